@@ -1,0 +1,398 @@
+"""Declares, builds, exports and checks models: what the golden models and the full-size benchmark models share.
+
+A ``Case`` says how to build one architecture and what to feed it; ``export_variant`` turns one of its variants (an
+exporter and an attention implementation) into a checked ``.onnx`` file and a record of what PyTorch executed.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import torch
+import transformers
+from sites import count_sites
+from torch import nn
+
+Exporter = Literal["ts", "dynamo", "raw"]
+EXPORTERS: tuple[Exporter, ...] = ("ts", "dynamo", "raw")
+TS_OPSET = 17
+SEED = 20240229
+_TRACES = frozenset({"pkg.torch.onnx.stack_trace", "pkg.torch.onnx.fx_node", "namespace"})
+
+
+class ExportError(Exception):
+    """The exported model is not the PyTorch model, or breaks a limit set on it."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """One model input: its dimensions (a name is a dynamic axis, an integer a fixed size) and how to draw its values.
+
+    ``kind`` is ``tokens`` (int64 in [0, high)), ``mask`` (int64, ones followed by zeros, at least half ones, the first
+    row full) or ``normal`` (float32, standard normal).
+    """
+
+    dims: tuple[str | int, ...]
+    kind: Literal["tokens", "mask", "normal"]
+    high: int = 0
+
+    def draw(self, sizes: Mapping[str, int], generator: torch.Generator) -> torch.Tensor:
+        """A random value whose named dimensions have the given sizes."""
+        shape = [sizes[dim] if isinstance(dim, str) else dim for dim in self.dims]
+        if self.kind == "tokens":
+            return torch.randint(0, self.high, shape, generator=generator)
+        if self.kind == "normal":
+            return torch.randn(shape, generator=generator)
+        length = shape[-1]
+        kept = torch.randint((length + 1) // 2, length + 1, [*shape[:-1], 1], generator=generator)
+        kept[0] = length
+        return (torch.arange(length) < kept).long()
+
+    @property
+    def axes(self) -> dict[int, str]:
+        """Dynamic axes: position to name."""
+        return {axis: dim for axis, dim in enumerate(self.dims) if isinstance(dim, str)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One architecture.
+
+    ``build`` returns the module; it takes the attention implementation when ``attentions`` names any
+    (``("eager", "sdpa")``), and nothing when the architecture has none. ``inputs`` are keyword arguments of
+    ``forward`` by name. ``sizes`` are at least two assignments of the dynamic axes, different in every axis, no two
+    axes the same in all of them: the first is exported, all are checked. ``layers`` is for modules whose
+    configuration does not say.
+    """
+
+    name: str
+    build: Callable[..., nn.Module]
+    inputs: Mapping[str, Input]
+    sizes: Sequence[Mapping[str, int]]
+    attentions: tuple[str, ...] = ()
+    exporters: tuple[Exporter, ...] = EXPORTERS
+    layers: int | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One file to produce: a case, its attention implementation (if any) and the exporter."""
+
+    case: Case
+    exporter: Exporter
+    attention: str | None = None
+
+    @property
+    def name(self) -> str:
+        """``bert.sdpa.ts``, or ``resnet.ts`` for a case without attention implementations."""
+        return ".".join(part for part in (self.case.name, self.attention, self.exporter) if part)
+
+    def module(self) -> nn.Module:
+        """The PyTorch module, seeded, with no degenerate weights, in evaluation mode."""
+        torch.manual_seed(SEED)
+        module = self.case.build(self.attention) if self.attention else self.case.build()
+        spread_weights(module, SEED)
+        return module.eval()
+
+
+class _Positional(nn.Module):
+    """A module whose inputs come by position and whose outputs are a flat tuple, as the TorchScript tracer needs."""
+
+    def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        self.module, self.names = module, tuple(names)
+
+    def forward(self, *values: torch.Tensor) -> Any:
+        return tuple(_flat(self.module(**dict(zip(self.names, values, strict=True)))))
+
+
+@dataclass
+class Prepared:
+    """A built module with its example inputs and PyTorch's outputs for each of the case's sizes."""
+
+    module: nn.Module
+    inputs: list[dict[str, torch.Tensor]]
+    outputs: list[list[torch.Tensor]]
+    output_names: list[str]
+    output_axes: dict[str, dict[int, str]] = field(default_factory=dict)
+
+
+def variants(cases: Sequence[Case]) -> Iterator[Variant]:
+    """Every variant the cases declare, in declaration order."""
+    for case in cases:
+        for attention in case.attentions or (None,):
+            for exporter in case.exporters:
+                yield Variant(case, exporter, attention)
+
+
+def select(cases: Sequence[Case], names: Sequence[str]) -> list[Variant]:
+    """The variants whose name is, or starts at a dot boundary with, one of the names; all when no name is given.
+
+    Raises:
+        ValueError: a name selects nothing.
+    """
+    everything = list(variants(cases))
+    unknown = [name for name in names if not any(f"{v.name}.".startswith(f"{name}.") for v in everything)]
+    if unknown:
+        raise ValueError(f"no such model: {', '.join(unknown)}; known: {', '.join(v.name for v in everything)}")
+    return [v for v in everything if not names or any(f"{v.name}.".startswith(f"{name}.") for name in names)]
+
+
+def spread_weights(module: nn.Module, seed: int) -> None:
+    """Give every parameter and running statistic a value that an error in a rewrite would show in.
+
+    Fresh models have biases of 0, gains of 1, identity running statistics and projections so small that every softmax
+    is uniform: a rewrite that drops a bias or swaps Q and K would go unnoticed. Matrices become normal with standard
+    deviation 1/sqrt(fan-in), which keeps activations and attention scores near unit variance; vectors get noise on
+    their initial value.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def noise(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.randn(tensor.shape, generator=generator, dtype=torch.float32).to(tensor.dtype)
+
+    owners = {id(p): owner for owner in module.modules() for p in owner.parameters(recurse=False)}
+    with torch.no_grad():
+        for parameter in module.parameters():
+            owner = owners[id(parameter)]
+            if parameter.ndim < 2:
+                parameter.add_(0.2 * noise(parameter))
+            elif isinstance(owner, nn.Embedding):
+                parameter.copy_(0.5 * noise(parameter))
+            else:
+                parameter.copy_(noise(parameter) / math.sqrt(_fan_in(parameter, owner)))
+        for name, buffer in module.named_buffers():
+            if name.endswith("running_mean"):
+                buffer.add_(0.2 * noise(buffer))
+            elif name.endswith("running_var"):
+                buffer.copy_(0.5 + torch.rand(buffer.shape, generator=generator))
+
+
+def _fan_in(parameter: torch.Tensor, owner: nn.Module) -> int:
+    """How many inputs each output of the parameter's operation sums over."""
+    if type(owner).__name__ == "Conv1D":  # GPT-2's linear layer stores (in, out)
+        return parameter.shape[0]
+    if isinstance(owner, nn.Linear | nn.modules.conv._ConvNd):
+        return math.prod(parameter.shape[1:])
+    return parameter.shape[-1]
+
+
+def prepare(variant: Variant) -> Prepared:
+    """Build the module, draw its inputs, run it, and name its outputs and their dynamic axes."""
+    case, module = variant.case, variant.module()
+    generator = torch.Generator().manual_seed(SEED)
+    inputs = [{name: spec.draw(sizes, generator) for name, spec in case.inputs.items()} for sizes in case.sizes]
+    with torch.no_grad():
+        named = module(**inputs[0])
+        names = list(named.keys()) if isinstance(named, Mapping) else None
+        outputs = [_flat(module(**values)) for values in inputs]
+    if names is None or len(names) != len(outputs[0]):
+        names = ["output"] if len(outputs[0]) == 1 else [f"output_{i}" for i in range(len(outputs[0]))]
+    prepared = Prepared(module, inputs, outputs, names)
+    for position, name in enumerate(names):
+        prepared.output_axes[name] = _shared_axes([values[position] for values in outputs], case.sizes)
+    return prepared
+
+
+def _flat(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        return [tensor for item in value.values() for tensor in _flat(item)]
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in _flat(item)]
+    return []
+
+
+def _shared_axes(values: Sequence[torch.Tensor], sizes: Sequence[Mapping[str, int]]) -> dict[int, str]:
+    """Which dimension of an output is which dynamic axis: the one of equal size in every run."""
+    by_sizes = {tuple(assignment[axis] for assignment in sizes): axis for axis in sizes[0]}
+    observed = {axis: tuple(value.shape[axis] for value in values) for axis in range(values[0].ndim)}
+    return {axis: by_sizes[shape] for axis, shape in observed.items() if shape in by_sizes}
+
+
+def run_exporter(variant: Variant, prepared: Prepared, path: Path) -> None:
+    """Write the variant's model to ``path`` as its exporter makes it, weights inside the file."""
+    case, inputs = variant.case, prepared.inputs[0]
+    common: dict[str, Any] = {"input_names": list(inputs), "output_names": prepared.output_names}
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if variant.exporter == "ts":
+            # Given keywords, the TorchScript exporter passes all of forward's parameters by position, None for those
+            # not given, which transformers' forward decorators do not accept.
+            torch.onnx.export(
+                _Positional(prepared.module, list(inputs)).eval(),
+                tuple(inputs.values()),
+                str(path),
+                dynamo=False,
+                opset_version=TS_OPSET,
+                dynamic_axes={name: spec.axes for name, spec in case.inputs.items()} | prepared.output_axes,
+                **common,
+            )
+        else:
+            torch.onnx.export(
+                prepared.module,
+                (),
+                str(path),
+                kwargs=inputs,
+                dynamo=True,
+                optimize=variant.exporter == "dynamo",
+                dynamic_shapes={name: spec.axes for name, spec in case.inputs.items()},
+                external_data=False,
+                verbose=False,
+                **common,
+            )
+
+
+def strip_traces(path: Path) -> None:
+    """Remove what an exporter notes about its own run from the file's nodes.
+
+    Stack traces hold the exporting machine's paths, and together with the traced source lines they outweigh a small
+    model. The module scopes (``name_scopes``, ``class_hierarchy``) stay.
+    """
+    model = onnx.load(path)
+    for node in (*model.graph.node, *(node for function in model.functions for node in function.node)):
+        kept = [(entry.key, entry.value) for entry in node.metadata_props if entry.key not in _TRACES]
+        node.ClearField("metadata_props")
+        node.ClearField("doc_string")
+        for key, value in kept:
+            node.metadata_props.add(key=key, value=value)
+    onnx.save(model, path)
+
+
+def largest_error(path: Path, prepared: Prepared, *, relative: bool) -> float:
+    """Largest difference between ONNX Runtime (graph optimizations off) and PyTorch over all sizes and outputs.
+
+    With ``relative`` each output's difference is divided by its largest magnitude (but never by less than 1).
+
+    Raises:
+        ExportError: an output's shape or dtype differs, or a value is not finite.
+    """
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    accepted = {value.name for value in session.get_inputs()}
+    worst = 0.0
+    for inputs, expected in zip(prepared.inputs, prepared.outputs, strict=True):
+        feeds = {name: value.numpy() for name, value in inputs.items() if name in accepted}
+        for name, value, want in zip(prepared.output_names, session.run(None, feeds), expected, strict=True):
+            got = np.asarray(value)
+            reference = want.detach().numpy()
+            if got.shape != reference.shape or got.dtype != reference.dtype or not np.isfinite(reference).all():
+                raise ExportError(
+                    f"output {name}: {got.dtype}{got.shape}, PyTorch {reference.dtype}{reference.shape}, or not finite"
+                )
+            error = np.abs(got.astype(np.float64) - reference).max()
+            worst = max(worst, float(error / max(1.0, np.abs(reference).max()) if relative else error))
+    if not math.isfinite(worst):
+        raise ExportError("the exported model's outputs are not finite")
+    return worst
+
+
+def layer_count(case: Case, module: nn.Module) -> int | None:
+    """Number of layers: what the case declares, else what the transformers configuration says."""
+    config = getattr(module, "config", None)
+    depths = getattr(config, "depths", None)
+    return case.layers or (sum(depths) if depths else getattr(config, "num_hidden_layers", None))
+
+
+def export_variant(
+    variant: Variant, folder: Path, *, tolerance: float, relative: bool = False, limit: int | None = None
+) -> dict[str, Any]:
+    """Export one variant to ``folder/<name>.onnx``, check it, and write and return the record beside it.
+
+    Args:
+        tolerance: largest accepted difference from PyTorch (see ``largest_error`` for ``relative``).
+        limit: largest accepted file size in bytes.
+
+    Raises:
+        ExportError: the file differs from PyTorch or is too large.
+        Exception: whatever the exporter raises.
+    """
+    path = folder / f"{variant.name}.onnx"
+    path.unlink(missing_ok=True)
+    record_path = path.with_suffix(".json")
+    record_path.unlink(missing_ok=True)
+    prepared = prepare(variant)
+    # Counted on a copy: hooks and a patched namespace must leave no trace in what is exported.
+    sites = count_sites(copy.deepcopy(prepared.module), prepared.inputs[0])
+    try:
+        run_exporter(variant, prepared, path)
+        strip_traces(path)
+        error = largest_error(path, prepared, relative=relative)
+        if not error < tolerance:
+            raise ExportError(f"differs from PyTorch by {error:.3g}, tolerance {tolerance:.3g}")
+        if limit is not None and path.stat().st_size > limit:
+            raise ExportError(f"{path.stat().st_size} bytes, limit {limit}")
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    model = onnx.load(path, load_external_data=False)
+    record = {
+        "exporter": variant.exporter,
+        "attention": variant.attention,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "opset": next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx")),
+        "inputs": {
+            name: {"dims": list(spec.dims), "kind": spec.kind} | ({"high": spec.high} if spec.high else {})
+            for name, spec in variant.case.inputs.items()
+        },
+        "outputs": prepared.output_names,
+        "sizes": [dict(sizes) for sizes in variant.case.sizes],
+        "error": float(f"{error:.2g}"),
+        "sites": sites | {"layers": layer_count(variant.case, prepared.module)},
+    }
+    record_path.write_text(json.dumps(record, indent=2) + "\n")
+    return record
+
+
+def _reason(error: BaseException) -> str:
+    """The error in one short line, without the installation's paths."""
+    text = re.sub(r"\S*/site-packages/", "", f"{type(error).__name__}: {error}")
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    return " ".join(text.split())[:600]
+
+
+def export_all(
+    chosen: Sequence[Variant], folder: Path, *, tolerance: float, relative: bool = False, limit: int | None = None
+) -> dict[str, str]:
+    """Export the variants one after the other; keep ``folder/FAILED.json`` (name to reason) up to date.
+
+    Returns the failures of this run. Entries of variants not chosen stay; entries that succeed now go away.
+    """
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    folder.mkdir(parents=True, exist_ok=True)
+    ledger = folder / "FAILED.json"
+    known: dict[str, str] = json.loads(ledger.read_text()) if ledger.exists() else {}
+    failures: dict[str, str] = {}
+    for variant in chosen:
+        known.pop(variant.name, None)
+        try:
+            record = export_variant(variant, folder, tolerance=tolerance, relative=relative, limit=limit)
+        except Exception as error:  # an exporter may raise anything; the next model is still wanted
+            failures[variant.name] = _reason(error)
+            print(f"{variant.name}: FAILED {failures[variant.name]}", flush=True)
+        else:
+            size = (folder / f"{variant.name}.onnx").stat().st_size
+            print(f"{variant.name}: {size} bytes, opset {record['opset']}, error {record['error']:.2g}", flush=True)
+        remaining = dict(sorted((known | failures).items()))
+        if remaining:
+            ledger.write_text(json.dumps(remaining, indent=2) + "\n")
+        else:
+            ledger.unlink(missing_ok=True)
+    return failures

@@ -1,0 +1,1 @@
+"""The graph: loading, saving, conversion from and to other model kinds, symbolic dimensions and facts."""

@@ -1,0 +1,152 @@
+"""How a model becomes bytes in files: small parts by protobuf, weights streamed after them from where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+import onnx
+import onnx_ir
+
+from ortfuse.errors import OutputError
+from ortfuse.ir import walk, wire
+from ortfuse.ir.convert import Weight, separate
+from ortfuse.ir.staging import Staging
+from ortfuse.ir.storage import ExternalStoredTensor
+
+MAX_FILE = 2**31 - 1
+"""The size in bytes up to which protobuf can read a message."""
+
+_STREAMED = 1024
+"""Initializers of at least this many bytes are streamed, or put into the data file if there is one. ONNX Runtime needs
+the small ones, which may be shapes, inside the model file."""
+
+_PAGE, _LINE = 4096, 64
+"""Alignment in the data file of tensors that are larger than a few pages, so that they can be mapped and their blocks
+shared with the file they come from, and of the others."""
+
+Pair = tuple[onnx.TensorProto, onnx_ir.TensorProtocol]
+
+
+def write(model: onnx_ir.Model, target: Path) -> None:
+    """Write a model to `target`, with a data file `<target>.data` if it has external weights or does not fit in one file.
+
+    Raises:
+        OutputError: The model does not fit into the file format.
+        OSError: A file cannot be written.
+        InvalidModelError, ModelFileError: The model or its weights cannot be read.
+    """
+    proto, weights = separate(model, _STREAMED)
+    nested = _nested_external(model, proto)
+    external = bool(nested) or any(isinstance(w.tensor, onnx_ir.ExternalTensor) for w in weights)
+    if not external:
+        external = _size(proto, weights) > MAX_FILE
+    with Staging(target) as staging:
+        if external:
+            data_file = target.with_name(target.name + ".data")
+            pairs = [*nested, *((w.header, w.tensor) for w in weights if w.tensor is not None)]
+            _write_data(pairs, staging.open(data_file), data_file.name)
+            weights = [Weight(w.header, None) for w in weights]
+            _hold_open(model, (target, data_file))
+        if _size(proto, weights) > MAX_FILE:
+            raise OutputError(f"{target}: the model is larger than 2 GB without its weights; no ONNX file can hold it")
+        _write_model(proto, weights, staging.open(target))
+        _hold_open(model, (target,))
+        staging.commit()
+
+
+def _size(proto: onnx.ModelProto, weights: Iterable[Weight]) -> int:
+    """The size of the model file in bytes, a few too many."""
+    framing = 16
+    return proto.ByteSize() + sum(
+        w.header.ByteSize() + framing + (w.tensor.nbytes if w.tensor is not None else 0) for w in weights
+    )
+
+
+def _write_model(proto: onnx.ModelProto, weights: list[Weight], file: IO[bytes]) -> None:
+    """Write one protobuf message: `proto` with the weights as the last fields of its graph."""
+    graph = proto.graph.SerializeToString()
+    initializers = [(w.header.SerializeToString(), w.tensor) for w in weights]
+    proto.ClearField("graph")
+    file.write(proto.SerializeToString())
+    frames = [_frame(header, tensor) for header, tensor in initializers]
+    sizes = (len(frame) + (tensor.nbytes if tensor is not None else 0) for frame, (_, tensor) in zip(frames, initializers, strict=True))
+    file.write(wire.header(wire.GRAPH, len(graph) + sum(sizes)))
+    file.write(graph)
+    for frame, (_, tensor) in zip(frames, initializers, strict=True):
+        file.write(frame)
+        if tensor is not None:
+            _write_tensor(tensor, file)
+
+
+def _frame(header: bytes, tensor: onnx_ir.TensorProtocol | None) -> bytes:
+    """Everything of an initializer that stands before its raw data."""
+    if tensor is None:
+        return wire.header(wire.INITIALIZER, len(header)) + header
+    raw = wire.header(wire.RAW_DATA, tensor.nbytes)
+    return wire.header(wire.INITIALIZER, len(header) + len(raw) + tensor.nbytes) + header + raw
+
+
+def _write_data(pairs: Iterable[Pair], file: IO[bytes], location: str) -> None:
+    """Write the large tensors of `pairs` to the data file, each once, and make their protobufs refer to it."""
+    placed: dict[int, int] = {}
+    for proto, tensor in pairs:
+        proto.ClearField("external_data")
+        proto.ClearField("data_location")
+        if tensor.nbytes < _STREAMED:
+            proto.raw_data = tensor.tobytes()
+            continue
+        if id(tensor) not in placed:
+            alignment = _PAGE if tensor.nbytes >= 4 * _PAGE else _LINE
+            file.write(bytes(-file.tell() % alignment))
+            placed[id(tensor)] = file.tell()
+            _write_tensor(tensor, file)
+        proto.data_location = onnx.TensorProto.EXTERNAL
+        entries = {"location": location, "offset": str(placed[id(tensor)]), "length": str(tensor.nbytes)}
+        for key, value in entries.items():
+            proto.external_data.add(key=key, value=value)
+
+
+def _write_tensor(tensor: onnx_ir.TensorProtocol, file: IO[bytes]) -> None:
+    start = file.tell()
+    if isinstance(tensor, onnx_ir.TensorProtocol) and hasattr(tensor, "tofile"):
+        tensor.tofile(file)
+    else:
+        file.write(tensor.tobytes())
+    if (written := file.tell() - start) != tensor.nbytes:
+        raise OutputError(f"initializer '{tensor.name}' has {written:,} bytes instead of {tensor.nbytes:,}")
+
+
+def _hold_open(model: onnx_ir.Model, replaced: Iterable[Path]) -> None:
+    """Keep the model readable when a file that it reads its weights from is about to be replaced."""
+    places = {path.resolve() for path in replaced}
+    for slot in walk.tensors(model):
+        if isinstance(slot.tensor, ExternalStoredTensor) and Path(slot.tensor.data.file.path).resolve() in places:
+            slot.tensor.data.file.hold()
+
+
+def _nested_external(model: onnx_ir.Model, proto: onnx.ModelProto) -> list[Pair]:
+    """The external tensors in attributes and subgraphs, each with its protobuf in `proto`."""
+    main = {id(value.const_value) for value in model.graph.initializers.values()}
+    if not any(isinstance(slot.tensor, onnx_ir.ExternalTensor) and id(slot.tensor) not in main for slot in walk.tensors(model)):
+        return []
+    bodies = [(model.graph, proto.graph), *zip((f.graph for f in model.functions.values()), proto.functions, strict=True)]
+    return [pair for graph, body in bodies for pair in _pairs(graph, body) if isinstance(pair[1], onnx_ir.ExternalTensor)]
+
+
+def _pairs(graph: onnx_ir.Graph, proto: onnx.GraphProto | onnx.FunctionProto) -> Iterator[Pair]:
+    """The tensors in the nodes of a graph side by side with their protobufs: the conversion keeps all orders."""
+    for node, node_proto in zip(graph, proto.node, strict=True):
+        for attribute, content in zip(node.attributes.values(), node_proto.attribute, strict=True):
+            if attribute.is_ref():
+                continue
+            if attribute.type == onnx_ir.AttributeType.TENSOR:
+                yield content.t, attribute.as_tensor()
+            elif attribute.type == onnx_ir.AttributeType.TENSORS:
+                yield from zip(content.tensors, attribute.as_tensors(), strict=True)
+            elif attribute.type in (onnx_ir.AttributeType.GRAPH, onnx_ir.AttributeType.GRAPHS):
+                for inner, body in zip(walk.graphs_of(attribute), [content.g, *content.graphs], strict=False):
+                    values = (value.const_value for value in inner.initializers.values())
+                    yield from zip(body.initializer, values, strict=True)
+                    yield from _pairs(inner, body)

@@ -1,0 +1,38 @@
+"""Patterns over ONNX graphs: the language and the matcher."""
+
+from ortfuse.pattern.language import (
+    Pattern,
+    all_attributes,
+    attr,
+    computed,
+    const,
+    maybe,
+    ms,
+    op,
+    opt,
+    rest,
+    scalar,
+    var,
+    variables,
+)
+from ortfuse.pattern.match import Guard, Match, Matcher, Miss
+
+__all__ = [
+    "Guard",
+    "Match",
+    "Matcher",
+    "Miss",
+    "Pattern",
+    "all_attributes",
+    "attr",
+    "computed",
+    "const",
+    "maybe",
+    "ms",
+    "op",
+    "opt",
+    "rest",
+    "scalar",
+    "var",
+    "variables",
+]

@@ -1,0 +1,124 @@
+"""What the matcher must know of ONNX operators: attribute defaults, and parameters that moved from attributes to inputs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from ortfuse.ir.dims import DimLike
+from ortfuse.ir.facts import Facts
+
+UNKNOWN: Any = object()
+"""An attribute or parameter whose value is not known here (computed at run time, or given by a function's caller)."""
+
+_REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
+               "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare")  # fmt: skip
+
+PARAMETER_INPUTS: Mapping[str, Mapping[str, int]] = {
+    **{name: {"axes": 1} for name in _REDUCTIONS},
+    "Squeeze": {"axes": 1},
+    "Unsqueeze": {"axes": 1},
+    "Reshape": {"shape": 1},
+    "Expand": {"shape": 1},
+    "Tile": {"repeats": 1},
+    "Split": {"split": 1},
+    "Slice": {"starts": 1, "ends": 2, "axes": 3, "steps": 4},
+    "Clip": {"min": 1, "max": 2},
+    "Pad": {"pads": 1, "constant_value": 2},
+    "TopK": {"k": 1},
+    "Dropout": {"ratio": 1, "training_mode": 2},
+    "CumSum": {"axis": 1},
+}
+"""Operator -> parameter -> input position, for parameters written as keywords in patterns. Some were attributes once."""
+
+
+@functools.cache
+def attribute_default(domain: str, op_type: str, version: int, name: str) -> Any:
+    """The value an absent attribute has by the operator's schema; `None` when absence is a meaning of its own."""
+    try:
+        schema = onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return None
+    attribute = schema.attributes.get(name)
+    if attribute is None or not attribute.default_value.name:
+        return None
+    value = onnx.helper.get_attribute_value(attribute.default_value)
+    return value.decode() if isinstance(value, bytes) else tuple(value) if isinstance(value, list) else value
+
+
+@functools.cache
+def newest_version(domain: str, op_type: str) -> int | None:
+    """The newest opset at which the operator's definition changed, or `None` for an operator ONNX does not define."""
+    try:
+        return int(onnx.defs.get_schema(op_type, domain=domain).since_version)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def opset_of(node: ir.Node) -> int:
+    """The opset version by which `node` is to be read: its own when it has one, else its graph's import."""
+    if node.version is not None:
+        return node.version
+    graph = node.graph
+    return graph.opset_imports.get(node.domain, 1) if graph is not None else 1
+
+
+def attribute_value(node: ir.Node, name: str) -> Any:
+    """The attribute's Python value, its ONNX default when absent, `None` without one, `UNKNOWN` for a reference."""
+    attribute = node.attributes.get(name)
+    if attribute is None:
+        return attribute_default(node.domain, node.op_type, opset_of(node), name)
+    if attribute.is_ref():
+        return UNKNOWN
+    return attribute.value
+
+
+def parameter(node: ir.Node, name: str, facts: Facts) -> Any:
+    """The value of an attribute or of a parameter input, axes counted from the front where the rank is known.
+
+    Integer tensors come as tuples of (symbolic) integers or as one integer for rank 0, `UNKNOWN` if not known.
+    """
+    position = PARAMETER_INPUTS.get(node.op_type, {}).get(name)
+    if position is not None and position < len(node.inputs) and name not in node.attributes:
+        value = node.inputs[position]
+        if value is None:
+            return None
+        return _tensor_value(value, facts) if name not in ("axis", "axes") else _axes(node, _tensor_value(value, facts), facts)
+    value = attribute_value(node, name)
+    if name in ("axis", "axes"):
+        return _axes(node, value, facts)
+    if name == "perm" and value is None:
+        rank = facts.rank(node.inputs[0])
+        return UNKNOWN if rank is None else tuple(reversed(range(rank)))
+    return value
+
+
+def _tensor_value(value: ir.Value, facts: Facts) -> Any:
+    integers = facts.ints(value)
+    if integers is not None:
+        if None in integers.elements:
+            return UNKNOWN
+        return integers.elements if integers.shape else integers.elements[0]
+    number = facts.scalar(value)
+    return UNKNOWN if number is None else number
+
+
+def _axes(node: ir.Node, axes: Any, facts: Facts) -> Any:
+    if axes is None or axes is UNKNOWN:
+        return axes
+    rank = facts.rank(node.inputs[0])
+    if rank is None:
+        return axes
+    if node.op_type == "Unsqueeze":
+        rank += len(axes)
+    if isinstance(axes, (tuple, list)):
+        return tuple(sorted(_from_front(axis, rank) for axis in axes))
+    return _from_front(axes, rank)
+
+
+def _from_front(axis: DimLike, rank: int) -> DimLike:
+    return axis + rank if isinstance(axis, int) and axis < 0 else axis

@@ -1,0 +1,99 @@
+"""Running instances: the rule on a copy, both sides in ONNX Runtime, and the original in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+from onnx.reference import ReferenceEvaluator
+
+from ortfuse.errors import OrtfuseError
+from ortfuse.ir.facts import Facts
+from ortfuse.rewrite import Log, Rewriter, Rule
+from ortfuse.target import Target, raise_opset
+
+Arrays = list[np.ndarray[Any, Any]]
+
+FACTOR = 4.0
+"""The replacement may be this much further from float64 than the original, beyond rounding of the result's scale."""
+
+
+@dataclass
+class Rewritten:
+    """What a rule made of an instance."""
+
+    model: ir.Model
+    hits: int
+    reason: str
+
+
+def rewrite(rule: Rule, model: ir.Model, target: Target) -> Rewritten:
+    """Apply `rule` alone to a copy of `model`, raising the opset if the result needs it."""
+    copy = model.clone()
+    log = Log(explain=True)
+    hits = Rewriter(copy, Facts(copy), target, log).run([rule])
+    deepest = max(log.misses.values(), key=lambda miss: miss.matched, default=None)
+    needed = max((node.version or 0 for node in copy.graph if not node.domain), default=0)
+    if needed > copy.graph.opset_imports.get("", 1):
+        raise_opset(copy, needed)
+    return Rewritten(copy, hits, deepest.reason if deepest else "no node has the operator at the pattern's root")
+
+
+def execute(model: ir.Model, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays:
+    """The outputs of `model` in ONNX Runtime without its own optimisations; raises whatever the runtime raises."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    proto = ir.to_proto(model)
+    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = {value.name for value in session.get_inputs()}
+    return list(session.run(None, {name: array for name, array in inputs.items() if name in names}))
+
+
+def in_float64(model: ir.Model, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays:
+    """The outputs of a model built in float64, by ONNX's reference implementation."""
+    widened = {name: array.astype(np.float64) if array.dtype.kind == "f" else array for name, array in inputs.items()}
+    proto = ir.to_proto(model)
+    with np.errstate(all="ignore"):
+        found = ReferenceEvaluator(proto).run(None, widened)
+    return [np.asarray(array) for array in found]
+
+
+def disagreement(old: Arrays, new: Arrays, exact: Arrays | None, bit_equal: bool) -> str | None:
+    """Why `new` is not as good as `old`, judged by `exact`; `None` when it is."""
+    for index, (before, after) in enumerate(zip(old, new, strict=True)):
+        if before.shape != after.shape or before.dtype != after.dtype:
+            return f"output {index} is {after.dtype}{list(after.shape)} instead of {before.dtype}{list(before.shape)}"
+        if bit_equal or before.dtype.kind != "f":
+            if not np.array_equal(before, after, equal_nan=before.dtype.kind == "f"):
+                return f"output {index} is not the same bits"
+            continue
+        if not np.array_equal(np.isnan(before), np.isnan(after)):
+            return f"output {index} has NaN elsewhere"
+        truth = (exact[index] if exact is not None else before).astype(np.float64)
+        finite = np.isfinite(before) & np.isfinite(after) & np.isfinite(truth)
+        if not finite.any():
+            continue
+        scale = float(np.abs(truth[finite]).max(initial=0.0))
+        allowed = FACTOR * float(np.abs(before[finite] - truth[finite]).max(initial=0.0))
+        allowed += 32 * float(np.finfo(before.dtype).eps) * max(scale, 1.0)
+        error = float(np.abs(after[finite] - truth[finite]).max(initial=0.0))
+        if error > allowed:
+            return f"output {index} is off by {error:.3g}, more than {allowed:.3g}"
+    return None
+
+
+def runs(model: ir.Model, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays | None:
+    """The outputs, or `None` if the runtime refuses the model: then it is no instance."""
+    try:
+        return execute(model, inputs)
+    except OrtfuseError:
+        raise
+    except Exception:
+        # The runtime raises plain RuntimeError subclasses of its own for every kind of refusal.
+        return None

@@ -1,0 +1,22 @@
+"""Rules as data, and the one rewriter that edits graphs by them."""
+
+from ortfuse.rewrite.log import Event, Log, NearMiss, RuleStatistics
+from ortfuse.rewrite.rewriter import NODES_KEY, RULE_KEY, Rewriter
+from ortfuse.rewrite.rule import Exactness, Proof, Rule
+from ortfuse.rewrite.scopes import Scope, scopes, subgraphs
+
+__all__ = [
+    "NODES_KEY",
+    "RULE_KEY",
+    "Event",
+    "Exactness",
+    "Log",
+    "NearMiss",
+    "Proof",
+    "Rewriter",
+    "Rule",
+    "RuleStatistics",
+    "Scope",
+    "scopes",
+    "subgraphs",
+]

@@ -1,0 +1,158 @@
+"""Building the nodes of a replacement: a pattern expression read as a template over a match."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ortfuse.errors import RuleError
+from ortfuse.pattern.language import Alt, Attr, Computed, Const, Op, Opt, Out, Pattern, Product, Rest, Scalar, Sum, Var
+from ortfuse.pattern.match import Match
+
+
+@functools.cache
+def introduced_in(domain: str, op_type: str) -> int:
+    """The opset that introduced the operator; 1 for operators that ONNX does not define."""
+    versions = _introductions().get((domain, op_type))
+    return versions if versions is not None else 1
+
+
+@functools.cache
+def _introductions() -> dict[tuple[str, str], int]:
+    first: dict[tuple[str, str], int] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        key = (schema.domain, schema.name)
+        first[key] = min(first.get(key, schema.since_version), schema.since_version)
+    return first
+
+
+class Emitter:
+    """Builds the nodes of one replacement, not yet part of any graph."""
+
+    def __init__(self, match: Match, opset: int, dtype: ir.DataType | None, rule: str) -> None:
+        """`opset`: the ai.onnx version of the scope; `dtype`: the element type of the literals of sums and products."""
+        self.match, self.opset, self.dtype, self.rule = match, opset, dtype, rule
+        self.nodes: list[ir.Node] = []
+        self.initializers: list[ir.Value] = []
+        self._values: dict[int, ir.Value | None] = {}
+        self._built: dict[int, ir.Node] = {}
+
+    def build(self, pattern: Pattern) -> ir.Value | None:
+        """The value that computes `pattern`; `None` for an absent optional input."""
+        key = id(pattern)
+        if key not in self._values:
+            self._values[key] = self._build(pattern)
+        return self._values[key]
+
+    def discard(self) -> None:
+        """Take the nodes apart so that their inputs no longer count them as uses."""
+        for node in self.nodes:
+            for index in range(len(node.inputs)):
+                node.replace_input_with(index, None)
+
+    def _build(self, pattern: Pattern) -> ir.Value | None:
+        if isinstance(pattern, Var):
+            value = self.match[pattern.name]
+            if value is not None and not isinstance(value, ir.Value):
+                raise RuleError(f"rule {self.rule}: {pattern.name} is no value of the graph")
+            return value
+        if isinstance(pattern, Op):
+            return self._node(pattern).outputs[0]
+        if isinstance(pattern, Out):
+            return self._node(pattern.node).outputs[pattern.index]
+        if isinstance(pattern, Opt):
+            return self.build(pattern.inner)
+        if isinstance(pattern, Alt):
+            # In a replacement, alternatives mean the first that is there: `scale | computed("ones", ones)`.
+            return next((value for value in map(self.build, pattern.options) if value is not None), None)
+        if isinstance(pattern, Computed):
+            array = pattern.function(self.match)
+            return None if array is None else self._constant(np.asarray(array))
+        if isinstance(pattern, Const):
+            return self._constant(self._literal(pattern.value))
+        if isinstance(pattern, Scalar):
+            return self._constant(self._literal(float(self.match[pattern.name])))
+        if isinstance(pattern, (Sum, Product)):
+            return self._chain(pattern)
+        raise RuleError(f"rule {self.rule}: {type(pattern).__name__} ({pattern}) cannot stand in a replacement")
+
+    def _literal(self, number: float) -> np.ndarray[Any, Any]:
+        if self.dtype is None:
+            raise RuleError(f"rule {self.rule}: the element type of the constant {number} is not known")
+        return np.asarray(number, dtype=self.dtype.numpy())
+
+    def _chain(self, pattern: Sum | Product) -> ir.Value | None:
+        parts = [(sign, self.build(part)) for sign, part in pattern.parts]
+        number = pattern.scalar
+        if pattern.capture is not None:
+            captured = float(self.match[pattern.capture.name])
+            number = number * captured if isinstance(pattern, Product) else number + captured
+        present = sorted(((sign, value) for sign, value in parts if value is not None), key=lambda part: -part[0])
+        if not present or present[0][0] < 0:
+            raise RuleError(f"rule {self.rule}: {pattern} needs a first part with a plus sign")
+        plus, minus = ("Mul", "Div") if isinstance(pattern, Product) else ("Add", "Sub")
+        total = present[0][1]
+        for sign, value in present[1:]:
+            total = self.node(plus if sign > 0 else minus, [total, value]).outputs[0]
+        if number != pattern.neutral:
+            total = self.node(plus, [total, self._constant(self._literal(number))]).outputs[0]
+        return total
+
+    def _node(self, pattern: Op) -> ir.Node:
+        if id(pattern) not in self._built:
+            inputs: list[ir.Value | None] = []
+            for operand in pattern.inputs:
+                if isinstance(operand, Rest):
+                    inputs += self.match[operand.name]
+                else:
+                    inputs.append(None if operand is None else self.build(operand))
+            while inputs and inputs[-1] is None:
+                inputs.pop()
+            attributes = dict(self.match[pattern.all_attributes.name]) if pattern.all_attributes is not None else {}
+            attributes |= {name: self._attribute(value) for name, value in pattern.attributes.items()}
+            self._built[id(pattern)] = self.node(
+                pattern.op_type, inputs, attributes, pattern.domain, pattern.output_count
+            )
+        return self._built[id(pattern)]
+
+    def _attribute(self, value: Any) -> Any:
+        if isinstance(value, Attr):
+            return self.match[value.name]
+        if isinstance(value, Scalar):
+            return float(self.match[value.name])
+        return value(self.match) if callable(value) else value
+
+    def node(
+        self,
+        op_type: str,
+        inputs: list[ir.Value | None],
+        attributes: dict[str, Any] | None = None,
+        domain: str = "",
+        outputs: int = 1,
+    ) -> ir.Node:
+        """One new node. An ai.onnx operator newer than the scope's opset is marked with the version it needs."""
+        present = {name: value for name, value in (attributes or {}).items() if value is not None}
+        node = ir.Node(
+            domain,
+            op_type,
+            inputs,
+            ir.convenience.convert_attributes(present),
+            num_outputs=outputs,
+            version=max(self.opset, introduced_in("", op_type)) if domain == "" else 1,
+        )
+        self.nodes.append(node)
+        return node
+
+    def _constant(self, array: np.ndarray[Any, Any]) -> ir.Value:
+        value = ir.Value(const_value=ir.Tensor(array), type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
+                         shape=ir.Shape(array.shape))  # fmt: skip
+        self.initializers.append(value)
+        return value
+
+
+Build = Callable[[Match], "np.ndarray[Any, Any] | None"]

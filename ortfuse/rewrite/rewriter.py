@@ -1,0 +1,358 @@
+"""The one thing that edits graphs by rules: a worklist that runs a set of rules to their fixed point."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import onnx_ir as ir
+
+from ortfuse.errors import RewriteError
+from ortfuse.ir.facts import Facts
+from ortfuse.pattern.language import Pattern
+from ortfuse.pattern.match import Match, Miss
+from ortfuse.rewrite.emit import Emitter
+from ortfuse.rewrite.log import Event, Log
+from ortfuse.rewrite.rule import Rule
+from ortfuse.rewrite.scopes import Scope, scopes
+
+RULE_KEY = "ortfuse.rule"
+NODES_KEY = "ortfuse.nodes"
+"""Metadata of a node that a rule made: the rule, and the names of the original nodes it stands for."""
+
+
+class Legality(Protocol):
+    """What the rewriter asks of a target: may this node stand in the result? Falsy answers carry a reason as text."""
+
+    def check_node(self, node: ir.Node, opset_imports: dict[str, int], dtype_of: Any) -> Any:
+        """A truthy answer, or a falsy one whose text says why not."""
+
+
+@dataclass
+class Rewriter:
+    """Runs rules over every graph of a model.
+
+    Rules are indexed by the operators at their root; a node is looked at again only after something next to it changed.
+    """
+
+    model: ir.Model
+    facts: Facts
+    target: Legality
+    log: Log = field(default_factory=Log)
+
+    def run(self, rules: Iterable[Rule]) -> int:
+        """Apply `rules` until none applies; the number of rewrites."""
+        run = _Run(self, list(rules))
+        count = run.to_fixed_point()
+        return count
+
+
+class _Run:
+    def __init__(self, rewriter: Rewriter, rules: Sequence[Rule]) -> None:
+        self.facts, self.target, self.log, self.model = rewriter.facts, rewriter.target, rewriter.log, rewriter.model
+        self.scopes: dict[ir.Graph, Scope] = {}
+        self.queue: deque[ir.Node] = deque()
+        self.queued: set[ir.Node] = set()
+        self.ops: Counter[str] = Counter()
+        for scope in scopes(self.model):
+            self.scopes[scope.graph] = scope
+            for node in scope.graph:
+                self.ops[node.op_type] += 1
+                self.push(node)
+        # Consumers first: the outermost of several possible matches is the largest.
+        self.queue.reverse()
+        self.index: dict[str, list[Rule]] = defaultdict(list)
+        for rule in rules:
+            for head in rule.matcher.heads:
+                self.index[head].append(rule)
+        self.limit = 1000 + 30 * len(self.queue)
+        self.unsorted: set[ir.Graph] = set()
+
+    def push(self, node: ir.Node | None) -> None:
+        if node is not None and node not in self.queued:
+            self.queued.add(node)
+            self.queue.append(node)
+
+    def to_fixed_point(self) -> int:
+        count = 0
+        while self.queue:
+            node = self.queue.popleft()
+            self.queued.discard(node)
+            if node.graph is None or node.op_type not in self.index:
+                continue
+            for rule in self.index[node.op_type]:
+                if self._attempt(rule, node):
+                    count += 1
+                    if count > self.limit:
+                        raise _endless(self.log.events)
+                    break
+        for graph in self.unsorted:
+            graph.sort()
+        return count
+
+    def _attempt(self, rule: Rule, node: ir.Node) -> bool:
+        # Operators in `ops` may have gone in the meantime; counting only up keeps this a cheap early reject.
+        if not all(op_type in self.ops for op_type in rule.matcher.required):
+            return False
+        started = time.perf_counter()
+        statistics = self.log.statistics(rule.name)
+        statistics.attempts += 1
+        applied = False
+        for output in node.outputs:
+            if output.uses() or output.is_graph_output():
+                found = rule.matcher.match(output, self.facts, rule.residual)
+                if isinstance(found, Match):
+                    applied = self._apply(rule, found, started)
+                elif self.log.explain and found.matched > 0:
+                    self.log.miss(rule.name, output, found.matched, found.reason)
+                if applied:
+                    break
+        statistics.seconds += time.perf_counter() - started
+        return applied
+
+    def _apply(self, rule: Rule, match: Match, started: float) -> bool:
+        reason: str | None = "the rule has no replacement"
+        # First what runs at the model's opset; what needs a higher one only if nothing else is legal (or worth it).
+        for may_raise in (True,) if rule.raises else (False, True):
+            for replacement in rule.replacements:
+                reason = self._replace(rule, match, replacement, may_raise, started)
+                if reason is None:
+                    self.log.statistics(rule.name).hits += 1
+                    return True
+        if self.log.explain:
+            self.log.miss(rule.name, match.root, len(match.nodes), reason or "")
+        return False
+
+    def _replace(
+        self, rule: Rule, match: Match, replacement: Pattern, may_raise: bool, started: float
+    ) -> str | None:
+        root_node = match.root.producer()
+        assert root_node is not None
+        assert root_node.graph is not None
+        scope = self.scopes[root_node.graph]  # type: ignore[index]
+        emitter = Emitter(match, scope.opset, self.facts.dtype(match.root), rule.name)
+        new_root = emitter.build(replacement)
+        if new_root is None:
+            return f"the replacement {replacement} has no value here"
+        new_root = _with_residual(emitter, match, new_root)
+        outputs = [(match.root, new_root)]
+        for label, pattern in rule.emits.items():
+            old = match.get(label)
+            if old is not None and old is not match.root and _used_outside(old, match):
+                value = emitter.build(pattern)
+                if value is None:
+                    return f"{label} is used elsewhere and has no replacement here"
+                outputs.append((old, value))
+        if any(_must_keep_name(old, new) for old, new in outputs if new.producer() not in emitter.nodes):
+            reason: str | None = "a graph output cannot be the same value as an input, constant or other output"
+        else:
+            reason = self._adopt(emitter, scope, root_node, may_raise) or self._same_type(outputs)
+        if reason is None and len(outputs) > 1 and _depends_on(emitter.nodes, {old for old, _ in outputs[1:]}, match):
+            reason = "an input of the fused node is computed from one of its outputs"
+        if reason is not None:
+            self._withdraw(emitter, scope)
+            return reason
+        self._finish(rule, match, emitter, outputs, scope, started)
+        return None
+
+    def _adopt(self, emitter: Emitter, scope: Scope, before: ir.Node, may_raise: bool) -> str | None:
+        """Put the new nodes into the graph and learn their facts; a reason if the target cannot execute one."""
+        graph = scope.graph
+        for node in emitter.nodes:
+            if not may_raise and not node.domain and (node.version or 0) > scope.opset:
+                return f"{node.op_type} needs opset {node.version}, the model has {scope.opset}"
+        for value in emitter.initializers:
+            value.name = _fresh_name(scope.root, "const")
+            scope.root.register_initializer(value)
+        if emitter.nodes:
+            graph.insert_before(before, emitter.nodes)
+        for node in emitter.nodes:
+            if node.domain and node.domain not in scope.root.opset_imports:
+                scope.root.opset_imports[node.domain] = 1
+            self.facts.node_added(node)
+            support = self.target.check_node(node, scope.root.opset_imports, self.facts.dtype)
+            if not support:
+                return str(support)
+        return None
+
+    def _same_type(self, outputs: list[tuple[ir.Value, ir.Value]]) -> str | None:
+        for old, new in outputs:
+            if self.facts.dtype(old) != self.facts.dtype(new) and self.facts.dtype(new) is not None:
+                return f"the result would be {self.facts.dtype(new)} instead of {self.facts.dtype(old)}"
+            old_shape, new_shape = self.facts.shape(old), self.facts.shape(new)
+            if old_shape is None or new_shape is None:
+                continue
+            if len(old_shape) != len(new_shape) or any(
+                isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(old_shape, new_shape, strict=True)
+            ):
+                return f"the result would have the shape {_text(new_shape)} instead of {_text(old_shape)}"
+        return None
+
+    def _withdraw(self, emitter: Emitter, scope: Scope) -> None:
+        for node in reversed(emitter.nodes):
+            self.facts.node_removed(node)
+            if node.graph is not None:
+                scope.graph.remove(node)
+        emitter.discard()
+        for value in emitter.initializers:
+            if value.name is not None:
+                scope.root.initializers.pop(value.name, None)
+
+    def _finish(
+        self, rule: Rule, match: Match, emitter: Emitter, outputs: list[tuple[ir.Value, ir.Value]], scope: Scope, started: float
+    ) -> None:
+        for node in emitter.nodes:
+            self.ops[node.op_type] += 1
+            self.push(node)
+            _drop_unused_outputs(node, [new for _, new in outputs])
+        neighbours = [use.node for old, _ in outputs for use in old.uses()]
+        for old, new in outputs:
+            _replace_value(old, new, new.producer() in emitter.nodes)
+            self.facts.value_replaced(old, new)
+        removed = self._sweep(match.nodes)
+        _annotate(rule, emitter.nodes, match.nodes)
+        if len(outputs) > 1:
+            self.unsorted.add(scope.graph)
+        for node in neighbours:
+            self.push(node)
+        for node in emitter.nodes:
+            for value in node.inputs:
+                if value is not None:
+                    self.push(value.producer())
+        self.log.events.append(
+            Event(
+                rule.name,
+                outputs[0][1].name or "?",
+                tuple(node.op_type for node in removed),
+                tuple(node.op_type for node in emitter.nodes),
+                time.perf_counter() - started,
+            )
+        )
+
+    def _sweep(self, nodes: Iterable[ir.Node]) -> list[ir.Node]:
+        """Remove those of `nodes` that nothing uses any more, and whatever only they used."""
+        removed: list[ir.Node] = []
+        pending = list(nodes)
+        while pending:
+            node = pending.pop()
+            if node.graph is None or any(out.uses() or out.is_graph_output() for out in node.outputs):
+                continue
+            if node.op_type in _STATEFUL:
+                continue
+            inputs = [value for value in node.inputs if value is not None]
+            graph = node.graph
+            self.facts.node_removed(node)
+            graph.remove(node, safe=True)
+            removed.append(node)
+            for value in inputs:
+                producer = value.producer()
+                if producer is not None:
+                    pending.append(producer)
+                # A value that lost a use may now be private to a pattern that it blocked before.
+                for use in value.uses():
+                    self.push(use.node)
+                self.push(producer)
+        return removed
+
+
+_STATEFUL = frozenset({"If", "Loop", "Scan"})
+"""Kept by the sweep although unused: dead-code elimination decides about nodes with subgraphs."""
+
+
+def _drop_unused_outputs(node: ir.Node, wanted: list[ir.Value]) -> None:
+    """Optional outputs that nothing uses are not asked for: the runtime would compute them."""
+    used = [bool(out.uses()) or out in wanted for out in node.outputs]
+    while len(used) > 1 and not used[-1]:
+        used.pop()
+    node.resize_outputs(len(used))
+    for output, is_used in zip(node.outputs, used, strict=True):
+        if not is_used:
+            output.name = ""
+
+
+def _with_residual(emitter: Emitter, match: Match, root: ir.Value) -> ir.Value:
+    names = ("Mul", "Div") if match.residual_is_product else ("Add", "Sub")
+    for sign, value in match.residual:
+        root = emitter.node(names[0] if sign > 0 else names[1], [root, value]).outputs[0]
+    return root
+
+
+def _used_outside(value: ir.Value, match: Match) -> bool:
+    inside = set(match.nodes)
+    return value.is_graph_output() or any(use.node not in inside for use in value.uses())
+
+
+def _depends_on(nodes: Sequence[ir.Node], outputs: set[ir.Value], match: Match) -> bool:
+    """Whether an input of the new nodes is computed from a value that the new nodes are to compute."""
+    inside = set(match.nodes)
+    upstream = {value for output in outputs for value in (output.producer().inputs if output.producer() else ())}  # type: ignore[union-attr]
+    created = {out for node in nodes for out in node.outputs}
+    stack = [v for node in nodes for v in node.inputs if v is not None and v not in created and v not in upstream]
+    seen: set[ir.Value] = set()
+    while stack:
+        value = stack.pop()
+        if value in outputs:
+            return True
+        producer = value.producer()
+        if value in seen or producer is None or value in upstream:
+            continue
+        seen.add(value)
+        if len(seen) > 10_000:
+            return True
+        if producer not in inside:
+            stack.extend(operand for operand in producer.inputs if operand is not None)
+    return False
+
+
+def _replace_value(old: ir.Value, new: ir.Value, made: bool) -> None:
+    """Let `new` take the place of `old`, and its name if `new` was made here or `old` is known by name outside."""
+    name, metadata = old.name, dict(old.metadata_props)
+    rename = made or old.is_graph_output()
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    if rename and name is not None:
+        old.name = None
+        new.name = name
+        new.metadata_props.update(metadata)
+
+
+def _must_keep_name(old: ir.Value, new: ir.Value) -> bool:
+    """Whether `old` is a graph output that `new`, which has a name of its own to keep, cannot stand for."""
+    return old.is_graph_output() and (
+        new.producer() is None or new.is_graph_output() or new.producer().graph is not old.producer().graph  # type: ignore[union-attr]
+    )
+
+
+def _annotate(rule: Rule, added: Sequence[ir.Node], matched: Sequence[ir.Node]) -> None:
+    names: dict[str, None] = {}
+    for node in matched:
+        origin = node.metadata_props.get(NODES_KEY)
+        for name in origin.split(";") if origin else [node.name or node.op_type]:
+            names.setdefault(name)
+    for node in added:
+        node.metadata_props[RULE_KEY] = rule.name
+        node.metadata_props[NODES_KEY] = ";".join(names)
+
+
+def _fresh_name(graph: ir.Graph, stem: str) -> str:
+    counter = graph.meta.get("ortfuse.names", 0)
+    while f"ortfuse_{stem}_{counter}" in graph.initializers:
+        counter += 1
+    graph.meta["ortfuse.names"] = counter + 1
+    return f"ortfuse_{stem}_{counter}"
+
+
+def _text(shape: Sequence[Any]) -> str:
+    return "[" + ", ".join(str(dim) for dim in shape) + "]"
+
+
+def _endless(events: Sequence[Event]) -> RewriteError:
+    recent = Counter(event.rule for event in events[-200:])
+    rules = " and ".join(name for name, _ in recent.most_common(3))
+    sites = ", ".join(dict.fromkeys(event.site for event in events[-8:]))
+    return RewriteError(f"the rules {rules} undo each other without end (around {sites}); change one of them or leave it out")
+
+
+__all__ = ["Legality", "Miss", "Rewriter"]

@@ -1,0 +1,117 @@
+"""Rules as data: a pattern, guards, a replacement, and what the rule declares about itself."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ortfuse.errors import RuleError
+from ortfuse.pattern.language import Op, Pattern
+from ortfuse.pattern.match import Guard, Matcher
+
+_NAME = re.compile(r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")
+
+
+class Exactness(enum.Enum):
+    """How far a replacement may be from what it replaces."""
+
+    EXACT = "exact"
+    """The same bits."""
+    ROUNDING = "rounding"
+    """The same mathematics, rounded elsewhere."""
+    APPROXIMATE = "approximate"
+    """Other mathematics (tanh for erf); applied only when asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What a rule declares so that tests can build instances of it without further code.
+
+    `shapes` maps each captured value to its shape as space-separated dimensions (`"b s 64"`; symbols are bound to several
+    sizes, `""` is a scalar); several shape sets may be given as a sequence of mappings. `attributes` lists the values to
+    try for each captured attribute, `scalars` for each captured number, `constants` how a captured constant is made:
+    `"normal"` (default), `"positive"`, or a numpy-like literal. `ranges` bounds random inputs. `dtypes` are the element
+    types of all floating-point values.
+    """
+
+    shapes: Mapping[str, str] | Sequence[Mapping[str, str]]
+    attributes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    scalars: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    dtypes: Sequence[str] = ("float32",)
+    opset: int | None = None
+
+    def shape_sets(self) -> Sequence[Mapping[str, str]]:
+        """The shape sets, also when only one was given."""
+        return [self.shapes] if isinstance(self.shapes, Mapping) else list(self.shapes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """`pattern` becomes `replace` wherever it matches, the guards hold and the target has kernels for the result.
+
+    `replace` is an expression over the captured names, or several in order of preference: the first legal one is used.
+    A replacement that needs a higher opset than the model has is used only if none other is legal, unless `raises` says
+    that it is worth it. `emits` gives, for intermediates of the pattern that may be used elsewhere, what computes them afterwards.
+    """
+
+    name: str
+    pattern: Pattern
+    replace: Pattern | Sequence[Pattern]
+    exactness: Exactness
+    source: str
+    proof: Proof
+    guards: tuple[Guard, ...] = ()
+    emits: Mapping[str, Pattern] = field(default_factory=dict)
+    residual: bool = False
+    raises: bool = False
+
+    def __post_init__(self) -> None:
+        if not _NAME.match(self.name):
+            raise RuleError(f"rule name {self.name!r} must be `family.variant` in lower case, such as 'gelu.erf'")
+        if not isinstance(self.proof, Proof):
+            raise RuleError(f"rule {self.name} has no proof: give proof=Proof(shapes=...) so that it can be tested")
+        if not isinstance(self.exactness, Exactness):
+            raise RuleError(f"rule {self.name} must declare its exactness: exact, rounding or approximate")
+        if not self.source:
+            raise RuleError(f"rule {self.name} must name the source of its formula")
+        if not self.replacements:
+            raise RuleError(f"rule {self.name} replaces its pattern by nothing")
+        _ = self.matcher  # a pattern that cannot be a rule's root is an error of the declaration
+
+    @property
+    def family(self) -> str:
+        """The part of the name before the first dot."""
+        return self.name.partition(".")[0]
+
+    @property
+    def formula(self) -> str:
+        """The pattern, printed as the formula it matches."""
+        text = str(self.pattern)
+        return text[1:-1] if text.startswith("(") and text.endswith(")") and "|" not in text else text
+
+    @cached_property
+    def replacements(self) -> tuple[Pattern, ...]:
+        """The candidate replacements in order of preference."""
+        return (self.replace,) if isinstance(self.replace, Pattern) else tuple(self.replace)
+
+    @cached_property
+    def targets(self) -> tuple[str, ...]:
+        """The operators that the replacements are made of, each once."""
+        names = [
+            f"{part.domain + '.' if part.domain else ''}{part.op_type}"
+            for replacement in self.replacements
+            for part in replacement.walk()
+            if isinstance(part, Op)
+        ]
+        return tuple(dict.fromkeys(names))
+
+    @cached_property
+    def matcher(self) -> Matcher:
+        """The pattern made ready for matching."""
+        return Matcher(self.pattern, self.guards, tuple(self.emits))

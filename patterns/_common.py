@@ -1,0 +1,96 @@
+"""Sub-patterns and guards that several families share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.ir.facts import Facts
+from ortfuse.pattern import Guard, Match, Pattern, op
+
+
+def square(x: Pattern) -> Pattern:
+    """x², as a power or a product."""
+    return op.Pow(x, 2.0) | x * x
+
+
+def cube(x: Pattern) -> Pattern:
+    """x³, as a power or a product."""
+    return op.Pow(x, 3.0) | x * x * x
+
+
+def square_root(x: Pattern) -> Pattern:
+    """√x."""
+    return op.Sqrt(x) | op.Pow(x, 0.5)
+
+
+def is_rank(rank: int) -> Callable[[ir.Value, Facts], bool]:
+    """A check for variables: the value's rank is known to be `rank`."""
+    return lambda value, facts: facts.rank(value) == rank
+
+
+def is_static(value: ir.Value, facts: Facts) -> bool:
+    """A check for variables: every dimension is a known integer."""
+    shape = facts.shape(value)
+    return shape is not None and all(isinstance(dim, int) for dim in shape)
+
+
+def is_suffix_axes(axes: Any, facts: Facts) -> bool:
+    """A check for attributes: axes that count up without gaps (whether they end at the last one is for a guard)."""
+    return axes is not None and len(axes) > 0 and list(axes) == list(range(axes[0], axes[0] + len(axes)))
+
+
+def same_shape(first: str, second: str) -> Guard:
+    """The two captured values provably have the same shape."""
+
+    def guard(match: Match) -> str | None:
+        one, other = match.shape(first), match.shape(second)
+        if one is None or other is None:
+            return f"the rank of {first if one is None else second} is not known"
+        return None if one == other else f"{first} {text(one)} and {second} {text(other)} are not provably of the same shape"
+
+    return guard
+
+
+def vector_of_last_axis(vector: str, of: str) -> Guard:
+    """`vector` (when present) is one-dimensional and as long as the last axis of `of`."""
+
+    def guard(match: Match) -> str | None:
+        if match.get(vector) is None:
+            return None
+        shape, reference = match.shape(vector), match.shape(of)
+        if shape is None or reference is None or not reference:
+            return f"the shape of {vector} or {of} is not known"
+        return None if shape == reference[-1:] else f"{vector} {text(shape)} is not one vector of the last axis of {of} {text(reference)}"
+
+    return guard
+
+
+def rank_in(name: str, ranks: Sequence[int]) -> Guard:
+    """The rank of a captured value is one of `ranks`."""
+
+    def guard(match: Match) -> str | None:
+        rank = match.rank(name)
+        return None if rank in ranks else f"the rank of {name} is {rank}, not one of {list(ranks)}"
+
+    return guard
+
+
+def text(shape: Sequence[Any]) -> str:
+    """A shape in brackets."""
+    return "[" + ", ".join(str(dim) for dim in shape) + "]"
+
+
+def array_like(match: Match, value: Any) -> np.ndarray[Any, Any]:
+    """`value` as an array of the root's element type."""
+    dtype = match.facts.dtype(match.root)
+    assert dtype is not None
+    return np.asarray(value, dtype=dtype.numpy())
+
+
+def ints(values: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """An int64 vector: axes, shapes and other parameters that are inputs."""
+    return np.asarray(list(values), dtype=np.int64)

@@ -1,0 +1,32 @@
+"""How proofs make captured values that are neither plain inputs nor plain constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+
+def masked(filler: float) -> Callable[[Any], ir.Value]:
+    """An additive mask, `where(keep, 0, filler)`, of a boolean input that now and then hides a whole row."""
+
+    def make(build: Any) -> ir.Value:
+        keep = build.input("keep", build.dims("mask"), ir.DataType.BOOL)
+        mask: ir.Value = build.node("Where", [keep, build.constant(0.0), build.constant(filler)]).outputs[0]
+        return mask
+
+    return make
+
+
+def computed_shape(of: str, axes: int, rest: Sequence[int]) -> Callable[[Any], ir.Value]:
+    """A Reshape target: the first `axes` dimensions of the input `of` as Shape gives them, then the numbers `rest`."""
+
+    def make(build: Any) -> ir.Value:
+        source = next(value for value in build.graph.inputs if value.name == of)
+        shape = build.node("Shape", [source]).outputs[0]
+        leading = build.node("Gather", [shape, build.constant(list(range(axes)))]).outputs[0]
+        target: ir.Value = build.node("Concat", [leading, build.constant(list(rest))], {"axis": 0}).outputs[0]
+        return target
+
+    return make

@@ -1,0 +1,67 @@
+"""GELU in its erf and tanh forms, and either with a bias before it.
+
+    gelu(x)      = x/2 (1 + erf(x / sqrt 2))                               Hendrycks & Gimpel, arXiv:1606.08415
+    gelu_tanh(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))           the same, section 2
+"""
+
+from __future__ import annotations
+
+import math
+
+from ortfuse.pattern import const, ms, op, var
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from ._common import cube, is_rank, vector_of_last_axis
+
+x = var("x")
+bias = const("bias", is_rank(1), "a vector")
+PAPER = "arXiv:1606.08415"
+SHAPES = ({"x": "b s 8"}, {"x": "n"}, {"x": ""})
+WITH_BIAS = ({"x": "b s 8", "bias": "8"}, {"x": "n 1", "bias": "1"})
+
+erf_gelu = x * 0.5 * (1 + op.Erf(x / math.sqrt(2)))
+
+inner = math.sqrt(2 / math.pi) * (x + 0.044715 * cube(x)) | math.sqrt(2 / math.pi) * x * (1 + 0.044715 * x * x)
+tanh_gelu = x * 0.5 * (1 + op.Tanh(inner))
+
+erf_op = op.Gelu(x + bias) | ms.Gelu(x + bias)
+tanh_op = op.Gelu(x + bias, approximate="tanh") | ms.FastGelu(x + bias)
+
+RULES = [
+    Rule(
+        name="gelu.erf",
+        pattern=erf_gelu,
+        replace=(op.Gelu(x), ms.Gelu(x)),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        residual=True,
+        proof=Proof(shapes=SHAPES, dtypes=("float32", "float16")),
+    ),
+    Rule(
+        name="gelu.tanh",
+        pattern=tanh_gelu,
+        replace=(op.Gelu(x, approximate="tanh"), ms.FastGelu(x)),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        residual=True,
+        proof=Proof(shapes=SHAPES, dtypes=("float32", "float16")),
+    ),
+    Rule(
+        name="gelu.bias_erf",
+        pattern=erf_op,
+        replace=ms.BiasGelu(x, bias),
+        guards=(vector_of_last_axis("bias", of="x"),),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        proof=Proof(shapes=WITH_BIAS),
+    ),
+    Rule(
+        name="gelu.bias_tanh",
+        pattern=tanh_op,
+        replace=ms.FastGelu(x, bias),
+        guards=(vector_of_last_axis("bias", of="x"),),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        proof=Proof(shapes=WITH_BIAS),
+    ),
+]

@@ -1,0 +1,215 @@
+"""Scaled dot-product attention and its multi-head form.
+
+    attention(q, k, v) = softmax(s q k^T + mask) v                          Vaswani et al., arXiv:1706.03762
+
+`sdpa` finds the products on [batch, heads, length, size]; `merged_heads` then absorbs the Reshape and Transpose that split
+the heads, so that the kernel reads and writes [batch, length, heads * size].
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ortfuse.pattern import Match, Pattern, attr, computed, op, opt, scalar, var
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from ._common import array_like, is_rank, text
+from ._masks import deepest_allowed, is_deep, levels
+from ._proofs import masked
+
+PAPER = "arXiv:1706.03762"
+LOWEST = -3.4028234663852886e38
+
+query, value, mask = var("query", is_rank(4), "of rank 4"), var("value", is_rank(4), "of rank 4"), var("mask")
+key = var("key", is_rank(4), "of rank 4")
+key_by_length = var("key_by_length", is_rank(4), "of rank 4")
+
+
+def _transposed_key() -> Pattern:
+    """k^T from [b, h, length, size], or in one step from [b, length, h, size]; scaled before or after."""
+    plain = op.Transpose(scalar("key_scale_inside") * key, perm=(0, 1, 3, 2)).kept()
+    merged = op.Transpose(scalar("key_scale_inside") * key_by_length, perm=(0, 2, 3, 1)).kept()
+    return scalar("key_scale") * (plain | merged)
+
+
+scores = scalar("score_scale") * op.MatMul(scalar("query_scale") * query, _transposed_key())
+softmax = op.Softmax(scores + opt(mask), axis=-1)
+guarded = op.Where(op.IsNaN(softmax), 0.0, softmax).named("nan_guard")
+probabilities = (softmax | guarded).named("probabilities")
+attention = op.MatMul(probabilities, value)
+
+key_heads_first = key | op.Transpose(key_by_length, perm=(0, 2, 1, 3))
+
+
+def scale(match: Match) -> float:
+    """The product of all scalar factors of the scores."""
+    return math.prod(match[name] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside"))
+
+
+def _shapes_agree(match: Match) -> str | None:
+    q, v = match.shape("query"), match.shape("value")
+    k = match.shape("key") if match.get("key") is not None else match.shape("key_by_length")
+    if q is None or k is None or v is None:
+        return "a shape of query, key or value is not known"
+    heads, length = (k[1], k[2]) if match.get("key") is not None else (k[2], k[1])
+    if q[0] != k[0] or q[0] != v[0]:
+        return f"query {text(q)}, key {text(k)} and value {text(v)} are not provably of one batch size"
+    if q[1] != heads or q[1] != v[1]:
+        return f"query {text(q)}, key {text(k)} and value {text(v)} do not provably have the same number of heads"
+    if length != v[2] or q[3] != k[3]:
+        return f"key {text(k)} does not provably fit query {text(q)} and value {text(v)}"
+    return None
+
+
+def _mask_shape_fits(match: Match) -> str | None:
+    if match["mask"] is None:
+        return None
+    shape, q, v = match.shape("mask"), match.shape("query"), match.shape("value")
+    if shape is None or q is None or v is None:
+        return "the shape of the mask is not known"
+    if len(shape) != 4:
+        return f"the mask {text(shape)} is not of rank 4"
+    wanted = (q[0], q[1], q[2], v[2])
+    if not all(dim in (1, full) for dim, full in zip(shape, wanted, strict=True)):
+        return f"the mask {text(shape)} does not provably broadcast to the scores {text(wanted)}"
+    if shape[2] != wanted[2] or shape[3] != wanted[3]:
+        return f"the mask {text(shape)} is broadcast over queries or keys, which the Attention kernel refuses"
+    return None
+
+
+def masked_rows_agree(match: Match) -> str | None:
+    """The kernel does for fully masked rows what the graph does (see `_masks`)."""
+    has_guard = match.choice("probabilities") == 1
+    if match["mask"] is None:
+        return None
+    found = levels(match["mask"], match.facts)
+    if found is None:
+        return "the values of the mask are not known, so that a fully masked row may come out otherwise"
+    deep = {level for level in found if is_deep(level)}
+    if -math.inf in deep and not has_guard:
+        return "a row masked with -inf alone is NaN in the graph and zero in the kernel"
+    if len(deep) > 1:
+        return f"the mask hides keys in more than one way: {sorted(deep)}"
+    return None
+
+
+def mask_floor(match: Match) -> Any:
+    """The lowest mask value to pass on, if the mask holds one that the kernel would take for a row without keys."""
+    found = levels(match["mask"], match.facts) if match["mask"] is not None else None
+    dtype = match.dtype("mask") if match["mask"] is not None else None
+    if not found or dtype is None:
+        return None
+    floor = deepest_allowed(dtype)
+    return array_like(match, floor) if any(-math.inf < level < floor for level in found) else None
+
+
+def _needs_floor(match: Match) -> bool:
+    return match["mask"] is not None and mask_floor(match) is not None
+
+
+def _only_if(floor: bool) -> Any:
+    def guard(match: Match) -> str | None:
+        return None if _needs_floor(match) == floor else "handled by the rule of the other kind"
+
+    return guard
+
+
+def _sdpa(name: str, mask_input: Pattern, floor: bool) -> Rule:
+    return Rule(
+        name=name,
+        pattern=attention,
+        replace=op.Attention(query, key_heads_first, value, mask_input, scale=scale),
+        guards=(_shapes_agree, _mask_shape_fits, masked_rows_agree, _only_if(floor)),
+        raises=True,
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        proof=Proof(
+            shapes={"query": "b 2 s 4", "key": "b 2 t 4", "key_by_length": "b t 2 4", "value": "b 2 t 4", "mask": "b 1 s t"},
+            scalars={name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside")},
+            inputs={"mask": masked(LOWEST if floor else -math.inf)},
+        ),
+    )
+
+
+# [b, length, heads * size] split into heads
+def _heads(name: str) -> Pattern:
+    return op.Transpose(
+        op.Reshape(var(name, is_rank(3), "of rank 3"), var(f"{name}_shape"), allowzero=attr(f"{name}_allowzero"))
+        .named(f"{name}_split")
+        .kept(),
+        perm=(0, 2, 1, 3),
+    ).kept()
+
+
+split_query, split_key, split_value = _heads("query"), _heads("key"), _heads("value")
+
+
+def heads_split_last_axis(match: Match) -> str | None:
+    """Each Reshape splits the last axis into (heads, size) and keeps the others; the last one merges them back."""
+    for name in ("query", "key", "value"):
+        whole, split = match.shape(name), match.shape(f"{name}_split")
+        if whole is None or split is None or len(split) != 4:
+            return f"the shape of {name} is not known"
+        if whole[:2] != split[:2]:
+            return f"{name} {text(whole)} is not split into heads along its last axis: {text(split)}"
+        if not isinstance(split[2], int):
+            return f"the number of heads of {name} is not known"
+    root, q, v = match.facts.shape(match.root), match.shape("query_split"), match.shape("value_split")
+    assert q is not None
+    assert v is not None
+    if root is None or len(root) != 3 or root[:2] != q[:2] or root[2] != q[2] * v[3]:
+        return f"the result {text(root or ())} does not merge the heads into the last axis"
+    return None
+
+
+def heads_of(name: str) -> Any:
+    """The number of heads of a split value."""
+
+    def count(match: Match) -> int:
+        shape = match.shape(f"{name}_split")
+        assert shape is not None
+        assert isinstance(shape[2], int)
+        return shape[2]
+
+    return count
+
+
+_kept_attributes = {"scale": attr("scale"), "is_causal": attr("is_causal"), "softcap": attr("softcap")}
+merged = op.Reshape(
+    op.Transpose(op.Attention(split_query, split_key, split_value, opt(mask), **_kept_attributes), perm=(0, 2, 1, 3)),
+    var("shape"),
+    allowzero=attr("allowzero"),
+)
+q3, k3, v3 = var("query"), var("key"), var("value")
+
+RULES = [
+    _sdpa("attention.sdpa", opt(mask), floor=False),
+    _sdpa("attention.sdpa_finite_mask", op.Max(mask, computed("floor", mask_floor)), floor=True),
+    Rule(
+        name="attention.merged_heads",
+        pattern=merged,
+        replace=op.Attention(
+            q3, k3, v3, opt(mask), q_num_heads=heads_of("query"), kv_num_heads=heads_of("key"), **_kept_attributes
+        ),
+        guards=(heads_split_last_axis,),
+        raises=True,
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        proof=Proof(
+            shapes={
+                "query": "b s 8", "key": "b t 8", "value": "b t 8", "mask": "b 1 s t",
+                "query_shape": "4", "key_shape": "4", "value_shape": "4", "shape": "3",
+            },
+            constants={
+                "query_shape": [0, 0, 2, 4], "key_shape": [0, 0, 2, 4], "value_shape": [0, 0, 2, 4], "shape": [0, 0, 8],
+            },
+            attributes={
+                "scale": [0.5], "is_causal": [0], "softcap": [0.0], "allowzero": [0],
+                "query_allowzero": [0], "key_allowzero": [0], "value_allowzero": [0],
+            },
+            inputs={"mask": masked(-math.inf)},
+            opset=23,
+        ),
+    ),
+]

@@ -1,0 +1,135 @@
+"""Convolutions with what follows them: batch normalisation, residual sum, activation.
+
+    bn(y) = (y - mean) / sqrt(var + eps) * scale + B                              Ioffe & Szegedy, arXiv:1502.03167
+    bn(conv(x, W) + b) = conv(x, W s) + (b - mean) s + B,   s = scale / sqrt(var + eps), one factor per output channel
+    fused_conv(x, W, b, z) = act(conv(x, W) + b + z)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ortfuse.pattern import Match, all_attributes, attr, computed, const, ms, op, opt, var
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from ._common import is_rank, same_shape
+
+SOURCE = "arXiv:1502.03167"
+RUNTIME = "ONNX Runtime contrib operator FusedConv"
+
+x, weight, bias = var("x"), const("weight"), const("bias")
+convolution = op.Conv(x, weight, opt(bias), attributes=all_attributes("conv"))
+transposed = op.ConvTranspose(x, weight, opt(bias), attributes=all_attributes("conv"))
+statistics = [const(name, is_rank(1), "a vector") for name in ("scale", "shift", "mean", "variance")]
+
+
+def _batch_norm(y: Any) -> Any:
+    return op.BatchNormalization(
+        y, *statistics, epsilon=attr("epsilon"), momentum=attr("momentum"), training_mode=0
+    )
+
+
+def _factor(match: Match) -> Any:
+    variance = match.const("variance").astype(np.float64)
+    return match.const("scale").astype(np.float64) / np.sqrt(variance + match["epsilon"])
+
+
+def folded_weight(match: Match) -> Any:
+    """W s: the weight of Conv has the output channels first."""
+    array = match.const("weight")
+    return (array * _factor(match).reshape(-1, *[1] * (array.ndim - 1))).astype(array.dtype)
+
+
+def folded_transposed_weight(match: Match) -> Any:
+    """W s for ConvTranspose, whose weight is [in, out / group, ...]: group g of the inputs makes group g of the outputs."""
+    array = match.const("weight")
+    groups = int(match["conv"].get("group", 1))
+    factor = _factor(match).reshape(groups, 1, array.shape[1], *[1] * (array.ndim - 2))
+    grouped = array.reshape(groups, array.shape[0] // groups, *array.shape[1:])
+    return (grouped * factor).reshape(array.shape).astype(array.dtype)
+
+
+def folded_bias(match: Match) -> Any:
+    """(b - mean) s + B."""
+    mean = match.const("mean").astype(np.float64)
+    bias_value = 0.0 if match["bias"] is None else match.const("bias").astype(np.float64)
+    result = (bias_value - mean) * _factor(match) + match.const("shift").astype(np.float64)
+    return result.astype(match.const("weight").dtype)
+
+
+def statistics_are_finite(match: Match) -> str | None:
+    """A channel with a non-positive variance + eps has no finite factor."""
+    return None if np.all(np.isfinite(_factor(match))) else "a channel's factor scale / sqrt(variance + epsilon) is not finite"
+
+
+def zeros(match: Match) -> Any:
+    """A bias of zeros, one per output channel."""
+    array = match.const("weight")
+    return np.zeros(array.shape[0], array.dtype)
+
+
+_CONV = {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "strides": (1, 1), "dilations": (1, 1), "group": 1}
+_STATISTICS = {"scale": "4", "shift": "4", "mean": "4", "variance": "4"}
+_MADE = {"variance": "positive"}
+_BN_ATTRIBUTES = {"epsilon": [1e-5, 1e-3], "momentum": [0.9]}
+
+z = var("z")
+sum_with_residual = convolution + z
+
+RULES = [
+    Rule(
+        name="conv.batch_norm",
+        pattern=_batch_norm(convolution),
+        replace=op.Conv(x, computed("weight", folded_weight), computed("bias", folded_bias), attributes=all_attributes("conv")),
+        guards=(statistics_are_finite,),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=Proof(
+            shapes=(
+                {"x": "n 3 6 6", "weight": "4 3 3 3", "bias": "4", **_STATISTICS},
+                {"x": "n 4 6 6", "weight": "4 2 3 3", "bias": "4", **_STATISTICS},
+            ),
+            attributes={"conv": [_CONV, {**_CONV, "group": 2}], **_BN_ATTRIBUTES},
+            constants=_MADE,
+        ),
+    ),
+    Rule(
+        name="conv.transpose_batch_norm",
+        pattern=_batch_norm(transposed),
+        replace=op.ConvTranspose(
+            x, computed("weight", folded_transposed_weight), computed("bias", folded_bias), attributes=all_attributes("conv")
+        ),
+        guards=(statistics_are_finite,),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=Proof(
+            shapes=(
+                {"x": "n 3 5 5", "weight": "3 4 3 3", "bias": "4", **_STATISTICS},
+                {"x": "n 4 5 5", "weight": "4 2 3 3", "bias": "4", **_STATISTICS},
+            ),
+            attributes={"conv": [_CONV, {**_CONV, "group": 2}], **_BN_ATTRIBUTES},
+            constants=_MADE,
+        ),
+    ),
+    Rule(
+        name="conv.residual_relu",
+        pattern=op.Relu(sum_with_residual),
+        replace=ms.FusedConv(x, weight, bias | computed("zeros", zeros), z, activation="Relu", attributes=all_attributes("conv")),
+        guards=(same_shape("z", "root"),),
+        exactness=Exactness.ROUNDING,
+        source=RUNTIME,
+        proof=Proof(
+            shapes={"x": "n 3 6 6", "weight": "4 3 3 3", "bias": "4", "z": "n 4 6 6"}, attributes={"conv": [_CONV]}
+        ),
+    ),
+    Rule(
+        name="conv.relu",
+        pattern=op.Relu(convolution),
+        replace=ms.FusedConv(x, weight, opt(bias), activation="Relu", attributes=all_attributes("conv")),
+        exactness=Exactness.ROUNDING,
+        source=RUNTIME,
+        proof=Proof(shapes={"x": "n 3 6 6", "weight": "4 3 3 3", "bias": "4"}, attributes={"conv": [_CONV]}),
+    ),
+]

@@ -1,0 +1,59 @@
+"""Linear layers: one product of the input with a constant weight, plus a bias.
+
+    linear(x) = x W + b
+
+Exporters write it as MatMul + Add, as Gemm, and as Gemm between two Reshapes for inputs of more than two axes. The normal
+form is MatMul + Add, which the runtime executes on any rank; the Gemm of a two-dimensional input is left as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ortfuse.pattern import Match, attr, computed, const, op, opt, var
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from ._common import is_rank
+
+SOURCE = "ONNX operator Gemm"
+
+x = var("x")
+weight = const("weight", is_rank(2), "a matrix")
+bias = const("bias", is_rank(1), "a vector")
+flat = op.Reshape(x, shape=attr("flat_shape")).named("flat")
+gemm = op.Gemm(flat, weight, opt(bias), transB=attr("transposed")).named("gemm")
+
+
+def only_last_axis_is_multiplied(match: Match) -> str | None:
+    """The Reshapes merge and restore all axes but the last."""
+    before, between, after = match.shape("x"), match.shape("flat"), match.facts.shape(match.root)
+    if before is None or between is None or after is None:
+        return "a shape is not known"
+    if len(between) != 2 or between[-1] != before[-1]:
+        return "the first Reshape does not keep the last axis"
+    if after[:-1] != before[:-1]:
+        return "the second Reshape does not restore the leading axes"
+    product = match.shape("gemm")
+    return None if product is not None and product[-1] == after[-1] else "the second Reshape divides the product's last axis"
+
+
+def untransposed(match: Match) -> Any:
+    """The weight as `x W` needs it: [in, out]."""
+    array = match.const("weight")
+    return array.T.copy() if match["transposed"] else array
+
+
+RULES = [
+    Rule(
+        name="linear.reshape_gemm",
+        pattern=op.Reshape(gemm, shape=attr("shape")),
+        replace=op.MatMul(x, computed("weight", untransposed)) + opt(bias),
+        guards=(only_last_axis_is_multiplied,),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"x": "2 3 4", "weight": "4 5", "bias": "5"},
+            attributes={"flat_shape": [(6, 4), (-1, 4)], "shape": [(2, 3, 5), (2, -1, 5)], "transposed": [0]},
+        ),
+    ),
+]

@@ -1,0 +1,121 @@
+"""Layer normalisation, spelled out or as an operator, and the residual sum before it.
+
+    layernorm(x) = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * scale + bias     Ba et al., arXiv:1607.06450
+    skip_layernorm(x, skip) = layernorm(x + skip + bias)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ortfuse.pattern import Match, attr, computed, const, ms, op, opt, scalar, var
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from ._common import array_like, is_rank, is_suffix_axes, rank_in, same_shape, square, square_root, text, vector_of_last_axis
+
+PAPER = "arXiv:1607.06450"
+
+x, scale, bias = var("x"), var("scale"), var("bias")
+axes = attr("axes", is_suffix_axes, "consecutive axes")
+deviation = x - op.ReduceMean(x, axes=axes, keepdims=1)
+variance = op.ReduceMean(square(deviation), axes=axes, keepdims=1)
+normalised = deviation / square_root(variance + scalar("epsilon"))
+
+
+def normalises_last_axes(match: Match) -> str | None:
+    """The axes end at the last one; scale and bias have the shape of the normalised axes."""
+    shape, normalised_axes = match.shape("x"), match["axes"]
+    if shape is None:
+        return "the rank of x is not known"
+    if normalised_axes[-1] != len(shape) - 1:
+        return f"the axes {list(normalised_axes)} do not end at the last axis of x {text(shape)}"
+    if match["epsilon"] < 0:
+        return f"epsilon is {match['epsilon']}"
+    wanted = shape[normalised_axes[0] :]
+    for name in ("scale", "bias"):
+        if match[name] is not None and match.shape(name) != wanted:
+            return f"{name} {text(match.shape(name) or ())} does not have the shape {text(wanted)} of the normalised axes"
+    if match["scale"] is None and not all(isinstance(dim, int) for dim in wanted):
+        return "there is no scale, and its shape is not static"
+    return None
+
+
+def first_axis(match: Match) -> int:
+    """The first normalised axis, counted from the end."""
+    axis: int = match["axes"][0] - (match.rank("x") or 0)
+    return axis
+
+
+def ones(match: Match) -> Any:
+    """A scale of ones, for a normalisation without scale."""
+    shape = match.shape("x")
+    assert shape is not None
+    return array_like(match, np.ones([int(dim) for dim in shape[match["axes"][0] :]]))  # type: ignore[arg-type]
+
+
+_SHAPES = (
+    {"x": "b s 8", "scale": "8", "bias": "8"},
+    {"x": "b 6", "scale": "6", "bias": "6"},
+    {"x": "b 3 4", "scale": "3 4", "bias": "3 4"},
+)
+_PROOF = Proof(
+    shapes=_SHAPES,
+    attributes={"axes": [(-1,), (-2, -1), (1,)]},
+    scalars={"epsilon": [1e-5, 1e-12, 0.1]},
+    dtypes=("float32", "float64"),
+)
+
+# x + skip + bias, in any order: two tensors of the same shape and perhaps a vector
+skip = var("skip")
+sum_bias = const("sum_bias", is_rank(1), "a vector")
+total = (x + skip + opt(sum_bias)).named("total")
+gamma, beta = var("gamma", is_rank(1), "a vector"), var("beta", is_rank(1), "a vector")
+fused_skip = ms.SkipLayerNormalization(x, skip, gamma, opt(beta), opt(sum_bias), epsilon=attr("epsilon"), outputs=4)
+
+
+def last_axis_only(match: Match) -> str | None:
+    """The operator normalises the last axis alone."""
+    rank, axis = match.rank("x"), match["axis"]
+    return None if rank is not None and axis in (-1, rank - 1) else "more than the last axis is normalised"
+
+
+RULES = [
+    Rule(
+        name="layernorm.decomposed",
+        pattern=normalised * opt(scale) + opt(bias),
+        replace=op.LayerNormalization(
+            x, scale | computed("ones", ones), opt(bias), axis=first_axis, epsilon=scalar("epsilon")
+        ),
+        guards=(normalises_last_axes,),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        proof=_PROOF,
+    ),
+    Rule(
+        name="layernorm.skip",
+        pattern=op.LayerNormalization(
+            total, gamma, opt(beta), axis=attr("axis"), epsilon=attr("epsilon"), stash_type=attr("stash_type")
+        ),
+        replace=fused_skip[0],
+        emits={"total": fused_skip[3]},
+        guards=(
+            rank_in("x", (2, 3)),
+            same_shape("x", "skip"),
+            last_axis_only,
+            vector_of_last_axis("gamma", of="x"),
+            vector_of_last_axis("beta", of="x"),
+            vector_of_last_axis("sum_bias", of="x"),
+        ),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        proof=Proof(
+            shapes=(
+                {"x": "b s 8", "skip": "b s 8", "gamma": "8", "beta": "8", "sum_bias": "8"},
+                {"x": "b 8", "skip": "b 8", "gamma": "8", "beta": "8", "sum_bias": "8"},
+            ),
+            attributes={"axis": [-1], "epsilon": [1e-5, 1e-12], "stash_type": [1]},
+        ),
+    ),
+]

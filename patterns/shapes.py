@@ -1,0 +1,240 @@
+"""Shape arithmetic to normal form: constant Reshape targets, merged data movement, guards that provably do nothing.
+
+    reshape(x, shape(...)-arithmetic) = reshape(x, constant)       when every target dimension is known, copied or the one left
+    reshape(reshape(x)) = reshape(x)          transpose(transpose(x)) = transpose(x)        unsqueeze(unsqueeze(x)) = unsqueeze(x)
+    and(true, x) = x                          where(true, x, y) = x                         range(0, n) >= 0 is true
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.ir.dims import DimLike, is_nonzero
+from ortfuse.ir.facts import Facts
+from ortfuse.pattern import Match, attr, computed, op, opt, var
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from ._common import ints, text
+from ._proofs import computed_shape
+
+PASS = "canonicalize"
+SOURCE = "ONNX operator specification"
+
+x = var("x")
+
+
+def constant_target(before: tuple[DimLike, ...] | None, after: tuple[DimLike, ...] | None) -> list[int] | None:
+    """A constant Reshape target (with allowzero=0) that makes `after` of `before`, or `None`.
+
+    A dimension that is no integer is written as 0 where the input has the same one at the same place, and one of the
+    others as -1. The -1 is safe only if the product of the others cannot be zero, where the runtime could not divide.
+    """
+    if before is None or after is None:
+        return None
+    target: list[int] = []
+    for axis, dim in enumerate(after):
+        if isinstance(dim, int):
+            if dim == 0 and not (axis < len(before) and before[axis] == 0):
+                return None
+            target.append(dim)
+        else:
+            target.append(0 if axis < len(before) and before[axis] == dim else -1)
+    missing = [axis for axis, size in enumerate(target) if size == -1]
+    if len(missing) > 1:
+        return None
+    if missing and not all(is_nonzero(dim) for axis, dim in enumerate(after) if axis != missing[0]):
+        return None
+    return target
+
+
+def _is_int_constant(value: ir.Value | None, facts: Facts) -> bool:
+    return value is not None and facts.is_const(value)
+
+
+def target_is_arithmetic(match: Match) -> str | None:
+    """The target is computed, and a constant one would do the same."""
+    if _is_int_constant(match["shape"], match.facts):
+        return "the target is constant already"
+    before, after = match.shape("x"), match.facts.shape(match.root)
+    if constant_target(before, after) is None:
+        return f"no constant target makes {text(after or ())} of {text(before or ())}"
+    return None
+
+
+def target(match: Match) -> Any:
+    """The constant Reshape target from x to the root."""
+    found = constant_target(match.shape("x"), match.facts.shape(match.root))
+    assert found is not None
+    return ints(found)
+
+
+def has_constant_target(match: Match) -> str | None:
+    """One Reshape with a constant target does what the chain does."""
+    before, after = match.shape("x"), match.facts.shape(match.root)
+    found = constant_target(before, after)
+    return None if found is not None else f"no constant target makes {text(after or ())} of {text(before or ())}"
+
+
+inner_reshape = (
+    op.Reshape(x, var("inner_shape"), allowzero=attr("inner_allowzero")).kept()
+    | op.Flatten(x, axis=attr("inner_axis")).kept()
+    | op.Squeeze(x, opt(var("inner_axes"))).kept()
+    | op.Unsqueeze(x, opt(var("inner_axes"))).kept()
+)
+
+
+def composed(match: Match) -> list[int]:
+    """The permutation that does both: first `inner`, then `outer`."""
+    return [match["inner"][axis] for axis in match["outer"]]
+
+
+def merges_and_splits_batch(match: Match) -> str | None:
+    """Reshape merges all axes but the last two, Transpose swaps those two, Reshape restores the others."""
+    shape, merged, root = match.shape("x"), match.shape("merged"), match.facts.shape(match.root)
+    if shape is None or merged is None or root is None or len(shape) < 3:
+        return "a shape is not known"
+    if len(merged) != 3 or merged[1:] != shape[-2:]:
+        return f"the first Reshape does not keep the last two axes of {text(shape)}"
+    wanted = (*shape[:-2], shape[-1], shape[-2])
+    return None if root == wanted else f"the second Reshape makes {text(root)}, not {text(wanted)}"
+
+
+def swap_last_two(match: Match) -> list[int]:
+    """The permutation that exchanges the last two axes of x."""
+    rank = match.rank("x") or 0
+    return [*range(rank - 2), rank - 1, rank - 2]
+
+
+def unsqueezed_axes(match: Match) -> Any:
+    """The axes that both Unsqueezes insert, counted in the result."""
+    outer = set(match["outer"])
+    kept = [axis for axis in range(match.facts.rank(match.root) or 0) if axis not in outer]
+    return ints(sorted(outer | {kept[axis] for axis in match["inner"]}))
+
+
+def _known_axes(axes: Any, facts: Facts) -> bool:
+    return isinstance(axes, tuple) and all(isinstance(axis, int) and axis >= 0 for axis in axes)
+
+
+def _is_true(value: ir.Value, facts: Facts) -> bool:
+    array = facts.const(value) if facts.is_const(value) else None
+    return array is not None and array.dtype == np.bool_ and array.size > 0 and bool(array.all())
+
+
+def _is_false(value: ir.Value, facts: Facts) -> bool:
+    array = facts.const(value) if facts.is_const(value) else None
+    return array is not None and array.dtype == np.bool_ and array.size > 0 and not bool(array.any())
+
+
+def same_shape_as_root(match: Match) -> str | None:
+    """x alone has the shape of the result."""
+    before, after = match.shape("x"), match.facts.shape(match.root)
+    return None if before is not None and before == after else "x is broadcast to another shape"
+
+
+true, false = var("true", _is_true, "all true"), var("false", _is_false, "all false")
+y = var("y")
+target_dtype = attr("to")
+
+RULES = [
+    Rule(
+        name="shapes.constant_target",
+        pattern=op.Reshape(x, var("shape"), allowzero=attr("allowzero")),
+        replace=op.Reshape(x, computed("target", target)),
+        guards=(target_is_arithmetic,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"x": "b s 6", "shape": "4"},
+            attributes={"allowzero": [0]},
+            inputs={"shape": computed_shape("x", 2, (-1, 3))},
+        ),
+    ),
+    Rule(
+        name="shapes.merge_reshapes",
+        pattern=op.Reshape(inner_reshape, var("shape"), allowzero=attr("allowzero")),
+        replace=op.Reshape(x, computed("target", target)),
+        guards=(has_constant_target,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"x": "b 2 3", "inner_shape": "2", "shape": "3", "inner_axes": "1"},
+            constants={"inner_shape": [0, 6], "shape": [0, 3, 2], "inner_axes": [2]},
+            attributes={"allowzero": [0], "inner_allowzero": [0], "inner_axis": [1]},
+        ),
+    ),
+    Rule(
+        name="shapes.merge_transposes",
+        pattern=op.Transpose(op.Transpose(x, perm=attr("inner")).kept(), perm=attr("outer")),
+        replace=op.Transpose(x, perm=composed),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(shapes={"x": "b 2 3"}, attributes={"inner": [(1, 0, 2), (2, 0, 1)], "outer": [(0, 2, 1), (2, 0, 1)]}),
+    ),
+    Rule(
+        name="shapes.batched_transpose",
+        pattern=op.Reshape(
+            op.Transpose(op.Reshape(x, var("inner_shape"), allowzero=attr("a")).named("merged"), perm=(0, 2, 1)),
+            var("shape"),
+            allowzero=attr("b"),
+        ),
+        replace=op.Transpose(x, perm=swap_last_two),
+        guards=(merges_and_splits_batch,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"x": "b 2 3 4", "inner_shape": "3", "shape": "4"},
+            constants={"inner_shape": [-1, 3, 4], "shape": [-1, 2, 4, 3]},
+            attributes={"a": [0], "b": [0]},
+        ),
+    ),
+    Rule(
+        name="shapes.merge_unsqueezes",
+        pattern=op.Unsqueeze(
+            op.Unsqueeze(x, axes=attr("inner", _known_axes, "known")).kept(), axes=attr("outer", _known_axes, "known")
+        ),
+        replace=op.Unsqueeze(x, computed("axes", unsqueezed_axes)),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(shapes={"x": "b 3"}, attributes={"inner": [(0,), (1, 2)], "outer": [(1,), (0, 3)]}, opset=13),
+    ),
+    Rule(
+        name="shapes.cast_like",
+        pattern=op.CastLike(x, y, saturate=attr("saturate"), round_mode=attr("round_mode")),
+        replace=op.Cast(x, to=lambda match: int(match.dtype("y"))),
+        guards=(lambda match: None if match.dtype("y") is not None else "the type to cast to is not known",),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(shapes={"x": "b 3", "y": "2"}, attributes={"saturate": [1], "round_mode": ["up"]}, inputs={"y": "int64"}, opset=24),
+    ),
+    Rule(
+        name="shapes.and_true",
+        pattern=op.And(x, true),
+        replace=x,
+        guards=(same_shape_as_root,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(shapes={"x": "b 3", "true": "3"}, inputs={"x": "bool"}, constants={"true": [True, True, True]}),
+    ),
+    Rule(
+        name="shapes.where_true",
+        pattern=op.Where(true, x, y),
+        replace=x,
+        guards=(same_shape_as_root,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(shapes={"x": "b 3", "y": "3", "true": "3"}, constants={"true": [True, True, True]}),
+    ),
+    Rule(
+        name="shapes.where_false",
+        pattern=op.Where(false, y, x),
+        replace=x,
+        guards=(same_shape_as_root,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(shapes={"x": "b 3", "y": "3", "false": "3"}, constants={"false": [False, False, False]}),
+    ),
+]
