@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ortfuse.pattern import Match, Pattern, attr, computed, op, opt, scalar, var
+from ortfuse.pattern import Guard, Match, Pattern, attr, computed, op, opt, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import array_like, is_rank, text
@@ -35,9 +35,9 @@ def _transposed_key() -> Pattern:
 
 scores = scalar("score_scale") * op.MatMul(scalar("query_scale") * query, _transposed_key())
 softmax = op.Softmax(scores + opt(mask), axis=-1)
-guarded = op.Where(op.IsNaN(softmax), 0.0, softmax).named("nan_guard")
-probabilities = (softmax | guarded).named("probabilities")
-attention = op.MatMul(probabilities, value)
+guarded = op.Where(op.IsNaN(softmax), 0.0, softmax)
+masked_softmax = op.Softmax(scores + mask, axis=-1)
+masked_guarded = op.Where(op.IsNaN(masked_softmax), 0.0, masked_softmax)
 
 key_heads_first = key | op.Transpose(key_by_length, perm=(0, 2, 1, 3))
 
@@ -78,20 +78,23 @@ def _mask_shape_fits(match: Match) -> str | None:
     return None
 
 
-def masked_rows_agree(match: Match) -> str | None:
+def _masked_rows_agree(nan_guard: bool) -> Guard:
     """The kernel does for fully masked rows what the graph does (see `_masks`)."""
-    has_guard = match.choice("probabilities") == 1
-    if match["mask"] is None:
+
+    def guard(match: Match) -> str | None:
+        if match["mask"] is None:
+            return None
+        found = levels(match["mask"], match.facts)
+        if found is None:
+            return "the values of the mask are not known, so that a fully masked row may come out otherwise"
+        deep = {level for level in found if is_deep(level)}
+        if -math.inf in deep and not nan_guard:
+            return "a row masked with -inf alone is NaN in the graph and zero in the kernel"
+        if len(deep) > 1:
+            return f"the mask hides keys in more than one way: {sorted(deep)}"
         return None
-    found = levels(match["mask"], match.facts)
-    if found is None:
-        return "the values of the mask are not known, so that a fully masked row may come out otherwise"
-    deep = {level for level in found if is_deep(level)}
-    if -math.inf in deep and not has_guard:
-        return "a row masked with -inf alone is NaN in the graph and zero in the kernel"
-    if len(deep) > 1:
-        return f"the mask hides keys in more than one way: {sorted(deep)}"
-    return None
+
+    return guard
 
 
 def mask_floor(match: Match) -> Any:
@@ -104,30 +107,29 @@ def mask_floor(match: Match) -> Any:
     return array_like(match, floor) if any(-math.inf < level < floor for level in found) else None
 
 
-def _needs_floor(match: Match) -> bool:
-    return match["mask"] is not None and mask_floor(match) is not None
-
-
-def _only_if(floor: bool) -> Any:
+def _needs_floor(wanted: bool) -> Guard:
     def guard(match: Match) -> str | None:
-        return None if _needs_floor(match) == floor else "handled by the rule of the other kind"
+        needed = match["mask"] is not None and mask_floor(match) is not None
+        return None if needed == wanted else "handled by the rule of the other kind"
 
     return guard
 
 
-def _sdpa(name: str, mask_input: Pattern, floor: bool) -> Rule:
+def _sdpa(name: str, probabilities: Pattern, filler: float, nan_guard: bool = False, floor: bool = False) -> Rule:
     return Rule(
         name=name,
-        pattern=attention,
-        replace=op.Attention(query, key_heads_first, value, mask_input, scale=scale),
-        guards=(_shapes_agree, _mask_shape_fits, masked_rows_agree, _only_if(floor)),
+        pattern=op.MatMul(probabilities, value),
+        replace=op.Attention(
+            query, key_heads_first, value, op.Max(mask, computed("floor", mask_floor)) if floor else opt(mask), scale=scale
+        ),
+        guards=(_shapes_agree, _mask_shape_fits, _masked_rows_agree(nan_guard), _needs_floor(floor)),
         raises=True,
         exactness=Exactness.ROUNDING,
         source=PAPER,
         proof=Proof(
             shapes={"query": "b 2 s 4", "key": "b 2 t 4", "key_by_length": "b t 2 4", "value": "b 2 t 4", "mask": "b 1 s t"},
             scalars={name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside")},
-            inputs={"mask": masked(LOWEST if floor else -math.inf)},
+            inputs={"mask": masked(filler)},
         ),
     )
 
@@ -184,8 +186,9 @@ merged = op.Reshape(
 q3, k3, v3 = var("query"), var("key"), var("value")
 
 RULES = [
-    _sdpa("attention.sdpa", opt(mask), floor=False),
-    _sdpa("attention.sdpa_finite_mask", op.Max(mask, computed("floor", mask_floor)), floor=True),
+    _sdpa("attention.sdpa", softmax, -10000.0),
+    _sdpa("attention.sdpa_nan_guard", guarded, -math.inf, nan_guard=True),
+    _sdpa("attention.sdpa_finite_mask", masked_softmax | masked_guarded, LOWEST, floor=True),
     Rule(
         name="attention.merged_heads",
         pattern=merged,

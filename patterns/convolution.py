@@ -76,7 +76,7 @@ _MADE = {"variance": "positive"}
 _BN_ATTRIBUTES = {"epsilon": [1e-5, 1e-3], "momentum": [0.9]}
 
 z = var("z")
-sum_with_residual = convolution + z
+sum_with_residual = convolution.named("convolved") + z
 
 RULES = [
     Rule(
@@ -117,7 +117,7 @@ RULES = [
         name="conv.residual_relu",
         pattern=op.Relu(sum_with_residual),
         replace=ms.FusedConv(x, weight, bias | computed("zeros", zeros), z, activation="Relu", attributes=all_attributes("conv")),
-        guards=(same_shape("z", "root"),),
+        guards=(same_shape("z", "convolved"),),
         exactness=Exactness.ROUNDING,
         source=RUNTIME,
         proof=Proof(

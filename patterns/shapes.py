@@ -208,7 +208,7 @@ RULES = [
         guards=(lambda match: None if match.dtype("y") is not None else "the type to cast to is not known",),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(shapes={"x": "b 3", "y": "2"}, attributes={"saturate": [1], "round_mode": ["up"]}, inputs={"y": "int64"}, opset=24),
+        proof=Proof(shapes={"x": "b 3", "y": "2"}, attributes={"saturate": [1], "round_mode": [None]}, inputs={"y": "int64"}, opset=19),
     ),
     Rule(
         name="shapes.and_true",

@@ -1,4 +1,4 @@
-"""What is legal to put right in a model that comes in, is put right silently; the rest is an error that names the place.
+"""What is legal to put right in a model that comes in is put right silently; the rest is an error.
 
 Put right: nodes that are not in topological order, inputs and initializers of a subgraph that have the name of a value
 outside of it, the spelling "ai.onnx" of the default domain in the opset imports, a missing import of the runtime's own
@@ -15,11 +15,8 @@ import onnx_ir
 
 from ortfuse.errors import InvalidModelError
 from ortfuse.ir import walk
-from ortfuse.ir.check import check
+from ortfuse.ir.check import RUNTIME_DOMAIN, RepairableError, check
 from ortfuse.ir.walk import describe
-
-_RUNTIME_DOMAIN = "com.microsoft"
-"""ONNX Runtime imports version 1 of its own domain, the only one there is, whether or not the model does."""
 
 
 def admit(model: onnx_ir.Model, *, name: str) -> None:
@@ -35,7 +32,7 @@ def admit(model: onnx_ir.Model, *, name: str) -> None:
     _spell_default_domain(model, name)
     try:
         check(model, name=name)
-    except InvalidModelError:
+    except RepairableError:
         # Repairs cost a walk each, and nearly every model needs none.
         _repair(model, name)
         check(model, name=name)
@@ -46,21 +43,23 @@ def _repair(model: onnx_ir.Model, name: str) -> None:
         _sort(graph, name)
     for graph in walk.graphs(model):
         _declare_initializers_as_they_are(graph)
-    for owner in [model, *model.functions.values()]:
-        root = owner.graph
-        nodes = (node for graph in walk.nested(root) for node in graph)
-        if any(node.domain == _RUNTIME_DOMAIN for node in nodes):
-            owner.opset_imports.setdefault(_RUNTIME_DOMAIN, 1)
+    owners: list[onnx_ir.Model | onnx_ir.Function] = [model, *model.functions.values()]
+    for owner in owners:
+        if any(node.domain == RUNTIME_DOMAIN for graph in walk.nested(owner.graph) for node in graph):
+            owner.opset_imports.setdefault(RUNTIME_DOMAIN, 1)
     _rename_shadowing(model)
 
 
 def _spell_default_domain(model: onnx_ir.Model, name: str) -> None:
-    for owner in [model, *model.functions.values()]:
+    owners: list[onnx_ir.Model | onnx_ir.Function] = [model, *model.functions.values()]
+    for owner in owners:
         imports = owner.opset_imports
         if "ai.onnx" in imports:
             version = imports.pop("ai.onnx")
             if imports.setdefault("", version) != version:
-                raise InvalidModelError(f"{name}: imports both opset {imports['']} and opset {version} of ai.onnx; keep one")
+                raise InvalidModelError(
+                    f"{name}: imports both opset {imports['']} and opset {version} of ai.onnx; keep one"
+                )
 
 
 def _declare_initializers_as_they_are(graph: onnx_ir.Graph) -> None:

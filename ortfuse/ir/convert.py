@@ -7,6 +7,8 @@ initializers of one name) and reports what it cannot read by dumping the protobu
 from __future__ import annotations
 
 import logging
+import re
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
@@ -19,6 +21,7 @@ from ortfuse.errors import InvalidModelError
 from ortfuse.ir import walk
 
 _GRAPH_TYPES = {onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS}
+_ELEMENT_TYPES = set(onnx.TensorProto.DataType.values())
 _MAX_REASON = 300
 
 
@@ -43,25 +46,28 @@ def from_proto(proto: onnx.ModelProto, *, name: str) -> onnx_ir.Model:
     except UnicodeDecodeError as error:
         raise InvalidModelError(f"{name}: a name in it is not UTF-8 ({error.reason}); the file is damaged") from None
     except serde.SerdeError as error:
-        raise InvalidModelError(f"{name}: {_duplicate_output(proto) or _reason(error)}") from error
+        raise InvalidModelError(f"{name}: {_diagnosis(proto) or _reason(error)}") from error
     return model
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the conversion from logging what the checks after it raise as errors."""
+    """Keep the conversion from logging and warning of what the checks after it raise as errors."""
     log = logging.getLogger(serde.__name__)
     before = log.level
     log.setLevel(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings(action="ignore"):
+            yield
     finally:
         log.setLevel(before)
 
 
 def _check_representable(proto: onnx.ModelProto, name: str) -> None:
     if proto.training_info:
-        raise InvalidModelError(f"{name}: has training information, which ortfuse cannot keep; remove its training_info")
+        raise InvalidModelError(
+            f"{name}: has training information, which ortfuse cannot keep; remove its training_info"
+        )
     _check_initializers(proto.graph, name)
     seen: set[tuple[str, str, str]] = set()
     for function in proto.functions:
@@ -69,21 +75,30 @@ def _check_representable(proto: onnx.ModelProto, name: str) -> None:
         if identifier in seen:
             raise InvalidModelError(f"{name}: defines the function {function.domain}::{function.name} twice")
         seen.add(identifier)
+        inside = f"{name}: function {function.domain}::{function.name}"
         if len(set(function.input)) != len(function.input):
-            raise InvalidModelError(f"{name}: function {function.domain}::{function.name} has two inputs of one name")
+            raise InvalidModelError(f"{inside} has two inputs of one name")
+        produced = {*function.input, *(output for node in function.node for output in node.output)}
+        for output in function.output:
+            if output not in produced:
+                raise InvalidModelError(f"{inside}: its output '{output}' is produced by no node")
 
 
 def _check_initializers(graph: onnx.GraphProto, name: str) -> None:
     if graph.sparse_initializer:
         sparse = graph.sparse_initializer[0].values.name
-        raise InvalidModelError(f"{name}: initializer '{sparse}' is sparse; make it dense (ortfuse has no sparse tensors)")
+        raise InvalidModelError(
+            f"{name}: initializer '{sparse}' is sparse; make it dense (ortfuse has no sparse tensors)"
+        )
     names = [tensor.name for tensor in graph.initializer]
     if "" in names:
         raise InvalidModelError(f"{name}: the initializer at position {names.index('')} has no name")
     if len(set(names)) != len(names):
         seen: set[str] = set()
         twice = next(n for n in names if n in seen or seen.add(n))  # type: ignore[func-returns-value]
-        raise InvalidModelError(f"{name}: two initializers have the name '{twice}'; every value needs a name of its own")
+        raise InvalidModelError(
+            f"{name}: two initializers have the name '{twice}'; every value needs a name of its own"
+        )
 
 
 def _check_nested(proto: onnx.ModelProto, name: str) -> None:
@@ -101,37 +116,47 @@ def _graphs_in(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
                 yield from [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs
 
 
-def _duplicate_output(proto: onnx.ModelProto) -> str | None:
-    """Names the value that two nodes of one graph produce, which is the commonest reason why a conversion fails."""
-    waiting: list[Any] = [proto.graph, *proto.functions]
+def _diagnosis(proto: onnx.ModelProto) -> str | None:
+    """The commonest reasons why a conversion fails, with the place: what the conversion's own errors do not name."""
+    waiting: list[onnx.GraphProto | onnx.FunctionProto] = [proto.graph, *proto.functions]
     while waiting:
         graph = waiting.pop()
-        sources = [*(tensor.name for tensor in getattr(graph, "initializer", ()))]
-        sources += [value if isinstance(value, str) else value.name for value in graph.input]
-        producers = dict.fromkeys(sources, "a graph input or an initializer")
-        for node in graph.node:
-            title = f"{node.op_type} node '{node.name}'" if node.name else f"{node.op_type} node"
-            for output in node.output:
-                if output in producers:
-                    return (
-                        f"{title} produces '{output}', which is already {producers[output]}; "
-                        "every value must be produced once: rename one of them"
-                    )
-                if output:
-                    producers[output] = f"produced by {title}"
+        initializers = graph.initializer if isinstance(graph, onnx.GraphProto) else ()
+        for tensor in initializers:
+            if tensor.data_type not in _ELEMENT_TYPES:
+                return f"initializer '{tensor.name}' has the element type {tensor.data_type}, which ONNX does not define"
+        inputs = [value if isinstance(value, str) else value.name for value in graph.input]
+        if found := _duplicate_output(graph.node, [*inputs, *(tensor.name for tensor in initializers)]):
+            return found
         waiting.extend(_graphs_in(graph.node))
     return None
 
 
+def _duplicate_output(nodes: Iterable[onnx.NodeProto], sources: Iterable[str]) -> str | None:
+    producers = dict.fromkeys(sources, "a graph input or an initializer")
+    for node in nodes:
+        title = f"{node.op_type} node '{node.name}'" if node.name else f"{node.op_type} node"
+        for output in node.output:
+            if output in producers:
+                return (
+                    f"{title} produces '{output}', which is already {producers[output]}; "
+                    "every value must be produced once: rename one of them"
+                )
+            if output:
+                producers[output] = f"produced by {title}"
+    return None
+
+
 def _reason(error: BaseException) -> str:
-    """The innermost error of a chain: those around it quote the protobuf text of whole graphs."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+    """The innermost error of a chain, and the name nearest to it: the errors around it quote whole graphs."""
+    place = ""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        if named := re.search(r'\bname: "([^"]+)"', str(error)):
+            place = f" at '{named[1]}'"
+        error = inner
     text = " ".join(str(error).split())
     kind = "has a part that ortfuse cannot represent" if isinstance(error, NotImplementedError) else "is damaged"
-    if isinstance(error, KeyError):
-        text = f"the value {text} is not defined"
-    return f"{kind}: {text[:_MAX_REASON] or type(error).__name__}"
+    return f"{kind}{place}: {text[:_MAX_REASON] or type(error).__name__}"
 
 
 def to_proto(model: onnx_ir.Model) -> onnx.ModelProto:
@@ -200,7 +225,8 @@ def _weight(value: onnx_ir.Value, threshold: int) -> Weight:
     else:
         header.data_type = tensor.dtype.value
         header.dims.extend(tensor.shape.numpy())
-        header.doc_string = tensor.doc_string or ""
+        if tensor.doc_string:
+            header.doc_string = tensor.doc_string
         for key, content in tensor.metadata_props.items():
             header.metadata_props.add(key=key, value=content)
         if tensor.nbytes >= threshold or isinstance(tensor, onnx_ir.ExternalTensor):
@@ -230,5 +256,8 @@ class _Without:
 
 def _without_tensors(graph: onnx_ir.Graph) -> _Without:
     nothing = onnx_ir.tensor([0.0])
-    bare = {name: _Without(value, const_value=nothing) for name, value in graph.initializers.items()}
+    # The type and shape of an initializer stand in the initializer; value_info that repeats them is left out.
+    bare = {
+        name: _Without(value, const_value=nothing, type=None, shape=None) for name, value in graph.initializers.items()
+    }
     return _Without(graph, initializers=bare)

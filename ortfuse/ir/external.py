@@ -23,7 +23,10 @@ _HELD_OPEN = 64
 """External files that are held open per model; a process may hold about 1,000."""
 
 
-def attach(model: onnx_ir.Model, *, name: str, model_file: Path | None) -> None:
+BESIDE_THE_MODEL = "it must lie beside the model file (was that moved without it?)"
+
+
+def attach(model: onnx_ir.Model, *, name: str, model_file: Path | None, missing: str = BESIDE_THE_MODEL) -> None:
     """Tie every external tensor of a model to the file that holds it, which from then on is read on demand.
 
     Args:
@@ -31,6 +34,7 @@ def attach(model: onnx_ir.Model, *, name: str, model_file: Path | None) -> None:
         name: What error messages call the model.
         model_file: The file whose folder holds the data. None if the tensors were made by the caller in memory: then
             their own paths are taken as they are.
+        missing: What to tell the user about a data file that is missing.
 
     Raises:
         ModelFileError: A data file is missing, unreadable, or outside the folder of the model file, or does not hold
@@ -46,25 +50,27 @@ def attach(model: onnx_ir.Model, *, name: str, model_file: Path | None) -> None:
             path = tensor.path
         else:
             tensor.base_dir = model_file.parent
-            path = _resolve(os.fspath(tensor.location), model_file, where)
+            path = _resolve(tensor.location, model_file, where)
         if path not in files:
-            files[path] = _open(path, where, keep_open=len(files) < _HELD_OPEN)
+            files[path] = _open(path, where, missing, keep_open=len(files) < _HELD_OPEN)
         offset, length = _extent(tensor, files[path], where)
         slot.replace(ExternalStoredTensor(FileBytes(files[path], offset, length), tensor))
 
 
-def _resolve(location: str, model_file: Path, where: str) -> str:
+def _resolve(location: str | os.PathLike[str], model_file: Path, where: str) -> str:
     """The real path of an external data file, if it may be read."""
-    if not location or "\0" in location:
-        raise ModelFileError(f"{where}: its external data has no usable file name ({location!r}); export the model again")
-    if os.path.isabs(location) or PureWindowsPath(location).drive:
+    if not isinstance(location, str) or not location or "\0" in location:
         raise ModelFileError(
-            f"{where}: its external data is at the absolute path {location!r}; only files in the model's folder are read: "
-            "move the file there and name it by a relative path"
+            f"{where}: its external data has no usable file name ({location!r}); export the model again"
+        )
+    if Path(location).is_absolute() or PureWindowsPath(location).drive:
+        raise ModelFileError(
+            f"{where}: its external data is at the absolute path {location!r}; only files in the model's folder are "
+            "read: move the file there and name it by a relative path"
         )
     folder = model_file.parent
     path = os.path.realpath(folder / location)
-    allowed = {os.path.realpath(folder), os.path.dirname(os.path.realpath(model_file))}
+    allowed = {os.path.realpath(folder), str(model_file.resolve().parent)}
     if any(os.path.commonpath((path, root)) == root for root in allowed):
         return path
     how = "through '..'" if ".." in Path(location).parts else "through a symbolic link"
@@ -74,15 +80,13 @@ def _resolve(location: str, model_file: Path, where: str) -> str:
     )
 
 
-def _open(path: str, where: str, *, keep_open: bool) -> DataFile:
+def _open(path: str, where: str, missing: str, *, keep_open: bool) -> DataFile:
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
+        if not stat.S_ISREG(Path(path).stat().st_mode):
             raise ModelFileError(f"{where}: its external data {path} is not a regular file")
         return DataFile(path, keep_open=keep_open)
     except FileNotFoundError:
-        raise ModelFileError(
-            f"{where}: its external data file {path} is missing; it must lie beside the model file (was it moved without it?)"
-        ) from None
+        raise ModelFileError(f"{where}: its external data file {path} is missing; {missing}") from None
     except OSError as error:
         raise ModelFileError(f"{where}: its external data file {path} cannot be opened: {error.strerror}") from error
 

@@ -1,4 +1,4 @@
-"""Whether a node is a legal use of its operator: domain imported, operator known, inputs, outputs and attributes in order.
+"""Whether a node is a legal use of its operator: domain imported, operator known, operands and attributes in order.
 
 The answer depends on little more than the operator and the number of its operands, so it is worked out once for each
 combination in a graph and remembered.
@@ -33,7 +33,7 @@ class OperatorCheck:
     def __init__(
         self, imports: Mapping[str, int], functions: Collection[onnx_ir.OperatorIdentifier], *, in_function: bool
     ) -> None:
-        self._imports = imports
+        self.imports = imports
         self._functions = functions
         self._in_function = in_function
         self._problems: dict[Key, str | None] = {}
@@ -58,11 +58,11 @@ class OperatorCheck:
             return "has no operator type"
         if (found := self._attribute_problem(node)) is not None:
             return found
-        version = self._imports.get(node.domain)
+        version = self.imports.get(node.domain)
         if version is None:
             return (
                 f"uses the operator domain '{node.domain or 'ai.onnx'}', which is not among the opset imports "
-                f"({_listed(self._imports)}); add it to opset_import"
+                f"({_listed(self.imports)}); add it to opset_import"
             )
         if node.domain not in ONNX_DOMAINS or node.op_identifier() in self._functions:
             return None
@@ -74,8 +74,12 @@ class OperatorCheck:
 
     def _attribute_problem(self, node: onnx_ir.Node) -> str | None:
         for attribute in node.attributes.values():
+            if isinstance(attribute.name, bytes):
+                return f"has an attribute whose name {attribute.name!r} is not UTF-8; the file is damaged"
             if attribute.is_ref() and not self._in_function:
-                return f"has the attribute '{attribute.name}' that refers to a function's attribute, but is in no function"
+                return (
+                    f"has the attribute '{attribute.name}' that refers to a function's attribute, but is in no function"
+                )
             if attribute.type == onnx_ir.AttributeType.UNDEFINED:
                 return f"has the attribute '{attribute.name}' without a type; models of 2017 lack it: export again"
         return None
@@ -87,7 +91,9 @@ class OperatorCheck:
         newest = defs.onnx_opset_version()
         later = any(s.name == node.op_type and s.domain == node.domain for s in defs.get_all_schemas())
         if later:
-            return f"uses an operator that {domain} opset {version} does not have; import a newer opset (up to {newest})"
+            return (
+                f"uses an operator that {domain} opset {version} does not have; import a newer opset (up to {newest})"
+            )
         return (
             f"uses an operator that is not part of {domain} opset {version}; "
             "a custom operator needs a domain of its own, or a model-local function that defines it"
@@ -119,11 +125,9 @@ def _schema_attribute_problem(node: onnx_ir.Node, schema: defs.OpSchema) -> str 
     for attribute in node.attributes.values():
         if attribute.name not in known:
             return f"has the attribute '{attribute.name}', which the operator does not have in this opset"
-        if int(known[attribute.name].type.value) != attribute.type.value:
-            return (
-                f"has the attribute '{attribute.name}' with type {attribute.type.name} instead of "
-                f"{known[attribute.name].type.name}"
-            )
+        formal_type = str(known[attribute.name].type).removeprefix("AttrType.")
+        if formal_type != attribute.type.name:
+            return f"has the attribute '{attribute.name}' with type {attribute.type.name} instead of {formal_type}"
     for name, formal in known.items():
         if formal.required and name not in node.attributes:
             return f"lacks the attribute '{name}', which the operator requires"
@@ -142,7 +146,7 @@ def check_imports(imports: Mapping[str, int], *, name: str) -> None:
     newest = defs.onnx_opset_version()
     if imports.get("", 1) > newest:
         raise InvalidModelError(
-            f"{name}: imports opset {imports['']}, but the installed onnx {onnx.__version__} knows only up to {newest}; "
+            f"{name}: imports opset {imports['']}; the installed onnx {onnx.__version__} knows opsets up to {newest}: "
             "upgrade onnx or export with an older opset"
         )
 

@@ -30,6 +30,9 @@ _FIELDS: dict[str, set[DataType]] = {
 """The typed fields of TensorProto and the element types that onnx.proto allows in each."""
 
 
+_KNOWN = {dtype.value for dtype in DataType}
+
+
 def byte_size(dtype: DataType, shape: Sequence[int]) -> int:
     """The number of bytes ONNX stores for a tensor; types under 8 bits are packed."""
     return (dtype.bitwidth * math.prod(shape) + 7) // 8
@@ -40,6 +43,8 @@ def problem(tensor: onnx_ir.TensorProtocol) -> str | None:
     shape = tensor.shape.numpy()
     if any(dim < 0 for dim in shape):
         return f"has the negative dimension {min(shape)}"
+    if isinstance(tensor, onnx_ir.TensorProtoTensor) and tensor.raw.data_type not in _KNOWN:
+        return f"has the element type {tensor.raw.data_type}, which ONNX does not define"
     if tensor.dtype == DataType.UNDEFINED:
         return "has no element type"
     if isinstance(tensor, onnx_ir.StringTensor):
@@ -81,4 +86,3 @@ def _mismatch(needed: int, present: int, unit: str, tensor: onnx_ir.TensorProtoc
     if needed == present:
         return None
     return f"claims type {tensor.dtype} and shape {tensor.shape}, which take {needed:,} {unit}, but has {present:,}"
-

@@ -1,4 +1,4 @@
-"""Files that are written aside and then moved into place, so that a failure at any time leaves the old ones as they were."""
+"""Files that are written aside and then moved into place, so that a failure leaves the old ones as they were."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ortfuse.errors import OutputError
 class Staging:
     """A model file and perhaps its data file, on the way to their places.
 
-    As a context manager: `open` what is to be written, write it, `commit`. On leaving without a commit, by an error or an
-    interrupt, everything written so far is deleted.
+    As a context manager: `open` what is to be written, write it, `commit`. On leaving without a commit, by an error or
+    an interrupt, everything written so far is deleted.
     """
 
     def __init__(self, model_file: Path) -> None:
@@ -28,7 +28,9 @@ class Staging:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for temporary, file in self._written.values():
             # The buffer of a file on a full disk fails again when it is closed; what matters is that it goes away.
             with contextlib.suppress(OSError):
@@ -46,15 +48,15 @@ class Staging:
         file = os.fdopen(descriptor, "w+b", buffering=1 << 20)
         self._written[target] = (temporary, file)
         with contextlib.suppress(OSError):
-            os.fchmod(descriptor, stat.S_IMODE(os.stat(target).st_mode))
+            os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
         return file
 
     def commit(self) -> None:
         """Move what was written into place.
 
-        A model file alone is replaced in one step. A model file with a data file takes three: the old data file is moved
-        aside, the model file is replaced, the new data file is moved in. An error on the way is undone; a crash between
-        the steps leaves a model whose data file is missing, which cannot be mistaken for a good one.
+        A model file alone is replaced in one step. A model file with a data file takes three: the old data file is
+        moved aside, the model file is replaced, the new data file is moved in. An error on the way is undone; a crash
+        between the steps leaves a model whose data file is missing, which cannot be mistaken for a good one.
 
         Raises:
             OSError: A file cannot be written to the disk or moved.
@@ -66,7 +68,7 @@ class Staging:
         temporaries = {target: temporary for target, (temporary, _) in self._written.items()}
         model = temporaries.pop(self._model_file)
         if not temporaries:
-            os.replace(model, self._model_file)
+            model.replace(self._model_file)
         for target, temporary in temporaries.items():
             self._replace_pair(model, temporary, target)
         self._written.clear()
@@ -76,16 +78,16 @@ class Staging:
         old_data = data.with_suffix(".old")
         try:
             if data_target.exists():
-                os.replace(data_target, old_data)
-            os.replace(model, self._model_file)
+                data_target.replace(old_data)
+            model.replace(self._model_file)
         except BaseException:
             if model.exists():
                 if old_data.exists():
-                    os.replace(old_data, data_target)
+                    old_data.replace(data_target)
                 raise
-            os.replace(data, data_target)
+            data.replace(data_target)
             raise
-        os.replace(data, data_target)
+        data.replace(data_target)
         old_data.unlink(missing_ok=True)
 
 
@@ -110,7 +112,9 @@ def writable_target(path: str | os.PathLike[str]) -> Path:
         folder = target.parent.stat()
         present = target.stat().st_mode if target.exists() else None
     except FileNotFoundError:
-        raise OutputError(f"{path}: cannot be written: the folder {target.parent} does not exist; create it first") from None
+        raise OutputError(
+            f"{path}: cannot be written: the folder {target.parent} does not exist; create it first"
+        ) from None
     except (OSError, ValueError) as error:
         raise OutputError(f"{path}: cannot be written: {error}") from None
     if not stat.S_ISDIR(folder.st_mode):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import mmap
 import os
 import weakref
 from collections.abc import Iterator
@@ -65,6 +66,12 @@ class DataFile:
         if self._descriptor is None:
             with self._open() as descriptor:
                 self._descriptor = os.dup(descriptor)
+
+    @contextmanager
+    def mapped(self) -> Iterator[mmap.mmap]:
+        """The whole file as a buffer, for as long as the context lasts."""
+        with self._open() as descriptor, mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:
+            yield content
 
     @contextmanager
     def _open(self) -> Iterator[int]:
@@ -300,5 +307,3 @@ def decode(data: bytes, dtype: onnx_ir.DataType, shape: onnx_ir.Shape) -> Array:
     if dtype.bitwidth < 8:
         return onnx_ir.PackedTensor(np.frombuffer(data, np.uint8), dtype, shape=shape).numpy()
     return np.frombuffer(data, dtype.numpy().newbyteorder("<")).reshape(shape.numpy())
-
-

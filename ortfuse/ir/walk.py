@@ -38,15 +38,28 @@ def nested(graph: onnx_ir.Graph) -> Iterator[onnx_ir.Graph]:
 
 def subgraphs(node: onnx_ir.Node) -> list[onnx_ir.Graph]:
     """The graphs that a node (If, Loop, Scan, ...) has as attributes."""
-    found: list[onnx_ir.Graph] = []
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == onnx_ir.AttributeType.GRAPH:
-            found.append(attribute.as_graph())
-        elif attribute.type == onnx_ir.AttributeType.GRAPHS:
-            found.extend(attribute.as_graphs())
-    return found
+    return [graph for attribute in node.attributes.values() for graph in graphs_of(attribute)]
+
+
+def tensors_of(attribute: onnx_ir.Attr) -> tuple[onnx_ir.TensorProtocol, ...]:
+    """The tensors in an attribute: one, several or, if it is of another type, none.
+
+    `Attr.as_tensor` would compare the tensor with a protocol, member by member, which takes longer than all the rest.
+    """
+    if attribute.type == onnx_ir.AttributeType.TENSOR and not attribute.is_ref():
+        return (attribute.value,)
+    if attribute.type == onnx_ir.AttributeType.TENSORS and not attribute.is_ref():
+        return tuple(attribute.value)
+    return ()
+
+
+def graphs_of(attribute: onnx_ir.Attr) -> tuple[onnx_ir.Graph, ...]:
+    """The graphs in an attribute: one, several or, if it is of another type, none."""
+    if attribute.type == onnx_ir.AttributeType.GRAPH and not attribute.is_ref():
+        return (attribute.value,)
+    if attribute.type == onnx_ir.AttributeType.GRAPHS and not attribute.is_ref():
+        return tuple(attribute.value)
+    return ()
 
 
 def tensors(model: onnx_ir.Model) -> Iterator[TensorSlot]:
@@ -57,11 +70,8 @@ def tensors(model: onnx_ir.Model) -> Iterator[TensorSlot]:
                 yield TensorSlot(value.const_value, f"initializer '{name}'", _setter(value))
         for node in graph:
             for attribute in node.attributes.values():
-                if not attribute.is_ref() and attribute.type in _TENSOR_TYPES:
+                if tensors_of(attribute):
                     yield from _attribute_slots(node, attribute)
-
-
-_TENSOR_TYPES = {onnx_ir.AttributeType.TENSOR, onnx_ir.AttributeType.TENSORS}
 
 
 def _setter(value: onnx_ir.Value) -> Replace:
@@ -73,13 +83,13 @@ def _setter(value: onnx_ir.Value) -> Replace:
 
 def _attribute_slots(node: onnx_ir.Node, attribute: onnx_ir.Attr) -> Iterator[TensorSlot]:
     single = attribute.type == onnx_ir.AttributeType.TENSOR
-    content = [attribute.as_tensor()] if single else list(attribute.as_tensors())
+    content = list(tensors_of(attribute))
 
     def replacer(index: int) -> Replace:
         def replace(tensor: onnx_ir.TensorProtocol) -> None:
             content[index] = tensor
-            make = onnx_ir.AttrTensor if single else onnx_ir.AttrTensors
-            changed = make(attribute.name, tensor if single else content, doc_string=attribute.doc_string)
+            stored = tensor if single else tuple(content)
+            changed = onnx_ir.Attr(attribute.name, attribute.type, stored, doc_string=attribute.doc_string)
             node.attributes[attribute.name] = changed
 
         return replace
@@ -90,7 +100,7 @@ def _attribute_slots(node: onnx_ir.Node, attribute: onnx_ir.Attr) -> Iterator[Te
 
 def describe(node: onnx_ir.Node) -> str:
     """How messages speak of a node: by its name, else by what it produces."""
-    kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+    kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type or "untyped"
     if node.name:
         return f"{kind} node '{node.name}'"
     outputs = [output.name for output in node.outputs if output.name]

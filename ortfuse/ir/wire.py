@@ -76,7 +76,9 @@ def fields(data: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int, 
             else:
                 raise WireError(f"byte {begin:,} is not the start of a protobuf field")
             if at > end:
-                raise WireError(f"the field at byte {begin:,} claims to end at byte {at:,}, but its message ends at {end:,}")
+                raise WireError(
+                    f"the field at byte {begin:,} claims to end at byte {at:,}, but its message ends at {end:,}"
+                )
             if tag < 8:
                 raise WireError(f"byte {begin:,} has the field number 0, which protobuf does not allow")
             yield tag >> 3, kind, begin, body, at

@@ -30,7 +30,7 @@ Pair = tuple[onnx.TensorProto, onnx_ir.TensorProtocol]
 
 
 def write(model: onnx_ir.Model, target: Path) -> None:
-    """Write a model to `target`, with a data file `<target>.data` if it has external weights or does not fit in one file.
+    """Write a model to `target`; with a data file `<target>.data` if it has external weights or is too large for one.
 
     Raises:
         OutputError: The model does not fit into the file format.
@@ -59,9 +59,8 @@ def write(model: onnx_ir.Model, target: Path) -> None:
 def _size(proto: onnx.ModelProto, weights: Iterable[Weight]) -> int:
     """The size of the model file in bytes, a few too many."""
     framing = 16
-    return proto.ByteSize() + sum(
-        w.header.ByteSize() + framing + (w.tensor.nbytes if w.tensor is not None else 0) for w in weights
-    )
+    size: int = proto.ByteSize()
+    return size + sum(w.header.ByteSize() + framing + (w.tensor.nbytes if w.tensor is not None else 0) for w in weights)
 
 
 def _write_model(proto: onnx.ModelProto, weights: list[Weight], file: IO[bytes]) -> None:
@@ -71,7 +70,10 @@ def _write_model(proto: onnx.ModelProto, weights: list[Weight], file: IO[bytes])
     proto.ClearField("graph")
     file.write(proto.SerializeToString())
     frames = [_frame(header, tensor) for header, tensor in initializers]
-    sizes = (len(frame) + (tensor.nbytes if tensor is not None else 0) for frame, (_, tensor) in zip(frames, initializers, strict=True))
+    sizes = (
+        len(frame) + (tensor.nbytes if tensor is not None else 0)
+        for frame, (_, tensor) in zip(frames, initializers, strict=True)
+    )
     file.write(wire.header(wire.GRAPH, len(graph) + sum(sizes)))
     file.write(graph)
     for frame, (_, tensor) in zip(frames, initializers, strict=True):
@@ -110,8 +112,9 @@ def _write_data(pairs: Iterable[Pair], file: IO[bytes], location: str) -> None:
 
 def _write_tensor(tensor: onnx_ir.TensorProtocol, file: IO[bytes]) -> None:
     start = file.tell()
-    if isinstance(tensor, onnx_ir.TensorProtocol) and hasattr(tensor, "tofile"):
-        tensor.tofile(file)
+    stream = getattr(tensor, "tofile", None)  # not all tensors that other packages define have it
+    if stream is not None:
+        stream(file)
     else:
         file.write(tensor.tobytes())
     if (written := file.tell() - start) != tensor.nbytes:
@@ -128,25 +131,27 @@ def _hold_open(model: onnx_ir.Model, replaced: Iterable[Path]) -> None:
 
 def _nested_external(model: onnx_ir.Model, proto: onnx.ModelProto) -> list[Pair]:
     """The external tensors in attributes and subgraphs, each with its protobuf in `proto`."""
-    main = {id(value.const_value) for value in model.graph.initializers.values()}
-    if not any(isinstance(slot.tensor, onnx_ir.ExternalTensor) and id(slot.tensor) not in main for slot in walk.tensors(model)):
+    if not any(isinstance(slot.tensor, onnx_ir.ExternalTensor) for slot in walk.tensors(model)):
         return []
-    bodies = [(model.graph, proto.graph), *zip((f.graph for f in model.functions.values()), proto.functions, strict=True)]
-    return [pair for graph, body in bodies for pair in _pairs(graph, body) if isinstance(pair[1], onnx_ir.ExternalTensor)]
+    bodies = [
+        (model.graph, proto.graph),
+        *zip((f.graph for f in model.functions.values()), proto.functions, strict=True),
+    ]
+    return [
+        pair for graph, body in bodies for pair in _pairs(graph, body) if isinstance(pair[1], onnx_ir.ExternalTensor)
+    ]
 
 
 def _pairs(graph: onnx_ir.Graph, proto: onnx.GraphProto | onnx.FunctionProto) -> Iterator[Pair]:
     """The tensors in the nodes of a graph side by side with their protobufs: the conversion keeps all orders."""
     for node, node_proto in zip(graph, proto.node, strict=True):
         for attribute, content in zip(node.attributes.values(), node_proto.attribute, strict=True):
-            if attribute.is_ref():
-                continue
-            if attribute.type == onnx_ir.AttributeType.TENSOR:
-                yield content.t, attribute.as_tensor()
-            elif attribute.type == onnx_ir.AttributeType.TENSORS:
-                yield from zip(content.tensors, attribute.as_tensors(), strict=True)
-            elif attribute.type in (onnx_ir.AttributeType.GRAPH, onnx_ir.AttributeType.GRAPHS):
-                for inner, body in zip(walk.graphs_of(attribute), [content.g, *content.graphs], strict=False):
-                    values = (value.const_value for value in inner.initializers.values())
+            if tensors := walk.tensors_of(attribute):
+                single = attribute.type == onnx_ir.AttributeType.TENSOR
+                yield from zip([content.t] if single else content.tensors, tensors, strict=True)
+            elif graphs := walk.graphs_of(attribute):
+                single = attribute.type == onnx_ir.AttributeType.GRAPH
+                for inner, body in zip(graphs, [content.g] if single else content.graphs, strict=True):
+                    values = (v.const_value for v in inner.initializers.values() if v.const_value is not None)
                     yield from zip(body.initializer, values, strict=True)
                     yield from _pairs(inner, body)

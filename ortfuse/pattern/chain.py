@@ -65,14 +65,15 @@ def _expand(entries: list[Entry], index: int, ops: frozenset[str], product: bool
     if index and (len(value.uses()) != 1 or value.is_graph_output() or root_node is None or node.graph is not root_node.graph):
         return
     inputs = [operand for operand in node.inputs if operand is not None]
+    # A unary node gets a second, neutral leaf: its mask is then larger than its operand's, which tells them apart.
     if node.op_type == "Neg":
         entry.node = node
         entries.append(Entry(inputs[0], entry.sign if product else -entry.sign, index))
-        if product:
-            entries.append(Entry(None, 1, index, scalar=-1.0))
+        entries.append(Entry(None, 1, index, scalar=-1.0 if product else 0.0))
     elif node.op_type == "Reciprocal":
         entry.node = node
         entries.append(Entry(inputs[0], -entry.sign, index))
+        entries.append(Entry(None, 1, index, scalar=1.0))
     elif len(inputs) == 2:
         entry.node = node
         signs = (entry.sign, -entry.sign if node.op_type in ("Sub", "Div") else entry.sign)

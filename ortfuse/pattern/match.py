@@ -125,6 +125,7 @@ class Matcher:
         self.shared = frozenset(key for key, count in counts.items() if count > 1)
         self.required = required_ops(pattern)
         self.names = capture_names(pattern)
+        self.depths = op_depths(pattern)
 
     def match(self, value: ir.Value, facts: Facts, residual: bool = False) -> Match | Miss:
         """Match `value` as the root; with `residual`, a root sum or product may have parts that the pattern lacks."""
@@ -143,6 +144,29 @@ def capture_names(pattern: Pattern) -> frozenset[str]:
         if isinstance(part, Chain) and part.capture is not None:
             names.add(part.capture.name)
     return frozenset(names)
+
+
+def op_depths(pattern: Pattern) -> dict[str, int]:
+    """For each operator of the pattern, how many nodes at most stand between it and the root, the root included."""
+    depths: dict[str, int] = {}
+    deepest: dict[int, int] = {}
+    stack = [(pattern, 0)]
+    while stack:
+        part, depth = stack.pop()
+        if deepest.get(id(part), -1) >= depth:
+            continue
+        deepest[id(part)] = depth
+        below = depth
+        if isinstance(part, Op):
+            depths[part.op_type] = max(depths.get(part.op_type, 0), depth)
+            below = depth + 1
+        elif isinstance(part, Chain):
+            # A chain of n parts is spelled with up to n - 1 nodes, one more for its scalar, and unary ones.
+            below = depth + len(part.parts) + 1
+            for op_type in part.ops:
+                depths[op_type] = max(depths.get(op_type, 0), below - 1)
+        stack.extend((child, below) for child in part.children())
+    return depths
 
 
 def required_ops(pattern: Pattern) -> frozenset[str]:
@@ -496,8 +520,8 @@ def _placements(m: _Machine, state: _Placement, value: ir.Value, rest: Goals) ->
     heads = inner.heads
     bound = m.bindings.get(inner.name) if isinstance(inner, Var) else None
     entries = state.tree.entries
-    whole_last = (*range(1, len(entries)), 0)
-    for index in whole_last:
+    # Deepest first, so that a captured scalar collects every constant of the chain; constants themselves last.
+    for index in sorted(range(len(entries) - 1, -1, -1), key=lambda index: entries[index].scalar is not None):
         entry = entries[index]
         if entry.value is None or entry.sign != sign or entry.mask & state.used:
             continue

@@ -17,6 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from ortfuse.errors import RuleError
+from ortfuse.ir.facts import Facts
 from ortfuse.pattern.language import (
     COMMUTATIVE_OPS,
     Alt,
@@ -87,8 +88,9 @@ def _random_array(rng: np.random.Generator, shape: Sequence[int], dtype: ir.Data
 class Builder:
     """Builds one instance; also what a proof's own input makers work with (`input`, `constant`, `node`)."""
 
-    def __init__(self, rule: Rule, shapes: Mapping[str, str], dtype: ir.DataType, seed: int, opset: int) -> None:
-        self.rule, self.proof, self.shapes, self.dtype, self.opset = rule, rule.proof, shapes, dtype, opset
+    def __init__(self, rule: Rule, shape_set: int, dtype: ir.DataType, seed: int, opset: int) -> None:
+        self.rule, self.proof, self.dtype, self.opset = rule, rule.proof, dtype, opset
+        self.shapes, self.attributes = self.proof.shape_sets()[shape_set], self.proof.attribute_set(shape_set)
         self.chooser = Chooser(seed)
         # Numbers come from a generator of their own, so that they are the same whatever the spelling.
         self.numbers = np.random.default_rng(seed)
@@ -102,12 +104,15 @@ class Builder:
         root = self.build(self.rule.pattern)
         if root is None:
             raise RuleError(f"rule {self.rule.name}: its pattern has no value at the root")
-        root.dtype = root.dtype or self.dtype
+        if any(isinstance(replacement, Var) for replacement in self.rule.replacements):
+            # A graph output keeps its name, so that an input could not take its place.
+            root = self.node("Identity", [root]).outputs[0]
         self.graph.outputs.append(root)
         for node in self.graph:
             for output in node.outputs:
                 output.name = output.name or f"v{id(output)}"
         model = ir.Model(self.graph, ir_version=10)
+        root.dtype = Facts(model).dtype(root) or self.dtype
         symbols = sorted({str(dim.value) for v in self.graph.inputs for dim in v.shape or () if not isinstance(dim, int)})
         return Instance(model, tuple(symbols), self.chooser.seed)
 
@@ -156,7 +161,8 @@ class Builder:
         if isinstance(pattern, Scalar):
             return self._number(self._scalar(pattern.name))
         if isinstance(pattern, Opt):
-            return None if self.chooser.pick(3) == 1 else self.build(pattern.inner)
+            undeclared = isinstance(pattern.inner, Var) and pattern.inner.name not in self.shapes
+            return None if undeclared or self.chooser.pick(3) == 1 else self.build(pattern.inner)
         if isinstance(pattern, Alt):
             return self.build(pattern.options[self.chooser.pick(len(pattern.options))])
         if isinstance(pattern, Out):
@@ -168,7 +174,8 @@ class Builder:
         raise RuleError(f"rule {self.rule.name}: no instance can be built of {type(pattern).__name__}")
 
     def _number(self, number: float) -> ir.Value:
-        return self.constant(np.asarray([number] if self.chooser.pick(4) == 1 else number, dtype=np.float64))
+        with_axis = all(self.shapes.values()) and self.chooser.pick(4) == 1
+        return self.constant(np.asarray([number] if with_axis else number, dtype=np.float64))
 
     def _scalar(self, name: str) -> float:
         return float(self._choice(name, self.proof.scalars.get(name, (0.5, 2.0))))
@@ -208,7 +215,7 @@ class Builder:
             inputs.reverse()
         attributes: dict[str, Any] = {}
         if pattern.all_attributes is not None:
-            attributes |= self._choice(pattern.all_attributes.name, self.proof.attributes[pattern.all_attributes.name])
+            attributes |= self._choice(pattern.all_attributes.name, self.attributes[pattern.all_attributes.name])
         parameters: dict[int, ir.Value] = {}
         for name, wanted in pattern.attributes.items():
             value = self._choice(wanted.name, self._values_of(wanted.name)) if isinstance(wanted, Attr) else wanted
@@ -229,9 +236,9 @@ class Builder:
         return self.node(pattern.op_type, inputs, attributes, pattern.domain, pattern.output_count)
 
     def _values_of(self, name: str) -> Sequence[Any]:
-        if name not in self.proof.attributes:
+        if name not in self.attributes:
             raise RuleError(f"rule {self.rule.name}: its proof gives no values for the attribute captured as {name}")
-        return self.proof.attributes[name]
+        return self.attributes[name]
 
     def _is_attribute(self, pattern: Op, name: str) -> bool:
         if pattern.domain:

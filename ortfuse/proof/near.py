@@ -86,7 +86,8 @@ def _constant(name: str) -> Change:
         assert value.const_value is not None
         array = value.const_value.numpy()
         if array.dtype.kind == "f":
-            moved = (array * 1.25 + (0.25 if not array.any() else 0)).astype(array.dtype)
+            with np.errstate(all="ignore"):
+                moved = (array * 1.25 + (0.25 if not array.any() else 0)).astype(array.dtype)
         elif array.dtype.kind == "i":
             moved = array + np.asarray(1, array.dtype)
         else:

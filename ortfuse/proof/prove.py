@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -48,11 +48,11 @@ def prove(rule: Rule, target: Target | None = None, spellings: int = 6, max_near
     """
     target = target or Target()
     report = ProofReport(rule.name)
-    for number, shapes in enumerate(rule.proof.shape_sets()):
+    for number in range(len(rule.proof.shape_sets())):
         for dtype, opset, seed in itertools.product(rule.proof.dtypes, opsets_for(rule), range(spellings)):
-            instance = _build(rule, shapes, dtype, seed, opset)
-            try_instance(rule, instance, _build(rule, shapes, "double", seed, opset), target, report)
-        first = _build(rule, shapes, rule.proof.dtypes[0], 0, opsets_for(rule)[0])
+            instance = _build(rule, number, dtype, seed, opset)
+            try_instance(rule, instance, _build(rule, number, "double", seed, opset), target, report)
+        first = _build(rule, number, rule.proof.dtypes[0], 0, opsets_for(rule)[0])
         for text, model in itertools.islice(near_misses(first.model), max_near_misses):
             try_near_miss(rule, Instance(model, _symbols(model), number), text, target, report)
     if not report.instances:
@@ -60,9 +60,9 @@ def prove(rule: Rule, target: Target | None = None, spellings: int = 6, max_near
     return report
 
 
-def _build(rule: Rule, shapes: Mapping[str, str], dtype: str, seed: int, opset: int) -> Instance:
+def _build(rule: Rule, shape_set: int, dtype: str, seed: int, opset: int) -> Instance:
     kind = {"float32": "FLOAT", "float64": "DOUBLE"}.get(dtype, dtype.upper())
-    return Builder(rule, shapes, ir.DataType[kind], seed, opset).instance()
+    return Builder(rule, shape_set, ir.DataType[kind], seed, opset).instance()
 
 
 def _symbols(model: ir.Model) -> tuple[str, ...]:

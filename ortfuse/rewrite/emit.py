@@ -39,6 +39,7 @@ class Emitter:
         self.match, self.opset, self.dtype, self.rule = match, opset, dtype, rule
         self.nodes: list[ir.Node] = []
         self.initializers: list[ir.Value] = []
+        self.problem: str | None = None
         self._values: dict[int, ir.Value | None] = {}
         self._built: dict[int, ir.Node] = {}
 
@@ -123,9 +124,11 @@ class Emitter:
     def _attribute(self, value: Any) -> Any:
         if isinstance(value, Attr):
             return self.match[value.name]
-        if isinstance(value, Scalar):
-            return float(self.match[value.name])
-        return value(self.match) if callable(value) else value
+        found = float(self.match[value.name]) if isinstance(value, Scalar) else value
+        found = found(self.match) if callable(found) else found
+        if isinstance(found, float) and self.dtype == ir.DataType.DOUBLE and float(np.float32(found)) != found:
+            self.problem = f"the constant {found!r} of a float64 computation is not exact as an attribute, which is float32"
+        return found
 
     def node(
         self,

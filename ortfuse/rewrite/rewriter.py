@@ -68,6 +68,10 @@ class _Run:
         for rule in rules:
             for head in rule.matcher.heads:
                 self.index[head].append(rule)
+        self.depths: dict[str, int] = {}
+        for rule in rules:
+            for op_type, depth in rule.matcher.depths.items():
+                self.depths[op_type] = max(self.depths.get(op_type, 0), depth)
         self.limit = 1000 + 30 * len(self.queue)
         self.unsorted: set[ir.Graph] = set()
 
@@ -75,6 +79,27 @@ class _Run:
         if node is not None and node not in self.queued:
             self.queued.add(node)
             self.queue.append(node)
+
+    def wake(self, node: ir.Node | None) -> None:
+        """Look again at `node` and at every node whose match could reach down to it."""
+        if node is None:
+            return
+        self.push(node)
+        level, seen = [node], {node}
+        for _ in range(self.depths.get(node.op_type, 0)):
+            above = {
+                use.node
+                for below in level
+                for output in below.outputs
+                for use in output.uses()
+                if use.node.op_type in self.depths and use.node not in seen
+            }
+            if not above:
+                break
+            seen |= above
+            level = list(above)
+            for consumer in level:
+                self.push(consumer)
 
     def to_fixed_point(self) -> int:
         count = 0
@@ -146,8 +171,10 @@ class _Run:
                 if value is None:
                     return f"{label} is used elsewhere and has no replacement here"
                 outputs.append((old, value))
-        if any(_must_keep_name(old, new) for old, new in outputs if new.producer() not in emitter.nodes):
-            reason: str | None = "a graph output cannot be the same value as an input, constant or other output"
+        if emitter.problem is not None:
+            reason: str | None = emitter.problem
+        elif any(_must_keep_name(old, new) for old, new in outputs if new.producer() not in emitter.nodes):
+            reason = "a graph output cannot be the same value as an input, constant or other output"
         else:
             reason = self._adopt(emitter, scope, root_node, may_raise) or self._same_type(outputs)
         if reason is None and len(outputs) > 1 and _depends_on(emitter.nodes, {old for old, _ in outputs[1:]}, match):
@@ -206,7 +233,6 @@ class _Run:
     ) -> None:
         for node in emitter.nodes:
             self.ops[node.op_type] += 1
-            self.push(node)
             _drop_unused_outputs(node, [new for _, new in outputs])
         neighbours = [use.node for old, _ in outputs for use in old.uses()]
         for old, new in outputs:
@@ -219,6 +245,7 @@ class _Run:
         for node in neighbours:
             self.push(node)
         for node in emitter.nodes:
+            self.wake(node)
             for value in node.inputs:
                 if value is not None:
                     self.push(value.producer())
@@ -252,9 +279,7 @@ class _Run:
                 if producer is not None:
                     pending.append(producer)
                 # A value that lost a use may now be private to a pattern that it blocked before.
-                for use in value.uses():
-                    self.push(use.node)
-                self.push(producer)
+                self.wake(producer)
         return removed
 
 
@@ -311,6 +336,8 @@ def _replace_value(old: ir.Value, new: ir.Value, made: bool) -> None:
     """Let `new` take the place of `old`, and its name if `new` was made here or `old` is known by name outside."""
     name, metadata = old.name, dict(old.metadata_props)
     rename = made or old.is_graph_output()
+    if rename:
+        new.type, new.shape = new.type or old.type, new.shape or old.shape
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     if rename and name is not None:
         old.name = None

@@ -32,14 +32,15 @@ class Proof:
     """What a rule declares so that tests can build instances of it without further code.
 
     `shapes` maps each captured value to its shape as space-separated dimensions (`"b s 64"`; symbols are bound to several
-    sizes, `""` is a scalar); several shape sets may be given as a sequence of mappings. `attributes` lists the values to
-    try for each captured attribute, `scalars` for each captured number, `constants` how a captured constant is made:
-    `"normal"` (default), `"positive"`, or a numpy-like literal. `ranges` bounds random inputs. `dtypes` are the element
-    types of all floating-point values.
+    sizes, `""` is a scalar); several shape sets may be given as a sequence of mappings, and an optional value without a
+    shape is absent. `attributes` lists the values to try for each captured attribute, for all shape sets or one mapping
+    for each. `scalars` does so for captured numbers. `constants` says how a captured constant is made: `"normal"`
+    (default), `"positive"`, or the numbers themselves; `inputs` how other values are: an element type, or a function of
+    the builder. `dtypes` are the element types of all other values, `opset` pins the one ai.onnx version to try.
     """
 
     shapes: Mapping[str, str] | Sequence[Mapping[str, str]]
-    attributes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    attributes: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]] = field(default_factory=dict)
     scalars: Mapping[str, Sequence[float]] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
@@ -49,6 +50,10 @@ class Proof:
     def shape_sets(self) -> Sequence[Mapping[str, str]]:
         """The shape sets, also when only one was given."""
         return [self.shapes] if isinstance(self.shapes, Mapping) else list(self.shapes)
+
+    def attribute_set(self, number: int) -> Mapping[str, Sequence[Any]]:
+        """The attribute values to try with shape set `number`."""
+        return self.attributes if isinstance(self.attributes, Mapping) else self.attributes[number]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -205,5 +205,5 @@ def dropout(op: Op) -> tuple[Fact, ...]:
     """The input, or in training parts of it; and the mask."""
     data = op.fact(0)
     mask = data.dtype if op.version < 10 else ir.DataType.BOOL
-    training = op.version < 7 and not op.attr_int("is_test", 0) or op.has(2) and op.integers(2) != (0,)
+    training = (op.version < 7 and not op.attr_int("is_test", 0)) or (op.has(2) and op.integers(2) != (0,))
     return Fact(data.dtype, data.shape) if training else data, Fact(mask, data.shape)

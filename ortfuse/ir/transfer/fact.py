@@ -58,9 +58,9 @@ class IntTensor:
 class Quotient:
     """``numerator / denominator`` inside a float tensor, while a size makes its detour through floats.
 
-    Exporters scale sizes by ``Cast -> Mul or Div by a constant -> Floor -> Cast``. Float32 represents the integers up to
-    2**24 and multiples of 2**-k of them exactly, and rounding ``a / b`` never reaches the next integer if a and b stay
-    below that; sizes above 16 million in such a detour are the one thing assumed not to happen.
+    Exporters scale sizes by ``Cast -> Mul or Div by a constant -> Floor -> Cast``. Float32 represents the integers up
+    to 2**24 and multiples of 2**-k of them exactly, and rounding ``a / b`` never reaches the next integer if a and b
+    stay below that; that sizes above 16 million make no such detour is assumed.
     """
 
     numerator: DimLike
@@ -116,6 +116,15 @@ class Fact:
         """Whether the value is the same in every run and known."""
         return self.tensor is not None or self._array is not None or self.array() is not None
 
+    @property
+    def known_elements(self) -> Elements | None:
+        """The elements without reading a constant for them."""
+        return self._elements
+
+    def with_changes(self, dtype: ir.DataType | None, shape: Shape | None, elements: Elements | None) -> Fact:
+        """The same constant, if it is one, with other dtype, shape and elements."""
+        return Fact(dtype, shape, elements, self.tensor, self._array)
+
     def array(self) -> np.ndarray | None:
         """The constant, if there is one of at most `MAX_CONSTANT` elements."""
         if self._array is None:
@@ -151,7 +160,7 @@ class Fact:
 
     def _array_of_elements(self, elements: Elements) -> np.ndarray | None:
         shape = static_shape(self.shape)
-        if shape is None or self.dtype is None or not all([isinstance(element, int) for element in elements]):
+        if shape is None or self.dtype is None or not all(isinstance(element, int) for element in elements):
             return None
         return np.array(elements, dtype=self.dtype.numpy()).reshape(shape)
 

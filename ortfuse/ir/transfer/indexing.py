@@ -149,7 +149,9 @@ def _slice_parameters(op: Op) -> tuple[Parameter, Parameter, tuple[int, ...] | N
     return op.integers(1), op.integers(2), axes, steps
 
 
-def _sliced(elements: Elements | None, start: DimLike | None, end: DimLike | None, step: DimLike | None) -> Elements | None:
+def _sliced(
+    elements: Elements | None, start: DimLike | None, end: DimLike | None, step: DimLike | None
+) -> Elements | None:
     if elements is None or not (isinstance(start, int) and isinstance(end, int) and isinstance(step, int)):
         return None
     if step > 0:

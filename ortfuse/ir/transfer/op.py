@@ -111,7 +111,7 @@ class Op:
     def attr_int(self, name: str, default: int) -> int:
         """An integer attribute."""
         value = self.attribute(name)
-        return default if value is None else value  # type: ignore[no-any-return]
+        return default if value is None else value
 
     def attr_ints(self, name: str) -> tuple[int, ...] | None:
         """An attribute that is a list of integers, None if the node does not have it."""
@@ -121,7 +121,7 @@ class Op:
     def attr_str(self, name: str, default: str) -> str:
         """A string attribute."""
         value = self.attribute(name)
-        return default if value is None else value  # type: ignore[no-any-return]
+        return default if value is None else value
 
     def attr_dtype(self, name: str, default: ir.DataType | None = None) -> ir.DataType | None:
         """An attribute that holds an element type."""

@@ -21,11 +21,12 @@ def reshape(op: Op) -> Fact:
     data = op.fact(0)
     target = op.integers(1) if op.version >= 5 else op.attr_ints("shape")
     if target is None:
-        return Fact(data.dtype, _rank_of_target(op.shape(1)))
+        return Fact(data.dtype, rank_of_target(op.shape(1)))
     return moved(data, reshaped(data.shape, target, allow_zero=bool(op.attr_int("allowzero", 0))))
 
 
-def _rank_of_target(shape: Shape | None) -> Shape | None:
+def rank_of_target(shape: Shape | None) -> Shape | None:
+    """Unknown dimensions, as many as a shape tensor of the given shape has elements."""
     if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
         return None
     return (UNKNOWN,) * shape[0]
@@ -146,7 +147,7 @@ def expand(op: Op) -> Fact:
     data = op.fact(0)
     target = op.integers(1)
     if target is None:
-        shape = _rank_of_target(op.shape(1))
+        shape = rank_of_target(op.shape(1))
         known = shape is not None and data.shape is not None and len(data.shape) <= len(shape)
         return Fact(data.dtype, shape if known else None)
     shape = broadcast_shapes(data.shape, tuple([UNKNOWN if element is None else element for element in target]))
@@ -174,10 +175,7 @@ def tile(op: Op) -> Fact:
     if repeats is None or len(repeats) != len(shape):
         return Fact(data.dtype, (UNKNOWN,) * len(shape))
     dims = [UNKNOWN if n is None else dim * n for dim, n in zip(shape, repeats, strict=True)]
-    elements = data.elements()
-    single = elements is not None and len(shape) == 1 and isinstance(repeats[0], int)
-    small = single and isinstance(dims[0], int) and dims[0] <= MAX_ELEMENTS
-    return Fact(data.dtype, tuple(dims), elements * repeats[0] if small else None)  # type: ignore[operator]
+    return Fact(data.dtype, tuple(dims))
 
 
 @transfer("Concat")

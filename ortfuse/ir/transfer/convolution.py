@@ -1,0 +1,135 @@
+"""Convolutions, pooling and resizing: sliding windows over spatial axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ortfuse.ir.dims import DimLike, ceil_div, floor_div, is_nonnegative
+from ortfuse.ir.transfer import elements as el
+from ortfuse.ir.transfer.fact import UNKNOWN, Fact, Shape
+from ortfuse.ir.transfer.op import MICROSOFT, Op, UnknownError, normalize_axes, transfer
+
+
+def _window_sizes(op: Op, sizes: Shape, kernel: Sequence[DimLike], *, ceil: bool = False) -> Shape:
+    """How many windows fit along each spatial axis (ONNX, Conv and the pooling operators)."""
+    rank = len(sizes)
+    if len(kernel) != rank:
+        raise UnknownError
+    strides = op.attr_ints("strides") or (1,) * rank
+    dilations = op.attr_ints("dilations") or (1,) * rank
+    pads = op.attr_ints("pads") or (0,) * (2 * rank)
+    auto = op.attr_str("auto_pad", "NOTSET")
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        return tuple([ceil_div(size, stride) for size, stride in zip(sizes, strides, strict=True)])
+    padded = list(sizes)
+    if auto == "NOTSET":
+        padded = [size + pads[axis] + pads[axis + rank] for axis, size in enumerate(sizes)]
+    counts: list[DimLike] = []
+    for axis, size in enumerate(padded):
+        room = size - (kernel[axis] - 1) * dilations[axis] - 1
+        if not ceil:
+            counts.append(floor_div(room, strides[axis]) + 1)
+        else:
+            counts.append(_ceil_count(sizes[axis] + pads[axis], room, strides[axis]))
+    return tuple(counts)
+
+
+def _ceil_count(reachable: DimLike, room: DimLike, stride: int) -> DimLike:
+    """Windows in ceil mode: the last one may stick out, but not start beyond the input and its leading padding."""
+    count = ceil_div(room, stride) + 1
+    slack = reachable - 1 - (count - 1) * stride
+    if is_nonnegative(slack):
+        return count
+    return count - 1 if is_nonnegative(-slack - 1) else UNKNOWN
+
+
+@transfer("Conv", "ConvInteger")
+def conv(op: Op) -> Fact:
+    """Convolution of [N, C, ...] with weights [M, C/group, ...]."""
+    data, weight = op.known_shape(0), op.known_shape(1)
+    kernel = op.attr_ints("kernel_shape") or weight[2:]
+    dtype = ir.DataType.INT32 if op.node.op_type == "ConvInteger" else op.dtype(0)
+    return Fact(dtype, (data[0], weight[0], *_window_sizes(op, data[2:], kernel)))
+
+
+transfer("FusedConv", domain=MICROSOFT)(conv)
+
+
+@transfer("NhwcFusedConv", "NhwcConv", domain=MICROSOFT)
+def nhwc_conv(op: Op) -> Fact:
+    """Convolution of [N, ..., C]."""
+    data, weight = op.known_shape(0), op.known_shape(1)
+    channels_last = op.node.op_type == "NhwcConv"
+    kernel = op.attr_ints("kernel_shape") or (weight[1:-1] if channels_last else weight[2:])
+    return Fact(op.dtype(0), (data[0], *_window_sizes(op, data[1:-1], kernel), weight[0]))
+
+
+@transfer("ConvTranspose")
+def conv_transpose(op: Op) -> Fact:
+    """Transposed convolution of [N, C, ...] with weights [C, M/group, ...]."""
+    data, weight = op.known_shape(0), op.known_shape(1)
+    sizes, rank = data[2:], len(data) - 2
+    kernel = op.attr_ints("kernel_shape") or weight[2:]
+    strides = op.attr_ints("strides") or (1,) * rank
+    dilations = op.attr_ints("dilations") or (1,) * rank
+    pads = op.attr_ints("pads") or (0,) * (2 * rank)
+    extra = op.attr_ints("output_padding") or (0,) * rank
+    given = op.attr_ints("output_shape")
+    if given is not None:
+        spatial: Shape = given[-rank:]
+    elif op.attr_str("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER"):
+        spatial = tuple([size * stride for size, stride in zip(sizes, strides, strict=True)])
+    else:
+        padded = op.attr_str("auto_pad", "NOTSET") == "NOTSET"
+        trim = [pads[i] + pads[i + rank] if padded else 0 for i in range(rank)]
+        spatial = tuple(
+            [(sizes[i] - 1) * strides[i] + extra[i] + (kernel[i] - 1) * dilations[i] + 1 - trim[i] for i in range(rank)]
+        )
+    return Fact(op.dtype(0), (data[0], weight[1] * op.attr_int("group", 1), *spatial))
+
+
+@transfer("MaxPool", "AveragePool", "LpPool")
+def pool(op: Op) -> tuple[Fact, ...]:
+    """Pooling over sliding windows; MaxPool also gives the positions."""
+    shape = op.known_shape()
+    kernel = op.attr_ints("kernel_shape")
+    if kernel is None:
+        raise UnknownError
+    windows = _window_sizes(op, shape[2:], kernel, ceil=bool(op.attr_int("ceil_mode", 0)))
+    dims = (*shape[:2], *windows)
+    return Fact(op.dtype(), dims), Fact(ir.DataType.INT64, dims)
+
+
+@transfer("Resize", "Upsample")
+def resize(op: Op) -> Fact:
+    """Resize by scales or to sizes, of all axes or of `axes`."""
+    data = op.fact(0)
+    shape = op.known_shape()
+    axes = op.attr_ints("axes")
+    axes = tuple(range(len(shape))) if axes is None else normalize_axes(axes, len(shape))
+    dims = list(shape)
+    found = _resized_by_size(op, shape, axes) or _resized_by_scale(op, shape, axes)
+    for axis, dim in zip(axes, found or (UNKNOWN,) * len(axes), strict=True):
+        dims[axis] = dim
+    return Fact(data.dtype, tuple(dims))
+
+
+def _resized_by_size(op: Op, shape: Shape, axes: tuple[int, ...]) -> Shape | None:
+    sizes = op.integers(3)
+    if sizes is None or len(sizes) != len(axes) or op.attr_str("keep_aspect_ratio_policy", "stretch") != "stretch":
+        return None
+    return tuple([UNKNOWN if size is None else size for size in sizes])
+
+
+def _resized_by_scale(op: Op, shape: Shape, axes: tuple[int, ...]) -> Shape | None:
+    if op.has(3):
+        return None
+    if op.attr_str("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
+        return None
+    scales = op.elements(1 if op.node.op_type == "Upsample" or op.version < 11 else 2)
+    if scales is None or len(scales) != len(axes):
+        return None
+    found = [el.floor(el.multiply(shape[axis], scale)) for axis, scale in zip(axes, scales, strict=True)]
+    return tuple([dim if isinstance(dim, DimLike) else UNKNOWN for dim in found])

@@ -1,0 +1,60 @@
+"""Constant nodes become initializers, so that rules find every constant in one place.
+
+Handled: every spelling of the value (`value`, `value_float`, `value_floats`, `value_int`, `value_ints`, `value_string`,
+`value_strings`), in the main graph and in subgraphs; the initializer keeps the name of the node's output.
+
+Left alone: sparse values (the runtime densifies them only from the node); Constants whose value refers to an attribute
+of a function; Constants in functions, which have no initializers in ONNX; Constants whose output is a graph output, for
+tools trip up on initializers that are outputs. Facts treat a Constant node and an initializer alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.passes.context import Context
+from ortfuse.passes.edit import make_constant, remove_nodes
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Turns Constant nodes into initializers."""
+
+    name: ClassVar[str] = "constants"
+
+    def run(self, context: Context) -> int:
+        """Convert every Constant node that can be an initializer; returns how many."""
+        converted: list[ir.Node] = []
+        for scope in context.scopes():
+            if scope.root is not context.model.graph:
+                continue
+            for node in scope.graph:
+                if node.op_type != "Constant" or node.domain or node.outputs[0].is_graph_output():
+                    continue
+                tensor = constant_tensor(node)
+                if tensor is not None:
+                    make_constant(context, scope, node.outputs[0], tensor)
+                    converted.append(node)
+        remove_nodes(context, converted)
+        return len(converted)
+
+
+def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
+    """The value of a Constant node as a dense tensor; `None` if it is sparse or not known here."""
+    attribute = next(iter(node.attributes.values()), None)
+    if attribute is None or attribute.is_ref():
+        return None
+    if attribute.name == "value":
+        return attribute.as_tensor()
+    if attribute.name in ("value_string", "value_strings"):
+        strings = [attribute.as_string()] if attribute.name == "value_string" else attribute.as_strings()
+        shape = ir.Shape([] if attribute.name == "value_string" else [len(strings)])
+        return ir.StringTensor([text.encode() for text in strings], shape=shape)
+    dtype = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+    if attribute.name not in dtype:
+        return None
+    return ir.Tensor(np.asarray(attribute.value, dtype[attribute.name]))

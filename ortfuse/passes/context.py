@@ -1,0 +1,64 @@
+"""What every pass works on, and what every pass is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import onnx_ir as ir
+
+from ortfuse.ir.facts import Facts
+from ortfuse.rewrite import Log, Scope, scopes
+from ortfuse.rewrite.rewriter import Legality
+
+
+@dataclass
+class Context:
+    """One model on its way through a pipeline.
+
+    Attributes:
+        model: The model, changed in place.
+        facts: What is known about its values. Passes keep it informed of every edit, or replace it (`renew_facts`).
+        target: The runtime that will execute the result.
+        log: Rewrites, statistics per rule and, on request, near misses.
+        approximate: Whether rules that replace the mathematics by an approximation may be applied.
+        notes: What a pass could not do and why, in words for the user.
+    """
+
+    model: ir.Model
+    facts: Facts
+    target: Legality
+    log: Log = field(default_factory=Log)
+    approximate: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    def scopes(self) -> Iterator[Scope]:
+        """Every graph of the model, an outer graph before its subgraphs."""
+        return scopes(self.model)
+
+    def note(self, text: str) -> None:
+        """Keep a remark for the user, once however often it is made."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def renew_facts(self) -> None:
+        """Learn the facts anew, after an edit of the whole model that they were not told of."""
+        self.facts = Facts(self.model)
+
+
+@runtime_checkable
+class Pass(Protocol):
+    """A graph transformer: a frozen dataclass whose fields are its options."""
+
+    @property
+    def name(self) -> str:
+        """What the pass is called in pipelines."""
+
+    def run(self, context: Context) -> int:
+        """Transform the model in place; the number of changes, 0 if and only if nothing was changed."""
+
+
+def version_in(scope: Scope, node: ir.Node) -> int:
+    """The version of its domain by which a node is to be read: its own when it is marked with one, else the import."""
+    return node.version if node.version is not None else scope.root.opset_imports.get(node.domain, 1)

@@ -1,0 +1,164 @@
+"""Common subexpressions: what is computed twice from the same inputs is computed once.
+
+Merged: nodes of the same operator, version, attributes (tensors by value) and inputs (in either order for operators that
+commute to the bit), with the same outputs present; initializers of the same type, shape and bytes (see `share`). In a
+subgraph also with what can be seen of the graphs around it, never the reverse.
+
+Left alone: operators that draw random numbers or may be in training mode; operators of unknown domains; nodes with
+subgraphs; nodes of which a graph output would have to change its name or graph. Two graph outputs that are equal stay
+two. Max, Min and Sum are taken in the order written: which NaN or zero they return depends on it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import onnx_ir as ir
+
+from ortfuse.passes.context import Context
+from ortfuse.passes.edit import remove_nodes, replace_value
+from ortfuse.passes.purity import Purity
+from ortfuse.passes.share import TensorPool, can_be_shared, content_key
+from ortfuse.rewrite import subgraphs
+
+_COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"})
+
+Key = tuple[Hashable, ...]
+
+
+@dataclass(frozen=True)
+class CommonSubexpressions:
+    """Merges equal initializers and nodes that compute the same."""
+
+    name: ClassVar[str] = "cse"
+
+    def run(self, context: Context) -> int:
+        """Merge duplicates; returns how many initializers and nodes went."""
+        changes = 0
+        for root in [context.model.graph, *(function.graph for function in context.model.functions.values())]:
+            merger = _Merger(context, root)
+            merger.walk()
+            remove_nodes(context, merger.duplicates)
+            changes += merger.shared + len(merger.duplicates)
+        return changes
+
+
+@dataclass
+class _Frame:
+    """A graph being walked: the nodes still to come, the constants in sight, and the keys to forget at its end."""
+
+    nodes: Iterator[ir.Node]
+    constants: TensorPool
+    keys: list[Key] = field(default_factory=list)
+
+
+class _Merger:
+    """Walks one graph and its subgraphs in order, with the computations that can be seen from where it is."""
+
+    def __init__(self, context: Context, root: ir.Graph) -> None:
+        self.duplicates: list[ir.Node] = []
+        self.shared = 0
+        self._context, self._root = context, root
+        self._purity = Purity(context.model)
+        self._visible: dict[Key, ir.Node] = {}
+
+    def walk(self) -> None:
+        """Replace every duplicate by the first of its kind; duplicate nodes are left for the caller to remove."""
+        stack = [self._enter(self._root, None)]
+        while stack:
+            frame = stack[-1]
+            node = next(frame.nodes, None)
+            if node is None:
+                for key in frame.keys:
+                    del self._visible[key]
+                stack.pop()
+            elif inner := subgraphs(node):
+                # Each of them is walked to its end before the next: they see this graph, but not each other.
+                stack += [self._enter(graph, frame.constants) for graph in inner]
+            else:
+                self._visit(node, frame)
+
+    def _enter(self, graph: ir.Graph, outer: TensorPool | None) -> _Frame:
+        pool = TensorPool(outer)
+        for name, value in list(graph.initializers.items()):
+            if not can_be_shared(value):
+                continue
+            first = pool.first_equal(value)
+            if first is not value:
+                replace_value(self._context, value, first)
+                del graph.initializers[name]
+                self.shared += 1
+        return _Frame(iter(graph), pool)
+
+    def _visit(self, node: ir.Node, frame: _Frame) -> None:
+        if not self._purity.is_pure(node):
+            return
+        key = _key(node, self._root.opset_imports)
+        first = self._visible.get(key)
+        if first is None:
+            self._visible[key] = node
+            frame.keys.append(key)
+        elif _can_stand_for(first, node):
+            for old, new in zip(node.outputs, first.outputs, strict=True):
+                self._merge_values(old, new)
+            self.duplicates.append(node)
+
+    def _merge_values(self, old: ir.Value, new: ir.Value) -> None:
+        """Let `new` stand for `old`, under the name and declared type of `old` if that is a graph output."""
+        if old.is_graph_output():
+            assert old.graph is not None
+            outputs = old.graph.outputs
+            for index, output in enumerate(outputs):
+                if output is old:
+                    outputs[index] = new
+            name, old.name = old.name, None
+            new.name, new.type, new.shape = name, old.type or new.type, old.shape or new.shape
+        new.type, new.shape = new.type or old.type, new.shape or old.shape
+        replace_value(self._context, old, new)
+
+
+def _can_stand_for(first: ir.Node, node: ir.Node) -> bool:
+    """Whether no graph output is in the way of `first` taking the place of `node`."""
+    for old, new in zip(node.outputs, first.outputs, strict=True):
+        if bool(old.name) != bool(new.name):
+            return False
+        if old.is_graph_output() and (new.is_graph_output() or first.graph is not node.graph):
+            return False
+    return True
+
+
+def _key(node: ir.Node, imports: dict[str, int]) -> Key:
+    """What two nodes have in common if and only if they compute the same."""
+    inputs: Key = tuple([0 if value is None else id(value) for value in node.inputs])
+    if node.op_type in _COMMUTATIVE and not node.domain and len(inputs) == 2 and inputs[0] > inputs[1]:  # type: ignore[operator]
+        inputs = (inputs[1], inputs[0])
+    attributes: Key = tuple(sorted(map(_attribute_key, node.attributes.values()))) if node.attributes else ()
+    # Nodes that were loaded bear no version, nodes that rules made do.
+    version = imports.get(node.domain, 1) if node.version is None else node.version
+    return (node.op_type, node.domain, node.overload, version, len(node.outputs), inputs, attributes)
+
+
+def _attribute_key(attribute: ir.Attr) -> tuple[str, str, Any]:
+    if attribute.is_ref():
+        return attribute.name, "ref", attribute.ref_attr_name
+    return attribute.name, attribute.type.name, _attribute_value(attribute)
+
+
+def _attribute_value(attribute: ir.Attr) -> Hashable:
+    kind, value = attribute.type, attribute.value
+    if kind == ir.AttributeType.FLOAT:
+        return struct.pack("<d", value)
+    if kind == ir.AttributeType.FLOATS:
+        return struct.pack(f"<{len(value)}d", *value)
+    if kind == ir.AttributeType.TENSOR:
+        return content_key(value)
+    if kind == ir.AttributeType.TENSORS:
+        return tuple(content_key(tensor) for tensor in value)
+    if kind in (ir.AttributeType.INT, ir.AttributeType.STRING):
+        return value
+    if kind in (ir.AttributeType.INTS, ir.AttributeType.STRINGS):
+        return tuple(value)
+    return id(value)

@@ -1,0 +1,160 @@
+"""Dead code elimination: what no graph output depends on goes.
+
+Removed: nodes that no output needs, in the main graph, in subgraphs and in functions; initializers that nothing uses;
+functions that nothing calls; optional outputs that nothing uses (the indices of a MaxPool, the mean of a
+LayerNormalization, the mask of a Dropout), for the runtime computes an output if it has a name.
+
+Left alone: graph inputs; initializers that are inputs as well, for they are the input's default; outputs of subgraphs
+that the outer node does not use, for removing them would change the signature of the loop or branch; operators without
+outputs, for they can only be there for an effect; the outputs of BatchNormalization, for up to opset 13 their number
+decides whether it trains; optional outputs of operators that no schema is known of.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx
+import onnx_ir as ir
+
+from ortfuse.passes.context import Context, version_in
+from ortfuse.passes.edit import remove_nodes
+from ortfuse.rewrite import Scope, subgraphs
+
+
+@dataclass(frozen=True)
+class DeadCode:
+    """Removes what no graph output depends on."""
+
+    name: ClassVar[str] = "dce"
+
+    def run(self, context: Context) -> int:
+        """Remove dead nodes, initializers, functions and optional outputs; returns how many in total."""
+        changes = _remove_functions(context)
+        graphs = [context.model.graph, *(function.graph for function in context.model.functions.values())]
+        live = _live_nodes(graphs)
+        dead: list[ir.Node] = []
+        for scope in context.scopes():
+            for node in scope.graph:
+                if node not in live:
+                    dead.append(node)
+        changes += len(dead)
+        _remove_dead(context, dead)
+        for scope in context.scopes():
+            changes += _remove_initializers(scope.graph)
+            changes += sum(_remove_optional_outputs(node, scope) for node in scope.graph if len(node.outputs) > 1)
+        return changes
+
+
+def _live_nodes(roots: Iterable[ir.Graph]) -> set[ir.Node]:
+    """Every node that an output of its root graph depends on, those in subgraphs included."""
+    live: set[ir.Node] = set()
+    pending: list[ir.Node] = []
+
+    def need(values: Iterable[ir.Value | None]) -> None:
+        for value in values:
+            producer = value.producer() if value is not None else None
+            if producer is not None and producer not in live:
+                live.add(producer)
+                pending.append(producer)
+
+    def enter(graph: ir.Graph) -> None:
+        need(graph.outputs)
+        for node in graph:
+            if not node.outputs and node not in live:
+                live.add(node)
+                pending.append(node)
+
+    for root in roots:
+        enter(root)
+    while pending:
+        node = pending.pop()
+        need(node.inputs)
+        for graph in subgraphs(node):
+            enter(graph)
+    return live
+
+
+def _remove_dead(context: Context, dead: list[ir.Node]) -> None:
+    """Remove the nodes; what is nested in a dead node goes with it, so it must not be removed on its own first."""
+    # Only the direct children have to be known: deeper ones are children of a node that is dead and nested itself.
+    nested = {inner for node in dead for graph in subgraphs(node) for inner in graph}
+    remove_nodes(context, [node for node in dead if node not in nested])
+
+
+def _remove_initializers(graph: ir.Graph) -> int:
+    unused = [
+        name
+        for name, value in graph.initializers.items()
+        if not value.uses() and not value.is_graph_input() and not value.is_graph_output()
+    ]
+    for name in unused:
+        del graph.initializers[name]
+    return len(unused)
+
+
+def _remove_functions(context: Context) -> int:
+    """Remove the functions that neither the main graph nor a function that stays calls."""
+    functions = context.model.functions
+    if not functions:
+        return 0
+    called: set[ir.OperatorIdentifier] = set()
+    pending = [context.model.graph]
+    while pending:
+        for node in pending.pop():
+            pending += subgraphs(node)
+            identifier = node.op_identifier()
+            if identifier in functions and identifier not in called:
+                called.add(identifier)
+                pending.append(functions[identifier].graph)
+    unused = [identifier for identifier in functions if identifier not in called]
+    for identifier in unused:
+        del functions[identifier]
+    return len(unused)
+
+
+def _remove_optional_outputs(node: ir.Node, scope: Scope) -> int:
+    """Take away the optional outputs that nothing uses: trailing ones altogether, others by leaving out their name."""
+    if node.op_type == "BatchNormalization":
+        return 0
+    unused = [out for out in node.outputs if out.name and not out.uses() and not out.is_graph_output()]
+    if not unused:
+        return 0
+    optional = _optional_outputs(node.domain, node.op_type, version_in(scope, node))
+    removed = [out for out in unused if out.index() in optional]
+    for output in removed:
+        output.name = ""
+    count = len(node.outputs)
+    while count > 1 and not node.outputs[count - 1].name:
+        count -= 1
+    node.resize_outputs(count)
+    return len(removed)
+
+
+@functools.cache
+def _optional_outputs(domain: str, op_type: str, version: int) -> frozenset[int]:
+    """The positions of the outputs that the operator's schema says may be left out."""
+    if domain in ("", "ai.onnx.ml"):
+        try:
+            schema = onnx.defs.get_schema(op_type, version, domain)
+        except onnx.defs.SchemaError:
+            return frozenset()
+        option = onnx.defs.OpSchema.FormalParameterOption.Optional
+        return frozenset(index for index, output in enumerate(schema.outputs) if output.option == option)
+    return _runtime_schemas().get((domain, op_type), frozenset())
+
+
+@functools.cache
+def _runtime_schemas() -> dict[tuple[str, str], frozenset[int]]:
+    """The positions of optional outputs of ONNX Runtime's own operators, by domain and operator."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as runtime
+
+    optional = runtime.schemadef.OpSchema.FormalParameterOption.Optional
+    return {
+        (schema.domain, schema.name): frozenset(i for i, output in enumerate(schema.outputs) if output.option == optional)
+        for schema in runtime.get_all_operator_schema()
+        if schema.domain.startswith("com.")
+    }

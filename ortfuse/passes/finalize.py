@@ -1,0 +1,172 @@
+"""Makes of the graph that the passes worked on a model that can be written: the last step of every pipeline.
+
+- Nodes that rules made for a newer opset than the model imports: the whole model is raised to it, by `ortfuse.target`.
+- Opset imports of domains that no node uses any more are dropped, the default domain excepted.
+- Graphs that a rule left out of topological order are sorted.
+- Values without a name get one, and values in different graphs with the same name different ones: a subgraph must not
+  hide a value of the graph around it. Names of inputs and outputs stay.
+- Values without a declared type or shape get what the facts know. A dimension is written if it is a number or one named
+  symbol, or a short formula of such. Functions have no declared types and are left alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortfuse.ir.dims import DimLike
+from ortfuse.passes.context import Context
+from ortfuse.passes.edit import initializers_to_nodes, nested_nodes
+from ortfuse.rewrite import Scope, subgraphs
+from ortfuse.target import raise_opset
+
+_LONGEST_FORMULA = 60
+"""Characters of a dimension's formula beyond which it is not worth writing into the model."""
+
+
+@dataclass(frozen=True)
+class Finalize:
+    """Raises the opset where nodes need it, and puts imports, order, names and declared types in order."""
+
+    name: ClassVar[str] = "finalize"
+
+    def run(self, context: Context) -> int:
+        """Put the model in order; returns how many things were not."""
+        changes = _raise_opset(context)
+        initializers_to_nodes(context)
+        for scope in context.scopes():
+            _clear_versions(scope)
+            changes += _declare_types(scope, context)
+        for root in [context.model.graph, *(function.graph for function in context.model.functions.values())]:
+            changes += _drop_imports(root)
+            changes += _sort(root)
+            changes += _name_values(root)
+        return changes
+
+
+def _raise_opset(context: Context) -> int:
+    """Raise the model to the newest opset that one of its nodes is marked with."""
+    model = context.model
+    needed = 0
+    for scope in context.scopes():
+        for node in scope.graph:
+            if not node.domain and node.version is not None and node.version > scope.opset:
+                needed = max(needed, node.version)
+    if not needed:
+        return 0
+    raise_opset(model, needed)
+    context.renew_facts()
+    return 1
+
+
+def _clear_versions(scope: Scope) -> None:
+    """Take away the marks: from here on the imports say which version a node has."""
+    for node in scope.graph:
+        node.version = None
+
+
+def _declare_types(scope: Scope, context: Context) -> int:
+    if scope.root is not context.model.graph:
+        return 0
+    changes = 0
+    for node in scope.graph:
+        for value in node.outputs:
+            if not value.name:
+                continue
+            if value.type is None and (dtype := context.facts.dtype(value)) is not None:
+                value.type = ir.TensorType(dtype)
+                changes += 1
+            if value.shape is None and (shape := context.facts.shape(value)) is not None:
+                value.shape = ir.Shape([_declared(dim) for dim in shape])
+                changes += 1
+    return changes
+
+
+def _declared(dim: DimLike) -> int | str | None:
+    """How a dimension is declared; `None` for one that is unknown or takes a long formula."""
+    if isinstance(dim, int):
+        return dim
+    text = str(dim)
+    return None if dim.fresh or len(text) > _LONGEST_FORMULA else text
+
+
+def _nested(root: ir.Graph) -> Iterator[ir.Graph]:
+    pending = [root]
+    while pending:
+        graph = pending.pop()
+        yield graph
+        for node in graph:
+            pending += subgraphs(node)
+
+
+def _drop_imports(root: ir.Graph) -> int:
+    used = {node.domain for graph in _nested(root) for node in graph}
+    unused = [domain for domain in root.opset_imports if domain and domain not in used]
+    for domain in unused:
+        del root.opset_imports[domain]
+    return len(unused)
+
+
+def _sort(root: ir.Graph) -> int:
+    if all(_is_sorted(graph) for graph in _nested(root)):
+        return 0
+    root.sort()
+    return 1
+
+
+def _is_sorted(graph: ir.Graph) -> bool:
+    """Whether every node comes after those of the graph whose outputs it, or a node nested in it, uses."""
+    seen: set[ir.Node] = set()
+    for node in graph:
+        for user in (node, *nested_nodes(node)):
+            for value in user.inputs:
+                producer = value.producer() if value is not None else None
+                if producer is not None and producer.graph is graph and producer not in seen:
+                    return False
+        seen.add(node)
+    return True
+
+
+@dataclass
+class _Names:
+    """The names taken in a graph and in those around it."""
+
+    taken: set[str]
+    outer: _Names | None
+
+    def has(self, name: str) -> bool:
+        names: _Names | None = self
+        while names is not None:
+            if name in names.taken:
+                return True
+            names = names.outer
+        return False
+
+
+def _name_values(root: ir.Graph) -> int:
+    """Name what has no name, and rename what has the name of another value in the same or an outer graph."""
+    changes = 0
+    pending: list[tuple[ir.Graph, _Names | None]] = [(root, None)]
+    while pending:
+        graph, outer = pending.pop()
+        names = _Names(set(), outer)
+        # In this order a name that callers of the model know is taken before any other can take it.
+        values = dict.fromkeys([*graph.inputs, *graph.outputs, *graph.initializers.values()])
+        values.update(dict.fromkeys(output for node in graph for output in node.outputs if output.name != ""))
+        for value in values:
+            if value.name is None or names.has(value.name):
+                value.name = _unused_name(value, names)
+                changes += 1
+            names.taken.add(value.name)
+        pending += [(inner, names) for node in graph for inner in subgraphs(node)]
+    return changes
+
+
+def _unused_name(value: ir.Value, names: _Names) -> str:
+    producer = value.producer()
+    stem = value.name or (producer.op_type if producer is not None else "value")
+    return next(name for number in itertools.count(1) if not names.has(name := f"{stem}_{number}"))

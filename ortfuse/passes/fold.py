@@ -1,0 +1,254 @@
+"""Constant folding: what is the same in every run is computed now.
+
+Folded, in the main graph, in subgraphs and in functions (constants of an outer graph count in an inner one):
+- a node whose outputs the facts know completely, although its inputs may vary (the Shape of a static dimension);
+- a Transpose, Reshape, Flatten, Squeeze or Unsqueeze of a constant, without touching its bytes (see `moves`);
+- any other pure node of constants: all of them are computed in one session of the runtime (see `evaluate`), again until
+  nothing new is constant. The results have the bits that the runtime would compute.
+
+Left alone:
+- operators that draw random numbers, operators of unknown domains, nodes with subgraphs;
+- quantisation: a DequantizeLinear of a weight is there so that the weight stays small;
+- a node that would make the model grow: a result is at most `max_growth` bytes larger than those of its inputs that
+  nothing else needs then. Sizes are known before anything is computed; where they are not, the node is left alone, except
+  for operators whose result cannot be large (NonZero, Compress, Unique);
+- element types that numpy lacks, except for moves; strings, sequences, optionals;
+- integer division by a constant that contains 0 or -1, which can end the process;
+- nodes that rules made for a newer opset than the model has, and nodes that refer to attributes of their function.
+
+A node that fails to evaluate is left alone, with a note.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.passes.constants import constant_tensor
+from ortfuse.passes.context import Context
+from ortfuse.passes.edit import make_constant, remove_nodes, uses_of
+from ortfuse.passes.evaluate import NATIVE, Region, evaluate
+from ortfuse.passes.moves import moved_constant
+from ortfuse.passes.purity import Purity
+from ortfuse.rewrite import Scope
+
+_LEFT_ALONE = frozenset({"Constant", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+
+_SMALL_RESULT = frozenset({"NonZero", "Compress", "Unique"})
+"""Operators whose result has an unknown shape but at most 8 bytes for every element and axis of the input."""
+
+_MANY_USES = 64
+"""A constant with more uses than this is taken to stay, without asking each of them."""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Folds constants. `max_growth`: bytes by which a folded value may exceed the constants it makes superfluous."""
+
+    name: ClassVar[str] = "fold"
+    max_growth: int = 1 << 20
+
+    def run(self, context: Context) -> int:
+        """Fold until nothing new is constant; returns how many nodes were folded."""
+        return _Folder(context, self.max_growth).run()
+
+
+class _Folder:
+    def __init__(self, context: Context, max_growth: int) -> None:
+        self._context, self._facts, self._max_growth = context, context.facts, max_growth
+        self._purity = Purity(context.model)
+        self._scopes: dict[ir.Graph, Scope] = {}
+        self._queue: deque[ir.Node] = deque()
+        for scope in context.scopes():
+            self._scopes[scope.graph] = scope
+            self._queue.extend(scope.graph)
+        self._queued = set(self._queue)
+        self._folded: set[ir.Node] = set()
+        self._region: dict[ir.Node, None] = {}
+        self._failed: set[ir.Node] = set()
+
+    def run(self) -> int:
+        count = 0
+        while self._queue:
+            while self._queue:
+                node = self._queue.popleft()
+                self._queued.discard(node)
+                if node not in self._folded and node not in self._region and node not in self._failed:
+                    self._visit(node)
+            self._evaluate_region()
+            count += len(self._folded)
+            remove_nodes(self._context, self._folded)
+            self._queue = deque(node for node in self._queue if node not in self._folded)
+            self._queued = set(self._queue)
+            self._folded = set()
+        return count
+
+    def _push(self, nodes: Iterable[ir.Node]) -> None:
+        for node in nodes:
+            if node not in self._queued:
+                self._queued.add(node)
+                self._queue.append(node)
+
+    def _visit(self, node: ir.Node) -> None:
+        if node.op_type in _LEFT_ALONE or self._is_pending(node):
+            return
+        if self._fold_known(node):
+            return
+        if not self._is_constant_node(node) or not self._bounded(node):
+            return
+        moved = moved_constant(node, self._facts)
+        if moved is not None:
+            self._finish(node, {node.outputs[0]: moved})
+        elif self._can_evaluate(node):
+            self._region[node] = None
+            self._push(uses_of(node.outputs))
+
+    def _is_pending(self, node: ir.Node) -> bool:
+        return node.version is not None and node.version > self._imports(node).get(node.domain, 1)
+
+    def _imports(self, node: ir.Node) -> dict[str, int]:
+        return self._scope(node).root.opset_imports
+
+    def _scope(self, node: ir.Node) -> Scope:
+        assert isinstance(node.graph, ir.Graph)
+        return self._scopes[node.graph]
+
+    def _fold_known(self, node: ir.Node) -> bool:
+        """Fold a node all of whose outputs that are used the facts know."""
+        known: dict[ir.Value, ir.TensorProtocol] = {}
+        for output in node.outputs:
+            if not output.uses() and not output.is_graph_output():
+                continue
+            array = self._facts.const(output)
+            if array is None:
+                return False
+            known[output] = ir.Tensor(np.asarray(array), dtype=self._facts.dtype(output))
+        if known:
+            self._finish(node, known)
+        return bool(known)
+
+    def _finish(self, node: ir.Node, results: dict[ir.Value, Any]) -> None:
+        """Put constants in the place of the node's outputs; the node itself is removed later, with all others."""
+        for output, tensor in results.items():
+            new = make_constant(self._context, self._scope(node), output, tensor)
+            self._push(uses_of([new]))
+        self._folded.add(node)
+
+    def _is_constant(self, value: ir.Value) -> bool:
+        if value.is_initializer():
+            return not value.is_graph_input()
+        return value.producer() in self._region or self._facts.is_const(value)
+
+    def _is_constant_node(self, node: ir.Node) -> bool:
+        """Whether the node has inputs, all of them are constant, and folding it is possible in principle."""
+        present = False
+        for value in node.inputs:
+            if value is not None:
+                present = True
+                if not self._is_constant(value):
+                    return False
+        return present and node.op_type not in _LEFT_ALONE and self._purity.is_pure(node)
+
+    def _can_evaluate(self, node: ir.Node) -> bool:
+        dtypes = [self._facts.dtype(value) for value in (*node.inputs, *node.outputs) if value is not None and value.name]
+        if any(dtype not in NATIVE for dtype in dtypes) or any(a.is_ref() for a in node.attributes.values()):
+            return False
+        return node.op_type not in ("Div", "Mod") or dtypes[0] not in _INTEGERS or self._divides_safely(node)
+
+    def _divides_safely(self, node: ir.Node) -> bool:
+        divisor = self._array(node.inputs[1]) if node.inputs[1] is not None else None
+        return divisor is not None and not np.isin(divisor, (0, -1)).any()
+
+    def _bounded(self, node: ir.Node) -> bool:
+        """Whether folding the node makes the model grow by no more than is allowed."""
+        size = self._result_bytes(node)
+        if size is None:
+            return False
+        if size <= self._max_growth:
+            return True
+        freed = {value: self._bytes(value) or 0 for value in node.inputs if value is not None and self._goes(value)}
+        return size <= self._max_growth + sum(freed.values())
+
+    def _goes(self, value: ir.Value) -> bool:
+        """Whether a constant is needed no more once everything that can be folded is."""
+        uses = value.uses()
+        if value.is_graph_output() or len(uses) > _MANY_USES:
+            return False
+        return all(use.node in self._folded or use.node in self._region or self._is_constant_node(use.node) for use in uses)
+
+    def _result_bytes(self, node: ir.Node) -> int | None:
+        total = 0
+        for output in node.outputs:
+            size = self._bytes(output) if output.name else 0
+            if size is None and node.op_type in _SMALL_RESULT and node.inputs[0] is not None:
+                source = node.inputs[0]
+                shape = _static(self._facts.shape(source))
+                size = None if shape is None else 8 * math.prod(shape) * max(1, len(shape))
+            if size is None:
+                return None
+            total += size
+        return total
+
+    def _bytes(self, value: ir.Value) -> int | None:
+        shape, dtype = _static(self._facts.shape(value)), self._facts.dtype(value)
+        return None if shape is None or dtype is None else math.prod(shape) * dtype.bitwidth // 8
+
+    def _array(self, value: ir.Value) -> np.ndarray[Any, Any] | None:
+        """The elements of a constant of the graph; `None` while it is still to be evaluated."""
+        producer, tensor = value.producer(), value.const_value if value.is_initializer() else None
+        if producer is not None and producer.op_type == "Constant" and not producer.domain:
+            tensor = constant_tensor(producer)
+        if tensor is not None:
+            return tensor.numpy()
+        return None if producer in self._region else self._facts.const(value)
+
+    def _constant(self, value: ir.Value) -> np.ndarray[Any, Any]:
+        array = self._array(value)
+        if array is None:
+            raise ValueError(f"the constant '{value.name}' is not known")
+        return array
+
+    def _evaluate_region(self) -> None:
+        """Compute the nodes collected, those of the main graph and of each function in a session of their own."""
+        regions: dict[ir.Graph, Region] = {}
+        model = self._context.model
+        for node in self._region:
+            root = self._scope(node).root
+            if root not in regions:
+                regions[root] = Region(root.opset_imports, model.ir_version, (), self._constant)
+            regions[root].nodes.append(node)
+            if model.functions and node.op_identifier() in model.functions:
+                regions[root].functions = tuple(model.functions.values())
+        for region in regions.values():
+            self._evaluate(region)
+        self._region = {}
+
+    def _evaluate(self, region: Region) -> None:
+        wanted = {output for node in region.nodes for output in node.outputs if self._is_needed(output)}
+        results = evaluate(region, wanted)
+        for node, reason in results.failures.items():
+            self._failed.add(node)
+            if reason is not None:
+                self._context.note(f"fold: {node.op_type} '{node.name}' is left as it is: {reason}")
+        for node in region.nodes:
+            if node not in results.failures:
+                computed = [output for output in node.outputs if output in results.values]
+                self._finish(node, {output: ir.Tensor(results.values[output]) for output in computed})
+
+    def _is_needed(self, value: ir.Value) -> bool:
+        return value.is_graph_output() or any(use.node not in self._region for use in value.uses())
+
+
+_INTEGERS = frozenset(dtype for dtype in NATIVE if dtype.is_integer())
+
+
+def _static(shape: tuple[Any, ...] | None) -> tuple[int, ...] | None:
+    if shape is None or not all(isinstance(dim, int) for dim in shape):
+        return None
+    return shape

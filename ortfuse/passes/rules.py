@@ -1,0 +1,43 @@
+"""A set of rules run as one pass: what the files of the catalogue become in a pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ortfuse.passes.context import Context
+from ortfuse.passes.edit import initializers_to_nodes
+from ortfuse.rewrite import Exactness, Rewriter, Rule
+
+
+@dataclass(frozen=True)
+class RulePass:
+    """Applies rules until none applies any more.
+
+    Attributes:
+        name: What the pass is called in pipelines.
+        rules: Its rules, in the order in which they are tried on a node.
+        without: Names of rules to leave out, separated by spaces: `fuse.gelu{without="gelu.tanh"}`.
+    """
+
+    name: str
+    rules: tuple[Rule, ...]
+    without: str = ""
+
+    def run(self, context: Context) -> int:
+        """Apply the rules whose exactness is allowed; returns the number of rewrites."""
+        rules = self.selected(context.approximate)
+        if not rules:
+            return 0
+        count = Rewriter(context.model, context.facts, context.target, context.log).run(rules)
+        if count:
+            initializers_to_nodes(context)
+        return count
+
+    def selected(self, approximate: bool) -> list[Rule]:
+        """The rules that may run: approximations only if allowed, none that is left out by name."""
+        left_out = self.without.split()
+        return [
+            rule
+            for rule in self.rules
+            if rule.name not in left_out and (approximate or rule.exactness is not Exactness.APPROXIMATE)
+        ]

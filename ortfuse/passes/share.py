@@ -1,0 +1,119 @@
+"""Which initializers are equal, found without reading weights that are not.
+
+Two tensors are equal if they have the same type, shape and bytes. A tensor that is the only one of its type and shape is
+not read at all. Small ones are compared by all their bytes; large ones by a few samples first, which in a file are read
+in place, and in full only when the samples agree. Strings are never equal here: they are not worth the code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.ir.storage import ExternalStoredTensor, FileBytes, StoredTensor
+from ortfuse.passes.moves import MovedTensor
+
+SMALL = 1024
+"""Bytes up to which a tensor is compared as a whole."""
+
+_SAMPLES, _SAMPLE_BYTES = 4, 32
+
+
+class TensorPool:
+    """The initializers that can be seen from one graph: its own and those of the graphs around it."""
+
+    def __init__(self, outer: TensorPool | None = None) -> None:
+        self._outer = outer
+        self._alone: dict[Hashable, ir.Value] = {}
+        self._kinds: set[Hashable] = set()
+        self._sampled: dict[Hashable, list[ir.Value]] = {}
+
+    def first_equal(self, value: ir.Value) -> ir.Value:
+        """The first initializer seen that is equal to this one; the value itself if it is the first, then remembered."""
+        found = self._find(value)
+        if found is None:
+            self._add(value)
+        return found or value
+
+    def _find(self, value: ir.Value) -> ir.Value | None:
+        pool: TensorPool | None = self
+        while pool is not None:
+            found = pool._find_here(value)
+            if found is not None:
+                return found
+            pool = pool._outer
+        return None
+
+    def _find_here(self, value: ir.Value) -> ir.Value | None:
+        kind = _kind(value)
+        if kind not in self._kinds:
+            return None
+        if kind in self._alone:
+            self._sample(self._alone.pop(kind))
+        for other in self._sampled.get((kind, _samples(_tensor(value))), ()):
+            if content_key(_tensor(other)) == content_key(_tensor(value)):
+                return other
+        return None
+
+    def _add(self, value: ir.Value) -> None:
+        kind = _kind(value)
+        if kind in self._kinds:
+            self._sample(value)
+        else:
+            self._kinds.add(kind)
+            self._alone[kind] = value
+
+    def _sample(self, value: ir.Value) -> None:
+        self._sampled.setdefault((_kind(value), _samples(_tensor(value))), []).append(value)
+
+
+def can_be_shared(value: ir.Value) -> bool:
+    """Whether an initializer is no graph input (a default that a caller may override), no graph output and no string."""
+    tensor = value.const_value
+    return (
+        tensor is not None
+        and not value.is_graph_input()
+        and not value.is_graph_output()
+        and tensor.dtype != ir.DataType.STRING
+    )
+
+
+def content_key(tensor: ir.TensorProtocol) -> Hashable:
+    """Equal for tensors of equal type, shape and content, and, as far as SHA-256 can tell, for no others."""
+    if isinstance(tensor, ir.StringTensor):
+        return tensor.dtype, tensor.shape, tuple(tensor.string_data())
+    if isinstance(tensor, MovedTensor):
+        return tensor.key
+    data = tensor.tobytes()
+    return tensor.dtype, tuple(tensor.shape), data if len(data) <= SMALL else hashlib.sha256(data).digest()
+
+
+def _tensor(value: ir.Value) -> ir.TensorProtocol:
+    assert value.const_value is not None
+    return value.const_value
+
+
+def _kind(value: ir.Value) -> Hashable:
+    tensor = _tensor(value)
+    return tensor.dtype, tuple(tensor.shape)
+
+
+def _samples(tensor: ir.TensorProtocol) -> Hashable:
+    """Some of the tensor's bytes; all of them if it is small."""
+    if isinstance(tensor, MovedTensor):
+        return tensor.key
+    length = tensor.nbytes
+    if length <= SMALL:
+        return tensor.tobytes()
+    step = (length - _SAMPLE_BYTES) // (_SAMPLES - 1)
+    if isinstance(tensor, StoredTensor | ExternalStoredTensor) and isinstance(tensor.data, FileBytes):
+        data = tensor.data
+        return b"".join(data.file.read(data.offset + i * step, _SAMPLE_BYTES) for i in range(_SAMPLES))
+    array = tensor.numpy()
+    if tensor.dtype.bitwidth < 8 or not array.flags.c_contiguous:
+        return tuple(array.flat[i * (array.size - 1) // (_SAMPLES - 1)].tobytes() for i in range(_SAMPLES))
+    flat = array.reshape(-1).view(np.uint8)
+    return b"".join(flat[i * step : i * step + _SAMPLE_BYTES].tobytes() for i in range(_SAMPLES))

@@ -1,0 +1,163 @@
+"""How rules are applied: names, order, other consumers, refusals, endless rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from ortfuse.errors import RewriteError, RuleError
+from ortfuse.ir.facts import Facts
+from ortfuse.pattern import attr, ms, op, var, variables
+from ortfuse.rewrite import NODES_KEY, RULE_KEY, Exactness, Log, Proof, Rewriter, Rule
+
+x, y = variables("x y")
+PROOF = Proof(shapes={"x": "b 3"})
+
+
+class Everything:
+    """A target that can execute everything, or everything but some operators."""
+
+    def __init__(self, *refused: str) -> None:
+        self.refused = refused
+
+    def check_node(self, node: ir.Node, opset_imports: dict[str, int], dtype_of: Any) -> Any:
+        return Refusal(f"no kernel for {node.op_type}") if node.op_type in self.refused else True
+
+
+class Refusal(str):
+    def __bool__(self) -> bool:
+        return False
+
+
+def rule(name: str, pattern: Any, replace: Any, **keywords: Any) -> Rule:
+    return Rule(
+        name=name, pattern=pattern, replace=replace, exactness=Exactness.EXACT, source="test", proof=PROOF, **keywords
+    )
+
+
+def model(body: str, outputs: str = "float[b,3] out") -> ir.Model:
+    return ir.from_onnx_text(
+        f'<ir_version: 9, opset_import: ["": 18]> g (float[b,3] x, float[b,3] y) => ({outputs}) {{ {body} }}'
+    )
+
+
+def run(m: ir.Model, *rules: Rule, target: Any = None, log: Log | None = None) -> list[str]:
+    Rewriter(m, Facts(m), target or Everything(), log or Log()).run(rules)
+    onnx.checker.check_model(ir.to_proto(m))
+    return [node.op_type for node in m.graph]
+
+
+SWISH = rule("swish.swish", x * op.Sigmoid(x), ms.QuickGelu(x, alpha=1.0))
+
+
+def test_a_match_is_replaced_and_keeps_the_name_of_its_output() -> None:
+    m = model("s = Sigmoid(x) out = Mul(x, s)")
+    assert run(m, SWISH) == ["QuickGelu"]
+    assert m.graph.outputs[0].name == "out"
+    assert m.graph.opset_imports["com.microsoft"] == 1
+
+
+def test_the_new_node_names_the_rule_and_the_nodes_it_stands_for() -> None:
+    m = model("s = Sigmoid(x) t = Mul(x, s) out = Add(t, y)")
+    for index, node in enumerate(m.graph):
+        node.name = f"n{index}"
+    run(m, SWISH)
+    fused = m.graph[0]
+    assert fused.metadata_props[RULE_KEY] == "swish.swish"
+    assert set(fused.metadata_props[NODES_KEY].split(";")) == {"n0", "n1"}
+
+
+def test_what_a_residual_leaves_is_multiplied_back() -> None:
+    residual = rule("swish.residual", x * op.Sigmoid(x), ms.QuickGelu(x, alpha=1.0), residual=True)
+    assert run(model("s = Sigmoid(x) t = Mul(s, y) out = Mul(x, t)"), residual) == ["QuickGelu", "Mul"]
+
+
+def test_an_intermediate_used_elsewhere_is_kept_or_emitted() -> None:
+    body = "s = Add(x, y) r = Relu(s) t = Neg(s) out = Add(r, t)"
+    assert run(model(body), rule("a.plain", op.Relu(op.Add(x, y)), op.Max(x, y))) == ["Add", "Relu", "Neg", "Add"]
+    total = op.Add(x, y).named("total")
+    emitting = rule("a.emitting", op.Relu(total), op.Max(x, y), emits={"total": op.Min(x, y)})
+    assert sorted(run(model(body), emitting)) == ["Add", "Max", "Min", "Neg"]
+
+
+def test_a_target_without_a_kernel_refuses_the_replacement_with_its_reason() -> None:
+    log = Log(explain=True)
+    m = model("s = Sigmoid(x) out = Mul(x, s)")
+    assert run(m, SWISH, target=Everything("QuickGelu"), log=log) == ["Sigmoid", "Mul"]
+    assert "no kernel for QuickGelu" in next(iter(log.misses.values())).reason
+    assert "com.microsoft" not in m.graph.opset_imports or len(m.graph) == 2
+    assert len(m.graph[0].outputs[0].uses()) == 1
+
+
+def test_the_first_legal_replacement_is_used() -> None:
+    two = rule("swish.two", x * op.Sigmoid(x), (ms.QuickGelu(x, alpha=1.0), ms.Other(x)))
+    assert run(model("s = Sigmoid(x) out = Mul(x, s)"), two, target=Everything("QuickGelu")) == ["Other"]
+
+
+def test_a_replacement_of_another_shape_or_type_is_refused() -> None:
+    log = Log(explain=True)
+    reshaping = rule("a.shape", op.Relu(x), op.Transpose(x, perm=(1, 0)))
+    fixed = ir.from_onnx_text(
+        '<ir_version: 9, opset_import: ["": 18]> g (float[2,3] x) => (float[2,3] out) { out = Relu(x) }'
+    )
+    assert run(fixed, reshaping, log=log) == ["Relu"]
+    assert "instead of [2, 3]" in next(iter(log.misses.values())).reason
+    casting = rule("a.type", op.Relu(x), op.Cast(x, to=11))
+    assert run(model("out = Relu(x)"), casting) == ["Relu"]
+
+
+def test_rules_that_undo_each_other_are_named() -> None:
+    there = rule("loop.there", op.Relu(x), op.Abs(x))
+    back = rule("loop.back", op.Abs(x), op.Relu(x))
+    with pytest.raises(RewriteError, match=r"loop\.(there|back) and loop\.(there|back) undo each other"):
+        run(model("out = Relu(x)"), there, back)
+
+
+def test_a_graph_output_is_not_replaced_by_an_input() -> None:
+    drop = rule("a.drop", op.Identity(x), x)
+    assert run(model("out = Identity(x)"), drop) == ["Identity"]
+    m = model("t = Relu(x) out = Identity(t)")
+    assert run(m, drop) == ["Relu"]
+    assert m.graph.outputs[0].name == "out"
+
+
+def test_statistics_and_events_are_kept() -> None:
+    log = Log()
+    run(model("s = Sigmoid(x) out = Mul(x, s)"), SWISH, log=log)
+    assert log.hits() == {"swish.swish": 1}
+    (event,) = log.events
+    assert event.rule == "swish.swish"
+    assert event.added == ("QuickGelu",)
+    assert sorted(event.removed) == ["Mul", "Sigmoid"]
+
+
+def test_subgraphs_are_rewritten_and_outer_nodes_stay_out_of_their_matches() -> None:
+    text = """<ir_version: 9, opset_import: ["": 18]> g (float[b,3] x, bool c) => (float[b,3] out) {
+        outer = Sigmoid(x)
+        out = If (c) <then_branch = a () => (float[b,3] r) { s = Sigmoid(x) r = Mul(x, s) },
+                      else_branch = e () => (float[b,3] q) { q = Mul(x, outer) }>
+    }"""
+    m = ir.from_onnx_text(text)
+    assert run(m, SWISH) == ["Sigmoid", "If"]
+    then, other = (m.graph[1].attributes[name].as_graph() for name in ("then_branch", "else_branch"))
+    assert [node.op_type for node in then] == ["QuickGelu"]
+    assert [node.op_type for node in other] == ["Mul"]
+
+
+def test_a_rule_must_declare_what_it_is() -> None:
+    with pytest.raises(RuleError, match="family"):
+        rule("noname", op.Relu(x), x)
+    with pytest.raises(RuleError, match="proof"):
+        Rule(name="a.b", pattern=op.Relu(x), replace=x, exactness=Exactness.EXACT, source="s", proof=None)  # type: ignore[arg-type]
+    with pytest.raises(RuleError, match="source"):
+        Rule(name="a.b", pattern=op.Relu(x), replace=x, exactness=Exactness.EXACT, source="", proof=PROOF)
+
+
+def test_attributes_are_written_as_captured() -> None:
+    keep = rule("a.alpha", op.LeakyRelu(var("x"), alpha=attr("alpha")), op.Elu(x, alpha=attr("alpha")))
+    m = model("out = LeakyRelu<alpha = 0.25>(x)")
+    run(m, keep)
+    assert m.graph[0].attributes["alpha"].value == 0.25
