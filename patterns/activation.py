@@ -35,7 +35,7 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source=PAPER,
         residual=True,
-        proof=Proof(shapes=SHAPES, dtypes=("float32", "float16")),
+        proof=Proof(shapes=SHAPES),
     ),
     Rule(
         name="gelu.tanh",
@@ -44,7 +44,7 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source=PAPER,
         residual=True,
-        proof=Proof(shapes=SHAPES, dtypes=("float32", "float16")),
+        proof=Proof(shapes=SHAPES),
     ),
     Rule(
         name="gelu.bias_erf",

@@ -80,7 +80,11 @@ def minimum(*dims: DimLike) -> DimLike:
 
 
 def maximum(*dims: DimLike) -> DimLike:
-    """The largest of the dimensions, without those that provably never are."""
+    """The largest of the dimensions, without those that provably never are.
+
+    Of a number and a formula it is written ``a + b - min(a, b)``, so that ``max(0, seq - 1)`` and
+    ``seq - min(1, seq)``, the two ways to say how long ``x[1:]`` is, are equal.
+    """
     return _extremum("max", dims)
 
 
@@ -94,10 +98,10 @@ def broadcast(a: DimLike, b: DimLike) -> DimLike:
         return a
     if a == 1:
         return b
-    for one, other in ((a, b), (b, a)):
-        # A size that is never 1 is the result, and so is one that the other is a minimum of.
-        if is_nonzero(one - 1) or _is_cut_of(other, one):
-            return one
+    # A size that is never 1 is the result, and so is one that the other is a minimum of.
+    certain = [x for x, y in ((a, b), (b, a)) if is_nonzero(x - 1) or _is_cut_of(y, x)]
+    if certain:
+        return min(certain, key=_argument_key)
     args = {argument for dim in (a, b) for argument in _arguments("broadcast", dim)}
     if len(args) == 1:
         return args.pop()
@@ -205,7 +209,17 @@ def _extremum(kind: str, dims: tuple[DimLike, ...]) -> DimLike:
             kept.append(argument)
     if len(kept) == 1:
         return kept[0]
-    return function(kind, tuple(sorted(kept, key=_argument_key)))
+    kept.sort(key=_argument_key)
+    if kind == "max" and len(kept) == 2 and isinstance(kept[0], int):
+        return kept[0] + kept[1] - _extremum("min", tuple(kept))
+    # The first formula has no constant term: min(0, seq - 1) is min(1, seq) - 1.
+    shift = _constant(next(dim for dim in kept if isinstance(dim, Dim)))
+    return function(kind, tuple(sorted([dim - shift for dim in kept], key=_argument_key))) + shift
+
+
+def _constant(dim: Dim) -> int:
+    monomial, coefficient = dim.terms[-1]
+    return 0 if monomial else coefficient
 
 
 def _covers(kind: str, winner: DimLike, loser: DimLike) -> bool:
@@ -217,5 +231,8 @@ def _arguments(kind: str, dim: DimLike) -> tuple[DimLike, ...]:
     return atom.args if atom is not None and atom.kind == kind else (dim,)
 
 
-def _argument_key(dim: DimLike) -> tuple[int, str]:
-    return (0, f"{dim:020d}") if isinstance(dim, int) else (1, str(dim))
+def _argument_key(dim: DimLike) -> tuple[int, str, int]:
+    if isinstance(dim, int):
+        return 0, "", dim
+    constant = _constant(dim)
+    return 1, str(dim - constant), constant

@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -52,11 +53,12 @@ class Staging:
         return file
 
     def commit(self) -> None:
-        """Move what was written into place.
+        """Move what was written into place; an error or an interrupt on the way is undone.
 
-        A model file alone is replaced in one step. A model file with a data file takes three: the old data file is
-        moved aside, the model file is replaced, the new data file is moved in. An error on the way is undone; a crash
-        between the steps leaves a model whose data file is missing, which cannot be mistaken for a good one.
+        A model file alone is replaced in one step, before or after which a crash may come. With a data file there are
+        three: the old data file is moved aside, the model file is replaced, the new data file is moved in. A crash
+        between these leaves a model whose data file is missing, which nobody can mistake for a good one, and the old
+        data under the name `.ortfuse-*.old`.
 
         Raises:
             OSError: A file cannot be written to the disk or moved.
@@ -65,30 +67,47 @@ class Staging:
             file.flush()
             os.fsync(file.fileno())
             file.close()
-        temporaries = {target: temporary for target, (temporary, _) in self._written.items()}
-        model = temporaries.pop(self._model_file)
-        if not temporaries:
-            model.replace(self._model_file)
-        for target, temporary in temporaries.items():
-            self._replace_pair(model, temporary, target)
+        if len(self._written) == 1:
+            self._written[self._model_file][0].replace(self._model_file)
+        else:
+            self._replace_all()
         self._written.clear()
         _sync_folder(self._folder)
 
-    def _replace_pair(self, model: Path, data: Path, data_target: Path) -> None:
-        old_data = data.with_suffix(".old")
+    def _replace_all(self) -> None:
+        kept: dict[Path, Path] = {}
         try:
-            if data_target.exists():
-                data_target.replace(old_data)
-            model.replace(self._model_file)
+            for target, (temporary, _) in self._written.items():
+                if target.exists():
+                    kept[target] = temporary.with_suffix(".old")
+                    _set_aside(target, kept[target], leave=target == self._model_file)
+            self._written[self._model_file][0].replace(self._model_file)
+            for target, (temporary, _) in self._written.items():
+                if target != self._model_file:
+                    temporary.replace(target)
         except BaseException:
-            if model.exists():
-                if old_data.exists():
-                    old_data.replace(data_target)
-                raise
-            data.replace(data_target)
+            for target, (temporary, _) in self._written.items():
+                if target in kept and kept[target].exists():
+                    kept[target].replace(target)
+                elif target not in kept and not temporary.exists():
+                    target.unlink(missing_ok=True)
+            _forget(kept.values())
             raise
-        data.replace(data_target)
-        old_data.unlink(missing_ok=True)
+        _forget(kept.values())
+
+
+def _forget(files: Iterable[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
+
+
+def _set_aside(target: Path, aside: Path, *, leave: bool) -> None:
+    """Give a file a second name, or with `leave` false (or where files have only one) another name."""
+    if leave:
+        with contextlib.suppress(OSError):
+            os.link(target, aside)
+            return
+    target.replace(aside)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -108,6 +127,8 @@ def writable_target(path: str | os.PathLike[str]) -> Path:
         OutputError: It cannot: its folder is missing or read-only, or something other than a file stands there.
     """
     target = Path(path)
+    if "\0" in target.name:
+        raise OutputError(f"{path!r}: cannot be written: there is a null byte in the name")
     try:
         folder = target.parent.stat()
         present = target.stat().st_mode if target.exists() else None
@@ -115,8 +136,8 @@ def writable_target(path: str | os.PathLike[str]) -> Path:
         raise OutputError(
             f"{path}: cannot be written: the folder {target.parent} does not exist; create it first"
         ) from None
-    except (OSError, ValueError) as error:
-        raise OutputError(f"{path}: cannot be written: {error}") from None
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}") from None
     if not stat.S_ISDIR(folder.st_mode):
         raise OutputError(f"{path}: cannot be written: {target.parent} is not a folder")
     if present is not None and stat.S_ISDIR(present):

@@ -33,7 +33,7 @@ def run_exposed(proto: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dic
 
 
 class Judge:
-    """Compares facts with real tensors; the sizes of symbols are bound by the inputs, and of fresh ones at first sight."""
+    """Compares facts with real tensors; inputs bind the symbols, and first sight binds fresh ones."""
 
     def __init__(self, facts: Facts, sizes: Mapping[str, int]) -> None:
         self.facts = facts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 
 import onnx_ir as ir
 
@@ -133,18 +134,26 @@ def truncate(a: Element) -> Element:
     return ceil(a) if is_nonnegative(-a.numerator) else None
 
 
-def smallest(a: Element, b: Element) -> Element:
-    """``min(a, b)``."""
-    if not isinstance(a, int | Dim) or not isinstance(b, int | Dim):
-        return None
-    return minimum(a, b)
+def smallest(*elements: Element) -> Element:
+    """The minimum of one or more."""
+    numbers = [element for element in elements if isinstance(element, int | Dim)]
+    return minimum(*numbers) if len(numbers) == len(elements) else None
 
 
-def largest(a: Element, b: Element) -> Element:
-    """``max(a, b)``."""
-    if not isinstance(a, int | Dim) or not isinstance(b, int | Dim):
-        return None
-    return maximum(a, b)
+def largest(*elements: Element) -> Element:
+    """The maximum of one or more."""
+    numbers = [element for element in elements if isinstance(element, int | Dim)]
+    return maximum(*numbers) if len(numbers) == len(elements) else None
+
+
+def total(*elements: Element) -> Element:
+    """The sum of one or more."""
+    return reduce(add, elements)
+
+
+def product(*elements: Element) -> Element:
+    """The product of one or more."""
+    return reduce(multiply, elements)
 
 
 def equal(a: Element, b: Element) -> Element:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import partial
 
 import onnx_ir as ir
 
@@ -118,7 +118,7 @@ def divide(op: Op) -> Fact | tuple[Fact, ...]:
     return _divide_integer(op) if op.dtype(0) in INTEGERS else _divide_float(op)
 
 
-def _unknown_element(a: Element, b: Element) -> Element:
+def _unknown_element(*elements: Element) -> Element:
     return None
 
 
@@ -143,12 +143,12 @@ def pow_(op: Op) -> Fact | tuple[Fact, ...]:
     return Fact(op.dtype(0), broadcast_shapes(op.shape(0), op.shape(1)))
 
 
-def _variadic(function: el.Binary) -> Transfer:
+def _variadic(function: Callable[..., Element]) -> Transfer:
     def apply(op: Op) -> Fact:
         facts = [op.fact(index) for index in range(len(op.inputs))]
         shape = broadcast_all([fact.shape for fact in facts])
         dtype = next((fact.dtype for fact in facts if fact.dtype is not None), None)
-        found = map_elements(lambda *row: el.fitting(reduce(function, row), dtype), facts, shape)
+        found = map_elements(lambda *row: el.fitting(function(*row), dtype), facts, shape)
         return Fact(dtype, shape, found)
 
     return apply
@@ -156,7 +156,7 @@ def _variadic(function: el.Binary) -> Transfer:
 
 transfer("Max")(_variadic(el.largest))
 transfer("Min")(_variadic(el.smallest))
-transfer("Sum")(_variadic(el.add))
+transfer("Sum")(_variadic(el.total))
 transfer("Mean")(_variadic(_unknown_element))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortfuse.ir.dims import DimLike, ceil_div, is_nonnegative, maximum, minimum
+from ortfuse.ir.dims import DimLike, ceil_div, is_nonnegative, maximum, minimum, product
 from ortfuse.ir.transfer.fact import UNKNOWN, Elements, Fact, Shape
 from ortfuse.ir.transfer.op import Op, UnknownError, normalize_axes, transfer
 
@@ -106,12 +106,13 @@ def one_hot(op: Op) -> Fact:
 def unique(op: Op) -> tuple[Fact, ...]:
     """The distinct elements (slices, with an axis), with positions, inverse and counts."""
     positions = Fact(ir.DataType.INT64, (UNKNOWN,))
+    data = op.known_shape()
     shape: Shape = (UNKNOWN,)
+    length = product(data)
     if op.given("axis"):
-        data = op.known_shape()
         axis = op.axis("axis", 0, len(data))
-        shape = (*data[:axis], UNKNOWN, *data[axis + 1 :])
-    return Fact(op.dtype(0), shape), positions, positions, positions
+        shape, length = (*data[:axis], UNKNOWN, *data[axis + 1 :]), data[axis]
+    return Fact(op.dtype(0), shape), positions, Fact(ir.DataType.INT64, (length,)), positions
 
 
 @transfer("Slice")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
 
 from ortfuse.ir.transfer import elements as el
 from ortfuse.ir.transfer.fact import UNKNOWN, Element, Elements, Fact, Shape
@@ -46,9 +45,9 @@ def _axes(op: Op) -> tuple[int, ...] | None:
     return (op.constants(1) or None) if op.has(1) else None
 
 
-_REDUCERS: dict[str, tuple[Callable[[Element, Element], Element], int | None]] = {
-    "ReduceSum": (el.add, 0),
-    "ReduceProd": (el.multiply, 1),
+_REDUCERS: dict[str, tuple[Callable[..., Element], int | None]] = {
+    "ReduceSum": (el.total, 0),
+    "ReduceProd": (el.product, 1),
     "ReduceMax": (el.largest, None),
     "ReduceMin": (el.smallest, None),
 }
@@ -62,7 +61,7 @@ def _reduced(op: Op, data: Fact) -> Elements | None:
     function, neutral = _REDUCERS[op.node.op_type]
     if not elements:
         return None if neutral is None else (neutral,)
-    return (el.fitting(reduce(function, elements), data.dtype),)
+    return (el.fitting(function(*elements), data.dtype),)
 
 
 @transfer("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")

@@ -1,0 +1,6 @@
+"""The runtime that will execute the result: which kernels it has, and how to reach the opset they need."""
+
+from ortfuse.target.opset import raise_opset
+from ortfuse.target.registry import CPU, Kernel, Support, Target
+
+__all__ = ["CPU", "Kernel", "Support", "Target", "raise_opset"]
