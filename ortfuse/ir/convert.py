@@ -124,7 +124,9 @@ def _diagnosis(proto: onnx.ModelProto) -> str | None:
         initializers = graph.initializer if isinstance(graph, onnx.GraphProto) else ()
         for tensor in initializers:
             if tensor.data_type not in _ELEMENT_TYPES:
-                return f"initializer '{tensor.name}' has the element type {tensor.data_type}, which ONNX does not define"
+                return (
+                    f"initializer '{tensor.name}' has the element type {tensor.data_type}, which ONNX does not define"
+                )
         inputs = [value if isinstance(value, str) else value.name for value in graph.input]
         if found := _duplicate_output(graph.node, [*inputs, *(tensor.name for tensor in initializers)]):
             return found

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from math import gcd
 
 from ortfuse.ir.dim_bounds import at_most, bounds, is_nonnegative, is_nonzero, lower_bound
-from ortfuse.ir.polynomial import Dim, DimLike, Monomial, from_terms, function, only_atom, terms_of
+from ortfuse.ir.polynomial import Dim, DimLike, Monomial, exact_div, from_terms, function, only_atom, terms_of
 
 
 def product(dims: Iterable[DimLike]) -> DimLike:
@@ -19,30 +19,6 @@ def product(dims: Iterable[DimLike]) -> DimLike:
     for dim in dims:
         total = total * dim
     return total
-
-
-def exact_div(a: DimLike, b: DimLike) -> DimLike | None:
-    """The polynomial q with ``a == q * b``, or None if there is none or `b` is 0."""
-    if isinstance(b, int):
-        if b == 0:
-            return None
-        if isinstance(a, int):
-            return a // b if a % b == 0 else None
-        if any(coefficient % b for _, coefficient in a.terms):
-            return None
-        return from_terms({monomial: coefficient // b for monomial, coefficient in a.terms})
-    if a == b:
-        return 1
-    quotient: dict[Monomial, int] = {}
-    lead, lead_coefficient = b.terms[0]
-    while a != 0:
-        monomial, coefficient = terms_of(a)[0]
-        factor = _monomial_quotient(monomial, lead)
-        if factor is None or coefficient % lead_coefficient:
-            return None
-        quotient[factor] = coefficient // lead_coefficient
-        a = a - b * from_terms({factor: quotient[factor]})
-    return from_terms(quotient)
 
 
 def floor_div(a: DimLike, b: DimLike) -> DimLike:
@@ -185,15 +161,6 @@ def _divided(a: DimLike, b: DimLike) -> DimLike:
     quotient = exact_div(a, b)
     assert quotient is not None
     return quotient
-
-
-def _monomial_quotient(a: Monomial, b: Monomial) -> Monomial | None:
-    rest = list(a)
-    for atom in b:
-        if atom not in rest:
-            return None
-        rest.remove(atom)
-    return tuple(rest)
 
 
 def _extremum(kind: str, dims: tuple[DimLike, ...]) -> DimLike:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import gcd
 
-from ortfuse.ir.polynomial import Atom, Dim, DimLike, Monomial, from_terms
+from ortfuse.ir.polynomial import Atom, Dim, DimLike, Monomial, exact_div, from_terms
 
 Interval = tuple[int | None, int | None]
 """Lowest and highest possible value, None where there is no bound."""
@@ -128,34 +128,41 @@ def _sharpened(dim: DimLike, depth: int) -> int | None:
     if isinstance(dim, int):
         return dim
     lows = [_interval(dim)[0]]
-    if depth == 0:
-        return lows[0]
-    for monomial, coefficient in dim.terms:
-        for position, atom in enumerate(monomial):
-            if not atom.kind or monomial[:position].count(atom):
-                continue
-            rest = monomial[:position] + monomial[position + 1 :]
-            least = _monomial_interval(rest)[0]
-            if least is None or least < 0:
-                continue
-            lows.append(_bound_through(dim, monomial, coefficient, atom, rest, depth - 1))
+    if depth:
+        functions = dict.fromkeys(atom for monomial, _ in dim.terms for atom in monomial if atom.kind)
+        lows += [_bound_through(dim, atom, depth - 1) for atom in functions]
     return max([low for low in lows if low is not None], default=None)
 
 
-def _bound_through(
-    dim: Dim, monomial: Monomial, coefficient: int, atom: Atom, rest: Monomial, depth: int
-) -> int | None:
-    """A lower bound of `dim` through the inequality of the function `atom` in the term ``coefficient*rest*atom``."""
-    terms = dict(dim.terms)
-    del terms[monomial]
-    others, factor = from_terms(terms), from_terms({rest: coefficient})
-    if (atom.kind == "min" and coefficient < 0) or (atom.kind == "max" and coefficient > 0):
+def _bound_through(dim: Dim, atom: Atom, depth: int) -> int | None:
+    """A lower bound of ``dim == others + factor*atom`` through the inequality that defines `atom`."""
+    others, factor = _split_off(dim, atom)
+    low, high = (factor, factor) if isinstance(factor, int) else _interval(factor)
+    rising, falling = low is not None and low >= 0, high is not None and high <= 0
+    if (atom.kind == "min" and falling) or (atom.kind == "max" and rising):
         lows = [_sharpened(others + factor * argument, depth) for argument in atom.args]
         return max([low for low in lows if low is not None], default=None)
-    if atom.kind == "floordiv" and isinstance(atom.args[1], int):
-        numerator, divisor = atom.args[0], atom.args[1]
-        # divisor*(numerator//divisor) lies between numerator - divisor + 1 and numerator.
-        product = numerator if coefficient < 0 else numerator - divisor + 1
-        low = _sharpened(others * divisor + factor * product, depth)
-        return None if low is None else -(-low // divisor)
+    if atom.kind == "floordiv" and (rising or falling):
+        numerator, divisor = atom.args
+        # divisor * (numerator // divisor) lies between numerator - divisor + 1 and numerator.
+        multiple = numerator - divisor + 1 if rising else numerator
+        if isinstance(divisor, int):
+            low = _sharpened(others * divisor + factor * multiple, depth)
+            return None if low is None else -(-low // divisor)
+        times = exact_div(factor, divisor)
+        if times is not None and is_nonnegative(divisor):
+            return _sharpened(others + times * multiple, depth)
     return None
+
+
+def _split_off(dim: Dim, atom: Atom) -> tuple[DimLike, DimLike]:
+    """``(others, factor)`` with ``dim == others + factor*atom``, no term of `others` holding the atom."""
+    others: dict[Monomial, int] = {}
+    factor: dict[Monomial, int] = {}
+    for monomial, coefficient in dim.terms:
+        if atom in monomial:
+            position = monomial.index(atom)
+            factor[monomial[:position] + monomial[position + 1 :]] = coefficient
+        else:
+            others[monomial] = coefficient
+    return from_terms(others), from_terms(factor)

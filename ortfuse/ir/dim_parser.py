@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
-from ortfuse.ir.dim_algebra import broadcast, ceil_div, exact_div, floor_div, maximum, minimum, mod
-from ortfuse.ir.polynomial import DimLike, symbol
+from ortfuse.ir.dim_algebra import broadcast, ceil_div, floor_div, maximum, minimum, mod
+from ortfuse.ir.polynomial import DimLike, exact_div, symbol
 
 _NAME = re.compile(r"[^\W\d]\w*(-[^\W\d]\w*)*")  # "seq-len" is a name; exporters put spaces around a minus
 _LONGEST = 300

@@ -20,7 +20,7 @@ expressions still compare equal. Equality is exact in one direction: equal dimen
 sizes; unequal ones may still agree, which only costs a rewrite.
 """
 
-from ortfuse.ir.dim_algebra import broadcast, ceil_div, exact_div, floor_div, maximum, minimum, mod, product
+from ortfuse.ir.dim_algebra import broadcast, ceil_div, floor_div, maximum, minimum, mod, product
 from ortfuse.ir.dim_bounds import (
     at_most,
     bounds,
@@ -31,7 +31,7 @@ from ortfuse.ir.dim_bounds import (
     upper_bound,
 )
 from ortfuse.ir.dim_parser import parse
-from ortfuse.ir.polynomial import Dim, DimLike, evaluate, fresh, symbol, symbols
+from ortfuse.ir.polynomial import Dim, DimLike, evaluate, exact_div, fresh, symbol, symbols
 
 __all__ = [
     "Dim",

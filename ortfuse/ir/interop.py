@@ -148,7 +148,11 @@ def _copied(model: onnx_ir.Model, name: str) -> onnx_ir.Model:
         copy = _copied_by_proto(model, name)
         admit(copy, name=name)
     else:
-        copy = model.clone()
+        try:
+            copy = model.clone()
+        except RuntimeError:
+            # The one reason why a valid graph cannot be cloned: the cloning recurses into subgraphs.
+            raise InvalidModelError(f"{name}: its subgraphs are nested too deeply") from None
         take(copy)
     return copy
 
@@ -166,7 +170,14 @@ def _copied_by_proto(model: onnx_ir.Model, name: str) -> onnx_ir.Model:
 def _enter_surgeon(graph: SurgeonGraph) -> onnx_ir.Model:
     from onnx_graphsurgeon.exporters.onnx_exporter import export_onnx
 
-    return _enter_proto(export_onnx(graph))
+    try:
+        proto = export_onnx(graph)
+    except Exception as error:
+        # It fails in its own ways, on graphs that it imported itself (an attribute that is an empty list, for one).
+        raise InvalidModelError(
+            f"{graph.name}: onnx_graphsurgeon cannot export the graph: {error}; hand over the model it was made from"
+        ) from error
+    return _enter_proto(proto)
 
 
 def _to_surgeon(model: onnx_ir.Model) -> SurgeonGraph:

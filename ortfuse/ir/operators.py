@@ -85,7 +85,8 @@ class OperatorCheck:
         return None
 
     def _unknown_operator(self, node: onnx_ir.Node, version: int) -> str | None:
-        if (node.domain, node.op_type) in _runtime_operators():
+        since = _runtime_operators().get((node.domain, node.op_type))
+        if since is not None and since <= version:
             return None
         domain = node.domain or "ai.onnx"
         newest = defs.onnx_opset_version()
@@ -152,14 +153,19 @@ def check_imports(imports: Mapping[str, int], *, name: str) -> None:
 
 
 @functools.cache
-def _runtime_operators() -> frozenset[tuple[str, str]]:
-    """(domain, operator) of every kernel in the installed ONNX Runtime.
+def _runtime_operators() -> dict[tuple[str, str], int]:
+    """Domain and name of every operator of the installed ONNX Runtime, to the first opset that it has a kernel for.
 
-    It keeps some operators of its own in the domain of ONNX, such as SimplifiedLayerNormalization.
+    It keeps some operators in the domain of ONNX that ONNX does not define, such as SimplifiedLayerNormalization, or
+    did not define in that opset, such as LayerNormalization before 17.
     """
     from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
-    return frozenset((kernel.domain, kernel.op_name) for kernel in runtime.get_all_opkernel_def())
+    first: dict[tuple[str, str], int] = {}
+    for kernel in runtime.get_all_opkernel_def():
+        key = (kernel.domain, kernel.op_name)
+        first[key] = min(kernel.version_range[0], first.get(key, kernel.version_range[0]))
+    return first
 
 
 def _listed(imports: Mapping[str, int]) -> str:

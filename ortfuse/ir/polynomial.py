@@ -179,6 +179,30 @@ def from_terms(terms: dict[Monomial, int]) -> DimLike:
     return Dim(tuple(items))
 
 
+def exact_div(a: DimLike, b: DimLike) -> DimLike | None:
+    """The polynomial q with ``a == q * b``, or None if there is none or `b` is 0."""
+    if isinstance(b, int):
+        if b == 0:
+            return None
+        if isinstance(a, int):
+            return a // b if a % b == 0 else None
+        if any(coefficient % b for _, coefficient in a.terms):
+            return None
+        return from_terms({monomial: coefficient // b for monomial, coefficient in a.terms})
+    if a == b:
+        return 1
+    quotient: dict[Monomial, int] = {}
+    lead, lead_coefficient = b.terms[0]
+    while a != 0:
+        monomial, coefficient = terms_of(a)[0]
+        factor = _monomial_quotient(monomial, lead)
+        if factor is None or coefficient % lead_coefficient:
+            return None
+        quotient[factor] = coefficient // lead_coefficient
+        a = a - b * from_terms({factor: quotient[factor]})
+    return from_terms(quotient)
+
+
 def only_atom(dim: DimLike) -> Atom | None:
     """The atom that `dim` is, if it is nothing but one atom."""
     if isinstance(dim, Dim) and len(dim.terms) == 1:
@@ -241,6 +265,15 @@ _FUNCTIONS: dict[str, Callable[[list[int]], int]] = {
     "max": max,
     "broadcast": _broadcast_value,
 }
+
+
+def _monomial_quotient(a: Monomial, b: Monomial) -> Monomial | None:
+    rest = list(a)
+    for atom in b:
+        if atom not in rest:
+            return None
+        rest.remove(atom)
+    return tuple(rest)
 
 
 def _atom_key(atom: Atom) -> str:

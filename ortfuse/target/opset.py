@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -160,6 +161,8 @@ def _values(model: ir.Model, nodes: Sequence[ir.Node]) -> dict[str, ir.Value]:
 
 
 def _is_same(node: ir.Node, proto: onnx.NodeProto) -> bool:
+    if proto.domain == PENDING_DOMAIN:
+        return True
     inputs = ["" if value is None else value.name for value in node.inputs]
     if node.op_type != proto.op_type or inputs != list(proto.input)[: len(inputs)] or len(proto.input) > len(inputs):
         return False
@@ -176,6 +179,8 @@ def _is_same(node: ir.Node, proto: onnx.NodeProto) -> bool:
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
+    if isinstance(value, float):
+        return np.float32(value)  # as the file stores it
     return list(value) if isinstance(value, (list, tuple)) else value
 
 

@@ -147,6 +147,7 @@ INDEXING = [
     Case(X, f"u = {ints(-1)} v = {ints(-9223372036854775807)} a = {ints(1)} k = {ints(-1)} y = Slice(x, u, v, a, k)", {"y": "b, s, 64"}),
     Case(X, f"u = {ints(-1)} v = {ints(9223372036854775807)} a = {ints(1)} y = Slice(x, u, v, a)", {"y": "b, min(1, s), 64"}),
     Case(X, f"u = {ints(0, 10)} v = {ints(4, -10)} a = {ints(1, -1)} y = Slice(x, u, v, a)", {"y": "b, min(4, s), 44"}),
+    Case(X, f"k = {ints(-3)} d = Shape <start = 1, end = 2> (x) m = Mod(k, d) o = {ints(0)} a = {ints(1)} u = Slice(x, m, d, a) v = Slice(x, o, m, a) y = Concat <axis = 1> (u, v)", {"y": "b, s, 64"}),
     Case(X, "y = Slice <starts = [0], ends = [2], axes = [2]> (x)", {"y": "b, s, 2"}, opset=9),
     Case("float[1, 512] x, int64[b, s] i", f"n = Shape <start = 1> (i) u = {ints(0)} a = {ints(1)} y = Slice(x, u, n, a)", {"y": "1, min(512, s)"}),
     Case("float[b, s] x", "y = NonZero(x)", {"y": "2, ?"}),

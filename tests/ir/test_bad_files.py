@@ -117,7 +117,10 @@ def test_external_data_that_is_missing(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("location", "message"),
     [
-        ("../secret", r"leads through '\.\.' to .*/secret, outside the model's folder .*copy the file into that folder"),
+        (
+            "../secret",
+            r"leads through '\.\.' to .*/secret, outside the model's folder .*copy the file into that folder",
+        ),
         ("below/../../secret", r"leads through '\.\.'"),
         ("link", "leads through a symbolic link to .*/secret"),
         ("linked/secret", "leads through a symbolic link to .*/secret"),
@@ -141,7 +144,7 @@ def test_external_data_outside_the_folder_or_not_a_file(location: str, message: 
 
 def test_external_data_at_an_absolute_path(folder: Path) -> None:
     onnx.save(external(location=str(folder.parent / "secret")), folder / "m.onnx")
-    with pytest.raises(ModelFileError, match="absolute path .*secret.*only files in the model's folder are read"):
+    with pytest.raises(ModelFileError, match=r"absolute path .*secret.*only files in the model's folder are read"):
         load(folder / "m.onnx")
 
 
@@ -290,7 +293,9 @@ def test_an_initializer_that_claims_more_than_it_has(tmp_path: Path) -> None:
         del model.graph.initializer[0].dims[:]
         model.graph.initializer[0].dims.extend(dims)
         onnx.save(model, tmp_path / "m.onnx")
-        with pytest.raises(OrtfuseError, match="initializer 'w' (claims type FLOAT and shape|has the negative dimension)"):
+        with pytest.raises(
+            OrtfuseError, match=r"initializer 'w' (claims type FLOAT and shape|has the negative dimension)"
+        ):
             load(tmp_path / "m.onnx")
 
 

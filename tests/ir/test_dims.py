@@ -6,7 +6,7 @@ import copy
 import pickle
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ortfuse.ir.dims import (
@@ -36,6 +36,9 @@ from ortfuse.ir.dims import (
 
 NAMES = ("b", "s", "t")
 b, s, t = (symbol(name) for name in NAMES)
+
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 
 numbers = st.integers(-9, 9)
 sizes = st.fixed_dictionaries({name: st.integers(0, 12) for name in NAMES})
@@ -238,6 +241,7 @@ def test_what_is_provable_about_sizes() -> None:
     assert lower_bound(b * s + 3) == 3
     assert upper_bound(minimum(64, s)) == 64
     assert bounds(mod(s, 7)) == (0, 6)
+    assert bounds(mod(-3, s)) == (0, None) and at_most(mod(-3, s), s)
     assert lower_bound(s - floor_div(s, 2)) == 0
     assert lower_bound(maximum(4, s)) == 4
     assert lower_bound(s - t) is None

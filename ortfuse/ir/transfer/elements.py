@@ -77,11 +77,16 @@ def divide_integer(a: Element, b: Element) -> Element:
     return floor_div(a, b) if is_nonnegative(a) and is_nonnegative(b) else None
 
 
+def modulo(a: Element, b: Element) -> Element:
+    """``a mod b`` of integers, with the sign of the divisor."""
+    return mod(a, b) if isinstance(a, int | Dim) and isinstance(b, int | Dim) and b != 0 else None
+
+
 def remainder(a: Element, b: Element) -> Element:
-    """``a mod b`` of integers where both are >= 0, so that all conventions agree."""
-    if not isinstance(a, int | Dim) or not isinstance(b, int | Dim) or b == 0:
+    """``a mod b`` of integers, with the sign of the dividend; known where that makes no difference."""
+    if not isinstance(a, int | Dim) or not isinstance(b, int | Dim):
         return None
-    return mod(a, b) if is_nonnegative(a) and is_nonnegative(b) else None
+    return modulo(a, b) if is_nonnegative(a) and is_nonnegative(b) else None
 
 
 def power(a: Element, b: Element) -> Element:

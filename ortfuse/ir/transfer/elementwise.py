@@ -122,14 +122,17 @@ def _unknown_element(*elements: Element) -> Element:
     return None
 
 
+_modulo = _binary(el.modulo)
 _remainder = _binary(el.remainder)
 _untracked = _binary(_unknown_element)
 
 
 @transfer("Mod")
 def modulo(op: Op) -> Fact | tuple[Fact, ...]:
-    """Remainder; floats are not tracked."""
-    return _remainder(op) if op.dtype(0) in INTEGERS else _untracked(op)
+    """Remainder, with the sign of the divisor or (fmod) of the dividend; of floats it is not tracked."""
+    if op.dtype(0) not in INTEGERS:
+        return _untracked(op)
+    return _remainder(op) if op.attr_int("fmod", 0) else _modulo(op)
 
 
 _power = _binary(el.power)

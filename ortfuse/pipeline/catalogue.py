@@ -1,0 +1,215 @@
+"""Discovery of rule files: the built-in catalogue, those of installed packages, and those that the user names.
+
+A rule file is a Python module with `RULES`, a list of rules, and optionally `PASS`, the name of the pass that runs them
+(`fuse.<module name>` if it is not given). Files that share a `PASS` are one pass. A folder of rule files holds one module
+per family; modules whose names start with an underscore are helpers, which the others import relatively.
+
+The engine never imports the catalogue by name. In an installed package it is the module `ortfuse.patterns`, in a checkout
+the folder `patterns/` beside the package.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import itertools
+import pkgutil
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+
+from ortfuse.errors import RuleError
+from ortfuse.rewrite import Rule
+
+ENTRY_POINTS = "ortfuse.patterns"
+"""The entry point group by which an installed package offers a rule module, or a package of them."""
+
+BUILT_IN_PACKAGE = "ortfuse.patterns"
+
+_PASS_NAME = re.compile(r"[A-Za-z_][\w\-]*(\.[\w\-]+)*")
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class RuleFile:
+    """The rules of one file: the pass they belong to, where they stand, and whether they come with ortfuse."""
+
+    pass_name: str
+    rules: tuple[Rule, ...]
+    origin: str
+    built_in: bool
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All rule files that were found, in order: built-in ones, those of packages, the user's own."""
+
+    files: tuple[RuleFile, ...]
+
+    def passes(self) -> dict[str, tuple[Rule, ...]]:
+        """The rules of each pass, in the order in which the files came."""
+        found: dict[str, tuple[Rule, ...]] = {}
+        for file in self.files:
+            found[file.pass_name] = (*found.get(file.pass_name, ()), *file.rules)
+        return found
+
+    def users(self) -> tuple[str, ...]:
+        """The passes that files which do not come with ortfuse add or add to, each once."""
+        return tuple(dict.fromkeys(file.pass_name for file in self.files if not file.built_in))
+
+    def rules(self) -> Iterator[Rule]:
+        """Every rule."""
+        for file in self.files:
+            yield from file.rules
+
+
+def load_catalogue(patterns: Iterable[str | Path] = ()) -> Catalogue:
+    """Find all rules.
+
+    Args:
+        patterns: Files and folders that the user names; they are read anew at each call.
+
+    Raises:
+        RuleError: A file cannot be loaded, declares no rules, or declares one that is not valid or not the only one of
+            its name. The message names the file and the rule.
+    """
+    named = [patterns] if isinstance(patterns, str | Path) else patterns
+    files = [*_built_in(), *_from_packages()]
+    for path in named:
+        files += _from_path(Path(path))
+    _check_names(files)
+    return Catalogue(tuple(files))
+
+
+def _check_names(files: Iterable[RuleFile]) -> None:
+    origins: dict[str, str] = {}
+    for file in files:
+        for rule in file.rules:
+            if rule.name in origins:
+                raise RuleError(f"{file.origin}: the rule name {rule.name!r} is taken by {origins[rule.name]}; rename one")
+            origins[rule.name] = file.origin
+
+
+@functools.cache
+def _built_in() -> tuple[RuleFile, ...]:
+    return tuple(_rule_files(_built_in_package(), built_in=True))
+
+
+def _built_in_package() -> ModuleType:
+    try:
+        return importlib.import_module(BUILT_IN_PACKAGE)
+    except ModuleNotFoundError as error:
+        if error.name != BUILT_IN_PACKAGE:
+            raise
+    folder = Path(__file__).resolve().parents[2] / "patterns"
+    if not folder.is_dir():
+        raise RuleError(f"the built-in rules are missing: there is neither {BUILT_IN_PACKAGE} nor {folder}; install ortfuse again")
+    return _folder_as_package(folder, BUILT_IN_PACKAGE)
+
+
+def _from_packages() -> Iterator[RuleFile]:
+    for entry in entry_points(group=ENTRY_POINTS):
+        package = entry.dist.name if entry.dist is not None else entry.value
+        try:
+            module = entry.load()
+        except Exception as error:
+            raise RuleError(f"package {package}: the rules at {entry.value} cannot be loaded: {_where(error)}") from error
+        if not isinstance(module, ModuleType):
+            raise RuleError(f"package {package}: the entry point {entry.name} must name a module or package, not {entry.value}")
+        yield from _rule_files(module, built_in=False)
+
+
+def _from_path(path: Path) -> list[RuleFile]:
+    if not path.exists():
+        raise RuleError(f"{path}: no such rule file or folder")
+    # A name of its own for each load: the file may have changed, and another of the same name may be loaded.
+    name = f"ortfuse_user_patterns_{next(_numbers)}"
+    folder = path if path.is_dir() else path.parent
+    package = _folder_as_package(folder.resolve(), name)
+    if path.is_dir():
+        files = list(_rule_files(package, built_in=False))
+        if not files:
+            raise RuleError(f"{path}: the folder has no rule files (*.py whose name does not start with an underscore)")
+        return files
+    if path.suffix != ".py":
+        raise RuleError(f"{path}: a rule file is a Python file (*.py)")
+    importlib.invalidate_caches()
+    return [_rule_file(_import(f"{name}.{path.stem}", str(path)), built_in=False)]
+
+
+def _folder_as_package(folder: Path, name: str) -> ModuleType:
+    """Make a folder importable as the package `name`, whether or not it has an `__init__.py`."""
+    start = folder / "__init__.py"
+    importlib.invalidate_caches()
+    if start.exists():
+        spec = importlib.util.spec_from_file_location(name, start, submodule_search_locations=[str(folder)])
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[name]
+            raise RuleError(f"{start}: {_where(error)}") from error
+        return module
+    module = ModuleType(name)
+    module.__path__ = [str(folder)]
+    sys.modules[name] = module
+    return module
+
+
+def _rule_files(module: ModuleType, *, built_in: bool) -> Iterator[RuleFile]:
+    """The rule file that a module is, or those that a package holds."""
+    if not hasattr(module, "__path__"):
+        yield _rule_file(module, built_in=built_in)
+        return
+    for found in sorted(pkgutil.iter_modules(module.__path__), key=lambda found: found.name):
+        if not found.name.startswith("_"):
+            name = f"{module.__name__}.{found.name}"
+            yield from _rule_files(_import(name, _path_of(name)), built_in=built_in)
+
+
+def _path_of(name: str) -> str:
+    spec = importlib.util.find_spec(name)
+    return spec.origin if spec is not None and spec.origin is not None else name
+
+
+def _import(name: str, path: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except RuleError as error:
+        raise RuleError(f"{path}: {error}") from error
+    except Exception as error:
+        raise RuleError(f"{path}: {_where(error)}") from error
+
+
+def _rule_file(module: ModuleType, *, built_in: bool) -> RuleFile:
+    origin = getattr(module, "__file__", None) or module.__name__
+    stem = module.__name__.rpartition(".")[2]
+    rules = getattr(module, "RULES", None)
+    if not isinstance(rules, list | tuple):
+        raise RuleError(f"{origin}: declares no RULES; a rule file has a list `RULES = [Rule(...), ...]`")
+    for index, rule in enumerate(rules):
+        if not isinstance(rule, Rule):
+            raise RuleError(f"{origin}: RULES[{index}] is a {type(rule).__name__}, not a Rule")
+    pass_name = getattr(module, "PASS", f"fuse.{stem}")
+    if not isinstance(pass_name, str) or not _PASS_NAME.fullmatch(pass_name):
+        raise RuleError(f"{origin}: PASS must be the name of a pass, such as 'fuse.{stem}', not {pass_name!r}")
+    return RuleFile(pass_name, tuple(rules), origin, built_in)
+
+
+def _where(error: Exception) -> str:
+    """The error in words, with the line of the user's code where it happened."""
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    if line is None and frames:
+        line = frames[-1].lineno
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {text}" + (f" (line {line})" if line else "")

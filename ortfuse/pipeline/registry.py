@@ -1,0 +1,109 @@
+"""The registry of graph transformers: which passes there are by name, and how a name with options becomes a pass."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from ortfuse.errors import PipelineError
+from ortfuse.passes import CommonSubexpressions, Constants, DeadCode, Finalize, Fold, Pass
+from ortfuse.pipeline.text import Call, OptionValue
+
+_P = TypeVar("_P", bound=type[Any])
+
+_OPTION_TYPES: Mapping[type, str] = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
+
+BUILT_IN: Mapping[str, type[Any]] = {
+    kind.name: kind for kind in (Constants, Fold, CommonSubexpressions, DeadCode, Finalize)
+}
+_registered: dict[str, type[Any]] = {}
+
+RESERVED = frozenset({"fixpoint", "canonicalize", "auto", "user"})
+"""Names that mean something else in a pipeline."""
+
+
+def register_pass(kind: _P) -> _P:
+    """Make a pass known under its `name`; to be used as a decorator.
+
+    A pass is a frozen dataclass whose fields (`bool`, `int`, `float` or `str`, each with a default) are its options:
+
+        @register_pass
+        @dataclass(frozen=True)
+        class DropDropout:
+            \"\"\"Removes Dropout nodes.\"\"\"
+
+            name: ClassVar[str] = "drop_dropout"
+
+            def run(self, context: Context) -> int: ...
+
+    A second class with the same name replaces the first, so that a file can be loaded again.
+
+    Raises:
+        PipelineError: The class is no such pass, or has the name of a built-in one.
+    """
+    title = f"pass class {kind.__qualname__}"
+    name = getattr(kind, "name", None)
+    if not isinstance(name, str) or not dataclasses.is_dataclass(kind) or not callable(getattr(kind, "run", None)):
+        raise PipelineError(f'{title} must be a dataclass with `name: ClassVar[str] = "..."` and `run(self, context) -> int`')
+    if name in BUILT_IN or name in RESERVED:
+        raise PipelineError(f"{title}: the name {name!r} is taken by ortfuse itself; choose another")
+    for field in dataclasses.fields(kind):
+        no_default = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if no_default or option_types(kind).get(field.name) not in _OPTION_TYPES:
+            raise PipelineError(f"{title}: the option {field.name} must be a bool, int, float or str and have a default")
+    _registered[name] = kind
+    return kind
+
+
+def passes() -> dict[str, type[Any]]:
+    """All registered passes by name, the built-in ones first."""
+    return {**BUILT_IN, **_registered}
+
+
+def option_types(kind: type[Any]) -> dict[str, Any]:
+    """The types of the options of a pass class."""
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def make_pass(call: Call) -> Pass:
+    """The registered pass that `call` names, with its options.
+
+    Raises:
+        PipelineError: It has no such option, or the value is of the wrong type.
+    """
+    kind = passes()[call.name]
+    made: Pass = kind(**checked_options(call, option_types(kind)))
+    return made
+
+
+def checked_options(call: Call, types: Mapping[str, Any]) -> dict[str, OptionValue]:
+    """The options of `call` if all of them are among `types` and of those types.
+
+    Raises:
+        PipelineError: One is not.
+    """
+    for key, value in call.options.items():
+        if key not in types:
+            known = f"its options are {', '.join(types)}" if types else "it has none"
+            raise PipelineError(f"{call.name} has no option {key!r}; {known}{suggestion(key, types)}")
+        if not _fits(value, types[key]):
+            raise PipelineError(f"{call.name}: the option {key} is {_OPTION_TYPES[types[key]]}, not {value!r}")
+    return {key: float(value) if types[key] is float else value for key, value in call.options.items()}
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """`"; did you mean 'x'?"` if a known name is close to this one, else nothing."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _fits(value: OptionValue, kind: Any) -> bool:
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return type(value) is kind
+
+
