@@ -30,6 +30,7 @@ tanh_op = op.Gelu(x + bias, approximate="tanh") | ms.FastGelu(x + bias)
 RULES = [
     Rule(
         name="gelu.erf",
+        formula="x/2 (1 + erf(x / sqrt 2))",
         pattern=erf_gelu,
         replace=(op.Gelu(x), ms.Gelu(x)),
         exactness=Exactness.ROUNDING,
@@ -39,6 +40,7 @@ RULES = [
     ),
     Rule(
         name="gelu.tanh",
+        formula="x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))",
         pattern=tanh_gelu,
         replace=(op.Gelu(x, approximate="tanh"), ms.FastGelu(x)),
         exactness=Exactness.ROUNDING,

@@ -115,9 +115,10 @@ def _needs_floor(wanted: bool) -> Guard:
     return guard
 
 
-def _sdpa(name: str, probabilities: Pattern, filler: float, nan_guard: bool = False, floor: bool = False) -> Rule:
+def _sdpa(name: str, formula: str, probabilities: Pattern, filler: float, nan_guard: bool = False, floor: bool = False) -> Rule:
     return Rule(
         name=name,
+        formula=formula,
         pattern=op.MatMul(probabilities, value),
         replace=op.Attention(
             query, key_heads_first, value, op.Max(mask, computed("floor", mask_floor)) if floor else opt(mask), scale=scale
@@ -186,11 +187,18 @@ merged = op.Reshape(
 q3, k3, v3 = var("query"), var("key"), var("value")
 
 RULES = [
-    _sdpa("attention.sdpa", softmax, -10000.0),
-    _sdpa("attention.sdpa_nan_guard", guarded, -math.inf, nan_guard=True),
-    _sdpa("attention.sdpa_finite_mask", masked_softmax | masked_guarded, LOWEST, floor=True),
+    _sdpa("attention.sdpa", "softmax(s q k^T + mask) v", softmax, -10000.0),
+    _sdpa("attention.sdpa_nan_guard", "p = softmax(s q k^T + mask); where(isnan(p), 0, p) v", guarded, -math.inf, nan_guard=True),
+    _sdpa(
+        "attention.sdpa_finite_mask",
+        "softmax(s q k^T + mask) v, mask down to the lowest number",
+        masked_softmax | masked_guarded,
+        LOWEST,
+        floor=True,
+    ),
     Rule(
         name="attention.merged_heads",
+        formula="merge(attention(split(query), split(key), split(value), mask))",
         pattern=merged,
         replace=op.Attention(
             q3, k3, v3, opt(mask), q_num_heads=heads_of("query"), kv_num_heads=heads_of("key"), **_kept_attributes

@@ -81,6 +81,7 @@ sum_with_residual = convolution.named("convolved") + z
 RULES = [
     Rule(
         name="conv.batch_norm",
+        formula="BatchNormalization(Conv(x, W, b))",
         pattern=_batch_norm(convolution),
         replace=op.Conv(x, computed("weight", folded_weight), computed("bias", folded_bias), attributes=all_attributes("conv")),
         guards=(statistics_are_finite,),
@@ -97,6 +98,7 @@ RULES = [
     ),
     Rule(
         name="conv.transpose_batch_norm",
+        formula="BatchNormalization(ConvTranspose(x, W, b))",
         pattern=_batch_norm(transposed),
         replace=op.ConvTranspose(
             x, computed("weight", folded_transposed_weight), computed("bias", folded_bias), attributes=all_attributes("conv")

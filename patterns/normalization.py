@@ -85,6 +85,7 @@ def last_axis_only(match: Match) -> str | None:
 RULES = [
     Rule(
         name="layernorm.decomposed",
+        formula="(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) * scale + bias",
         pattern=normalised * opt(scale) + opt(bias),
         replace=op.LayerNormalization(
             x, scale | computed("ones", ones), opt(bias), axis=first_axis, epsilon=scalar("epsilon")
@@ -96,6 +97,7 @@ RULES = [
     ),
     Rule(
         name="layernorm.skip",
+        formula="LayerNormalization(x + skip + sum_bias, gamma, beta)",
         pattern=op.LayerNormalization(
             total, gamma, opt(beta), axis=attr("axis"), epsilon=attr("epsilon"), stash_type=attr("stash_type")
         ),

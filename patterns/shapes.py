@@ -155,6 +155,7 @@ RULES = [
     ),
     Rule(
         name="shapes.merge_reshapes",
+        formula="Reshape(Reshape | Flatten | Squeeze | Unsqueeze(x))",
         pattern=op.Reshape(inner_reshape, var("shape"), allowzero=attr("allowzero")),
         replace=op.Reshape(x, computed("target", target)),
         guards=(has_constant_target,),

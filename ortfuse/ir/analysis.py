@@ -20,6 +20,8 @@ _MAX_DIM_SIZE = 64
 """A formula larger than this is given up for a fresh symbol, which keeps the analysis linear."""
 _OVERRIDABLE_SINCE = 4
 """The IR version since which an initializer that is also a graph input is only a default."""
+_NOT_KNOWN = (UnknownError, ArithmeticError, LookupError, ValueError, TypeError)
+"""What a transfer function raises where it needs something unknown, or where a node breaks its operator's rules."""
 
 Signature = tuple[tuple[object, ...], ...]
 
@@ -40,12 +42,10 @@ class Analysis:
         self._born: dict[str, ir.Graph | None] = {}
         self._owners: dict[ir.Graph, ir.Node] = {}
         self._imports: dict[ir.Graph, Mapping[str, int]] = {model.graph: model.graph.opset_imports}
-        self._functions = dict(model.functions)
+        self._functions = model.functions
         self._sites: dict[ir.OperatorIdentifier, dict[Signature, list[Fact]]] = {}
         self._calls: dict[tuple[ir.OperatorIdentifier, Signature], tuple[Fact, ...]] = {}
         self._calling: list[ir.OperatorIdentifier] = []
-        for function in self._functions.values():
-            self._imports[function.graph] = function.opset_imports
 
     # Reading.
 
@@ -64,8 +64,20 @@ class Analysis:
 
     def run_model(self) -> None:
         """Compute the facts of the whole model."""
+        for function in self._functions.values():
+            self._imports[function.graph] = function.opset_imports
         self.run(self.model.graph)
         self._run_functions()
+
+    def renew_functions(self, node: ir.Node) -> None:
+        """Compute the bodies of the model functions anew if the node, which was just added, is a call.
+
+        The new call may have arguments for which the facts of the bodies do not hold.
+        """
+        if self._functions and node.op_identifier() in self._functions:
+            self.refining = False
+            self._run_functions()
+            self.refining = True
 
     def run(self, nodes: Iterable[ir.Node]) -> None:
         """Compute the facts of all outputs of the nodes, which stand in topological order."""
@@ -84,11 +96,7 @@ class Analysis:
             version = (self._imports_of(node) if imports is None else imports).get(node.domain, 1)
         get = self.facts.get
         inputs = [None if value is None else get(value) or self.fact(value) for value in node.inputs]
-        op = Op(node, version, inputs, self)
-        try:
-            found = self._apply(op)
-        except (UnknownError, ArithmeticError, LookupError, ValueError, TypeError):
-            found = ()  # not known, or the node breaks the rules of its operator
+        found = self._apply(Op(node, version, inputs, self))
         outputs = node.outputs
         if len(outputs) == 1:
             return [self._complete(outputs[0], found[0] if found else NOTHING)]
@@ -100,17 +108,21 @@ class Analysis:
         domain, op_type = node.domain, node.op_type
         if self._functions:
             function = self._functions.get(node.op_identifier())
-            if function is not None:
+            if function is not None and function.identifier() not in self._calling:  # ONNX forbids recursion
                 return self._call(op, function)
         apply = transfer.TRANSFERS.get((domain, op_type))
-        if apply is None:
-            return infer(op) if not domain else ()
-        found = apply(op)
-        if isinstance(found, Fact):
-            found = (found,)
-        if op_type in EVALUATED and not domain:
-            found = evaluate(op, found)
-        return found
+        if apply is not None:
+            try:
+                found = apply(op)
+                if isinstance(found, Fact):
+                    found = (found,)
+                return evaluate(op, found) if op_type in EVALUATED and not domain else found
+            except _NOT_KNOWN:
+                pass  # ONNX may still know the element type
+        try:
+            return () if domain else infer(op)
+        except UnknownError:
+            return ()
 
     # Completing what transfer functions leave open.
 
@@ -122,7 +134,7 @@ class Analysis:
             shape = _declared_shape(value, named=False)
         if shape is not None:
             for dim in shape:
-                if isinstance(dim, Dim) and (dim.fresh or dim.size > _MAX_DIM_SIZE):
+                if (dim.fresh or dim.size > _MAX_DIM_SIZE) if isinstance(dim, Dim) else dim < 0:
                     shape = self._named(value, shape)
                     break
         elements = fact.known_elements
@@ -137,7 +149,7 @@ class Analysis:
         declared = _declared_shape(value, named=False)
         dims: list[DimLike] = []
         for axis, dim in enumerate(shape):
-            if isinstance(dim, Dim) and (dim.size > _MAX_DIM_SIZE or (dim.fresh and _open(dim))):
+            if _useless(dim):
                 known = declared[axis] if declared is not None and len(declared) == len(shape) else UNKNOWN
                 dims.append(self._fresh(value.graph) if known is UNKNOWN else known)
             else:
@@ -213,8 +225,6 @@ class Analysis:
             self._sites.setdefault(name, {})[signature] = arguments
         key = (name, signature)
         if key not in self._calls:
-            if name in self._calling:
-                raise UnknownError  # ONNX forbids recursion
             self._calls[key] = self._run_apart(function, arguments)
         return self._calls[key]
 
@@ -309,9 +319,11 @@ def _callers_first(functions: dict[ir.OperatorIdentifier, ir.Function]) -> list[
     return [functions[name] for name in {**order, **dict.fromkeys(functions)}]
 
 
-def _open(dim: Dim) -> bool:
-    """Whether the placeholder for unknown dimensions occurs in it."""
-    return dim is UNKNOWN or str(UNKNOWN) in symbols(dim)
+def _useless(dim: DimLike) -> bool:
+    """Whether a dimension is impossible, too complicated, or mentions the placeholder for unknown ones."""
+    if isinstance(dim, int):
+        return dim < 0
+    return dim.size > _MAX_DIM_SIZE or (dim.fresh and str(UNKNOWN) in symbols(dim))
 
 
 def _bounded(elements: Elements) -> Elements:

@@ -17,6 +17,8 @@ are below 2**24, and the symbolic elements of a Reshape target are meant literal
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 import onnx_ir as ir
 
@@ -92,6 +94,7 @@ class Facts:
         """Learn the facts of the outputs of a node that was put into a graph; its inputs already have facts."""
         for value, fact in zip(node.outputs, self._analysis.transfer(node), strict=True):
             self._set(value, fact)
+        self._analysis.renew_functions(node)
 
     def node_removed(self, node: ir.Node) -> None:
         """Forget the outputs of a node that was taken out of its graph."""
@@ -114,22 +117,25 @@ class Facts:
 
     def _propagate(self, value: ir.Value) -> None:
         """Recompute what depends on a value whose fact has become more precise."""
-        pending: dict[ir.Node, None] = dict.fromkeys(self._dependents(value))
-        while pending:
-            node = next(iter(pending))
-            del pending[node]
+        queue = deque(self._dependents(value))
+        waiting = set(queue)
+        while queue:
+            node = queue.popleft()
+            waiting.discard(node)
             for output, fact in zip(node.outputs, self._analysis.transfer(node), strict=True):
                 known = self._analysis.fact(output)
                 refined = _refined(known, fact)
                 if refined is not known:
                     self._set(output, refined)
-                    pending.update(dict.fromkeys(self._dependents(output)))
+                    found = [user for user in self._dependents(output) if user not in waiting]
+                    queue.extend(found)
+                    waiting.update(found)
 
     def _dependents(self, value: ir.Value) -> list[ir.Node]:
         """The nodes that use a value, and the node whose body it is a result of."""
-        found = [usage.node for usage in value.uses() if usage.node.graph is not None]
+        found = dict.fromkeys(usage.node for usage in value.uses() if usage.node.graph is not None)
         owner = self._analysis.owner(value.graph) if value.is_graph_output() else None
-        return found if owner is None else [*found, owner]
+        return [*found] if owner is None else [*found, owner]
 
     def _set(self, value: ir.Value, fact: Fact) -> None:
         self._analysis.facts[value] = fact
@@ -140,8 +146,8 @@ def _number(fact: Fact) -> float | int | bool | None:
     if fact.size != 1:
         return None
     array = fact.array()
-    if array is None or array.dtype.kind == "O":
-        return None
+    if array is None or array.dtype.kind in "OSUc":
+        return None  # text and complex numbers
     number: float | int | bool = array.reshape(-1)[0].item()
     return number
 

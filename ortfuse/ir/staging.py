@@ -6,25 +6,35 @@ import contextlib
 import os
 import secrets
 import stat
-from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Literal, Self
 
 from ortfuse.errors import OutputError
 
 
 class Staging:
-    """A model file and perhaps its data file, on the way to their places.
+    """A model file, and perhaps its data file, on the way to their places.
 
     As a context manager: `open` what is to be written, write it, `commit`. On leaving without a commit, by an error or
     an interrupt, everything written so far is deleted.
+
+    A model file is replaced in one step. A model file and a data file cannot be, and a model with the data file of
+    another is worse than none. So where a data file stands already, an *interim* model is written too, which refers to
+    the data by the name that they have until the commit. It replaces the old model first; then nothing refers to the
+    old data, and the new ones take their place; then the model proper replaces the interim one. A crash at any time
+    leaves a model with its own data.
+
+    Attributes:
+        model: The model file.
+        data: The data file, should one be needed.
     """
 
-    def __init__(self, model_file: Path) -> None:
-        self._model_file = model_file
-        self._folder = model_file.parent
-        self._written: dict[Path, tuple[Path, IO[bytes]]] = {}
+    def __init__(self, model: Path) -> None:
+        self.model = model
+        self.data = model.with_name(model.name + ".data")
+        self._temporaries: dict[str, Path] = {}
+        self._files: list[IO[bytes]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -32,82 +42,84 @@ class Staging:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for temporary, file in self._written.values():
+        for file in self._files:
             # The buffer of a file on a full disk fails again when it is closed; what matters is that it goes away.
             with contextlib.suppress(OSError):
                 file.close()
+        for temporary in self._temporaries.values():
             temporary.unlink(missing_ok=True)
 
-    def open(self, target: Path) -> IO[bytes]:
-        """A file to write the future content of `target` into.
+    def open(self, what: Literal["model", "data", "interim"]) -> IO[bytes]:
+        """A file to write the future model file, the data file or the interim model into.
 
         Raises:
             OSError: No file can be created in the folder.
         """
-        temporary = self._folder / f".ortfuse-{secrets.token_hex(8)}.tmp"
+        temporary = self._name(what)
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
         file = os.fdopen(descriptor, "w+b", buffering=1 << 20)
-        self._written[target] = (temporary, file)
+        self._files.append(file)
         with contextlib.suppress(OSError):
-            os.fchmod(descriptor, stat.S_IMODE(target.stat().st_mode))
+            os.fchmod(descriptor, stat.S_IMODE((self.data if what == "data" else self.model).stat().st_mode))
         return file
+
+    def _name(self, what: str) -> Path:
+        return self._temporaries.setdefault(what, self.model.with_name(f".ortfuse-{secrets.token_hex(8)}.tmp"))
+
+    def interim_data_name(self) -> str | None:
+        """The name by which an interim model refers to the data, if one has to be written."""
+        return self._name("data").name if self.data.exists() else None
 
     def commit(self) -> None:
         """Move what was written into place; an error or an interrupt on the way is undone.
 
-        A model file alone is replaced in one step, before or after which a crash may come. With a data file there are
-        three: the old data file is moved aside, the model file is replaced, the new data file is moved in. A crash
-        between these leaves a model whose data file is missing, which nobody can mistake for a good one, and the old
-        data under the name `.ortfuse-*.old`.
-
         Raises:
-            OSError: A file cannot be written to the disk or moved.
+            OSError: A file cannot be written to the disk or moved, or the file system has no hard links, without which
+                a model file and a data file cannot be replaced together.
         """
-        for _, file in self._written.values():
+        for file in self._files:
             file.flush()
             os.fsync(file.fileno())
             file.close()
-        if len(self._written) == 1:
-            self._written[self._model_file][0].replace(self._model_file)
+        if "interim" in self._temporaries:
+            self._replace_both()
         else:
-            self._replace_all()
-        self._written.clear()
-        _sync_folder(self._folder)
+            self._place_new()
+        _sync_folder(self.model.parent)
 
-    def _replace_all(self) -> None:
-        kept: dict[Path, Path] = {}
+    def _place_new(self) -> None:
+        """Place a model file, and a data file where none stands yet."""
+        model, data = self._temporaries["model"], self._temporaries.get("data")
         try:
-            for target, (temporary, _) in self._written.items():
-                if target.exists():
-                    kept[target] = temporary.with_suffix(".old")
-                    _set_aside(target, kept[target], leave=target == self._model_file)
-            self._written[self._model_file][0].replace(self._model_file)
-            for target, (temporary, _) in self._written.items():
-                if target != self._model_file:
-                    temporary.replace(target)
+            if data is not None:
+                data.replace(self.data)
+            model.replace(self.model)
         except BaseException:
-            for target, (temporary, _) in self._written.items():
-                if target in kept and kept[target].exists():
-                    kept[target].replace(target)
-                elif target not in kept and not temporary.exists():
-                    target.unlink(missing_ok=True)
-            _forget(kept.values())
+            if data is not None and model.exists():
+                self.data.unlink(missing_ok=True)
             raise
-        _forget(kept.values())
 
+    def _replace_both(self) -> None:
+        model, data = self._temporaries["model"], self._temporaries["data"]
+        old = {target: self._name(f"old {target.name}") for target in (self.data, self.model) if target.exists()}
+        try:
+            for target, second_name in old.items():
+                os.link(target, second_name)
+            self._temporaries["interim"].replace(self.model)
+            os.link(data, self._name("placed"))
+            self._name("placed").replace(self.data)
+            model.replace(self.model)
+        except BaseException:
+            if model.exists():
+                self._undo(old)
+            raise
 
-def _forget(files: Iterable[Path]) -> None:
-    for file in files:
-        file.unlink(missing_ok=True)
-
-
-def _set_aside(target: Path, aside: Path, *, leave: bool) -> None:
-    """Give a file a second name, or with `leave` false (or where files have only one) another name."""
-    if leave:
-        with contextlib.suppress(OSError):
-            os.link(target, aside)
-            return
-    target.replace(aside)
+    def _undo(self, old: dict[Path, Path]) -> None:
+        for target in (self.data, self.model):
+            if target not in old:
+                target.unlink(missing_ok=True)
+            elif old[target].exists():
+                old[target].replace(target)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -27,6 +27,8 @@ _PAGE, _LINE = 4096, 64
 shared with the file they come from, and of the others."""
 
 Pair = tuple[onnx.TensorProto, onnx_ir.TensorProtocol]
+Placed = tuple[onnx.TensorProto, int, int]
+"""A tensor's protobuf, and the offset and length of its data in the data file."""
 
 
 def write(model: onnx_ir.Model, target: Path) -> None:
@@ -44,31 +46,33 @@ def write(model: onnx_ir.Model, target: Path) -> None:
         external = _size(proto, weights) > MAX_FILE
     with Staging(target) as staging:
         if external:
-            data_file = target.with_name(target.name + ".data")
             pairs = [*nested, *((w.header, w.tensor) for w in weights if w.tensor is not None)]
-            _write_data(pairs, staging.open(data_file), data_file.name)
+            placed = _write_data(pairs, staging.open("data"))
             weights = [Weight(w.header, None) for w in weights]
-            _hold_open(model, (target, data_file))
+            if (interim := staging.interim_data_name()) is not None:
+                _refer(placed, interim)
+                _write_model(proto, weights, staging.open("interim"))
+            _refer(placed, staging.data.name)
         if _size(proto, weights) > MAX_FILE:
             raise OutputError(f"{target}: the model is larger than 2 GB without its weights; no ONNX file can hold it")
-        _write_model(proto, weights, staging.open(target))
-        _hold_open(model, (target,))
+        _write_model(proto, weights, staging.open("model"))
+        _hold_open(model, (staging.model, staging.data))
         staging.commit()
 
 
 def _size(proto: onnx.ModelProto, weights: Iterable[Weight]) -> int:
     """The size of the model file in bytes, a few too many."""
     framing = 16
-    size: int = proto.ByteSize()
-    return size + sum(w.header.ByteSize() + framing + (w.tensor.nbytes if w.tensor is not None else 0) for w in weights)
+    headers: int = sum(w.header.ByteSize() + framing for w in weights)
+    tensors = sum(w.tensor.nbytes for w in weights if w.tensor is not None)
+    return int(proto.ByteSize()) + headers + tensors
 
 
 def _write_model(proto: onnx.ModelProto, weights: list[Weight], file: IO[bytes]) -> None:
     """Write one protobuf message: `proto` with the weights as the last fields of its graph."""
     graph = proto.graph.SerializeToString()
     initializers = [(w.header.SerializeToString(), w.tensor) for w in weights]
-    proto.ClearField("graph")
-    file.write(proto.SerializeToString())
+    file.write(_all_but_the_graph(proto).SerializeToString())
     frames = [_frame(header, tensor) for header, tensor in initializers]
     sizes = (
         len(frame) + (tensor.nbytes if tensor is not None else 0)
@@ -82,6 +86,18 @@ def _write_model(proto: onnx.ModelProto, weights: list[Weight], file: IO[bytes])
             _write_tensor(tensor, file)
 
 
+def _all_but_the_graph(proto: onnx.ModelProto) -> onnx.ModelProto:
+    rest = onnx.ModelProto()
+    for field, value in proto.ListFields():
+        if field.name == "graph":
+            continue
+        if isinstance(value, int | str):
+            setattr(rest, field.name, value)
+        else:
+            getattr(rest, field.name).MergeFrom(value)
+    return rest
+
+
 def _frame(header: bytes, tensor: onnx_ir.TensorProtocol | None) -> bytes:
     """Everything of an initializer that stands before its raw data."""
     if tensor is None:
@@ -90,23 +106,31 @@ def _frame(header: bytes, tensor: onnx_ir.TensorProtocol | None) -> bytes:
     return wire.header(wire.INITIALIZER, len(header) + len(raw) + tensor.nbytes) + header + raw
 
 
-def _write_data(pairs: Iterable[Pair], file: IO[bytes], location: str) -> None:
-    """Write the large tensors of `pairs` to the data file, each once, and make their protobufs refer to it."""
-    placed: dict[int, int] = {}
+def _write_data(pairs: Iterable[Pair], file: IO[bytes]) -> list[Placed]:
+    """Write the large tensors of `pairs` to the data file, each once; the small ones go into their protobufs."""
+    placed: list[Placed] = []
+    offsets: dict[int, int] = {}
     for proto, tensor in pairs:
-        proto.ClearField("external_data")
-        proto.ClearField("data_location")
         if tensor.nbytes < _STREAMED:
+            proto.ClearField("external_data")
+            proto.ClearField("data_location")
             proto.raw_data = tensor.tobytes()
             continue
-        if id(tensor) not in placed:
+        if id(tensor) not in offsets:
             alignment = _PAGE if tensor.nbytes >= 4 * _PAGE else _LINE
             file.write(bytes(-file.tell() % alignment))
-            placed[id(tensor)] = file.tell()
+            offsets[id(tensor)] = file.tell()
             _write_tensor(tensor, file)
+        placed.append((proto, offsets[id(tensor)], tensor.nbytes))
+    return placed
+
+
+def _refer(placed: Iterable[Placed], location: str) -> None:
+    """Make protobufs refer to where their data are in the file `location`."""
+    for proto, offset, length in placed:
+        proto.ClearField("external_data")
         proto.data_location = onnx.TensorProto.EXTERNAL
-        entries = {"location": location, "offset": str(placed[id(tensor)]), "length": str(tensor.nbytes)}
-        for key, value in entries.items():
+        for key, value in {"location": location, "offset": str(offset), "length": str(length)}.items():
             proto.external_data.add(key=key, value=value)
 
 

@@ -49,7 +49,9 @@ def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
     if attribute is None or attribute.is_ref():
         return None
     if attribute.name == "value":
-        return attribute.as_tensor()
+        # Not as_tensor(): its check against a protocol class takes longer than all the rest of the conversion.
+        tensor: ir.TensorProtocol = attribute.value
+        return tensor
     if attribute.name in ("value_string", "value_strings"):
         strings = [attribute.as_string()] if attribute.name == "value_string" else attribute.as_strings()
         shape = ir.Shape([] if attribute.name == "value_string" else [len(strings)])

@@ -88,7 +88,8 @@ class _Merger:
                 continue
             first = pool.first_equal(value)
             if first is not value:
-                replace_value(self._context, value, first)
+                # The facts need not be told: of two equal constants they know the same.
+                value.replace_all_uses_with(first)
                 del graph.initializers[name]
                 self.shared += 1
         return _Frame(iter(graph), pool)

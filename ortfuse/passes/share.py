@@ -1,8 +1,8 @@
 """Which initializers are equal, found without reading weights that are not.
 
 Two tensors are equal if they have the same type, shape and bytes. A tensor that is the only one of its type and shape is
-not read at all. Small ones are compared by all their bytes; large ones by a few samples first, which in a file are read
-in place, and in full only when the samples agree. Strings are never equal here: they are not worth the code.
+not read at all. Small ones are compared by all their bytes; large ones by a sample first, which in a file is read in
+place, and in full only when the samples agree. Strings are never equal here: they are not worth the code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from ortfuse.passes.moves import MovedTensor
 SMALL = 1024
 """Bytes up to which a tensor is compared as a whole."""
 
-_SAMPLES, _SAMPLE_BYTES = 4, 32
+_SAMPLE_BYTES = 64
+"""Bytes from the middle of a larger tensor that are compared first: its ends are often padding."""
 
 
 class TensorPool:
@@ -52,22 +53,22 @@ class TensorPool:
         if kind not in self._kinds:
             return None
         if kind in self._alone:
-            self._sample(self._alone.pop(kind))
-        for other in self._sampled.get((kind, _samples(_tensor(value))), ()):
-            if content_key(_tensor(other)) == content_key(_tensor(value)):
+            self._file(self._alone.pop(kind))
+        for other in self._sampled.get((kind, _sample(_tensor(value))), ()):
+            if _is_equal(_tensor(other), _tensor(value)):
                 return other
         return None
 
     def _add(self, value: ir.Value) -> None:
         kind = _kind(value)
         if kind in self._kinds:
-            self._sample(value)
+            self._file(value)
         else:
             self._kinds.add(kind)
             self._alone[kind] = value
 
-    def _sample(self, value: ir.Value) -> None:
-        self._sampled.setdefault((_kind(value), _samples(_tensor(value))), []).append(value)
+    def _file(self, value: ir.Value) -> None:
+        self._sampled.setdefault((_kind(value), _sample(_tensor(value))), []).append(value)
 
 
 def can_be_shared(value: ir.Value) -> bool:
@@ -91,6 +92,14 @@ def content_key(tensor: ir.TensorProtocol) -> Hashable:
     return tensor.dtype, tuple(tensor.shape), data if len(data) <= SMALL else hashlib.sha256(data).digest()
 
 
+def _is_equal(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
+    """Whether two tensors of the same type, shape and sample are equal."""
+    if isinstance(one, MovedTensor) and isinstance(other, MovedTensor):
+        return one.key == other.key
+    # Bytes, not numbers: NaN is equal to itself here, and 0.0 is not equal to -0.0.
+    return one.nbytes <= SMALL or one.tobytes() == other.tobytes()
+
+
 def _tensor(value: ir.Value) -> ir.TensorProtocol:
     assert value.const_value is not None
     return value.const_value
@@ -101,19 +110,16 @@ def _kind(value: ir.Value) -> Hashable:
     return tensor.dtype, tuple(tensor.shape)
 
 
-def _samples(tensor: ir.TensorProtocol) -> Hashable:
+def _sample(tensor: ir.TensorProtocol) -> Hashable:
     """Some of the tensor's bytes; all of them if it is small."""
     if isinstance(tensor, MovedTensor):
         return tensor.key
     length = tensor.nbytes
     if length <= SMALL:
         return tensor.tobytes()
-    step = (length - _SAMPLE_BYTES) // (_SAMPLES - 1)
     if isinstance(tensor, StoredTensor | ExternalStoredTensor) and isinstance(tensor.data, FileBytes):
-        data = tensor.data
-        return b"".join(data.file.read(data.offset + i * step, _SAMPLE_BYTES) for i in range(_SAMPLES))
+        return tensor.data.file.read(tensor.data.offset + length // 2, _SAMPLE_BYTES)
     array = tensor.numpy()
     if tensor.dtype.bitwidth < 8 or not array.flags.c_contiguous:
-        return tuple(array.flat[i * (array.size - 1) // (_SAMPLES - 1)].tobytes() for i in range(_SAMPLES))
-    flat = array.reshape(-1).view(np.uint8)
-    return b"".join(flat[i * step : i * step + _SAMPLE_BYTES].tobytes() for i in range(_SAMPLES))
+        return array.flat[array.size // 2].tobytes()
+    return array.reshape(-1).view(np.uint8)[length // 2 : length // 2 + _SAMPLE_BYTES].tobytes()

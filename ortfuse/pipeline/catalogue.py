@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import Literal
 
-from ortfuse.errors import RuleError
+from ortfuse.errors import OrtfuseError, RuleError
 from ortfuse.rewrite import Rule
 
 ENTRY_POINTS = "ortfuse.patterns"
@@ -36,14 +37,17 @@ _PASS_NAME = re.compile(r"[A-Za-z_][\w\-]*(\.[\w\-]+)*")
 _numbers = itertools.count()
 
 
+Source = Literal["built-in", "package", "user"]
+
+
 @dataclass(frozen=True)
 class RuleFile:
-    """The rules of one file: the pass they belong to, where they stand, and whether they come with ortfuse."""
+    """The rules of one file: the pass they belong to, where they stand, and who they come from."""
 
     pass_name: str
     rules: tuple[Rule, ...]
     origin: str
-    built_in: bool
+    source: Source
 
 
 @dataclass(frozen=True)
@@ -59,9 +63,10 @@ class Catalogue:
             found[file.pass_name] = (*found.get(file.pass_name, ()), *file.rules)
         return found
 
-    def users(self) -> tuple[str, ...]:
-        """The passes that files which do not come with ortfuse add or add to, each once."""
-        return tuple(dict.fromkeys(file.pass_name for file in self.files if not file.built_in))
+    def passes_from(self, *sources: Source) -> tuple[str, ...]:
+        """The passes that all come from these sources, each once."""
+        others = {file.pass_name for file in self.files if file.source not in sources}
+        return tuple(dict.fromkeys(file.pass_name for file in self.files if file.pass_name not in others))
 
     def rules(self) -> Iterator[Rule]:
         """Every rule."""
@@ -98,7 +103,7 @@ def _check_names(files: Iterable[RuleFile]) -> None:
 
 @functools.cache
 def _built_in() -> tuple[RuleFile, ...]:
-    return tuple(_rule_files(_built_in_package(), built_in=True))
+    return tuple(_rule_files(_built_in_package(), "built-in"))
 
 
 def _built_in_package() -> ModuleType:
@@ -122,7 +127,7 @@ def _from_packages() -> Iterator[RuleFile]:
             raise RuleError(f"package {package}: the rules at {entry.value} cannot be loaded: {_where(error)}") from error
         if not isinstance(module, ModuleType):
             raise RuleError(f"package {package}: the entry point {entry.name} must name a module or package, not {entry.value}")
-        yield from _rule_files(module, built_in=False)
+        yield from _rule_files(module, "package")
 
 
 def _from_path(path: Path) -> list[RuleFile]:
@@ -133,14 +138,14 @@ def _from_path(path: Path) -> list[RuleFile]:
     folder = path if path.is_dir() else path.parent
     package = _folder_as_package(folder.resolve(), name)
     if path.is_dir():
-        files = list(_rule_files(package, built_in=False))
+        files = list(_rule_files(package, "user"))
         if not files:
             raise RuleError(f"{path}: the folder has no rule files (*.py whose name does not start with an underscore)")
         return files
     if path.suffix != ".py":
         raise RuleError(f"{path}: a rule file is a Python file (*.py)")
     importlib.invalidate_caches()
-    return [_rule_file(_import(f"{name}.{path.stem}", str(path)), built_in=False)]
+    return [_rule_file(_import(f"{name}.{path.stem}", str(path.resolve())), "user")]
 
 
 def _folder_as_package(folder: Path, name: str) -> ModuleType:
@@ -157,7 +162,7 @@ def _folder_as_package(folder: Path, name: str) -> ModuleType:
             spec.loader.exec_module(module)
         except Exception as error:
             del sys.modules[name]
-            raise RuleError(f"{start}: {_where(error)}") from error
+            raise RuleError(f"{start}: {_where(error, str(start))}") from error
         return module
     module = ModuleType(name)
     module.__path__ = [str(folder)]
@@ -165,15 +170,15 @@ def _folder_as_package(folder: Path, name: str) -> ModuleType:
     return module
 
 
-def _rule_files(module: ModuleType, *, built_in: bool) -> Iterator[RuleFile]:
+def _rule_files(module: ModuleType, source: Source) -> Iterator[RuleFile]:
     """The rule file that a module is, or those that a package holds."""
     if not hasattr(module, "__path__"):
-        yield _rule_file(module, built_in=built_in)
+        yield _rule_file(module, source)
         return
     for found in sorted(pkgutil.iter_modules(module.__path__), key=lambda found: found.name):
         if not found.name.startswith("_"):
             name = f"{module.__name__}.{found.name}"
-            yield from _rule_files(_import(name, _path_of(name)), built_in=built_in)
+            yield from _rule_files(_import(name, _path_of(name)), source)
 
 
 def _path_of(name: str) -> str:
@@ -184,13 +189,11 @@ def _path_of(name: str) -> str:
 def _import(name: str, path: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except RuleError as error:
-        raise RuleError(f"{path}: {error}") from error
     except Exception as error:
-        raise RuleError(f"{path}: {_where(error)}") from error
+        raise RuleError(f"{path}: {_where(error, path)}") from error
 
 
-def _rule_file(module: ModuleType, *, built_in: bool) -> RuleFile:
+def _rule_file(module: ModuleType, source: Source) -> RuleFile:
     origin = getattr(module, "__file__", None) or module.__name__
     stem = module.__name__.rpartition(".")[2]
     rules = getattr(module, "RULES", None)
@@ -202,14 +205,14 @@ def _rule_file(module: ModuleType, *, built_in: bool) -> RuleFile:
     pass_name = getattr(module, "PASS", f"fuse.{stem}")
     if not isinstance(pass_name, str) or not _PASS_NAME.fullmatch(pass_name):
         raise RuleError(f"{origin}: PASS must be the name of a pass, such as 'fuse.{stem}', not {pass_name!r}")
-    return RuleFile(pass_name, tuple(rules), origin, built_in)
+    return RuleFile(pass_name, tuple(rules), origin, source)
 
 
-def _where(error: Exception) -> str:
-    """The error in words, with the line of the user's code where it happened."""
-    line = error.lineno if isinstance(error, SyntaxError) else None
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    if line is None and frames:
-        line = frames[-1].lineno
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"{type(error).__name__}: {text}" + (f" (line {line})" if line else "")
+def _where(error: Exception, path: str = "") -> str:
+    """The error in words, with the line of the file at `path` where it came up."""
+    kind = "" if isinstance(error, OrtfuseError) else f"{type(error).__name__}: "
+    if isinstance(error, SyntaxError):
+        place = "" if error.filename == path else f" of {error.filename}"
+        return f"{kind}{error.msg} (line {error.lineno}{place})"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    return f"{kind}{error}" + (f" (line {lines[-1]})" if lines else "")

@@ -62,7 +62,8 @@ class Rule:
 
     `replace` is an expression over the captured names, or several in order of preference: the first legal one is used.
     A replacement that needs a higher opset than the model has is used only if none other is legal, unless `raises` says
-    that it is worth it. `emits` gives, for intermediates of the pattern that may be used elsewhere, what computes them afterwards.
+    that it is worth it. `emits` gives, for intermediates of the pattern that may be used elsewhere, what computes them afterwards. `formula` is for readers; by default it is the printed
+    pattern. `residual` allows a root sum or product to have parts that the pattern lacks.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Rule:
     emits: Mapping[str, Pattern] = field(default_factory=dict)
     residual: bool = False
     raises: bool = False
+    formula: str = ""
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):
@@ -87,18 +89,14 @@ class Rule:
             raise RuleError(f"rule {self.name} must name the source of its formula")
         if not self.replacements:
             raise RuleError(f"rule {self.name} replaces its pattern by nothing")
+        if not self.formula:
+            object.__setattr__(self, "formula", _plain(str(self.pattern)))
         _ = self.matcher  # a pattern that cannot be a rule's root is an error of the declaration
 
     @property
     def family(self) -> str:
         """The part of the name before the first dot."""
         return self.name.partition(".")[0]
-
-    @property
-    def formula(self) -> str:
-        """The pattern, printed as the formula it matches."""
-        text = str(self.pattern)
-        return text[1:-1] if text.startswith("(") and text.endswith(")") and "|" not in text else text
 
     @cached_property
     def replacements(self) -> tuple[Pattern, ...]:
@@ -120,3 +118,8 @@ class Rule:
     def matcher(self) -> Matcher:
         """The pattern made ready for matching."""
         return Matcher(self.pattern, self.guards, tuple(self.emits))
+
+
+def _plain(text: str) -> str:
+    """A printed pattern without the parentheses around the whole of a sum."""
+    return text[1:-1] if text.startswith("(") and text.endswith(")") and "|" not in text else text

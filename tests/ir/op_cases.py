@@ -224,6 +224,13 @@ RECURRENT = [
     Case("float[s, b, 4] x, float[2, 18, 4] w, float[2, 18, 6] r", "y, h = GRU <hidden_size = 6, direction = \"bidirectional\"> (x, w, r)", {"y": "s, 2, b, 6", "h": "2, b, 6"}),
 ]  # fmt: skip
 
+SEQUENCES = [
+    Case("float[b, s, 6] x", f"k = {scalar(4)} q = SplitToSequence <axis = 2> (x, k) i = {scalar(1)} y = SequenceAt(q, i) n = SequenceLength(q)", {"y": "b, s, 2", "n": "= 2"}),
+    Case("float[b, 2, s] x", f"q = SplitToSequence <axis = 1, keepdims = 0> (x) i = {scalar(-1)} y = SequenceAt(q, i)", {"y": "b, s"}),
+    Case("float[b, s] x, float[b, t] w", "q = SequenceConstruct(x, w) r = SequenceInsert(q, x) y = ConcatFromSequence <axis = 1> (r) u = SequenceErase(r) z = SequenceLength(u)", {"y": "b, 2*s + t", "z": "= 2"}),
+    Case("float[b, s] x", "q = SequenceConstruct(x, x) y = ConcatFromSequence <axis = 1, new_axis = 1> (q)", {"y": "b, 2, s"}),
+]  # fmt: skip
+
 FALLBACK = [
     Case("float[b, 3, 6, 6] x, float[b, s, t, 2] g", "y = GridSample(x, g)", {"y": "b, 3, s, t"}),
     Case("float[b, 4, 4] x", "y = Det(x)", {"y": "b"}),
@@ -242,5 +249,6 @@ CASES = [
     *NORMALIZATION,
     *ATTENTION,
     *RECURRENT,
+    *SEQUENCES,
     *FALLBACK,
 ]

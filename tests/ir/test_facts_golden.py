@@ -10,9 +10,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from soundness import judge_model
+from soundness import judge_model, strict_transfer
 
 from ortfuse.ir.facts import Facts
+
+pytestmark = pytest.mark.usefixtures(strict_transfer.__name__)
 
 FOLDER = Path(__file__).parents[2] / "golden" / "models"
 MODELS = sorted(FOLDER.glob("*.onnx"))

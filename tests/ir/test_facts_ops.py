@@ -7,10 +7,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 from op_cases import CASES, Case
-from soundness import judge_model
+from soundness import judge_model, strict_transfer
 
 from ortfuse.ir.dims import Dim
 from ortfuse.ir.facts import Facts
+
+pytestmark = pytest.mark.usefixtures(strict_transfer.__name__)
 
 
 def described(facts: Facts, value: ir.Value, wanted: str) -> str:

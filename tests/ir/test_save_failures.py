@@ -1,12 +1,14 @@
+import contextlib
 import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx_ir
 import pytest
-from model_files import large, write_external, write_linear
+from model_files import large, weight_of, write_external, write_linear
 
 import ortfuse.ir.writing
 from ortfuse.errors import OutputError
@@ -36,7 +38,7 @@ def old_and_new(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, o
 
 
 @pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left on device"), Interrupted()])
-@pytest.mark.parametrize("step", ["open", "write", "fsync", "replace 0", "replace 1", "replace 2"])
+@pytest.mark.parametrize("step", ["open", "write", "fsync", "link", "replace 0", "replace 1", "replace 2"])
 def test_a_failure_at_any_step_leaves_the_old_files_as_they_were(
     step: str, failure: BaseException, old_and_new: tuple[Path, onnx_ir.Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,14 +64,60 @@ def test_a_failure_at_any_step_leaves_the_old_files_as_they_were(
             patch.setattr(ortfuse.ir.writing, "_write_model", fail)
         elif step == "fsync":
             patch.setattr(staging.os, "fsync", fail)
+        elif step == "link":
+            patch.setattr(staging.os, "link", fail)
         else:
             patch.setattr(Path, "replace", failing_replace)
-        steps = 1 if len(before) == 1 else 3
-        if step.startswith("replace") and int(step[-1]) >= steps:
+        if len(before) == 1 and step in ("link", "replace 1", "replace 2"):
             pytest.skip("one file is replaced in one step")
         with pytest.raises(OutputError if isinstance(failure, OSError) else Interrupted):
             save(model, path)
     assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_failure_leaves_no_new_data_file(step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load(write_external(tmp_path / "m.onnx"))
+    before = sorted(tmp_path.iterdir())
+    replace, calls = Path.replace, iter(range(9))
+
+    def failing_replace(self: Path, target: Path) -> Path:
+        if next(calls) == step:
+            raise OSError(errno.EIO, "Input/output error")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", failing_replace)
+    with pytest.raises(OutputError, match="Input/output error"):
+        save(model, tmp_path / "o.onnx")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("stop", range(5))
+def test_a_crash_between_any_two_steps_leaves_a_model_with_its_own_data(
+    stop: int, old_and_new: tuple[Path, onnx_ir.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, model = old_and_new
+    replace, calls = Path.replace, iter(range(9))
+
+    class Crash(BaseException):
+        pass
+
+    def crash(*_: object) -> None:
+        raise Crash
+
+    def crashing_replace(self: Path, target: Path) -> Path:
+        if next(calls) == stop:
+            raise Crash
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", crashing_replace)
+        patch.setattr(staging.Staging, "_undo", crash)
+        patch.setattr(staging.Staging, "__exit__", lambda *_: None)
+        with contextlib.suppress(Crash):
+            save(model, path)
+    weight = weight_of(load(path))
+    assert np.array_equal(weight, large()) or np.array_equal(weight, 2 * large())
 
 
 def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:

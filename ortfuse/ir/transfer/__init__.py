@@ -14,6 +14,7 @@ from ortfuse.ir.transfer import (
     normalization,
     recurrent,
     reduction,
+    sequence,
     shaping,
 )
 from ortfuse.ir.transfer.op import TRANSFERS
@@ -30,5 +31,6 @@ __all__ = [
     "normalization",
     "recurrent",
     "reduction",
+    "sequence",
     "shaping",
 ]

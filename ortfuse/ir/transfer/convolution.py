@@ -45,10 +45,17 @@ def _ceil_count(reachable: DimLike, room: DimLike, stride: int) -> DimLike:
     return count - 1 if is_nonnegative(-slack - 1) else UNKNOWN
 
 
+def _data_and_weight(op: Op) -> tuple[Shape, Shape]:
+    data, weight = op.known_shape(0), op.known_shape(1)
+    if len(data) != len(weight) or len(data) < 3:
+        raise UnknownError
+    return data, weight
+
+
 @transfer("Conv", "ConvInteger")
 def conv(op: Op) -> Fact:
     """Convolution of [N, C, ...] with weights [M, C/group, ...]."""
-    data, weight = op.known_shape(0), op.known_shape(1)
+    data, weight = _data_and_weight(op)
     kernel = op.attr_ints("kernel_shape") or weight[2:]
     dtype = ir.DataType.INT32 if op.node.op_type == "ConvInteger" else op.dtype(0)
     return Fact(dtype, (data[0], weight[0], *_window_sizes(op, data[2:], kernel)))
@@ -60,7 +67,7 @@ transfer("FusedConv", domain=MICROSOFT)(conv)
 @transfer("NhwcFusedConv", "NhwcConv", domain=MICROSOFT)
 def nhwc_conv(op: Op) -> Fact:
     """Convolution of [N, ..., C]."""
-    data, weight = op.known_shape(0), op.known_shape(1)
+    data, weight = _data_and_weight(op)
     channels_last = op.node.op_type == "NhwcConv"
     kernel = op.attr_ints("kernel_shape") or (weight[1:-1] if channels_last else weight[2:])
     return Fact(op.dtype(0), (data[0], *_window_sizes(op, data[1:-1], kernel), weight[0]))
@@ -69,7 +76,7 @@ def nhwc_conv(op: Op) -> Fact:
 @transfer("ConvTranspose")
 def conv_transpose(op: Op) -> Fact:
     """Transposed convolution of [N, C, ...] with weights [C, M/group, ...]."""
-    data, weight = op.known_shape(0), op.known_shape(1)
+    data, weight = _data_and_weight(op)
     sizes, rank = data[2:], len(data) - 2
     kernel = op.attr_ints("kernel_shape") or weight[2:]
     strides = op.attr_ints("strides") or (1,) * rank

@@ -83,9 +83,10 @@ class Fact:
         dtype: the element type, None if unknown (or if the value is no tensor).
         shape: the dimensions, None if the rank is unknown.
         tensor: the constant the value is, not read yet, or None.
+        items: of a sequence of known length, the facts of its elements.
     """
 
-    __slots__ = ("_array", "_elements", "dtype", "shape", "tensor")
+    __slots__ = ("_array", "_elements", "dtype", "items", "shape", "tensor")
 
     def __init__(
         self,
@@ -94,10 +95,12 @@ class Fact:
         elements: Elements | None = None,
         tensor: ir.TensorProtocol | None = None,
         array: np.ndarray | None = None,
+        items: tuple[Fact, ...] | None = None,
     ) -> None:
         self.dtype = dtype
         self.shape = shape
         self.tensor = tensor
+        self.items = items
         self._array = array
         self._elements = elements
 
@@ -123,7 +126,7 @@ class Fact:
 
     def with_changes(self, dtype: ir.DataType | None, shape: Shape | None, elements: Elements | None) -> Fact:
         """The same constant, if it is one, with other dtype, shape and elements."""
-        return Fact(dtype, shape, elements, self.tensor, self._array)
+        return Fact(dtype, shape, elements, self.tensor, self._array, self.items)
 
     def array(self) -> np.ndarray | None:
         """The constant, if there is one of at most `MAX_CONSTANT` elements."""

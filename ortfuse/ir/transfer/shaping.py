@@ -181,12 +181,16 @@ def tile(op: Op) -> Fact:
 @transfer("Concat")
 def concat(op: Op) -> Fact:
     """Join along an axis."""
-    facts = [op.fact(index) for index in range(len(op.inputs))]
+    return concatenated([op.fact(index) for index in range(len(op.inputs))], op.attr_int("axis", 1))
+
+
+def concatenated(facts: list[Fact], axis: int) -> Fact:
+    """The tensors joined along an axis."""
     dtype = next((fact.dtype for fact in facts if fact.dtype is not None), None)
     ranked = next((fact.shape for fact in facts if fact.shape is not None), None)
     if ranked is None:
         return Fact(dtype)
-    axis = op.axis("axis", 1, len(ranked))
+    axis = normalize_axis(axis, len(ranked))
     shapes = [fact.shape if fact.shape is not None else (UNKNOWN,) * len(ranked) for fact in facts]
     dims = [best_dim([shape[index] for shape in shapes]) for index in range(len(ranked))]
     total: DimLike = 0

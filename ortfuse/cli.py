@@ -1,0 +1,251 @@
+"""The command line: `ortfuse optimize`, `verify`, `bench`, `find` and `passes`."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from ortfuse.errors import OrtfuseError, OutputError
+
+app = typer.Typer(
+    name="ortfuse",
+    help="Rewrite ONNX models into the operators that ONNX Runtime has fast kernels for, and prove them equal.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+out = Console()
+err = Console(stderr=True)
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
+Passes = Annotated[
+    str,
+    typer.Option(
+        "--passes",
+        help="A pass list (auto, basic, extended, all, transformer, convnet), a TOML file, or a pipeline such as "
+        "'canonicalize, fixpoint(fold, cse, dce), fuse.attention'. `ortfuse passes` shows what there is.",
+    ),
+]
+Patterns = Annotated[
+    list[Path] | None,
+    typer.Option("--patterns", help="A file or folder with rules of your own; may be given several times.", show_default=False),
+]
+MaxOpset = Annotated[
+    int | None, typer.Option("--max-opset", help="Highest ai.onnx opset that the result may use.", show_default=False)
+]
+InputFiles = Annotated[
+    Path | None,
+    typer.Option("--inputs", help="Your own inputs: an .npz file, or a folder of them or of test_data_set_N.", show_default=False),
+]
+Json = Annotated[Path | None, typer.Option("--json", help="Write the whole report as JSON to this file.", show_default=False)]
+Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of the generated inputs.")]
+Tolerance = Annotated[
+    float | None,
+    typer.Option(
+        "--tolerance",
+        help="Allowed error relative to an output's largest magnitude; by default 1e-4 for float32, 1e-2 for float16.",
+        show_default=False,
+    ),
+]
+Threads = Annotated[int, typer.Option("--threads", help="Threads of the runtime; 0 leaves the choice to it.")]
+Rounds = Annotated[int, typer.Option("--rounds", min=1, help="How often each model is run when it is measured.")]
+
+
+@app.command()
+def optimize(
+    model: Model,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where to write the result; without it, nothing is written.", show_default=False)
+    ] = None,
+    passes: Passes = "auto",
+    patterns: Patterns = None,
+    max_opset: MaxOpset = None,
+    approximate: Annotated[bool, typer.Option("--approximate", help="Allow rules that change the mathematics (tanh for erf).")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Run both models and compare; a result that differs is not written.")] = False,
+    bench: Annotated[bool, typer.Option("--bench", help="Measure the latency after each pass, interleaved with the original.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Say where rules nearly applied and what was in the way.")] = False,
+    inputs: InputFiles = None,
+    seed: Seed = 0,
+    tolerance: Tolerance = None,
+    threads: Threads = 0,
+    rounds: Rounds = 20,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Optimise a model: ortfuse optimize bert.onnx -o bert.opt.onnx --verify --bench
+
+    Prints the nodes before and after, the fused sites of each family, the passes with their time and changes and, when
+    asked for, the largest error against the original and the latency after each pass.
+    """
+    with guarded(debug):
+        from ortfuse.pipeline import PassManager
+        from ortfuse.views import show_misses, show_outcome
+        from ortfuse.workflow import optimise
+
+        manager = PassManager(
+            passes, patterns=patterns or (), max_opset=max_opset, approximate=approximate, explain=explain
+        )
+        with progress_line() as progress:
+            progress(f"loading {model}")
+            original = load_model(model)
+            outcome = optimise(
+                original,
+                manager,
+                output=output,
+                verify=verify,
+                bench=bench,
+                inputs=given_inputs(inputs, original),
+                seed=seed,
+                tolerance=tolerance,
+                rounds=rounds,
+                threads=threads,
+                progress=progress,
+            )
+        show_outcome(out, outcome)
+        if explain:
+            show_misses(out, outcome.report.misses)
+        write_json(json_file, {"model": str(model), **outcome.to_dict()})
+
+
+@app.command()
+def verify(
+    original: Annotated[Path, typer.Argument(metavar="A", help="The original model.", show_default=False)],
+    optimised: Annotated[Path, typer.Argument(metavar="B", help="The model to compare with it.", show_default=False)],
+    inputs: InputFiles = None,
+    seed: Seed = 0,
+    tolerance: Tolerance = None,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Compare two models on generated inputs of several sizes: ortfuse verify a.onnx b.onnx
+
+    The exit code is 0 if they are equal within tolerance, 1 if they are not and 2 if they could not be compared.
+    """
+    with guarded(debug):
+        from ortfuse.validate import verify as compare
+        from ortfuse.views import show_verdict
+
+        with progress_line() as progress:
+            progress("comparing")
+            first = load_model(original)
+            verdict = compare(
+                first, load_model(optimised), inputs=given_inputs(inputs, first), seed=seed, tolerance=tolerance
+            )
+        show_verdict(out, verdict)
+        write_json(json_file, verdict.to_dict())
+    if not verdict.ok:
+        raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    model: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Models with the same inputs; the first is the yardstick.", show_default=False)],
+    inputs: InputFiles = None,
+    seed: Seed = 0,
+    threads: Threads = 0,
+    rounds: Rounds = 20,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Measure models side by side: ortfuse bench bert.onnx bert.opt.onnx
+
+    Runs are interleaved; the speedup is the median over rounds of the first model's latency divided by each one's.
+    """
+    with guarded(debug):
+        from ortfuse.bench import measure, table
+        from ortfuse.validate import experiments
+
+        with progress_line() as progress:
+            progress("measuring")
+            models = {str(path): load_model(path) for path in model}
+            first = next(iter(models.values()))
+            found, _ = experiments(first, given_inputs(inputs, first), seed, reference=False)
+            rows = measure(models, found[-1].inputs, rounds=rounds, threads=threads)
+        out.print(table(rows, f"Latency at {found[-1].label}"))
+        write_json(json_file, {"inputs": found[-1].label, "latency": [row.to_dict() for row in rows]})
+
+
+@app.command()
+def passes(patterns: Patterns = None, debug: Debug = False) -> None:
+    """List every pass, rule (with formula, exactness and what it makes) and pass list."""
+    with guarded(debug):
+        from ortfuse.pipeline import built_in_lists, load_catalogue
+        from ortfuse.pipeline import passes as registered
+        from ortfuse.views import show_passes
+
+        texts = {name: (inspect.getdoc(kind) or "").partition("\n")[0] for name, kind in registered().items()}
+        texts["canonicalize"] = "The normal form: its rules with constants, fold, cse and dce, to a fixed point."
+        texts["fixpoint(...)"] = "Repeats the passes within until none changes anything."
+        lists: Any = built_in_lists()
+        entries = lists.values() if hasattr(lists, "values") else lists
+        show_passes(out, load_catalogue(patterns or []), entries, texts)
+
+
+def load_model(path: Path) -> Any:
+    """Load a model file."""
+    from ortfuse.ir.io import load
+
+    return load(path)
+
+
+def given_inputs(path: Path | None, model: Any) -> Any:
+    """The user's inputs, `None` when inputs are to be generated."""
+    if path is None:
+        return None
+    from ortfuse.validate import read_inputs
+
+    return read_inputs(path, [v.name for v in model.graph.inputs if v.name not in model.graph.initializers])
+
+
+def write_json(path: Path | None, content: dict[str, Any]) -> None:
+    """Write a report aside and move it into place."""
+    if path is None:
+        return
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        aside.write_text(json.dumps(content, indent=1, default=str) + "\n")
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise OutputError(f"{path}: the report cannot be written: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def progress_line() -> Iterator[Any]:
+    """A line on the terminal that says what is going on; nothing when the output is no terminal."""
+    with err.status("starting") as status:
+        yield lambda text: status.update(text)
+
+
+@contextlib.contextmanager
+def guarded(debug: bool) -> Iterator[None]:
+    """Print errors that ortfuse raises on purpose without a traceback and exit with code 2."""
+    try:
+        yield
+    except OrtfuseError as error:
+        if debug:
+            raise
+        err.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        err.print("interrupted; nothing was written")
+        raise typer.Exit(130) from None
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script."""
+    app(args=list(arguments) if arguments is not None else sys.argv[1:], prog_name="ortfuse")
+
+
+if __name__ == "__main__":
+    main()

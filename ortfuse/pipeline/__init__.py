@@ -1,0 +1,29 @@
+"""Pipelines: their text, pass lists, the registry of passes, the catalogue of rules, and the manager that runs them."""
+
+from ortfuse.pipeline.catalogue import Catalogue, RuleFile, load_catalogue
+from ortfuse.pipeline.manager import PassManager
+from ortfuse.pipeline.passlists import PassList, built_in_lists, read_list, suitable_list
+from ortfuse.pipeline.registry import passes, register_pass
+from ortfuse.pipeline.report import Counts, PassReport, RunReport
+from ortfuse.pipeline.runner import OnPass, PassEvent
+from ortfuse.pipeline.text import Pipeline, parse
+
+__all__ = [
+    "Catalogue",
+    "Counts",
+    "OnPass",
+    "PassEvent",
+    "PassList",
+    "PassManager",
+    "PassReport",
+    "Pipeline",
+    "RuleFile",
+    "RunReport",
+    "built_in_lists",
+    "load_catalogue",
+    "parse",
+    "passes",
+    "read_list",
+    "register_pass",
+    "suitable_list",
+]

@@ -1,0 +1,147 @@
+"""From names to passes: a parsed pipeline becomes the steps that are run.
+
+Besides registered passes, a name may be a pass of the catalogue (`fuse.attention`), a pass list (`transformer`), or one
+of these:
+
+- `canonicalize`: the rules of the normal form together with constants, fold, cse and dce, to a fixed point;
+- `fuse.*`: every fusion that comes with ortfuse, except those that the pipeline names itself;
+- `user`: every pass of rule files that do not come with ortfuse, except those that the pipeline names itself;
+- `auto`: the pass list that suits the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ortfuse.errors import PipelineError
+from ortfuse.passes import CommonSubexpressions, Constants, DeadCode, Fold, Pass, RulePass
+from ortfuse.pipeline import registry
+from ortfuse.pipeline.catalogue import Catalogue
+from ortfuse.pipeline.passlists import PassList, built_in_lists, suitable_list
+from ortfuse.pipeline.text import Call, FixpointCall, Item
+
+MAX_ROUNDS = 50
+"""Rounds after which a fixpoint is given up, unless it says otherwise."""
+
+CANONICALIZE = "canonicalize"
+FUSIONS = "fuse.*"
+USER = "user"
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Single:
+    """One pass, under the name by which it stands in the pipeline."""
+
+    name: str
+    run: Pass
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Steps that are repeated until none changes anything, at most `max_rounds` times."""
+
+    name: str
+    steps: tuple[Step, ...]
+    max_rounds: int
+
+
+Step: TypeAlias = Single | Repeated
+
+
+class Builder:
+    """Builds the steps of one pipeline for a model with the given operators (`None` if no model is at hand)."""
+
+    def __init__(self, catalogue: Catalogue, operators: Collection[str] | None = None) -> None:
+        self._catalogue, self._operators = catalogue, operators
+        self._rules = catalogue.passes()
+        self._fusions = [name for name in self._rules if name.startswith("fuse.")]
+        self._users = catalogue.passes_from("package", "user")
+        self._named: set[str] = set()
+
+    def build(self, items: Sequence[Item | Pass]) -> tuple[Step, ...]:
+        """The steps of a pipeline. Pass lists and wildcards are resolved; passes that are given as objects stay.
+
+        Raises:
+            PipelineError: There is no such pass, or it has no such option.
+        """
+        resolved = [found for item in items for found in self._resolve_lists(item, ())]
+        self._named = {call.name for call in _calls(resolved)}
+        return tuple(step for item in resolved for step in self._steps(item))
+
+    def _resolve_lists(self, item: Item | Pass, inside: tuple[str, ...]) -> Iterator[Item | Pass]:
+        if isinstance(item, FixpointCall):
+            inner = [found for part in item.items for found in self._resolve_lists(part, inside)]
+            yield FixpointCall(tuple(found for found in inner if isinstance(found, Call | FixpointCall)), item.options)
+        elif isinstance(item, Call) and (known := self._list(item)) is not None:
+            if known.name in inside:
+                raise PipelineError(f"the pass list {known.name!r} contains itself")
+            registry.checked_options(item, {})
+            for part in known.pipeline.items:
+                yield from self._resolve_lists(part, (*inside, known.name))
+        else:
+            yield item
+
+    def _list(self, call: Call) -> PassList | None:
+        if call.name == AUTO:
+            return built_in_lists()["all"] if self._operators is None else suitable_list(self._operators)
+        return built_in_lists().get(call.name)
+
+    def _steps(self, item: Item | Pass) -> Iterator[Step]:
+        if isinstance(item, FixpointCall):
+            steps = tuple(step for part in item.items for step in self._steps(part))
+            rounds = registry.checked_options(Call("fixpoint", item.options), {"max_rounds": int})
+            yield Repeated(str(item), steps, int(rounds.get("max_rounds", MAX_ROUNDS)))
+        elif not isinstance(item, Call):
+            yield Single(item.name, item)
+        elif item.name == CANONICALIZE:
+            yield self._canonicalize(item)
+        elif item.name == FUSIONS:
+            yield from self._wildcard(item, (name for name in self._fusions if name not in self._users))
+        elif item.name == USER:
+            yield from self._wildcard(item, (name for name in self._users if name != CANONICALIZE))
+        elif item.name in self._rules:
+            options = registry.checked_options(item, {"without": str})
+            yield Single(str(item), self._rule_pass(item.name, str(options.get("without", ""))))
+        elif item.name in registry.passes():
+            yield Single(str(item), registry.make_pass(item))
+        else:
+            raise self._unknown(item.name)
+
+    def _wildcard(self, call: Call, names: Iterable[str]) -> Iterator[Step]:
+        registry.checked_options(call, {})
+        for name in names:
+            if name not in self._named:
+                yield Single(name, self._rule_pass(name, ""))
+
+    def _rule_pass(self, name: str, without: str) -> RulePass:
+        rules = self._rules.get(name, ())
+        known = {rule.name for rule in rules}
+        for left_out in without.split():
+            if left_out not in known:
+                raise PipelineError(f"{name} has no rule {left_out!r}{registry.suggestion(left_out, known)}")
+        return RulePass(name, rules, without)
+
+    def _canonicalize(self, call: Call) -> Step:
+        options = registry.checked_options(call, {"max_rounds": int, "max_growth": int, "without": str})
+        growth = {"max_growth": int(options["max_growth"])} if "max_growth" in options else {}
+        rules = self._rule_pass(CANONICALIZE, str(options.get("without", "")))
+        passes: list[Pass] = [Constants(), Fold(**growth), rules, CommonSubexpressions(), DeadCode()]
+        steps = tuple(Single(made.name, made) for made in passes)
+        return Repeated(str(call), steps, int(options.get("max_rounds", MAX_ROUNDS)))
+
+    def _unknown(self, name: str) -> PipelineError:
+        known = [*registry.passes(), CANONICALIZE, FUSIONS, USER, AUTO, *self._rules, *built_in_lists()]
+        return PipelineError(
+            f"there is no pass or pass list {name!r}{registry.suggestion(name, known)}; `ortfuse passes` shows all of them"
+        )
+
+
+def _calls(items: Iterable[Item | Pass]) -> Iterator[Call]:
+    for item in items:
+        if isinstance(item, FixpointCall):
+            yield from _calls(item.items)
+        elif isinstance(item, Call):
+            yield item

@@ -1,0 +1,188 @@
+"""The pass manager: takes a pipeline in any of its forms and runs it over models."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.errors import InvalidModelError, PipelineError, RewriteError, TargetError
+from ortfuse.ir.check import check
+from ortfuse.ir.facts import Facts
+from ortfuse.ir.interop import AnyModel, enter, leave
+from ortfuse.passes import Context, Finalize, Pass
+from ortfuse.pipeline.build import Builder, Repeated, Single, Step
+from ortfuse.pipeline.catalogue import load_catalogue
+from ortfuse.pipeline.passlists import read_list
+from ortfuse.pipeline.report import Counts, RunReport
+from ortfuse.pipeline.runner import OnPass, Runner
+from ortfuse.pipeline.text import Call, Item, parse
+from ortfuse.rewrite import Log
+from ortfuse.target import Target
+
+PipelineLike = str | os.PathLike[str] | Sequence[str | Pass]
+"""A pipeline as text, the path of a TOML pass list, or a sequence of texts and pass objects."""
+
+
+class PassManager:
+    """A pipeline, ready to be run over any number of models.
+
+    Args:
+        pipeline: Text such as `"canonicalize, fixpoint(fold, cse, dce), fuse.attention"`, the name of a pass list, the
+            path of a TOML pass list, or a sequence of texts and pass objects. `"auto"` picks the list by the model.
+        target: The runtime to optimise for; by default the installed one, on the CPU.
+        patterns: Files and folders with rules of the user's own.
+        approximate: Whether rules that replace the mathematics by an approximation may be applied.
+        explain: Whether to keep near misses, which takes time.
+        max_opset: The highest ai.onnx opset that the result may use.
+
+    Raises:
+        PipelineError: The pipeline is wrong.
+        RuleError: A rule file is wrong.
+    """
+
+    def __init__(
+        self,
+        pipeline: PipelineLike = "auto",
+        *,
+        target: Target | None = None,
+        patterns: Iterable[str | os.PathLike[str]] | str | os.PathLike[str] = (),
+        approximate: bool = False,
+        explain: bool = False,
+        max_opset: int | None = None,
+    ) -> None:
+        self._items = _items(pipeline)
+        self._target = _target(target, max_opset)
+        self._approximate, self._explain = approximate, explain
+        named = [patterns] if isinstance(patterns, str | os.PathLike) else patterns
+        self._catalogue = load_catalogue([Path(path) for path in named])
+        # Whatever is wrong with the pipeline is said now, not when the first model has been loaded.
+        self._check_use_of_patterns(Builder(self._catalogue).build(self._items))
+
+    def __str__(self) -> str:
+        return ", ".join(str(item) if not isinstance(item, Pass) else str(_call_of(item)) for item in self._items)
+
+    def run(self, model: AnyModel, *, on_pass: OnPass | None = None) -> RunReport:
+        """Optimise a model of any kind that ortfuse knows. What is handed in is not changed.
+
+        Args:
+            model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`.
+            on_pass: Called after each item of the pipeline.
+
+        Returns:
+            The report; its `model` is of the kind that was handed in (an `onnx_ir.Model` for a path).
+
+        Raises:
+            OrtfuseError: The model cannot be used, or a pass fails.
+        """
+        inside, source = enter(model)
+        opset = inside.graph.opset_imports.get("", 1)
+        try:
+            report = self.run_in_place(inside, on_pass=on_pass)
+        except TargetError as error:
+            if opset >= self._target.max_opset:
+                raise
+            # Nothing is lost but the rewrites that need the newer opset; the model is taken from the start again.
+            inside, source = enter(model)
+            report = self._run(inside, _target(self._target, opset), on_pass)
+            report.notes.insert(0, f"the model stays at opset {opset}, without the rewrites that need a newer one: {error}")
+        report.model = leave(inside, source)
+        return report
+
+    def run_in_place(self, model: ir.Model, *, on_pass: OnPass | None = None) -> RunReport:
+        """Optimise a model of the graph IR, which is changed. See `run`; a model that fails half way is left as it is."""
+        return self._run(model, self._target, on_pass)
+
+    def _run(self, model: ir.Model, target: Target, on_pass: OnPass | None) -> RunReport:
+        before = Counts.of(model)
+        started = time.perf_counter()
+        steps = self._with_finalize(Builder(self._catalogue, before.operators).build(self._items))
+        context = Context(model, Facts(model), target, Log(self._explain), self._approximate)
+        analysed = time.perf_counter()
+        reports = Runner(context, on_pass).run(steps)
+        finished = time.perf_counter()
+        _check_result(model)
+        return RunReport(
+            pipeline=", ".join(step.name for step in steps),
+            passes=reports,
+            before=before,
+            after=Counts.of(model),
+            seconds=finished - started,
+            analysis_seconds=analysed - started,
+            log=context.log,
+            notes=context.notes,
+            model=model,
+        )
+
+    @staticmethod
+    def _with_finalize(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        last = steps[-1] if steps else None
+        if isinstance(last, Single) and isinstance(last.run, Finalize):
+            return steps
+        return (*steps, Single(Finalize.name, Finalize()))
+
+    def _check_use_of_patterns(self, steps: Iterable[Step]) -> None:
+        """Refuse rules that the user names but the pipeline does not run: they would be silently ignored."""
+        files = [file for file in self._catalogue.files if file.source == "user"]
+        run = set(_pass_names(steps))
+        if files and not any(file.pass_name in run for file in files):
+            names = ", ".join(dict.fromkeys(file.pass_name for file in files))
+            raise PipelineError(f"the pipeline does not run the rules of {files[0].origin}: add `user`, or {names}")
+
+
+def _items(pipeline: PipelineLike) -> list[Item | Pass]:
+    if isinstance(pipeline, os.PathLike) or (isinstance(pipeline, str) and pipeline.endswith(".toml")):
+        return list(read_list(Path(pipeline)).pipeline.items)
+    if isinstance(pipeline, str):
+        return list(parse(pipeline).items)
+    found: list[Item | Pass] = []
+    for part in pipeline:
+        if isinstance(part, str):
+            found += parse(part).items
+        elif isinstance(part, Pass):
+            found.append(part)
+        else:
+            raise PipelineError(f"a pipeline is made of texts and passes, and {part!r} is neither")
+    return found
+
+
+def _target(target: Target | None, max_opset: int | None) -> Target:
+    if target is None:
+        return Target(max_opset=max_opset)
+    if max_opset is None or max_opset >= target.max_opset:
+        return target
+    limited = copy.copy(target)
+    limited.max_opset = max_opset
+    return limited
+
+
+def _call_of(made: Pass) -> Call:
+    """The pass as it would be written, with the options that are not at their defaults."""
+    options = {}
+    if dataclasses.is_dataclass(made):
+        for field in dataclasses.fields(made):
+            value: Any = getattr(made, field.name)
+            if field.default is not dataclasses.MISSING and value != field.default:
+                options[field.name] = value
+    return Call(made.name, options)
+
+
+def _pass_names(steps: Iterable[Step]) -> Iterable[str]:
+    for step in steps:
+        if isinstance(step, Repeated):
+            yield from _pass_names(step.steps)
+        else:
+            yield step.run.name
+
+
+def _check_result(model: ir.Model) -> None:
+    try:
+        check(model, name="the optimised model")
+    except InvalidModelError as error:
+        raise RewriteError(f"{error}. This is a mistake in ortfuse or in a rule: please report it with the model") from error

@@ -1,0 +1,120 @@
+"""What a run did: for each pass its time and changes, for each rule its sites, and the model before and after."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.rewrite import Event, Log, NearMiss, scopes
+
+
+@dataclass
+class PassReport:
+    """One item of a pipeline. A fixpoint has its passes as `parts`, each summed up over the rounds.
+
+    Attributes:
+        name: The item as it would stand in a pipeline.
+        seconds: Time spent.
+        runs: How often it was run.
+        changes: What it changed, in units of its own (nodes folded, sites rewritten, ...).
+        nodes_before: Nodes of the model, all graphs together, before its first run.
+        nodes_after: The same after its last run.
+        hits: For each rule, how many sites it rewrote.
+    """
+
+    name: str
+    seconds: float = 0.0
+    runs: int = 0
+    changes: int = 0
+    nodes_before: int = 0
+    nodes_after: int = 0
+    hits: dict[str, int] = field(default_factory=dict)
+    parts: list[PassReport] = field(default_factory=list)
+
+    def leaves(self) -> list[PassReport]:
+        """The passes this is made of, or itself."""
+        return [leaf for part in self.parts for leaf in part.leaves()] if self.parts else [self]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The nodes of a model, in all its graphs: in total, and by operator (with its domain if that is not ai.onnx)."""
+
+    nodes: int
+    operators: dict[str, int]
+
+    @classmethod
+    def of(cls, model: ir.Model) -> Counts:
+        """Count the nodes of a model."""
+        found = Counter(
+            f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+            for scope in scopes(model)
+            for node in scope.graph
+        )
+        return cls(sum(found.values()), dict(found.most_common()))
+
+
+@dataclass
+class RunReport:
+    """One run of a pipeline over a model.
+
+    Attributes:
+        pipeline: The pipeline in textual form, with pass lists resolved.
+        passes: One report for each of its items, in order.
+        before: The nodes of the model before.
+        after: The nodes of the model after.
+        seconds: Time in the engine: analysis and passes, without loading and saving.
+        analysis_seconds: The part of it that went into the facts before the first pass.
+        log: Every rewrite, the statistics of every rule and, if asked for, the near misses.
+        notes: What could not be done and why.
+        model: The optimised model, of the kind that was handed in.
+    """
+
+    pipeline: str
+    passes: list[PassReport]
+    before: Counts
+    after: Counts
+    seconds: float
+    analysis_seconds: float
+    log: Log
+    notes: list[str]
+    model: Any = field(repr=False, default=None)
+
+    @property
+    def events(self) -> list[Event]:
+        """Every rewrite in order."""
+        return self.log.events
+
+    @property
+    def misses(self) -> list[NearMiss]:
+        """Where rules nearly applied, and what was in the way; empty unless `explain` was asked for."""
+        return list(self.log.misses.values())
+
+    def families(self) -> dict[str, int]:
+        """For each family of fusions how many sites were fused; rewrites to normal form are not counted."""
+        found: Counter[str] = Counter()
+        for report in self.passes:
+            for leaf in report.leaves():
+                if leaf.name != "canonicalize":
+                    for rule, hits in leaf.hits.items():
+                        found[rule.partition(".")[0]] += hits
+        return dict(found.most_common())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as data for JSON."""
+        return {
+            "pipeline": self.pipeline,
+            "seconds": self.seconds,
+            "analysis_seconds": self.analysis_seconds,
+            "before": asdict(self.before),
+            "after": asdict(self.after),
+            "families": self.families(),
+            "passes": [asdict(report) for report in self.passes],
+            "rules": {name: asdict(statistics) for name, statistics in self.log.rules.items()},
+            "events": [asdict(event) for event in self.events],
+            "misses": [asdict(miss) for miss in self.misses],
+            "notes": list(self.notes),
+        }

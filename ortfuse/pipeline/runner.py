@@ -1,0 +1,111 @@
+"""Runs the steps of a pipeline over a model, and keeps account of what each did."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortfuse.errors import PipelineError
+from ortfuse.ir.facts import Facts
+from ortfuse.passes import Context, Finalize
+from ortfuse.pipeline.build import Repeated, Single, Step
+from ortfuse.pipeline.report import PassReport
+from ortfuse.rewrite import Log
+
+
+@dataclass(frozen=True)
+class PassEvent:
+    """One item of the pipeline has been run: the `index`-th of `total`, from 0."""
+
+    index: int
+    total: int
+    report: PassReport
+    context: Context
+
+    def snapshot(self) -> ir.Model:
+        """A copy of the model as it is now, made fit for being saved or executed; the run is not affected."""
+        model = self.context.model.clone()
+        # The facts belong to the values of the original, and the events and notes of finishing a copy are nobody's.
+        Finalize().run(Context(model, Facts(model), self.context.target, Log()))
+        return model
+
+
+OnPass = Callable[[PassEvent], None]
+"""Called after each item of a pipeline. The model of the context must not be changed."""
+
+
+class Runner:
+    """Runs steps on one model."""
+
+    def __init__(self, context: Context, on_pass: OnPass | None = None) -> None:
+        self._context, self._on_pass = context, on_pass
+        self._nodes = self._count()
+
+    def run(self, steps: Sequence[Step]) -> list[PassReport]:
+        """Run the steps in order.
+
+        Returns:
+            One report for each step.
+
+        Raises:
+            PipelineError: A fixpoint does not settle.
+        """
+        reports = [_report(step) for step in steps]
+        for index, (step, report) in enumerate(zip(steps, reports, strict=True)):
+            self._run_step(step, report)
+            if self._on_pass is not None:
+                self._on_pass(PassEvent(index, len(steps), report, self._context))
+        return reports
+
+    def _run_step(self, step: Step, report: PassReport) -> int:
+        """Run a step once; returns what it changed."""
+        started = time.perf_counter()
+        if not report.runs:
+            report.nodes_before = self._nodes
+        changes = self._run_pass(step, report) if isinstance(step, Single) else self._repeat(step, report)
+        report.runs += 1
+        report.changes += changes
+        report.nodes_after = self._nodes
+        report.seconds += time.perf_counter() - started
+        return changes
+
+    def _run_pass(self, step: Single, report: PassReport) -> int:
+        before = self._context.log.hits()
+        changes = step.run.run(self._context)
+        if changes:
+            self._nodes = self._count()
+            for rule, hits in self._context.log.hits().items():
+                if hits > before.get(rule, 0):
+                    report.hits[rule] = report.hits.get(rule, 0) + hits - before.get(rule, 0)
+        return changes
+
+    def _repeat(self, step: Repeated, report: PassReport) -> int:
+        """Run the steps round after round, until as many in a row as there are have changed nothing."""
+        total, unchanged = 0, 0
+        last_changes: dict[str, int] = {}
+        for _ in range(step.max_rounds):
+            last_changes = {}
+            for part, part_report in zip(step.steps, report.parts, strict=True):
+                changes = self._run_step(part, part_report)
+                total += changes
+                unchanged = 0 if changes else unchanged + 1
+                last_changes[part.name] = changes
+                if unchanged == len(step.steps):
+                    return total
+        restless = ", ".join(f"{name} ({changes} changes)" for name, changes in last_changes.items() if changes)
+        if not restless:
+            return total
+        raise PipelineError(
+            f"{step.name} has not settled after {step.max_rounds} rounds; still at work in the last one: {restless}. "
+            "Passes that undo each other never settle; one that only needs longer gets more with max_rounds"
+        )
+
+    def _count(self) -> int:
+        return sum(len(scope.graph) for scope in self._context.scopes())
+
+
+def _report(step: Step) -> PassReport:
+    return PassReport(step.name, parts=[_report(part) for part in step.steps] if isinstance(step, Repeated) else [])

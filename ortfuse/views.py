@@ -1,0 +1,109 @@
+"""Reports for people: tables of what was done, proved and bought."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ortfuse.bench import table as latency_table
+from ortfuse.pipeline import Catalogue, PassList, PassReport, RunReport
+from ortfuse.rewrite import NearMiss
+from ortfuse.validate import Verdict
+from ortfuse.workflow import Outcome
+
+MOST_MISSES = 40
+FEWEST_MATCHED = 2
+"""A near miss of which only the root matched is no near miss to a reader."""
+
+
+def show_outcome(console: Console, outcome: Outcome) -> None:
+    """Print everything that `ortfuse optimize` has to say."""
+    show_report(console, outcome.report)
+    if outcome.verdict is not None:
+        show_verdict(console, outcome.verdict)
+    if outcome.latencies:
+        console.print(latency_table(outcome.latencies, "Latency, interleaved with the original"))
+    for note in outcome.report.notes:
+        console.print(f"note: {note}", style="yellow", highlight=False)
+    if outcome.written is not None:
+        console.print(f"written: {outcome.written}", highlight=False)
+
+
+def show_report(console: Console, report: RunReport) -> None:
+    """Nodes before and after, families with their sites, passes in order."""
+    console.print(
+        f"nodes: {report.before.nodes} -> {report.after.nodes}   engine: {report.seconds:.3f} s   "
+        f"passes: {report.pipeline}",
+        highlight=False,
+    )
+    families = ", ".join(f"{name} {count}" for name, count in report.families().items())
+    console.print(f"fused sites: {families or 'none'}", highlight=False)
+    made = Table(title="Passes", title_justify="left")
+    made.add_column("pass")
+    for heading in ("ms", "changes", "nodes"):
+        made.add_column(heading, justify="right")
+    made.add_column("rules")
+    for entry in report.passes:
+        _add_pass(made, entry, "")
+    console.print(made)
+
+
+def _add_pass(made: Table, entry: PassReport, indent: str) -> None:
+    rules = ", ".join(f"{name} {hits}" for name, hits in entry.hits.items())
+    nodes = f"{entry.nodes_before} -> {entry.nodes_after}"
+    made.add_row(f"{indent}{entry.name}", f"{entry.seconds * 1e3:.1f}", str(entry.changes), nodes, rules)
+    for part in entry.parts:
+        _add_pass(made, part, indent + "  ")
+
+
+def show_verdict(console: Console, verdict: Verdict) -> None:
+    """The verdict, the worst comparison of each output, and what was left out."""
+    console.print(
+        f"verified: {verdict.summary()}" if verdict.ok else f"NOT EQUAL: {verdict.summary()}",
+        style="green" if verdict.ok else "bold red",
+        highlight=False,
+    )
+    for note in verdict.notes:
+        console.print(f"note: {note}", style="yellow", highlight=False)
+
+
+def show_misses(console: Console, misses: Iterable[NearMiss]) -> None:
+    """Where rules nearly applied, the nearest first."""
+    nearest = sorted((miss for miss in misses if miss.matched >= FEWEST_MATCHED), key=lambda miss: -miss.matched)
+    made = Table(title="Near misses", title_justify="left")
+    made.add_column("rule")
+    made.add_column("site", overflow="fold")
+    made.add_column("matched", justify="right")
+    made.add_column("stopped by", overflow="fold")
+    for miss in nearest[:MOST_MISSES]:
+        made.add_row(miss.rule, escape(miss.site), str(miss.matched), escape(miss.reason))
+    console.print(made)
+    if len(nearest) > MOST_MISSES:
+        console.print(f"and {len(nearest) - MOST_MISSES} more; --json has them all")
+
+
+def show_passes(console: Console, catalogue: Catalogue, lists: Iterable[PassList], built_in: dict[str, str]) -> None:
+    """Every pass, rule and pass list."""
+    made = Table(title="Passes", title_justify="left")
+    made.add_column("name")
+    made.add_column("what it does")
+    for name, text in built_in.items():
+        made.add_row(name, text)
+    console.print(made)
+    rules = Table(title="Rules", title_justify="left")
+    for heading in ("rule", "pass", "exactness", "makes", "formula"):
+        rules.add_column(heading, overflow="fold")
+    for pass_name, entries in catalogue.passes().items():
+        for rule in entries:
+            makes = ", ".join(rule.targets) or "its input"
+            rules.add_row(rule.name, pass_name, rule.exactness.value, makes, escape(rule.formula))
+    console.print(rules)
+    named = Table(title="Pass lists", title_justify="left")
+    for heading in ("name", "passes", "description"):
+        named.add_column(heading, overflow="fold")
+    for entry in lists:
+        named.add_row(entry.name, str(entry.pipeline), entry.description)
+    console.print(named)

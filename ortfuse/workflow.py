@@ -1,0 +1,119 @@
+"""Optimise, verify, find the pass to blame, measure: what `ortfuse optimize` does, as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.bench import Latency, measure
+from ortfuse.errors import VerificationError
+from ortfuse.ir.io import save
+from ortfuse.pipeline import PassEvent, PassManager, RunReport
+from ortfuse.validate import Experiment, Inputs, Verdict, experiments, judge
+
+Progress = Callable[[str], None]
+"""Told in a few words what is going on."""
+
+
+@dataclass
+class Outcome:
+    """What came of one optimisation: the report, and the verdict and latencies if they were asked for."""
+
+    report: RunReport
+    verdict: Verdict | None = None
+    latencies: list[Latency] = field(default_factory=list)
+    written: Path | None = None
+
+    @property
+    def model(self) -> ir.Model:
+        """The optimised model."""
+        model: ir.Model = self.report.model
+        return model
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as data for JSON."""
+        return {
+            **self.report.to_dict(),
+            "verdict": self.verdict.to_dict() if self.verdict else None,
+            "latency": [row.to_dict() for row in self.latencies],
+            "written": str(self.written) if self.written else None,
+        }
+
+
+def optimise(
+    original: ir.Model,
+    manager: PassManager,
+    *,
+    output: Path | None = None,
+    verify: bool = False,
+    bench: bool = False,
+    inputs: Sequence[Inputs] | None = None,
+    seed: int = 0,
+    tolerance: float | None = None,
+    rounds: int = 20,
+    threads: int = 0,
+    progress: Progress = lambda text: None,
+) -> Outcome:
+    """Optimise `original` (which stays as it is), check and measure the result, and write it.
+
+    Nothing is written when verification was asked for and fails.
+
+    Raises:
+        VerificationError: The result is wrong; the message names the output, the element and the pass that broke it.
+        OrtfuseError: Whatever else goes wrong.
+    """
+    stages: list[tuple[str, ir.Model]] = []
+
+    def on_pass(event: PassEvent) -> None:
+        progress(f"pass {event.index + 1} of {event.total}: {event.report.name}")
+        if (verify or bench) and event.report.changes:
+            stages.append((event.report.name, event.snapshot()))
+
+    progress("optimising")
+    report = manager.run(original, on_pass=on_pass)
+    outcome = Outcome(report)
+    found: list[Experiment] = []
+    if verify or bench:
+        progress("running the original")
+        found, notes = experiments(original, inputs, seed, reference=verify)
+    if verify:
+        progress("verifying")
+        outcome.verdict = Verdict(judge(found, outcome.model, tolerance), notes)
+        if not outcome.verdict.ok:
+            culprit = blame(found, stages, tolerance)
+            raise VerificationError(f"{outcome.verdict.summary()}; {culprit}. Nothing was written")
+    if bench:
+        progress("measuring")
+        outcome.latencies = measure(_rows(original, stages), found[-1].inputs, rounds=rounds, threads=threads)
+    if output is not None:
+        progress(f"writing {output}")
+        save(outcome.model, output)
+        outcome.written = output
+    return outcome
+
+
+def _rows(original: ir.Model, stages: Sequence[tuple[str, ir.Model]]) -> dict[str, ir.Model]:
+    """The original and the model after every pass that changed it; names that occur again are numbered."""
+    rows = {"original": original}
+    for name, model in stages:
+        label, number = f"after {name}", 2
+        while label in rows:
+            label, number = f"after {name} ({number})", number + 1
+        rows[label] = model
+    return rows
+
+
+def blame(found: Sequence[Experiment], stages: Sequence[tuple[str, ir.Model]], tolerance: float | None) -> str:
+    """Which pass first made the outputs wrong, in words."""
+    for name, model in stages:
+        try:
+            trials = judge(found, model, tolerance)
+        except VerificationError as error:
+            return f"the pass {name} broke it: {error}"
+        if not all(difference.ok for trial in trials for difference in trial.differences):
+            return f"the pass {name} broke it"
+    return "no pass alone shows the difference"
