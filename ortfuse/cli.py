@@ -191,6 +191,42 @@ def passes(patterns: Patterns = None, debug: Debug = False) -> None:
         show_passes(out, load_catalogue(patterns or []), entries, texts)
 
 
+@app.command()
+def prove(
+    rules: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files or folders with rules.", show_default=False)],
+    spellings: Annotated[int, typer.Option("--spellings", min=1, help="Spellings tried of each shape set, type and opset.")] = 6,
+    counterexamples: Annotated[
+        Path, typer.Option("--counterexamples", help="Folder for models on which a rule is wrong.")
+    ] = Path("counterexamples"),
+    debug: Debug = False,
+) -> None:
+    """Prove rules of your own from their declarations: ortfuse prove my_rules.py
+
+    Builds instances of each pattern, runs both sides in ONNX Runtime and compares each with float64; then near misses, on
+    which the rule must stay silent or right. The exit code is 1 if a rule fails; a small model that shows it is written.
+    """
+    with guarded(debug):
+        from ortfuse.ir.io import save
+        from ortfuse.pipeline import load_catalogue
+        from ortfuse.proof import prove as try_rule
+        from ortfuse.views import show_proof
+
+        own = [rule for file in load_catalogue(rules).files if file.source == "user" for rule in file.rules]
+        reports = []
+        for rule in own:
+            with progress_line() as progress:
+                progress(f"proving {rule.name}")
+                reports.append(try_rule(rule, spellings=spellings))
+            show_proof(out, reports[-1])
+            if reports[-1].counterexamples:
+                counterexamples.mkdir(parents=True, exist_ok=True)
+                path = counterexamples / f"{rule.name}.onnx"
+                save(reports[-1].counterexamples[0], path)
+                out.print(f"  counterexample: {path}", highlight=False)
+    if not all(report.proved for report in reports):
+        raise typer.Exit(1)
+
+
 def load_model(path: Path) -> Any:
     """Load a model file."""
     from ortfuse.ir.io import load

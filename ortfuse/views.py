@@ -10,6 +10,7 @@ from rich.table import Table
 
 from ortfuse.bench import table as latency_table
 from ortfuse.pipeline import Catalogue, PassList, PassReport, RunReport
+from ortfuse.proof import ProofReport
 from ortfuse.rewrite import NearMiss
 from ortfuse.validate import Verdict
 from ortfuse.workflow import Outcome
@@ -107,3 +108,17 @@ def show_passes(console: Console, catalogue: Catalogue, lists: Iterable[PassList
     for entry in lists:
         named.add_row(entry.name, str(entry.pipeline), entry.description)
     console.print(named)
+
+
+def show_proof(console: Console, report: ProofReport) -> None:
+    """What was tried for one rule, and each kind of failure once."""
+    verdict = "proved" if report.proved else "NOT PROVED"
+    console.print(
+        f"{report.rule}: {verdict} on {report.instances} instances and {report.near_misses} near misses "
+        f"({report.near_misses_fired} rewritten and right)" if report.proved else
+        f"{report.rule}: {verdict} ({report.instances} instances, {report.near_misses} near misses tried)",
+        style="green" if report.proved else "bold red",
+        highlight=False,
+    )
+    for failure in dict.fromkeys(report.failures):
+        console.print(f"  {failure}", markup=False, highlight=False)

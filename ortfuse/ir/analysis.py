@@ -120,7 +120,7 @@ class Analysis:
             except _NOT_KNOWN:
                 pass  # ONNX may still know the element type
         try:
-            return () if domain else infer(op)
+            return infer(op)
         except UnknownError:
             return ()
 

@@ -208,7 +208,9 @@ def separate(model: onnx_ir.Model, threshold: int = 0) -> tuple[onnx.ModelProto,
     try:
         weights = [_weight(value, threshold) for value in model.graph.initializers.values()]
         # The converter asks for attributes, not for a type, so that a stand-in can leave out the weights.
-        proto = serde.serialize_model(cast(onnx_ir.Model, _Without(model, graph=_without_tensors(model.graph))))
+        stand_in = cast(onnx_ir.Model, _Without(model, graph=_without_tensors(model.graph)))
+        with _quiet():
+            proto = serde.serialize_model(stand_in)
     except (serde.SerdeError, TypeError, ValueError) as error:
         raise InvalidModelError(f"graph '{model.graph.name}': cannot be written: it {_reason(error)}") from error
     del proto.graph.initializer[:]

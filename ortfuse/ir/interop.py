@@ -1,8 +1,6 @@
 """The border of the compiler: every kind of model comes in as `onnx_ir.Model` and goes out as the kind that came in.
 
-model, source = enter(anything)
-...
-result = leave(model, source)
+`model, source = enter(anything)` at the start, `result = leave(model, source)` at the end.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Load and save model files.
-
-model = load("bert.onnx")
-save(model, "bert.opt.onnx")
-"""
+"""Load and save model files: `model = load("bert.onnx")`, `save(model, "bert.opt.onnx")`."""
 
 from __future__ import annotations
 
@@ -78,11 +74,14 @@ def uncollected() -> Iterator[None]:
 
 
 def _outline(file: DataFile, name: str) -> wire.Outline:
-    with file.mapped() as data:
-        try:
-            return wire.outline(data, _LEFT_IN_FILE)
-        except wire.WireError as error:
-            raise ModelFileError(f"{name}: {_what_it_is(data[:_SNIFFED], error)}") from None
+    try:
+        with file.mapped() as data:
+            try:
+                return wire.outline(data, _LEFT_IN_FILE)
+            except wire.WireError as error:
+                raise ModelFileError(f"{name}: {_what_it_is(data[:_SNIFFED], error)}") from None
+    except OSError as error:
+        raise ModelFileError(f"{name}: cannot be read: {error.strerror}") from error
 
 
 def _open(path: str | os.PathLike[str]) -> DataFile:
@@ -156,7 +155,8 @@ def save(model: onnx_ir.Model, path: str | os.PathLike[str]) -> None:
     Everything is written aside in the same folder and then moved into place: after any failure or interrupt the old
     file is as it was and no other file is left. The model may be saved over the file it was loaded from. Weights go
     through without being held in memory. A model that has external weights, or is larger than 2 GB, gets a data file
-    beside it, named like the model file with `.data` after it.
+    beside it, named like the model file with `.data` after it. Only a process that is killed may leave a file behind,
+    named `.ortfuse-*.tmp`; the model in place is whole even then.
 
     Args:
         model: The model; not changed, except that tensors of the class `onnx_ir.ExternalTensor` are exchanged for ones

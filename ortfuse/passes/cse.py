@@ -1,8 +1,8 @@
 """Common subexpressions: what is computed twice from the same inputs is computed once.
 
-Merged: nodes of the same operator, version, attributes (tensors by value) and inputs (in either order for operators that
-commute to the bit), with the same outputs present; initializers of the same type, shape and bytes (see `share`). In a
-subgraph also with what can be seen of the graphs around it, never the reverse.
+Merged: nodes of the same operator, version, attributes (tensors by value) and inputs (in either order for operators
+that commute to the bit), with the same outputs present; initializers of the same type, shape and bytes (see `share`).
+In a subgraph also with what can be seen of the graphs around it, never the reverse.
 
 Left alone: operators that draw random numbers or may be in training mode; operators of unknown domains; nodes with
 subgraphs; nodes of which a graph output would have to change its name or graph. Two graph outputs that are equal stay
@@ -159,7 +159,8 @@ def _attribute_value(attribute: ir.Attr) -> Hashable:
     if kind == ir.AttributeType.TENSORS:
         return tuple(content_key(tensor) for tensor in value)
     if kind in (ir.AttributeType.INT, ir.AttributeType.STRING):
-        return value
+        plain: Hashable = value
+        return plain
     if kind in (ir.AttributeType.INTS, ir.AttributeType.STRINGS):
         return tuple(value)
     return id(value)

@@ -154,7 +154,9 @@ def _runtime_schemas() -> dict[tuple[str, str], frozenset[int]]:
 
     optional = runtime.schemadef.OpSchema.FormalParameterOption.Optional
     return {
-        (schema.domain, schema.name): frozenset(i for i, output in enumerate(schema.outputs) if output.option == optional)
+        (schema.domain, schema.name): frozenset(
+            i for i, output in enumerate(schema.outputs) if output.option == optional
+        )
         for schema in runtime.get_all_operator_schema()
         if schema.domain.startswith("com.")
     }

@@ -64,7 +64,7 @@ def make_constant(context: Context, scope: Scope, old: ir.Value, tensor: ir.Tens
         scope.graph.insert_before(producer, node)
         context.facts.node_added(node)
     else:
-        new = ir.Value(type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape), const_value=tensor)
+        new = ir.Value(type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor)
         _take_uses_and_name(old, new)
         scope.graph.register_initializer(new)
     context.facts.value_replaced(old, new)

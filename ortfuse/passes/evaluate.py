@@ -1,7 +1,7 @@
 """Computes nodes of constants by the runtime itself, in one throwaway model.
 
-The session runs without graph optimisations, so every node is computed by the kernel that would compute it later, and the
-results have the same bits. If the model as a whole fails, its halves are tried, until the nodes that fail are alone.
+The session runs without graph optimisations, so every node is computed by the kernel that would compute it later, and
+the results have the same bits. If the model as a whole fails, its halves are tried, until what fails is one node.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NATIVE = frozenset(
 """Element types that the runtime exchanges as numpy arrays."""
 
 _EMBEDDED_BYTES = 1024
-"""Constants up to this size are initializers of the throwaway model; some kernels insist on that for their parameters."""
+"""Constants up to this size are initializers of the throwaway model; some kernels insist on it for their parameters."""
 
 _MINIMUM_IR_VERSION = 4
 """The first version in which an initializer need not be an input as well."""
@@ -45,7 +45,12 @@ class Region:
 
 @dataclass
 class Results:
-    """What came out: the values, and for each node that has none the runtime's message, or `None` if an input has none."""
+    """What came out.
+
+    Attributes:
+        values: The outputs that were asked for or that nodes which failed would have needed.
+        failures: For each node without a result the runtime's message, or `None` if an input of it has no value.
+    """
 
     values: dict[ir.Value, Array] = field(default_factory=dict)
     failures: dict[ir.Node, str | None] = field(default_factory=dict)
@@ -91,8 +96,10 @@ def _outputs_needed(nodes: Sequence[ir.Node], wanted: Collection[ir.Value]) -> l
     ]
 
 
-def _run(region: Region, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], known: Mapping[ir.Value, Array]) -> list[Array]:
-    import onnxruntime as ort
+def _run(
+    region: Region, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], known: Mapping[ir.Value, Array]
+) -> list[Array]:
+    import onnxruntime as ort  # here, because the import takes longer than most runs
 
     build = _Model(region, known)
     for node in nodes:
@@ -105,8 +112,7 @@ def _run(region: Region, nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], 
     options.intra_op_num_threads = 1
     options.add_session_config_entry("session.disable_prepacking", "1")
     session = ort.InferenceSession(build.finish(outputs), options, providers=["CPUExecutionProvider"])
-    arrays: list[Array] = session.run(None, build.feeds)
-    return arrays
+    return [np.asarray(array) for array in session.run(None, build.feeds)]
 
 
 class _Model:

@@ -10,8 +10,8 @@ Left alone:
 - operators that draw random numbers, operators of unknown domains, nodes with subgraphs;
 - quantisation: a DequantizeLinear of a weight is there so that the weight stays small;
 - a node that would make the model grow: a result is at most `max_growth` bytes larger than those of its inputs that
-  nothing else needs then. Sizes are known before anything is computed; where they are not, the node is left alone, except
-  for operators whose result cannot be large (NonZero, Compress, Unique);
+  nothing else needs then. Sizes are known before anything is computed; where they are not, the node is left alone,
+  except for operators whose result cannot be large (NonZero, Compress, Unique);
 - element types that numpy lacks, except for moves; strings, sequences, optionals;
 - integer division by a constant that contains 0 or -1, which can end the process;
 - nodes that rules made for a newer opset than the model has, and nodes that refer to attributes of their function.
@@ -156,7 +156,9 @@ class _Folder:
         return present and node.op_type not in _LEFT_ALONE and self._purity.is_pure(node)
 
     def _can_evaluate(self, node: ir.Node) -> bool:
-        dtypes = [self._facts.dtype(value) for value in (*node.inputs, *node.outputs) if value is not None and value.name]
+        dtypes = [
+            self._facts.dtype(value) for value in (*node.inputs, *node.outputs) if value is not None and value.name
+        ]
         if any(dtype not in NATIVE for dtype in dtypes) or any(a.is_ref() for a in node.attributes.values()):
             return False
         return node.op_type not in ("Div", "Mod") or dtypes[0] not in _INTEGERS or self._divides_safely(node)
@@ -180,7 +182,8 @@ class _Folder:
         uses = value.uses()
         if value.is_graph_output() or len(uses) > _MANY_USES:
             return False
-        return all(use.node in self._folded or use.node in self._region or self._is_constant_node(use.node) for use in uses)
+        users = {use.node for use in uses}
+        return all(user in self._folded or user in self._region or self._is_constant_node(user) for user in users)
 
     def _result_bytes(self, node: ir.Node) -> int | None:
         total = 0

@@ -1,14 +1,15 @@
 """Operators that only move the elements of a constant: folded without computing anything, when they are looked at.
 
 Transpose, Reshape, Flatten, Squeeze and Unsqueeze of a constant are the constant seen differently. For a large weight
-the result is a tensor that is moved when it is read, so that folding the transposed weights of a model costs no time and
-no memory, and a model that is larger than the memory can still be folded and saved.
+the result is a tensor that is moved when it is read, so that folding the transposed weights of a model costs no time
+and no memory, and a model that is larger than the memory can still be folded and saved.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +18,8 @@ from ortfuse.ir.facts import Facts
 
 LAZY_BYTES = 1 << 16
 """Size from which on a constant is moved when it is read instead of at once."""
+
+Array = np.ndarray[Any, Any]
 
 _RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 
@@ -31,13 +34,11 @@ class MovedTensor(ir.LazyTensor):
         self.key: Hashable = (inner, permutation, shape)
         """Equal for tensors that are the same source moved in the same way."""
 
-    def _moved(self) -> ir.Tensor:
+    def _moved(self) -> ir.Tensor[Array]:
         return ir.Tensor(move(self.source.numpy(), self.permutation, self.target), dtype=self.dtype)
 
 
-def move(
-    array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], permutation: tuple[int, ...] | None, shape: tuple[int, ...]
-) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
+def move(array: Array, permutation: tuple[int, ...] | None, shape: tuple[int, ...]) -> Array:
     """The array with its axes permuted, then reshaped; contiguous."""
     moved = array if permutation is None else array.transpose(permutation)
     return np.ascontiguousarray(moved).reshape(shape)

@@ -12,7 +12,8 @@ KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft"})
 _RANDOM = frozenset(
     {
         "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli",
-        "Sampling", "BeamSearch", "GreedySearch", "WhisperBeamSearch", "BiasDropout", "BitmaskDropout", "BitmaskBiasDropout",
+        "Sampling", "BeamSearch", "GreedySearch", "WhisperBeamSearch",
+        "BiasDropout", "BitmaskDropout", "BitmaskBiasDropout",
     }
 )  # fmt: skip
 """Operators that draw random numbers (or, like BeamSearch, may)."""

@@ -1,7 +1,7 @@
 """Which initializers are equal, found without reading weights that are not.
 
-Two tensors are equal if they have the same type, shape and bytes. A tensor that is the only one of its type and shape is
-not read at all. Small ones are compared by all their bytes; large ones by a sample first, which in a file is read in
+Two tensors are equal if they have the same type, shape and bytes. A tensor that is the only one of its type and shape
+is not read at all. Small ones are compared by all their bytes; large ones by a sample first, which in a file is read in
 place, and in full only when the samples agree. Strings are never equal here: they are not worth the code.
 """
 
@@ -33,7 +33,7 @@ class TensorPool:
         self._sampled: dict[Hashable, list[ir.Value]] = {}
 
     def first_equal(self, value: ir.Value) -> ir.Value:
-        """The first initializer seen that is equal to this one; the value itself if it is the first, then remembered."""
+        """The first initializer seen that is equal to this one: the value itself, then remembered, if there is none."""
         found = self._find(value)
         if found is None:
             self._add(value)
@@ -72,7 +72,7 @@ class TensorPool:
 
 
 def can_be_shared(value: ir.Value) -> bool:
-    """Whether an initializer is no graph input (a default that a caller may override), no graph output and no string."""
+    """Whether an initializer is no graph input (a default that callers may override), no graph output and no string."""
     tensor = value.const_value
     return (
         tensor is not None
@@ -121,5 +121,5 @@ def _sample(tensor: ir.TensorProtocol) -> Hashable:
         return tensor.data.file.read(tensor.data.offset + length // 2, _SAMPLE_BYTES)
     array = tensor.numpy()
     if tensor.dtype.bitwidth < 8 or not array.flags.c_contiguous:
-        return array.flat[array.size // 2].tobytes()
+        return bytes(array[tuple(size // 2 for size in array.shape)].tobytes())
     return array.reshape(-1).view(np.uint8)[length // 2 : length // 2 + _SAMPLE_BYTES].tobytes()

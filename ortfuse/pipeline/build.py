@@ -135,7 +135,7 @@ class Builder:
     def _unknown(self, name: str) -> PipelineError:
         known = [*registry.passes(), CANONICALIZE, FUSIONS, USER, AUTO, *self._rules, *built_in_lists()]
         return PipelineError(
-            f"there is no pass or pass list {name!r}{registry.suggestion(name, known)}; `ortfuse passes` shows all of them"
+            f"there is no pass or pass list {name!r}{registry.suggestion(name, known)}; `ortfuse passes` shows all"
         )
 
 

@@ -1,11 +1,11 @@
 """Discovery of rule files: the built-in catalogue, those of installed packages, and those that the user names.
 
 A rule file is a Python module with `RULES`, a list of rules, and optionally `PASS`, the name of the pass that runs them
-(`fuse.<module name>` if it is not given). Files that share a `PASS` are one pass. A folder of rule files holds one module
-per family; modules whose names start with an underscore are helpers, which the others import relatively.
+(`fuse.<module name>` if it is not given). Files that share a `PASS` are one pass. A folder of rule files holds one
+module per family; modules whose names start with an underscore are helpers, which the others import relatively.
 
-The engine never imports the catalogue by name. In an installed package it is the module `ortfuse.patterns`, in a checkout
-the folder `patterns/` beside the package.
+The engine never imports the catalogue by a statement. In an installed package it is the module `ortfuse.patterns`, in a
+checkout the folder `patterns/` beside the package.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ def _check_names(files: Iterable[RuleFile]) -> None:
     for file in files:
         for rule in file.rules:
             if rule.name in origins:
-                raise RuleError(f"{file.origin}: the rule name {rule.name!r} is taken by {origins[rule.name]}; rename one")
+                raise RuleError(
+                    f"{file.origin}: the rule name {rule.name!r} is taken by {origins[rule.name]}; rename one"
+                )
             origins[rule.name] = file.origin
 
 
@@ -114,7 +116,9 @@ def _built_in_package() -> ModuleType:
             raise
     folder = Path(__file__).resolve().parents[2] / "patterns"
     if not folder.is_dir():
-        raise RuleError(f"the built-in rules are missing: there is neither {BUILT_IN_PACKAGE} nor {folder}; install ortfuse again")
+        raise RuleError(
+            f"the built-in rules are missing: there is neither {BUILT_IN_PACKAGE} nor {folder}; install ortfuse again"
+        )
     return _folder_as_package(folder, BUILT_IN_PACKAGE)
 
 
@@ -124,9 +128,13 @@ def _from_packages() -> Iterator[RuleFile]:
         try:
             module = entry.load()
         except Exception as error:
-            raise RuleError(f"package {package}: the rules at {entry.value} cannot be loaded: {_where(error)}") from error
+            raise RuleError(
+                f"package {package}: the rules at {entry.value} cannot be loaded: {_where(error)}"
+            ) from error
         if not isinstance(module, ModuleType):
-            raise RuleError(f"package {package}: the entry point {entry.name} must name a module or package, not {entry.value}")
+            raise RuleError(
+                f"package {package}: the entry point {entry.name} must name a module or package, not {entry.value}"
+            )
         yield from _rule_files(module, "package")
 
 

@@ -16,6 +16,7 @@ from ortfuse.errors import InvalidModelError, PipelineError, RewriteError, Targe
 from ortfuse.ir.check import check
 from ortfuse.ir.facts import Facts
 from ortfuse.ir.interop import AnyModel, enter, leave
+from ortfuse.ir.io import uncollected
 from ortfuse.passes import Context, Finalize, Pass
 from ortfuse.pipeline.build import Builder, Repeated, Single, Step
 from ortfuse.pipeline.catalogue import load_catalogue
@@ -91,23 +92,26 @@ class PassManager:
             # Nothing is lost but the rewrites that need the newer opset; the model is taken from the start again.
             inside, source = enter(model)
             report = self._run(inside, _target(self._target, opset), on_pass)
-            report.notes.insert(0, f"the model stays at opset {opset}, without the rewrites that need a newer one: {error}")
+            report.notes.insert(
+                0, f"the model stays at opset {opset}, without the rewrites that need a newer one: {error}"
+            )
         report.model = leave(inside, source)
         return report
 
     def run_in_place(self, model: ir.Model, *, on_pass: OnPass | None = None) -> RunReport:
-        """Optimise a model of the graph IR, which is changed. See `run`; a model that fails half way is left as it is."""
+        """Optimise a model of the graph IR, which is changed, and of no use after an error. See `run`."""
         return self._run(model, self._target, on_pass)
 
     def _run(self, model: ir.Model, target: Target, on_pass: OnPass | None) -> RunReport:
         before = Counts.of(model)
         started = time.perf_counter()
         steps = self._with_finalize(Builder(self._catalogue, before.operators).build(self._items))
-        context = Context(model, Facts(model), target, Log(self._explain), self._approximate)
-        analysed = time.perf_counter()
-        reports = Runner(context, on_pass).run(steps)
-        finished = time.perf_counter()
-        _check_result(model)
+        with uncollected():
+            context = Context(model, Facts(model), target, Log(self._explain), self._approximate)
+            analysed = time.perf_counter()
+            reports = Runner(context, on_pass).run(steps)
+            finished = time.perf_counter()
+            _check_result(model)
         return RunReport(
             pipeline=", ".join(step.name for step in steps),
             passes=reports,
@@ -164,10 +168,10 @@ def _target(target: Target | None, max_opset: int | None) -> Target:
 
 def _call_of(made: Pass) -> Call:
     """The pass as it would be written, with the options that are not at their defaults."""
-    options = {}
+    options: dict[str, Any] = {}
     if dataclasses.is_dataclass(made):
         for field in dataclasses.fields(made):
-            value: Any = getattr(made, field.name)
+            value = getattr(made, field.name)
             if field.default is not dataclasses.MISSING and value != field.default:
                 options[field.name] = value
     return Call(made.name, options)
@@ -185,4 +189,6 @@ def _check_result(model: ir.Model) -> None:
     try:
         check(model, name="the optimised model")
     except InvalidModelError as error:
-        raise RewriteError(f"{error}. This is a mistake in ortfuse or in a rule: please report it with the model") from error
+        raise RewriteError(
+            f"{error}. This is a mistake in ortfuse or in a rule: please report it with the model"
+        ) from error

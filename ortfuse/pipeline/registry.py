@@ -47,13 +47,17 @@ def register_pass(kind: _P) -> _P:
     title = f"pass class {kind.__qualname__}"
     name = getattr(kind, "name", None)
     if not isinstance(name, str) or not dataclasses.is_dataclass(kind) or not callable(getattr(kind, "run", None)):
-        raise PipelineError(f'{title} must be a dataclass with `name: ClassVar[str] = "..."` and `run(self, context) -> int`')
+        raise PipelineError(
+            f'{title} must be a dataclass with `name: ClassVar[str] = "..."` and `run(self, context) -> int`'
+        )
     if name in BUILT_IN or name in RESERVED:
         raise PipelineError(f"{title}: the name {name!r} is taken by ortfuse itself; choose another")
     for field in dataclasses.fields(kind):
         no_default = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if no_default or option_types(kind).get(field.name) not in _OPTION_TYPES:
-            raise PipelineError(f"{title}: the option {field.name} must be a bool, int, float or str and have a default")
+            raise PipelineError(
+                f"{title}: the option {field.name} must be a bool, int, float or str and have a default"
+            )
     _registered[name] = kind
     return kind
 
@@ -105,5 +109,3 @@ def _fits(value: OptionValue, kind: Any) -> bool:
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     return type(value) is kind
-
-

@@ -112,7 +112,10 @@ class Builder:
             for output in node.outputs:
                 output.name = output.name or f"v{id(output)}"
         model = ir.Model(self.graph, ir_version=10)
-        root.dtype = Facts(model).dtype(root) or self.dtype
+        facts = Facts(model)
+        shape = facts.shape(root)
+        root.type = ir.TensorType(facts.dtype(root) or self.dtype)
+        root.shape = None if shape is None else ir.Shape([dim if isinstance(dim, int) else str(dim) for dim in shape])
         symbols = sorted({str(dim.value) for v in self.graph.inputs for dim in v.shape or () if not isinstance(dim, int)})
         return Instance(model, tuple(symbols), self.chooser.seed)
 

@@ -27,7 +27,7 @@ NODES_KEY = "ortfuse.nodes"
 class Legality(Protocol):
     """What the rewriter asks of a target: may this node stand in the result? Falsy answers carry a reason as text."""
 
-    def check_node(self, node: ir.Node, opset_imports: dict[str, int], dtype_of: Any) -> Any:
+    def check_node(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> Any:
         """A truthy answer, or a falsy one whose text says why not."""
 
 
@@ -200,7 +200,7 @@ class _Run:
             if node.domain and node.domain not in scope.root.opset_imports:
                 scope.root.opset_imports[node.domain] = 1
             self.facts.node_added(node)
-            support = self.target.check_node(node, scope.root.opset_imports, self.facts.dtype)
+            support = self.target.check_node(node, scope.root.opset_imports, self.facts)
             if not support:
                 return str(support)
         return None

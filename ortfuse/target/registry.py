@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,8 @@ import onnx
 import onnx_ir as ir
 
 from ortfuse.errors import TargetError
+from ortfuse.ir.facts import Facts
+from ortfuse.target.limits import LIMITS
 
 CPU = "CPUExecutionProvider"
 
@@ -131,16 +133,17 @@ class Target:
             self._answers[key] = self._look_up(domain, op_type, opset, inputs, outputs)
         return self._answers[key]
 
-    def check_node(
-        self, node: ir.Node, opset_imports: Mapping[str, int], dtype_of: Callable[[ir.Value], ir.DataType | None]
-    ) -> Support:
+    def check_node(self, node: ir.Node, opset_imports: Mapping[str, int], facts: Facts) -> Support:
         """Whether the target executes `node`, and at an opset that the result may use."""
         version = node.version if node.version is not None else opset_imports.get(node.domain, 1)
         if not node.domain and version > self.max_opset:
             return Support(False, f"{node.op_type} needs opset {version}, and at most {self.max_opset} is allowed")
-        inputs = [None if value is None else dtype_of(value) for value in node.inputs]
-        outputs = [dtype_of(value) for value in node.outputs]
-        return self.supports(node.domain, node.op_type, version, inputs, outputs)
+        inputs = [facts.dtype(value) for value in node.inputs]
+        outputs = [facts.dtype(value) for value in node.outputs]
+        support = self.supports(node.domain, node.op_type, version, inputs, outputs)
+        limit = LIMITS.get((node.domain, node.op_type))
+        reason = limit(node, facts) if support and limit is not None else None
+        return support if reason is None else Support(False, reason)
 
     def _look_up(
         self, domain: str, op_type: str, opset: int, inputs: Sequence[ir.DataType | None], outputs: Sequence[ir.DataType | None]

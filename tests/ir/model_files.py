@@ -49,7 +49,7 @@ def run(path: Path, seed: int = 0) -> list[np.ndarray]:
     return session.run(None, feeds)
 
 
-def weight_of(model: onnx_ir.Model) -> np.ndarray:
-    tensor = model.graph.initializers["w"].const_value
+def weight_of(model: onnx_ir.Model, name: str = "w") -> np.ndarray:
+    tensor = model.graph.initializers[name].const_value
     assert tensor is not None
     return tensor.numpy()

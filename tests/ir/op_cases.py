@@ -214,9 +214,20 @@ ATTENTION = [
     Case("float[b, 4, s, 8] q, float[b, 4, s, 8] k, float[b, 4, s, 8] v, float[b, 4, t, 8] p, float[b, 4, t, 8] r", "y, u, w = Attention(q, k, v, , p, r)", {"y": "b, 4, s, 8", "u": "b, 4, s + t, 8", "w": "b, 4, s + t, 8"}, opset=23),
     Case("float[b, 4, s, 8] x, float[50, 4] c, float[50, 4] n, int64[b, s] i", "z = Sub(i, i) y = RotaryEmbedding(x, c, n, z)", {"y": "b, 4, s, 8"}, opset=23),
     Case("float[b, s, 32] q, float[b, t, 32] k, float[b, t, 32] v", "y = com.microsoft.MultiHeadAttention <num_heads = 4> (q, k, v)", {"y": "b, s, 32"}),
+    Case("float[b, s, 32] q, float[b, s, 32] k, float[b, s, 32] v, float[b, 4, t, 8] p, float[b, 4, t, 8] r", "y, u, w = com.microsoft.MultiHeadAttention <num_heads = 4> (q, k, v, , , , p, r)", {"y": "b, s, 32", "u": "b, 4, s + t, 8", "w": "b, 4, s + t, 8"}),
+    Case("float[b, s, 32] q, float[b, s, 16] k, float[b, s, 16] v, float[b, 2, t, 8] p, float[b, 2, t, 8] r, int32[b] n, int32[1] m", "y, u, w = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2> (q, k, v, p, r, n, m)", {"y": "b, s, 32", "u": "b, 2, ?, 8"}, runs=False),
     Case("float[b, s, 32] x, float[32, 96] w, float[96] c", "y = com.microsoft.Attention <num_heads = 4> (x, w, c)", {"y": "b, s, 32"}),
     Case("float[b, s, 32] x", "y = com.microsoft.FastGelu(x) z = com.microsoft.QuickGelu(x) w = com.microsoft.Gelu(x)", {"y": "b, s, 32", "z": "b, s, 32", "w": "b, s, 32"}),
     Case("float[b, s, 32] x, float[32] c", "y = com.microsoft.BiasGelu(x, c)", {"y": "b, s, 32"}),
+]  # fmt: skip
+
+QUANTIZATION = [
+    Case("float[b, s] x", "k = Constant <value = float {0.5}> () z = Constant <value = int8 {0}> () y = QuantizeLinear(x, k, z) w = DequantizeLinear(y, k, z)", {"y": "b, s", "w": "b, s"}),
+    Case("float[b, s] x", "y, k, z = DynamicQuantizeLinear(x)", {"y": "b, s", "k": "", "z": ""}),
+    Case("uint8[b, s, 8] x, uint8[8, 4] w", "y = MatMulInteger(x, w)", {"y": "b, s, 4"}),
+    Case("uint8[b, 8] x, uint8[8, 4] w", "k = Constant <value = float {0.5}> () z = Constant <value = uint8 {0}> () y = QLinearMatMul(x, k, z, w, k, z, k, z)", {"y": "b, 4"}),
+    Case("uint8[b, 1, s] x, uint8[2, 1, 1] w", "k = Constant <value = float {0.5}> () z = Constant <value = uint8 {0}> () y = QLinearConv(x, k, z, w, k, z, k, z)", {"y": "b, 2, s"}),
+    Case("float[b, s, 8] x, uint8[8, 4] w", "k = Constant <value = float {0.5}> () y = com.microsoft.DynamicQuantizeMatMul(x, w, k)", {"y": "b, s, 4"}),
 ]  # fmt: skip
 
 RECURRENT = [
@@ -248,6 +259,7 @@ CASES = [
     *IMAGES,
     *NORMALIZATION,
     *ATTENTION,
+    *QUANTIZATION,
     *RECURRENT,
     *SEQUENCES,
     *FALLBACK,

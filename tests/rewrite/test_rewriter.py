@@ -23,7 +23,7 @@ class Everything:
     def __init__(self, *refused: str) -> None:
         self.refused = refused
 
-    def check_node(self, node: ir.Node, opset_imports: dict[str, int], dtype_of: Any) -> Any:
+    def check_node(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> Any:
         return Refusal(f"no kernel for {node.op_type}") if node.op_type in self.refused else True
 
 

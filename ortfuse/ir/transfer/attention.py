@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ortfuse.ir.dims import DimLike, exact_div
-from ortfuse.ir.transfer.fact import NOTHING, UNKNOWN, Fact, Shape
+from ortfuse.ir.transfer.fact import UNKNOWN, Fact, Shape
 from ortfuse.ir.transfer.op import MICROSOFT, Op, UnknownError, transfer
 
 
@@ -32,7 +32,7 @@ def attention(op: Op) -> tuple[Fact, ...]:
     )
 
 
-def _heads_apart(shape: Shape, heads: int) -> Shape:
+def _heads_apart(shape: Shape, heads: int) -> tuple[DimLike, int, DimLike, DimLike]:
     size = exact_div(shape[2], heads)
     if size is None:
         raise UnknownError
@@ -50,15 +50,28 @@ transfer("RotaryEmbedding", domain=MICROSOFT)(rotary_embedding)
 
 @transfer("MultiHeadAttention", domain=MICROSOFT)
 def multi_head_attention(op: Op) -> tuple[Fact, ...]:
-    """[batch, sequence, hidden of the values]; present key and value only where past ones are not involved."""
-    query = op.known_shape(0)
+    """[batch, sequence, hidden of the values], then present key and value [batch, heads, total, size]."""
+    query, dtype = op.known_shape(0), op.dtype()
+    heads = op.attr_int("num_heads", 0)
     if len(query) == 5:  # packed [batch, sequence, heads, 3, size]
-        return (Fact(op.dtype(), (query[0], query[1], query[2] * query[4])),)
+        return (Fact(dtype, (query[0], query[1], query[2] * query[4])),)
     if not op.has(2):  # packed key and value: [batch, sequence, heads, 2, size]
-        return (Fact(op.dtype(), query),)
-    value = op.known_shape(2)
+        return (Fact(dtype, query),)
+    key, value = op.known_shape(1), op.known_shape(2)
     hidden = value[2] if len(value) == 3 else value[1] * value[3]
-    return (Fact(op.dtype(), (query[0], query[1], hidden)),)
+    present = [_present(op, shape, heads, past) for shape, past in ((key, 6), (value, 7))]
+    return Fact(dtype, (query[0], query[1], hidden)), Fact(dtype, present[0]), Fact(dtype, present[1])
+
+
+def _present(op: Op, shape: Shape, heads: int, past: int) -> Shape:
+    """The shape of new keys (or values) and those of input `past` together."""
+    if len(shape) == 4:  # [batch, heads, sequence, size], of cross attention
+        return shape
+    batch, heads, total, size = _heads_apart(shape, heads)
+    if op.has(past):
+        before = op.shape(past)
+        total = UNKNOWN if before is None else total + before[2]
+    return batch, heads, total, size
 
 
 @transfer("Attention", domain=MICROSOFT)
@@ -68,18 +81,20 @@ def packed_attention(op: Op) -> tuple[Fact, ...]:
     sizes = op.attr_ints("qkv_hidden_sizes")
     hidden = sizes[2] if sizes else exact_div(weight[1], 3)
     output = Fact(op.dtype(), (data[0], data[1], UNKNOWN if hidden is None else hidden))
-    return output, NOTHING
+    heads = op.attr_int("num_heads", 0)
+    return output, Fact(op.dtype(), (2, data[0], heads, UNKNOWN, UNKNOWN))
 
 
 @transfer("GroupQueryAttention", domain=MICROSOFT)
 def group_query_attention(op: Op) -> tuple[Fact, ...]:
     """[batch, sequence, heads*size]; packed inputs hold query, key and value side by side."""
     query = op.known_shape(0)
-    if op.has(1):
-        return (Fact(op.dtype(), query),)
     heads, groups = op.attr_int("num_heads", 0), op.attr_int("kv_num_heads", 0)
-    size = exact_div(query[2], heads + 2 * groups)
-    return (Fact(op.dtype(), (query[0], query[1], UNKNOWN if size is None else size * heads)),)
+    size = exact_div(query[2], heads if op.has(1) else heads + 2 * groups)
+    if size is None:
+        raise UnknownError
+    present = Fact(op.dtype(), (query[0], groups, UNKNOWN, size))
+    return Fact(op.dtype(), (query[0], query[1], size * heads)), present, present
 
 
 @transfer("Gelu", "FastGelu", "BiasGelu", "QuickGelu", domain=MICROSOFT)

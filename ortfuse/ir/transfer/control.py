@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from ortfuse.ir.dims import DimLike, maximum
+from ortfuse.ir.dims import DimLike, is_positive, maximum
 from ortfuse.ir.transfer.fact import NOTHING, UNKNOWN, Elements, Fact, Shape
 from ortfuse.ir.transfer.op import Op, UnknownError, normalize_axis, transfer
 
@@ -71,7 +71,11 @@ def loop(op: Op) -> tuple[Fact, ...]:
         _settle(analysis, body, list(body.inputs[2:]), list(body.outputs[1 : carried + 1]), initial)
     final = [analysis.outward(analysis.fact(value), op.node.graph) for value in body.inputs[2:]]
     rows = _trip_count(op, analysis.fact(body.outputs[0]))
-    return tuple(final) + tuple([_stacked(fact, rows, 0) for fact in _outputs(op, body)[carried + 1 :]])
+    produced = _outputs(op, body)[carried + 1 :]
+    if not is_positive(rows):
+        # Without an iteration the runtime makes up the sizes of what the body would have produced.
+        produced = [Fact(fact.dtype, None if fact.shape is None else (UNKNOWN,) * len(fact.shape)) for fact in produced]
+    return tuple(final) + tuple([_stacked(fact, rows, 0) for fact in produced])
 
 
 def _set_counter(analysis: Analysis, value: ir.Value, dtype: ir.DataType) -> None:

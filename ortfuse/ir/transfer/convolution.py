@@ -45,20 +45,23 @@ def _ceil_count(reachable: DimLike, room: DimLike, stride: int) -> DimLike:
     return count - 1 if is_nonnegative(-slack - 1) else UNKNOWN
 
 
-def _data_and_weight(op: Op) -> tuple[Shape, Shape]:
-    data, weight = op.known_shape(0), op.known_shape(1)
+def _check_ranks(data: Shape, weight: Shape) -> None:
     if len(data) != len(weight) or len(data) < 3:
         raise UnknownError
-    return data, weight
 
 
 @transfer("Conv", "ConvInteger")
 def conv(op: Op) -> Fact:
     """Convolution of [N, C, ...] with weights [M, C/group, ...]."""
-    data, weight = _data_and_weight(op)
-    kernel = op.attr_ints("kernel_shape") or weight[2:]
     dtype = ir.DataType.INT32 if op.node.op_type == "ConvInteger" else op.dtype(0)
-    return Fact(dtype, (data[0], weight[0], *_window_sizes(op, data[2:], kernel)))
+    return Fact(dtype, conv_shape(op, op.known_shape(0), op.known_shape(1)))
+
+
+def conv_shape(op: Op, data: Shape, weight: Shape) -> Shape:
+    """The shape of a convolution with the node's attributes."""
+    _check_ranks(data, weight)
+    kernel = op.attr_ints("kernel_shape") or weight[2:]
+    return (data[0], weight[0], *_window_sizes(op, data[2:], kernel))
 
 
 transfer("FusedConv", domain=MICROSOFT)(conv)
@@ -67,7 +70,8 @@ transfer("FusedConv", domain=MICROSOFT)(conv)
 @transfer("NhwcFusedConv", "NhwcConv", domain=MICROSOFT)
 def nhwc_conv(op: Op) -> Fact:
     """Convolution of [N, ..., C]."""
-    data, weight = _data_and_weight(op)
+    data, weight = op.known_shape(0), op.known_shape(1)
+    _check_ranks(data, weight)
     channels_last = op.node.op_type == "NhwcConv"
     kernel = op.attr_ints("kernel_shape") or (weight[1:-1] if channels_last else weight[2:])
     return Fact(op.dtype(0), (data[0], *_window_sizes(op, data[1:-1], kernel), weight[0]))
@@ -76,7 +80,8 @@ def nhwc_conv(op: Op) -> Fact:
 @transfer("ConvTranspose")
 def conv_transpose(op: Op) -> Fact:
     """Transposed convolution of [N, C, ...] with weights [C, M/group, ...]."""
-    data, weight = _data_and_weight(op)
+    data, weight = op.known_shape(0), op.known_shape(1)
+    _check_ranks(data, weight)
     sizes, rank = data[2:], len(data) - 2
     kernel = op.attr_ints("kernel_shape") or weight[2:]
     strides = op.attr_ints("strides") or (1,) * rank

@@ -250,7 +250,7 @@ def cast(a: Element, source: ir.DataType | None, target: ir.DataType | None) -> 
     if target == ir.DataType.BOOL:
         return truth(a)
     if target in FLOATS:
-        return a if source in INTEGERS or source in FLOATS else None
+        return fitting(a, target) if source in INTEGERS or source in FLOATS else None
     if target not in INTEGERS:
         return None
     return fitting(truncate(a), target)

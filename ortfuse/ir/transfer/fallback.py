@@ -20,6 +20,9 @@ def infer(op: Op) -> tuple[Fact, ...]:
     Raises:
         UnknownError: ONNX does not know the operator, or the node breaks its rules.
     """
+    domain, op_type = op.node.domain, op.node.op_type
+    if not onnx.defs.has(op_type, domain):
+        raise UnknownError
     proto = _anonymous(op)
     dims: dict[str, DimLike] = {}
     types: dict[str, onnx.TypeProto] = {}
@@ -31,8 +34,8 @@ def infer(op: Op) -> tuple[Fact, ...]:
             if array is not None and array.dtype.kind in "biuf":
                 data[f"i{index}"] = onnx.numpy_helper.from_array(array, f"i{index}")
     try:
-        schema = onnx.defs.get_schema(proto.op_type, op.version, proto.domain)
-        imports = [onnx.helper.make_opsetid(proto.domain, op.version)]
+        schema = onnx.defs.get_schema(op_type, op.version, domain)
+        imports = [onnx.helper.make_opsetid(domain, op.version)]
         inferred = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=imports)
     except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         raise UnknownError from error

@@ -43,11 +43,9 @@ transfer("LayerNormalization", "SimplifiedLayerNormalization", domain=MICROSOFT)
 
 @transfer("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT)
 def skip_layer_normalization(op: Op) -> tuple[Fact, ...]:
-    """The normalised sum of input, skip and bias; its statistics; and the sum itself."""
+    """The normalised sum of input, skip and bias; statistics that inference does not fill in; and the sum itself."""
     output = Fact(op.dtype(), op.shape())
-    shape = op.shape()
-    statistics = Fact(ir.DataType.FLOAT, None if not shape else (*shape[:-1], 1))
-    return output, statistics, statistics, output
+    return output, NOTHING, NOTHING, output
 
 
 @transfer("EmbedLayerNormalization", domain=MICROSOFT)

@@ -1,0 +1,95 @@
+"""A graph-rewriting compiler for ONNX models that ONNX Runtime executes.
+
+    import ortfuse
+    result = ortfuse.optimize("bert.onnx")
+    result.save("bert.opt.onnx")
+
+The public names are imported when they are first used, so that `import ortfuse` takes no time.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ortfuse.api import Result, find, load, optimize, save, verify
+    from ortfuse.errors import OrtfuseError
+    from ortfuse.ir.facts import Facts
+    from ortfuse.passes import Context
+    from ortfuse.pattern import (
+        Match,
+        Pattern,
+        attr,
+        computed,
+        const,
+        maybe,
+        ms,
+        op,
+        opt,
+        rest,
+        scalar,
+        var,
+        variables,
+    )
+    from ortfuse.pipeline import PassManager, RunReport, register_pass
+    from ortfuse.rewrite import Exactness, Proof, Rule
+    from ortfuse.target import Target
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "ortfuse.api": "Result find load optimize save verify",
+    "ortfuse.errors": "OrtfuseError",
+    "ortfuse.ir.facts": "Facts",
+    "ortfuse.passes": "Context",
+    "ortfuse.pattern": "Match Pattern attr computed const maybe ms op opt rest scalar var variables",
+    "ortfuse.pipeline": "PassManager RunReport register_pass",
+    "ortfuse.rewrite": "Exactness Proof Rule",
+    "ortfuse.target": "Target",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+__all__ = [
+    "Context",
+    "Exactness",
+    "Facts",
+    "Match",
+    "OrtfuseError",
+    "PassManager",
+    "Pattern",
+    "Proof",
+    "Result",
+    "Rule",
+    "RunReport",
+    "Target",
+    "attr",
+    "computed",
+    "const",
+    "find",
+    "load",
+    "maybe",
+    "ms",
+    "op",
+    "opt",
+    "optimize",
+    "register_pass",
+    "rest",
+    "save",
+    "scalar",
+    "var",
+    "variables",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'ortfuse' has no attribute {name!r}")
+    found = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,153 @@
+"""The command line: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from typer.testing import CliRunner, Result
+
+from ortfuse.cli import app
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "models"
+BERT = str(GOLDEN / "bert.sdpa.ts.onnx")
+
+WRONG_RULE = """
+from ortfuse.pattern import op, var
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+x = var("x")
+RULES = [
+    Rule(name="wrong.tanh", pattern=op.Tanh(x), replace=op.Sigmoid(x), exactness=Exactness.ROUNDING, source="none",
+         proof=Proof(shapes={"x": "b 3"})),
+]
+"""
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_optimize_verifies_measures_writes_and_reports(tmp_path: Path) -> None:
+    output, report = tmp_path / "out.onnx", tmp_path / "report.json"
+    result = run("optimize", BERT, "-o", str(output), "--verify", "--bench", "--rounds", "2", "--json", str(report))
+    assert result.exit_code == 0, result.output
+    assert "verified: equal on 6 runs" in result.output
+    assert "fused sites:" in result.output
+    assert "Latency" in result.output
+    onnx.checker.check_model(onnx.load(output))
+    content = json.loads(report.read_text())
+    assert content["families"]["attention"] == 4
+    assert content["verdict"]["ok"] is True
+    assert content["latency"][0]["name"] == "original"
+    assert content["after"]["nodes"] < content["before"]["nodes"] / 3
+
+
+def test_verify_tells_equal_from_unequal_by_its_exit_code(tmp_path: Path) -> None:
+    same = run("verify", BERT, BERT)
+    assert same.exit_code == 0
+    model = ir.load(BERT)
+    weight = model.graph.initializers["module.embeddings.word_embeddings.weight"]
+    assert weight.const_value is not None
+    weight.const_value = ir.tensor(weight.const_value.numpy() * np.float32(1.01), name=weight.name)
+    changed = tmp_path / "changed.onnx"
+    ir.save(model, changed)
+    different = run("verify", BERT, str(changed))
+    assert different.exit_code == 1
+    assert "NOT EQUAL: output 'last_hidden_state' differs at" in different.output
+
+
+def test_a_wrong_result_is_not_written_and_the_pass_is_named(tmp_path: Path) -> None:
+    rules, output = tmp_path / "wrong.py", tmp_path / "out.onnx"
+    rules.write_text(WRONG_RULE)
+    result = run("optimize", BERT, "-o", str(output), "--verify", "--patterns", str(rules))
+    assert result.exit_code == 2
+    message = " ".join(result.output.split())
+    assert "output 'pooler_output' differs" in message
+    assert "fuse.wrong broke it" in message
+    assert not output.exists()
+
+
+def test_prove_finds_the_wrong_rule_and_writes_a_counterexample(tmp_path: Path) -> None:
+    rules = tmp_path / "wrong.py"
+    rules.write_text(WRONG_RULE)
+    result = run("prove", str(rules), "--counterexamples", str(tmp_path / "found"), "--spellings", "1")
+    assert result.exit_code == 1
+    assert "wrong.tanh: NOT PROVED" in result.output
+    onnx.checker.check_model(onnx.load(tmp_path / "found" / "wrong.tanh.onnx"))
+
+
+def test_passes_lists_rules_and_lists() -> None:
+    result = run("passes")
+    assert result.exit_code == 0
+    for word in ("gelu.erf", "canonicalize", "transformer", "rounding"):
+        assert word in result.output
+
+
+def test_bench_measures_side_by_side(tmp_path: Path) -> None:
+    report = tmp_path / "bench.json"
+    result = run("bench", BERT, BERT.replace(".ts", ".dynamo"), "--rounds", "2", "--json", str(report))
+    assert result.exit_code == 0, result.output
+    assert len(json.loads(report.read_text())["latency"]) == 2
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder", "empty", "text", "truncated"])
+def test_bad_files_end_with_one_line_and_exit_code_2(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "model.onnx"
+    if kind == "folder":
+        path.mkdir()
+    elif kind != "missing":
+        whole = Path(BERT).read_bytes()
+        path.write_bytes({"empty": b"", "text": b"hello, this is no model\n" * 9, "truncated": whole[: len(whole) // 2]}[kind])
+    output = tmp_path / "out.onnx"
+    result = run("optimize", str(path), "-o", str(output))
+    assert result.exit_code == 2
+    assert "error: " in result.output
+    assert "model.onnx" in result.output
+    assert "Traceback" not in result.output
+    assert not output.exists()
+    assert sorted(item.name for item in tmp_path.iterdir()) == ([] if kind == "missing" else ["model.onnx"])
+
+
+def test_debug_shows_the_traceback() -> None:
+    result = run("optimize", "missing.onnx", "--debug")
+    assert result.exception is not None
+    assert "missing.onnx" in str(result.exception)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    result = run("optimize", BERT, "-o", str(tmp_path / "out.onnx"))
+    assert result.exit_code == 2
+
+
+def test_an_output_that_is_a_folder_or_in_none_is_named(tmp_path: Path) -> None:
+    for output in (tmp_path, tmp_path / "none" / "out.onnx"):
+        result = run("optimize", BERT, "-o", str(output))
+        assert result.exit_code == 2
+        assert str(output.name) in result.output
+
+
+@pytest.mark.parametrize(
+    ("passes", "words"),
+    [("nonsense", "nonsense"), ("fixpoint(fold", "fixpoint"), ("fold{max_growht=1}", "max_growht"), ("none.toml", "none.toml")],
+)
+def test_a_wrong_pipeline_is_named(passes: str, words: str) -> None:
+    result = run("optimize", BERT, "--passes", passes)
+    assert result.exit_code == 2
+    assert words in result.output
+
+
+def test_max_opset_keeps_the_model_below(tmp_path: Path) -> None:
+    output, report = tmp_path / "out.onnx", tmp_path / "report.json"
+    result = run("optimize", BERT, "--max-opset", "17", "--explain", "-o", str(output), "--json", str(report))
+    assert result.exit_code == 0, result.output
+    assert ir.load(output).graph.opset_imports[""] == 17
+    reasons = [miss["reason"] for miss in json.loads(report.read_text())["misses"] if miss["rule"].startswith("attention.")]
+    assert any("needs opset 23, and at most 17 is allowed" in reason for reason in reasons)

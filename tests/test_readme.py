@@ -1,0 +1,47 @@
+"""What the README shows works as written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+from typer.testing import CliRunner
+
+import ortfuse
+from ortfuse.cli import app
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "golden").symlink_to(ROOT / "golden")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in BLOCKS[:2]:
+        exec(compile(block, "README.md", "exec"), names)
+    assert (tmp_path / "bert.opt.onnx").exists()
+
+
+def test_the_rule_runs_and_is_proved(tmp_path: Path) -> None:
+    file = tmp_path / "my_rules.py"
+    file.write_text(BLOCKS[2])
+    assert len(BLOCKS[2].splitlines()) <= 25
+    model = ir.from_onnx_text(
+        '<ir_version: 9, opset_import: ["": 18]> g (float[b,8] x) => (float[b,8] y) { s = Sigmoid(x) y = Mul(s, x) }'
+    )
+    result = ortfuse.optimize(model, patterns=[file])
+    assert [node.op_type for node in result.model.graph] == ["QuickGelu"]
+    proved = CliRunner().invoke(app, ["prove", str(file)])
+    assert proved.exit_code == 0, proved.output
+    assert "swish.quick_gelu: proved" in proved.output
+
+
+def test_every_command_of_the_table_has_help() -> None:
+    for command in re.findall(r"^    ortfuse (\w+)", README, re.MULTILINE):
+        result = CliRunner().invoke(app, [command, "--help"])
+        assert result.exit_code == 0
+        assert "Usage" in result.output
