@@ -37,16 +37,22 @@ Passes = Annotated[
 ]
 Patterns = Annotated[
     list[Path] | None,
-    typer.Option("--patterns", help="A file or folder with rules of your own; may be given several times.", show_default=False),
+    typer.Option(
+        "--patterns", help="A file or folder with rules of your own; may be given several times.", show_default=False
+    ),
 ]
 MaxOpset = Annotated[
     int | None, typer.Option("--max-opset", help="Highest ai.onnx opset that the result may use.", show_default=False)
 ]
 InputFiles = Annotated[
     Path | None,
-    typer.Option("--inputs", help="Your own inputs: an .npz file, or a folder of them or of test_data_set_N.", show_default=False),
+    typer.Option(
+        "--inputs", help="Your own inputs: an .npz file, or a folder of them or of test_data_set_N.", show_default=False
+    ),
 ]
-Json = Annotated[Path | None, typer.Option("--json", help="Write the whole report as JSON to this file.", show_default=False)]
+Json = Annotated[
+    Path | None, typer.Option("--json", help="Write the whole report as JSON to this file.", show_default=False)
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of the generated inputs.")]
 Tolerance = Annotated[
@@ -65,15 +71,26 @@ Rounds = Annotated[int, typer.Option("--rounds", min=1, help="How often each mod
 def optimize(
     model: Model,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where to write the result; without it, nothing is written.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Where to write the result; without it, nothing is written.", show_default=False
+        ),
     ] = None,
     passes: Passes = "auto",
     patterns: Patterns = None,
     max_opset: MaxOpset = None,
-    approximate: Annotated[bool, typer.Option("--approximate", help="Allow rules that change the mathematics (tanh for erf).")] = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Run both models and compare; a result that differs is not written.")] = False,
-    bench: Annotated[bool, typer.Option("--bench", help="Measure the latency after each pass, interleaved with the original.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Say where rules nearly applied and what was in the way.")] = False,
+    approximate: Annotated[
+        bool, typer.Option("--approximate", help="Allow rules that change the mathematics (tanh for erf).")
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Run both models and compare; a result that differs is not written.")
+    ] = False,
+    bench: Annotated[
+        bool, typer.Option("--bench", help="Measure the latency after each pass, interleaved with the original.")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say where rules nearly applied and what was in the way.")
+    ] = False,
     inputs: InputFiles = None,
     seed: Seed = 0,
     tolerance: Tolerance = None,
@@ -149,7 +166,12 @@ def verify(
 
 @app.command()
 def bench(
-    model: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Models with the same inputs; the first is the yardstick.", show_default=False)],
+    model: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="MODEL...", help="Models with the same inputs; the first is the yardstick.", show_default=False
+        ),
+    ],
     inputs: InputFiles = None,
     seed: Seed = 0,
     threads: Threads = 0,
@@ -193,8 +215,12 @@ def passes(patterns: Patterns = None, debug: Debug = False) -> None:
 
 @app.command()
 def prove(
-    rules: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files or folders with rules.", show_default=False)],
-    spellings: Annotated[int, typer.Option("--spellings", min=1, help="Spellings tried of each shape set, type and opset.")] = 6,
+    rules: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Files or folders with rules.", show_default=False)
+    ],
+    spellings: Annotated[
+        int, typer.Option("--spellings", min=1, help="Spellings tried of each shape set, type and opset.")
+    ] = 6,
     counterexamples: Annotated[
         Path, typer.Option("--counterexamples", help="Folder for models on which a rule is wrong.")
     ] = Path("counterexamples"),

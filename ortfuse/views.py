@@ -115,8 +115,9 @@ def show_proof(console: Console, report: ProofReport) -> None:
     verdict = "proved" if report.proved else "NOT PROVED"
     console.print(
         f"{report.rule}: {verdict} on {report.instances} instances and {report.near_misses} near misses "
-        f"({report.near_misses_fired} rewritten and right)" if report.proved else
-        f"{report.rule}: {verdict} ({report.instances} instances, {report.near_misses} near misses tried)",
+        f"({report.near_misses_fired} rewritten and right)"
+        if report.proved
+        else f"{report.rule}: {verdict} ({report.instances} instances, {report.near_misses} near misses tried)",
         style="green" if report.proved else "bold red",
         highlight=False,
     )

@@ -50,7 +50,11 @@ def same_shape(first: str, second: str) -> Guard:
         one, other = match.shape(first), match.shape(second)
         if one is None or other is None:
             return f"the rank of {first if one is None else second} is not known"
-        return None if one == other else f"{first} {text(one)} and {second} {text(other)} are not provably of the same shape"
+        return (
+            None
+            if one == other
+            else f"{first} {text(one)} and {second} {text(other)} are not provably of the same shape"
+        )
 
     return guard
 
@@ -64,7 +68,11 @@ def vector_of_last_axis(vector: str, of: str) -> Guard:
         shape, reference = match.shape(vector), match.shape(of)
         if shape is None or reference is None or not reference:
             return f"the shape of {vector} or {of} is not known"
-        return None if shape == reference[-1:] else f"{vector} {text(shape)} is not one vector of the last axis of {of} {text(reference)}"
+        return (
+            None
+            if shape == reference[-1:]
+            else f"{vector} {text(shape)} is not one vector of the last axis of {of} {text(reference)}"
+        )
 
     return guard
 

@@ -15,7 +15,9 @@ import onnx_ir as ir
 from ortfuse.ir.facts import Facts
 
 MAX_LEVELS = 8
-_MOVES_DATA = frozenset({"Unsqueeze", "Squeeze", "Expand", "Reshape", "Slice", "Transpose", "Identity", "Gather", "Flatten", "Tile"})
+_MOVES_DATA = frozenset(
+    {"Unsqueeze", "Squeeze", "Expand", "Reshape", "Slice", "Transpose", "Identity", "Gather", "Flatten", "Tile"}
+)
 _ARITHMETIC = {
     "Add": np.add,
     "Sub": np.subtract,

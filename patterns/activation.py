@@ -1,7 +1,7 @@
 """GELU in its erf and tanh forms, and either with a bias before it.
 
-    gelu(x)      = x/2 (1 + erf(x / sqrt 2))                               Hendrycks & Gimpel, arXiv:1606.08415
-    gelu_tanh(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))           the same, section 2
+gelu(x)      = x/2 (1 + erf(x / sqrt 2))                               Hendrycks & Gimpel, arXiv:1606.08415
+gelu_tanh(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))           the same, section 2
 """
 
 from __future__ import annotations

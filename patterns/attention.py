@@ -115,20 +115,32 @@ def _needs_floor(wanted: bool) -> Guard:
     return guard
 
 
-def _sdpa(name: str, formula: str, probabilities: Pattern, filler: float, nan_guard: bool = False, floor: bool = False) -> Rule:
+def _sdpa(
+    name: str, formula: str, probabilities: Pattern, filler: float, nan_guard: bool = False, floor: bool = False
+) -> Rule:
     return Rule(
         name=name,
         formula=formula,
         pattern=op.MatMul(probabilities, value),
         replace=op.Attention(
-            query, key_heads_first, value, op.Max(mask, computed("floor", mask_floor)) if floor else opt(mask), scale=scale
+            query,
+            key_heads_first,
+            value,
+            op.Max(mask, computed("floor", mask_floor)) if floor else opt(mask),
+            scale=scale,
         ),
         guards=(_shapes_agree, _mask_shape_fits, _masked_rows_agree(nan_guard), _needs_floor(floor)),
         raises=True,
         exactness=Exactness.ROUNDING,
         source=PAPER,
         proof=Proof(
-            shapes={"query": "b 2 s 4", "key": "b 2 t 4", "key_by_length": "b t 2 4", "value": "b 2 t 4", "mask": "b 1 s t"},
+            shapes={
+                "query": "b 2 s 4",
+                "key": "b 2 t 4",
+                "key_by_length": "b t 2 4",
+                "value": "b 2 t 4",
+                "mask": "b 1 s t",
+            },
             scalars={name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside")},
             inputs={"mask": masked(filler)},
         ),
@@ -188,7 +200,13 @@ q3, k3, v3 = var("query"), var("key"), var("value")
 
 RULES = [
     _sdpa("attention.sdpa", "softmax(s q k^T + mask) v", softmax, -10000.0),
-    _sdpa("attention.sdpa_nan_guard", "p = softmax(s q k^T + mask); where(isnan(p), 0, p) v", guarded, -math.inf, nan_guard=True),
+    _sdpa(
+        "attention.sdpa_nan_guard",
+        "p = softmax(s q k^T + mask); where(isnan(p), 0, p) v",
+        guarded,
+        -math.inf,
+        nan_guard=True,
+    ),
     _sdpa(
         "attention.sdpa_finite_mask",
         "softmax(s q k^T + mask) v, mask down to the lowest number",
@@ -209,15 +227,29 @@ RULES = [
         source=PAPER,
         proof=Proof(
             shapes={
-                "query": "b s 8", "key": "b t 8", "value": "b t 8", "mask": "b 1 s t",
-                "query_shape": "4", "key_shape": "4", "value_shape": "4", "shape": "3",
+                "query": "b s 8",
+                "key": "b t 8",
+                "value": "b t 8",
+                "mask": "b 1 s t",
+                "query_shape": "4",
+                "key_shape": "4",
+                "value_shape": "4",
+                "shape": "3",
             },
             constants={
-                "query_shape": [0, 0, 2, 4], "key_shape": [0, 0, 2, 4], "value_shape": [0, 0, 2, 4], "shape": [0, 0, 8],
+                "query_shape": [0, 0, 2, 4],
+                "key_shape": [0, 0, 2, 4],
+                "value_shape": [0, 0, 2, 4],
+                "shape": [0, 0, 8],
             },
             attributes={
-                "scale": [0.5], "is_causal": [0], "softcap": [0.0], "allowzero": [0],
-                "query_allowzero": [0], "key_allowzero": [0], "value_allowzero": [0],
+                "scale": [0.5],
+                "is_causal": [0],
+                "softcap": [0.0],
+                "allowzero": [0],
+                "query_allowzero": [0],
+                "key_allowzero": [0],
+                "value_allowzero": [0],
             },
             inputs={"mask": masked(-math.inf)},
             opset=23,

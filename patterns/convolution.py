@@ -1,8 +1,8 @@
 """Convolutions with what follows them: batch normalisation, residual sum, activation.
 
-    bn(y) = (y - mean) / sqrt(var + eps) * scale + B                              Ioffe & Szegedy, arXiv:1502.03167
-    bn(conv(x, W) + b) = conv(x, W s) + (b - mean) s + B,   s = scale / sqrt(var + eps), one factor per output channel
-    fused_conv(x, W, b, z) = act(conv(x, W) + b + z)
+bn(y) = (y - mean) / sqrt(var + eps) * scale + B                              Ioffe & Szegedy, arXiv:1502.03167
+bn(conv(x, W) + b) = conv(x, W s) + (b - mean) s + B,   s = scale / sqrt(var + eps), one factor per output channel
+fused_conv(x, W, b, z) = act(conv(x, W) + b + z)
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ statistics = [const(name, is_rank(1), "a vector") for name in ("scale", "shift",
 
 
 def _batch_norm(y: Any) -> Any:
-    return op.BatchNormalization(
-        y, *statistics, epsilon=attr("epsilon"), momentum=attr("momentum"), training_mode=0
-    )
+    return op.BatchNormalization(y, *statistics, epsilon=attr("epsilon"), momentum=attr("momentum"), training_mode=0)
 
 
 def _factor(match: Match) -> Any:
@@ -61,7 +59,11 @@ def folded_bias(match: Match) -> Any:
 
 def statistics_are_finite(match: Match) -> str | None:
     """A channel with a non-positive variance + eps has no finite factor."""
-    return None if np.all(np.isfinite(_factor(match))) else "a channel's factor scale / sqrt(variance + epsilon) is not finite"
+    return (
+        None
+        if np.all(np.isfinite(_factor(match)))
+        else "a channel's factor scale / sqrt(variance + epsilon) is not finite"
+    )
 
 
 def zeros(match: Match) -> Any:
@@ -83,7 +85,9 @@ RULES = [
         name="conv.batch_norm",
         formula="BatchNormalization(Conv(x, W, b))",
         pattern=_batch_norm(convolution),
-        replace=op.Conv(x, computed("weight", folded_weight), computed("bias", folded_bias), attributes=all_attributes("conv")),
+        replace=op.Conv(
+            x, computed("weight", folded_weight), computed("bias", folded_bias), attributes=all_attributes("conv")
+        ),
         guards=(statistics_are_finite,),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
@@ -101,7 +105,10 @@ RULES = [
         formula="BatchNormalization(ConvTranspose(x, W, b))",
         pattern=_batch_norm(transposed),
         replace=op.ConvTranspose(
-            x, computed("weight", folded_transposed_weight), computed("bias", folded_bias), attributes=all_attributes("conv")
+            x,
+            computed("weight", folded_transposed_weight),
+            computed("bias", folded_bias),
+            attributes=all_attributes("conv"),
         ),
         guards=(statistics_are_finite,),
         exactness=Exactness.ROUNDING,
@@ -118,7 +125,9 @@ RULES = [
     Rule(
         name="conv.residual_relu",
         pattern=op.Relu(sum_with_residual),
-        replace=ms.FusedConv(x, weight, bias | computed("zeros", zeros), z, activation="Relu", attributes=all_attributes("conv")),
+        replace=ms.FusedConv(
+            x, weight, bias | computed("zeros", zeros), z, activation="Relu", attributes=all_attributes("conv")
+        ),
         guards=(same_shape("z", "convolved"),),
         exactness=Exactness.ROUNDING,
         source=RUNTIME,

@@ -34,7 +34,11 @@ def only_last_axis_is_multiplied(match: Match) -> str | None:
     if after[:-1] != before[:-1]:
         return "the second Reshape does not restore the leading axes"
     product = match.shape("gemm")
-    return None if product is not None and product[-1] == after[-1] else "the second Reshape divides the product's last axis"
+    return (
+        None
+        if product is not None and product[-1] == after[-1]
+        else "the second Reshape divides the product's last axis"
+    )
 
 
 def untransposed(match: Match) -> Any:

@@ -1,6 +1,6 @@
 """Nodes that provably do nothing, and neutral elements of arithmetic.
 
-    reshape(x) = x  when the shape is the same         x + 0 = x      x * 1 = x      x / 1 = x      x ** 1 = x
+reshape(x) = x  when the shape is the same         x + 0 = x      x * 1 = x      x / 1 = x      x ** 1 = x
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def _identity(name: str, pattern: Pattern, proof: Proof, *guards: object) -> Rul
 
 
 def _all_are(wanted: int) -> object:
-    return lambda values, facts: values is None or (isinstance(values, tuple) and all(value == wanted for value in values))
+    return lambda values, facts: (
+        values is None or (isinstance(values, tuple) and all(value == wanted for value in values))
+    )
 
 
 def _is_identity_permutation(perm: object, facts: object) -> bool:
@@ -54,28 +56,76 @@ PLAIN = Proof(shapes=({"x": "b 3 4"}, {"x": ""}))
 
 RULES = [
     _identity("identity", op.Identity(x), PLAIN),
-    _identity("cast", op.Cast(x, to=attr("to"), saturate=attr("saturate"), round_mode=attr("round_mode")),
-              Proof(shapes=PLAIN.shapes, attributes={"to": [1], "saturate": [1], "round_mode": ["up"]}, opset=24), keeps_dtype),
-    _identity("cast_like", op.CastLike(x, y, saturate=attr("saturate"), round_mode=attr("round_mode")),
-              Proof(shapes={"x": "b 3", "y": "2"}, attributes={"saturate": [1], "round_mode": [None]}, opset=19), keeps_dtype),
-    _identity("dropout", op.Dropout(x, ratio=attr("ratio"), training_mode=attr("training", lambda v, facts: v is None or v is False or v == 0), seed=attr("seed")),
-              Proof(shapes=PLAIN.shapes, attributes={"ratio": [0.5], "training": [False], "seed": [0]})),
-    _identity("reshape", op.Reshape(x, var("shape"), allowzero=attr("allowzero")),
-              Proof(shapes={"x": "2 3 4", "shape": "3"}, attributes={"allowzero": [0]}, constants={"shape": [2, -1, 4]}), keeps_shape),
-    _identity("expand", op.Expand(x, var("shape")),
-              Proof(shapes={"x": "2 3 4", "shape": "3"}, constants={"shape": [1, 3, 1]}), keeps_shape),
-    _identity("tile", op.Tile(x, repeats=attr("repeats", _all_are(1), "all 1")), Proof(shapes={"x": "b 3"}, attributes={"repeats": [(1, 1)]})),  # type: ignore[arg-type]
-    _identity("slice", op.Slice(x, var("starts"), var("ends"), opt(var("axes")), steps=attr("steps", _all_are(1), "all 1")),  # type: ignore[arg-type]
-              Proof(shapes={"x": "3 4", "starts": "1", "ends": "1", "axes": "1"},
-                    constants={"starts": [0], "ends": [9], "axes": [1]}, attributes={"steps": [(1,)]}), keeps_shape),
-    _identity("pad", op.Pad(x, opt(var("value")), opt(var("axes")), pads=attr("pads", _all_are(0), "all 0"), mode=attr("mode")),  # type: ignore[arg-type]
-              Proof(shapes={"x": "3 4"}, attributes={"pads": [(0, 0, 0, 0)], "mode": ["constant"]})),
-    _identity("transpose", op.Transpose(x, perm=attr("perm", _is_identity_permutation, "the identity")), Proof(shapes={"x": "b 3 4"}, attributes={"perm": [(0, 1, 2)]})),
+    _identity(
+        "cast",
+        op.Cast(x, to=attr("to"), saturate=attr("saturate"), round_mode=attr("round_mode")),
+        Proof(shapes=PLAIN.shapes, attributes={"to": [1], "saturate": [1], "round_mode": ["up"]}, opset=24),
+        keeps_dtype,
+    ),
+    _identity(
+        "cast_like",
+        op.CastLike(x, y, saturate=attr("saturate"), round_mode=attr("round_mode")),
+        Proof(shapes={"x": "b 3", "y": "2"}, attributes={"saturate": [1], "round_mode": [None]}, opset=19),
+        keeps_dtype,
+    ),
+    _identity(
+        "dropout",
+        op.Dropout(
+            x,
+            ratio=attr("ratio"),
+            training_mode=attr("training", lambda v, facts: v is None or v is False or v == 0),
+            seed=attr("seed"),
+        ),
+        Proof(shapes=PLAIN.shapes, attributes={"ratio": [0.5], "training": [False], "seed": [0]}),
+    ),
+    _identity(
+        "reshape",
+        op.Reshape(x, var("shape"), allowzero=attr("allowzero")),
+        Proof(shapes={"x": "2 3 4", "shape": "3"}, attributes={"allowzero": [0]}, constants={"shape": [2, -1, 4]}),
+        keeps_shape,
+    ),
+    _identity(
+        "expand",
+        op.Expand(x, var("shape")),
+        Proof(shapes={"x": "2 3 4", "shape": "3"}, constants={"shape": [1, 3, 1]}),
+        keeps_shape,
+    ),
+    _identity(
+        "tile",
+        op.Tile(x, repeats=attr("repeats", _all_are(1), "all 1")),
+        Proof(shapes={"x": "b 3"}, attributes={"repeats": [(1, 1)]}),
+    ),  # type: ignore[arg-type]
+    _identity(
+        "slice",
+        op.Slice(x, var("starts"), var("ends"), opt(var("axes")), steps=attr("steps", _all_are(1), "all 1")),  # type: ignore[arg-type]
+        Proof(
+            shapes={"x": "3 4", "starts": "1", "ends": "1", "axes": "1"},
+            constants={"starts": [0], "ends": [9], "axes": [1]},
+            attributes={"steps": [(1,)]},
+        ),
+        keeps_shape,
+    ),
+    _identity(
+        "pad",
+        op.Pad(x, opt(var("value")), opt(var("axes")), pads=attr("pads", _all_are(0), "all 0"), mode=attr("mode")),  # type: ignore[arg-type]
+        Proof(shapes={"x": "3 4"}, attributes={"pads": [(0, 0, 0, 0)], "mode": ["constant"]}),
+    ),
+    _identity(
+        "transpose",
+        op.Transpose(x, perm=attr("perm", _is_identity_permutation, "the identity")),
+        Proof(shapes={"x": "b 3 4"}, attributes={"perm": [(0, 1, 2)]}),
+    ),
     _identity("squeeze", op.Squeeze(x, opt(var("axes"))), Proof(shapes={"x": "2 3"}), keeps_shape),
-    _identity("flatten", op.Flatten(x, axis=attr("axis")), Proof(shapes={"x": "2 3"}, attributes={"axis": [1]}), keeps_shape),
+    _identity(
+        "flatten", op.Flatten(x, axis=attr("axis")), Proof(shapes={"x": "2 3"}, attributes={"axis": [1]}), keeps_shape
+    ),
     _identity("concat", op.Concat(x, axis=attr("axis")), Proof(shapes={"x": "b 3"}, attributes={"axis": [0]})),
-    _identity("split", op.Split(x, axis=attr("axis"), split=attr("split"), num_outputs=attr("num_outputs"), outputs=1),
-              Proof(shapes={"x": "4 3"}, attributes={"axis": [0], "split": [None], "num_outputs": [1]}), keeps_shape),
+    _identity(
+        "split",
+        op.Split(x, axis=attr("axis"), split=attr("split"), num_outputs=attr("num_outputs"), outputs=1),
+        Proof(shapes={"x": "4 3"}, attributes={"axis": [0], "split": [None], "num_outputs": [1]}),
+        keeps_shape,
+    ),
     *(_identity(f"{name.lower()}_of_one", getattr(op, name)(x), PLAIN) for name in ("Sum", "Max", "Min", "Mean")),
     Rule(
         name="noop.add_zero",
@@ -90,4 +140,3 @@ RULES = [
     _identity("mul_one", op.Mul(x, 1.0) | op.Div(x, 1.0), Proof(shapes={"x": "b 3"}), keeps_shape),
     _identity("pow_one", op.Pow(x, 1.0), Proof(shapes={"x": "b 3"}), keeps_shape, keeps_dtype),
 ]
-

@@ -1,7 +1,7 @@
 """Layer normalisation, spelled out or as an operator, and the residual sum before it.
 
-    layernorm(x) = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * scale + bias     Ba et al., arXiv:1607.06450
-    skip_layernorm(x, skip) = layernorm(x + skip + bias)
+layernorm(x) = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * scale + bias     Ba et al., arXiv:1607.06450
+skip_layernorm(x, skip) = layernorm(x + skip + bias)
 """
 
 from __future__ import annotations
@@ -13,7 +13,17 @@ import numpy as np
 from ortfuse.pattern import Match, attr, computed, const, ms, op, opt, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._common import array_like, is_rank, is_suffix_axes, rank_in, same_shape, square, square_root, text, vector_of_last_axis
+from ._common import (
+    array_like,
+    is_rank,
+    is_suffix_axes,
+    rank_in,
+    same_shape,
+    square,
+    square_root,
+    text,
+    vector_of_last_axis,
+)
 
 PAPER = "arXiv:1607.06450"
 
@@ -36,7 +46,9 @@ def normalises_last_axes(match: Match) -> str | None:
     wanted = shape[normalised_axes[0] :]
     for name in ("scale", "bias"):
         if match[name] is not None and match.shape(name) != wanted:
-            return f"{name} {text(match.shape(name) or ())} does not have the shape {text(wanted)} of the normalised axes"
+            return (
+                f"{name} {text(match.shape(name) or ())} does not have the shape {text(wanted)} of the normalised axes"
+            )
     if match["scale"] is None and not all(isinstance(dim, int) for dim in wanted):
         return "there is no scale, and its shape is not static"
     return None

@@ -1,8 +1,8 @@
 """Shape arithmetic to normal form: constant Reshape targets, merged data movement, guards that provably do nothing.
 
-    reshape(x, shape(...)-arithmetic) = reshape(x, constant)       when every target dimension is known, copied or the one left
-    reshape(reshape(x)) = reshape(x)          transpose(transpose(x)) = transpose(x)        unsqueeze(unsqueeze(x)) = unsqueeze(x)
-    and(true, x) = x                          where(true, x, y) = x                         range(0, n) >= 0 is true
+reshape(x, shape(...)-arithmetic) = reshape(x, constant)       when every target dimension is known, copied or the one left
+reshape(reshape(x)) = reshape(x)          transpose(transpose(x)) = transpose(x)        unsqueeze(unsqueeze(x)) = unsqueeze(x)
+and(true, x) = x                          where(true, x, y) = x                         range(0, n) >= 0 is true
 """
 
 from __future__ import annotations
@@ -173,7 +173,9 @@ RULES = [
         replace=op.Transpose(x, perm=composed),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(shapes={"x": "b 2 3"}, attributes={"inner": [(1, 0, 2), (2, 0, 1)], "outer": [(0, 2, 1), (2, 0, 1)]}),
+        proof=Proof(
+            shapes={"x": "b 2 3"}, attributes={"inner": [(1, 0, 2), (2, 0, 1)], "outer": [(0, 2, 1), (2, 0, 1)]}
+        ),
     ),
     Rule(
         name="shapes.batched_transpose",
@@ -209,7 +211,12 @@ RULES = [
         guards=(lambda match: None if match.dtype("y") is not None else "the type to cast to is not known",),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(shapes={"x": "b 3", "y": "2"}, attributes={"saturate": [1], "round_mode": [None]}, inputs={"y": "int64"}, opset=19),
+        proof=Proof(
+            shapes={"x": "b 3", "y": "2"},
+            attributes={"saturate": [1], "round_mode": [None]},
+            inputs={"y": "int64"},
+            opset=19,
+        ),
     ),
     Rule(
         name="shapes.and_true",

@@ -11,8 +11,9 @@ is. Facts hold in every run of the model whose inputs honour the declared shapes
 Bodies of If, Loop and Scan and of model functions are covered: facts inside a loop body hold in every iteration, facts
 inside a function body at every call.
 
-Two things are taken on trust, as the runtime does not give them up either: sizes that make a detour through float32
-are below 2**24, and the symbolic elements of a Reshape target are meant literally (see `ortfuse.ir.transfer.shaping`).
+Taken on trust: sizes that make a detour through float32 are below 2**24, sizes fit in 32 bits, and the symbolic
+elements of a Reshape target are meant literally (see `ortfuse.ir.transfer.shaping`). For empty tensors facts follow
+ONNX where the runtime does not (its reductions over the last axis of an empty tensor keep that axis).
 """
 
 from __future__ import annotations

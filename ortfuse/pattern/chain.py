@@ -62,7 +62,9 @@ def _expand(entries: list[Entry], index: int, ops: frozenset[str], product: bool
     if node is None or node.op_type not in ops or node.domain:
         return
     root_node = entries[0].value.producer() if entries[0].value is not None else None
-    if index and (len(value.uses()) != 1 or value.is_graph_output() or root_node is None or node.graph is not root_node.graph):
+    if index and (
+        len(value.uses()) != 1 or value.is_graph_output() or root_node is None or node.graph is not root_node.graph
+    ):
         return
     inputs = [operand for operand in node.inputs if operand is not None]
     # A unary node gets a second, neutral leaf: its mask is then larger than its operand's, which tells them apart.

@@ -187,7 +187,14 @@ class _Placement:
     def __init__(
         self, chain: Chain, tree: chains.Tree, index: int, used: int, bound: tuple[int, ...], is_root: bool
     ) -> None:
-        self.chain, self.tree, self.index, self.used, self.bound, self.is_root = chain, tree, index, used, bound, is_root
+        self.chain, self.tree, self.index, self.used, self.bound, self.is_root = (
+            chain,
+            tree,
+            index,
+            used,
+            bound,
+            is_root,
+        )
 
 
 class _Machine:
@@ -276,7 +283,9 @@ class _Machine:
                     return None
                 for use in output.uses():
                     if use.node not in self.nodes:
-                        self.fail(output, lambda output=output, use=use: f"{_name(output)} is also used by {_node(use.node)}")
+                        self.fail(
+                            output, lambda output=output, use=use: f"{_name(output)} is also used by {_node(use.node)}"
+                        )
                         return None
         match = Match(self.root, self)
         for guard in self.matcher.guards:
@@ -306,7 +315,9 @@ def _match_var(m: _Machine, pattern: Var, value: ir.Value | None, rest: Goals) -
     if pattern.constant and not m.facts.is_const(value):
         return m.fail(value, lambda: f"{_name(value)} ({pattern.name}) is not a constant")
     if pattern.check is not None and not pattern.check(value, m.facts):
-        return m.fail(value, lambda: f"{_name(value)} ({pattern.name}) is not {pattern.text or 'what the rule asks for'}")
+        return m.fail(
+            value, lambda: f"{_name(value)} ({pattern.name}) is not {pattern.text or 'what the rule asks for'}"
+        )
     m.put(m.bindings, pattern.name, value)
     return rest
 
@@ -403,7 +414,9 @@ def _match_node(m: _Machine, pattern: Op, value: ir.Value | None, index: int, re
 def _input_goals(m: _Machine, pattern: Op, node: ir.Node, rest: Goals) -> Goals:
     positions = PARAMETER_INPUTS.get(node.op_type)
     taken = {positions[name] for name in pattern.attributes if name in positions} if positions else ()
-    values = [value for position, value in enumerate(node.inputs) if position not in taken] if taken else list(node.inputs)
+    values = (
+        [value for position, value in enumerate(node.inputs) if position not in taken] if taken else list(node.inputs)
+    )
     inputs = pattern.inputs
     if inputs and isinstance(inputs[-1], Rest):
         variadic = inputs[-1]
@@ -440,14 +453,19 @@ def _attributes_match(m: _Machine, pattern: Op, node: ir.Node) -> bool:
     for name, wanted in pattern.attributes.items():
         found = parameter(node, name, m.facts)
         if found is UNKNOWN:
-            m.fail(node.outputs[0], lambda name=name: f"{name} of {_node(node)} is not known when the model is compiled")
+            m.fail(
+                node.outputs[0], lambda name=name: f"{name} of {_node(node)} is not known when the model is compiled"
+            )
             return False
         if isinstance(wanted, Attr):
             fits = (wanted.check is None or wanted.check(found, m.facts)) and m.bind(wanted.name, found)
         else:
             fits = _same_attribute(_from_front(wanted, name, node, m.facts), found)
         if not fits:
-            m.fail(node.outputs[0], lambda name=name, found=found: f"{name} of {_node(node)} is {found}, not {pattern.attributes[name]}")
+            m.fail(
+                node.outputs[0],
+                lambda name=name, found=found: f"{name} of {_node(node)} is {found}, not {pattern.attributes[name]}",
+            )
             return False
     if pattern.all_attributes is not None:
         return _capture_attributes(m, pattern, pattern.all_attributes.name, node)
@@ -455,7 +473,10 @@ def _attributes_match(m: _Machine, pattern: Op, node: ir.Node) -> bool:
         if name not in pattern.attributes:
             default = attribute_default(node.domain, node.op_type, opset_of(node), name)
             if attribute.is_ref() or not _same_attribute(default, attribute.value):
-                m.fail(node.outputs[0], lambda name=name: f"{_node(node)} has the attribute {name}, which the pattern does not expect")
+                m.fail(
+                    node.outputs[0],
+                    lambda name=name: f"{_node(node)} has the attribute {name}, which the pattern does not expect",
+                )
                 return False
     return True
 
@@ -496,7 +517,9 @@ def _match_chain(m: _Machine, pattern: Chain, value: ir.Value | None, rest: Goal
     if key in m.matcher.shared:
         known = m.memo.get(key)
         if known is not None:
-            return rest if known is value else m.fail(value, lambda: f"{_name(value)} is not the {pattern} matched before")
+            return (
+                rest if known is value else m.fail(value, lambda: f"{_name(value)} is not the {pattern} matched before")
+            )
         m.put(m.memo, key, value)
     if pattern.label is not None and not m.bind(pattern.label, value):
         return m.fail(value, lambda: f"{pattern.label} would have to be {_name(value)} as well")
@@ -539,7 +562,11 @@ def _placements(m: _Machine, state: _Placement, value: ir.Value, rest: Goals) ->
         yield (inner, entry.value, (following, value, rest))
     if isinstance(part, Opt):
         _bind_absent(m, inner)
-        yield (_Placement(state.chain, state.tree, state.index + 1, state.used, state.bound, state.is_root), value, rest)
+        yield (
+            _Placement(state.chain, state.tree, state.index + 1, state.used, state.bound, state.is_root),
+            value,
+            rest,
+        )
     else:
         m.fail(value, lambda: f"no part of {_name(value)} matches {inner}")
 
@@ -565,7 +592,11 @@ def _finish_chain(m: _Machine, state: _Placement, value: ir.Value, rest: Goals) 
     if state.is_root:
         m.residual, m.residual_is_product = residual, product
     for entry in state.tree.entries:
-        if entry.node is not None and not any(entry.mask & ~mask == 0 for mask in covered) and entry.node not in m.nodes:
+        if (
+            entry.node is not None
+            and not any(entry.mask & ~mask == 0 for mask in covered)
+            and entry.node not in m.nodes
+        ):
             m.put(m.nodes, entry.node, False)
     return rest
 

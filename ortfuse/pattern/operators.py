@@ -87,7 +87,11 @@ def parameter(node: ir.Node, name: str, facts: Facts) -> Any:
         value = node.inputs[position]
         if value is None:
             return None
-        return _tensor_value(value, facts) if name not in ("axis", "axes") else _axes(node, _tensor_value(value, facts), facts)
+        return (
+            _tensor_value(value, facts)
+            if name not in ("axis", "axes")
+            else _axes(node, _tensor_value(value, facts), facts)
+        )
     value = attribute_value(node, name)
     if name in ("axis", "axes"):
         return _axes(node, value, facts)

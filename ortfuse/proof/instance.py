@@ -73,7 +73,9 @@ class Instance:
         return made
 
 
-def _random_array(rng: np.random.Generator, shape: Sequence[int], dtype: ir.DataType, kind: str) -> np.ndarray[Any, Any]:
+def _random_array(
+    rng: np.random.Generator, shape: Sequence[int], dtype: ir.DataType, kind: str
+) -> np.ndarray[Any, Any]:
     if dtype == ir.DataType.BOOL:
         array = rng.random(shape) < 0.7
         return np.asarray(array)
@@ -116,7 +118,9 @@ class Builder:
         shape = facts.shape(root)
         root.type = ir.TensorType(facts.dtype(root) or self.dtype)
         root.shape = None if shape is None else ir.Shape([dim if isinstance(dim, int) else str(dim) for dim in shape])
-        symbols = sorted({str(dim.value) for v in self.graph.inputs for dim in v.shape or () if not isinstance(dim, int)})
+        symbols = sorted(
+            {str(dim.value) for v in self.graph.inputs for dim in v.shape or () if not isinstance(dim, int)}
+        )
         return Instance(model, tuple(symbols), self.chooser.seed)
 
     def dims(self, name: str) -> list[int | str]:
@@ -137,7 +141,9 @@ class Builder:
         if dtype is not None or found.dtype.kind == "f":
             found = found.astype((dtype or self.dtype).numpy())
         tensor = ir.tensor(found, name=f"c{len(self.graph.initializers)}")
-        value = ir.Value(name=tensor.name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape(found.shape))
+        value = ir.Value(
+            name=tensor.name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape(found.shape)
+        )
         self.graph.register_initializer(value)
         return value
 
@@ -201,7 +207,9 @@ class Builder:
         dtype = ir.DataType[maker.upper()] if maker is not None else self.dtype
         static = all(isinstance(dim, int) for dim in dims)
         if pattern.constant or declared is not None or (static and dims and maker is None and self.chooser.pick(2)):
-            array = _random_array(self.numbers, [int(dim) for dim in dims], ir.DataType.DOUBLE, str(declared or "normal"))
+            array = _random_array(
+                self.numbers, [int(dim) for dim in dims], ir.DataType.DOUBLE, str(declared or "normal")
+            )
             return self.constant(array.astype(dtype.numpy()), dtype)
         return self.input(name, dims, dtype)
 
@@ -212,7 +220,9 @@ class Builder:
 
     def _make(self, pattern: Op) -> ir.Node:
         if any(isinstance(operand, Rest) for operand in pattern.inputs):
-            raise RuleError(f"rule {self.rule.name}: give a proof for variadic inputs by an alternative of fixed inputs")
+            raise RuleError(
+                f"rule {self.rule.name}: give a proof for variadic inputs by an alternative of fixed inputs"
+            )
         inputs = [None if operand is None else self.build(operand) for operand in pattern.inputs]
         if len(inputs) == 2 and pattern.op_type in COMMUTATIVE_OPS and self.chooser.pick(2):
             inputs.reverse()
@@ -287,7 +297,9 @@ def opsets_for(rule: Rule) -> list[int]:
     """The opsets at which all operators of the pattern exist, newest first."""
     if rule.proof.opset is not None:
         return [rule.proof.opset]
-    return [opset for opset in OPSETS if all(_exists(part, opset) for part in rule.pattern.walk() if isinstance(part, Op))]
+    return [
+        opset for opset in OPSETS if all(_exists(part, opset) for part in rule.pattern.walk() if isinstance(part, Op))
+    ]
 
 
 def _exists(pattern: Op, opset: int) -> bool:
@@ -299,5 +311,3 @@ def _exists(pattern: Op, opset: int) -> bool:
         return False
     parameters = PARAMETER_INPUTS.get(pattern.op_type, {})
     return all(name in schema.attributes or name in parameters for name in pattern.attributes)
-
-

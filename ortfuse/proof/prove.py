@@ -66,7 +66,9 @@ def _build(rule: Rule, shape_set: int, dtype: str, seed: int, opset: int) -> Ins
 
 
 def _symbols(model: ir.Model) -> tuple[str, ...]:
-    return tuple(sorted({str(dim.value) for v in model.graph.inputs for dim in v.shape or () if not isinstance(dim, int)}))
+    return tuple(
+        sorted({str(dim.value) for v in model.graph.inputs for dim in v.shape or () if not isinstance(dim, int)})
+    )
 
 
 def _bindings(symbols: tuple[str, ...], count: int) -> Iterator[dict[str, int]]:
@@ -118,5 +120,3 @@ def try_near_miss(rule: Rule, instance: Instance, text: str, target: Target, rep
     problem = disagreement(before, after, None, rule.exactness is Exactness.EXACT)
     if problem is not None:
         report.fail(f"near miss ({text}): {problem}", instance.model)
-
-

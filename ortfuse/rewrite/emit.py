@@ -127,7 +127,9 @@ class Emitter:
         found = float(self.match[value.name]) if isinstance(value, Scalar) else value
         found = found(self.match) if callable(found) else found
         if isinstance(found, float) and self.dtype == ir.DataType.DOUBLE and float(np.float32(found)) != found:
-            self.problem = f"the constant {found!r} of a float64 computation is not exact as an attribute, which is float32"
+            self.problem = (
+                f"the constant {found!r} of a float64 computation is not exact as an attribute, which is float32"
+            )
         return found
 
     def node(

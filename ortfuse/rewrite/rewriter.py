@@ -151,9 +151,7 @@ class _Run:
             self.log.miss(rule.name, match.root, len(match.nodes), reason or "")
         return False
 
-    def _replace(
-        self, rule: Rule, match: Match, replacement: Pattern, may_raise: bool, started: float
-    ) -> str | None:
+    def _replace(self, rule: Rule, match: Match, replacement: Pattern, may_raise: bool, started: float) -> str | None:
         root_node = match.root.producer()
         assert root_node is not None
         assert root_node.graph is not None
@@ -229,7 +227,13 @@ class _Run:
                 scope.root.initializers.pop(value.name, None)
 
     def _finish(
-        self, rule: Rule, match: Match, emitter: Emitter, outputs: list[tuple[ir.Value, ir.Value]], scope: Scope, started: float
+        self,
+        rule: Rule,
+        match: Match,
+        emitter: Emitter,
+        outputs: list[tuple[ir.Value, ir.Value]],
+        scope: Scope,
+        started: float,
     ) -> None:
         for node in emitter.nodes:
             self.ops[node.op_type] += 1
@@ -379,7 +383,9 @@ def _endless(events: Sequence[Event]) -> RewriteError:
     recent = Counter(event.rule for event in events[-200:])
     rules = " and ".join(name for name, _ in recent.most_common(3))
     sites = ", ".join(dict.fromkeys(event.site for event in events[-8:]))
-    return RewriteError(f"the rules {rules} undo each other without end (around {sites}); change one of them or leave it out")
+    return RewriteError(
+        f"the rules {rules} undo each other without end (around {sites}); change one of them or leave it out"
+    )
 
 
 __all__ = ["Legality", "Miss", "Rewriter"]

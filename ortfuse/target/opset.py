@@ -25,9 +25,18 @@ _MEANS_THE_SAME = {
     # Operators whose later versions only admit more element types or attributes whose defaults are the old meaning.
     name: since
     for names, since in (
-        ("Add Sub Mul Div Pow Neg Abs Sqrt Exp Log Erf Sigmoid Tanh Relu Ceil Floor Sign Reciprocal Min Max MatMul Gemm", 13),
-        ("Cast Identity Reshape Shape Size Transpose Flatten Expand Gather GatherElements GatherND Concat Slice Tile", 13),
-        ("Squeeze Unsqueeze Where Equal Less Greater And Or Not LessOrEqual GreaterOrEqual Constant ConstantOfShape", 13),
+        (
+            "Add Sub Mul Div Pow Neg Abs Sqrt Exp Log Erf Sigmoid Tanh Relu Ceil Floor Sign Reciprocal Min Max MatMul Gemm",
+            13,
+        ),
+        (
+            "Cast Identity Reshape Shape Size Transpose Flatten Expand Gather GatherElements GatherND Concat Slice Tile",
+            13,
+        ),
+        (
+            "Squeeze Unsqueeze Where Equal Less Greater And Or Not LessOrEqual GreaterOrEqual Constant ConstantOfShape",
+            13,
+        ),
         ("Softmax LogSoftmax Clip NonZero Range IsNaN IsInf If Loop Scan LeakyRelu Dropout ScatterND CumSum Conv", 13),
     )
     for name in names.split()
@@ -61,7 +70,9 @@ def raise_opset(model: ir.Model, opset: int) -> None:
         for node in scope.graph:
             node.version = None
         scope.root.opset_imports[""] = opset
-    model.ir_version = max(model.ir_version, int(onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)], True)))
+    model.ir_version = max(
+        model.ir_version, int(onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)], True))
+    )
 
 
 def _is_pending(node: ir.Node, current: int) -> bool:
@@ -77,7 +88,9 @@ def _check_inner_graphs(model: ir.Model, current: int, opset: int) -> None:
             if node.domain or (node.version or 0) > current or subgraphs(node):
                 continue
             if not _same_meaning(node.op_type, scope.root.opset_imports.get("", current), opset):
-                where = f"function {functions[scope.root]}" if scope.root in functions else f"subgraph '{scope.graph.name}'"
+                where = (
+                    f"function {functions[scope.root]}" if scope.root in functions else f"subgraph '{scope.graph.name}'"
+                )
                 raise TargetError(
                     f"{node.op_type} '{node.name}' in {where} differs between opset {current} and {opset}, and ONNX's version "
                     f"converter does not convert it there; give --max-opset {current} to stay below"
@@ -147,7 +160,9 @@ def _adopt(model: ir.Model, graph: onnx.GraphProto) -> None:
     for tensor in graph.initializer:
         if tensor.name not in values:
             constant = ir.serde.deserialize_tensor(tensor)
-            value = ir.Value(name=tensor.name, const_value=constant, type=ir.TensorType(constant.dtype), shape=constant.shape)  # type: ignore[arg-type]
+            value = ir.Value(
+                name=tensor.name, const_value=constant, type=ir.TensorType(constant.dtype), shape=constant.shape
+            )  # type: ignore[arg-type]
             model.graph.register_initializer(value)
             values[tensor.name] = value
     _rebuild(model, old_nodes, order, kept, values)
@@ -170,7 +185,12 @@ def _is_same(node: ir.Node, proto: onnx.NodeProto) -> bool:
         return False
     for attribute in proto.attribute:
         own = node.attributes[attribute.name]
-        simple = own.type in (ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.FLOAT, ir.AttributeType.STRING)
+        simple = own.type in (
+            ir.AttributeType.INT,
+            ir.AttributeType.INTS,
+            ir.AttributeType.FLOAT,
+            ir.AttributeType.STRING,
+        )
         if simple and not own.is_ref() and _plain(own.value) != _plain(onnx.helper.get_attribute_value(attribute)):
             return False
     return True

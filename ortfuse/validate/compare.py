@@ -58,9 +58,7 @@ class Difference:
         return asdict(self)
 
 
-def compare(
-    name: str, expected: Any, found: Any, reference: Any = None, tolerance: float | None = None
-) -> Difference:
+def compare(name: str, expected: Any, found: Any, reference: Any = None, tolerance: float | None = None) -> Difference:
     """Compare one output of the original with that of the optimised model, and both with `reference` if given."""
     if not isinstance(expected, np.ndarray) or not isinstance(found, np.ndarray):
         same = type(expected) is type(found) and repr(expected) == repr(found)
@@ -89,14 +87,21 @@ def _epsilon(kind: str) -> float:
 
 
 def _close(
-    name: str, expected: np.ndarray[Any, Any], found: np.ndarray[Any, Any], reference: Any, allowed: float, epsilon: float
+    name: str,
+    expected: np.ndarray[Any, Any],
+    found: np.ndarray[Any, Any],
+    reference: Any,
+    allowed: float,
+    epsilon: float,
 ) -> Difference:
     special = np.isnan(expected) != np.isnan(found)
     special |= (np.isinf(expected) | np.isinf(found)) & (expected != found) & ~(np.isnan(expected) & np.isnan(found))
     if special.any():
         element = tuple(int(index) for index in np.argwhere(special)[0])
         text = "NaN or infinity stands where the original has none, or the other way round"
-        return Difference(name, False, np.inf, np.inf, element, str(expected[element]), str(found[element]), reason=text)
+        return Difference(
+            name, False, np.inf, np.inf, element, str(expected[element]), str(found[element]), reason=text
+        )
     finite = np.isfinite(expected) & np.isfinite(found)
     error = np.where(finite, np.abs(np.where(finite, expected, 0) - np.where(finite, found, 0)), 0.0)
     if not error.size:
@@ -109,7 +114,9 @@ def _close(
     ok = relative <= allowed
     if not ok and ours is not None and theirs is not None:
         ok = ours <= REFERENCE_FACTOR * theirs + 32 * epsilon * scale
-    reason = "" if ok else f"the error {absolute:.3g} is {relative:.3g} of the largest magnitude, more than {allowed:.3g}"
+    reason = (
+        "" if ok else f"the error {absolute:.3g} is {relative:.3g} of the largest magnitude, more than {allowed:.3g}"
+    )
     return Difference(
         name, ok, absolute, relative, element, f"{expected[element]:.9g}", f"{found[element]:.9g}", theirs, ours, reason
     )

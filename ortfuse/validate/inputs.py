@@ -70,7 +70,9 @@ def input_specs(model: ir.Model) -> list[InputSpec]:
 
 def _shape(value: ir.Value, position: int) -> tuple[DimLike, ...]:
     if value.shape is None:
-        raise VerificationError(f"the rank of input '{value.name}' is not known; give your own inputs with --inputs FILE.npz")
+        raise VerificationError(
+            f"the rank of input '{value.name}' is not known; give your own inputs with --inputs FILE.npz"
+        )
     dims: list[DimLike] = []
     for axis, dim in enumerate(value.shape):
         text = str(dim.value) if not isinstance(dim, int) and dim.value is not None else f"input{position}_dim{axis}"
@@ -94,9 +96,11 @@ def role_of(value: ir.Value, facts: Facts) -> Role:
             if _INDEXED.get(node.op_type) == use.idx and not node.domain:
                 size = _table_size(node, facts)
                 bound = size if bound is None else min(bound, size) if size is not None else bound
-            elif node.op_type == "Cast" and facts.dtype(node.outputs[0]) in (ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.FLOAT16):
-                mask = True
-            elif node.op_type in _COMPARES or (node.op_type == "Where" and use.idx == 0):
+            elif (node.op_type == "Cast" and facts.dtype(node.outputs[0]) in (
+                ir.DataType.BOOL,
+                ir.DataType.FLOAT,
+                ir.DataType.FLOAT16,
+            )) or node.op_type in _COMPARES or (node.op_type == "Where" and use.idx == 0):
                 mask = True
             elif node.op_type in _PASSES_THROUGH:
                 pending.extend(node.outputs)
@@ -130,7 +134,9 @@ def make_inputs(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int)
 
 def _array(spec: InputSpec, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
     if spec.dtype == ir.DataType.STRING:
-        return np.asarray([f"word{number}" for number in rng.integers(0, 9, math.prod(shape))], dtype=object).reshape(shape)
+        return np.asarray([f"word{number}" for number in rng.integers(0, 9, math.prod(shape))], dtype=object).reshape(
+            shape
+        )
     if spec.dtype.is_floating_point() and not spec.role.mask:
         return np.asarray(rng.standard_normal(shape)).astype(spec.dtype.numpy())
     if spec.role.bound is not None:
@@ -156,7 +162,11 @@ def _mask(shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
 
 def bindings(specs: Sequence[InputSpec]) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
     """Sizes for the free dimensions: those to try, and those to fall back to."""
-    names = list(dict.fromkeys(name for spec in specs for dim in spec.shape if not isinstance(dim, int) for name in sorted(symbols(dim))))
+    names = list(
+        dict.fromkeys(
+            name for spec in specs for dim in spec.shape if not isinstance(dim, int) for name in sorted(symbols(dim))
+        )
+    )
     if not names:
         return [{}], []
     wanted = [{name: row[min(index, 3)] for index, name in enumerate(names)} for row in SIZES]

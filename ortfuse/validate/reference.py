@@ -57,13 +57,14 @@ def _widen_node(node: ir.Node) -> None:
             continue
         if attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype in _NARROW:
             node.attributes[name] = ir.AttrTensor(name, _widened(attribute.value))
-        elif node.op_type == "Constant" and attribute.type == ir.AttributeType.FLOAT:
+        elif (node.op_type == "Constant" and attribute.type == ir.AttributeType.FLOAT) or (node.op_type == "Constant" and attribute.type == ir.AttributeType.FLOATS):
             node.attributes.pop(name)
             node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(np.asarray(attribute.value, np.float64)))
-        elif node.op_type == "Constant" and attribute.type == ir.AttributeType.FLOATS:
-            node.attributes.pop(name)
-            node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(np.asarray(attribute.value, np.float64)))
-        elif name in ("to", "dtype") and attribute.type == ir.AttributeType.INT and attribute.value in {int(d) for d in _NARROW}:
+        elif (
+            name in ("to", "dtype")
+            and attribute.type == ir.AttributeType.INT
+            and attribute.value in {int(d) for d in _NARROW}
+        ):
             node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.DOUBLE))
 
 

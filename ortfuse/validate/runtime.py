@@ -83,9 +83,7 @@ def _open(model: ir.Model | str | Path | bytes, options: Any, provider: str) -> 
 
 def weight_bytes(model: ir.Model) -> int:
     """The bytes of all initializers."""
-    return sum(
-        value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None
-    )
+    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
 
 
 def first_line(error: BaseException) -> str:

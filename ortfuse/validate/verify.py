@@ -56,7 +56,9 @@ class Verdict:
         if worst is None:
             return "nothing could be compared: " + "; ".join(self.notes)
         if not self.ok:
-            where = f" at {list(worst.element)}: {worst.expected} became {worst.found}" if worst.element is not None else ""
+            where = (
+                f" at {list(worst.element)}: {worst.expected} became {worst.found}" if worst.element is not None else ""
+            )
             return f"output '{worst.output}' differs{where} ({worst.reason})"
         text = f"equal on {len(self.trials)} runs, largest error {self.largest('absolute'):.3g}"
         text += f" ({self.largest('relative'):.3g} of the output's largest magnitude)"
@@ -136,7 +138,10 @@ def _label(sizes: Mapping[str, int]) -> str:
 
 
 def judge(
-    found: Sequence[Experiment], optimised: ir.Model, tolerance: float | None = None, levels: Sequence[bool] = (False, True)
+    found: Sequence[Experiment],
+    optimised: ir.Model,
+    tolerance: float | None = None,
+    levels: Sequence[bool] = (False, True),
 ) -> list[Trial]:
     """Run a candidate on every experiment, with and without the runtime's own optimisations, and compare."""
     trials = []

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 import onnx
 import onnx.parser
 
-SIZES = ({"b": 2, "s": 5, "t": 4}, {"b": 1, "s": 1, "t": 1}, {"b": 3, "s": 9, "t": 7})
+SIZES = (
+    {"b": 2, "s": 5, "t": 4},
+    {"b": 1, "s": 1, "t": 1},
+    {"b": 3, "s": 9, "t": 7},
+    {"b": 2, "s": 2, "t": 2},
+    {"b": 70, "s": 65, "t": 3},
+)
 
 
 @dataclass(frozen=True)
@@ -205,14 +211,14 @@ NORMALIZATION = [
     Case("float[b, s, 64] x, float[64] w", "y, v = SimplifiedLayerNormalization <axis = -1> (x, w)", {"y": "b, s, 64", "v": "b, s, 1"}),
     Case("float[b, s, 64] x, float[b, s, 64] k, float[64] w, float[64] c", "y, m, v, u = com.microsoft.SkipLayerNormalization(x, k, w, c)", {"y": "b, s, 64", "u": "b, s, 64"}),
     Case("float[b, s, 64] x, float[b, s, 64] k, float[64] w", "y, m, v, u = com.microsoft.SkipSimplifiedLayerNormalization(x, k, w)", {"y": "b, s, 64", "u": "b, s, 64"}),
-    Case("int32[b, s] i, float[9, 64] x, float[9, 64] p, float[64] w, float[64] c", "z = Sub(i, i) y, m, u = com.microsoft.EmbedLayerNormalization(z, , x, p, , w, c)", {"y": "b, s, 64", "m": "b", "u": "b, s, 64"}),
+    Case("int32[b, s] i, float[9, 64] x, float[70, 64] p, float[64] w, float[64] c", "z = Sub(i, i) y, m, u = com.microsoft.EmbedLayerNormalization(z, , x, p, , w, c)", {"y": "b, s, 64", "m": "b", "u": "b, s, 64"}),
 ]  # fmt: skip
 
 ATTENTION = [
     Case("float[b, 4, s, 8] q, float[b, 4, t, 8] k, float[b, 4, t, 6] v", "y = Attention(q, k, v)", {"y": "b, 4, s, 6"}, opset=23),
     Case("float[b, s, 32] q, float[b, t, 16] k, float[b, t, 16] v", "y = Attention <q_num_heads = 4, kv_num_heads = 2> (q, k, v)", {"y": "b, s, 32"}, opset=23),
     Case("float[b, 4, s, 8] q, float[b, 4, s, 8] k, float[b, 4, s, 8] v, float[b, 4, t, 8] p, float[b, 4, t, 8] r", "y, u, w = Attention(q, k, v, , p, r)", {"y": "b, 4, s, 8", "u": "b, 4, s + t, 8", "w": "b, 4, s + t, 8"}, opset=23),
-    Case("float[b, 4, s, 8] x, float[50, 4] c, float[50, 4] n, int64[b, s] i", "z = Sub(i, i) y = RotaryEmbedding(x, c, n, z)", {"y": "b, 4, s, 8"}, opset=23),
+    Case("float[b, 4, s, 8] x, float[70, 4] c, float[70, 4] n, int64[b, s] i", "z = Sub(i, i) y = RotaryEmbedding(x, c, n, z)", {"y": "b, 4, s, 8"}, opset=23),
     Case("float[b, s, 32] q, float[b, t, 32] k, float[b, t, 32] v", "y = com.microsoft.MultiHeadAttention <num_heads = 4> (q, k, v)", {"y": "b, s, 32"}),
     Case("float[b, s, 32] q, float[b, s, 32] k, float[b, s, 32] v, float[b, 4, t, 8] p, float[b, 4, t, 8] r", "y, u, w = com.microsoft.MultiHeadAttention <num_heads = 4> (q, k, v, , , , p, r)", {"y": "b, s, 32", "u": "b, 4, s + t, 8", "w": "b, 4, s + t, 8"}),
     Case("float[b, s, 32] q, float[b, s, 16] k, float[b, s, 16] v, float[b, 2, t, 8] p, float[b, 2, t, 8] r, int32[b] n, int32[1] m", "y, u, w = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2> (q, k, v, p, r, n, m)", {"y": "b, s, 32", "u": "b, 2, ?, 8"}, runs=False),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import doctest
 import pickle
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from ortfuse.ir import dims
 from ortfuse.ir.dims import (
     Dim,
     DimLike,
@@ -266,3 +268,7 @@ def test_unknown_dimensions_are_marked() -> None:
     dim = 2 * floor_div(fresh(1), 2) + s
     assert isinstance(dim, Dim) and dim.fresh
     assert not s.fresh
+
+
+def test_the_examples_in_the_documentation() -> None:
+    assert doctest.testmod(dims).failed == 0

@@ -7,7 +7,7 @@ import pytest
 
 from ortfuse.errors import PatternError
 from ortfuse.ir.facts import Facts
-from ortfuse.pattern import Match, Matcher, Miss, Pattern, attr, const, maybe, op, opt, rest, scalar, var, variables
+from ortfuse.pattern import Match, Matcher, Miss, Pattern, attr, const, maybe, op, opt, rest, scalar, variables
 
 x, y, z = variables("x y z")
 
@@ -170,7 +170,9 @@ def test_attributes_default_to_onnx_and_unmentioned_ones_must_be_default() -> No
     assert not matches(op.Softmax(x, axis=-1), "out = Softmax<axis = 0>(x)")
     assert not matches(op.LeakyRelu(x), "out = LeakyRelu<alpha = 0.5>(x)")
     assert matches(op.LeakyRelu(x), "out = LeakyRelu<alpha = 0.01>(x)")
-    found = match(op.LeakyRelu(x, alpha=attr("alpha", lambda a, facts: a < 1)), graph("out = LeakyRelu<alpha = 0.25>(x)"))
+    found = match(
+        op.LeakyRelu(x, alpha=attr("alpha", lambda a, facts: a < 1)), graph("out = LeakyRelu<alpha = 0.25>(x)")
+    )
     assert isinstance(found, Match)
     assert found["alpha"] == 0.25
 

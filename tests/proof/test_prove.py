@@ -17,7 +17,9 @@ x, y = variables("x y")
 def rule(pattern: Any, replace: Any, **keywords: Any) -> Rule:
     proof = keywords.pop("proof", Proof(shapes={"x": "b 3", "y": "b 3"}))
     exactness = keywords.pop("exactness", Exactness.ROUNDING)
-    return Rule(name="test.rule", pattern=pattern, replace=replace, exactness=exactness, source="test", proof=proof, **keywords)
+    return Rule(
+        name="test.rule", pattern=pattern, replace=replace, exactness=exactness, source="test", proof=proof, **keywords
+    )
 
 
 def test_a_right_rule_is_proved_on_instances_and_near_misses() -> None:
@@ -65,7 +67,10 @@ def test_constants_that_an_attribute_cannot_hold_are_refused_in_float64(dtype: s
     rules = {r.name: r for entries in load_catalogue([]).passes().values() for r in entries}
     decomposed = rules["layernorm.decomposed"]
     proof = Proof(
-        shapes={"x": "b 8", "scale": "8", "bias": "8"}, attributes={"axes": [(-1,)]}, scalars={"epsilon": [0.1]}, dtypes=(dtype,)
+        shapes={"x": "b 8", "scale": "8", "bias": "8"},
+        attributes={"axes": [(-1,)]},
+        scalars={"epsilon": [0.1]},
+        dtypes=(dtype,),
     )
     changed = Rule(**{**{name: getattr(decomposed, name) for name in decomposed.__dataclass_fields__}, "proof": proof})
     failures = prove(changed, spellings=1).failures

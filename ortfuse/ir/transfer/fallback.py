@@ -39,7 +39,7 @@ def infer(op: Op) -> tuple[Fact, ...]:
         inferred = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=imports)
     except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         raise UnknownError from error
-    return tuple([_fact(inferred.get(f"o{index}"), dims) for index in range(op.outputs)])
+    return tuple([_fact(inferred.get(f"o{index}"), dims) for index in range(op.output_count)])
 
 
 def _anonymous(op: Op) -> onnx.NodeProto:
@@ -49,7 +49,7 @@ def _anonymous(op: Op) -> onnx.NodeProto:
     proto = ir.to_proto(op.node)
     del proto.input[:], proto.output[:]
     proto.input.extend(["" if fact is None else f"i{index}" for index, fact in enumerate(op.inputs)])
-    proto.output.extend([f"o{index}" for index in range(op.outputs)])
+    proto.output.extend([f"o{index}" for index in range(op.output_count)])
     return proto
 
 

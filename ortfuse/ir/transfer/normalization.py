@@ -21,7 +21,7 @@ transfer("GroupNorm", "SkipGroupNorm", domain=MICROSOFT)(like_input)
 def batch_normalization(op: Op) -> tuple[Fact, ...]:
     """The normalised input, and in training the statistics."""
     statistics = Fact(op.dtype(3), op.shape(3))
-    return (Fact(op.dtype(), op.shape()),) + (statistics,) * (op.outputs - 1)
+    return (Fact(op.dtype(), op.shape()),) + (statistics,) * (op.output_count - 1)
 
 
 @transfer("LayerNormalization", "SimplifiedLayerNormalization")
@@ -31,7 +31,7 @@ def layer_normalization(op: Op) -> tuple[Fact, ...]:
     # SimplifiedLayerNormalization (an operator of the runtime in domain "") takes its output type from the scale.
     dtype = op.dtype(1) if op.node.op_type == "SimplifiedLayerNormalization" else op.dtype(0)
     statistics = NOTHING
-    if op.outputs > 1 and shape is not None:
+    if op.output_count > 1 and shape is not None:
         axis = normalize_axis(op.attr_int("axis", -1), len(shape))
         reduced: Shape = shape[:axis] + (1,) * (len(shape) - axis)
         statistics = Fact(op.attr_dtype("stash_type", ir.DataType.FLOAT), reduced)

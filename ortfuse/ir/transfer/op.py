@@ -147,7 +147,7 @@ class Op:
         return self.attr_ints(name)
 
     @property
-    def outputs(self) -> int:
+    def output_count(self) -> int:
         """The number of outputs."""
         return len(self.node.outputs)
 

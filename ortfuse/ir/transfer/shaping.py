@@ -237,7 +237,7 @@ def split(op: Op) -> tuple[Fact, ...]:
 
 
 def _split_sizes(op: Op, dim: DimLike) -> list[DimLike]:
-    count = op.outputs
+    count = op.output_count
     given = op.integers(1) if op.has(1) else op.attr_ints("split")
     if given is not None and len(given) == count:
         return [UNKNOWN if size is None else size for size in given]
