@@ -44,7 +44,7 @@ key_heads_first = key | op.Transpose(key_by_length, perm=(0, 2, 1, 3))
 
 def scale(match: Match) -> float:
     """The product of all scalar factors of the scores."""
-    return math.prod(match[name] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside"))
+    return float(math.prod(match[name] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside")))
 
 
 def _shapes_agree(match: Match) -> str | None:

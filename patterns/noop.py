@@ -5,7 +5,10 @@ reshape(x) = x  when the shape is the same         x + 0 = x      x * 1 = x     
 
 from __future__ import annotations
 
-from ortfuse.pattern import Match, Pattern, attr, op, opt, var
+from collections.abc import Callable
+from typing import Any
+
+from ortfuse.pattern import Guard, Match, Pattern, attr, op, opt, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import text
@@ -30,25 +33,25 @@ def keeps_dtype(match: Match) -> str | None:
     return None if before is not None and before == after else f"the type changes from {before} to {after}"
 
 
-def _identity(name: str, pattern: Pattern, proof: Proof, *guards: object) -> Rule:
+def _identity(name: str, pattern: Pattern, proof: Proof, *guards: Guard) -> Rule:
     return Rule(
         name=f"noop.{name}",
         pattern=pattern,
         replace=x,
-        guards=guards,  # type: ignore[arg-type]
+        guards=guards,
         exactness=Exactness.EXACT,
         source=SOURCE,
         proof=proof,
     )
 
 
-def _all_are(wanted: int) -> object:
+def _all_are(wanted: int) -> Callable[[Any, Any], bool]:
     return lambda values, facts: (
         values is None or (isinstance(values, tuple) and all(value == wanted for value in values))
     )
 
 
-def _is_identity_permutation(perm: object, facts: object) -> bool:
+def _is_identity_permutation(perm: Any, facts: Any) -> bool:
     return isinstance(perm, tuple | list) and list(perm) == list(range(len(perm)))
 
 
@@ -94,10 +97,10 @@ RULES = [
         "tile",
         op.Tile(x, repeats=attr("repeats", _all_are(1), "all 1")),
         Proof(shapes={"x": "b 3"}, attributes={"repeats": [(1, 1)]}),
-    ),  # type: ignore[arg-type]
+    ),
     _identity(
         "slice",
-        op.Slice(x, var("starts"), var("ends"), opt(var("axes")), steps=attr("steps", _all_are(1), "all 1")),  # type: ignore[arg-type]
+        op.Slice(x, var("starts"), var("ends"), opt(var("axes")), steps=attr("steps", _all_are(1), "all 1")),
         Proof(
             shapes={"x": "3 4", "starts": "1", "ends": "1", "axes": "1"},
             constants={"starts": [0], "ends": [9], "axes": [1]},
@@ -107,7 +110,7 @@ RULES = [
     ),
     _identity(
         "pad",
-        op.Pad(x, opt(var("value")), opt(var("axes")), pads=attr("pads", _all_are(0), "all 0"), mode=attr("mode")),  # type: ignore[arg-type]
+        op.Pad(x, opt(var("value")), opt(var("axes")), pads=attr("pads", _all_are(0), "all 0"), mode=attr("mode")),
         Proof(shapes={"x": "3 4"}, attributes={"pads": [(0, 0, 0, 0)], "mode": ["constant"]}),
     ),
     _identity(

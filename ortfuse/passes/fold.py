@@ -2,7 +2,7 @@
 
 Folded, in the main graph, in subgraphs and in functions (constants of an outer graph count in an inner one):
 - a node whose outputs the facts know completely, although its inputs may vary (the Shape of a static dimension);
-- a Transpose, Reshape, Flatten, Squeeze or Unsqueeze of a constant, without touching its bytes (see `moves`);
+- an Identity, Transpose, Reshape, Flatten, Squeeze or Unsqueeze of a constant, without touching its bytes (see `moves`);
 - any other pure node of constants: all of them are computed in one session of the runtime (see `evaluate`), again until
   nothing new is constant. The results have the bits that the runtime would compute.
 
@@ -13,6 +13,7 @@ Left alone:
   nothing else needs then. Sizes are known before anything is computed; where they are not, the node is left alone,
   except for operators whose result cannot be large (NonZero, Compress, Unique);
 - element types that numpy lacks, except for moves; strings, sequences, optionals;
+- an Identity that gives a value the name of a graph output;
 - integer division by a constant that contains 0 or -1, which can end the process;
 - nodes that rules made for a newer opset than the model has, and nodes that refer to attributes of their function.
 
@@ -32,7 +33,7 @@ import onnx_ir as ir
 
 from ortfuse.passes.constants import constant_tensor
 from ortfuse.passes.context import Context
-from ortfuse.passes.edit import make_constant, remove_nodes, uses_of
+from ortfuse.passes.edit import make_constant, remove_nodes, replace_value, uses_of
 from ortfuse.passes.evaluate import NATIVE, Region, evaluate
 from ortfuse.passes.moves import moved_constant
 from ortfuse.passes.purity import Purity
@@ -96,18 +97,32 @@ class _Folder:
                 self._queue.append(node)
 
     def _visit(self, node: ir.Node) -> None:
-        if node.op_type in _LEFT_ALONE or self._is_pending(node):
+        if node.op_type in _LEFT_ALONE or self._is_pending(node) or _names_an_output(node):
             return
-        if self._fold_known(node):
+        constant = self._is_constant_node(node)
+        if constant and self._bounded(node) and self._fold_move(node):
             return
-        if not self._is_constant_node(node) or not self._bounded(node):
+        known = self._known_outputs(node)
+        if not (known or constant) or not self._bounded(node):
             return
-        moved = moved_constant(node, self._facts)
-        if moved is not None:
-            self._finish(node, {node.outputs[0]: moved})
+        if known:
+            self._finish(node, known)
         elif self._can_evaluate(node):
             self._region[node] = None
             self._push(uses_of(node.outputs))
+
+    def _fold_move(self, node: ir.Node) -> bool:
+        """Fold a node that at most moves the elements of a constant, without reading them."""
+        source, output = node.inputs[0], node.outputs[0]
+        if node.op_type == "Identity" and not node.domain and source is not None:
+            self._push(uses_of([output]))
+            replace_value(self._context, output, source)
+            self._folded.add(node)
+            return True
+        moved = moved_constant(node, self._facts)
+        if moved is not None:
+            self._finish(node, {output: moved})
+        return moved is not None
 
     def _is_pending(self, node: ir.Node) -> bool:
         return node.version is not None and node.version > self._imports(node).get(node.domain, 1)
@@ -119,19 +134,17 @@ class _Folder:
         assert isinstance(node.graph, ir.Graph)
         return self._scopes[node.graph]
 
-    def _fold_known(self, node: ir.Node) -> bool:
-        """Fold a node all of whose outputs that are used the facts know."""
+    def _known_outputs(self, node: ir.Node) -> dict[ir.Value, ir.TensorProtocol]:
+        """The outputs that are used, if the facts know all of them; else nothing."""
         known: dict[ir.Value, ir.TensorProtocol] = {}
         for output in node.outputs:
             if not output.uses() and not output.is_graph_output():
                 continue
             array = self._facts.const(output)
             if array is None:
-                return False
+                return {}
             known[output] = ir.Tensor(np.asarray(array), dtype=self._facts.dtype(output))
-        if known:
-            self._finish(node, known)
-        return bool(known)
+        return known
 
     def _finish(self, node: ir.Node, results: dict[ir.Value, Any]) -> None:
         """Put constants in the place of the node's outputs; the node itself is removed later, with all others."""
@@ -246,6 +259,10 @@ class _Folder:
 
     def _is_needed(self, value: ir.Value) -> bool:
         return value.is_graph_output() or any(use.node not in self._region for use in value.uses())
+
+
+def _names_an_output(node: ir.Node) -> bool:
+    return node.op_type == "Identity" and not node.domain and node.outputs[0].is_graph_output()
 
 
 _INTEGERS = frozenset(dtype for dtype in NATIVE if dtype.is_integer())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -40,6 +41,7 @@ MAX_STEPS = 4000
 
 _TOLERANCE = {ir.DataType.FLOAT16: 2e-3, ir.DataType.BFLOAT16: 1.6e-2}
 _FAIL: Any = object()
+_TEXT = "{}"  # formats to the text it is given: `partial(_TEXT.format, text)` is a reason already in words
 
 Goals = Any  # a linked list of goals: (pattern, value, Goals) or None
 
@@ -279,20 +281,18 @@ class _Machine:
                 if output is self.root or id(output) in emitted:
                     continue
                 if output.is_graph_output():
-                    self.fail(output, lambda output=output: f"{_name(output)} is a graph output, so it must stay")
+                    self.fail(output, partial(_TEXT.format, f"{_name(output)} is a graph output, so it must stay"))
                     return None
                 for use in output.uses():
                     if use.node not in self.nodes:
-                        self.fail(
-                            output, lambda output=output, use=use: f"{_name(output)} is also used by {_node(use.node)}"
-                        )
+                        self.fail(output, partial(_TEXT.format, f"{_name(output)} is also used by {_node(use.node)}"))
                         return None
         match = Match(self.root, self)
         for guard in self.matcher.guards:
             reason = guard(match)
             if reason is not None:
                 self.depth = max(self.depth, len(self.nodes) - 1)
-                self.fail(self.root, lambda reason=reason: reason)
+                self.fail(self.root, partial(_TEXT.format, reason))
                 return None
         return match
 
@@ -438,7 +438,9 @@ def _input_goals(m: _Machine, pattern: Op, node: ir.Node, rest: Goals) -> Goals:
         if wanted is not None:
             goals = (wanted, value, goals)
         elif value is not None:
-            return m.fail(value, lambda: f"{_node(node)} has an input {_name(value)} that {pattern} does not have")
+            return m.fail(
+                value, partial(_TEXT.format, f"{_node(node)} has an input {_name(value)} that {pattern} does not have")
+            )
     return goals
 
 
@@ -454,7 +456,8 @@ def _attributes_match(m: _Machine, pattern: Op, node: ir.Node) -> bool:
         found = parameter(node, name, m.facts)
         if found is UNKNOWN:
             m.fail(
-                node.outputs[0], lambda name=name: f"{name} of {_node(node)} is not known when the model is compiled"
+                node.outputs[0],
+                partial(_TEXT.format, f"{name} of {_node(node)} is not known when the model is compiled"),
             )
             return False
         if isinstance(wanted, Attr):
@@ -464,7 +467,7 @@ def _attributes_match(m: _Machine, pattern: Op, node: ir.Node) -> bool:
         if not fits:
             m.fail(
                 node.outputs[0],
-                lambda name=name, found=found: f"{name} of {_node(node)} is {found}, not {pattern.attributes[name]}",
+                partial(_TEXT.format, f"{name} of {_node(node)} is {found}, not {pattern.attributes[name]}"),
             )
             return False
     if pattern.all_attributes is not None:
@@ -475,7 +478,7 @@ def _attributes_match(m: _Machine, pattern: Op, node: ir.Node) -> bool:
             if attribute.is_ref() or not _same_attribute(default, attribute.value):
                 m.fail(
                     node.outputs[0],
-                    lambda name=name: f"{_node(node)} has the attribute {name}, which the pattern does not expect",
+                    partial(_TEXT.format, f"{_node(node)} has the attribute {name}, which the pattern does not expect"),
                 )
                 return False
     return True

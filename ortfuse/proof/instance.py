@@ -77,14 +77,13 @@ def _random_array(
     rng: np.random.Generator, shape: Sequence[int], dtype: ir.DataType, kind: str
 ) -> np.ndarray[Any, Any]:
     if dtype == ir.DataType.BOOL:
-        array = rng.random(shape) < 0.7
-        return np.asarray(array)
+        return np.asarray(rng.random(shape) < 0.7)
     if dtype.is_integer():
         return np.asarray(rng.integers(0, 4, shape)).astype(dtype.numpy())
-    array = rng.standard_normal(shape) * 1.5
+    array = np.asarray(rng.standard_normal(shape) * 1.5)
     if kind == "positive":
         array = np.abs(array) + 0.5
-    return np.asarray(array).astype(dtype.numpy())
+    return array.astype(dtype.numpy())
 
 
 class Builder:

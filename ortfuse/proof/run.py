@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 from onnx.reference import ReferenceEvaluator
 
-from ortfuse.errors import OrtfuseError
+from ortfuse.errors import VerificationError
 from ortfuse.ir.facts import Facts
 from ortfuse.rewrite import Log, Rewriter, Rule
 from ortfuse.target import Target, raise_opset
+from ortfuse.validate.runtime import Session
 
 Arrays = list[np.ndarray[Any, Any]]
 
@@ -43,27 +43,16 @@ def rewrite(rule: Rule, model: ir.Model, target: Target) -> Rewritten:
     return Rewritten(copy, hits, deepest.reason if deepest else "no node has the operator at the pattern's root")
 
 
-def execute(model: ir.Model, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays:
-    """The outputs of `model` in ONNX Runtime without its own optimisations; raises whatever the runtime raises."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    proto = ir.to_proto(model)
-    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = {value.name for value in session.get_inputs()}
-    return list(session.run(None, {name: array for name, array in inputs.items() if name in names}))
-
-
 def in_float64(model: ir.Model, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays | None:
     """The outputs of a model built in float64: by the runtime, or else by ONNX's reference; `None` if neither can."""
     widened = {name: array.astype(np.float64) if array.dtype.kind == "f" else array for name, array in inputs.items()}
-    found = runs(model, widened)
-    if found is not None:
-        return found
+    by_runtime = runs(model, widened)
+    if by_runtime is not None:
+        return by_runtime
     try:
         with np.errstate(all="ignore"):
-            return [np.asarray(array) for array in ReferenceEvaluator(ir.to_proto(model)).run(None, widened)]  # type: ignore[union-attr]
+            found = ReferenceEvaluator(ir.to_proto(model)).run(None, widened)
+            return [np.asarray(array) for array in found] if found is not None else None
     except Exception:
         # Contrib operators have no reference implementation, and some of ai.onnx have one that fails.
         return None
@@ -94,11 +83,8 @@ def disagreement(old: Arrays, new: Arrays, exact: Arrays | None, bit_equal: bool
 
 
 def runs(model: ir.Model, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays | None:
-    """The outputs, or `None` if the runtime refuses the model: then it is no instance."""
+    """The outputs without the runtime's own optimisations; `None` if it refuses the model, which is then no instance."""
     try:
-        return execute(model, inputs)
-    except OrtfuseError:
-        raise
-    except Exception:
-        # The runtime raises plain RuntimeError subclasses of its own for every kind of refusal.
+        return list(Session(model, optimise=False, threads=1).run(inputs).values())
+    except VerificationError:
         return None

@@ -46,8 +46,7 @@ class Rewriter:
     def run(self, rules: Iterable[Rule]) -> int:
         """Apply `rules` until none applies; the number of rewrites."""
         run = _Run(self, list(rules))
-        count = run.to_fixed_point()
-        return count
+        return run.to_fixed_point()
 
 
 class _Run:
@@ -155,7 +154,7 @@ class _Run:
         root_node = match.root.producer()
         assert root_node is not None
         assert root_node.graph is not None
-        scope = self.scopes[root_node.graph]  # type: ignore[index]
+        scope = self.scopes[root_node.graph]
         emitter = Emitter(match, scope.opset, self.facts.dtype(match.root), rule.name)
         new_root = emitter.build(replacement)
         if new_root is None:

@@ -62,8 +62,9 @@ class Rule:
 
     `replace` is an expression over the captured names, or several in order of preference: the first legal one is used.
     A replacement that needs a higher opset than the model has is used only if none other is legal, unless `raises` says
-    that it is worth it. `emits` gives, for intermediates of the pattern that may be used elsewhere, what computes them afterwards. `formula` is for readers; by default it is the printed
-    pattern. `residual` allows a root sum or product to have parts that the pattern lacks.
+    that it is worth it. `emits` gives, for intermediates of the pattern that may be used elsewhere, what computes them
+    afterwards. `formula` is for readers; by default it is the printed pattern. `residual` allows a root sum or
+    product to have parts that the pattern lacks.
     """
 
     name: str

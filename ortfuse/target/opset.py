@@ -161,15 +161,18 @@ def _adopt(model: ir.Model, graph: onnx.GraphProto) -> None:
         if tensor.name not in values:
             constant = ir.serde.deserialize_tensor(tensor)
             value = ir.Value(
-                name=tensor.name, const_value=constant, type=ir.TensorType(constant.dtype), shape=constant.shape
-            )  # type: ignore[arg-type]
+                name=tensor.name,
+                const_value=constant,
+                type=ir.TensorType(constant.dtype),
+                shape=ir.Shape(constant.numpy().shape),
+            )
             model.graph.register_initializer(value)
             values[tensor.name] = value
     _rebuild(model, old_nodes, order, kept, values)
 
 
 def _values(model: ir.Model, nodes: Sequence[ir.Node]) -> dict[str, ir.Value]:
-    found = {name: value for name, value in model.graph.initializers.items()}
+    found = dict(model.graph.initializers.items())
     found |= {value.name: value for value in model.graph.inputs if value.name is not None}
     found |= {output.name: output for node in nodes for output in node.outputs if output.name}
     return found

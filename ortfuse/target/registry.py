@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -56,6 +57,9 @@ class Kernel:
     types: Mapping[str, frozenset[str]]
 
 
+Types = Sequence[ir.DataType | None]
+"""Element types by position; `None` for an input or output that is absent or of unknown type."""
+
 KernelTable = Mapping[tuple[str, str], Sequence[Kernel]]
 """(domain, operator) -> kernels of one provider."""
 
@@ -63,7 +67,7 @@ KernelTable = Mapping[tuple[str, str], Sequence[Kernel]]
 @functools.cache
 def installed_kernels(provider: str) -> KernelTable:
     """The kernels of the installed runtime for `provider`."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state  # noqa: PLC0415 - importing the runtime is slow
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     table: dict[tuple[str, str], list[Kernel]] = defaultdict(list)
     for kernel in state.get_all_opkernel_def():
@@ -79,16 +83,16 @@ def installed_kernels(provider: str) -> KernelTable:
 @functools.cache
 def newest_opset() -> int:
     """The newest ai.onnx opset that both the installed onnx and ONNX Runtime know."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state  # noqa: PLC0415 - importing the runtime is slow
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-    known = max(schema.since_version for schema in state.get_all_operator_schema() if schema.domain == "")
+    known = max(int(schema.since_version) for schema in state.get_all_operator_schema() if schema.domain == "")
     return min(int(onnx.defs.onnx_opset_version()), known)
 
 
 @functools.cache
 def _parameters(domain: str, op_type: str, opset: int) -> tuple[list[str], list[str]] | None:
     """The type parameter (or fixed type) of each input and output of the operator, the last one repeating."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state  # noqa: PLC0415 - importing the runtime is slow
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     best = None
     for schema in _schemas_of(state).get((domain, op_type), ()):
@@ -100,9 +104,9 @@ def _parameters(domain: str, op_type: str, opset: int) -> tuple[list[str], list[
 
 
 @functools.cache
-def _schemas_of(state: object) -> Mapping[tuple[str, str], Sequence[object]]:
-    schemas: dict[tuple[str, str], list[object]] = defaultdict(list)
-    for schema in state.get_all_operator_schema():  # type: ignore[attr-defined]
+def _schemas_of(state: Any) -> Mapping[tuple[str, str], Sequence[Any]]:
+    schemas: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    for schema in state.get_all_operator_schema():
         schemas[schema.domain, schema.name].append(schema)
     return schemas
 
@@ -124,9 +128,7 @@ class Target:
         """The kernels of the provider."""
         return self._given if self._given is not None else installed_kernels(self.provider)
 
-    def supports(
-        self, domain: str, op_type: str, opset: int, inputs: Sequence[ir.DataType | None], outputs: Sequence[ir.DataType | None] = ()
-    ) -> Support:
+    def supports(self, domain: str, op_type: str, opset: int, inputs: Types, outputs: Types = ()) -> Support:
         """Whether a kernel takes these element types (`None`: absent or unknown) at this version of the domain."""
         key = (domain, op_type, opset, tuple(inputs), tuple(outputs))
         if key not in self._answers:
@@ -145,9 +147,7 @@ class Target:
         reason = limit(node, facts) if support and limit is not None else None
         return support if reason is None else Support(False, reason)
 
-    def _look_up(
-        self, domain: str, op_type: str, opset: int, inputs: Sequence[ir.DataType | None], outputs: Sequence[ir.DataType | None]
-    ) -> Support:
+    def _look_up(self, domain: str, op_type: str, opset: int, inputs: Types, outputs: Types) -> Support:
         label = f"{domain + '.' if domain else ''}{op_type}"
         kernels = self.kernels.get((domain, op_type))
         if not kernels:
@@ -162,7 +162,7 @@ class Target:
         return Support(False, f"{self.provider} has no kernel for {label} on {types} at version {opset}")
 
     def _named_types(
-        self, domain: str, op_type: str, opset: int, inputs: Sequence[ir.DataType | None], outputs: Sequence[ir.DataType | None]
+        self, domain: str, op_type: str, opset: int, inputs: Types, outputs: Types
     ) -> Iterable[tuple[str, str]]:
         parameters = _parameters(domain, op_type, opset)
         if parameters is None:

@@ -96,11 +96,19 @@ def role_of(value: ir.Value, facts: Facts) -> Role:
             if _INDEXED.get(node.op_type) == use.idx and not node.domain:
                 size = _table_size(node, facts)
                 bound = size if bound is None else min(bound, size) if size is not None else bound
-            elif (node.op_type == "Cast" and facts.dtype(node.outputs[0]) in (
-                ir.DataType.BOOL,
-                ir.DataType.FLOAT,
-                ir.DataType.FLOAT16,
-            )) or node.op_type in _COMPARES or (node.op_type == "Where" and use.idx == 0):
+            elif (
+                (
+                    node.op_type == "Cast"
+                    and facts.dtype(node.outputs[0])
+                    in (
+                        ir.DataType.BOOL,
+                        ir.DataType.FLOAT,
+                        ir.DataType.FLOAT16,
+                    )
+                )
+                or node.op_type in _COMPARES
+                or (node.op_type == "Where" and use.idx == 0)
+            ):
                 mask = True
             elif node.op_type in _PASSES_THROUGH:
                 pending.extend(node.outputs)

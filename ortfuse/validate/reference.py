@@ -45,7 +45,7 @@ def _widen_initializer(value: ir.Value) -> None:
         value.type = ir.TensorType(ir.DataType.DOUBLE)
 
 
-def _widened(tensor: Any) -> ir.Tensor:
+def _widened(tensor: Any) -> ir.TensorProtocol:
     return ir.Tensor(tensor.numpy().astype(np.float64), name=tensor.name)
 
 
@@ -57,7 +57,7 @@ def _widen_node(node: ir.Node) -> None:
             continue
         if attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype in _NARROW:
             node.attributes[name] = ir.AttrTensor(name, _widened(attribute.value))
-        elif (node.op_type == "Constant" and attribute.type == ir.AttributeType.FLOAT) or (node.op_type == "Constant" and attribute.type == ir.AttributeType.FLOATS):
+        elif node.op_type == "Constant" and attribute.type in (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS):
             node.attributes.pop(name)
             node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(np.asarray(attribute.value, np.float64)))
         elif (
@@ -100,7 +100,7 @@ class Reference:
         try:
             with np.errstate(all="ignore"):
                 evaluator = ReferenceEvaluator(self._proto)
-                return dict(zip(evaluator.output_names, evaluator.run(None, widened), strict=True))  # type: ignore[arg-type]
+                return dict(zip(evaluator.output_names, evaluator.run(None, widened), strict=True))
         except Exception as error:
             # The reference implementation lacks contrib operators, and some of its own fail on legal input.
             self.reason = f"ONNX's reference cannot evaluate the model in float64: {type(error).__name__}"

@@ -1,4 +1,3 @@
-# ruff: noqa: E501  (a table: one case a line)
 """The facts that each operator should give: a table of small graphs over the symbols b, s and t."""
 
 from __future__ import annotations

@@ -42,7 +42,9 @@ def execute(model: ir.Model | onnx.ModelProto, inputs: dict[str, Any]) -> list[A
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    return list(ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, inputs))
+    return list(
+        ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, inputs)
+    )
 
 
 def apply(text: str, *passes: Pass, inputs: dict[str, Any] | None = None) -> tuple[ir.Model, list[int], Context]:

@@ -3,15 +3,18 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from small_models import apply, floats, model_of, operators
+from small_models import apply, floats, operators
 
 from ortfuse.passes import Constants
+from ortfuse.passes.constants import constant_tensor
 
 CHAIN = "agraph (float[2] x) => (float[2] y) { c = Constant <VALUE> () \n y = Add(x, c) }"
 
 
 def test_a_constant_becomes_an_initializer_that_keeps_its_name() -> None:
-    model, counts, _ = apply(CHAIN.replace("VALUE", "value = float[2] {1, 2}"), Constants(), Constants(), inputs={"x": floats(2)})
+    model, counts, _ = apply(
+        CHAIN.replace("VALUE", "value = float[2] {1, 2}"), Constants(), Constants(), inputs={"x": floats(2)}
+    )
     assert operators(model) == ["Add"]
     np.testing.assert_array_equal(model.graph.initializers["c"].const_value.numpy(), [1, 2])
     assert counts == [1, 0]
@@ -31,7 +34,8 @@ def test_a_constant_becomes_an_initializer_that_keeps_its_name() -> None:
 )
 def test_every_spelling_of_the_value_is_understood(value: str, dtype: ir.DataType, content: object) -> None:
     model, counts, context = apply(
-        f"agraph (int64 x) => (int64 y) {{ c = Constant <{value}> () \n unused = Identity(c) \n y = Identity(x) }}", Constants()
+        f"agraph (int64 x) => (int64 y) {{ c = Constant <{value}> () \n unused = Identity(c) \n y = Identity(x) }}",
+        Constants(),
     )
     tensor = model.graph.initializers["c"].const_value
     assert counts == [1]
@@ -41,7 +45,9 @@ def test_every_spelling_of_the_value_is_understood(value: str, dtype: ir.DataTyp
 
 
 def test_a_constant_that_is_a_graph_output_stays_a_node() -> None:
-    model, counts, _ = apply("agraph (float x) => (float y) { y = Constant <value_float: float = 1.0> () }", Constants())
+    model, counts, _ = apply(
+        "agraph (float x) => (float y) { y = Constant <value_float: float = 1.0> () }", Constants()
+    )
     assert (operators(model), counts) == (["Constant"], [0])
 
 
@@ -62,12 +68,8 @@ def test_constants_in_functions_stay_nodes() -> None:
     assert (counts, operators(model)) == ([0], ["f", "Constant", "Add"])
 
 
-def test_a_sparse_constant_stays_a_node() -> None:
-    model = model_of(CHAIN.replace("VALUE", "value = float[2] {1, 2}"))
-    node = model.graph[0]
-    values = ir.tensor(np.array([1.0], np.float32))
-    node.attributes.clear()
-    node.attributes.add(ir.Attr("sparse_value", ir.AttributeType.SPARSE_TENSOR, values))
-    from small_models import context_of
-
-    assert Constants().run(context_of(model)) == 0
+def test_values_that_are_sparse_or_given_by_a_caller_are_not_known() -> None:
+    sparse = ir.Attr("sparse_value", ir.AttributeType.SPARSE_TENSOR, None)
+    reference = ir.RefAttr("value", "weight", ir.AttributeType.TENSOR)
+    assert constant_tensor(ir.Node("", "Constant", [], [sparse])) is None
+    assert constant_tensor(ir.Node("", "Constant", [], [reference])) is None

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from small_models import apply, context_of, execute, floats, model_of, operators, proto_of
+
+from ortfuse.passes import Constants, DeadCode, Fold
+from ortfuse.passes.moves import MovedTensor
+
+
+def test_a_chain_of_constants_becomes_one_constant_with_the_bits_of_the_runtime() -> None:
+    text = """agraph (float[3] x) => (float[3] y) <float[3] w = {0.1, 2.3, 7.7}> {
+        a = Exp(w) \n b = Sqrt(a) \n c = Tanh(b) \n y = Mul(x, c) }"""
+    model, counts, context = apply(text, Fold(), DeadCode(), Fold(), inputs={"x": floats(3)})
+    assert operators(model) == ["Mul"]
+    assert counts == [3, 1, 0]
+    assert list(model.graph.initializers) == ["c"]
+    assert context.facts.is_const(model.graph.initializers["c"])
+
+
+def test_all_regions_are_evaluated_in_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions: list[Any] = []
+    create = ort.InferenceSession
+    monkeypatch.setattr(ort, "InferenceSession", lambda *args, **kwargs: sessions.append(1) or create(*args, **kwargs))
+    text = """agraph (float[2] x) => (float[2] y, float[2] z) <float[2] v = {1, 2}, float[2] w = {3, 4}> {
+        a = Exp(v) \n y = Mul(x, a) \n b = Sin(w) \n c = Cos(b) \n d = Mul(a, c) \n z = Mul(x, d) }"""
+    model = model_of(text)
+    Fold().run(context_of(model))
+    assert operators(model) == ["Mul", "Mul"]
+    assert len(sessions) == 1
+
+
+def test_what_facts_know_is_folded_although_inputs_vary() -> None:
+    text = """agraph (float[N, 4] x) => (float[K, 2] y) <int64[1] one = {1}, int64[1] zero = {0}, int64 two = {2}> {
+        s = Shape(x) \n n = Slice(s, zero, one) \n k = Gather <axis = 0> (s, one) \n h = Div(k, two) \n m = Mul(n, two)
+        t = Concat <axis = 0> (m, h) \n y = Reshape(x, t) }"""
+    model, _, _ = apply(text, Fold(), inputs={"x": floats(3, 4)})
+    assert operators(model) == ["Shape", "Slice", "Mul", "Concat", "Reshape"]
+
+
+@pytest.mark.parametrize(
+    ("node", "shape"),
+    [
+        ("Transpose <perm = [1, 0, 2]> (w)", (3, 2, 200)),
+        ("Transpose(w)", (200, 3, 2)),
+        ("Reshape(w, s)", (6, 200)),
+        ("Flatten <axis = 2> (w)", (6, 200)),
+        ("Unsqueeze(w, z)", (1, 2, 3, 200)),
+    ],
+)
+@pytest.mark.parametrize("kind", ["float", "float16", "bfloat16"])
+def test_elements_are_moved_without_the_runtime(node: str, shape: tuple[int, ...], kind: str, monkeypatch: Any) -> None:
+    model = model_of(
+        f"agraph ({kind}[2, 3, 200] w) => ({kind}[a, b, c] y) <int64[2] s = {{6, -1}}, int64[1] z = {{0}}> {{ a = {node} \n y = Neg(a) }}"
+    )
+    value = model.graph.inputs.pop(0)
+    dtype = value.dtype.numpy()
+    value.const_value = ir.Tensor(np.arange(1200).reshape(2, 3, 200).astype(dtype), name="w")
+    model.graph.register_initializer(value)
+    expected = {"Transpose <perm": (1, 0, 2), "Transpose(w)": None}
+    monkeypatch.delattr(ort, "InferenceSession")
+    assert Fold().run(context_of(model)) >= 1
+    found = model.graph.initializers["a"].const_value.numpy()
+    array = value.const_value.numpy()
+    if node.startswith("Transpose"):
+        array = array.transpose(expected[node[:15] if "perm" in node else "Transpose(w)"])
+    np.testing.assert_array_equal(found, array.reshape(shape))
+    assert found.shape == shape
+
+
+def test_the_identity_of_a_constant_is_the_constant() -> None:
+    text = "agraph (float[2] x) => (float[2] y, float[2] z) <float[2] w = {1, 2}> { a = Identity(w) \n y = Add(x, a) \n z = Identity(w) }"
+    model, counts, _ = apply(text, Fold(), Fold(), inputs={"x": floats(2)})
+    assert counts == [1, 0]
+    assert list(model.graph.initializers) == ["w"]
+    assert operators(model) == ["Add", "Identity"]
+
+
+def test_a_large_weight_is_moved_when_it_is_read() -> None:
+    model = model_of(
+        "agraph (float[1, 300] x, float[200, 300] w) => (float[1, 200] y) { a = Transpose(w) \n y = MatMul(x, a) }"
+    )
+    value, array = model.graph.inputs.pop(1), floats(200, 300)
+    value.const_value = ir.Tensor(array, name="w")
+    model.graph.register_initializer(value)
+    assert Fold(max_growth=0).run(context_of(model)) == 1
+    moved = model.graph.initializers["a"].const_value
+    assert isinstance(moved, MovedTensor)
+    np.testing.assert_array_equal(moved.numpy(), array.T)
+    x = floats(1, 300)
+    np.testing.assert_allclose(execute(model, {"x": x})[0], x @ array.T, rtol=1e-4, atol=1e-4)
+
+
+BOMBS = [
+    "ConstantOfShape <value = float[1] {0.0}> (huge)",
+    "Expand(w, huge)",
+    "Tile(w, many)",
+    "RandomNormal <shape = [2, 2]> ()",
+    "Range(zero, big, step)",
+]
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_bombs_and_random_numbers_are_not_evaluated(bomb: str) -> None:
+    text = f"""agraph (float[1] x) => (float[a, b] y)
+        <int64[2] huge = {{1000000, 1000000}}, int64[2] many = {{1000000, 100000}}, float[1, 1] w = {{1}},
+         float zero = {{0}}, float big = {{1e9}}, float step = {{1e-3}}> {{ a = {bomb} \n y = Add(x, a) }}"""
+    started = time.perf_counter()
+    model, counts, _ = apply(text, Fold())
+    assert counts == [0]
+    assert len(model.graph) == 2
+    assert time.perf_counter() - started < 5
+
+
+def test_growth_is_bounded_and_the_bound_is_an_option() -> None:
+    text = (
+        "agraph (float[64] x) => (float[64] y) <float w = {1}, int64[1] s = {64}> { a = Expand(w, s) \n y = Add(x, a) }"
+    )
+    assert apply(text, Fold(max_growth=64))[1] == [0]
+    assert apply(text, Fold(max_growth=256))[1] == [1]
+
+
+def test_a_weight_that_stays_in_use_is_not_doubled() -> None:
+    text = """agraph (float[2, 64] x, float[2, 4] v) => (float[2, 4] y, float[2, 64] z) <WEIGHT> {
+        t = Transpose(w) \n y = MatMul(x, t) \n z = MatMul(v, w) }"""
+    weight = "float[4, 64] w = {" + ", ".join(["1"] * 256) + "}"
+    assert apply(text.replace("WEIGHT", weight), Fold(max_growth=512))[1] == [0]
+    alone = text.replace("WEIGHT", weight).replace("z = MatMul(v, w)", "z = Identity(x)")
+    assert apply(alone, Fold(max_growth=512))[1] == [1]
+
+
+def test_quantised_weights_stay_quantised() -> None:
+    text = """agraph (float[2] x) => (float[2] y) <int8[2] w = {1, 2}, float s = {0.5}, int8 z = {0}> {
+        a = DequantizeLinear(w, s, z) \n y = Add(x, a) }"""
+    assert apply(text, Fold())[1] == [0]
+
+
+def test_a_node_that_fails_is_left_alone_with_a_note_and_the_rest_is_folded() -> None:
+    text = """agraph (float[2] x, float[2] u) => (float[2] y, float[K] z) <float[2] w = {1, 2}, int64[1] far = {9}> {
+        a = Exp(w) \n b = Gather(a, far) \n c = Neg(b) \n d = Exp(a) \n y = Mul(x, d) \n z = Mul(u, c) }"""
+    model, counts, context = apply(text, Fold())
+    assert operators(model) == ["Gather", "Neg", "Mul", "Mul"]
+    assert counts == [2]
+    assert len(context.notes) == 1
+    assert "Gather" in context.notes[0]
+    assert sorted(model.graph.initializers) == ["a", "d", "far", "w"]
+
+
+@pytest.mark.parametrize("divisor", ["0, 1", "-1, 1"])
+def test_integer_division_that_can_end_the_process_is_left_alone(divisor: str) -> None:
+    text = f"""agraph (int32[2] x) => (int32[2] y) <int32[2] n = {{-2147483648, 5}}, int32[2] d = {{{divisor}}}> {{
+        a = Div(n, d) \n y = Add(x, a) }}"""
+    model = model_of(text)
+    Fold().run(context_of(model))
+    assert [node.op_type for node in model.graph][-1] == "Add"
+
+
+def test_a_graph_output_is_computed_by_a_constant_node() -> None:
+    text = "agraph (float[1] x) => (float[1] y, float[1] z) <float[1] w = {0.3}> { y = Exp(w) \n z = Add(x, y) }"
+    model, counts, _ = apply(text, Fold(), Constants(), Fold(), inputs={"x": floats(1)})
+    assert operators(model) == ["Constant", "Add"]
+    assert model.graph.outputs[0].name == "y"
+    assert counts == [1, 0, 0]
+
+
+def test_branches_and_loops_are_folded_with_constants_from_outside() -> None:
+    text = """agraph (int64 n, float[2] x) => (float[2] y) <bool go = {1}, float[2] w = {0.1, 0.2}> {
+        v = Exp(w)
+        y = Loop (n, go, x) <body = b (int64 i, bool c, float[2] s) => (bool d, float[2] t) <float[2] k = {3, 4}> {
+            d = Identity(c) \n p = Sin(v) \n q = Mul(p, k) \n t = Mul(s, q) }> }"""
+    model, counts, _ = apply(text, Fold(), inputs={"n": np.array(3), "x": floats(2)})
+    assert operators(model) == ["Loop", "Identity", "Mul"]
+    assert counts == [3]
+
+
+def test_functions_are_folded_into_constant_nodes() -> None:
+    text = """agraph (float[2] x) => (float[2] y) { y = local.f(x) }
+        <domain: "local", opset_import: ["" : 20]> f (a) => (b) {
+            c = Constant <value = float[2] {0.1, 0.2}> () \n d = Exp(c) \n b = Add(a, d) }"""
+    model, counts, _ = apply(text, Fold(), DeadCode(), inputs={"x": floats(2)})
+    assert operators(model) == ["f", "Constant", "Add"]
+    assert counts == [1, 1]
+
+
+def test_calls_of_functions_with_constant_arguments_are_folded() -> None:
+    text = """agraph (float[2] x) => (float[2] y) <float[2] w = {0.1, 0.2}> { a = local.f(w) \n y = Add(x, a) }
+        <domain: "local", opset_import: ["" : 20]> f (a) => (b) { c = Exp(a) \n b = Sin(c) }"""
+    model, counts, _ = apply(text, Fold(), DeadCode(), inputs={"x": floats(2)})
+    assert operators(model) == ["Add"]
+    assert counts[0] == 1
+
+
+def test_a_default_that_a_caller_may_override_is_no_constant() -> None:
+    text = "agraph (float[2] x, float[2] w = {1, 2}) => (float[2] y) { a = Exp(w) \n y = Add(x, a) }"
+    assert apply(text, Fold())[1] == [0]
+
+
+def test_sizes_that_depend_on_values_are_learned_from_round_to_round() -> None:
+    text = """agraph (float[1] x) => (float[a] y) <float[4] w = {0.0, 1.5, 0.0, 2.5}> {
+        e = Sin(w) \n i = NonZero(e) \n s = Shape(i) \n f = Cast <to = 1> (s) \n g = Sqrt(f) \n y = Add(x, g) }"""
+    model, _, _ = apply(text, Fold(), inputs={"x": floats(1)})
+    assert operators(model) == ["Add"]
+
+
+def test_time_is_linear_in_the_length_of_a_chain() -> None:
+    def seconds(length: int) -> float:
+        lines = "\n".join(f"v{i + 1} = {'Neg' if i % 2 else 'Exp'}(v{i})" for i in range(length))
+        context = context_of(
+            model_of(
+                f"agraph (float[1] x) => (float[1] y) <float[1] v0 = {{0}}> {{ {lines} \n y = Add(x, v{length}) }}"
+            )
+        )
+        started = time.process_time()
+        assert Fold().run(context) == length
+        return time.process_time() - started
+
+    seconds(100)
+    assert seconds(8000) < 16 * max(seconds(1000), 0.02)
+
+
+def test_the_original_is_not_touched() -> None:
+    proto = proto_of("agraph (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Exp(w) \n y = Add(x, a) }")
+    before = proto.SerializeToString(deterministic=True)
+    from ortfuse.ir.interop import enter
+
+    Fold().run(context_of(enter(proto)[0]))
+    assert proto.SerializeToString(deterministic=True) == before
