@@ -17,6 +17,7 @@ x = var("x")
 bias = const("bias", is_rank(1), "a vector")
 PAPER = "arXiv:1606.08415"
 SHAPES = ({"x": "b s 8"}, {"x": "n"}, {"x": ""})
+TYPICAL = tuple({"x": f"1 {length} {size}", "bias": f"{size}"} for length, size in ((16, 1536), (128, 3072)))
 WITH_BIAS = ({"x": "b s 8", "bias": "8"}, {"x": "n 1", "bias": "1"})
 
 erf_gelu = x * 0.5 * (1 + op.Erf(x / math.sqrt(2)))
@@ -36,7 +37,7 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source=PAPER,
         residual=True,
-        proof=Proof(shapes=SHAPES),
+        proof=Proof(shapes=SHAPES, typical=TYPICAL),
     ),
     Rule(
         name="gelu.tanh",
@@ -46,7 +47,7 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source=PAPER,
         residual=True,
-        proof=Proof(shapes=SHAPES),
+        proof=Proof(shapes=SHAPES, typical=TYPICAL),
     ),
     Rule(
         name="gelu.bias_erf",
@@ -55,7 +56,7 @@ RULES = [
         guards=(vector_of_last_axis("bias", of="x"),),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=Proof(shapes=WITH_BIAS),
+        proof=Proof(shapes=WITH_BIAS, typical=TYPICAL),
     ),
     Rule(
         name="gelu.bias_tanh",
@@ -64,6 +65,6 @@ RULES = [
         guards=(vector_of_last_axis("bias", of="x"),),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=Proof(shapes=WITH_BIAS),
+        proof=Proof(shapes=WITH_BIAS, typical=TYPICAL),
     ),
 ]

@@ -8,9 +8,7 @@ form is MatMul + Add, which the runtime executes on any rank; the Gemm of a two-
 
 from __future__ import annotations
 
-from typing import Any
-
-from ortfuse.pattern import Match, attr, computed, const, op, opt, var
+from ortfuse.pattern import Match, Pattern, attr, const, op, opt, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import is_rank
@@ -21,7 +19,6 @@ x = var("x")
 weight = const("weight", is_rank(2), "a matrix")
 bias = const("bias", is_rank(1), "a vector")
 flat = op.Reshape(x, shape=attr("flat_shape")).named("flat")
-gemm = op.Gemm(flat, weight, opt(bias), transB=attr("transposed")).named("gemm")
 
 
 def only_last_axis_is_multiplied(match: Match) -> str | None:
@@ -41,23 +38,24 @@ def only_last_axis_is_multiplied(match: Match) -> str | None:
     )
 
 
-def untransposed(match: Match) -> Any:
-    """The weight as `x W` needs it: [in, out]."""
-    array = match.const("weight")
-    return array.T.copy() if match["transposed"] else array
-
-
-RULES = [
-    Rule(
-        name="linear.reshape_gemm",
+def _reshape_gemm(name: str, transposed: int, factor: Pattern) -> Rule:
+    gemm = op.Gemm(flat, weight, opt(bias), transB=transposed).named("gemm")
+    return Rule(
+        name=name,
         pattern=op.Reshape(gemm, shape=attr("shape")),
-        replace=op.MatMul(x, computed("weight", untransposed)) + opt(bias),
+        replace=op.MatMul(x, factor) + opt(bias),
         guards=(only_last_axis_is_multiplied,),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
         proof=Proof(
-            shapes={"x": "2 3 4", "weight": "4 5", "bias": "5"},
-            attributes={"flat_shape": [(6, 4), (-1, 4)], "shape": [(2, 3, 5), (2, -1, 5)], "transposed": [0]},
+            shapes={"x": "2 3 4", "weight": "5 4" if transposed else "4 5", "bias": "5"},
+            attributes={"flat_shape": [(6, 4), (-1, 4)], "shape": [(2, 3, 5), (2, -1, 5)]},
         ),
-    ),
+    )
+
+
+RULES = [
+    _reshape_gemm("linear.reshape_gemm", 0, weight),
+    # The Transpose of the constant is folded.
+    _reshape_gemm("linear.reshape_gemm_transposed", 1, op.Transpose(weight, perm=(1, 0))),
 ]

@@ -131,6 +131,16 @@ RULES = [
                 {"x": "b 8", "skip": "b 8", "gamma": "8", "beta": "8", "sum_bias": "8"},
             ),
             attributes={"axis": [-1], "epsilon": [1e-5, 1e-12], "stash_type": [1]},
+            typical=tuple(
+                {
+                    "x": f"1 {length} {size}",
+                    "skip": f"1 {length} {size}",
+                    "gamma": f"{size}",
+                    "beta": f"{size}",
+                    "sum_bias": f"{size}",
+                }
+                for length, size in ((16, 384), (128, 768), (512, 1024))
+            ),
         ),
     ),
 ]

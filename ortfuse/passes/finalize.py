@@ -18,6 +18,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ortfuse.errors import TargetError
 from ortfuse.ir.dims import DimLike
 from ortfuse.passes.context import Context
 from ortfuse.passes.edit import initializers_to_nodes, nested_nodes
@@ -50,17 +51,27 @@ class Finalize:
 
 def _raise_opset(context: Context) -> int:
     """Raise the model to the newest opset that one of its nodes is marked with."""
-    model = context.model
-    needed = 0
-    for scope in context.scopes():
-        for node in scope.graph:
-            if not node.domain and node.version is not None and node.version > scope.opset:
-                needed = max(needed, node.version)
-    if not needed:
+    pending = list(_pending(context))
+    if not pending:
         return 0
-    raise_opset(model, needed)
+    raise_opset(context.model, max(version for _, version in pending))
     context.renew_facts()
+    if left := list(_pending(context)):
+        # A function may import an older opset than the model, and then stay behind it.
+        raise TargetError(
+            f"{left[0][0].op_type} '{left[0][0].name}' needs opset {left[0][1]}, to which the function it is in cannot be "
+            f"raised; give --max-opset {left[0][1] - 1} to do without it"
+        )
     return 1
+
+
+def _pending(context: Context) -> Iterator[tuple[ir.Node, int]]:
+    """The nodes that are newer than the opset that their graph imports, and the opset each needs."""
+    for scope in context.scopes():
+        opset = scope.opset
+        for node in scope.graph:
+            if node.version is not None and not node.domain and node.version > opset:
+                yield node, node.version
 
 
 def _clear_versions(scope: Scope) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ortfuse.passes.context import Context
 from ortfuse.passes.edit import initializers_to_nodes
 from ortfuse.rewrite import Exactness, Rewriter, Rule
+from ortfuse.target import Target
 
 
 @dataclass(frozen=True)
@@ -16,22 +17,31 @@ class RulePass:
     Attributes:
         name: What the pass is called in pipelines.
         rules: Its rules, in the order in which they are tried on a node.
-        without: Names of rules to leave out, separated by spaces: `fuse.gelu{without="gelu.tanh"}`.
+        without: Names of rules to leave out, separated by spaces: `fuse.activation{without="gelu.tanh"}`.
+        always: Names of rules to apply even where they were measured to be slower than what they replace.
     """
 
     name: str
     rules: tuple[Rule, ...]
     without: str = ""
+    always: str = ""
 
     def run(self, context: Context) -> int:
         """Apply the rules whose exactness is allowed; returns the number of rewrites."""
-        rules = self.selected(context.approximate)
+        rules = [rule for rule in self.selected(context.approximate) if self._is_worth_it(rule, context)]
         if not rules:
             return 0
         count = Rewriter(context.model, context.facts, context.target, context.log).run(rules)
         if count:
             initializers_to_nodes(context)
         return count
+
+    def _is_worth_it(self, rule: Rule, context: Context) -> bool:
+        costs = context.target.costs if isinstance(context.target, Target) else None
+        objection = costs.objection(rule.name) if costs is not None and rule.name not in self.always.split() else None
+        if objection is not None:
+            context.note(f'{rule.name} is not applied: {objection}; {self.name}{{always="{rule.name}"}} applies it')
+        return objection is None
 
     def selected(self, approximate: bool) -> list[Rule]:
         """The rules that may run: approximations only if allowed, none that is left out by name."""

@@ -12,8 +12,8 @@ of these:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import Any, TypeAlias
 
 from ortfuse.errors import PipelineError
 from ortfuse.passes import CommonSubexpressions, Constants, DeadCode, Fold, Pass, RulePass
@@ -95,7 +95,7 @@ class Builder:
             rounds = registry.checked_options(Call("fixpoint", item.options), {"max_rounds": int})
             yield Repeated(str(item), steps, int(rounds.get("max_rounds", MAX_ROUNDS)))
         elif not isinstance(item, Call):
-            yield Single(item.name, item)
+            yield Single(str(call_of(item)), item)
         elif item.name == CANONICALIZE:
             yield self._canonicalize(item)
         elif item.name == FUSIONS:
@@ -137,6 +137,17 @@ class Builder:
         return PipelineError(
             f"there is no pass or pass list {name!r}{registry.suggestion(name, known)}; `ortfuse passes` shows all"
         )
+
+
+def call_of(made: Pass) -> Call:
+    """The pass as it would be written, with the options that are not at their defaults."""
+    options: dict[str, Any] = {}
+    if is_dataclass(made):
+        for field in fields(made):
+            value = getattr(made, field.name)
+            if field.default is not MISSING and value != field.default:
+                options[field.name] = value
+    return Call(made.name, options)
 
 
 def _calls(items: Iterable[Item | Pass]) -> Iterator[Call]:

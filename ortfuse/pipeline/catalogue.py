@@ -223,4 +223,4 @@ def _where(error: Exception, path: str = "") -> str:
         place = "" if error.filename == path else f" of {error.filename}"
         return f"{kind}{error.msg} (line {error.lineno}{place})"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    return f"{kind}{error}" + (f" (line {lines[-1]})" if lines else "")
+    return f"{kind}{error}" + (f" (line {lines[0]})" if lines else "")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
 
@@ -18,14 +16,14 @@ from ortfuse.ir.facts import Facts
 from ortfuse.ir.interop import AnyModel, enter, leave
 from ortfuse.ir.io import uncollected
 from ortfuse.passes import Context, Finalize, Pass
-from ortfuse.pipeline.build import Builder, Repeated, Single, Step
+from ortfuse.pipeline.build import Builder, Repeated, Single, Step, call_of
 from ortfuse.pipeline.catalogue import load_catalogue
 from ortfuse.pipeline.passlists import read_list
 from ortfuse.pipeline.report import Counts, RunReport
 from ortfuse.pipeline.runner import OnPass, Runner
-from ortfuse.pipeline.text import Call, Item, parse
+from ortfuse.pipeline.text import Item, parse
 from ortfuse.rewrite import Log
-from ortfuse.target import Target
+from ortfuse.target import CPU, Target, shipped_costs
 
 PipelineLike = str | os.PathLike[str] | Sequence[str | Pass]
 """A pipeline as text, the path of a TOML pass list, or a sequence of texts and pass objects."""
@@ -67,7 +65,7 @@ class PassManager:
         self._check_use_of_patterns(Builder(self._catalogue).build(self._items))
 
     def __str__(self) -> str:
-        return ", ".join(str(item) if not isinstance(item, Pass) else str(_call_of(item)) for item in self._items)
+        return ", ".join(str(item) if not isinstance(item, Pass) else str(call_of(item)) for item in self._items)
 
     def run(self, model: AnyModel, *, on_pass: OnPass | None = None) -> RunReport:
         """Optimise a model of any kind that ortfuse knows. What is handed in is not changed.
@@ -158,23 +156,12 @@ def _items(pipeline: PipelineLike) -> list[Item | Pass]:
 
 def _target(target: Target | None, max_opset: int | None) -> Target:
     if target is None:
-        return Target(max_opset=max_opset)
+        return Target(max_opset=max_opset, costs=shipped_costs(CPU))
     if max_opset is None or max_opset >= target.max_opset:
         return target
     limited = copy.copy(target)
     limited.max_opset = max_opset
     return limited
-
-
-def _call_of(made: Pass) -> Call:
-    """The pass as it would be written, with the options that are not at their defaults."""
-    options: dict[str, Any] = {}
-    if dataclasses.is_dataclass(made):
-        for field in dataclasses.fields(made):
-            value = getattr(made, field.name)
-            if field.default is not dataclasses.MISSING and value != field.default:
-                options[field.name] = value
-    return Call(made.name, options)
 
 
 def _pass_names(steps: Iterable[Step]) -> Iterable[str]:

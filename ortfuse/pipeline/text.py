@@ -125,9 +125,7 @@ class _Parser:
                 raise self.error("expected the passes to repeat, such as fixpoint(fold, cse)")
             return Call(name, options)
         if name != "fixpoint":
-            raise self.error(
-                f"{name} takes no passes in parentheses; options stand in braces, as in fold{{max_growth=0}}"
-            )
+            raise self.error(f"{name} takes no parentheses; options stand in braces, as in fold{{max_growth=0}}")
         self._advance()
         items = self.items(depth + 1)
         self._expect(")")

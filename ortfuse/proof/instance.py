@@ -89,9 +89,13 @@ def _random_array(
 class Builder:
     """Builds one instance; also what a proof's own input makers work with (`input`, `constant`, `node`)."""
 
-    def __init__(self, rule: Rule, shape_set: int, dtype: ir.DataType, seed: int, opset: int) -> None:
+    def __init__(
+        self, rule: Rule, shape_set: int, dtype: ir.DataType, seed: int, opset: int, *, typical: bool = False
+    ) -> None:
+        """`shape_set` counts among the proof's shape sets, or among its typical sizes."""
         self.rule, self.proof, self.dtype, self.opset = rule, rule.proof, dtype, opset
-        self.shapes, self.attributes = self.proof.shape_sets()[shape_set], self.proof.attribute_set(shape_set)
+        self.shapes = self.proof.typical[shape_set] if typical else self.proof.shape_sets()[shape_set]
+        self.attributes = self.proof.attribute_set(0 if typical else shape_set)
         self.chooser = Chooser(seed)
         # Numbers come from a generator of their own, so that they are the same whatever the spelling.
         self.numbers = np.random.default_rng(seed)

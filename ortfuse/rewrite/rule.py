@@ -36,7 +36,8 @@ class Proof:
     shape is absent. `attributes` lists the values to try for each captured attribute, for all shape sets or one mapping
     for each. `scalars` does so for captured numbers. `constants` says how a captured constant is made: `"normal"`
     (default), `"positive"`, or the numbers themselves; `inputs` how other values are: an element type, or a function of
-    the builder. `dtypes` are the element types of all other values, `opset` pins the one ai.onnx version to try.
+    the builder. `dtypes` are the element types of all other values, `typical` gives realistic
+    sizes at which the rule's worth is measured. `opset` pins the one ai.onnx version to try.
     """
 
     shapes: Mapping[str, str] | Sequence[Mapping[str, str]]
@@ -46,6 +47,7 @@ class Proof:
     inputs: Mapping[str, Any] = field(default_factory=dict)
     dtypes: Sequence[str] = ("float32",)
     opset: int | None = None
+    typical: Sequence[Mapping[str, str]] = ()
 
     def shape_sets(self) -> Sequence[Mapping[str, str]]:
         """The shape sets, also when only one was given."""

@@ -1,6 +1,7 @@
 """The runtime that will execute the result: which kernels it has, and how to reach the opset they need."""
 
+from ortfuse.target.costs import CostTable, shipped_costs
 from ortfuse.target.opset import raise_opset
 from ortfuse.target.registry import CPU, Kernel, Support, Target
 
-__all__ = ["CPU", "Kernel", "Support", "Target", "raise_opset"]
+__all__ = ["CPU", "CostTable", "Kernel", "Support", "Target", "raise_opset", "shipped_costs"]

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import TargetError
 from ortfuse.ir.facts import Facts
+from ortfuse.target.costs import CostTable
 from ortfuse.target.limits import LIMITS
 
 CPU = "CPUExecutionProvider"
@@ -115,12 +116,21 @@ class Target:
     """A runtime build and provider, and the highest ai.onnx opset that a result may use."""
 
     def __init__(
-        self, provider: str = CPU, *, max_opset: int | None = None, kernels: KernelTable | None = None
+        self,
+        provider: str = CPU,
+        *,
+        max_opset: int | None = None,
+        kernels: KernelTable | None = None,
+        costs: CostTable | None = None,
     ) -> None:
-        """`kernels`: a stored table of another build; by default the installed runtime is asked."""
+        """`kernels`: a stored table of another build; by default the installed runtime is asked.
+
+        `costs`: measured speedups of rules; by default none, and every legal rule is taken for profitable.
+        """
         self.provider = provider
         self.max_opset = newest_opset() if max_opset is None else min(max_opset, newest_opset())
         self._given = kernels
+        self.costs = CostTable({}) if costs is None else costs
         self._answers: dict[tuple[object, ...], Support] = {}
 
     @property

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from small_models import apply, context_of, execute, floats, model_of
+
+from ortfuse.errors import TargetError
+from ortfuse.ir.check import check
+from ortfuse.passes import Finalize
+from ortfuse.passes import finalize as finalize_module
+
+
+def test_a_model_in_order_is_not_changed() -> None:
+    text = "agraph (float[N] x) => (float[N] y) { a = Neg(x) \n y = Exp(a) }"
+    model = model_of('<ir_version: 10, opset_import: ["" : 20]>' + text)
+    context = context_of(model)
+    assert Finalize().run(context) == 2
+    assert (model.graph[0].outputs[0].dtype, str(model.graph[0].outputs[0].shape)) == (ir.DataType.FLOAT, "[N]")
+    assert Finalize().run(context) == 0
+
+
+def test_declared_types_come_from_facts() -> None:
+    text = """agraph (float[N, M] x, float[K] v) => (float[P] y) <int64[1] m = {-1}> {
+        s = Shape(x) \n a = Reshape(x, m) \n b = NonZero(v) \n c = Concat <axis = 0> (a, a) \n y = Identity(c) }"""
+    model, _, _ = apply(text, Finalize())
+    shapes = {value.name: (value.dtype, str(value.shape)) for node in model.graph for value in node.outputs}
+    assert shapes["s"] == (ir.DataType.INT64, "[2]")
+    assert shapes["a"] == (ir.DataType.FLOAT, "[M*N]")
+    assert shapes["b"] == (ir.DataType.INT64, "[1,None]")
+    assert shapes["c"] == (ir.DataType.FLOAT, "[2*M*N]")
+    assert shapes["y"] == (ir.DataType.FLOAT, "[P]")
+
+
+def test_the_opset_is_raised_for_a_node_that_needs_it() -> None:
+    model = model_of('<ir_version: 8, opset_import: ["" : 17]> agraph (float[2] x) => (float[2] y) { a = Neg(x) \n y = Exp(a) }')
+    context = context_of(model)
+    model.graph[1].op_type = "Gelu"
+    model.graph[1].version = 20
+    facts = context.facts
+    assert Finalize().run(context) >= 1
+    assert model.opset_imports[""] == 20
+    assert context.facts is not facts
+    assert all(node.version is None for node in model.graph)
+    assert execute(model, {"x": floats(2)})[0].shape == (2,)
+
+
+def test_a_node_that_the_raised_opset_does_not_reach_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("agraph (float[2] x) => (float[2] y) { y = Exp(x) }")
+    model.graph[0].version = 21
+    monkeypatch.setattr(finalize_module, "raise_opset", lambda model, opset: None)
+    with pytest.raises(TargetError, match="Exp"):
+        Finalize().run(context_of(model))
+
+
+def test_imports_of_domains_that_nothing_uses_go() -> None:
+    text = """agraph (float[2] x) => (float[2] y) { y = local.f(x) }
+        <domain: "local", opset_import: ["" : 20, "com.microsoft" : 1]> f (a) => (b) { b = Exp(a) }"""
+    model, _, _ = apply(text, Finalize(), inputs={"x": floats(2)})
+    assert model.opset_imports == {"": 20, "local": 1}
+    assert next(iter(model.functions.values())).opset_imports == {"": 20}
+
+
+def test_graphs_out_of_order_are_sorted_also_when_only_a_branch_uses_the_value() -> None:
+    text = """agraph (float[2] x, bool c) => (float[2] y) {
+        a = Neg(x)
+        y = If (c) <then_branch = t () => (float[2] p) { q = Exp(a) \n p = Abs(q) }, else_branch = e () => (float[2] r) { r = Exp(a) }> }"""
+    model = model_of(text)
+    node = model.graph[0]
+    model.graph.remove(node)
+    model.graph.append(node)
+    then = model.graph[0].attributes["then_branch"].as_graph()
+    inner = then[0]
+    then.remove(inner)
+    then.append(inner)
+    assert Finalize().run(context_of(model)) >= 1
+    check(model, name="result")
+    assert [node.op_type for node in model.graph] == ["Neg", "If"]
+    np.testing.assert_allclose(execute(model, {"x": np.ones(2, np.float32), "c": np.array(True)})[0], np.exp([-1, -1]), rtol=1e-6)
+
+
+def test_values_get_names_and_names_that_hide_others_are_changed() -> None:
+    text = """agraph (float[2] x, bool c) => (float[2] y) {
+        a = Neg(x)
+        y = If (c) <then_branch = t () => (float[2] p) { u = Exp(a) \n p = Abs(u) }, else_branch = e () => (float[2] r) { u = Exp(a) \n r = Neg(u) }> }"""
+    model = model_of(text)
+    graphs = [model.graph[1].attributes[name].as_graph() for name in ("then_branch", "else_branch")]
+    graphs[0][0].outputs[0].name = "a"
+    model.graph[0].outputs[0].name = None
+    graphs[1][0].outputs[0].name = "y"
+    context = context_of(model)
+    assert Finalize().run(context) >= 3
+    check(model, name="result")
+    assert [value.name for value in model.graph.outputs] == ["y"]
+    assert graphs[0][0].outputs[0].name == "a"
+    assert graphs[1][0].outputs[0].name == "y_1"
+    assert execute(model, {"x": floats(2), "c": np.array(True)})[0].shape == (2,)
+
+
+def test_initializers_that_rules_gave_a_function_become_constant_nodes() -> None:
+    text = """agraph (float[2] x) => (float[2] y) { y = local.f(x) }
+        <domain: "local", opset_import: ["" : 20]> f (a) => (b) { b = Add(a, a) }"""
+    model = model_of(text)
+    context = context_of(model)
+    graph = next(iter(model.functions.values())).graph
+    value = ir.Value(name="w", const_value=ir.tensor(np.array([1, 2], np.float32)))
+    graph.register_initializer(value)
+    graph[0].replace_input_with(1, value)
+    Finalize().run(context)
+    check(model, name="result")
+    assert [node.op_type for node in graph] == ["Constant", "Add"]
+    np.testing.assert_array_equal(execute(model, {"x": np.zeros(2, np.float32)})[0], [1, 2])

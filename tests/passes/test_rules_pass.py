@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import numpy as np
+from small_models import apply, floats, operators
+
+from ortfuse.passes import RulePass
+from ortfuse.pattern import op, var
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+x = var("x")
+
+
+def _rule(name: str, pattern: object, replace: object, exactness: Exactness = Exactness.EXACT) -> Rule:
+    return Rule(name=name, pattern=pattern, replace=replace, exactness=exactness, source="test", proof=Proof(shapes={"x": "2"}))  # type: ignore[arg-type]
+
+
+NEGATIONS = _rule("test.neg_neg", op.Neg(op.Neg(x)), x)
+ROUGH = _rule("test.rough", op.Tanh(x), op.Softsign(x), Exactness.APPROXIMATE)
+TWICE = _rule("test.twice", op.Abs(x), op.Mul(x, 2.0), Exactness.APPROXIMATE)
+TEXT = "agraph (float[2] x) => (float[2] y) { a = Neg(x) \n b = Neg(a) \n y = Tanh(b) }"
+
+
+def test_rules_are_applied_and_counted() -> None:
+    model, counts, context = apply(TEXT, RulePass("test", (NEGATIONS, ROUGH)), inputs={"x": floats(2)})
+    assert (operators(model), counts, context.log.hits()) == (["Tanh"], [1], {"test.neg_neg": 1})
+
+
+def test_approximations_run_only_when_asked_for() -> None:
+    made = RulePass("test", (NEGATIONS, ROUGH))
+    assert made.selected(approximate=False) == [NEGATIONS]
+    assert made.selected(approximate=True) == [NEGATIONS, ROUGH]
+
+
+def test_rules_can_be_left_out() -> None:
+    assert apply(TEXT, RulePass("test", (NEGATIONS,), without="test.neg_neg other"))[1] == [0]
+
+
+def test_constants_of_a_replacement_in_a_function_are_nodes() -> None:
+    text = """agraph (float[2] x) => (float[2] y) { y = local.f(x) }
+        <domain: "local", opset_import: ["" : 20]> f (a) => (b) { b = Abs(a) }"""
+    model, _, context = apply(text)
+    context.approximate = True
+    assert RulePass("test", (TWICE,)).run(context) == 1
+    assert operators(model) == ["f", "Constant", "Mul"]
+    from small_models import execute
+
+    np.testing.assert_array_equal(execute(model, {"x": np.ones(2, np.float32)})[0], [2, 2])

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import importlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rule_files import HEAD, rules
+
+from ortfuse.errors import RuleError
+from ortfuse.pipeline import catalogue as catalogue_module
+from ortfuse.pipeline import load_catalogue
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_built_in_catalogue_is_found() -> None:
+    found = load_catalogue()
+    assert "canonicalize" in found.passes()
+    assert any(name.startswith("fuse.") for name in found.passes())
+    assert all(file.source == "built-in" for file in found.files)
+    assert not any(Path(file.origin).name.startswith("_") for file in found.files)
+
+
+def test_the_built_in_catalogue_is_found_in_a_checkout_that_is_not_installed(tmp_path: Path) -> None:
+    for name in ("ortfuse", "patterns"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    code = "from ortfuse.pipeline import load_catalogue; print({file.origin for file in load_catalogue().files})"
+    # -S and the path by hand: neither an installed ortfuse nor its import hooks are in the way.
+    paths = [str(tmp_path), *(path for path in sys.path if path.endswith("site-packages"))]
+    start = f"import sys; sys.path[:0] = {paths!r}; {code}"
+    done = subprocess.run([sys.executable, "-S", "-c", start], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert str(tmp_path / "patterns") in done.stdout
+
+
+def test_a_file_of_the_user_becomes_a_pass(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(rules("mine.one", "mine.two"))
+    found = load_catalogue([tmp_path / "mine.py"])
+    assert [rule.name for rule in found.passes()["fuse.mine"]] == ["mine.one", "mine.two"]
+    assert found.passes_from("package", "user") == ("fuse.mine",)
+
+
+def test_a_folder_has_helpers_relative_imports_and_subfolders(tmp_path: Path) -> None:
+    (tmp_path / "_shared.py").write_text(HEAD)
+    (tmp_path / "first.py").write_text("from ._shared import *\nfrom ._shared import op, rule, x\nRULES = [rule('a.one', op.Neg(op.Neg(x)), x)]")
+    (tmp_path / "second.py").write_text("from .first import rule, op, x\nPASS = 'mine.pass'\nRULES = [rule('a.two', op.Neg(op.Neg(x)), x)]")
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "__init__.py").write_text("")
+    (tmp_path / "inner" / "third.py").write_text("from ..first import rule, op, x\nRULES = [rule('a.three', op.Neg(op.Neg(x)), x)]")
+    (tmp_path / "notes.txt").write_text("not a rule file")
+    assert load_catalogue([tmp_path]).passes_from("user") == ("fuse.first", "fuse.third", "mine.pass")
+    assert load_catalogue([tmp_path / "second.py"]).passes_from("user") == ("mine.pass",)
+
+
+def test_a_file_is_read_anew_each_time(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(rules("mine.one"))
+    load_catalogue([path])
+    path.write_text(rules("mine.one", "mine.another"))
+    assert len(load_catalogue([path]).passes()["fuse.mine"]) == 2
+
+
+def test_rules_can_be_added_to_the_normal_form(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(rules("mine.one") + "PASS = 'canonicalize'\n")
+    found = load_catalogue([tmp_path / "mine.py"])
+    assert found.passes()["canonicalize"][-1].name == "mine.one"
+    assert found.passes_from("user") == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("x = (", r"SyntaxError: .*\(line 1\)"),
+        ("import nothing_of_the_kind", r"ModuleNotFoundError: .*nothing_of_the_kind.*\(line 1\)"),
+        ("x = 1", "declares no RULES"),
+        ("RULES = 3", "declares no RULES"),
+        ("RULES = [3]", r"RULES\[0\] is a int, not a Rule"),
+        (rules("mine.one", "mine.one"), "'mine.one' is taken by"),
+        (rules("Mine"), r"rule name 'Mine' must be .*\(line 8\)"),
+        (rules("mine.one") + "PASS = 'no spaces please'", "PASS must be the name of a pass"),
+        (HEAD + "\n\nRULES = [rule('mine.one', x, x)]", r"matches any value.*\(line 10\)"),
+    ],
+)
+def test_mistakes_name_the_file(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(content)
+    with pytest.raises(RuleError, match=message) as error:
+        load_catalogue([path])
+    assert str(path) in str(error.value)
+
+
+def test_a_mistake_in_a_helper_names_the_helper(tmp_path: Path) -> None:
+    (tmp_path / "_helper.py").write_text("\nx = (")
+    (tmp_path / "mine.py").write_text("from ._helper import x\nRULES = []")
+    with pytest.raises(RuleError, match=r"mine.py: SyntaxError: .*line 2 of .*_helper.py"):
+        load_catalogue([tmp_path])
+
+
+def test_a_name_that_a_built_in_rule_has_is_refused(tmp_path: Path) -> None:
+    taken = next(iter(load_catalogue().rules())).name
+    (tmp_path / "mine.py").write_text(rules(taken))
+    with pytest.raises(RuleError, match=f"'{taken}' is taken by"):
+        load_catalogue([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("nothing.py", "no such rule file"), ("empty", "has no rule files"), ("rules.txt", "is a Python file")]
+)
+def test_what_is_no_rule_file_is_refused(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "rules.txt").write_text("")
+    with pytest.raises(RuleError, match=message):
+        load_catalogue([tmp_path / name])
+
+
+def test_an_installed_package_offers_rules_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "acme_rules"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "acme.py").write_text(rules("acme.one"))
+    metadata = tmp_path / "acme_rules-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-rules\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[ortfuse.patterns]\nacme = acme_rules\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = load_catalogue()
+    assert found.passes_from("package") == ("fuse.acme",)
+    (metadata / "entry_points.txt").write_text("[ortfuse.patterns]\nacme = acme_rules.nothing\n")
+    importlib.invalidate_caches()
+    with pytest.raises(RuleError, match="package acme-rules"):
+        load_catalogue()
+
+
+def test_a_built_in_catalogue_that_fails_to_load_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str) -> object:
+        raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
+
+    monkeypatch.setattr(catalogue_module.importlib, "import_module", fail)
+    with pytest.raises(ModuleNotFoundError, match="numpy"):
+        catalogue_module._built_in_package()

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from rule_files import rules
+
+from ortfuse.errors import PipelineError
+from ortfuse.passes import Context, Fold
+from ortfuse.pipeline import PassEvent, PassManager, registry
+from ortfuse.pipeline.registry import register_pass
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "models"
+TEXT = """<ir_version: 8, opset_import: ["" : 17]>
+agraph (float[2] x) => (float[2] y) <float[2] w = {1, 2}, float[2] unused = {3, 4}> {
+    c = Constant <value = float[2] {1, 2}> () \n a = Exp(w) \n b = Exp(c) \n d = Neg(x) \n e = Neg(d)
+    f = Add(e, a) \n y = Add(f, b) }"""
+
+
+def proto() -> onnx.ModelProto:
+    return onnx.parser.parse_model(TEXT)
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    before = dict(registry._registered)
+    yield
+    registry._registered.clear()
+    registry._registered.update(before)
+
+
+def test_a_run_reports_what_each_pass_did() -> None:
+    manager = PassManager("constants, fold, fixpoint(cse, dce)")
+    report = manager.run(proto())
+    assert [(entry.name, entry.changes, entry.nodes_before, entry.nodes_after) for entry in report.passes] == [
+        ("constants", 1, 7, 6),
+        ("fold", 2, 6, 4),
+        ("fixpoint(cse, dce)", 4, 4, 4),
+        ("finalize", report.passes[-1].changes, 4, 4),
+    ]
+    assert [(part.name, part.runs, part.changes) for part in report.passes[2].parts] == [("cse", 2, 2), ("dce", 2, 2)]
+    assert report.pipeline == "constants, fold, fixpoint(cse, dce), finalize"
+    assert (report.before.nodes, report.after.nodes) == (7, 4)
+    assert report.after.operators == {"Neg": 2, "Add": 2}
+    assert report.seconds > report.analysis_seconds > 0
+    assert json.loads(json.dumps(report.to_dict()))["passes"][1]["name"] == "fold"
+
+
+def test_the_same_kind_of_model_comes_back_and_the_original_stays() -> None:
+    original = proto()
+    before = original.SerializeToString(deterministic=True)
+    report = PassManager("canonicalize").run(original)
+    assert isinstance(report.model, onnx.ModelProto)
+    assert original.SerializeToString(deterministic=True) == before
+    model = ir.from_proto(proto())
+    assert PassManager("canonicalize").run(model).model is not model
+    assert len(model.graph) == 7
+    PassManager("canonicalize").run_in_place(model)
+    assert len(model.graph) < 7
+
+
+def test_pipelines_come_as_text_path_and_sequence(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('passes = ["fold{max_growth=7}", "dce"]')
+    expected = "fold{max_growth=7}, dce"
+    for pipeline in (expected, path, str(path), ["fold{max_growth=7}", "dce"], [Fold(max_growth=7), "dce"]):
+        assert str(PassManager(pipeline)) == expected  # type: ignore[arg-type]
+        assert PassManager(pipeline).run(proto()).pipeline == f"{expected}, finalize"  # type: ignore[arg-type]
+
+
+def test_lists_are_resolved_wherever_they_stand() -> None:
+    manager = PassManager("basic, fixpoint(basic, dce)")
+    assert str(manager) == "basic, fixpoint(basic, dce)"
+    assert manager.run(proto()).pipeline == "canonicalize, canonicalize, fixpoint(canonicalize, user, canonicalize, dce), finalize"
+
+
+def test_auto_picks_the_list_by_the_model() -> None:
+    bert = PassManager("auto").run(GOLDEN / "bert.sdpa.ts.onnx")
+    assert "fuse.attention" in bert.pipeline
+    assert bert.families()["attention"] >= 2
+
+
+def test_fusions_that_are_named_are_not_run_again_by_the_wildcard() -> None:
+    found = PassManager("fuse.linear, fuse.*").run(proto()).pipeline.split(", ")
+    assert found.count("fuse.linear") == 1
+    assert len(found) > 3
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "message"),
+    [
+        ("canonicalise", "no pass or pass list 'canonicalise'; did you mean 'canonicalize'"),
+        ("fold{max_grow=1}", "no option 'max_grow'; its options are max_growth; did you mean 'max_growth'"),
+        ("fold{max_growth=1.5}", "max_growth is an integer, not 1.5"),
+        ("fold{max_growth=true}", "max_growth is an integer, not True"),
+        ("dce{x=1}", "no option 'x'; it has none"),
+        ("basic{x=1}", "no option 'x'"),
+        ("fixpoint{rounds=1}(dce)", "no option 'rounds'; its options are max_rounds"),
+        ('fuse.linear{without="no.such"}', "fuse.linear has no rule 'no.such'"),
+        ([3], "3 is neither"),
+    ],
+)
+def test_mistakes_in_a_pipeline_are_errors_before_a_model_is_loaded(pipeline: str, message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
+        PassManager(pipeline)
+
+
+def test_a_pass_of_ones_own_with_options(registered: None) -> None:
+    @register_pass
+    @dataclass(frozen=True)
+    class Rename:
+        name: ClassVar[str] = "rename"
+        to: str = "n"
+        times: int = 1
+
+        def run(self, context: Context) -> int:
+            changed = [node for node in context.model.graph if node.name != self.to]
+            for node in changed:
+                node.name = self.to
+            return len(changed)
+
+    model = PassManager('fixpoint(rename{to="m"})').run(proto()).model
+    assert {node.name for node in model.graph.node} == {"m"}
+
+
+@pytest.mark.parametrize("mistake", ["name", "run", "default", "type", "taken", "dataclass"])
+def test_a_class_that_is_no_pass_is_refused(registered: None, mistake: str) -> None:
+    fields: dict[str, object] = {"run": lambda self, context: 0, "name": "mine", "__annotations__": {"name": ClassVar[str]}}
+    if mistake in ("name", "run"):
+        fields[mistake] = None
+    if mistake in ("default", "type"):
+        fields["__annotations__"] = {"name": ClassVar[str], "option": int if mistake == "default" else list}
+        fields |= {} if mistake == "default" else {"option": ()}
+    if mistake == "taken":
+        fields["name"] = "fold"
+    made = type("Made", (), fields)
+    with pytest.raises(PipelineError, match="pass class Made"):
+        register_pass(made if mistake == "dataclass" else dataclass(frozen=True)(made))
+
+
+def test_passes_that_never_settle_are_named() -> None:
+    @dataclass(frozen=True)
+    class Flip:
+        name: ClassVar[str] = "flip"
+
+        def run(self, context: Context) -> int:
+            return 1
+
+    report = PassManager("fixpoint(dce, cse)").run(proto())
+    assert report.passes[0].parts[0].runs == 2
+    from ortfuse.pipeline.build import Repeated, Single
+    from ortfuse.pipeline.runner import Runner
+
+    manager = PassManager([Flip()])
+    assert manager.run(proto()).passes[0].changes == 1
+    context = _context()
+    with pytest.raises(PipelineError, match=r"fixpoint has not settled after 4 rounds.*flip \(1 changes\)"):
+        Runner(context).run([Repeated("fixpoint", (Single("flip", Flip()), Single("fold", Fold())), 4)])
+
+
+def _context() -> Context:
+    from ortfuse.ir.facts import Facts
+    from ortfuse.target import Target
+
+    model = ir.from_proto(proto())
+    return Context(model, Facts(model), Target())
+
+
+def test_a_fixpoint_stops_when_everything_was_unchanged_once_in_a_row() -> None:
+    report = PassManager("fixpoint(constants, fold, cse, dce)").run(proto())
+    # After the last change (dce, first round) the others are run once more, dce itself is not run in vain.
+    assert [part.runs for part in report.passes[0].parts] == [2, 2, 2, 2]
+    again = PassManager("fixpoint(constants, fold, cse, dce)").run(report.model)
+    assert [part.runs for part in again.passes[0].parts] == [1, 1, 1, 1]
+
+
+def test_every_item_is_reported_and_snapshots_can_be_executed() -> None:
+    events: list[PassEvent] = []
+    snapshots: list[ir.Model] = []
+
+    def on_pass(event: PassEvent) -> None:
+        events.append(event)
+        snapshots.append(event.snapshot())
+
+    manager = PassManager("canonicalize, fuse.activation, fuse.attention, canonicalize")
+    report = manager.run(GOLDEN / "bert.sdpa.ts.onnx", on_pass=on_pass)
+    assert [event.report.name for event in events] == [entry.name for entry in report.passes]
+    assert {event.total for event in events} == {5}
+    inputs = {"input_ids": np.ones((2, 5), np.int64), "attention_mask": np.ones((2, 5), np.int64), "token_type_ids": np.zeros((2, 5), np.int64)}
+    results = [_run(model, inputs) for model in snapshots]
+    assert report.model.opset_imports[""] >= 23
+    for result in results[1:]:
+        np.testing.assert_allclose(result, results[0], rtol=1e-4, atol=1e-5)
+
+
+def _run(model: ir.Model, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, inputs)[0]
+
+
+def test_the_opset_stays_below_the_limit() -> None:
+    report = PassManager("auto", max_opset=17).run(GOLDEN / "bert.sdpa.ts.onnx")
+    assert report.model.opset_imports[""] == 17
+
+
+def test_a_model_whose_opset_cannot_be_raised_is_optimised_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ortfuse.errors import TargetError
+    from ortfuse.passes import finalize
+
+    def fail(model: ir.Model, opset: int) -> None:
+        raise TargetError("no way up")
+
+    monkeypatch.setattr(finalize, "raise_opset", fail)
+    report = PassManager("auto").run(GOLDEN / "bert.sdpa.ts.onnx")
+    assert report.model.opset_imports[""] == 17
+    assert "no way up" in report.notes[0]
+    assert report.families()["gelu"] >= 2
+
+
+def test_near_misses_are_kept_on_request() -> None:
+    assert not PassManager("auto").run(GOLDEN / "bert.sdpa.ts.onnx").misses
+    assert PassManager("auto", explain=True).run(GOLDEN / "bert.sdpa.ts.onnx").misses
+
+
+def test_rules_of_the_user_run_with_every_list_and_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(rules("mine.neg_neg"))
+    for pipeline in ("auto", "basic", "extended", "all", "canonicalize, user", "fuse.mine", "fuse.mine, user"):
+        report = PassManager(pipeline, patterns=[path]).run(proto())
+        assert report.log.hits()["mine.neg_neg"] == 1, pipeline
+    assert "Neg" not in report.after.operators
+
+
+def test_rules_of_the_user_that_the_pipeline_does_not_run_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(rules("mine.neg_neg"))
+    with pytest.raises(PipelineError, match="does not run the rules of .*mine.py: add `user`, or fuse.mine"):
+        PassManager("fold, dce", patterns=path)

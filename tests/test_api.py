@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+import ortfuse
+from ortfuse.errors import PipelineError
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "models"
+BERT = GOLDEN / "bert.sdpa.ts.onnx"
+TEXT = """<ir_version: 8, opset_import: ["" : 17]>
+agraph (float[2, 4] x, bool c) => (float[2, 4] y, float[2, 4] z) <float two = {2}> {
+    a = Erf(x) \n y = Mul(a, two)
+    z = If (c) <then_branch = t () => (float[2, 4] p) { q = Erf(x) \n p = Mul(two, q) },
+                else_branch = e () => (float[2, 4] r) { r = Identity(x) }> }"""
+
+
+@pytest.mark.parametrize("kind", ["path", "text", "proto", "ir", "graphsurgeon"])
+def test_optimize_gives_back_the_kind_it_was_given(kind: str) -> None:
+    proto = onnx.load(BERT)
+    given = {
+        "path": BERT,
+        "text": str(BERT),
+        "proto": proto,
+        "ir": ir.from_proto(proto),
+        "graphsurgeon": gs.import_onnx(proto) if kind == "graphsurgeon" else None,
+    }[kind]
+    result = ortfuse.optimize(given)
+    assert isinstance(result.model, ir.Model if kind in ("path", "text") else type(given))
+    assert result.report.families()["attention"] >= 2
+    assert result.report.after.nodes < result.report.before.nodes / 2
+
+
+def test_a_result_can_be_saved_and_computes_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "result.onnx"
+    ortfuse.optimize(onnx.load(BERT)).save(path)
+    ids = np.random.default_rng(0).integers(0, 100, (2, 7))
+    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+    before, after = (ort.InferenceSession(file).run(None, inputs) for file in (BERT, path))
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("level", ["basic", "extended", "all"])
+def test_levels_are_pass_lists(level: str) -> None:
+    result = ortfuse.optimize(GOLDEN / "resnet.raw.onnx", level=level)
+    assert ("com.microsoft.FusedConv" in result.report.after.operators) == (level != "basic")
+
+
+def test_passes_and_level_exclude_each_other() -> None:
+    with pytest.raises(PipelineError, match="not both"):
+        ortfuse.optimize(BERT, passes="fold", level="basic")
+
+
+def test_progress_is_told() -> None:
+    seen: list[str] = []
+    ortfuse.optimize(BERT, passes="fold, dce", on_pass=lambda event: seen.append(event.report.name))
+    assert seen == ["fold", "dce", "finalize"]
+
+
+def test_find_gives_matches_in_all_graphs_and_changes_nothing() -> None:
+    model = ir.from_proto(onnx.parser.parse_model(TEXT))
+    before = str(model)
+    x = ortfuse.var("x")
+    matches = list(ortfuse.find(model, 2.0 * ortfuse.op.Erf(x)))
+    assert [(match.root.name, match["x"].name) for match in matches] == [("y", "x"), ("p", "x")]
+    assert matches[0]["x"] is model.graph.inputs[0]
+    assert str(model) == before
+    in_branches = ortfuse.find(model, 2.0 * ortfuse.op.Erf(x), guards=[lambda match: "no" if match.root.name == "y" else None])
+    assert [match.root.name for match in in_branches] == ["p"]
+
+
+def test_find_refuses_a_pattern_that_matches_anything() -> None:
+    with pytest.raises(ortfuse.OrtfuseError, match="matches any value"):
+        ortfuse.find(BERT, ortfuse.var("x"))
+
+
+def test_verify_compares_models_of_any_kind() -> None:
+    verdict = ortfuse.verify(BERT, ortfuse.optimize(onnx.load(BERT)).model)
+    assert verdict.ok, verdict.summary()
+
+
+def test_importing_ortfuse_imports_nothing_heavy() -> None:
+    code = "import ortfuse, sys; print([name for name in ('onnx', 'onnx_ir', 'numpy', 'onnxruntime') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_every_public_name_can_be_imported() -> None:
+    for name in ortfuse.__all__:
+        assert getattr(ortfuse, name) is not None
+    assert set(ortfuse.__all__) <= set(dir(ortfuse))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = ortfuse.nothing
