@@ -1,9 +1,9 @@
-"""The functions most users need: optimise a model, find a pattern in one, prove two equal, load and save."""
+"""The functions most users need: optimise a model, find a pattern in it, compare and measure models, load and save."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +21,10 @@ from ortfuse.rewrite import scopes
 from ortfuse.target import Target
 
 if TYPE_CHECKING:
+    from ortfuse.bench import Latency
     from ortfuse.validate import Inputs, Verdict
 
-__all__ = ["Result", "find", "load", "optimize", "save", "verify"]
+__all__ = ["Result", "benchmark", "find", "load", "optimize", "save", "verify"]
 
 
 @dataclass(frozen=True)
@@ -139,3 +140,34 @@ def verify(
         tolerance=tolerance,
         reference=reference,
     )
+
+
+def benchmark(
+    models: Mapping[str, AnyModel],
+    *,
+    inputs: Inputs | None = None,
+    seed: int = 0,
+    rounds: int = 20,
+    threads: int = 0,
+) -> list[Latency]:
+    """Measure models side by side, runs interleaved; speedups are relative to the first model.
+
+    Args:
+        models: The models by the names they have in the result; they take the same inputs.
+        inputs: What they are run on; by default the last of the inputs that `verify` would generate for the first model.
+        seed: Of the generated inputs.
+        rounds: How often each model is run.
+        threads: Threads of the runtime; 0 leaves the number to it.
+
+    Raises:
+        VerificationError: The runtime refuses a model.
+        OrtfuseError: One of the models cannot be used.
+    """
+    from ortfuse.bench import measure
+    from ortfuse.validate import experiments
+
+    entered = {name: enter(model)[0] for name, model in models.items()}
+    if inputs is None:
+        found, _ = experiments(next(iter(entered.values())), seed=seed, reference=False)
+        inputs = found[-1].inputs
+    return measure(entered, inputs, rounds=rounds, threads=threads)

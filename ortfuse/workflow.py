@@ -70,7 +70,7 @@ def optimise(
 
     def on_pass(event: PassEvent) -> None:
         progress(f"pass {event.index + 1} of {event.total}: {event.report.name}")
-        if (verify or bench) and event.report.changes:
+        if (verify or bench) and event.changed and not event.report.parts:
             stages.append((event.report.name, event.snapshot()))
 
     progress("optimising")

@@ -30,3 +30,32 @@ def computed_shape(of: str, axes: int, rest: Sequence[int]) -> Callable[[Any], i
         return target
 
     return make
+
+
+def angles(of: str, function: str) -> Callable[[Any], ir.Value]:
+    """`function` (Cos or Sin) of angles [1, 1, s, size] that repeat in both halves, for the input `of` [b, h, s, size]."""
+
+    def make(build: Any) -> ir.Value:
+        length, size = build.dims(of)[-2:]
+        known = [value for value in build.graph.inputs if value.name == "angles"]
+        half = known[0] if known else build.input("angles", [1, 1, length, int(size) // 2])
+        both = build.node("Concat", [half, half], {"axis": -1}).outputs[0]
+        made: ir.Value = build.node(function, [both]).outputs[0]
+        return made
+
+    return make
+
+
+def expansion(of: str, times: int) -> Callable[[Any], ir.Value]:
+    """An Expand target that repeats the heads of the input `of`, [b, heads, t, size], `times` along a new third axis."""
+
+    def make(build: Any) -> ir.Value:
+        source = next(value for value in build.graph.inputs if value.name == of)
+        shape = build.node("Shape", [source]).outputs[0]
+        leading = build.node("Gather", [shape, build.constant([0, 1])]).outputs[0]
+        trailing = build.node("Gather", [shape, build.constant([2, 3])]).outputs[0]
+        parts = [leading, build.constant([times]), trailing]
+        target: ir.Value = build.node("Concat", parts, {"axis": 0}).outputs[0]
+        return target
+
+    return make

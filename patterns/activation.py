@@ -1,6 +1,7 @@
-"""GELU in its erf and tanh forms, and either with a bias before it.
+"""GELU in its erf and tanh forms, and either with a bias before it; swish.
 
 gelu(x)      = x/2 (1 + erf(x / sqrt 2))                               Hendrycks & Gimpel, arXiv:1606.08415
+swish(x)     = x sigmoid(alpha x); alpha = 1 is SiLU, 1.702 quick GELU            arXiv:1710.05941, arXiv:1606.08415
 gelu_tanh(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))           the same, section 2
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from ortfuse.pattern import const, ms, op, var
+from ortfuse.pattern import const, ms, op, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import cube, is_rank, vector_of_last_axis
@@ -29,6 +30,15 @@ erf_op = op.Gelu(x + bias) | ms.Gelu(x + bias)
 tanh_op = op.Gelu(x + bias, approximate="tanh") | ms.FastGelu(x + bias)
 
 RULES = [
+    Rule(
+        name="swish.sigmoid",
+        pattern=x * op.Sigmoid(scalar("alpha") * x),
+        replace=ms.QuickGelu(x, alpha=scalar("alpha")),
+        exactness=Exactness.ROUNDING,
+        source="arXiv:1710.05941",
+        residual=True,
+        proof=Proof(shapes=SHAPES, scalars={"alpha": [1.0, 1.702]}, typical=TYPICAL),
+    ),
     Rule(
         name="gelu.erf",
         formula="x/2 (1 + erf(x / sqrt 2))",
@@ -51,6 +61,7 @@ RULES = [
     ),
     Rule(
         name="gelu.bias_erf",
+        refines=True,
         pattern=erf_op,
         replace=ms.BiasGelu(x, bias),
         guards=(vector_of_last_axis("bias", of="x"),),
@@ -60,6 +71,7 @@ RULES = [
     ),
     Rule(
         name="gelu.bias_tanh",
+        refines=True,
         pattern=tanh_op,
         replace=ms.FastGelu(x, bias),
         guards=(vector_of_last_axis("bias", of="x"),),

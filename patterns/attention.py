@@ -14,9 +14,9 @@ from typing import Any
 from ortfuse.pattern import Guard, Match, Pattern, attr, computed, op, opt, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._common import array_like, is_rank, text
-from ._masks import deepest_allowed, is_deep, levels
-from ._proofs import masked
+from ._common import array_like, ints, is_rank, text
+from ._masks import deepest_allowed, mask_range
+from ._proofs import expansion, masked
 
 PAPER = "arXiv:1706.03762"
 LOWEST = -3.4028234663852886e38
@@ -84,10 +84,10 @@ def _masked_rows_agree(nan_guard: bool) -> Guard:
     def guard(match: Match) -> str | None:
         if match["mask"] is None:
             return None
-        found = levels(match["mask"], match.facts)
+        found = mask_range(match["mask"], match.facts)
         if found is None:
             return "the values of the mask are not known, so that a fully masked row may come out otherwise"
-        deep = {level for level in found if is_deep(level)}
+        deep = found.deep
         if -math.inf in deep and not nan_guard:
             return "a row masked with -inf alone is NaN in the graph and zero in the kernel"
         if len(deep) > 1:
@@ -99,12 +99,12 @@ def _masked_rows_agree(nan_guard: bool) -> Guard:
 
 def mask_floor(match: Match) -> Any:
     """The lowest mask value to pass on, if the mask holds one that the kernel would take for a row without keys."""
-    found = levels(match["mask"], match.facts) if match["mask"] is not None else None
+    found = mask_range(match["mask"], match.facts) if match["mask"] is not None else None
     dtype = match.dtype("mask") if match["mask"] is not None else None
-    if not found or dtype is None:
+    if found is None or dtype is None:
         return None
     floor = deepest_allowed(dtype)
-    return array_like(match, floor) if any(-math.inf < level < floor for level in found) else None
+    return array_like(match, floor) if any(-math.inf < level < floor for level in found.deep) else None
 
 
 def _needs_floor(wanted: bool) -> Guard:
@@ -161,7 +161,7 @@ split_query, split_key, split_value = _heads("query"), _heads("key"), _heads("va
 
 
 def heads_split_last_axis(match: Match) -> str | None:
-    """Each Reshape splits the last axis into (heads, size) and keeps the others; the last one merges them back."""
+    """Each Reshape splits the last axis into (heads, size) and keeps the others."""
     for name in ("query", "key", "value"):
         whole, split = match.shape(name), match.shape(f"{name}_split")
         if whole is None or split is None or len(split) != 4:
@@ -170,12 +170,15 @@ def heads_split_last_axis(match: Match) -> str | None:
             return f"{name} {text(whole)} is not split into heads along its last axis: {text(split)}"
         if not isinstance(split[2], int):
             return f"the number of heads of {name} is not known"
-    root, q, v = match.facts.shape(match.root), match.shape("query_split"), match.shape("value_split")
-    assert q is not None
-    assert v is not None
-    if root is None or len(root) != 3 or root[:2] != q[:2] or root[2] != q[2] * v[3]:
-        return f"the result {text(root or ())} does not merge the heads into the last axis"
     return None
+
+
+def merged_shape(match: Match) -> Any:
+    """The Reshape target that splits the heads of the result again; the Reshape that merges them cancels it."""
+    query_shape, value_shape = match.shape("query_split"), match.shape("value_split")
+    assert query_shape is not None
+    assert value_shape is not None
+    return ints([0, 0, query_shape[2], value_shape[3] if isinstance(value_shape[3], int) else -1])
 
 
 def heads_of(name: str) -> Any:
@@ -191,14 +194,75 @@ def heads_of(name: str) -> Any:
 
 
 _kept_attributes = {"scale": attr("scale"), "is_causal": attr("is_causal"), "softcap": attr("softcap")}
-merged = op.Reshape(
-    op.Transpose(op.Attention(split_query, split_key, split_value, opt(mask), **_kept_attributes), perm=(0, 2, 1, 3)),
-    var("shape"),
-    allowzero=attr("allowzero"),
+merged = op.Transpose(
+    op.Attention(split_query, split_key, split_value, opt(mask), **_kept_attributes), perm=(0, 2, 1, 3)
 )
+# Key and value heads that are repeated for the groups of query heads
+shared_key, shared_value = var("shared_key", is_rank(4), "of rank 4"), var("shared_value", is_rank(4), "of rank 4")
+
+
+def _repeated(heads: Pattern, name: str) -> Pattern:
+    expanded = op.Expand(op.Unsqueeze(heads, axes=(2,)).kept(), var(f"{name}_expansion")).kept().named(f"{name}_groups")
+    return (
+        op.Reshape(expanded, var(f"{name}_target"), allowzero=attr(f"{name}_allowzero"))
+        .kept()
+        .named(f"{name}_repeated")
+    )
+
+
+_PARTS = (("shared_", ""), ("", "_groups"), ("", "_repeated"))
+
+
+def heads_are_repeated(match: Match) -> str | None:
+    """Every head of key and value is repeated equally often, next to each other."""
+    for name in ("key", "value"):
+        shared, groups, repeated = (match.shape(f"{part}{name}{tail}") for part, tail in _PARTS)
+        if shared is None or groups is None or repeated is None:
+            return f"a shape of the repeated {name} is not known"
+        if len(groups) != 5 or (*groups[:2], *groups[3:]) != shared or not isinstance(groups[2], int):
+            return f"{name} {text(shared)} is expanded to {text(groups)}, not along one new axis"
+        if repeated != (groups[0], groups[1] * groups[2], *groups[3:]):
+            return f"{text(groups)} is not merged into heads: {text(repeated)}"
+    return None
+
+
+grouped = op.Attention(
+    var("query"), _repeated(shared_key, "key"), _repeated(shared_value, "value"), opt(mask), **_kept_attributes
+)
+_LAYOUT = {"scale": [0.5], "is_causal": [0], "softcap": [0.0]}
+
 q3, k3, v3 = var("query"), var("key"), var("value")
 
 RULES = [
+    Rule(
+        name="attention.grouped_heads",
+        formula="attention(query, repeat(key), repeat(value), mask)",
+        refines=True,
+        pattern=grouped,
+        replace=op.Attention(var("query"), shared_key, shared_value, opt(mask), **_kept_attributes),
+        guards=(heads_are_repeated,),
+        raises=True,
+        exactness=Exactness.ROUNDING,
+        source="arXiv:2305.13245",
+        proof=Proof(
+            shapes={
+                "query": "b 6 s 4",
+                "shared_key": "b 2 t 4",
+                "shared_value": "b 2 t 4",
+                "mask": "b 1 s t",
+                "key_target": "4",
+                "value_target": "4",
+            },
+            constants={"key_target": [0, 6, -1, 4], "value_target": [0, 6, -1, 4]},
+            inputs={
+                "mask": masked(-math.inf),
+                "key_expansion": expansion("shared_key", 3),
+                "value_expansion": expansion("shared_value", 3),
+            },
+            attributes={**_LAYOUT, "key_allowzero": [0], "value_allowzero": [0]},
+            opset=23,
+        ),
+    ),
     _sdpa("attention.sdpa", "softmax(s q k^T + mask) v", softmax, -10000.0),
     _sdpa(
         "attention.sdpa_nan_guard",
@@ -216,10 +280,14 @@ RULES = [
     ),
     Rule(
         name="attention.merged_heads",
-        formula="merge(attention(split(query), split(key), split(value), mask))",
+        refines=True,
+        formula="transpose(attention(split(query), split(key), split(value), mask))",
         pattern=merged,
-        replace=op.Attention(
-            q3, k3, v3, opt(mask), q_num_heads=heads_of("query"), kv_num_heads=heads_of("key"), **_kept_attributes
+        replace=op.Reshape(
+            op.Attention(
+                q3, k3, v3, opt(mask), q_num_heads=heads_of("query"), kv_num_heads=heads_of("key"), **_kept_attributes
+            ),
+            computed("split_again", merged_shape),
         ),
         guards=(heads_split_last_axis,),
         raises=True,
@@ -234,19 +302,16 @@ RULES = [
                 "query_shape": "4",
                 "key_shape": "4",
                 "value_shape": "4",
-                "shape": "3",
             },
             constants={
                 "query_shape": [0, 0, 2, 4],
                 "key_shape": [0, 0, 2, 4],
                 "value_shape": [0, 0, 2, 4],
-                "shape": [0, 0, 8],
             },
             attributes={
                 "scale": [0.5],
                 "is_causal": [0],
                 "softcap": [0.0],
-                "allowzero": [0],
                 "query_allowzero": [0],
                 "key_allowzero": [0],
                 "value_allowzero": [0],

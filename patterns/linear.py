@@ -18,7 +18,7 @@ SOURCE = "ONNX operator Gemm"
 x = var("x")
 weight = const("weight", is_rank(2), "a matrix")
 bias = const("bias", is_rank(1), "a vector")
-flat = op.Reshape(x, shape=attr("flat_shape")).named("flat")
+flat = op.Reshape(x, var("flat_shape"), allowzero=attr("flat_allowzero")).named("flat").kept()
 
 
 def only_last_axis_is_multiplied(match: Match) -> str | None:
@@ -42,14 +42,22 @@ def _reshape_gemm(name: str, transposed: int, factor: Pattern) -> Rule:
     gemm = op.Gemm(flat, weight, opt(bias), transB=transposed).named("gemm")
     return Rule(
         name=name,
-        pattern=op.Reshape(gemm, shape=attr("shape")),
+        pattern=op.Reshape(gemm, var("shape"), allowzero=attr("allowzero")),
         replace=op.MatMul(x, factor) + opt(bias),
         guards=(only_last_axis_is_multiplied,),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
         proof=Proof(
-            shapes={"x": "2 3 4", "weight": "5 4" if transposed else "4 5", "bias": "5"},
-            attributes={"flat_shape": [(6, 4), (-1, 4)], "shape": [(2, 3, 5), (2, -1, 5)]},
+            shapes={
+                "x": "2 3 4",
+                "weight": "5 4" if transposed else "4 5",
+                "bias": "5",
+                "flat_shape": "2",
+                "shape": "3",
+            },
+            constants={"flat_shape": [-1, 4], "shape": [2, 3, 5]},
+            attributes={"allowzero": [0, 1], "flat_allowzero": [0, 1]},
+            opset=17,
         ),
     )
 

@@ -1,6 +1,7 @@
 """Layer normalisation, spelled out or as an operator, and the residual sum before it.
 
 layernorm(x) = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * scale + bias     Ba et al., arXiv:1607.06450
+rmsnorm(x) = x / sqrt(mean(x^2) + eps) * scale                                      Zhang & Sennrich, arXiv:1910.07467
 skip_layernorm(x, skip) = layernorm(x + skip + bias)
 """
 
@@ -34,6 +35,10 @@ variance = op.ReduceMean(square(deviation), axes=axes, keepdims=1)
 normalised = deviation / square_root(variance + scalar("epsilon"))
 
 
+mean_square = op.ReduceMean(square(x), axes=axes, keepdims=1)
+rms_normalised = x / square_root(mean_square + scalar("epsilon"))
+
+
 def normalises_last_axes(match: Match) -> str | None:
     """The axes end at the last one; scale and bias have the shape of the normalised axes."""
     shape, normalised_axes = match.shape("x"), match["axes"]
@@ -45,7 +50,7 @@ def normalises_last_axes(match: Match) -> str | None:
         return f"epsilon is {match['epsilon']}"
     wanted = shape[normalised_axes[0] :]
     for name in ("scale", "bias"):
-        if match[name] is not None and match.shape(name) != wanted:
+        if match.get(name) is not None and match.shape(name) != wanted:
             return (
                 f"{name} {text(match.shape(name) or ())} does not have the shape {text(wanted)} of the normalised axes"
             )
@@ -108,7 +113,30 @@ RULES = [
         proof=_PROOF,
     ),
     Rule(
+        name="rmsnorm.decomposed",
+        formula="x / sqrt(mean(x^2) + epsilon) * scale",
+        pattern=rms_normalised * opt(scale),
+        replace=(
+            op.RMSNormalization(x, scale | computed("ones", ones), axis=first_axis, epsilon=scalar("epsilon")),
+            op.SimplifiedLayerNormalization(
+                x, scale | computed("ones", ones), axis=first_axis, epsilon=scalar("epsilon")
+            ),
+        ),
+        guards=(normalises_last_axes,),
+        raises=True,
+        exactness=Exactness.ROUNDING,
+        source="arXiv:1910.07467",
+        proof=Proof(
+            shapes=tuple({name: shape for name, shape in row.items() if name != "bias"} for row in _SHAPES),
+            attributes=_PROOF.attributes,
+            scalars=_PROOF.scalars,
+            dtypes=("float32", "float64"),
+            typical=({"x": "1 128 768", "scale": "768"},),
+        ),
+    ),
+    Rule(
         name="layernorm.skip",
+        refines=True,
         formula="LayerNormalization(x + skip + sum_bias, gamma, beta)",
         pattern=op.LayerNormalization(
             total, gamma, opt(beta), axis=attr("axis"), epsilon=attr("epsilon"), stash_type=attr("stash_type")

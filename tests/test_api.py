@@ -74,7 +74,9 @@ def test_find_gives_matches_in_all_graphs_and_changes_nothing() -> None:
     assert [(match.root.name, match["x"].name) for match in matches] == [("y", "x"), ("p", "x")]
     assert matches[0]["x"] is model.graph.inputs[0]
     assert str(model) == before
-    in_branches = ortfuse.find(model, 2.0 * ortfuse.op.Erf(x), guards=[lambda match: "no" if match.root.name == "y" else None])
+    in_branches = ortfuse.find(
+        model, 2.0 * ortfuse.op.Erf(x), guards=[lambda match: "no" if match.root.name == "y" else None]
+    )
     assert [match.root.name for match in in_branches] == ["p"]
 
 
@@ -86,6 +88,12 @@ def test_find_refuses_a_pattern_that_matches_anything() -> None:
 def test_verify_compares_models_of_any_kind() -> None:
     verdict = ortfuse.verify(BERT, ortfuse.optimize(onnx.load(BERT)).model)
     assert verdict.ok, verdict.summary()
+
+
+def test_benchmark_measures_models_side_by_side() -> None:
+    rows = ortfuse.benchmark({"original": BERT, "optimised": ortfuse.optimize(BERT, level="basic").model}, rounds=2)
+    assert [row.name for row in rows] == ["original", "optimised"]
+    assert rows[0].speedup == 1
 
 
 def test_importing_ortfuse_imports_nothing_heavy() -> None:

@@ -42,7 +42,7 @@ def test_optimize_verifies_measures_writes_and_reports(tmp_path: Path) -> None:
     assert "Latency" in result.output
     onnx.checker.check_model(onnx.load(output))
     content = json.loads(report.read_text())
-    assert content["families"]["attention"] == 4
+    assert content["families"]["attention"] == 2
     assert content["verdict"]["ok"] is True
     assert content["latency"][0]["name"] == "original"
     assert content["after"]["nodes"] < content["before"]["nodes"] / 3

@@ -1,5 +1,7 @@
 """Latency side by side, per model and per pass."""
 
-from ortfuse.bench.latency import Latency, executed_ops, measure, table
+from ortfuse.bench.executed import executed_ops
+from ortfuse.bench.inputs import typical_inputs
+from ortfuse.bench.latency import Latency, measure, per_pass, table
 
-__all__ = ["Latency", "executed_ops", "measure", "table"]
+__all__ = ["Latency", "executed_ops", "measure", "per_pass", "table", "typical_inputs"]

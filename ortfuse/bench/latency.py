@@ -1,26 +1,30 @@
 """Latency of models side by side: interleaved runs, medians, and ratios taken round by round.
 
-Machines drift: a number measured now cannot be compared with one measured a minute ago. All models therefore run in
-turn, round after round; each is compared with the first within the round, and the median of these ratios is reported.
+Machines drift: a number measured now cannot be compared with one measured a minute ago. Models therefore run in turn,
+round after round; each is compared with the first within the round, and the median of these ratios is reported. Where
+the weights are too large for all sessions to be open at once, the first model runs again with each group of the others.
 """
 
 from __future__ import annotations
 
+import gc
 import statistics
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 from rich.table import Table
 
-from ortfuse.ir.io import save
+from ortfuse.bench.executed import executed_ops
+from ortfuse.ir.convert import separate
 from ortfuse.validate.inputs import Inputs
-from ortfuse.validate.runtime import Session, weight_bytes
+from ortfuse.validate.runtime import SHARED, Session, weight_bytes
+
+OPEN_AT_ONCE = 4 << 30
+"""Bytes of weights in sessions that are open at the same time, besides those of the first model."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +37,10 @@ class Latency:
         low_ms: First decile of the latencies.
         high_ms: Ninth decile.
         speedup: Median over rounds of the first model's latency divided by this one's.
-        session_ms: Time to create the session.
-        nodes: Nodes of the model.
-        executed: Nodes that the runtime executes after its own optimisations.
-        weight_mb: Megabytes of weights.
+        session_ms: Time to create the session, from a model in memory.
+        nodes: Nodes of the model, those in subgraphs included.
+        executed: Nodes that a run executes after the runtime's own optimisations.
+        file_mb: Megabytes (10**6 bytes) of the model as a file, weights included.
     """
 
     name: str
@@ -47,7 +51,7 @@ class Latency:
     session_ms: float
     nodes: int
     executed: int
-    weight_mb: float
+    file_mb: float
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as data for JSON."""
@@ -57,63 +61,134 @@ class Latency:
 def measure(
     models: Mapping[str, ir.Model], inputs: Inputs, *, rounds: int = 20, threads: int = 0, warmup: int = 2
 ) -> list[Latency]:
-    """Run the models in turn on `inputs`, `rounds` times each after `warmup` rounds that are not counted.
+    """Run models in turn on `inputs`; the first is the yardstick.
 
-    The order within a round is reversed every other round. Raises VerificationError when the runtime refuses a model.
+    Args:
+        models: By the name they have in the result.
+        inputs: Arrays by input name, for all models.
+        rounds: How often each is run; their order is reversed every other time.
+        threads: Threads per operator; 0 leaves the choice to the runtime.
+        warmup: Rounds before those, which are not counted.
+
+    Raises:
+        VerificationError: The runtime refuses a model, or cannot execute it on the inputs.
     """
-    sessions, created, executed = {}, {}, {}
-    for name, model in models.items():
-        started = time.perf_counter()
-        sessions[name] = Session(model, threads=threads)
-        created[name] = time.perf_counter() - started
-        executed[name] = sum(executed_ops(model).values())
-    times: dict[str, list[float]] = {name: [] for name in models}
     names = list(models)
-    for number in range(warmup + rounds):
-        for name in names if number % 2 else reversed(names):
-            started = time.perf_counter()
-            sessions[name].run(inputs)
-            if number >= warmup:
-                times[name].append(time.perf_counter() - started)
-    first = times[names[0]]
-    return [
-        Latency(
-            name,
-            statistics.median(times[name]) * 1e3,
-            _decile(times[name], 1) * 1e3,
-            _decile(times[name], 9) * 1e3,
-            statistics.median(before / after for before, after in zip(first, times[name], strict=True)),
-            created[name] * 1e3,
-            sum(1 for _ in model.graph.all_nodes()),
-            executed[name],
-            weight_bytes(model) / 1e6,
-        )
-        for name, model in models.items()
-    ]
+    executed = {name: sum(executed_ops(model, inputs).values()) for name, model in models.items()}
+    first, created_first = _created(models[names[0]], threads)
+    created, times, speedups = {names[0]: created_first}, dict[str, list[float]](), {names[0]: 1.0}
+    for group in _groups(models, names[1:]):
+        opened = {name: _created(models[name], threads) for name in group}
+        created |= {name: seconds for name, (_, seconds) in opened.items()}
+        sessions = {names[0]: first, **{name: session for name, (session, _) in opened.items()}}
+        taken = _interleaved(sessions, inputs, rounds, warmup)
+        for name in group:
+            speedups[name] = statistics.median(a / b for a, b in zip(taken[names[0]], taken[name], strict=True))
+        times |= {name: times.get(name, []) + seconds for name, seconds in taken.items()}
+        del opened, sessions  # closed before those of the next group are opened
+    return [_latency(name, times[name], speedups[name], created[name], models[name], executed[name]) for name in names]
 
 
-def _decile(values: Sequence[float], which: int) -> float:
-    return statistics.quantiles(values, n=10)[which - 1] if len(values) > 1 else values[0]
+def per_pass(
+    original: ir.Model,
+    stages: Iterable[tuple[str, ir.Model]],
+    inputs: Inputs,
+    *,
+    rounds: int = 20,
+    threads: int = 0,
+    warmup: int = 2,
+) -> list[Latency]:
+    """Measure a model and what it was after each of some passes; see `measure`.
+
+    Passes that occur again are numbered.
+    """
+    models = {"original": original}
+    for name, model in stages:
+        label, number = f"after {name}", 2
+        while label in models:
+            label, number = f"after {name} ({number})", number + 1
+        models[label] = model
+    return measure(models, inputs, rounds=rounds, threads=threads, warmup=warmup)
 
 
-def executed_ops(model: ir.Model) -> Counter[str]:
-    """The operators that the runtime executes after its own optimisations, with their numbers."""
-    with tempfile.TemporaryDirectory(prefix="ortfuse-") as folder:
-        path = Path(folder) / "executed.onnx"
-        source: Any = model
-        if weight_bytes(model) > 1 << 20:
-            # A file lets the runtime map the weights and write what it executes without copying them.
-            source = Path(folder) / "model.onnx"
-            save(model, source)
-        Session(source, optimised_path=path)
-        return Counter(node.op_type for node in ir.load(path).graph)
+def _created(model: ir.Model, threads: int) -> tuple[Session, float]:
+    started = time.perf_counter()
+    session = Session(model, threads=threads)
+    return session, time.perf_counter() - started
+
+
+def _groups(models: Mapping[str, ir.Model], names: Sequence[str]) -> Iterator[list[str]]:
+    """Names of models whose sessions are open at once; an empty group if there are none."""
+    group: list[str] = []
+    held = 0
+    for name in names:
+        size = weight_bytes(models[name])
+        if group and held + size > OPEN_AT_ONCE:
+            yield group
+            group, held = [], 0
+        group.append(name)
+        held += size
+    yield group
+
+
+def _interleaved(sessions: Mapping[str, Session], inputs: Inputs, rounds: int, warmup: int) -> dict[str, list[float]]:
+    """Seconds of each run of each session, round by round."""
+    times: dict[str, list[float]] = {name: [] for name in sessions}
+    order = list(sessions)
+    with _no_collection():
+        for number in range(warmup + rounds):
+            for name in order:
+                started = time.perf_counter()
+                sessions[name].run(inputs)
+                if number >= warmup:
+                    times[name].append(time.perf_counter() - started)
+            order.reverse()
+    return times
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep Python's garbage collector out of the measurements."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _latency(
+    name: str, seconds: Sequence[float], speedup: float, created: float, model: ir.Model, executed: int
+) -> Latency:
+    deciles = statistics.quantiles(seconds, n=10) if len(seconds) > 1 else [seconds[0]]
+    return Latency(
+        name=name,
+        median_ms=statistics.median(seconds) * 1e3,
+        low_ms=max(deciles[0], min(seconds)) * 1e3,  # quantiles of few numbers are extrapolated
+        high_ms=min(deciles[-1], max(seconds)) * 1e3,
+        speedup=speedup,
+        session_ms=created * 1e3,
+        nodes=sum(1 for _ in model.graph.all_nodes()),
+        executed=executed,
+        file_mb=file_bytes(model) / 1e6,
+    )
+
+
+def file_bytes(model: ir.Model) -> int:
+    """The size of a model as a file, weights included, without writing it."""
+    proto, weights = separate(model, SHARED)
+    held = sum(weight.header.ByteSize() for weight in weights)
+    data = sum(weight.tensor.nbytes for weight in weights if weight.tensor is not None)
+    return int(proto.ByteSize() + held + data)
 
 
 def table(rows: Sequence[Latency], title: str = "Latency") -> Table:
     """The measurements as a table."""
     made = Table(title=title, title_justify="left")
     made.add_column("model")
-    for heading in ("median ms", "10%..90%", "speedup", "session ms", "nodes", "executed", "weights MB"):
+    for heading in ("median ms", "10%..90%", "speedup", "session ms", "nodes", "executed", "file MB"):
         made.add_column(heading, justify="right")
     for row in rows:
         made.add_row(
@@ -124,6 +199,6 @@ def table(rows: Sequence[Latency], title: str = "Latency") -> Table:
             f"{row.session_ms:.0f}",
             str(row.nodes),
             str(row.executed),
-            f"{row.weight_mb:.1f}",
+            f"{row.file_mb:.2f}",
         )
     return made

@@ -85,7 +85,7 @@ class Analysis:
         imports: Mapping[str, int] | None = None
         for node in nodes:
             if imports is None:
-                imports = self._imports_of(node)
+                imports = self.imports_of(node)
             for value, fact in zip(node.outputs, self.transfer(node, imports), strict=False):
                 facts[value] = fact
 
@@ -93,7 +93,7 @@ class Analysis:
         """The facts of the outputs of a node, from those of its inputs."""
         version = node.version
         if version is None:
-            version = (self._imports_of(node) if imports is None else imports).get(node.domain, 1)
+            version = (self.imports_of(node) if imports is None else imports).get(node.domain, 1)
         get = self.facts.get
         inputs = [None if value is None else get(value) or self.fact(value) for value in node.inputs]
         found = self._apply(Op(node, version, inputs, self))
@@ -203,7 +203,7 @@ class Analysis:
 
         return _seen_by(fact, visible)
 
-    def _imports_of(self, node: ir.Node) -> Mapping[str, int]:
+    def imports_of(self, node: ir.Node) -> Mapping[str, int]:
         graph = node.graph
         while (owner := self.owner(graph)) is not None:
             graph = owner.graph

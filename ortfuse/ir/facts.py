@@ -91,6 +91,10 @@ class Facts:
             number = self._scalars[value] = _number(self._analysis.fact(value))
             return number
 
+    def version(self, node: ir.Node) -> int:
+        """The version of its domain by which a node is to be read: its own when it has one, else its scope's import."""
+        return node.version if node.version is not None else self._analysis.imports_of(node).get(node.domain, 1)
+
     def node_added(self, node: ir.Node) -> None:
         """Learn the facts of the outputs of a node that was put into a graph; its inputs already have facts."""
         for value, fact in zip(node.outputs, self._analysis.transfer(node), strict=True):
@@ -159,19 +163,20 @@ def _refined(fact: Fact, other: Fact) -> Fact:
     Constants are not taken over: a rewrite may round differently.
     """
     dtype = fact.dtype if fact.dtype is not None else other.dtype
-    shape, elements = fact.shape, fact.known_elements
+    # Read before they are compared: a constant whose elements were not asked for yet would look less precise.
+    shape, elements = fact.shape, fact.elements()
     if shape is None:
         shape = other.shape
     elif other.shape is not None and len(shape) == len(other.shape) and shape != other.shape:
         better = tuple([_better(mine, theirs) for mine, theirs in zip(shape, other.shape, strict=True)])
         shape = better if better != shape else shape
     found = other.integers() if dtype in INTEGERS else None
-    if fact.elements() is None:
+    if elements is None:
         elements = found
     elif found is not None and elements is not None and len(found) == len(elements) and found != elements:
         merged = tuple([_better_element(mine, theirs) for mine, theirs in zip(elements, found, strict=True)])
         elements = merged if merged != elements else elements
-    if dtype == fact.dtype and shape is fact.shape and elements is fact.known_elements:
+    if dtype == fact.dtype and shape is fact.shape and elements is fact.elements():
         return fact
     return fact.with_changes(dtype, shape, elements)
 

@@ -31,7 +31,7 @@ class Context:
     target: Legality
     log: Log = field(default_factory=Log)
     approximate: bool = False
-    notes: list[str] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
 
     def scopes(self) -> Iterator[Scope]:
         """Every graph of the model, an outer graph before its subgraphs."""
@@ -39,8 +39,7 @@ class Context:
 
     def note(self, text: str) -> None:
         """Keep a remark for the user, once however often it is made."""
-        if text not in self.notes:
-            self.notes.append(text)
+        self.notes[text] = None
 
     def renew_facts(self) -> None:
         """Learn the facts anew, after an edit of the whole model that they were not told of."""

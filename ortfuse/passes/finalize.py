@@ -1,6 +1,8 @@
 """Makes of the graph that the passes worked on a model that can be written: the last step of every pipeline.
 
 - Nodes that rules made for a newer opset than the model imports: the whole model is raised to it, by `ortfuse.target`.
+- A model of IR version 3, which lists every initializer as an input as well, gets version 4 if it has others now. What
+  was an input only for that reason is none any more: the runtime never took a value for it.
 - Opset imports of domains that no node uses any more are dropped, the default domain excepted.
 - Graphs that a rule left out of topological order are sorted.
 - Values without a name get one, and values in different graphs with the same name different ones: a subgraph must not
@@ -25,6 +27,9 @@ from ortfuse.passes.edit import initializers_to_nodes, nested_nodes
 from ortfuse.rewrite import Scope, subgraphs
 from ortfuse.target import raise_opset
 
+_FREE_INITIALIZERS = 4
+"""The first IR version in which initializers need not be inputs."""
+
 _LONGEST_FORMULA = 60
 """Characters of a dimension's formula beyond which it is not worth writing into the model."""
 
@@ -37,7 +42,8 @@ class Finalize:
 
     def run(self, context: Context) -> int:
         """Put the model in order; returns how many things were not."""
-        changes = _raise_opset(context)
+        pending = list(_pending(context))
+        changes = _raise_ir_version(context.model, for_opset=bool(pending)) + _raise_opset(context, pending)
         initializers_to_nodes(context)
         for scope in context.scopes():
             _clear_versions(scope)
@@ -49,9 +55,8 @@ class Finalize:
         return changes
 
 
-def _raise_opset(context: Context) -> int:
+def _raise_opset(context: Context, pending: list[tuple[ir.Node, int]]) -> int:
     """Raise the model to the newest opset that one of its nodes is marked with."""
-    pending = list(_pending(context))
     if not pending:
         return 0
     raise_opset(context.model, max(version for _, version in pending))
@@ -62,6 +67,17 @@ def _raise_opset(context: Context) -> int:
             f"{left[0][0].op_type} '{left[0][0].name}' needs opset {left[0][1]}, to which the function it is in cannot be "
             f"raised; give --max-opset {left[0][1] - 1} to do without it"
         )
+    return 1
+
+
+def _raise_ir_version(model: ir.Model, for_opset: bool) -> int:
+    """Take a model to the first IR version with free initializers if it has some, or a newer opset asks for it."""
+    graph = model.graph
+    has_free = not all(value.is_graph_input() for value in graph.initializers.values())
+    if model.ir_version >= _FREE_INITIALIZERS or not (has_free or for_opset):
+        return 0
+    model.ir_version = _FREE_INITIALIZERS
+    graph.inputs[:] = [value for value in graph.inputs if not value.is_initializer()]
     return 1
 
 

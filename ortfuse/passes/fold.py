@@ -154,8 +154,8 @@ class _Folder:
         self._folded.add(node)
 
     def _is_constant(self, value: ir.Value) -> bool:
-        if value.is_initializer():
-            return not value.is_graph_input()
+        if value.is_initializer() and not value.is_graph_input():
+            return True
         return value.producer() in self._region or self._facts.is_const(value)
 
     def _is_constant_node(self, node: ir.Node) -> bool:

@@ -39,7 +39,7 @@ class RulePass:
     def _is_worth_it(self, rule: Rule, context: Context) -> bool:
         costs = context.target.costs if isinstance(context.target, Target) else None
         objection = costs.objection(rule.name) if costs is not None and rule.name not in self.always.split() else None
-        if objection is not None:
+        if objection is not None and _may_match(rule, context):
             context.note(f'{rule.name} is not applied: {objection}; {self.name}{{always="{rule.name}"}} applies it')
         return objection is None
 
@@ -51,3 +51,9 @@ class RulePass:
             for rule in self.rules
             if rule.name not in left_out and (approximate or rule.exactness is not Exactness.APPROXIMATE)
         ]
+
+
+def _may_match(rule: Rule, context: Context) -> bool:
+    """Whether the model has the operators that the rule's pattern cannot do without."""
+    present = {node.op_type for scope in context.scopes() for node in scope.graph}
+    return rule.matcher.required <= present

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnx_ir as ir
@@ -110,8 +111,18 @@ def _kind(value: ir.Value) -> Hashable:
     return tensor.dtype, tuple(tensor.shape)
 
 
+_known_samples: WeakKeyDictionary[ir.TensorProtocol, Hashable] = WeakKeyDictionary()
+"""The samples taken so far. Tensors do not change, and in a fixpoint each is asked for again and again."""
+
+
 def _sample(tensor: ir.TensorProtocol) -> Hashable:
     """Some of the tensor's bytes; all of them if it is small."""
+    if tensor not in _known_samples:
+        _known_samples[tensor] = _take_sample(tensor)
+    return _known_samples[tensor]
+
+
+def _take_sample(tensor: ir.TensorProtocol) -> Hashable:
     if isinstance(tensor, MovedTensor):
         return tensor.key
     length = tensor.nbytes

@@ -34,7 +34,7 @@ from ortfuse.pattern.language import (
     Sum,
     Var,
 )
-from ortfuse.pattern.operators import PARAMETER_INPUTS, UNKNOWN, attribute_default, opset_of, parameter
+from ortfuse.pattern.operators import PARAMETER_INPUTS, UNKNOWN, attribute_default, parameter
 
 MAX_STEPS = 4000
 """Goals tried in one attempt before it is given up: a bound on the worst case of backtracking."""
@@ -474,7 +474,7 @@ def _attributes_match(m: _Machine, pattern: Op, node: ir.Node) -> bool:
         return _capture_attributes(m, pattern, pattern.all_attributes.name, node)
     for name, attribute in node.attributes.items():
         if name not in pattern.attributes:
-            default = attribute_default(node.domain, node.op_type, opset_of(node), name)
+            default = attribute_default(node.domain, node.op_type, m.facts.version(node), name)
             if attribute.is_ref() or not _same_attribute(default, attribute.value):
                 m.fail(
                     node.outputs[0],

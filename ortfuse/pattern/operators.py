@@ -59,19 +59,11 @@ def newest_version(domain: str, op_type: str) -> int | None:
         return None
 
 
-def opset_of(node: ir.Node) -> int:
-    """The opset version by which `node` is to be read: its own when it has one, else its graph's import."""
-    if node.version is not None:
-        return node.version
-    graph = node.graph
-    return graph.opset_imports.get(node.domain, 1) if graph is not None else 1
-
-
-def attribute_value(node: ir.Node, name: str) -> Any:
+def attribute_value(node: ir.Node, name: str, facts: Facts) -> Any:
     """The attribute's Python value, its ONNX default when absent, `None` without one, `UNKNOWN` for a reference."""
     attribute = node.attributes.get(name)
     if attribute is None:
-        return attribute_default(node.domain, node.op_type, opset_of(node), name)
+        return attribute_default(node.domain, node.op_type, facts.version(node), name)
     if attribute.is_ref():
         return UNKNOWN
     return attribute.value
@@ -92,7 +84,7 @@ def parameter(node: ir.Node, name: str, facts: Facts) -> Any:
             if name not in ("axis", "axes")
             else _axes(node, _tensor_value(value, facts), facts)
         )
-    value = attribute_value(node, name)
+    value = attribute_value(node, name, facts)
     if name in ("axis", "axes"):
         return _axes(node, value, facts)
     if name == "perm" and value is None:

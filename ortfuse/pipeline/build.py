@@ -20,7 +20,7 @@ from ortfuse.passes import CommonSubexpressions, Constants, DeadCode, Fold, Pass
 from ortfuse.pipeline import registry
 from ortfuse.pipeline.catalogue import Catalogue
 from ortfuse.pipeline.passlists import PassList, built_in_lists, suitable_list
-from ortfuse.pipeline.text import Call, FixpointCall, Item
+from ortfuse.pipeline.text import Call, FixpointCall, Item, Options
 
 MAX_ROUNDS = 50
 """Rounds after which a fixpoint is given up, unless it says otherwise."""
@@ -29,6 +29,9 @@ CANONICALIZE = "canonicalize"
 FUSIONS = "fuse.*"
 USER = "user"
 AUTO = "auto"
+
+_RULE_OPTIONS = {"without": str, "always": str}
+"""The options of a pass of rules; see `RulePass`."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,7 @@ class Builder:
         elif item.name == USER:
             yield from self._wildcard(item, (name for name in self._users if name != CANONICALIZE))
         elif item.name in self._rules:
-            options = registry.checked_options(item, {"without": str})
-            yield Single(str(item), self._rule_pass(item.name, str(options.get("without", ""))))
+            yield Single(str(item), self._rule_pass(item.name, registry.checked_options(item, _RULE_OPTIONS)))
         elif item.name in registry.passes():
             yield Single(str(item), registry.make_pass(item))
         else:
@@ -114,20 +116,21 @@ class Builder:
         registry.checked_options(call, {})
         for name in names:
             if name not in self._named:
-                yield Single(name, self._rule_pass(name, ""))
+                yield Single(name, self._rule_pass(name, {}))
 
-    def _rule_pass(self, name: str, without: str) -> RulePass:
+    def _rule_pass(self, name: str, options: Options) -> RulePass:
         rules = self._rules.get(name, ())
         known = {rule.name for rule in rules}
-        for left_out in without.split():
-            if left_out not in known:
-                raise PipelineError(f"{name} has no rule {left_out!r}{registry.suggestion(left_out, known)}")
-        return RulePass(name, rules, without)
+        chosen = {key: str(options[key]) for key in _RULE_OPTIONS if key in options}
+        for listed in " ".join(chosen.values()).split():
+            if listed not in known:
+                raise PipelineError(f"{name} has no rule {listed!r}{registry.suggestion(listed, known)}")
+        return RulePass(name, rules, **chosen)
 
     def _canonicalize(self, call: Call) -> Step:
-        options = registry.checked_options(call, {"max_rounds": int, "max_growth": int, "without": str})
+        options = registry.checked_options(call, {"max_rounds": int, "max_growth": int, **_RULE_OPTIONS})
         growth = {"max_growth": int(options["max_growth"])} if "max_growth" in options else {}
-        rules = self._rule_pass(CANONICALIZE, str(options.get("without", "")))
+        rules = self._rule_pass(CANONICALIZE, options)
         passes: list[Pass] = [Constants(), Fold(**growth), rules, CommonSubexpressions(), DeadCode()]
         steps = tuple(Single(made.name, made) for made in passes)
         return Repeated(str(call), steps, int(options.get("max_rounds", MAX_ROUNDS)))

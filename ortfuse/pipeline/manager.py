@@ -72,7 +72,8 @@ class PassManager:
 
         Args:
             model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`.
-            on_pass: Called after each item of the pipeline.
+            on_pass: Called after each item of the pipeline. If the opset cannot be raised for a rewrite that needs it, the
+                run begins again at the first item without such rewrites.
 
         Returns:
             The report; its `model` is of the kind that was handed in (an `onnx_ir.Model` for a path).
@@ -118,7 +119,7 @@ class PassManager:
             seconds=finished - started,
             analysis_seconds=analysed - started,
             log=context.log,
-            notes=context.notes,
+            notes=list(context.notes),
             model=model,
         )
 

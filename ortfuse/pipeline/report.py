@@ -100,7 +100,8 @@ class RunReport:
             for leaf in report.leaves():
                 if leaf.name != "canonicalize":
                     for rule, hits in leaf.hits.items():
-                        found[rule.partition(".")[0]] += hits
+                        if not self.log.statistics(rule).refines:
+                            found[rule.partition(".")[0]] += hits
         return dict(found.most_common())
 
     def to_dict(self) -> dict[str, Any]:

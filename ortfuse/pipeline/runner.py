@@ -18,12 +18,16 @@ from ortfuse.rewrite import Log
 
 @dataclass(frozen=True)
 class PassEvent:
-    """One item of the pipeline has been run: the `index`-th of `total`, from 0."""
+    """A pass has been run: the `index`-th of `total` items of the pipeline, from 0, or one pass within it.
+
+    `changed` is what it changed this time; its report sums up all its runs.
+    """
 
     index: int
     total: int
     report: PassReport
     context: Context
+    changed: int
 
     def snapshot(self) -> ir.Model:
         """A copy of the model as it is now, made fit for being saved or executed; the run is not affected."""
@@ -34,7 +38,7 @@ class PassEvent:
 
 
 OnPass = Callable[[PassEvent], None]
-"""Called after each item of a pipeline. The model of the context must not be changed."""
+"""Called after each pass, and after each item of a pipeline that is made of several. The model of the context must not be changed."""
 
 
 class Runner:
@@ -43,6 +47,7 @@ class Runner:
     def __init__(self, context: Context, on_pass: OnPass | None = None) -> None:
         self._context, self._on_pass = context, on_pass
         self._nodes = self._count()
+        self._index = self._total = 0
 
     def run(self, steps: Sequence[Step]) -> list[PassReport]:
         """Run the steps in order.
@@ -54,10 +59,9 @@ class Runner:
             PipelineError: A fixpoint does not settle.
         """
         reports = [_report(step) for step in steps]
-        for index, (step, report) in enumerate(zip(steps, reports, strict=True)):
+        self._total = len(steps)
+        for self._index, (step, report) in enumerate(zip(steps, reports, strict=True)):
             self._run_step(step, report)
-            if self._on_pass is not None:
-                self._on_pass(PassEvent(index, len(steps), report, self._context))
         return reports
 
     def _run_step(self, step: Step, report: PassReport) -> int:
@@ -70,6 +74,8 @@ class Runner:
         report.changes += changes
         report.nodes_after = self._nodes
         report.seconds += time.perf_counter() - started
+        if self._on_pass is not None:
+            self._on_pass(PassEvent(self._index, self._total, report, self._context, changes))
         return changes
 
     def _run_pass(self, step: Single, report: PassReport) -> int:

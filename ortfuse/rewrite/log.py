@@ -20,11 +20,12 @@ class Event:
 
 @dataclass(slots=True)
 class RuleStatistics:
-    """How often a rule was tried and applied, and the time spent on both (seconds)."""
+    """How often a rule was tried and applied, the time spent on both (seconds), and whether it refines another's site."""
 
     attempts: int = 0
     hits: int = 0
     seconds: float = 0.0
+    refines: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,9 @@ class Log:
     rules: dict[str, RuleStatistics] = field(default_factory=dict)
     misses: dict[tuple[str, str], NearMiss] = field(default_factory=dict)
 
-    def statistics(self, rule: str) -> RuleStatistics:
+    def statistics(self, rule: str, refines: bool = False) -> RuleStatistics:
         """The statistics of one rule, created when first asked for."""
-        return self.rules.setdefault(rule, RuleStatistics())
+        return self.rules.setdefault(rule, RuleStatistics(refines=refines))
 
     def miss(self, rule: str, value: ir.Value, matched: int, reason: str) -> None:
         """Keep a near miss, the latest at each site: the graph around it has changed since the ones before."""

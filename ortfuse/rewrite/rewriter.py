@@ -122,7 +122,7 @@ class _Run:
         if not all(op_type in self.ops for op_type in rule.matcher.required):
             return False
         started = time.perf_counter()
-        statistics = self.log.statistics(rule.name)
+        statistics = self.log.statistics(rule.name, rule.refines)
         statistics.attempts += 1
         applied = False
         for output in node.outputs:

@@ -65,7 +65,8 @@ class Rule:
     `replace` is an expression over the captured names, or several in order of preference: the first legal one is used.
     A replacement that needs a higher opset than the model has is used only if none other is legal, unless `raises` says
     that it is worth it. `emits` gives, for intermediates of the pattern that may be used elsewhere, what computes them
-    afterwards. `formula` is for readers; by default it is the printed pattern. `residual` allows a root sum or
+    afterwards. `refines` says that the rule improves on what another rule
+    made, so that it adds no site to its family. `formula` is for readers; by default it is the printed pattern. `residual` allows a root sum or
     product to have parts that the pattern lacks.
     """
 
@@ -79,6 +80,7 @@ class Rule:
     emits: Mapping[str, Pattern] = field(default_factory=dict)
     residual: bool = False
     raises: bool = False
+    refines: bool = False
     formula: str = ""
 
     def __post_init__(self) -> None:

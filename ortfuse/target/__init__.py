@@ -2,6 +2,7 @@
 
 from ortfuse.target.costs import CostTable, shipped_costs
 from ortfuse.target.opset import raise_opset
-from ortfuse.target.registry import CPU, Kernel, Support, Target
+from ortfuse.target.registry import CPU, Support, Target
+from ortfuse.target.table import Kernel, KernelTable
 
-__all__ = ["CPU", "CostTable", "Kernel", "Support", "Target", "raise_opset", "shipped_costs"]
+__all__ = ["CPU", "CostTable", "Kernel", "KernelTable", "Support", "Target", "raise_opset", "shipped_costs"]

@@ -1,48 +1,33 @@
-"""Inputs to try a model on: generated from what the graph does with them, or read from the user's files.
+"""Random inputs that fit what the graph does with them.
 
-What an input is for is found by following it through the graph, never from its name: integers that select rows of a
-table stay below the table's size; integers and booleans that end in a comparison, a cast to bool or floating point, are
-masks and get rows with padded tails; floating-point inputs are standard normal.
+Integers that select rows of tables stay below the smallest table's size, masks get rows with padded tails, other
+integers are small, floating-point inputs are standard normal (see `ortfuse.validate.roles`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
 
 from ortfuse.errors import VerificationError
-from ortfuse.ir.dims import DimLike, evaluate, parse, symbols
+from ortfuse.ir.dims import Dim, DimLike, evaluate
 from ortfuse.ir.facts import Facts
+from ortfuse.validate.roles import Limit, Role, Use, role_of
 
-Inputs = dict[str, np.ndarray[Any, Any]]
+Array = np.ndarray[Any, Any]
+Inputs = dict[str, Array]
 
-_PASSES_THROUGH = frozenset(
-    {"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Expand", "Slice", "Transpose", "Flatten", "Concat",
-     "Tile", "Split", "Add", "Sub", "Max", "Min", "Clip", "Where"}
-)  # fmt: skip
-_INDEXED = {"Gather": 1, "GatherElements": 1, "GatherND": 1, "ScatterElements": 1, "ScatterND": 1, "OneHot": 0}
-_COMPARES = frozenset({"Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Not", "Mul"})
+SMALL = 4
+"""Integers that select nothing and mask nothing are below this."""
 
-SIZES = ((1, 1, 1, 1), (3, 7, 5, 2), (2, 16, 9, 4))
-"""What the free dimensions are bound to, in the order in which they appear: all 1, odd sizes, larger sizes."""
-
-FALLBACK_SIZES = ((2, 8, 8, 8), (1, 32, 32, 32), (1, 64, 64, 64), (1, 224, 224, 224))
-"""Tried when the original cannot run on one of `SIZES` (an image too small, a length beyond a table)."""
-
-
-@dataclass(frozen=True)
-class Role:
-    """What an input is for: `bound` rows may be selected (`None` if it selects none), `mask` if it hides positions."""
-
-    bound: int | None
-    mask: bool
+HIDING = -1e4
+"""What a bias of hidden positions is filled with; float16 has it too."""
 
 
 @dataclass(frozen=True)
@@ -56,173 +41,87 @@ class InputSpec:
 
 
 def input_specs(model: ir.Model) -> list[InputSpec]:
-    """The inputs that must be given (those with an initializer as default are left out)."""
-    facts = Facts(model)
-    specs = []
-    for position, value in enumerate(model.graph.inputs):
-        if value.name in model.graph.initializers:
-            continue
-        if value.dtype is None or not isinstance(value.type, ir.TensorType):
-            raise VerificationError(f"input '{value.name}' is no tensor; give your own inputs with --inputs FILE.npz")
-        specs.append(InputSpec(value.name or "", value.dtype, _shape(value, position), role_of(value, facts)))
-    return specs
+    """The inputs that must be given (those with an initializer as default are left out).
+
+    Raises:
+        VerificationError: Inputs cannot be made for one of them, and the user has to give them.
+    """
+    flat = _without_functions(model)
+    facts = Facts(flat)
+    return [_spec(value, facts) for value in flat.graph.inputs if value.name not in flat.graph.initializers]
 
 
-def _shape(value: ir.Value, position: int) -> tuple[DimLike, ...]:
-    if value.shape is None:
-        raise VerificationError(
-            f"the rank of input '{value.name}' is not known; give your own inputs with --inputs FILE.npz"
-        )
-    dims: list[DimLike] = []
-    for axis, dim in enumerate(value.shape):
-        text = str(dim.value) if not isinstance(dim, int) and dim.value is not None else f"input{position}_dim{axis}"
-        dims.append(dim if isinstance(dim, int) else parse(text))
-    return tuple(dims)
+def _without_functions(model: ir.Model) -> ir.Model:
+    """The model itself, or a copy with its functions inlined, so that values can be followed."""
+    return InlinePass()(model.clone()).model if model.functions else model
 
 
-def role_of(value: ir.Value, facts: Facts) -> Role:
-    """What `value` is for, by following it forward through nodes that keep its numbers."""
-    bound: int | None = None
-    mask = value.dtype == ir.DataType.BOOL
-    seen: set[ir.Value] = set()
-    pending = [value]
-    while pending:
-        current = pending.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        for use in current.uses():
-            node = use.node
-            if _INDEXED.get(node.op_type) == use.idx and not node.domain:
-                size = _table_size(node, facts)
-                bound = size if bound is None else min(bound, size) if size is not None else bound
-            elif (
-                (
-                    node.op_type == "Cast"
-                    and facts.dtype(node.outputs[0])
-                    in (
-                        ir.DataType.BOOL,
-                        ir.DataType.FLOAT,
-                        ir.DataType.FLOAT16,
-                    )
-                )
-                or node.op_type in _COMPARES
-                or (node.op_type == "Where" and use.idx == 0)
-            ):
-                mask = True
-            elif node.op_type in _PASSES_THROUGH:
-                pending.extend(node.outputs)
-    return Role(bound, mask)
-
-
-def _table_size(node: ir.Node, facts: Facts) -> int | None:
-    shape = facts.shape(node.inputs[0])
-    if node.op_type == "OneHot":
-        depth = facts.scalar(node.inputs[1])
-        return None if depth is None else int(depth)
-    if shape is None or not shape:
-        return None
-    if node.op_type in ("GatherND", "ScatterND"):
-        sizes = [dim for dim in shape if isinstance(dim, int)]
-        return min(sizes) if len(sizes) == len(shape) else 1
-    attribute = node.attributes.get("axis")
-    size = shape[attribute.value if attribute is not None and not attribute.is_ref() else 0]
-    return size if isinstance(size, int) else 1
+def _spec(value: ir.Value, facts: Facts) -> InputSpec:
+    dtype, shape = facts.dtype(value), facts.shape(value)
+    advice = "give your own inputs with --inputs FILE.npz"
+    if dtype is None or not isinstance(value.type, ir.TensorType):
+        raise VerificationError(f"input '{value.name}' is no tensor of a known element type; {advice}")
+    if shape is None:
+        raise VerificationError(f"the rank of input '{value.name}' is not known; {advice}")
+    return InputSpec(value.name or "", dtype, shape, role_of(value, facts))
 
 
 def make_inputs(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int) -> Inputs:
-    """Random inputs of the given sizes."""
+    """Random inputs of the given sizes (of the symbols in the shapes of `specs`)."""
     rng = np.random.default_rng(seed)
-    made: Inputs = {}
-    for spec in specs:
-        shape = [dim if isinstance(dim, int) else evaluate(dim, sizes) for dim in spec.shape]
-        made[spec.name] = _array(spec, [max(int(size), 0) for size in shape], rng)
-    return made
+    return {spec.name: _array(spec, _shape(spec, sizes), sizes, rng) for spec in specs}
 
 
-def _array(spec: InputSpec, shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+def _shape(spec: InputSpec, sizes: Mapping[str, int]) -> list[int]:
+    return [evaluate(dim, sizes) if isinstance(dim, Dim) else dim for dim in spec.shape]
+
+
+def _array(spec: InputSpec, shape: list[int], sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
     if spec.dtype == ir.DataType.STRING:
-        return np.asarray([f"word{number}" for number in rng.integers(0, 9, math.prod(shape))], dtype=object).reshape(
-            shape
-        )
-    if spec.dtype.is_floating_point() and not spec.role.mask:
-        return np.asarray(rng.standard_normal(shape)).astype(spec.dtype.numpy())
-    if spec.role.bound is not None:
-        return np.asarray(rng.integers(0, max(spec.role.bound, 1), shape)).astype(spec.dtype.numpy())
-    if spec.role.mask and not spec.dtype.is_floating_point():
-        return _mask(shape, rng).astype(spec.dtype.numpy())
+        words = [f"word{number}" for number in rng.integers(0, 9, math.prod(shape))]
+        return np.array(words, dtype=object).reshape(shape)
+    kind = spec.dtype.numpy()
+    if spec.role.limits and not spec.dtype.is_floating_point():
+        return _indices(spec.role.limits, shape, sizes, rng).astype(kind)
+    if spec.role.mask is not None:
+        return _masks(spec.role.mask, shape, rng).astype(kind)
     if spec.dtype.is_floating_point():
-        return np.asarray(rng.standard_normal(shape)).astype(spec.dtype.numpy())
-    return np.asarray(rng.integers(0, 4, shape)).astype(spec.dtype.numpy())
+        return np.asarray(rng.standard_normal(shape)).astype(kind)
+    return np.asarray(rng.integers(0, 2 if spec.dtype == ir.DataType.BOOL else SMALL, shape)).astype(kind)
 
 
-def _mask(shape: list[int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Ones with zeros in the tail of every row but the first, which is full."""
-    mask = np.ones(shape, dtype=np.int64)
-    if not shape or not mask.size:
-        return mask
-    length = shape[-1]
-    rows = mask.reshape(-1, length)
-    for row in rows[1:]:
-        row[int(rng.integers(1, length + 1)) :] = 0
-    return mask
+def _indices(limits: Sequence[Limit], shape: list[int], sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
+    """Row numbers that every table has."""
+    lowest = max(math.ceil(-limit.offset / limit.scale) for limit in limits)
+    highest = min((_extent(limit, sizes) - 1 - limit.offset) // limit.scale for limit in limits)
+    lowest = max(0, min(lowest, highest))
+    return np.asarray(rng.integers(lowest, max(highest, lowest) + 1, shape))
 
 
-def bindings(specs: Sequence[InputSpec]) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
-    """Sizes for the free dimensions: those to try, and those to fall back to."""
-    names = list(
-        dict.fromkeys(
-            name for spec in specs for dim in spec.shape if not isinstance(dim, int) for name in sorted(symbols(dim))
-        )
-    )
-    if not names:
-        return [{}], []
-    wanted = [{name: row[min(index, 3)] for index, name in enumerate(names)} for row in SIZES]
-    fallback = [{name: row[min(index, 3)] for index, name in enumerate(names)} for row in FALLBACK_SIZES]
-    return wanted, fallback
-
-
-def read_inputs(path: str | Path, names: Sequence[str]) -> list[Inputs]:
-    """The user's own inputs: an .npz file, a folder of them, or a folder of `test_data_set_N` with `input_N.pb` files.
-
-    Raises VerificationError naming the file that cannot be used.
-    """
-    path = Path(path)
-    if path.is_file():
-        return [_read_npz(path, names)]
-    if not path.is_dir():
-        raise VerificationError(f"{path}: no such file or folder; inputs are .npz files or a folder of them")
-    found = [_read_npz(file, names) for file in sorted(path.glob("*.npz"))]
-    found += [_read_protobufs(folder, names) for folder in _data_sets(path)]
-    if not found:
-        raise VerificationError(f"{path}: holds neither .npz files nor input_0.pb files")
-    return found
-
-
-def _data_sets(path: Path) -> Iterator[Path]:
-    for folder in (path, *sorted(path.glob("test_data_set_*"))):
-        if (folder / "input_0.pb").is_file():
-            yield folder
-
-
-def _read_npz(file: Path, names: Sequence[str]) -> Inputs:
+def _extent(limit: Limit, sizes: Mapping[str, int]) -> int:
+    """The rows of a table; where that is not known, one is certain to be there."""
+    if not isinstance(limit.extent, Dim):
+        return 1 if limit.extent is None else limit.extent
     try:
-        with np.load(file, allow_pickle=False) as content:
-            arrays = {name: content[name] for name in content.files}
-    except (OSError, ValueError) as error:
-        raise VerificationError(f"{file}: cannot be read as .npz: {error}") from error
-    missing = [name for name in names if name not in arrays]
-    if missing:
-        raise VerificationError(f"{file}: lacks the input '{missing[0]}'; it holds {sorted(arrays)}")
-    return arrays
+        return evaluate(limit.extent, sizes)
+    except KeyError:
+        return 1
 
 
-def _read_protobufs(folder: Path, names: Sequence[str]) -> Inputs:
-    arrays: Inputs = {}
-    for index, name in enumerate(names):
-        file = folder / f"input_{index}.pb"
-        try:
-            arrays[name] = onnx.numpy_helper.to_array(onnx.TensorProto.FromString(file.read_bytes()))
-        except Exception as error:
-            raise VerificationError(f"{file}: cannot be read as a TensorProto: {error}") from error
-    return arrays
+def _masks(use: Use, shape: list[int], rng: np.random.Generator) -> Array:
+    """Rows whose first positions are kept and whose tails are hidden, of another length for each element of a batch.
+
+    The first of several rows is kept as a whole, unless it might be taken for hidden as a whole.
+    """
+    kept = np.ones(shape, dtype=np.float64)
+    if shape and kept.size:
+        length = shape[-1]
+        batches = kept.reshape(shape[0], -1, length) if len(shape) > 1 else kept.reshape(1, 1, length)
+        lengths = rng.integers(1, max(length, 2), len(batches))
+        if len(batches) > 1 and use is not Use.EITHER:
+            lengths[0] = length
+        for batch, end in zip(batches, lengths, strict=True):
+            batch[:, end:] = 0
+    if use is Use.BIAS:
+        return np.where(kept > 0, 0.0, HIDING)
+    return 1 - kept if use is Use.HIDE else kept

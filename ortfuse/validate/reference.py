@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,101 +11,147 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from ortfuse.errors import VerificationError
-from ortfuse.rewrite.scopes import scopes
+from ortfuse.ir import walk
+from ortfuse.ir.facts import Facts
+from ortfuse.target import Target
 from ortfuse.validate.runtime import Arrays, Session, weight_bytes
+from ortfuse.validate.segments import Segment, cut, to_model, used_values
+from ortfuse.validate.widen import in_float64
 
-LARGEST = 256 << 20
+LARGEST = 2 << 30
 """Models with more bytes of weights are not evaluated in float64: it would take longer than all the rest."""
 
-_NARROW = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+)
+_QUANTIZING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "QLinearMatMul", "QLinearConv", "MatMulInteger"})
+_INLINED = frozenset({"Constant", "CastLike"})
+"""Operators that the runtime executes without a kernel of their own."""
 
-
-def in_float64(model: ir.Model) -> ir.Model:
-    """A copy of `model` in which every float16, bfloat16 and float32 is float64: weights, constants, casts, inputs."""
-    copy = model.clone()
-    for scope in scopes(copy):
-        for value in scope.graph.initializers.values():
-            _widen_initializer(value)
-        for value in (*scope.graph.inputs, *scope.graph.outputs):
-            _widen_type(value)
-        for node in scope.graph:
-            _widen_node(node)
-    return copy
-
-
-def _widen_type(value: ir.Value) -> None:
-    if value.dtype in _NARROW:
-        # A new type: a clone shares its types with the original.
-        value.type = ir.TensorType(ir.DataType.DOUBLE)
-
-
-def _widen_initializer(value: ir.Value) -> None:
-    if value.const_value is not None and value.const_value.dtype in _NARROW:
-        value.const_value = _widened(value.const_value)
-        value.type = ir.TensorType(ir.DataType.DOUBLE)
-
-
-def _widened(tensor: Any) -> ir.TensorProtocol:
-    return ir.Tensor(tensor.numpy().astype(np.float64), name=tensor.name)
-
-
-def _widen_node(node: ir.Node) -> None:
-    for output in node.outputs:
-        _widen_type(output)
-    for name, attribute in list(node.attributes.items()):
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype in _NARROW:
-            node.attributes[name] = ir.AttrTensor(name, _widened(attribute.value))
-        elif node.op_type == "Constant" and attribute.type in (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS):
-            node.attributes.pop(name)
-            node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(np.asarray(attribute.value, np.float64)))
-        elif (
-            name in ("to", "dtype")
-            and attribute.type == ir.AttributeType.INT
-            and attribute.value in {int(d) for d in _NARROW}
-        ):
-            node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.DOUBLE))
+_Execute = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Reference:
-    """Evaluates a model in float64, in the runtime where it has kernels for that, else by ONNX's reference."""
+    """Evaluates a model in float64: in the runtime where it has the kernels, else by ONNX's reference implementation."""
 
     def __init__(self, model: ir.Model) -> None:
-        self.reason: str | None = None
+        self.reason = _infeasible(model)
         """Why there is no float64 evaluation, `None` if there is."""
-        self._session: Session | None = None
-        self._proto: onnx.ModelProto | None = None
-        if weight_bytes(model) > LARGEST:
-            self.reason = f"the weights exceed {LARGEST >> 20} MB"
+        if self.reason is not None:
             return
-        wide = in_float64(model)
-        try:
-            self._session = Session(wide, optimise=False)
-        except VerificationError:
-            # Some operators have no float64 kernel.
-            self._proto = ir.to_proto(wide)
+        self._model = in_float64(model)
+        facts, target = Facts(self._model), Target()
+        opsets = self._model.graph.opset_imports
+        self._segments = cut(self._model.graph, lambda node: _has_kernels(node, opsets, facts, target))
+        self._executors: dict[int, _Execute] = {}
 
-    def run(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays | None:
-        """All outputs in float64, or `None` (see `reason`)."""
+    def run(self, inputs: Mapping[str, Any]) -> Arrays | None:
+        """All outputs in float64 (those of other types as they are), or `None` (see `reason`)."""
         if self.reason is not None:
             return None
-        widened = {name: _wide(array) for name, array in inputs.items()}
-        if self._session is not None:
+        known = {name: _wide(array) for name, array in inputs.items()}
+        try:
+            for index, segment in enumerate(self._segments):
+                known |= self._execute(index, segment, known)
+        except _InfeasibleError as error:
+            self.reason = str(error)
+            return None
+        return {value.name or "": self._value(value, known) for value in self._model.graph.outputs}
+
+    def _value(self, value: ir.Value, known: Mapping[str, Any]) -> Any:
+        name = value.name or ""
+        if name in known:
+            return known[name]
+        if value.const_value is None:
+            raise _InfeasibleError(f"'{name}' has no value")
+        return value.const_value.numpy()
+
+    def _execute(self, index: int, segment: Segment, known: Mapping[str, Any]) -> dict[str, Any]:
+        given = {value.name or "": self._value(value, known) for value in segment.inputs}
+        if index not in self._executors:
+            self._executors[index] = self._executor(segment, given)
+        try:
+            return self._executors[index](given)
+        except VerificationError:
+            # What a kernel cannot do in float64 is not always declared.
+            self._executors[index] = _by_reference(self._proto(segment, given))
+            return self._executors[index](given)
+
+    def _executor(self, segment: Segment, given: Mapping[str, Any]) -> _Execute:
+        proto = self._proto(segment, given)
+        if segment.by_runtime:
             try:
-                return self._session.run(widened)
-            except VerificationError as error:
-                self.reason = str(error)
-                return None
+                return Session(proto.SerializeToString(), optimise=False).run
+            except VerificationError:
+                return _by_reference(proto)
+        return _by_reference(proto)
+
+    def _proto(self, segment: Segment, given: Mapping[str, Any]) -> onnx.ModelProto:
+        types = {value.name or "": _type_of(given[value.name or ""], value) for value in segment.inputs}
+        return to_model(segment, types, dict(self._model.graph.opset_imports))
+
+
+class _InfeasibleError(Exception):
+    """There is no float64 evaluation."""
+
+
+def _infeasible(model: ir.Model) -> str | None:
+    if weight_bytes(model) > LARGEST:
+        return f"the weights exceed {LARGEST >> 30} GB"
+    for graph in walk.graphs(model):
+        for node in graph:
+            if node.op_type in RANDOM:
+                return f"{node.op_type} draws random numbers"
+            if node.op_type in _QUANTIZING:
+                return f"{node.op_type} rounds to integers, and would round others in float64"
+    return None
+
+
+def _has_kernels(node: ir.Node, opsets: Mapping[str, int], facts: Facts, target: Target) -> bool:
+    """Whether the runtime executes the node, and all in its subgraphs, on the types it has in the widened model."""
+    if any(facts.dtype(value) is None for value in used_values(node)) and not walk.subgraphs(node):
+        return False
+    outputs = [facts.dtype(value) if value.name else None for value in node.outputs]
+    types = [facts.dtype(value) for value in node.inputs]
+    if node.op_type in _INLINED and not node.domain:
+        return True
+    if not target.supports(node.domain, node.op_type, opsets.get(node.domain, 1), types, outputs):
+        return False
+    inner = (deep for graph in walk.subgraphs(node) for deep in graph)
+    return all(_has_kernels(deep, opsets, facts, target) for deep in inner)
+
+
+def _by_reference(proto: onnx.ModelProto) -> _Execute:
+    def execute(given: dict[str, Any]) -> dict[str, Any]:
         try:
             with np.errstate(all="ignore"):
-                evaluator = ReferenceEvaluator(self._proto)
-                return dict(zip(evaluator.output_names, evaluator.run(None, widened), strict=True))
+                evaluator = ReferenceEvaluator(proto)
+                results = evaluator.run(None, given)
         except Exception as error:
-            # The reference implementation lacks contrib operators, and some of its own fail on legal input.
-            self.reason = f"ONNX's reference cannot evaluate the model in float64: {type(error).__name__}"
-            return None
+            # The reference lacks contrib operators, and some of its own implementations fail on legal input.
+            operators = ", ".join(dict.fromkeys(node.op_type for node in proto.graph.node))
+            raise _InfeasibleError(f"neither the runtime nor ONNX's reference can do {operators} in float64") from error
+        return dict(zip(evaluator.output_names, results or [], strict=True))
+
+    return execute
 
 
-def _wide(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _wide(array: Any) -> Any:
+    if isinstance(array, list):
+        return [_wide(element) for element in array]
     return array.astype(np.float64) if array.dtype.name in ("float16", "bfloat16", "float32") else array
+
+
+def _type_of(value: Any, declared: ir.Value) -> onnx.TypeProto:
+    """The type of a value that was computed; only of an empty sequence the declared type has to be believed."""
+    if isinstance(value, list):
+        if value:
+            return onnx.helper.make_sequence_type_proto(_type_of(value[0], declared))
+        if not isinstance(declared.type, ir.SequenceType):
+            raise _InfeasibleError(f"the type of the empty sequence '{declared.name}' is not known")
+        element = onnx.helper.make_tensor_type_proto(int(declared.type.dtype), None)
+        return onnx.helper.make_sequence_type_proto(element)
+    if value is None:
+        raise _InfeasibleError(f"'{declared.name}' is an optional without a value")
+    dtype = onnx.helper.np_dtype_to_tensor_dtype(np.asarray(value).dtype)
+    return onnx.helper.make_tensor_type_proto(dtype, None)

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
 
 from ortfuse.errors import VerificationError
-from ortfuse.validate.compare import Difference, compare_all
-from ortfuse.validate.inputs import Inputs, bindings, input_specs, make_inputs
-from ortfuse.validate.reference import Reference
-from ortfuse.validate.runtime import Arrays, Session
+from ortfuse.validate.compare import Difference, compare_all, failed
+from ortfuse.validate.experiments import Experiment, experiments
+from ortfuse.validate.inputs import Inputs
+from ortfuse.validate.runtime import Session
 
 
-@dataclass
+@dataclass(frozen=True)
 class Trial:
-    """One set of inputs: what its dimensions were, under which settings the optimised model ran, how outputs compare."""
+    """A candidate on one set of inputs.
+
+    Attributes:
+        label: The sizes of the inputs.
+        optimise: Whether the runtime's own optimisations were on.
+        differences: How each output compares.
+    """
 
     label: str
     optimise: bool
     differences: list[Difference]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every output is as it should be."""
+        return all(difference.ok for difference in self.differences)
+
+    @property
+    def worst(self) -> Difference | None:
+        """The comparison that failed or came closest to it."""
+        return max(self.differences, key=_badness, default=None)
+
+
+def _badness(difference: Difference) -> tuple[bool, float]:
+    return not difference.ok, difference.relative
 
 
 @dataclass
@@ -38,13 +58,18 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether something was compared and everything was within tolerance."""
-        return bool(self.trials) and all(difference.ok for difference in self.differences)
+        """Whether something was compared and everything was as it should be."""
+        return bool(self.trials) and all(trial.ok for trial in self.trials)
 
     @property
     def worst(self) -> Difference | None:
         """The comparison that failed or came closest to it."""
-        return max(self.differences, key=lambda found: (not found.ok, found.relative), default=None)
+        return max(self.differences, key=_badness, default=None)
+
+    @property
+    def only_optimised(self) -> bool:
+        """Whether the candidate is wrong only with the runtime's own optimisations, which are then suspect."""
+        return not self.ok and all(trial.ok for trial in self.trials if not trial.optimise)
 
     def largest(self, name: str) -> float | None:
         """The largest value of a field of all comparisons (`absolute`, `relative`, `optimised_error`, ...)."""
@@ -52,19 +77,27 @@ class Verdict:
 
     def summary(self) -> str:
         """The verdict in a line or two."""
-        worst = self.worst
-        if worst is None:
+        if not self.differences:
             return "nothing could be compared: " + "; ".join(self.notes)
-        if not self.ok:
-            where = (
-                f" at {list(worst.element)}: {worst.expected} became {worst.found}" if worst.element is not None else ""
-            )
-            return f"output '{worst.output}' differs{where} ({worst.reason})"
+        return self._agreement() if self.ok else self._disagreement()
+
+    def _agreement(self) -> str:
         text = f"equal on {len(self.trials)} runs, largest error {self.largest('absolute'):.3g}"
-        text += f" ({self.largest('relative'):.3g} of the output's largest magnitude)"
+        text += f" ({self.largest('relative'):.3g} of its scale)"
         ours, theirs = self.largest("optimised_error"), self.largest("original_error")
         if ours is not None and theirs is not None:
             text += f"; against float64: original {theirs:.3g}, optimised {ours:.3g}"
+        return text
+
+    def _disagreement(self) -> str:
+        trial = max(
+            (trial for trial in self.trials if not trial.ok), key=lambda trial: _badness(trial.worst or _NOTHING)
+        )
+        worst = trial.worst or _NOTHING
+        where = f" at {list(worst.element)}: {worst.expected} became {worst.found}" if worst.element is not None else ""
+        text = f"output '{worst.output}' differs{where} ({worst.reason}) with {trial.label}"
+        if self.only_optimised:
+            text += ", but only with the runtime's own optimisations"
         return text
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,84 +107,48 @@ class Verdict:
             "summary": self.summary(),
             "notes": self.notes,
             "trials": [
-                {"inputs": trial.label, "runtime_optimisations": trial.optimise,
+                {"inputs": trial.label, "runtime_optimisations": trial.optimise, "ok": trial.ok,
                  "outputs": [difference.to_dict() for difference in trial.differences]}
                 for trial in self.trials
             ],
         }  # fmt: skip
 
 
-@dataclass
-class Experiment:
-    """The original on some inputs: what every candidate is compared with."""
-
-    label: str
-    inputs: Inputs
-    expected: Arrays
-    reference: Arrays | None
-
-
-def experiments(
-    original: ir.Model, inputs: Sequence[Inputs] | None = None, seed: int = 0, reference: bool = True
-) -> tuple[list[Experiment], list[str]]:
-    """Run the original, without the runtime's own optimisations, on the user's inputs or on generated ones.
-
-    Returns the experiments and notes on inputs that had to be left out. Raises VerificationError when the original runs
-    on none of them.
-    """
-    session = Session(original, optimise=False)
-    yardstick = Reference(original) if reference else None
-    notes: list[str] = []
-    found: list[Experiment] = []
-    for label, given in _candidates(original, inputs, seed, found):
-        try:
-            expected = session.run(given)
-        except VerificationError as error:
-            notes.append(f"left out {label}: {error}")
-            continue
-        found.append(Experiment(label, given, expected, yardstick.run(given) if yardstick is not None else None))
-    if not found:
-        raise VerificationError("the original model runs on none of the inputs tried: " + "; ".join(notes))
-    if yardstick is not None and yardstick.reason is not None:
-        notes.append(f"no float64 evaluation: {yardstick.reason}")
-    return found, notes
-
-
-def _candidates(
-    original: ir.Model, inputs: Sequence[Inputs] | None, seed: int, found: list[Experiment]
-) -> Iterable[tuple[str, Inputs]]:
-    if inputs is not None:
-        yield from ((f"given inputs {number}", given) for number, given in enumerate(inputs))
-        return
-    specs = input_specs(original)
-    wanted, fallback = bindings(specs)
-    for number, sizes in enumerate(wanted):
-        yield _label(sizes), make_inputs(specs, sizes, seed + number)
-    for number, sizes in enumerate(fallback):
-        if len(found) >= 2:
-            return
-        yield _label(sizes), make_inputs(specs, sizes, seed + number)
-
-
-def _label(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={size}" for name, size in sizes.items()) or "fixed shapes"
+_NOTHING = Difference("", True, 0.0, 0.0)
 
 
 def judge(
     found: Sequence[Experiment],
-    optimised: ir.Model,
+    candidate: ir.Model,
     tolerance: float | None = None,
     levels: Sequence[bool] = (False, True),
 ) -> list[Trial]:
-    """Run a candidate on every experiment, with and without the runtime's own optimisations, and compare."""
+    """Run a candidate on every experiment, with and without the runtime's own optimisations, and compare.
+
+    A candidate that cannot be executed where the original can is a difference of all outputs.
+    """
+    return [trial for optimise in levels for trial in _judge_at(found, candidate, tolerance, optimise)]
+
+
+def _judge_at(found: Sequence[Experiment], candidate: ir.Model, tolerance: float | None, optimise: bool) -> list[Trial]:
+    try:
+        session = Session(candidate, optimise=optimise)
+    except VerificationError as error:
+        return [Trial(experiment.label, optimise, _all_failed(experiment, error)) for experiment in found]
     trials = []
-    for optimise in levels:
-        session = Session(optimised, optimise=optimise)
-        for experiment in found:
+    for experiment in found:
+        try:
             outputs = session.run(experiment.inputs)
+        except VerificationError as error:
+            differences = _all_failed(experiment, error)
+        else:
             differences = compare_all(experiment.expected, outputs, experiment.reference, tolerance)
-            trials.append(Trial(experiment.label, optimise, differences))
+        trials.append(Trial(experiment.label, optimise, differences))
     return trials
+
+
+def _all_failed(experiment: Experiment, error: VerificationError) -> list[Difference]:
+    return [failed(name, str(error)) for name in experiment.expected]
 
 
 def verify(
@@ -170,15 +167,25 @@ def verify(
         optimised: Run without and with them.
         inputs: Sets of inputs by name, instead of generated ones.
         seed: Of the generated inputs.
-        tolerance: Allowed error relative to an output's largest magnitude; by default that of its element type.
+        tolerance: Allowed relative error; by default what `ortfuse.validate.compare` says.
         reference: Whether to evaluate the original in float64 too, where that is feasible.
 
     Raises:
-        VerificationError: One of the models cannot be executed, or their inputs or outputs have other names.
+        VerificationError: The original cannot be executed, or the models' inputs or outputs have other names.
     """
     _same_interface(original, optimised)
     found, notes = experiments(original, inputs, seed, reference)
-    return Verdict(judge(found, optimised, tolerance), notes)
+    verdict = Verdict(judge(found, optimised, tolerance), notes)
+    if verdict.only_optimised:
+        verdict.notes.append(_suspect(found, original, tolerance))
+    return verdict
+
+
+def _suspect(found: Sequence[Experiment], original: ir.Model, tolerance: float | None) -> str:
+    """Whether the runtime's own optimisations go wrong on the original too."""
+    if all(trial.ok for trial in judge(found, original, tolerance, levels=(True,))):
+        return "the original is right with the runtime's own optimisations, the optimised model only without them"
+    return "with its own optimisations the runtime is wrong on the original too"
 
 
 def _same_interface(original: ir.Model, optimised: ir.Model) -> None:

@@ -7,7 +7,7 @@ from small_models import apply, context_of, execute, floats, model_of
 
 from ortfuse.errors import TargetError
 from ortfuse.ir.check import check
-from ortfuse.passes import Finalize
+from ortfuse.passes import Finalize, Fold
 from ortfuse.passes import finalize as finalize_module
 
 
@@ -33,7 +33,9 @@ def test_declared_types_come_from_facts() -> None:
 
 
 def test_the_opset_is_raised_for_a_node_that_needs_it() -> None:
-    model = model_of('<ir_version: 8, opset_import: ["" : 17]> agraph (float[2] x) => (float[2] y) { a = Neg(x) \n y = Exp(a) }')
+    model = model_of(
+        '<ir_version: 8, opset_import: ["" : 17]> agraph (float[2] x) => (float[2] y) { a = Neg(x) \n y = Exp(a) }'
+    )
     context = context_of(model)
     model.graph[1].op_type = "Gelu"
     model.graph[1].version = 20
@@ -76,7 +78,9 @@ def test_graphs_out_of_order_are_sorted_also_when_only_a_branch_uses_the_value()
     assert Finalize().run(context_of(model)) >= 1
     check(model, name="result")
     assert [node.op_type for node in model.graph] == ["Neg", "If"]
-    np.testing.assert_allclose(execute(model, {"x": np.ones(2, np.float32), "c": np.array(True)})[0], np.exp([-1, -1]), rtol=1e-6)
+    np.testing.assert_allclose(
+        execute(model, {"x": np.ones(2, np.float32), "c": np.array(True)})[0], np.exp([-1, -1]), rtol=1e-6
+    )
 
 
 def test_values_get_names_and_names_that_hide_others_are_changed() -> None:
@@ -110,3 +114,25 @@ def test_initializers_that_rules_gave_a_function_become_constant_nodes() -> None
     check(model, name="result")
     assert [node.op_type for node in graph] == ["Constant", "Add"]
     np.testing.assert_array_equal(execute(model, {"x": np.zeros(2, np.float32)})[0], [1, 2])
+
+
+def test_a_model_that_lists_its_initializers_as_inputs_gets_the_ir_version_that_need_not() -> None:
+    text = """<ir_version: 3, opset_import: ["" : 7]>
+        agraph (float[2] x, float[2] w = {1, 2}) => (float[2] y) { a = Exp(w) \n y = Add(x, a) }"""
+    model, counts, _ = apply(text, Fold(), Finalize(), inputs={"x": floats(2)})
+    assert counts[0] == 1
+    assert model.ir_version == 4
+    assert [value.name for value in model.graph.inputs] == ["x"]
+    untouched, _, _ = apply(text.replace("Exp(w)", "Add(w, x)"), Fold(), Finalize(), inputs={"x": floats(2)})
+    assert (untouched.ir_version, len(untouched.graph.inputs)) == (3, 2)
+
+
+def test_inputs_that_are_only_initializers_go_also_when_the_opset_is_raised() -> None:
+    model = model_of(
+        """<ir_version: 3, opset_import: ["" : 8]>
+        agraph (float[2] x, float[2] w = {1, 2}) => (float[2] y) { a = Exp(x) \n y = Add(a, w) }"""
+    )
+    model.graph[0].op_type, model.graph[0].version = "Gelu", 20
+    Finalize().run(context_of(model))
+    assert [value.name for value in model.graph.inputs] == ["x"]
+    assert execute(model, {"x": floats(2)})[0].shape == (2,)

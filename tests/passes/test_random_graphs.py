@@ -37,7 +37,11 @@ class Writer:
             new.append(made)
             if self.random.random() < 0.3:  # the same once more
                 again = self.name()
-                lines.append(lines[-1].replace(f"{made} =", f"{again} =", 1) if " = If" not in lines[-1] else f"{again} = Neg({made})")
+                lines.append(
+                    lines[-1].replace(f"{made} =", f"{again} =", 1)
+                    if " = If" not in lines[-1]
+                    else f"{again} = Neg({made})"
+                )
                 new.append(again)
         return lines, new
 
@@ -61,7 +65,9 @@ class Writer:
                 lines, new = self.body(values, 3, depth + 1)
                 output = self.name()
                 lines.append(f"{output} = Neg({new[-1]})")
-                branches.append(f"{branch}_branch = {self.name()} () => (float[2, 3] {output}) {{ {chr(10).join(lines)} }}")
+                branches.append(
+                    f"{branch}_branch = {self.name()} () => (float[2, 3] {output}) {{ {chr(10).join(lines)} }}"
+                )
             return [f"{made} = If (c) <{', '.join(branches)}>"]
         if kind < 0.5:
             turned = self.name()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
-from small_models import apply, floats, operators
+from small_models import apply, execute, floats, operators
 
 from ortfuse.passes import RulePass
 from ortfuse.pattern import op, var
@@ -11,7 +11,9 @@ x = var("x")
 
 
 def _rule(name: str, pattern: object, replace: object, exactness: Exactness = Exactness.EXACT) -> Rule:
-    return Rule(name=name, pattern=pattern, replace=replace, exactness=exactness, source="test", proof=Proof(shapes={"x": "2"}))  # type: ignore[arg-type]
+    return Rule(
+        name=name, pattern=pattern, replace=replace, exactness=exactness, source="test", proof=Proof(shapes={"x": "2"})
+    )  # type: ignore[arg-type]
 
 
 NEGATIONS = _rule("test.neg_neg", op.Neg(op.Neg(x)), x)
@@ -42,6 +44,4 @@ def test_constants_of_a_replacement_in_a_function_are_nodes() -> None:
     context.approximate = True
     assert RulePass("test", (TWICE,)).run(context) == 1
     assert operators(model) == ["f", "Constant", "Mul"]
-    from small_models import execute
-
     np.testing.assert_array_equal(execute(model, {"x": np.ones(2, np.float32)})[0], [2, 2])

@@ -45,11 +45,17 @@ def test_a_file_of_the_user_becomes_a_pass(tmp_path: Path) -> None:
 
 def test_a_folder_has_helpers_relative_imports_and_subfolders(tmp_path: Path) -> None:
     (tmp_path / "_shared.py").write_text(HEAD)
-    (tmp_path / "first.py").write_text("from ._shared import *\nfrom ._shared import op, rule, x\nRULES = [rule('a.one', op.Neg(op.Neg(x)), x)]")
-    (tmp_path / "second.py").write_text("from .first import rule, op, x\nPASS = 'mine.pass'\nRULES = [rule('a.two', op.Neg(op.Neg(x)), x)]")
+    (tmp_path / "first.py").write_text(
+        "from ._shared import *\nfrom ._shared import op, rule, x\nRULES = [rule('a.one', op.Neg(op.Neg(x)), x)]"
+    )
+    (tmp_path / "second.py").write_text(
+        "from .first import rule, op, x\nPASS = 'mine.pass'\nRULES = [rule('a.two', op.Neg(op.Neg(x)), x)]"
+    )
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "__init__.py").write_text("")
-    (tmp_path / "inner" / "third.py").write_text("from ..first import rule, op, x\nRULES = [rule('a.three', op.Neg(op.Neg(x)), x)]")
+    (tmp_path / "inner" / "third.py").write_text(
+        "from ..first import rule, op, x\nRULES = [rule('a.three', op.Neg(op.Neg(x)), x)]"
+    )
     (tmp_path / "notes.txt").write_text("not a rule file")
     assert load_catalogue([tmp_path]).passes_from("user") == ("fuse.first", "fuse.third", "mine.pass")
     assert load_catalogue([tmp_path / "second.py"]).passes_from("user") == ("mine.pass",)
@@ -107,7 +113,8 @@ def test_a_name_that_a_built_in_rule_has_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("nothing.py", "no such rule file"), ("empty", "has no rule files"), ("rules.txt", "is a Python file")]
+    ("name", "message"),
+    [("nothing.py", "no such rule file"), ("empty", "has no rule files"), ("rules.txt", "is a Python file")],
 )
 def test_what_is_no_rule_file_is_refused(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "empty").mkdir()

@@ -32,7 +32,9 @@ def test_auto_takes_everything_for_a_model_of_no_known_family() -> None:
 
 def test_a_list_of_ones_own_is_read(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
-    path.write_text('description = "d"\npasses = ["fold{max_growth=1}", "fixpoint(cse, dce)"]\n[when]\nany = ["Conv"]\n')
+    path.write_text(
+        'description = "d"\npasses = ["fold{max_growth=1}", "fixpoint(cse, dce)"]\n[when]\nany = ["Conv"]\n'
+    )
     found = read_list(path)
     assert (found.name, str(found.pipeline)) == ("mine", "fold{max_growth=1}, fixpoint(cse, dce)")
     assert found.when is not None
@@ -62,7 +64,7 @@ def test_mistakes_in_a_list_name_the_file(tmp_path: Path, content: str, message:
 
 
 def test_a_list_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="nothing.toml"):
+    with pytest.raises(PipelineError, match=r"nothing\.toml"):
         read_list(tmp_path / "nothing.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(PipelineError, match="not UTF-8"):

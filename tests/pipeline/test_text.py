@@ -23,8 +23,15 @@ def test_items_options_and_fixpoints_are_read() -> None:
     assert parse(" fold\n,\n  dce ") == parse("fold, dce")
 
 
-_names = st.from_regex(r"[A-Za-z_][\w\-]{0,5}(\.[\w\-]{1,4}){0,2}", fullmatch=True).filter(lambda name: name != "fixpoint")
-_values = st.booleans() | st.integers(-(10**17), 10**17) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8)
+_names = st.from_regex(r"[A-Za-z_][\w\-]{0,5}(\.[\w\-]{1,4}){0,2}", fullmatch=True).filter(
+    lambda name: name != "fixpoint"
+)
+_values = (
+    st.booleans()
+    | st.integers(-(10**17), 10**17)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8)
+)
 _options = st.dictionaries(_names, _values, max_size=3)
 _items = st.recursive(
     st.builds(Call, _names, _options),

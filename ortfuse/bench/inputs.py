@@ -1,0 +1,47 @@
+"""Inputs of the size that a benchmark is usually about: one sample of 128 positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from ortfuse.errors import VerificationError
+from ortfuse.validate.experiments import attempt
+from ortfuse.validate.inputs import Inputs, input_specs
+from ortfuse.validate.runtime import Session
+from ortfuse.validate.sizes import open_dims, uniform
+
+LEADING, OTHERS = 1, 128
+"""Sizes of open dimensions: those that lead an input (batches), and the others (lengths)."""
+
+
+def typical_inputs(model: ir.Model, *, sizes: Mapping[str, int] | None = None, seed: int = 0) -> tuple[str, Inputs]:
+    """Generate inputs to measure a model on.
+
+    Args:
+        model: Is run once on them; where it refuses the usual sizes, others near them are taken.
+        sizes: By the name of an open dimension (or `input[axis]` if it has none), instead of the usual ones.
+        seed: Of the random numbers.
+
+    Returns:
+        The sizes in words, and the inputs.
+
+    Raises:
+        VerificationError: The model has no such open dimension, or runs on nothing that was tried.
+    """
+    specs = input_specs(model)
+    dims = open_dims(specs)
+    given = dict(sizes or {})
+    names = {dim.label: dim.symbol for dim in dims}
+    unknown = [name for name in given if name not in names]
+    if unknown:
+        raise VerificationError(
+            f"the inputs have no open dimension '{unknown[0]}'; there are: {', '.join(names) or 'none'}"
+        )
+    fixed = {names[name]: size for name, size in given.items()}
+    ran, note = attempt(Session(model), specs, uniform(dims, LEADING, OTHERS) | fixed, seed, fixed)
+    if ran is None:
+        raise VerificationError(f"the model runs on none of the sizes tried: {note}")
+    label, inputs, _ = ran
+    return label, inputs
