@@ -2,27 +2,98 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import onnx_ir as ir
+import pytest
 
-from ortfuse.bench import executed_ops, measure, table
+from ortfuse.bench import executed_ops, latency, measure, per_pass, table, typical_inputs
+from ortfuse.bench.latency import file_bytes
+from ortfuse.errors import VerificationError
 
-TEXT = '<ir_version: 9, opset_import: ["": 18]> g (float[2,3] x) => (float[2,3] y) { t = Relu(x) y = Sigmoid(t) }'
+HEADER = '<ir_version: 9, opset_import: ["": 18]>'
+TEXT = HEADER + " g (float[2,3] x) => (float[2,3] y) { t = Relu(x) y = Sigmoid(t) }"
+X = {"x": np.ones((2, 3), np.float32)}
+
+
+def one() -> ir.Model:
+    return ir.from_onnx_text(TEXT)
 
 
 def test_every_model_is_measured_and_the_first_is_the_yardstick() -> None:
-    one, other = ir.from_onnx_text(TEXT), ir.from_onnx_text(TEXT)
-    rows = measure({"one": one, "other": other}, {"x": np.ones((2, 3), np.float32)}, rounds=4, warmup=1)
+    rows = measure({"one": one(), "other": one()}, X, rounds=4, warmup=1)
     assert [row.name for row in rows] == ["one", "other"]
     assert rows[0].speedup == 1.0
-    assert all(row.median_ms > 0 and row.low_ms <= row.median_ms <= row.high_ms for row in rows)
-    assert rows[0].nodes == 2
+    assert all(0 < row.low_ms <= row.median_ms <= row.high_ms for row in rows)
+    assert all((row.nodes, row.executed) == (2, 2) for row in rows)
     assert table(rows).row_count == 2
-    assert rows[1].to_dict()["name"] == "other"
+    assert json.loads(json.dumps(rows[1].to_dict(), allow_nan=False))["name"] == "other"
+
+
+def test_a_single_model_and_a_single_round_can_be_measured() -> None:
+    (row,) = measure({"one": one()}, X, rounds=1, warmup=0)
+    assert row.low_ms == row.median_ms == row.high_ms
+
+
+def test_models_run_in_turn_and_the_first_runs_with_every_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+
+    class Recorded(latency.Session):
+        def __init__(self, model: ir.Model, threads: int) -> None:
+            super().__init__(model, threads=threads)
+            self.name = str(model.graph.name)
+
+        def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            ran.append(self.name)
+            return super().run(inputs)
+
+    monkeypatch.setattr(latency, "Session", Recorded)
+    monkeypatch.setattr(latency, "OPEN_AT_ONCE", 1)
+    weighty = HEADER + " NAME (float[2,3] x) => (float[2,3] y) <float[3] w = {1, 2, 3}> { y = Mul(x, w) }"
+    models = {name: ir.from_onnx_text(weighty.replace("NAME", name)) for name in "abc"}
+    rows = measure(models, X, rounds=2, warmup=0)
+    assert "".join(ran) == "abbaacca"
+    assert [row.name for row in rows] == ["a", "b", "c"]
+
+
+def test_passes_that_occur_again_are_numbered() -> None:
+    rows = per_pass(one(), [("fold", one()), ("fuse", one()), ("fold", one())], X, rounds=2)
+    assert [row.name for row in rows] == ["original", "after fold", "after fuse", "after fold (2)"]
 
 
 def test_executed_operators_are_those_after_the_runtimes_own_optimisations() -> None:
-    model = ir.from_onnx_text(
-        '<ir_version: 9, opset_import: ["": 18]> g (float[2,3] x) => (float[2,3] y) { t = Identity(x) y = Relu(t) }'
+    model = ir.from_onnx_text(HEADER + " g (float[2,3] x) => (float[2,3] y) { t = Identity(x) y = Relu(t) }")
+    assert executed_ops(model, X) == {"Relu": 1}
+
+
+def test_a_model_that_cannot_be_run_is_an_error() -> None:
+    with pytest.raises(VerificationError, match="Got invalid dimensions"):
+        measure({"one": one()}, {"x": np.ones((2, 4), np.float32)})
+
+
+def test_the_size_of_the_file_counts_weights() -> None:
+    model = ir.from_onnx_text(HEADER + " g (float[n,64] x) => (float[n,64] y) <float w = {1.0}> { y = Mul(x, w) }")
+    model.graph.initializers["w"].const_value = ir.Tensor(np.ones((1000, 64), np.float32), name="w")
+    assert file_bytes(model) == pytest.approx(len(ir.to_proto(model).SerializeToString()), rel=0.01)
+
+
+def test_typical_inputs_are_one_sample_of_the_usual_length() -> None:
+    model = ir.from_onnx_text(HEADER + " g (float[b,s] x) => (float[b,s] y) { y = Relu(x) }")
+    label, inputs = typical_inputs(model)
+    assert label == "b=1, s=128"
+    assert inputs["x"].shape == (1, 128)
+    assert typical_inputs(model, sizes={"s": 17})[1]["x"].shape == (1, 17)
+    with pytest.raises(VerificationError, match="no open dimension 't'; there are: b, s"):
+        typical_inputs(model, sizes={"t": 1})
+
+
+def test_sizes_that_were_asked_for_are_not_replaced() -> None:
+    text = " g (float[b,s] x) => (float[b,s] y) <float[1,64] w> { k = Shape<start = 1>(x) l = Slice(w, z, k, a) y = Add(x, l) }"
+    text = text.replace(
+        "<float[1,64] w>", f"<float[1,64] w = {{{','.join(['1'] * 64)}}}, int64[1] z = {{0}}, int64[1] a = {{1}}>"
     )
-    assert executed_ops(model) == {"Relu": 1}
+    model = ir.from_onnx_text(HEADER + text)
+    assert typical_inputs(model)[0] == "b=1, s=64"
+    with pytest.raises(VerificationError, match="runs on none of the sizes tried"):
+        typical_inputs(model, sizes={"s": 100})

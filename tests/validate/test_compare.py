@@ -106,7 +106,7 @@ def test_an_error_beside_nan_is_still_found() -> None:
 )
 def test_integers_truth_values_and_strings_must_be_equal(values: np.ndarray) -> None:
     assert compare("y", values, values.copy()).ok
-    wrong = compare("y", values, np.roll(values, 1))
+    wrong = compare("y", values, np.roll(values, -1))
     assert not wrong.ok
     assert wrong.element == (0,)
     assert "of 3 elements differ" in wrong.reason

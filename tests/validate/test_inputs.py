@@ -12,7 +12,7 @@ from ortfuse.validate import experiments
 from ortfuse.validate.inputs import InputSpec, input_specs, make_inputs
 from ortfuse.validate.roles import Role, Use
 from ortfuse.validate.sizes import Search, describe, open_dims, wanted
-from tests.validate.graphs import model, ones
+from small_graphs import model, ones
 
 
 def mask(use: Use, *shape: int, dtype: ir.DataType = ir.DataType.INT64) -> np.ndarray:
@@ -53,7 +53,9 @@ def test_masks_of_higher_rank_hide_the_same_in_every_row_of_a_batch() -> None:
     assert (made[..., 0] == 0).all()
 
 
-@pytest.mark.parametrize("dtype", ["FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "INT8", "UINT8", "INT32", "UINT64", "BOOL"])
+@pytest.mark.parametrize(
+    "dtype", ["FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "INT8", "UINT8", "INT32", "UINT64", "BOOL"]
+)
 def test_every_element_type_is_generated(dtype: str) -> None:
     kind = ir.DataType[dtype]
     made = make_inputs([InputSpec("x", kind, (4, 50), Role())], {}, 0)["x"]

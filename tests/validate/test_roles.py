@@ -7,7 +7,7 @@ import pytest
 from ortfuse.ir.dims import symbol
 from ortfuse.validate.inputs import InputSpec, input_specs, make_inputs
 from ortfuse.validate.roles import Limit, Role, Use
-from tests.validate.graphs import model, ones
+from small_graphs import model, ones
 
 BIG, SMALL = ones("float[9,3] big", 9, 3), ones("float[4,3] small", 4, 3)
 LOW = "float one = {1.0}, float low = {-10000.0}, int64 zero = {0}, float inf = {-inf}, float nil = {0.0}"
@@ -41,13 +41,18 @@ def test_an_offset_before_the_table_is_subtracted() -> None:
 
 
 def test_rows_before_an_offset_are_not_asked_for() -> None:
-    specs = input_specs(model("p = Sub(i, two) y = Gather(big, p)", "int64[n] i", "float[n,3] y", f"<{BIG}, int64 two = {{2}}>"))
+    specs = input_specs(
+        model("p = Sub(i, two) y = Gather(big, p)", "int64[n] i", "float[n,3] y", f"<{BIG}, int64 two = {{2}}>")
+    )
     made = make_inputs(specs, {"n": 1000}, 0)["i"]
     assert (made.min(), made.max()) == (2, 10)
 
 
 def test_clipped_indices_need_no_limit() -> None:
-    assert role("p = Min(i, two) y = Gather(big, p)", "int64[n] i", "float[n,3] y", f"<{BIG}, int64 two = {{2}}>") == Role()
+    assert (
+        role("p = Min(i, two) y = Gather(big, p)", "int64[n] i", "float[n,3] y", f"<{BIG}, int64 two = {{2}}>")
+        == Role()
+    )
 
 
 def test_a_table_whose_size_is_open_limits_by_its_size() -> None:
@@ -72,7 +77,9 @@ def test_a_table_of_unknown_size_is_asked_for_its_first_row() -> None:
     ],
 )
 def test_other_operators_that_select(body: str, expected: set[int]) -> None:
-    initializers = f"<{ones('float[6,4] t', 6, 4)}, int64 depth = {{11}}, float[2] values = {{0, 1}}, float[3] u = {{1, 2, 3}}>"
+    initializers = (
+        f"<{ones('float[6,4] t', 6, 4)}, int64 depth = {{11}}, float[2] values = {{0, 1}}, float[3] u = {{1, 2, 3}}>"
+    )
     found = role(body, "int64[3,2] i", "float y", initializers)
     assert {limit.extent for limit in found.limits} == expected
 

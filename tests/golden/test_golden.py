@@ -1,0 +1,65 @@
+"""The golden models: real exports, what the pass lists make of them, and that they still compute the same."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ortfuse.ir.io import load
+from ortfuse.validate import verify
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
+import suite
+
+NAMES = suite.names()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_site_is_fused_and_the_result_is_as_expected(name: str) -> None:
+    report = suite.optimised(name)
+    found = suite.outcome(report)
+    lines = suite.difference(suite.stored(name), found)
+    assert not lines, f"{name} is not as expected (golden/refresh.py {name} --write if it is better):\n" + "\n".join(
+        lines
+    )
+    sites, operators = suite.sites(name), found["operators"]
+    assert suite.count(operators, suite.ATTENTION) == sites["attention"]
+    assert suite.count(operators, suite.LAYER_NORM) == sites["layer_norm"]
+    assert suite.count(operators, suite.RMS_NORM) == sites["rms_norm"]
+    assert suite.count(operators, suite.ROTARY) == sites["rotary"]
+    assert suite.count(operators, suite.GELU) == sites["activations"].get("gelu", 0)
+    assert "BatchNormalization" not in operators
+    for layer in suite.nodes_of_layers(report.model):
+        assert sum(layer.values()) <= 20, layer
+        assert not suite.SHAPE_ARITHMETIC & layer.keys(), layer
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("resnet")])
+def test_a_resnet_is_convolutions_pools_sums_and_the_head(name: str) -> None:
+    operators = suite.outcome(suite.optimised(name))["operators"]
+    head = {"GlobalAveragePool", "ReduceMean", "Flatten", "Reshape", "Gemm"}
+    assert operators.keys() <= {"Conv", "com.microsoft.FusedConv", "MaxPool", "AveragePool", "Add"} | head
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_result_computes_the_same(name: str) -> None:
+    original = load(suite.MODELS / f"{name}.onnx")
+    verdict = verify(original, suite.optimised(name).model)
+    assert verdict.ok, verdict.summary()
+    assert len({trial.label for trial in verdict.trials}) >= 3
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("bert")])
+def test_a_row_without_any_key_comes_out_as_before(name: str) -> None:
+    mask = np.ones((3, 8), np.int64)
+    mask[1] = 0
+    mask[2, 3:] = 0
+    ids = np.arange(24).reshape(3, 8) % 7
+    inputs: list[dict[str, Any]] = [{"input_ids": ids, "attention_mask": mask, "token_type_ids": ids % 2}]
+    original = load(suite.MODELS / f"{name}.onnx")
+    verdict = verify(original, suite.optimised(name).model, inputs=inputs)
+    assert verdict.ok, verdict.summary()
