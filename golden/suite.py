@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -92,4 +93,4 @@ def nodes_of_layers(model: ir.Model) -> list[Counter[str]]:
     """The operators of each layer but the first: what stands between one attention and the next, in the order of the graph."""
     positions = [index for index, node in enumerate(model.graph) if node.op_type in ("Attention", "MultiHeadAttention")]
     operators = [node.op_type for node in model.graph]
-    return [Counter(operators[start:end]) for start, end in zip(positions, positions[1:], strict=False)]
+    return [Counter(operators[start:end]) for start, end in itertools.pairwise(positions)]

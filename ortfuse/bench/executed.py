@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -19,13 +20,20 @@ def executed_ops(model: ir.Model, inputs: Inputs) -> Counter[str]:
     Raises:
         VerificationError: The runtime refuses the model, or cannot execute it on the inputs.
     """
+    return profiled(model, inputs)[0]
+
+
+def profiled(model: ir.Model, inputs: Inputs, threads: int = 0) -> tuple[Counter[str], float]:
+    """The operators as in `executed_ops`, and the seconds that it took to create the session."""
     with tempfile.TemporaryDirectory(prefix="ortfuse-") as folder:
-        session = Session(model, profile=Path(folder) / "profile")
+        started = time.perf_counter()
+        session = Session(model, threads=threads, profile=Path(folder) / "profile")
+        created = time.perf_counter() - started
         try:
             session.run(inputs)
         finally:
             events = json.loads(session.end_profile().read_text())
-    return Counter(event["args"]["op_name"] for event in events if _is_execution(event))
+    return Counter(event["args"]["op_name"] for event in events if _is_execution(event)), created
 
 
 def _is_execution(event: dict[str, str]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,7 +19,7 @@ from typing import Any
 import onnx_ir as ir
 from rich.table import Table
 
-from ortfuse.bench.executed import executed_ops
+from ortfuse.bench.executed import profiled
 from ortfuse.ir.convert import separate
 from ortfuse.validate.inputs import Inputs
 from ortfuse.validate.runtime import SHARED, Session, weight_bytes
@@ -37,7 +38,7 @@ class Latency:
         low_ms: First decile of the latencies.
         high_ms: Ninth decile.
         speedup: Median over rounds of the first model's latency divided by this one's.
-        session_ms: Time to create the session, from a model in memory.
+        session_ms: Time to create a session, from a model in memory.
         nodes: Nodes of the model, those in subgraphs included.
         executed: Nodes that a run executes after the runtime's own optimisations.
         file_mb: Megabytes (10**6 bytes) of the model as a file, weights included.
@@ -74,19 +75,18 @@ def measure(
         VerificationError: The runtime refuses a model, or cannot execute it on the inputs.
     """
     names = list(models)
-    executed = {name: sum(executed_ops(model, inputs).values()) for name, model in models.items()}
-    first, created_first = _created(models[names[0]], threads)
-    created, times, speedups = {names[0]: created_first}, dict[str, list[float]](), {names[0]: 1.0}
+    first = Session(models[names[0]], threads=threads)
+    # That session came first and so paid for fresh memory; these are created alike, one after the other.
+    profiles = {name: profiled(model, inputs, threads) for name, model in models.items()}
+    times, speedups = dict[str, list[float]](), {names[0]: 1.0}
     for group in _groups(models, names[1:]):
-        opened = {name: _created(models[name], threads) for name in group}
-        created |= {name: seconds for name, (_, seconds) in opened.items()}
-        sessions = {names[0]: first, **{name: session for name, (session, _) in opened.items()}}
+        sessions = {names[0]: first, **{name: Session(models[name], threads=threads) for name in group}}
         taken = _interleaved(sessions, inputs, rounds, warmup)
+        del sessions  # closed before those of the next group are opened
         for name in group:
             speedups[name] = statistics.median(a / b for a, b in zip(taken[names[0]], taken[name], strict=True))
         times |= {name: times.get(name, []) + seconds for name, seconds in taken.items()}
-        del opened, sessions  # closed before those of the next group are opened
-    return [_latency(name, times[name], speedups[name], created[name], models[name], executed[name]) for name in names]
+    return [_latency(name, model, times[name], speedups[name], *profiles[name]) for name, model in models.items()]
 
 
 def per_pass(
@@ -109,12 +109,6 @@ def per_pass(
             label, number = f"after {name} ({number})", number + 1
         models[label] = model
     return measure(models, inputs, rounds=rounds, threads=threads, warmup=warmup)
-
-
-def _created(model: ir.Model, threads: int) -> tuple[Session, float]:
-    started = time.perf_counter()
-    session = Session(model, threads=threads)
-    return session, time.perf_counter() - started
 
 
 def _groups(models: Mapping[str, ir.Model], names: Sequence[str]) -> Iterator[list[str]]:
@@ -160,7 +154,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def _latency(
-    name: str, seconds: Sequence[float], speedup: float, created: float, model: ir.Model, executed: int
+    name: str, model: ir.Model, seconds: Sequence[float], speedup: float, executed: Counter[str], created: float
 ) -> Latency:
     deciles = statistics.quantiles(seconds, n=10) if len(seconds) > 1 else [seconds[0]]
     return Latency(
@@ -171,7 +165,7 @@ def _latency(
         speedup=speedup,
         session_ms=created * 1e3,
         nodes=sum(1 for _ in model.graph.all_nodes()),
-        executed=executed,
+        executed=executed.total(),
         file_mb=file_bytes(model) / 1e6,
     )
 
@@ -187,9 +181,9 @@ def file_bytes(model: ir.Model) -> int:
 def table(rows: Sequence[Latency], title: str = "Latency") -> Table:
     """The measurements as a table."""
     made = Table(title=title, title_justify="left")
-    made.add_column("model")
+    made.add_column("model", overflow="fold")
     for heading in ("median ms", "10%..90%", "speedup", "session ms", "nodes", "executed", "file MB"):
-        made.add_column(heading, justify="right")
+        made.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         made.add_row(
             row.name,

@@ -76,7 +76,7 @@ class Plan:
                     yield from self._plan(inner, converted[key])
             elif item.domain != STUB_DOMAIN:
                 plan.order.append(_New(item, [ir.serde.deserialize_attribute(value) for value in item.attribute]))
-        if plan.constants or any(isinstance(item, _New) for item in plan.order):
+        if plan.constants or plan.order != list(graph):
             yield plan
 
     def _check_outputs(self) -> None:

@@ -87,8 +87,6 @@ def _plans(root: ir.Graph, opset: int, is_function: bool) -> Iterator[Plan]:
     current = root.opset_imports[""]
     skeleton = Skeleton(root, current, opset)
     for version in skeleton.versions():
-        if version > opset:
-            raise TargetError(f"graph '{root.name}' has nodes for opset {version}, and is to be raised to {opset} only")
         try:
             converted = onnx.version_converter.convert_version(skeleton.write(version), opset)
         except Exception as error:
@@ -107,8 +105,13 @@ def _refuse_unconvertible(model: ir.Model, opset: int, target: Target) -> None:
         current = scope.root.opset_imports.get("", opset)
         for node in scope.graph:
             version = max(current, node.version or 0)
-            if node.domain or version >= opset:
+            if node.domain or version == opset:
                 continue
+            if version > opset:
+                raise TargetError(
+                    f"{node.op_type} '{node.name}' needs opset {version}, and the model is to be raised to {opset}; "
+                    f"raise it to {version} or higher"
+                )
             if version < _ONLY_FLOAT.get(node.op_type, 0) <= opset:
                 facts = Facts(model) if facts is None else facts
             reason = _converted_wrongly(node, version, opset, facts) or target.lost_by_raising(node, version, opset)

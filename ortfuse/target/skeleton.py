@@ -76,10 +76,10 @@ class Skeleton:
 
     def _write_graph(self, graph: ir.Graph, version: int) -> onnx.GraphProto:
         proto = onnx.GraphProto(name="graph")
-        for value in graph.inputs:
-            proto.input.append(self._typed(value))
+        inputs = dict.fromkeys(graph.inputs)
+        proto.input.extend(self._typed(value) for value in inputs)
         for value in graph.initializers.values():
-            if not value.is_graph_input():
+            if value not in inputs:
                 self._write_initializer(proto, value)
         for node in graph:
             self._write_node(proto, node, version)

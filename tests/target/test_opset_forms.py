@@ -108,7 +108,9 @@ def test_a_failure_of_the_converter_is_a_named_error(monkeypatch: pytest.MonkeyP
     assert model.graph.opset_imports[""] == 17
 
 
-def test_an_output_that_the_converter_loses_is_an_error_and_the_model_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_that_the_converter_loses_is_an_error_and_the_model_unchanged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def lose(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         result = onnx.ModelProto.FromString(proto.SerializeToString())
         del result.graph.node[:]

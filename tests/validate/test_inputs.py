@@ -6,13 +6,13 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
+from small_graphs import model, ones
 
 from ortfuse.errors import VerificationError
 from ortfuse.validate import experiments
 from ortfuse.validate.inputs import InputSpec, input_specs, make_inputs
 from ortfuse.validate.roles import Role, Use
 from ortfuse.validate.sizes import Search, describe, open_dims, wanted
-from small_graphs import model, ones
 
 
 def mask(use: Use, *shape: int, dtype: ir.DataType = ir.DataType.INT64) -> np.ndarray:

@@ -72,7 +72,7 @@ def test_what_the_runtime_cannot_execute_is_said_in_its_words(inputs: dict[str, 
 def test_a_failing_node_is_named_without_places_in_the_runtimes_source() -> None:
     m = model("y = Add(x, w)", "float[n] x", "float[n] y", "<float[3] w = {1, 2, 3}>")
     m.graph[0].name = "sum"
-    with pytest.raises(VerificationError, match="Add 'sum': .*broadcast") as caught:
+    with pytest.raises(VerificationError, match=r"Add 'sum': .*broadcast") as caught:
         Session(m).run({"x": np.ones(5, np.float32)})
     assert ".h:" not in str(caught.value)
 

@@ -1,0 +1,2 @@
+"""Placeholder."""
+def timings(console): return []
