@@ -1,6 +1,7 @@
 """Uses of the operators that rules emit, each with its formula in numpy: what `kernels.py` tries on the runtime.
 
-Arrays are float64 here; they are cast to the type under test. The formulas follow the operators' specifications.
+Arrays are float64 here, with numbers that float16 holds exactly; they are cast to the type under test. The formulas follow
+the operators' specifications.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ MS = "com.microsoft"
 
 BATCH, HEADS, LENGTH, SIZE = 2, 4, 5, 8
 HIDDEN = HEADS * SIZE
+LOWEST = float(np.finfo(np.float32).min)
 
 
 @dataclass(frozen=True)
@@ -30,20 +32,26 @@ class Case:
     domain: str = ""
     opset: int = 23
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    dtypes: tuple[str, ...] = ("float", "float16", "double")
+
+
+def _exact(x: Array) -> Array:
+    return np.asarray(x, np.float16).astype(np.float64)
 
 
 def _random(*shape: int, salt: int = 0) -> Array:
-    return np.random.default_rng([salt, *shape]).standard_normal(shape)
+    return _exact(np.random.default_rng([salt, *shape]).standard_normal(shape))
 
 
 def _weights(*shape: int) -> Array:
-    return 1 + 0.2 * _random(*shape)
+    return _exact(1 + _random(*shape) / 4)
 
 
 def _softmax(x: Array) -> Array:
     peak = x.max(-1, keepdims=True)
     exponents = np.exp(x - np.where(np.isfinite(peak), peak, 0))
-    return exponents / exponents.sum(-1, keepdims=True)
+    with np.errstate(invalid="ignore"):  # a row that is hidden altogether
+        return np.asarray(exponents / exponents.sum(-1, keepdims=True))
 
 
 def _split(x: Array, heads: int) -> Array:
@@ -81,7 +89,7 @@ def _as_bias(mask: Array) -> Array:
 def attention() -> Iterator[Case]:
     """ai.onnx Attention 23 and 24."""
     q, k, v = (_random(BATCH, LENGTH + more, HIDDEN, salt=more) for more in (0, 2, 2))
-    v = np.roll(v, 3, axis=1) - 0.5
+    v = np.roll(v, 3, axis=1)
     q4, k4, v4 = (_split(x, HEADS) for x in (q, k, v))
     total = LENGTH + 2
     heads = {"q_num_heads": HEADS, "kv_num_heads": HEADS}
@@ -101,10 +109,12 @@ def attention() -> Iterator[Case]:
             names = "[" + ",".join(_dimension_names(shape, total)) + "]"
             yield from case(f"{kind} mask {names}", (q, k, v, mask), y, **heads)
     none = np.broadcast_to(np.arange(LENGTH)[:, None] != 1, (1, 1, LENGTH, total)).copy()
-    for kind, mask in (("bool", none), ("float -inf", _as_bias(none)), ("float lowest", np.where(none, 0.0, -6e4))):
-        seen = np.where(none, 0.0, 0.0 if kind == "float lowest" else -np.inf)
-        y = _merge(np.nan_to_num(_attention(q4, k4, v4, seen)))
-        yield from case(f"{kind} mask that hides all of a row (hidden: 0)", (q, k, v, mask), y, **heads)
+    hidden = _as_bias(none)
+    zero, mean = np.nan_to_num(_attention(q4, k4, v4, hidden)), _attention(q4, k4, v4, np.where(none, 0.0, -1e30))
+    for kind, mask in (("bool", none), ("float -inf", hidden), ("float lowest", np.maximum(hidden, LOWEST))):
+        yield from case(f"{kind} mask that hides a whole row, which becomes 0", (q, k, v, mask), _merge(zero), **heads)
+    yield Case("Attention", "23: float -1e30 mask that hides a whole row, which becomes the mean of the values",
+               (q, k, v, np.maximum(hidden, -1e30)), (_merge(mean),), attributes=heads, dtypes=("float",))  # fmt: skip
     square, square4 = (k, v), (k4, v4)
     qs = _random(BATCH, total, HIDDEN, salt=9)
     qs4 = _split(qs, HEADS)
@@ -113,7 +123,7 @@ def attention() -> Iterator[Case]:
     y = _merge(_attention(qs4, *square4, _as_bias(mask), causal=True))
     yield from case("causal and bool mask", (qs, *square, mask), y, is_causal=1, **heads)
     yield from case("soft cap", (q, k, v), _merge(_attention(q4, k4, v4, cap=1.5)), softcap=1.5, **heads)
-    yield from case("scale", (q, k, v), _merge(_attention(q4, k4, v4, scale=0.2)), scale=0.2, **heads)
+    yield from case("scale", (q, k, v), _merge(_attention(q4, k4, v4, scale=0.25)), scale=0.25, **heads)
     wide = _random(BATCH, total, 2 * HIDDEN)
     yield from case("values wider than keys", (q, k, wide), _merge(_attention(q4, k4, _split(wide, HEADS))), **heads)
     few = [_random(BATCH, total, 2 * SIZE), _random(BATCH, total, 2 * SIZE, salt=1)]
@@ -127,7 +137,9 @@ def attention() -> Iterator[Case]:
     joined = [np.concatenate(pair, 2) for pair in zip(past, (k4, v4), strict=True)]
     for opset in (23, 24):
         outputs = (_merge(_attention(q4, *joined)), *joined)
-        yield Case("Attention", f"{opset}: past and present", (q, k, v, None, *past), outputs, opset=opset, attributes=heads)
+        yield Case(
+            "Attention", f"{opset}: past and present", (q, k, v, None, *past), outputs, opset=opset, attributes=heads
+        )
         mask = _mask(BATCH, 1, LENGTH, total + 3)
         outputs = (_merge(_attention(q4, *joined, _as_bias(mask))), *joined)
         yield Case("Attention", f"{opset}: past, present and bool mask", (q, k, v, mask, *past), outputs, opset=opset,
@@ -142,7 +154,7 @@ def _dimension_names(shape: tuple[int, ...], total: int) -> list[str]:
 def multi_head_attention() -> Iterator[Case]:
     """com.microsoft MultiHeadAttention and Attention."""
     q, k, v = (_random(BATCH, LENGTH + more, HIDDEN, salt=more) for more in (0, 2, 2))
-    v = np.roll(v, 3, axis=1) - 0.5
+    v = np.roll(v, 3, axis=1)
     q4, k4, v4 = (_split(x, HEADS) for x in (q, k, v))
     total = LENGTH + 2
     plain = _merge(_attention(q4, k4, v4))
@@ -168,14 +180,16 @@ def multi_head_attention() -> Iterator[Case]:
     y = _merge(_attention(q4, k4, v4, _as_bias(seen)[:, None, None, :]))
     yield case("key_padding_mask [b]", (q, k, v, None, lengths), y)
     qs = _random(BATCH, total, HIDDEN, salt=9)
-    yield case("unidirectional", (qs, k, v), _merge(_attention(_split(qs, HEADS), k4, v4, causal=True)), unidirectional=1)
-    yield case("scale", (q, k, v), _merge(_attention(q4, k4, v4, scale=0.2)), scale=0.2)
+    yield case(
+        "unidirectional", (qs, k, v), _merge(_attention(_split(qs, HEADS), k4, v4, causal=True)), unidirectional=1
+    )
+    yield case("scale", (q, k, v), _merge(_attention(q4, k4, v4, scale=0.25)), scale=0.25)
     wide = _random(BATCH, total, 2 * HIDDEN)
     yield case("values wider than keys", (q, k, wide), _merge(_attention(q4, k4, _split(wide, HEADS))))
     past = [_random(BATCH, HEADS, 3, SIZE), _random(BATCH, HEADS, 3, SIZE, salt=1)]
     joined = [np.concatenate(pair, 2) for pair in zip(past, (k4, v4), strict=True)]
     yield case("past and present", (q, k, v, None, None, None, *past), _merge(_attention(q4, *joined)), *joined)
-    x, weight = _random(BATCH, LENGTH, HIDDEN), _random(HIDDEN, 3 * HIDDEN) / 4
+    x, weight = _random(BATCH, LENGTH, HIDDEN), _exact(_random(HIDDEN, 3 * HIDDEN) / 8)
     parts = [_split(part, HEADS) for part in np.split(x @ weight + bias, 3, -1)]
     mask = _mask(BATCH, LENGTH)
     for what, extra, hidden in (("input, weights, bias", (), 0.0),
@@ -191,10 +205,10 @@ def grouped_query_attention() -> Iterator[Case]:
     """com.microsoft GroupQueryAttention, which is causal and keeps its past."""
     past_length = 3
 
-    def case(what: str, length: int, past_length: int, **attributes: Any) -> Case:
-        q = _random(BATCH, length, HIDDEN)
-        k, v = _random(BATCH, length, 2 * SIZE), _random(BATCH, length, 2 * SIZE, salt=1)
-        past = [_random(BATCH, 2, past_length, SIZE), _random(BATCH, 2, past_length, SIZE, salt=1)]
+    def case(what: str, length: int, past_length: int, batch: int = BATCH, **attributes: Any) -> Case:
+        q = _random(batch, length, HIDDEN)
+        k, v = _random(batch, length, 2 * SIZE), _random(batch, length, 2 * SIZE, salt=1)
+        past = [_random(batch, 2, past_length, SIZE), _random(batch, 2, past_length, SIZE, salt=1)]
         joined = [np.concatenate(pair, 2) for pair in zip(past, (_split(k, 2), _split(v, 2)), strict=True)]
         total = past_length + length
         window = attributes.get("local_window_size")
@@ -203,7 +217,7 @@ def grouped_query_attention() -> Iterator[Case]:
             near = np.arange(length)[:, None] + past_length - np.arange(total) < window
             bias = _as_bias(near)
         y = _merge(_attention(_split(q, HEADS), *joined, bias, causal=True, cap=attributes.get("softcap", 0.0)))
-        last = np.full(BATCH, total - 1, np.int32)
+        last = np.full(batch, total - 1, np.int32)
         inputs = (q, k, v, *past, last, np.array(total, np.int32))
         return Case("GroupQueryAttention", what, inputs, (y, *joined), MS,
                     attributes={"num_heads": HEADS, "kv_num_heads": 2, **attributes})  # fmt: skip
@@ -211,6 +225,7 @@ def grouped_query_attention() -> Iterator[Case]:
     yield case("prompt, empty past", LENGTH, 0)
     yield case("one token and a past", 1, past_length)
     yield case("several tokens and a past", 2, past_length)
+    yield case("several tokens and a past, batch 1", 2, past_length, batch=1)
     yield case("local window", LENGTH, 0, local_window_size=2)
     yield case("soft cap", LENGTH, 0, softcap=1.5)
 
@@ -223,8 +238,12 @@ def _normalised(x: Array, axis: int, epsilon: float, mean: bool = True) -> Array
 
 def normalization() -> Iterator[Case]:
     """LayerNormalization, RMSNormalization, the runtime's own SimplifiedLayerNormalization, and those with a sum."""
-    x, epsilon = _random(2, 5, 8), 1e-5
-    for op_type, mean in (("LayerNormalization", True), ("RMSNormalization", False), ("SimplifiedLayerNormalization", False)):
+    x, epsilon = _random(2, 5, 8), 2.0**-17
+    for op_type, mean in (
+        ("LayerNormalization", True),
+        ("RMSNormalization", False),
+        ("SimplifiedLayerNormalization", False),
+    ):
         for axis, shape in ((-1, (8,)), (2, (8,)), (1, (5, 8)), (-2, (5, 8)), (0, (2, 5, 8)), (-1, (1,)), (-1, (1, 1, 8)),
                             (-1, (5, 8)), (-2, (8,))):  # fmt: skip
             scale, bias = _weights(*shape), _random(*shape, salt=1)
@@ -235,15 +254,21 @@ def normalization() -> Iterator[Case]:
             if mean:
                 yield Case(op_type, what + " and bias", (x, scale, bias), (y + bias,), attributes=attributes)
     scale = _weights(8)
-    large = 1000 + x
+    large = _exact(1000 + x)
     for stash in (1, 11):
         yield Case("LayerNormalization", f"stash_type {stash}", (x, scale), (_normalised(x, -1, epsilon) * scale,),
                    attributes={"stash_type": stash, "epsilon": epsilon})  # fmt: skip
     y = _normalised(large, -1, epsilon) * scale
-    yield Case("LayerNormalization", "mean 1000, deviation 1", (large, scale), (y,), attributes={"epsilon": epsilon})
+    yield Case("LayerNormalization", "mean 1000, deviation 1", (large, scale), (y,),
+               attributes={"epsilon": epsilon}, dtypes=("float", "float16"))  # fmt: skip
     mean = x.mean(-1, keepdims=True)
-    outputs = (_normalised(x, -1, epsilon) * scale, mean, 1 / np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + epsilon))
-    yield Case("LayerNormalization", "outputs Mean and InvStdDev", (x, scale), outputs, attributes={"epsilon": epsilon})
+    outputs = (
+        _normalised(x, -1, epsilon) * scale,
+        mean,
+        1 / np.sqrt(((x - mean) ** 2).mean(-1, keepdims=True) + epsilon),
+    )
+    yield Case("LayerNormalization", "outputs Mean and InvStdDev", (x, scale), outputs,
+               attributes={"epsilon": epsilon}, dtypes=("float",))  # fmt: skip
     yield from _skip_normalization(epsilon)
 
 
@@ -281,7 +306,7 @@ def _tanh_gelu(x: Array) -> Array:
 def activation() -> Iterator[Case]:
     """GELU and its relatives."""
     for shape in ((), (8,), (5, 8), (2, 5, 8), (2, 3, 5, 8), (2, 0, 8)):
-        x = 3 * _random(*shape)
+        x = np.asarray(2 * _random(*shape))
         rank = f"rank {len(shape)}" if 0 not in shape else "empty"
         yield Case("Gelu", rank, (x,), (_gelu(x),))
         yield Case("Gelu", f"{rank}, tanh", (x,), (_tanh_gelu(x),), attributes={"approximate": "tanh"})
@@ -293,7 +318,7 @@ def activation() -> Iterator[Case]:
             bias = _random(8)
             yield Case("BiasGelu", rank, (x, bias), (_gelu(x + bias),), MS)
             yield Case("FastGelu", f"{rank}, bias", (x, bias), (_tanh_gelu(x + bias),), MS)
-    x = 3 * _random(5, 8)
+    x = 2 * _random(5, 8)
     yield Case("BiasGelu", "bias [1]", (x, _random(1)), (_gelu(x + _random(1)),), MS)
     yield Case("BiasGelu", "bias [1,8]", (x, _random(1, 8)), (_gelu(x + _random(1, 8)),), MS)
     yield Case("Swish", "24", (x,), (x / (1 + np.exp(-x)),), opset=24)
@@ -306,7 +331,7 @@ def activation() -> Iterator[Case]:
 
 def convolution() -> Iterator[Case]:
     """com.microsoft FusedConv: an activation, and a tensor that is added before it."""
-    x, w, b = _random(1, 3, 6, 6), _random(4, 3, 3, 3) / 3, _random(4)
+    x, w, b = _random(1, 3, 6, 6), _exact(_random(4, 3, 3, 3) / 4), _random(4)
     windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))
     conv = np.einsum("nchwij,ocij->nohw", windows, w) + b[:, None, None]
     z = _random(*conv.shape)
@@ -343,9 +368,15 @@ def product() -> Iterator[Case]:
     yield Case("FusedMatMul", "alpha", (a, b), (0.25 * (a @ b),), MS, attributes={"alpha": 0.25})
     yield Case("FusedMatMul", "transA", (swap(a), b), (a @ b,), MS, attributes={"transA": 1})
     yield Case("FusedMatMul", "transB", (a, swap(b)), (a @ b,), MS, attributes={"transB": 1})
-    yield Case("FusedMatMul", "transB, alpha", (a, swap(b)), (0.25 * (a @ b),), MS, attributes={"transB": 1, "alpha": 0.25})
-    yield Case("FusedMatMul", "transB, 2-D", (a[0, 0], swap(b[0, 0])), (a[0, 0] @ b[0, 0],), MS, attributes={"transB": 1})
-    yield Case("FusedMatMul", "transB, weight of rank 2", (a, swap(b[0, 0])), (a @ b[0, 0],), MS, attributes={"transB": 1})
+    yield Case(
+        "FusedMatMul", "transB, alpha", (a, swap(b)), (0.25 * (a @ b),), MS, attributes={"transB": 1, "alpha": 0.25}
+    )
+    yield Case(
+        "FusedMatMul", "transB, 2-D", (a[0, 0], swap(b[0, 0])), (a[0, 0] @ b[0, 0],), MS, attributes={"transB": 1}
+    )
+    yield Case(
+        "FusedMatMul", "transB, weight of rank 2", (a, swap(b[0, 0])), (a @ b[0, 0],), MS, attributes={"transB": 1}
+    )
     moved = np.moveaxis(a, -2, 0)
     yield Case("FusedMatMul", "transBatchA", (moved.copy(), b), (a @ b,), MS, attributes={"transBatchA": 1})
     moved = np.moveaxis(b, -2, 0)
@@ -359,7 +390,9 @@ def _rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
     cos, sin = cos[:, None], sin[:, None]
     one, two = (turned[..., ::2], turned[..., 1::2]) if interleaved else np.split(turned, 2, -1)
     real, imaginary = one * cos - two * sin, one * sin + two * cos
-    joined = np.stack([real, imaginary], -1).reshape(turned.shape) if interleaved else np.concatenate([real, imaginary], -1)
+    joined = (
+        np.stack([real, imaginary], -1).reshape(turned.shape) if interleaved else np.concatenate([real, imaginary], -1)
+    )
     return np.concatenate([joined, rest], -1)
 
 
@@ -369,7 +402,8 @@ def rotary() -> Iterator[Case]:
     positions = np.array([[3, 0, 7, 1, 2], [5, 6, 0, 4, 9]])
     for interleaved in (False, True):
         for part in (SIZE, SIZE // 2):
-            cos, sin = np.cos(_random(10, part // 2)), np.sin(_random(10, part // 2))
+            angles = _random(10, part // 2)
+            cos, sin = _exact(np.cos(angles)), _exact(np.sin(angles))
             y = _rotated(x4, cos[positions], sin[positions], interleaved)
             attributes: dict[str, Any] = {"interleaved": int(interleaved)}
             if part != SIZE:
@@ -379,7 +413,9 @@ def rotary() -> Iterator[Case]:
             op = "RotaryEmbedding"
             yield Case(op, f"{how}, 4-D, positions", (x4, cos, sin, positions), (y,), attributes=attributes)
             yield Case(op, f"{how}, 3-D, positions", (_merge(x4), cos, sin, positions), (_merge(y),), attributes=heads)
-            yield Case(op, f"{how}, 4-D, no positions", (x4, cos[positions], sin[positions]), (y,), attributes=attributes)
+            yield Case(
+                op, f"{how}, 4-D, no positions", (x4, cos[positions], sin[positions]), (y,), attributes=attributes
+            )
             one = (cos[None, :LENGTH], sin[None, :LENGTH])
             yield Case(op, f"{how}, 4-D, no positions, cache [1,s,r/2]", (x4, *one), (_rotated(x4, *one, interleaved),),
                        attributes=attributes)  # fmt: skip
@@ -389,7 +425,9 @@ def rotary() -> Iterator[Case]:
                        attributes=theirs)  # fmt: skip
             offset = np.tile(np.arange(2, 2 + LENGTH), (BATCH, 1))
             y = _rotated(x4, cos[offset], sin[offset], interleaved)
-            yield Case(op, f"{how}, 4-D, first position [1]", (x4, np.array([2]), cos, sin), (y,), MS, attributes=theirs)
+            yield Case(
+                op, f"{how}, 4-D, first position [1]", (x4, np.array([2]), cos, sin), (y,), MS, attributes=theirs
+            )
 
 
 def cases() -> list[Case]:

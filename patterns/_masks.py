@@ -53,7 +53,7 @@ class Range:
 ACTIVATION = Range(frozenset(), None, -1e25, 1e25)
 
 
-def _of_numbers(numbers: np.ndarray) -> Range | None:  # type: ignore[type-arg]
+def _of_numbers(numbers: np.ndarray) -> Range | None:
     if not numbers.size or np.isnan(numbers).any() or numbers.max() == math.inf:
         return None
     deep, rest = numbers[numbers <= DEEP], numbers[numbers > DEEP]

@@ -229,7 +229,7 @@ def heads_are_repeated(match: Match) -> str | None:
 grouped = op.Attention(
     var("query"), _repeated(shared_key, "key"), _repeated(shared_value, "value"), opt(mask), **_kept_attributes
 )
-_LAYOUT = {"scale": [0.5], "is_causal": [0], "softcap": [0.0]}
+_LAYOUT: dict[str, list[Any]] = {"scale": [0.5], "is_causal": [0], "softcap": [0.0]}
 
 q3, k3, v3 = var("query"), var("key"), var("value")
 

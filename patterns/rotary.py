@@ -11,7 +11,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortfuse.ir.facts import Facts
-from ortfuse.pattern import Match, attr, computed, op, var
+from ortfuse.pattern import Match, Pattern, attr, computed, op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import ints, is_rank, text
@@ -95,15 +95,16 @@ def half_size(match: Match) -> object:
     """Half the size of a head, as a Slice end."""
     shape = match.shape("x")
     assert shape is not None
-    return ints([int(shape[-1]) // 2])  # type: ignore[arg-type]
+    assert isinstance(shape[-1], int)
+    return ints([shape[-1] // 2])
 
 
-_zero, _last, _heads = (
-    computed(name, lambda match, n=n: ints([n])) for name, n in (("zero", 0), ("last", 3), ("heads", 1))
-)
+_zero = computed("zero", lambda match: ints([0]))
+_last = computed("last", lambda match: ints([3]))
+_heads = computed("heads", lambda match: ints([1]))
 
 
-def _cache(name: str) -> object:
+def _cache(name: str) -> Pattern:
     """[1 or b, 1, s, size] to [b, s, size / 2]."""
     half = op.Squeeze(op.Slice(var(name), _zero, computed("half", half_size), _last), _heads)
     batch = op.Shape(x, start=0, end=1)
@@ -143,7 +144,7 @@ RULES = [
         name="rotary.half_rotation",
         formula="x cos + concat(-x[h/2:], x[:h/2]) sin",
         pattern=x * cos + rotated * sin,
-        replace=op.RotaryEmbedding(x, _cache("cos"), _cache("sin"), interleaved=0),  # type: ignore[arg-type]
+        replace=op.RotaryEmbedding(x, _cache("cos"), _cache("sin"), interleaved=0),
         guards=(rotates_halves,),
         raises=True,
         exactness=Exactness.ROUNDING,

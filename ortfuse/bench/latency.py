@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import onnx_ir as ir
+from rich import box
 from rich.table import Table
 
 from ortfuse.bench.executed import profiled
@@ -38,7 +39,7 @@ class Latency:
         low_ms: First decile of the latencies.
         high_ms: Ninth decile.
         speedup: Median over rounds of the first model's latency divided by this one's.
-        session_ms: Time to create a session, from a model in memory.
+        session_ms: Time to create a session from the model in memory, the shorter of two.
         nodes: Nodes of the model, those in subgraphs included.
         executed: Nodes that a run executes after the runtime's own optimisations.
         file_mb: Megabytes (10**6 bytes) of the model as a file, weights included.
@@ -67,7 +68,7 @@ def measure(
     Args:
         models: By the name they have in the result.
         inputs: Arrays by input name, for all models.
-        rounds: How often each is run; their order is reversed every other time.
+        rounds: How often each is run; each round begins with another one.
         threads: Threads per operator; 0 leaves the choice to the runtime.
         warmup: Rounds before those, which are not counted.
 
@@ -75,18 +76,30 @@ def measure(
         VerificationError: The runtime refuses a model, or cannot execute it on the inputs.
     """
     names = list(models)
-    first = Session(models[names[0]], threads=threads)
-    # That session came first and so paid for fresh memory; these are created alike, one after the other.
+    profiled(models[names[0]], inputs, threads)  # the first session pays for fresh memory, which would be unfair
     profiles = {name: profiled(model, inputs, threads) for name, model in models.items()}
+    created = {name: seconds for name, (_, seconds) in profiles.items()}
+    first = _open(names[0], models, threads, created)
     times, speedups = dict[str, list[float]](), {names[0]: 1.0}
     for group in _groups(models, names[1:]):
-        sessions = {names[0]: first, **{name: Session(models[name], threads=threads) for name in group}}
+        sessions = {names[0]: first, **{name: _open(name, models, threads, created) for name in group}}
         taken = _interleaved(sessions, inputs, rounds, warmup)
         del sessions  # closed before those of the next group are opened
         for name in group:
             speedups[name] = statistics.median(a / b for a, b in zip(taken[names[0]], taken[name], strict=True))
         times |= {name: times.get(name, []) + seconds for name, seconds in taken.items()}
-    return [_latency(name, model, times[name], speedups[name], *profiles[name]) for name, model in models.items()]
+    return [
+        _latency(name, model, times[name], speedups[name], profiles[name][0], created[name])
+        for name, model in models.items()
+    ]
+
+
+def _open(name: str, models: Mapping[str, ir.Model], threads: int, created: dict[str, float]) -> Session:
+    """A session, whose time of creation goes to `created` if it is the shortest so far."""
+    started = time.perf_counter()
+    session = Session(models[name], threads=threads)
+    created[name] = min(created[name], time.perf_counter() - started)
+    return session
 
 
 def per_pass(
@@ -136,7 +149,7 @@ def _interleaved(sessions: Mapping[str, Session], inputs: Inputs, rounds: int, w
                 sessions[name].run(inputs)
                 if number >= warmup:
                     times[name].append(time.perf_counter() - started)
-            order.reverse()
+            order.append(order.pop(0))
     return times
 
 
@@ -180,15 +193,15 @@ def file_bytes(model: ir.Model) -> int:
 
 def table(rows: Sequence[Latency], title: str = "Latency") -> Table:
     """The measurements as a table."""
-    made = Table(title=title, title_justify="left")
-    made.add_column("model", overflow="fold")
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    made.add_column("model", overflow="fold", min_width=12)
     for heading in ("median ms", "10%..90%", "speedup", "session ms", "nodes", "executed", "file MB"):
         made.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         made.add_row(
             row.name,
-            f"{row.median_ms:.3f}",
-            f"{row.low_ms:.3f}..{row.high_ms:.3f}",
+            f"{row.median_ms:.4g}",
+            f"{row.low_ms:.3g}..{row.high_ms:.3g}",
             f"{row.speedup:.2f}",
             f"{row.session_ms:.0f}",
             str(row.nodes),

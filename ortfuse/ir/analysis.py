@@ -204,6 +204,7 @@ class Analysis:
         return _seen_by(fact, visible)
 
     def imports_of(self, node: ir.Node) -> Mapping[str, int]:
+        """The opset imports that govern a node: those of the main graph or function whose bodies it is in."""
         graph = node.graph
         while (owner := self.owner(graph)) is not None:
             graph = owner.graph

@@ -38,7 +38,7 @@ class PassEvent:
 
 
 OnPass = Callable[[PassEvent], None]
-"""Called after each pass, and after each item of a pipeline that is made of several. The model of the context must not be changed."""
+"""Called after each pass, and after each item of a pipeline that is made of several. The model must not be changed."""
 
 
 class Runner:

@@ -66,7 +66,8 @@ class Rule:
     A replacement that needs a higher opset than the model has is used only if none other is legal, unless `raises` says
     that it is worth it. `emits` gives, for intermediates of the pattern that may be used elsewhere, what computes them
     afterwards. `refines` says that the rule improves on what another rule
-    made, so that it adds no site to its family. `formula` is for readers; by default it is the printed pattern. `residual` allows a root sum or
+    made, so that it adds no site to its family. `formula` is for readers; by default it is the printed pattern.
+    `residual` allows a root sum or
     product to have parts that the pattern lacks.
     """
 

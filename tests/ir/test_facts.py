@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -257,18 +256,10 @@ def test_a_symbol_that_may_be_zero_or_one_decides_nothing() -> None:
     assert facts.shape(values["q"]) is None
 
 
-def test_deep_chains_take_linear_time() -> None:
-    def chain(length: int) -> float:
-        x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["b", 4]))
-        nodes = [ir.node("Relu", [x])]
-        for _ in range(length):
-            nodes.append(ir.node("Add", [nodes[-1].outputs[0], x]))
-        graph = ir.Graph([x], nodes[-1].outputs, nodes=nodes, opset_imports={"": 20})
-        start = time.perf_counter()
-        facts = Facts(ir.Model(graph, ir_version=10))
-        taken = time.perf_counter() - start
-        assert facts.shape(nodes[-1].outputs[0]) == (symbol("b"), 4)
-        return taken / length
-
-    chain(1000)
-    assert chain(100_000) < 5 * chain(1000)
+def test_deep_chains_are_followed_without_recursion() -> None:
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["b", 4]))
+    nodes = [ir.node("Relu", [x])]
+    for _ in range(100_000):
+        nodes.append(ir.node("Add", [nodes[-1].outputs[0], x]))
+    graph = ir.Graph([x], nodes[-1].outputs, nodes=nodes, opset_imports={"": 20})
+    assert Facts(ir.Model(graph, ir_version=10)).shape(nodes[-1].outputs[0]) == (symbol("b"), 4)

@@ -111,11 +111,9 @@ def test_bombs_and_random_numbers_are_not_evaluated(bomb: str) -> None:
     text = f"""agraph (float[1] x) => (float[a, b] y)
         <int64[2] huge = {{1000000, 1000000}}, int64[2] many = {{1000000, 100000}}, float[1, 1] w = {{1}},
          float zero = {{0}}, float big = {{1e9}}, float step = {{1e-3}}> {{ a = {bomb} \n y = Add(x, a) }}"""
-    started = time.perf_counter()
     model, counts, _ = apply(text, Fold())
     assert counts == [0]
     assert len(model.graph) == 2
-    assert time.perf_counter() - started < 5
 
 
 def test_growth_is_bounded_and_the_bound_is_an_option() -> None:

@@ -192,7 +192,7 @@ def test_function_bodies_are_converted() -> None:
 def test_a_function_attribute_that_the_converter_cannot_see_is_refused() -> None:
     function = FUNCTION.format(more=",keepdims:int=@k").replace("F (a)", "F <k> (a)")
     model = read(model_text(17, "{ y = my.F<k=0>(x) }", head=', "my" : 1') + function)
-    with pytest.raises(TargetError, match="ReduceMean .*an attribute of its function"):
+    with pytest.raises(TargetError, match=r"ReduceMean .*an attribute of its function"):
         raise_opset(model, 18)
     assert model.graph.opset_imports[""] == 17
 
