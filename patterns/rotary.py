@@ -8,8 +8,11 @@ the same, because they are computed from the concatenation of one tensor with it
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx_ir as ir
 
+from ortfuse.ir.dims import DimLike
 from ortfuse.ir.facts import Facts
 from ortfuse.pattern import Match, Pattern, attr, computed, op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
@@ -25,39 +28,50 @@ low = op.Slice(x, starts=(0,), ends=attr("low_end"), axes=(-1,), steps=attr("low
 high = op.Slice(x, starts=attr("high_start"), ends=attr("high_end"), axes=(-1,), steps=attr("high_steps"))
 rotated = op.Concat(op.Neg(high), low, axis=-1)
 
-_KEEPS_HALVES = frozenset(
-    {"Cos", "Sin", "Unsqueeze", "Cast", "Identity", "Reshape", "Gather", "Slice", "Expand", "Squeeze"}
-)
+even = op.Slice(x, starts=(0,), ends=attr("even_end"), axes=(-1,), steps=(2,))
+odd = op.Slice(x, starts=(1,), ends=attr("odd_end"), axes=(-1,), steps=(2,))
+stacked = op.Concat(op.Unsqueeze(op.Neg(odd), axes=(-1,)), op.Unsqueeze(even, axes=(-1,)), axis=-1)
+pairs = op.Reshape(stacked, var("pair_shape"), allowzero=attr("pair_allowzero")).named("pairs")
+
+_ELEMENTWISE = frozenset({"Cos", "Sin", "Cast", "Identity"})
+_MOVES_OTHER_AXES = frozenset({"Unsqueeze", "Squeeze", "Reshape", "Gather", "Slice", "Expand"})
 
 
-def _halves_are_equal(value: ir.Value, facts: Facts) -> bool:
-    """Whether the last axis provably holds the same numbers twice."""
+def _repeats(value: ir.Value, facts: Facts, interleaved: bool) -> bool:
+    """Whether the last axis provably holds the same numbers twice: half after half, or (`interleaved`) each next to itself."""
     for _ in range(16):
-        node = value.producer()
-        if node is None or node.domain:
+        node, shape = value.producer(), facts.shape(value)
+        if node is None or node.domain or not shape or node.inputs[0] is None:
             return False
-        shape = facts.shape(value)
-        if node.op_type == "Concat" and len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]:
-            axis = node.attributes["axis"].value
-            return shape is not None and axis in (-1, len(shape) - 1)
+        if not interleaved and node.op_type == "Concat" and len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]:
+            return node.attributes["axis"].value in (-1, len(shape) - 1)
         source = node.inputs[0]
+        if interleaved and node.op_type == "Reshape" and _doubles_last_axis(source, shape, facts):
+            return True
         if node.op_type in ("Mul", "Add", "Div"):
-            # A factor that is one number changes both halves alike.
-            numbers = [operand for operand in node.inputs if operand is not None and facts.scalar(operand) is None]
-            if len(numbers) != 1:
+            # A factor that is one number changes all angles alike.
+            others = [operand for operand in node.inputs if operand is not None and facts.scalar(operand) is None]
+            if len(others) != 1:
                 return False
-            source = numbers[0]
-        elif node.op_type not in _KEEPS_HALVES:
+            source = others[0]
+        elif node.op_type not in _ELEMENTWISE | _MOVES_OTHER_AXES:
             return False
         before = facts.shape(source)
-        if before is None or shape is None or not shape or not before or before[-1] != shape[-1]:
+        if not before or before[-1] != shape[-1]:
             return False
         if node.op_type in ("Gather", "Slice") and not _leaves_last_axis(node, len(before), facts):
             return False
-        if source is None:
-            return False
         value = source
     return False
+
+
+def _doubles_last_axis(value: ir.Value, merged: tuple[DimLike, ...], facts: Facts) -> bool:
+    """Whether `value`, which a Reshape turns into `merged`, repeats every number twice along a last axis of its own."""
+    node, shape = value.producer(), facts.shape(value)
+    if node is None or node.op_type not in ("Expand", "Tile") or shape is None or shape[-1] != 2 or len(shape) < 2:
+        return False
+    before = facts.shape(node.inputs[0])
+    return before is not None and before == (*shape[:-1], 1) and shape[-2] * 2 == merged[-1]
 
 
 def _leaves_last_axis(node: ir.Node, rank: int, facts: Facts) -> bool:
@@ -68,47 +82,87 @@ def _leaves_last_axis(node: ir.Node, rank: int, facts: Facts) -> bool:
     return axes is not None and all(axis not in (-1, rank - 1) for axis in axes.elements)
 
 
-def rotates_halves(match: Match) -> str | None:
-    """The slices are the two halves, and the angles repeat."""
+def _one_angle_for_each_position(match: Match, interleaved: bool) -> str | None:
     shape = match.shape("x")
-    if shape is None or not isinstance(shape[-1], int) or shape[-1] % 2:
-        return "the size of the heads is not known, or odd"
-    half = shape[-1] // 2
-    if match["low_end"] != (half,) or match["high_start"] != (half,):
-        return f"the slices {match['low_end']} and {match['high_start']} are not halves of {shape[-1]}"
-    if (
-        match["high_end"][0] < shape[-1]
-        or match["low_steps"] not in (None, (1,))
-        or match["high_steps"] not in (None, (1,))
-    ):
-        return "the slices leave elements out"
+    assert shape is not None
     for name in ("cos", "sin"):
-        angles_shape = match.shape(name)
-        if angles_shape is None or angles_shape[1:] != (1, shape[2], shape[3]) or angles_shape[0] not in (1, shape[0]):
-            return f"{name} {text(angles_shape or ())} is not one angle for each position of x {text(shape)}"
-        if not _halves_are_equal(match[name], match.facts):
-            return f"the two halves of {name} are not provably equal"
+        found = match.shape(name)
+        if found is None or found[1:] != (1, shape[2], shape[3]) or found[0] not in (1, shape[0]):
+            return f"{name} {text(found or ())} is not one angle for each position of x {text(shape)}"
+        if not _repeats(match[name], match.facts, interleaved):
+            return f"the numbers of {name} do not provably occur twice"
     return None
 
 
-def half_size(match: Match) -> object:
+def _size(match: Match, name: str = "x") -> int | None:
+    shape = match.shape(name)
+    return shape[-1] if shape is not None and isinstance(shape[-1], int) else None
+
+
+def rotates_halves(match: Match) -> str | None:
+    """The slices are the two halves, and the angles of the halves are the same."""
+    size = _size(match)
+    if size is None or size % 2:
+        return "the size of the heads is not known, or odd"
+    if match["low_end"] != (size // 2,) or match["high_start"] != (size // 2,):
+        return f"the slices {match['low_end']} and {match['high_start']} are not halves of {size}"
+    if match["high_end"][0] < size or match["low_steps"] not in (None, (1,)) or match["high_steps"] not in (None, (1,)):
+        return "the slices leave elements out"
+    return _one_angle_for_each_position(match, interleaved=False)
+
+
+def rotates_pairs(match: Match) -> str | None:
+    """The slices are the even and odd elements, put together again pair by pair, and the angles of a pair are the same."""
+    size = _size(match)
+    if size is None or size % 2:
+        return "the size of the heads is not known, or odd"
+    if match["even_end"][0] < size or match["odd_end"][0] < size:
+        return "the slices leave elements out"
+    if match.shape("pairs") != match.shape("x"):
+        return "the pairs are not merged into the shape of x"
+    return _one_angle_for_each_position(match, interleaved=True)
+
+
+def _constant(*numbers: int) -> Pattern:
+    return computed("_".join(map(str, numbers)), lambda match: ints(numbers))
+
+
+def half_size(match: Match) -> Any:
     """Half the size of a head, as a Slice end."""
-    shape = match.shape("x")
-    assert shape is not None
-    assert isinstance(shape[-1], int)
-    return ints([shape[-1] // 2])
+    return ints([(_size(match) or 0) // 2])
 
 
-_zero = computed("zero", lambda match: ints([0]))
-_last = computed("last", lambda match: ints([3]))
-_heads = computed("heads", lambda match: ints([1]))
-
-
-def _cache(name: str) -> Pattern:
-    """[1 or b, 1, s, size] to [b, s, size / 2]."""
-    half = op.Squeeze(op.Slice(var(name), _zero, computed("half", half_size), _last), _heads)
+def _cache(name: str, interleaved: bool) -> Pattern:
+    """[1 or b, 1, s, size], every angle twice, to [b, s, size / 2]."""
+    if interleaved:
+        once: Pattern = op.Slice(var(name), _constant(0), _constant(1 << 62), _constant(3), _constant(2))
+    else:
+        once = op.Slice(var(name), _constant(0), computed("half", half_size), _constant(3))
     batch = op.Shape(x, start=0, end=1)
-    return op.Expand(half, op.Concat(batch, computed("ones", lambda match: ints([1, 1])), axis=0))
+    return op.Expand(op.Squeeze(once, _constant(1)), op.Concat(batch, _constant(1, 1), axis=0))
+
+
+# Only the first elements of a head are rotated
+whole_heads = var("heads", is_rank(4), "of rank 4")
+rotated_part = op.RotaryEmbedding(
+    op.Slice(whole_heads, starts=(0,), ends=attr("part_end"), axes=(-1,), steps=attr("part_steps")).named("part"),
+    var("cos"), var("sin"), interleaved=attr("interleaved"), rotary_embedding_dim=0,
+)  # fmt: skip
+kept_part = op.Slice(
+    whole_heads, starts=attr("rest_start"), ends=attr("rest_end"), axes=(-1,), steps=attr("rest_steps")
+)
+
+
+def parts_make_the_whole(match: Match) -> str | None:
+    """The rotated part and the rest are all of a head, in order."""
+    size, part = _size(match, "heads"), _size(match, "part")
+    if size is None or part is None:
+        return "the size of the heads is not known"
+    if match["rest_start"] != (part,) or match["rest_end"][0] < size:
+        return "the two parts are not the whole head"
+    if match["part_steps"] not in (None, (1,)) or match["rest_steps"] not in (None, (1,)):
+        return "the slices leave elements out"
+    return None
 
 
 # [b, s, heads * size] split into heads before it is rotated
@@ -144,7 +198,7 @@ RULES = [
         name="rotary.half_rotation",
         formula="x cos + concat(-x[h/2:], x[:h/2]) sin",
         pattern=x * cos + rotated * sin,
-        replace=op.RotaryEmbedding(x, _cache("cos"), _cache("sin"), interleaved=0),
+        replace=op.RotaryEmbedding(x, _cache("cos", False), _cache("sin", False), interleaved=0),
         guards=(rotates_halves,),
         raises=True,
         exactness=Exactness.ROUNDING,
@@ -156,6 +210,45 @@ RULES = [
             },
             inputs={"cos": angles("x", "Cos"), "sin": angles("x", "Sin")},
             opset=17,
+        ),
+    ),
+    Rule(
+        name="rotary.interleaved",
+        formula="x cos + stack(-x[1::2], x[0::2]) sin",
+        pattern=x * cos + pairs * sin,
+        replace=op.RotaryEmbedding(x, _cache("cos", True), _cache("sin", True), interleaved=1),
+        guards=(rotates_pairs,),
+        raises=True,
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        proof=Proof(
+            shapes={"x": "b 2 s 8", "pair_shape": "4"},
+            constants={"pair_shape": [0, 2, -1, 8]},
+            attributes={"even_end": [(1 << 62,)], "odd_end": [(1 << 62,)], "pair_allowzero": [0]},
+            inputs={"cos": angles("x", "Cos", interleaved=True), "sin": angles("x", "Sin", interleaved=True)},
+            opset=17,
+        ),
+    ),
+    Rule(
+        name="rotary.partial",
+        formula="concat(rotary(heads[:part]), heads[part:])",
+        refines=True,
+        pattern=op.Concat(rotated_part, kept_part, axis=-1),
+        replace=op.RotaryEmbedding(
+            whole_heads, var("cos"), var("sin"), interleaved=attr("interleaved"),
+            rotary_embedding_dim=lambda match: _size(match, "part"),
+        ),
+        guards=(parts_make_the_whole,),
+        raises=True,
+        exactness=Exactness.EXACT,
+        source=PAPER,
+        proof=Proof(
+            shapes={"heads": "b 2 s 8", "cos": "b s 2", "sin": "b s 2"},
+            attributes={
+                "part_end": [(4,)], "rest_start": [(4,)], "rest_end": [(1 << 62,)], "part_steps": [(1,)], "rest_steps": [(1,)],
+                "interleaved": [0, 1],
+            },
+            opset=23,
         ),
     ),
     Rule(

@@ -194,7 +194,7 @@ def file_bytes(model: ir.Model) -> int:
 def table(rows: Sequence[Latency], title: str = "Latency") -> Table:
     """The measurements as a table."""
     made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    made.add_column("model", overflow="fold", min_width=12)
+    made.add_column("model", overflow="fold", min_width=8)
     for heading in ("median ms", "10%..90%", "speedup", "session ms", "nodes", "executed", "file MB"):
         made.add_column(heading, justify="right", no_wrap=True)
     for row in rows:

@@ -23,6 +23,9 @@ from ortfuse.ir.dims import DimLike
 from ortfuse.ir.facts import Facts
 from ortfuse.validate import sinks
 
+MOST_STEPS = 100_000
+"""An input is followed no further: constants on many branching paths can make up too many different numbers."""
+
 
 class Use(Enum):
     """How a mask's values are meant."""
@@ -87,7 +90,7 @@ class _Walk:
     def run(self) -> Role:
         pending = [_Step(self._input)]
         seen = set(pending)
-        while pending:
+        while pending and len(seen) < MOST_STEPS:
             step = pending.pop()
             for use in step.value.uses():
                 for follower in self._follow(step, use.node, use.idx):

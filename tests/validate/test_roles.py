@@ -164,6 +164,14 @@ def test_other_inputs_are_no_masks(body: str, inputs: str) -> None:
     assert found == Role()
 
 
+def test_numbers_that_branch_without_end_are_given_up() -> None:
+    steps = " ".join(
+        f"a{k} = Add(v{k}, one) b{k} = Mul(v{k}, two) v{k + 1} = Concat<axis = 0>(a{k}, b{k})" for k in range(40)
+    )
+    body = f"v0 = Identity(i) {steps} y = Gather(small, v40)"
+    assert highest(body, f"<{SMALL}, int64 one = {{1}}, int64 two = {{2}}>") <= 3
+
+
 def test_names_do_not_matter() -> None:
     specs = input_specs(model("y = Sin(attention_mask)", "float[b,s] attention_mask", "float[b,s] y"))
     assert specs == [InputSpec("attention_mask", specs[0].dtype, (symbol("b"), symbol("s")), Role())]
