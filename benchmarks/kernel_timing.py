@@ -86,6 +86,7 @@ def _normalization(rows: int, hidden: int) -> Iterator[Comparison]:
         f"{x} x, {x} skip, {vector} gamma, {vector} beta",
         {
             "Add, LayerNormalization": "s = Add(x, skip) y = LayerNormalization(s, gamma, beta)",
+            "Sum, LayerNormalization": "s = Sum(x, skip) y = LayerNormalization(s, gamma, beta)",
             "SkipLayerNormalization": "y = com.microsoft.SkipLayerNormalization<epsilon=0.00001>(x, skip, gamma, beta)",
         },
     )
@@ -200,6 +201,8 @@ def _sessions(
     options.graph_optimization_level = level
     options.intra_op_num_threads = THREADS
     options.log_severity_level = 4
+    # Threads of one session that wait by spinning would take the processors from the next.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     sessions = {}
     for name, body in comparison.bodies.items():
         text = (

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ortfuse.errors import OrtfuseError, OutputError
+from ortfuse.errors import OrtfuseError, OutputError, VerificationError
 
 app = typer.Typer(
     name="ortfuse",
@@ -64,6 +64,10 @@ Tolerance = Annotated[
     ),
 ]
 Threads = Annotated[int, typer.Option("--threads", help="Threads of the runtime; 0 leaves the choice to it.")]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option("--size", help="Size of an open dimension when measuring, such as sequence=128.", show_default=False),
+]
 Rounds = Annotated[int, typer.Option("--rounds", min=1, help="How often each model is run when it is measured.")]
 
 
@@ -92,6 +96,7 @@ def optimize(
         bool, typer.Option("--explain", help="Say where rules nearly applied and what was in the way.")
     ] = False,
     inputs: InputFiles = None,
+    size: Sizes = None,
     seed: Seed = 0,
     tolerance: Tolerance = None,
     threads: Threads = 0,
@@ -122,6 +127,7 @@ def optimize(
                 verify=verify,
                 bench=bench,
                 inputs=given_inputs(inputs, original),
+                sizes=parse_sizes(size),
                 seed=seed,
                 tolerance=tolerance,
                 rounds=rounds,
@@ -173,6 +179,7 @@ def bench(
         ),
     ],
     inputs: InputFiles = None,
+    size: Sizes = None,
     seed: Seed = 0,
     threads: Threads = 0,
     rounds: Rounds = 20,
@@ -185,16 +192,16 @@ def bench(
     """
     with guarded(debug):
         from ortfuse.bench import measure, table
-        from ortfuse.validate import experiments
+        from ortfuse.workflow import bench_inputs
 
         with progress_line() as progress:
             progress("measuring")
             models = {str(path): load_model(path) for path in model}
             first = next(iter(models.values()))
-            found, _ = experiments(first, given_inputs(inputs, first), seed, reference=False)
-            rows = measure(models, found[-1].inputs, rounds=rounds, threads=threads)
-        out.print(table(rows, f"Latency at {found[-1].label}"))
-        write_json(json_file, {"inputs": found[-1].label, "latency": [row.to_dict() for row in rows]})
+            label, typical = bench_inputs(first, given_inputs(inputs, first), parse_sizes(size), seed)
+            rows = measure(models, typical, rounds=rounds, threads=threads)
+        out.print(table(rows, f"Latency at {label}"))
+        write_json(json_file, {"inputs": label, "latency": [row.to_dict() for row in rows]})
 
 
 @app.command()
@@ -267,6 +274,17 @@ def given_inputs(path: Path | None, model: Any) -> Any:
     from ortfuse.validate import read_inputs
 
     return read_inputs(path, [v.name for v in model.graph.inputs if v.name not in model.graph.initializers])
+
+
+def parse_sizes(texts: list[str] | None) -> dict[str, int]:
+    """`["sequence=128"]` as `{"sequence": 128}`."""
+    sizes = {}
+    for text in texts or []:
+        name, _, number = text.rpartition("=")
+        if not name or not number.isdigit():
+            raise VerificationError(f"--size {text}: write it as NAME=NUMBER, such as sequence=128")
+        sizes[name] = int(number)
+    return sizes
 
 
 def write_json(path: Path | None, content: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
     if outcome.verdict is not None:
         show_verdict(console, outcome.verdict)
     if outcome.latencies:
-        console.print(latency_table(outcome.latencies, "Latency, interleaved with the original"))
+        console.print(latency_table(outcome.latencies, f"Latency at {outcome.sizes}, interleaved with the original"))
     for note in outcome.report.notes:
         console.print(f"note: {note}", style="yellow", highlight=False)
     if outcome.written is not None:

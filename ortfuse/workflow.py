@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.bench import Latency, measure
+from ortfuse.bench import Latency, per_pass, typical_inputs
 from ortfuse.errors import VerificationError
 from ortfuse.ir.io import save
 from ortfuse.pipeline import PassEvent, PassManager, RunReport
@@ -26,6 +26,7 @@ class Outcome:
     report: RunReport
     verdict: Verdict | None = None
     latencies: list[Latency] = field(default_factory=list)
+    sizes: str = ""
     written: Path | None = None
 
     @property
@@ -39,6 +40,7 @@ class Outcome:
         return {
             **self.report.to_dict(),
             "verdict": self.verdict.to_dict() if self.verdict else None,
+            "latency_sizes": self.sizes,
             "latency": [row.to_dict() for row in self.latencies],
             "written": str(self.written) if self.written else None,
         }
@@ -52,6 +54,7 @@ def optimise(
     verify: bool = False,
     bench: bool = False,
     inputs: Sequence[Inputs] | None = None,
+    sizes: Mapping[str, int] | None = None,
     seed: int = 0,
     tolerance: float | None = None,
     rounds: int = 20,
@@ -76,11 +79,9 @@ def optimise(
     progress("optimising")
     report = manager.run(original, on_pass=on_pass)
     outcome = Outcome(report)
-    found: list[Experiment] = []
-    if verify or bench:
-        progress("running the original")
-        found, notes = experiments(original, inputs, seed, reference=verify)
     if verify:
+        progress("running the original")
+        found, notes = experiments(original, inputs, seed)
         progress("verifying")
         outcome.verdict = Verdict(judge(found, outcome.model, tolerance), notes)
         if not outcome.verdict.ok:
@@ -88,7 +89,8 @@ def optimise(
             raise VerificationError(f"{outcome.verdict.summary()}; {culprit}. Nothing was written")
     if bench:
         progress("measuring")
-        outcome.latencies = measure(_rows(original, stages), found[-1].inputs, rounds=rounds, threads=threads)
+        outcome.sizes, typical = bench_inputs(original, inputs, sizes, seed)
+        outcome.latencies = per_pass(original, stages, typical, rounds=rounds, threads=threads)
     if output is not None:
         progress(f"writing {output}")
         save(outcome.model, output)
@@ -96,24 +98,17 @@ def optimise(
     return outcome
 
 
-def _rows(original: ir.Model, stages: Sequence[tuple[str, ir.Model]]) -> dict[str, ir.Model]:
-    """The original and the model after every pass that changed it; names that occur again are numbered."""
-    rows = {"original": original}
-    for name, model in stages:
-        label, number = f"after {name}", 2
-        while label in rows:
-            label, number = f"after {name} ({number})", number + 1
-        rows[label] = model
-    return rows
-
-
 def blame(found: Sequence[Experiment], stages: Sequence[tuple[str, ir.Model]], tolerance: float | None) -> str:
     """Which pass first made the outputs wrong, in words."""
     for name, model in stages:
-        try:
-            trials = judge(found, model, tolerance)
-        except VerificationError as error:
-            return f"the pass {name} broke it: {error}"
+        trials = judge(found, model, tolerance)
         if not all(difference.ok for trial in trials for difference in trial.differences):
             return f"the pass {name} broke it"
     return "no pass alone shows the difference"
+
+
+def bench_inputs(
+    model: ir.Model, inputs: Sequence[Inputs] | None, sizes: Mapping[str, int] | None, seed: int
+) -> tuple[str, Inputs]:
+    """What a model is measured on, and that in words: the user's first inputs, or generated ones of a typical size."""
+    return ("the given inputs", inputs[0]) if inputs else typical_inputs(model, sizes=sizes, seed=seed)

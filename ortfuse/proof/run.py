@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnx.reference import ReferenceEvaluator
 
 from ortfuse.errors import VerificationError
 from ortfuse.ir.facts import Facts
 from ortfuse.rewrite import Log, Rewriter, Rule
 from ortfuse.target import Target, raise_opset
-from ortfuse.validate.runtime import Session
+from ortfuse.validate import Reference, Session
 
 Arrays = list[np.ndarray[Any, Any]]
 
@@ -44,18 +43,10 @@ def rewrite(rule: Rule, model: ir.Model, target: Target) -> Rewritten:
 
 
 def in_float64(model: ir.Model, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays | None:
-    """The outputs of a model built in float64: by the runtime, or else by ONNX's reference; `None` if neither can."""
+    """The outputs of a model built in float64; `None` where neither the runtime nor ONNX's reference can evaluate it."""
     widened = {name: array.astype(np.float64) if array.dtype.kind == "f" else array for name, array in inputs.items()}
-    by_runtime = runs(model, widened)
-    if by_runtime is not None:
-        return by_runtime
-    try:
-        with np.errstate(all="ignore"):
-            found = ReferenceEvaluator(ir.to_proto(model)).run(None, widened)
-            return [np.asarray(array) for array in found] if found is not None else None
-    except Exception:
-        # Contrib operators have no reference implementation, and some of ai.onnx have one that fails.
-        return None
+    found = Reference(model).run(widened)
+    return None if found is None else list(found.values())
 
 
 def disagreement(old: Arrays, new: Arrays, exact: Arrays | None, bit_equal: bool) -> str | None:
