@@ -214,8 +214,8 @@ def _sessions(
     return sessions
 
 
-def measure(comparison: Comparison, level: onnxruntime.GraphOptimizationLevel) -> dict[str, float]:
-    """Median milliseconds of each body, the bodies taking turns."""
+def measure(comparison: Comparison, level: onnxruntime.GraphOptimizationLevel) -> dict[str, str]:
+    """Median milliseconds of each body and half the range of its middle half, the bodies taking turns."""
     sessions = _sessions(comparison, level)
     random = np.random.default_rng(0)
     first = next(iter(sessions.values()))
@@ -230,10 +230,15 @@ def measure(comparison: Comparison, level: onnxruntime.GraphOptimizationLevel) -
         names = list(sessions)
         for name in names[index % len(names) :] + names[: index % len(names)]:
             samples[name].append(_time(sessions[name], feeds[name], runs))
-    return {name: 1000 * statistics.median(values) for name, values in samples.items()}
+    return {name: _summary(values) for name, values in samples.items()}
 
 
-def _time(session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray], runs: int) -> float:  # type: ignore[type-arg]
+def _summary(seconds: list[float]) -> str:
+    low, median, high = statistics.quantiles(seconds, n=4)
+    return f"{1000 * median:.3f} ±{50 * (high - low) / median:.0f}%"
+
+
+def _time(session: onnxruntime.InferenceSession, feeds: Mapping[str, np.ndarray], runs: int) -> float:
     session.run(["y"], feeds)
     started = time.perf_counter()
     for _ in range(runs):
@@ -247,7 +252,8 @@ def timings(console: Console) -> list[str]:
     lines = [
         "## Times",
         "",
-        f"float32, {THREADS} threads, median milliseconds of {ROUNDS} rounds in which the alternatives take turns. `off`: the",
+        f"float32, {THREADS} threads, median milliseconds of {ROUNDS} rounds in which the alternatives take turns, and half the",
+        "range of the middle half of them: more than a few percent means that the machine was busy. `off`: the",
         "runtime's own optimisations disabled; `default`: enabled, where it fuses some of the subgraphs itself.",
         "",
         "| what | as | off | default |",
@@ -258,7 +264,7 @@ def timings(console: Console) -> list[str]:
         off = measure(comparison, level.ORT_DISABLE_ALL)
         default = measure(comparison, level.ORT_ENABLE_ALL)
         for index, name in enumerate(comparison.bodies):
-            row = (comparison.what if not index else "", name, f"{off[name]:.3f}", f"{default[name]:.3f}")
+            row = (comparison.what if not index else "", name, off[name], default[name])
             lines.append(f"| {' | '.join(row)} |")
             table.add_row(*row)
     console.print(table)

@@ -1,7 +1,8 @@
 """Common subexpressions: what is computed twice from the same inputs is computed once.
 
 Merged: nodes of the same operator, version, attributes (tensors by value) and inputs (in either order for operators
-that commute to the bit), with the same outputs present; initializers of the same type, shape and bytes (see `share`).
+that commute to the bit), with the same outputs present; small integer tensors whose elements the facts know to be the
+same symbolic sizes, however they are computed; initializers of the same type, shape and bytes (see `share`).
 In a subgraph also with what can be seen of the graphs around it, never the reverse.
 
 Left alone: operators that draw random numbers or may be in training mode; operators of unknown domains; nodes with
@@ -97,7 +98,7 @@ class _Merger:
     def _visit(self, node: ir.Node, frame: _Frame) -> None:
         if not self._purity.is_pure(node):
             return
-        key = _key(node, self._root.opset_imports)
+        key = self._sizes_key(node) or _key(node, self._root.opset_imports)
         first = self._visible.get(key)
         if first is None:
             self._visible[key] = node
@@ -106,6 +107,15 @@ class _Merger:
             for old, new in zip(node.outputs, first.outputs, strict=True):
                 self._merge_values(old, new)
             self.duplicates.append(node)
+
+    def _sizes_key(self, node: ir.Node) -> Key | None:
+        """Sizes that the facts know in symbols are the same value however they are computed; `None` for other nodes."""
+        if len(node.outputs) != 1:
+            return None
+        sizes = self._context.facts.ints(node.outputs[0])
+        if sizes is None or not sizes.elements or None in sizes.elements:
+            return None
+        return ("sizes", self._context.facts.dtype(node.outputs[0]), sizes.elements, sizes.shape)
 
     def _merge_values(self, old: ir.Value, new: ir.Value) -> None:
         """Let `new` stand for `old`, under the name and declared type of `old` if that is a graph output."""
