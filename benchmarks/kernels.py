@@ -2,8 +2,9 @@
 
     python benchmarks/kernels.py --write
 
-Each case of `kernel_cases.py` is run in each element type that the runtime's registry lists a kernel for, without the
-runtime's own optimisations, and compared with numpy in float64. `--write` stores the tables as `benchmarks/kernels.md`.
+Each case of `kernel_cases.py` and `kernel_attention_cases.py` is run in each element type that the runtime's registry lists
+a kernel for, without the runtime's own optimisations, and compared with numpy in float64. `--write` stores the tables as
+`benchmarks/kernels.md`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import typer
-from kernel_cases import Array, Case, cases
+from kernel_case import Array, Case
+from kernel_cases import cases
 from kernel_timing import timings
 from onnx import helper
 from rich.console import Console
@@ -77,25 +79,34 @@ def _cast(array: Array, dtype: str) -> Array:
 
 
 def _run(case: Case, arrays: Sequence[Array | None]) -> list[Any]:
-    names = ["" if array is None else f"x{index}" for index, array in enumerate(arrays)]
-    outputs = [f"y{index}" for index in range(len(case.expected))]
-    node = helper.make_node(case.op_type, names, outputs, domain=case.domain, **case.attributes)
-    given = {name: array for name, array in zip(names, arrays, strict=True) if array is not None}
-    inputs = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-        for name, array in given.items()
-    ]
-    wanted = [name for name, expected in zip(outputs, case.expected, strict=True) if expected is not None]
-    results = [onnx.ValueInfoProto(name=name) for name in wanted]
-    imports = [helper.make_opsetid("", case.opset), helper.make_opsetid("com.microsoft", 1)]
-    graph = helper.make_graph([node], "case", inputs, results)
-    model = helper.make_model(graph, opset_imports=imports, ir_version=11)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[CPU])
+    session = onnxruntime.InferenceSession(_model(case, arrays).SerializeToString(), options, providers=[CPU])
+    given = {f"x{index}": array for index, array in enumerate(arrays) if array is not None}
+    wanted = [value.name for value in session.get_outputs()]
     found = dict(zip(wanted, session.run(wanted, given), strict=True))
-    return [found.get(name) for name in outputs]
+    return [found.get(f"y{index}") for index in range(len(case.expected))]
+
+
+def model_of(case: Case, dtype: str) -> onnx.ModelProto:
+    """The model of one node that `try_case` runs."""
+    return _model(case, [None if array is None else _cast(array, dtype) for array in case.inputs])
+
+
+def _model(case: Case, arrays: Sequence[Array | None]) -> onnx.ModelProto:
+    names = ["" if array is None else f"x{index}" for index, array in enumerate(arrays)]
+    outputs = [f"y{index}" for index in range(len(case.expected))]
+    node = helper.make_node(case.op_type, names, outputs, domain=case.domain, **case.attributes)
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in zip(names, arrays, strict=True)
+        if array is not None
+    ]
+    wanted = [name for name, expected in zip(outputs, case.expected, strict=True) if expected is not None]
+    imports = [helper.make_opsetid("", case.opset), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], "case", inputs, [onnx.ValueInfoProto(name=name) for name in wanted])
+    return helper.make_model(graph, opset_imports=imports, ir_version=11)
 
 
 def _reason(message: str) -> str:
@@ -146,6 +157,7 @@ Runtime's own optimisations off, against numpy in float64: the largest error ove
 def main(
     operator: Annotated[str, typer.Option(help="Only this operator.")] = "",
     timing: Annotated[bool, typer.Option(help="Also measure times.")] = True,
+    threads: Annotated[int, typer.Option(help="Threads to measure with; with one, a busy machine disturbs least.")] = 1,
     write: Annotated[bool, typer.Option(help="Store benchmarks/kernels.md.")] = False,
 ) -> None:
     """Try all cases; print what is wrong or refused."""
@@ -158,7 +170,7 @@ def main(
             case = finding.case
             console.print(f"{case.domain}.{case.op_type} {case.what} {finding.dtype}: {finding.verdict}: {finding.detail}",
                           markup=False)  # fmt: skip
-    times = timings(console) if timing else []
+    times = timings(console, threads) if timing else []
     if write:
         Path(__file__).with_name("kernels.md").write_text(_document(findings, times))
 

@@ -73,8 +73,6 @@ def _mask_shape_fits(match: Match) -> str | None:
     wanted = (q[0], q[1], q[2], v[2])
     if not all(dim in (1, full) for dim, full in zip(shape, wanted, strict=True)):
         return f"the mask {text(shape)} does not provably broadcast to the scores {text(wanted)}"
-    if shape[2] != wanted[2] or shape[3] != wanted[3]:
-        return f"the mask {text(shape)} is broadcast over queries or keys, which the Attention kernel refuses"
     return None
 
 
@@ -115,32 +113,34 @@ def _needs_floor(wanted: bool) -> Guard:
     return guard
 
 
+def _over_all_queries(mask_input: Pattern) -> Pattern:
+    """The mask repeated for every query, which the kernel does not do itself."""
+    length = op.Shape(query, start=2, end=3)
+    ones, one = computed("ones", lambda match: ints([1, 1])), computed("one", lambda match: ints([1]))
+    return op.Expand(mask_input, op.Concat(ones, length, one, axis=0))
+
+
 def _sdpa(
     name: str, formula: str, probabilities: Pattern, filler: float, nan_guard: bool = False, floor: bool = False
 ) -> Rule:
+    hidden = op.Max(mask, computed("floor", mask_floor)) if floor else opt(mask)
     return Rule(
         name=name,
         formula=formula,
         pattern=op.MatMul(probabilities, value),
-        replace=op.Attention(
-            query,
-            key_heads_first,
-            value,
-            op.Max(mask, computed("floor", mask_floor)) if floor else opt(mask),
-            scale=scale,
+        replace=tuple(
+            op.Attention(query, key_heads_first, value, mask_input, scale=scale)
+            for mask_input in (hidden, _over_all_queries(hidden))
         ),
         guards=(_shapes_agree, _mask_shape_fits, _masked_rows_agree(nan_guard), _needs_floor(floor)),
         raises=True,
         exactness=Exactness.ROUNDING,
         source=PAPER,
         proof=Proof(
-            shapes={
-                "query": "b 2 s 4",
-                "key": "b 2 t 4",
-                "key_by_length": "b t 2 4",
-                "value": "b 2 t 4",
-                "mask": "b 1 s t",
-            },
+            shapes=tuple(
+                {"query": "b 2 s 4", "key": "b 2 t 4", "key_by_length": "b t 2 4", "value": "b 2 t 4", "mask": masks}
+                for masks in ("b 1 s t", "b 1 1 t")
+            ),
             scalars={name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside")},
             inputs={"mask": masked(filler)},
         ),

@@ -31,6 +31,17 @@ def _introductions() -> dict[tuple[str, str], int]:
     return first
 
 
+@functools.cache
+def needed_opset(op_type: str, attributes: frozenset[str]) -> int:
+    """The first ai.onnx opset at which the operator has all these attributes; 1 if ONNX does not define it."""
+    versions = sorted(
+        schema.since_version
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if schema.name == op_type and schema.domain == "" and attributes <= schema.attributes.keys()
+    )
+    return versions[0] if versions else introduced_in("", op_type)
+
+
 class Emitter:
     """Builds the nodes of one replacement, not yet part of any graph."""
 
@@ -148,7 +159,7 @@ class Emitter:
             inputs,
             ir.convenience.convert_attributes(present),
             num_outputs=outputs,
-            version=max(self.opset, introduced_in("", op_type)) if domain == "" else 1,
+            version=max(self.opset, needed_opset(op_type, frozenset(present))) if domain == "" else 1,
         )
         self.nodes.append(node)
         return node
