@@ -165,6 +165,14 @@ def _others() -> Iterator[Comparison]:
         "float scale = {0.125}",
     )
     yield Comparison(
+        "convolution, ReLU, 64x56x56, 3x3",
+        "float[1,64,56,56] x, float[64,64,3,3] w, float[64] b",
+        {
+            "subgraph": "c = Conv<pads=[1,1,1,1]>(x, w, b) y = Relu(c)",
+            "FusedConv": 'y = com.microsoft.FusedConv<pads=[1,1,1,1], activation="Relu">(x, w, b)',
+        },
+    )
+    yield Comparison(
         "convolution, sum, ReLU, 64x56x56, 3x3",
         "float[1,64,56,56] x, float[64,64,3,3] w, float[64] b, float[1,64,56,56] z",
         {
@@ -267,8 +275,8 @@ def timings(console: Console, threads: int) -> list[str]:
         "",
         f"float32, {threads} thread{'s' if threads > 1 else ''}, median milliseconds of {ROUNDS} rounds in which the",
         "alternatives take turns, and half the range of the middle half of them: more than a few percent means that the",
-        "machine was busy. Weights are constants. `off`: the runtime's own optimisations disabled; `default`: enabled, where it fuses some of the",
-        "subgraphs itself.",
+        "machine was busy. Weights are constants. `off`: the runtime's own optimisations disabled; `default`: enabled, where",
+        "it fuses some of the subgraphs itself.",
         "",
         "| what | as | off | default |",
         "|---|---|---|---|",
