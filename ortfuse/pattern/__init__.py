@@ -1,6 +1,7 @@
 """Patterns over ONNX graphs: the language and the matcher."""
 
 from ortfuse.pattern.language import (
+    Op,
     Pattern,
     all_attributes,
     attr,
@@ -22,6 +23,7 @@ __all__ = [
     "Match",
     "Matcher",
     "Miss",
+    "Op",
     "Pattern",
     "all_attributes",
     "attr",
