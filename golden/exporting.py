@@ -22,6 +22,7 @@ import onnx
 import onnxruntime as ort
 import torch
 import transformers
+from drawing import PLUS, Input, dynamic_axes, spread_weights
 from sites import count_sites
 from torch import nn
 
@@ -34,36 +35,6 @@ _TRACES = frozenset({"pkg.torch.onnx.stack_trace", "pkg.torch.onnx.fx_node", "na
 
 class ExportError(Exception):
     """The exported model is not the PyTorch model, or breaks a limit set on it."""
-
-
-@dataclass(frozen=True)
-class Input:
-    """One model input: its dimensions (a name is a dynamic axis, an integer a fixed size) and how to draw its values.
-
-    ``kind`` is ``tokens`` (int64 in [0, high)), ``mask`` (int64, ones followed by zeros, at least half ones, the first
-    row full) or ``normal`` (float32, standard normal).
-    """
-
-    dims: tuple[str | int, ...]
-    kind: Literal["tokens", "mask", "normal"]
-    high: int = 0
-
-    def draw(self, sizes: Mapping[str, int], generator: torch.Generator) -> torch.Tensor:
-        """A random value whose named dimensions have the given sizes."""
-        shape = [sizes[dim] if isinstance(dim, str) else dim for dim in self.dims]
-        if self.kind == "tokens":
-            return torch.randint(0, self.high, shape, generator=generator)
-        if self.kind == "normal":
-            return torch.randn(shape, generator=generator)
-        length = shape[-1]
-        kept = torch.randint((length + 1) // 2, length + 1, [*shape[:-1], 1], generator=generator)
-        kept[0] = length
-        return (torch.arange(length) < kept).long()
-
-    @property
-    def axes(self) -> dict[int, str]:
-        """Dynamic axes: position to name."""
-        return {axis: dim for axis, dim in enumerate(self.dims) if isinstance(dim, str)}
 
 
 @dataclass(frozen=True)
@@ -150,45 +121,6 @@ def select(cases: Sequence[Case], names: Sequence[str]) -> list[Variant]:
     return [v for v in everything if not names or any(f"{v.name}.".startswith(f"{name}.") for name in names)]
 
 
-def spread_weights(module: nn.Module, seed: int) -> None:
-    """Give every parameter and running statistic a value that an error in a rewrite would show in.
-
-    Fresh models have biases of 0, gains of 1, identity running statistics and projections so small that every softmax
-    is uniform: a rewrite that drops a bias or swaps Q and K would go unnoticed. Matrices become normal with standard
-    deviation 1/sqrt(fan-in), which keeps activations and attention scores near unit variance; vectors get noise on
-    their initial value.
-    """
-    generator = torch.Generator().manual_seed(seed)
-
-    def noise(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.randn(tensor.shape, generator=generator, dtype=torch.float32).to(tensor.dtype)
-
-    owners = {id(p): owner for owner in module.modules() for p in owner.parameters(recurse=False)}
-    with torch.no_grad():
-        for parameter in module.parameters():
-            owner = owners[id(parameter)]
-            if parameter.ndim < 2:
-                parameter.add_(0.2 * noise(parameter))
-            elif isinstance(owner, nn.Embedding):
-                parameter.copy_(0.5 * noise(parameter))
-            else:
-                parameter.copy_(noise(parameter) / math.sqrt(_fan_in(parameter, owner)))
-        for name, buffer in module.named_buffers():
-            if name.endswith("running_mean"):
-                buffer.add_(0.2 * noise(buffer))
-            elif name.endswith("running_var"):
-                buffer.copy_(0.5 + torch.rand(buffer.shape, generator=generator))
-
-
-def _fan_in(parameter: torch.Tensor, owner: nn.Module) -> int:
-    """How many inputs each output of the parameter's operation sums over."""
-    if type(owner).__name__ == "Conv1D":  # GPT-2's linear layer stores (in, out)
-        return parameter.shape[0]
-    if isinstance(owner, nn.Linear | nn.modules.conv._ConvNd):
-        return math.prod(parameter.shape[1:])
-    return parameter.shape[-1]
-
-
 def prepare(variant: Variant) -> Prepared:
     """Build the module, draw its inputs, run it, and name its outputs and their dynamic axes."""
     case, module = variant.case, variant.module()
@@ -202,7 +134,9 @@ def prepare(variant: Variant) -> Prepared:
         names = ["output"] if len(outputs[0]) == 1 else [f"output_{i}" for i in range(len(outputs[0]))]
     prepared = Prepared(module, inputs, outputs, names)
     for position, name in enumerate(names):
-        prepared.output_axes[name] = _shared_axes([values[position] for values in outputs], case.sizes)
+        prepared.output_axes[name] = dynamic_axes(
+            name, [values[position] for values in outputs], case.sizes
+        )
     return prepared
 
 
@@ -214,13 +148,6 @@ def _flat(value: Any) -> list[torch.Tensor]:
     if isinstance(value, list | tuple):
         return [tensor for item in value for tensor in _flat(item)]
     return []
-
-
-def _shared_axes(values: Sequence[torch.Tensor], sizes: Sequence[Mapping[str, int]]) -> dict[int, str]:
-    """Which dimension of an output is which dynamic axis: the one of equal size in every run."""
-    by_sizes = {tuple(assignment[axis] for assignment in sizes): axis for axis in sizes[0]}
-    observed = {axis: tuple(value.shape[axis] for value in values) for axis in range(values[0].ndim)}
-    return {axis: by_sizes[shape] for axis, shape in observed.items() if shape in by_sizes}
 
 
 def run_exporter(variant: Variant, prepared: Prepared, path: Path) -> None:
@@ -249,11 +176,16 @@ def run_exporter(variant: Variant, prepared: Prepared, path: Path) -> None:
                 kwargs=inputs,
                 dynamo=True,
                 optimize=variant.exporter == "dynamo",
-                dynamic_shapes={name: spec.axes for name, spec in case.inputs.items()},
+                dynamic_shapes={name: _export_dims(spec) for name, spec in case.inputs.items()},
                 external_data=False,
                 verbose=False,
                 **common,
             )
+
+
+def _export_dims(spec: Input) -> dict[int, Any]:
+    """Dynamic axes as torch.export takes them, which finds out by itself what is a sum of others."""
+    return {axis: torch.export.Dim.AUTO if PLUS in dim else dim for axis, dim in spec.axes.items()}
 
 
 def strip_traces(path: Path) -> None:
