@@ -4,7 +4,7 @@ Writes ``golden/models/<arch>[.<attention>].<exporter>.onnx`` and a ``.json`` be
 executed. A NAME is a whole name (``bert.sdpa.ts``) or a leading part of one (``bert``, ``bert.eager``); no NAME means
 all.
 
-To add an architecture, add a ``Case`` to ``CASES``.
+To add an architecture, add a ``Case`` to ``CASES`` of its family in ``golden/cases``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Annotated
 
 import transformers as tf
 import typer
+from cases import CASES as FAMILIES
 from exporting import Case, Input, export_all, select
 from torch import nn
 
@@ -60,6 +61,7 @@ CASES = (
         attentions=("eager", "sdpa"),
     ),
     Case("resnet", resnet, inputs={"pixel_values": Input(("batch", 3, 32, 32), "normal")}, sizes=IMAGE_SIZES),
+    *FAMILIES,
 )
 
 

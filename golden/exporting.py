@@ -22,7 +22,7 @@ import onnx
 import onnxruntime as ort
 import torch
 import transformers
-from drawing import PLUS, Input, dynamic_axes, spread_weights
+from drawing import Input, dynamic_axes, spread_weights
 from sites import count_sites
 from torch import nn
 
@@ -30,7 +30,9 @@ Exporter = Literal["ts", "dynamo", "raw"]
 EXPORTERS: tuple[Exporter, ...] = ("ts", "dynamo", "raw")
 TS_OPSET = 17
 SEED = 20240229
-_TRACES = frozenset({"pkg.torch.onnx.stack_trace", "pkg.torch.onnx.fx_node", "namespace"})
+_TRACES = frozenset(
+    {"pkg.torch.onnx.stack_trace", "pkg.torch.onnx.fx_node", "pkg.torch.onnx.class_hierarchy", "namespace"}
+)
 
 
 class ExportError(Exception):
@@ -134,9 +136,7 @@ def prepare(variant: Variant) -> Prepared:
         names = ["output"] if len(outputs[0]) == 1 else [f"output_{i}" for i in range(len(outputs[0]))]
     prepared = Prepared(module, inputs, outputs, names)
     for position, name in enumerate(names):
-        prepared.output_axes[name] = dynamic_axes(
-            name, [values[position] for values in outputs], case.sizes
-        )
+        prepared.output_axes[name] = dynamic_axes(name, [values[position] for values in outputs], case.sizes)
     return prepared
 
 
@@ -176,23 +176,18 @@ def run_exporter(variant: Variant, prepared: Prepared, path: Path) -> None:
                 kwargs=inputs,
                 dynamo=True,
                 optimize=variant.exporter == "dynamo",
-                dynamic_shapes={name: _export_dims(spec) for name, spec in case.inputs.items()},
+                dynamic_shapes={name: spec.axes for name, spec in case.inputs.items()},
                 external_data=False,
                 verbose=False,
                 **common,
             )
 
 
-def _export_dims(spec: Input) -> dict[int, Any]:
-    """Dynamic axes as torch.export takes them, which finds out by itself what is a sum of others."""
-    return {axis: torch.export.Dim.AUTO if PLUS in dim else dim for axis, dim in spec.axes.items()}
-
-
 def strip_traces(path: Path) -> None:
     """Remove what an exporter notes about its own run from the file's nodes.
 
     Stack traces hold the exporting machine's paths, and together with the traced source lines they outweigh a small
-    model. The module scopes (``name_scopes``, ``class_hierarchy``) stay.
+    model, as do the classes of the modules around each node. The modules' names (``name_scopes``) stay.
     """
     model = onnx.load(path)
     for node in (*model.graph.node, *(node for function in model.functions for node in function.node)):

@@ -51,9 +51,7 @@ _SPELLED = {
     "MishActivation": "mish",
     "SiLUActivation": "silu",
 }
-# Named LayerNorm by history, but without mean subtraction and bias.
-_RMS_NORMS = re.compile(r"RMSNorm\w*$|^(MT5|UMT5|LongT5|Pix2Struct\w*|Udop|Pop2Piano|SwitchTransformers|T5)LayerNorm$")
-_ROTARY = re.compile(r"^apply_\w*rotary\w*$")
+_ROTARY = re.compile(r"^_?apply_\w*rotary\w*$")
 _MATRIX_PRODUCTS = frozenset({"matmul", "__matmul__", "bmm", "baddbmm", "einsum"})
 # What may stand between the softmax and the product with V without changing that this is an attention.
 _TRANSPARENT = frozenset(
@@ -102,20 +100,35 @@ class _Recorder(TorchFunctionMode):
 
 
 def _spelled_name(module: nn.Module) -> tuple[str, str] | None:
-    """(counter, key) when the module spells out an activation or an RMS normalisation, else None."""
+    """(counter, key) when the module is known to spell out an activation or a linear layer, else None."""
     name = type(module).__name__
     if name in _SPELLED:
         return "activations", _SPELLED[name]
     if name == "Conv1D":  # GPT-2's transposed linear layer, an addmm inside
         return "functions", "linear"
-    if _RMS_NORMS.search(name):
-        return "functions", "rms_norm"
     return None
+
+
+def _is_rms_norm(module: nn.Module, value: Any, result: Any) -> bool:
+    """Whether the result is x / sqrt(mean(x^2)) times one gain for each channel, whatever the module is called."""
+    shapes = [parameter.ndim for parameter in module.parameters()]
+    if shapes not in ([], [1]) or not (isinstance(value, torch.Tensor) and isinstance(result, torch.Tensor)):
+        return False
+    if result.shape != value.shape or not value.is_floating_point() or value.ndim < 2 or torch.equal(value, result):
+        return False
+    scaled = (value * torch.rsqrt(value.pow(2).mean(-1, keepdim=True) + 1e-6)).flatten(0, -2)
+    rows = result.flatten(0, -2)
+    gain = (rows * scaled).sum(0) / scaled.pow(2).sum(0)
+    return len(rows) > 1 and torch.allclose(rows, scaled * gain, rtol=1e-3, atol=1e-3)
 
 
 @contextmanager
 def _hooked(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
-    """Count the calls of spelled-out modules, muting the recorder while they run."""
+    """Count the calls of modules that spell out what they compute.
+
+    The recorder is muted while a known one runs; a normalisation is known by its result (``_is_rms_norm``) or its name,
+    and counts only when it has not called a counted function for it.
+    """
 
     def enter(counter: str, key: str) -> Callable[..., None]:
         def hook(*_: Any) -> None:
@@ -128,18 +141,39 @@ def _hooked(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
     def leave(*_: Any) -> None:
         recorder.muted -= 1
 
+    seen: dict[int, int] = {}
+
+    def norms() -> int:
+        return sum(count for kind, count in recorder.functions.items() if kind.endswith("_norm"))
+
+    def before(module: nn.Module, _: Any) -> None:
+        seen[id(module)] = norms()
+
+    def after(module: nn.Module, arguments: tuple[Any, ...], result: Any) -> None:
+        if recorder.muted or norms() != seen[id(module)] or not arguments:
+            return
+        recorder.muted += 1
+        if _is_rms_norm(module, arguments[0], result):
+            recorder.functions["rms_norm"] += 1
+        elif type(module).__name__.endswith("LayerNorm"):
+            recorder.functions["layer_norm"] += 1
+        recorder.muted -= 1
+
     with ExitStack() as stack:
         for module in model.modules():
             spelled = _spelled_name(module)
             if spelled is not None:
                 stack.callback(module.register_forward_pre_hook(enter(*spelled)).remove)
                 stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+            elif not any(module.children()):
+                stack.callback(module.register_forward_pre_hook(before).remove)
+                stack.callback(module.register_forward_hook(after).remove)
         yield
 
 
 @contextmanager
 def _rotary_counted(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
-    """Count the calls of ``apply_rotary_*`` in the Python modules that define the model's layers."""
+    """Count the calls of ``apply_rotary_*``: functions of the Python modules that define the layers, and their methods."""
 
     def counted(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -149,11 +183,11 @@ def _rotary_counted(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
         return call
 
     with ExitStack() as stack:
-        for home in {type(module).__module__ for module in model.modules()}:
-            namespace = sys.modules[home]
-            for name, value in list(vars(namespace).items()):
+        classes = {type(module) for module in model.modules()}
+        for owner in [*classes, *{sys.modules[kind.__module__] for kind in classes}]:
+            for name, value in list(vars(owner).items()):
                 if _ROTARY.match(name) and callable(value):
-                    stack.enter_context(mock.patch.object(namespace, name, counted(value)))
+                    stack.enter_context(mock.patch.object(owner, name, counted(value)))
         yield
 
 

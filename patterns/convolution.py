@@ -26,7 +26,13 @@ statistics = [const(name, is_rank(1), "a vector") for name in ("scale", "shift",
 
 
 def _batch_norm(y: Any) -> Any:
-    return op.BatchNormalization(y, *statistics, epsilon=attr("epsilon"), momentum=attr("momentum"), training_mode=0)
+    return op.BatchNormalization(
+        y,
+        *statistics,
+        epsilon=attr("epsilon"),
+        momentum=attr("momentum"),
+        training_mode=attr("training", lambda mode, facts: not mode, "inference"),
+    )
 
 
 def _factor(match: Match) -> Any:
@@ -57,6 +63,17 @@ def folded_bias(match: Match) -> Any:
     return result.astype(match.const("weight").dtype)
 
 
+def only_the_result(match: Match) -> str | None:
+    """Before opset 14, a BatchNormalization with outputs besides the first is in training mode."""
+    node = match.root.producer()
+    others = node.outputs[1:] if node is not None else ()
+    return (
+        "the BatchNormalization has further outputs, so that it may be training"
+        if any(o.name for o in others)
+        else None
+    )
+
+
 def statistics_are_finite(match: Match) -> str | None:
     """A channel with a non-positive variance + eps has no finite factor."""
     return (
@@ -75,7 +92,7 @@ def zeros(match: Match) -> Any:
 _CONV = {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "strides": (1, 1), "dilations": (1, 1), "group": 1}
 _STATISTICS = {"scale": "4", "shift": "4", "mean": "4", "variance": "4"}
 _MADE = {"variance": "positive"}
-_BN_ATTRIBUTES = {"epsilon": [1e-5, 1e-3], "momentum": [0.9]}
+_BN_ATTRIBUTES: dict[str, list[Any]] = {"epsilon": [1e-5, 1e-3], "momentum": [0.9], "training": [0]}
 
 z = var("z")
 sum_with_residual = convolution.named("convolved") + z
@@ -88,7 +105,7 @@ RULES = [
         replace=op.Conv(
             x, computed("weight", folded_weight), computed("bias", folded_bias), attributes=all_attributes("conv")
         ),
-        guards=(statistics_are_finite,),
+        guards=(only_the_result, statistics_are_finite),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
         proof=Proof(
@@ -110,7 +127,7 @@ RULES = [
             computed("bias", folded_bias),
             attributes=all_attributes("conv"),
         ),
-        guards=(statistics_are_finite,),
+        guards=(only_the_result, statistics_are_finite),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
         proof=Proof(

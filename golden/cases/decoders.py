@@ -1,0 +1,128 @@
+"""Decoder-only language models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import transformers as tf
+from drawing import Input
+from exporting import Case
+from torch import nn
+
+from cases.caching import CachedDecoder, PositionedDecoder, cache_inputs
+from cases.common import IDS, POSITIONS, SDPA_AND_EAGER, TS_AND_DYNAMO, VOCABULARY, text, with_raw
+
+CACHE_SIZES = (
+    {"batch": 2, "sequence": 4, "past": 7},
+    {"batch": 3, "sequence": 1, "past": 12},
+    {"batch": 1, "sequence": 5, "past": 8},
+)
+STEP = {"input_ids": IDS, "attention_mask": Input(("batch", "past + sequence"), "mask")}
+
+
+def _options(attention: str, *, cache: bool) -> dict[str, Any]:
+    """What every rotary decoder's configuration here has: 2 layers, 4 heads of 8 of which 2 have keys and values."""
+    return {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": POSITIONS,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "use_cache": cache,
+        "attn_implementation": attention,
+    }
+
+
+def gpt2(attention: str, *, cache: bool = False) -> nn.Module:
+    """GPT-2 with its language model head tied to the embedding, 4 heads of 8, learned positions, tanh GELU."""
+    config = tf.GPT2Config(
+        vocab_size=VOCABULARY,
+        n_positions=POSITIONS,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        bos_token_id=1,
+        eos_token_id=2,
+        use_cache=cache,
+        attn_implementation=attention,
+    )
+    return tf.GPT2LMHeadModel(config)
+
+
+def gpt2_cache(attention: str) -> nn.Module:
+    """GPT-2 with past keys and values and positions given."""
+    return PositionedDecoder(gpt2(attention, cache=True))
+
+
+def llama(attention: str, *, cache: bool = False) -> nn.Module:
+    """Llama: RMS norms, half-rotation rotary, SwiGLU, 2 query heads for each key head."""
+    return tf.LlamaForCausalLM(tf.LlamaConfig(**_options(attention, cache=cache)))
+
+
+def llama_cache(attention: str) -> nn.Module:
+    """Llama with past keys and values; positions follow from the past's length."""
+    return CachedDecoder(llama(attention, cache=True))
+
+
+def gemma(attention: str) -> nn.Module:
+    """Gemma: gains of 1 + w, embeddings scaled by sqrt(hidden), GEGLU, one key head, head width not hidden / heads."""
+    options = _options(attention, cache=False) | {"num_key_value_heads": 1, "head_dim": 16}
+    return tf.GemmaForCausalLM(tf.GemmaConfig(**options))
+
+
+def gemma_cache(attention: str) -> nn.Module:
+    """Gemma with past keys and values and positions given, which the rotary angles are computed from."""
+    options = _options(attention, cache=True) | {"num_key_value_heads": 1, "head_dim": 16}
+    return PositionedDecoder(tf.GemmaForCausalLM(tf.GemmaConfig(**options)))
+
+
+def cohere(attention: str) -> nn.Module:
+    """Cohere: interleaved rotary, LayerNorm without bias, attention and feed-forward side by side, scaled logits."""
+    return tf.CohereForCausalLM(tf.CohereConfig(**_options(attention, cache=False)))
+
+
+def glm(attention: str) -> nn.Module:
+    """GLM: interleaved rotary on half of each head, biased projections, gate and up in one product."""
+    options = _options(attention, cache=False) | {"attention_bias": True, "partial_rotary_factor": 0.5}
+    return tf.GlmForCausalLM(tf.GlmConfig(**options))
+
+
+def mixtral(attention: str) -> nn.Module:
+    """Mixtral: 4 experts of which each token takes 2, gathered and multiplied as one batch."""
+    options = _options(attention, cache=False) | {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "intermediate_size": 32,
+    }
+    config = tf.MixtralConfig(**options, experts_implementation="batched_mm")
+    return tf.MixtralForCausalLM(config)
+
+
+POSITIONED = STEP | {"position_ids": Input(("batch", "sequence"), "tokens", high=POSITIONS)}
+
+CASES = (
+    *with_raw(text("llama", llama)),
+    *with_raw(Case("llama_cache", llama_cache, STEP | cache_inputs("past", 2, "past", 8), CACHE_SIZES, SDPA_AND_EAGER)),
+    *with_raw(text("gpt2", gpt2)),
+    *with_raw(
+        Case("gpt2_cache", gpt2_cache, POSITIONED | cache_inputs("past", 4, "past", 8), CACHE_SIZES, SDPA_AND_EAGER)
+    ),
+    text("gemma", gemma),
+    Case(
+        "gemma_cache",
+        gemma_cache,
+        POSITIONED | cache_inputs("past", 1, "past", 16),
+        CACHE_SIZES,
+        ("sdpa",),
+        TS_AND_DYNAMO,
+    ),
+    text("cohere", cohere),
+    text("glm", glm),
+    text("mixtral", mixtral),
+)
