@@ -84,13 +84,20 @@ def gemma_cache(attention: str) -> nn.Module:
 
 def cohere(attention: str) -> nn.Module:
     """Cohere: interleaved rotary, LayerNorm without bias, attention and feed-forward side by side, scaled logits."""
-    return tf.CohereForCausalLM(tf.CohereConfig(**_options(attention, cache=False)))
+    options = _options(attention, cache=False) | {"num_key_value_heads": 4}
+    return tf.CohereForCausalLM(tf.CohereConfig(**options))
 
 
 def glm(attention: str) -> nn.Module:
     """GLM: interleaved rotary on half of each head, biased projections, gate and up in one product."""
     options = _options(attention, cache=False) | {"attention_bias": True, "partial_rotary_factor": 0.5}
     return tf.GlmForCausalLM(tf.GlmConfig(**options))
+
+
+def phi(attention: str) -> nn.Module:
+    """Phi: half-rotation rotary on half of each head, LayerNorm, attention and feed-forward side by side, tanh GELU."""
+    options = _options(attention, cache=False) | {"num_key_value_heads": 4, "partial_rotary_factor": 0.5}
+    return tf.PhiForCausalLM(tf.PhiConfig(**options))
 
 
 def mixtral(attention: str) -> nn.Module:
@@ -124,5 +131,6 @@ CASES = (
     ),
     text("cohere", cohere),
     text("glm", glm),
+    text("phi", phi),
     text("mixtral", mixtral),
 )

@@ -86,7 +86,7 @@ def can_be_shared(value: ir.Value) -> bool:
 def content_key(tensor: ir.TensorProtocol) -> Hashable:
     """Equal for tensors of equal type, shape and content, and, as far as SHA-256 can tell, for no others."""
     if isinstance(tensor, ir.StringTensor):
-        return tensor.dtype, tensor.shape, tuple(tensor.string_data())
+        return tensor.dtype, tuple(tensor.shape), tuple(tensor.string_data())
     if isinstance(tensor, MovedTensor):
         return tensor.key
     data = tensor.tobytes()

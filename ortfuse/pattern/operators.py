@@ -106,6 +106,12 @@ def _tensor_value(value: ir.Value, facts: Facts) -> Any:
 def _axes(node: ir.Node, axes: Any, facts: Facts) -> Any:
     if axes is None or axes is UNKNOWN:
         return axes
+    if (
+        not isinstance(axes, (tuple, list))
+        and node.op_type in PARAMETER_INPUTS
+        and "axes" in PARAMETER_INPUTS[node.op_type]
+    ):
+        axes = (axes,)  # a tensor of rank 0 where the specification asks for a vector: runtimes take it
     rank = facts.rank(node.inputs[0])
     if rank is None:
         return axes
