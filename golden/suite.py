@@ -37,6 +37,16 @@ def names() -> list[str]:
     return sorted(path.name.removesuffix(".onnx") for path in MODELS.glob("*.onnx"))
 
 
+def expected_names() -> list[str]:
+    """The golden models that there are expectations of."""
+    return [name for name in names() if (EXPECTED / f"{name}.json").is_file()]
+
+
+def gelus(found: dict[str, Any]) -> int:
+    """Calls of GELU in any of its forms but the quick one, of the sites counted on the PyTorch model."""
+    return sum(count for name, count in found["activations"].items() if name.startswith("gelu"))
+
+
 def optimised(name: str) -> RunReport:
     """One golden model after the pass list that `auto` picks for it."""
     return PassManager("auto").run(load(MODELS / f"{name}.onnx"))
