@@ -15,7 +15,7 @@ from typing import Annotated
 import transformers as tf
 import typer
 from cases import CASES as FAMILIES
-from exporting import Case, Input, export_all, select
+from exporting import EXPORTERS, Case, Input, export_all, select
 from torch import nn
 
 FOLDER = Path(__file__).parent / "models"
@@ -59,8 +59,15 @@ CASES = (
         },
         sizes=TOKEN_SIZES,
         attentions=("eager", "sdpa"),
+        exporters=(*EXPORTERS, "ts14"),
     ),
-    Case("resnet", resnet, inputs={"pixel_values": Input(("batch", 3, 32, 32), "normal")}, sizes=IMAGE_SIZES),
+    Case(
+        "resnet",
+        resnet,
+        inputs={"pixel_values": Input(("batch", 3, 32, 32), "normal")},
+        sizes=IMAGE_SIZES,
+        exporters=(*EXPORTERS, "tsbn"),
+    ),
     *FAMILIES,
 )
 

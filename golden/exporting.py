@@ -26,10 +26,17 @@ from drawing import Input, dynamic_axes, spread_weights
 from sites import count_sites
 from torch import nn
 
-Exporter = Literal["ts", "dynamo", "raw"]
+Exporter = Literal["ts", "ts14", "tsbn", "dynamo", "raw"]
 EXPORTERS: tuple[Exporter, ...] = ("ts", "dynamo", "raw")
-TS_OPSET = 17
 SEED = 20240229
+# The variants of the TorchScript exporter. Before opset 17 it spells LayerNormalization out; 14 is the first opset in
+# which it knows scaled_dot_product_attention. Told to preserve the mode, it keeps BatchNormalization, at opset 13 in the
+# form that operator had before 14.
+_TORCHSCRIPT: Mapping[Exporter, Mapping[str, Any]] = {
+    "ts": {"opset_version": 17},
+    "ts14": {"opset_version": 14},
+    "tsbn": {"opset_version": 13, "training": torch.onnx.TrainingMode.PRESERVE},
+}
 _TRACES = frozenset(
     {"pkg.torch.onnx.stack_trace", "pkg.torch.onnx.fx_node", "pkg.torch.onnx.class_hierarchy", "namespace"}
 )
@@ -134,6 +141,7 @@ def prepare(variant: Variant) -> Prepared:
         outputs = [_flat(module(**values)) for values in inputs]
     if names is None or len(names) != len(outputs[0]):
         names = ["output"] if len(outputs[0]) == 1 else [f"output_{i}" for i in range(len(outputs[0]))]
+    names = [f"out_{name}" if name in case.inputs else name for name in names]
     prepared = Prepared(module, inputs, outputs, names)
     for position, name in enumerate(names):
         prepared.output_axes[name] = dynamic_axes(name, [values[position] for values in outputs], case.sizes)
@@ -156,7 +164,7 @@ def run_exporter(variant: Variant, prepared: Prepared, path: Path) -> None:
     common: dict[str, Any] = {"input_names": list(inputs), "output_names": prepared.output_names}
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if variant.exporter == "ts":
+        if variant.exporter in _TORCHSCRIPT:
             # Given keywords, the TorchScript exporter passes all of forward's parameters by position, None for those
             # not given, which transformers' forward decorators do not accept.
             torch.onnx.export(
@@ -164,8 +172,8 @@ def run_exporter(variant: Variant, prepared: Prepared, path: Path) -> None:
                 tuple(inputs.values()),
                 str(path),
                 dynamo=False,
-                opset_version=TS_OPSET,
                 dynamic_axes={name: spec.axes for name, spec in case.inputs.items()} | prepared.output_axes,
+                **_TORCHSCRIPT[variant.exporter],
                 **common,
             )
         else:

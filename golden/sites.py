@@ -34,6 +34,11 @@ _FUNCTIONS = {
     "conv_transpose2d": "conv_transpose",
     "conv_transpose3d": "conv_transpose",
 }
+# The kinds that every record states, 0 if they never ran.
+_ALWAYS = (
+    *("attention", "layer_norm", "rms_norm", "batch_norm", "group_norm", "conv", "linear"),
+    *("rotary", "rotary_tensors"),
+)
 _ACTIVATIONS = frozenset(
     {"relu", "relu6", "leaky_relu", "prelu", "elu", "selu", "celu", "gelu", "silu", "mish", "glu", "softplus"}
     | {"sigmoid", "hardsigmoid", "hardswish", "tanh", "hardtanh"}
@@ -177,8 +182,10 @@ def _rotary_counted(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
 
     def counted(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
             recorder.functions["rotary"] += 1
-            return function(*args, **kwargs)
+            recorder.functions["rotary_tensors"] += len(result) if isinstance(result, tuple) else 1
+            return result
 
         return call
 
@@ -195,15 +202,14 @@ def count_sites(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> dict[st
     """Run ``model(**inputs)`` once and count what it executes.
 
     Returns a dict with integer counts ``attention``, ``layer_norm``, ``rms_norm``, ``batch_norm``, ``group_norm``,
-    ``conv``, ``linear``, ``rotary`` (calls; one call usually turns both Q and K) and ``activations`` (counts by name;
-    ``gelu`` is the erf form, ``gelu_tanh`` the tanh form). A kind that never ran is 0. Other kinds (``conv_transpose``,
-    ``instance_norm``) appear only when they ran.
+    ``conv``, ``linear``, ``rotary`` (calls; one call usually turns both Q and K), ``rotary_tensors`` (tensors turned)
+    and ``activations`` (counts by name; ``gelu`` is the erf form, ``gelu_tanh`` the tanh form). A kind that never ran
+    is 0. Other kinds (``conv_transpose``, ``instance_norm``) appear only when they ran.
     """
     recorder = _Recorder()
     with torch.no_grad(), _hooked(model, recorder), _rotary_counted(model, recorder), recorder:
         model(**inputs)
-    kinds = ["attention", "layer_norm", "rms_norm", "batch_norm", "group_norm", "conv", "linear", "rotary"]
-    counts: dict[str, Any] = {kind: recorder.functions[kind] for kind in kinds}
+    counts: dict[str, Any] = {kind: recorder.functions[kind] for kind in _ALWAYS}
     counts.update({kind: n for kind, n in sorted(recorder.functions.items()) if kind not in counts})
     counts["activations"] = dict(sorted(recorder.activations.items()))
     return counts

@@ -1,5 +1,5 @@
 """The golden suite's architectures, a module for each family."""
 
-from cases import decoders
+from cases import audio, decoders, diffusion, encoders, seq2seq, vision
 
-CASES = (*decoders.CASES,)
+CASES = (*decoders.CASES, *encoders.CASES, *seq2seq.CASES, *vision.CASES, *audio.CASES, *diffusion.CASES)

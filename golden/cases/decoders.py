@@ -94,6 +94,23 @@ def glm(attention: str) -> nn.Module:
     return tf.GlmForCausalLM(tf.GlmConfig(**options))
 
 
+def gptj(attention: str) -> nn.Module:
+    """GPT-J: interleaved rotary on half of each head from a gathered table, attention and feed-forward side by side."""
+    config = tf.GPTJConfig(
+        vocab_size=VOCABULARY,
+        n_positions=POSITIONS,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        rotary_dim=4,
+        bos_token_id=1,
+        eos_token_id=2,
+        use_cache=False,
+        attn_implementation=attention,
+    )
+    return tf.GPTJForCausalLM(config)
+
+
 def phi(attention: str) -> nn.Module:
     """Phi: half-rotation rotary on half of each head, LayerNorm, attention and feed-forward side by side, tanh GELU."""
     options = _options(attention, cache=False) | {"num_key_value_heads": 4, "partial_rotary_factor": 0.5}
@@ -131,6 +148,7 @@ CASES = (
     ),
     text("cohere", cohere),
     text("glm", glm),
+    text("gptj", gptj, attentions=("eager",)),
     text("phi", phi),
     text("mixtral", mixtral),
 )
