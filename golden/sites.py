@@ -115,7 +115,10 @@ def _spelled_name(module: nn.Module) -> tuple[str, str] | None:
 
 
 def _is_rms_norm(module: nn.Module, value: Any, result: Any) -> bool:
-    """Whether the result is x / sqrt(mean(x^2)) times one gain for each channel, whatever the module is called."""
+    """Whether the result is x / sqrt(mean(x^2)) times one gain for each channel, whatever the module is called.
+
+    No gain may be 0: a ReLU that only sees negative values returns x times 0.
+    """
     shapes = [parameter.ndim for parameter in module.parameters()]
     if shapes not in ([], [1]) or not (isinstance(value, torch.Tensor) and isinstance(result, torch.Tensor)):
         return False
@@ -124,7 +127,7 @@ def _is_rms_norm(module: nn.Module, value: Any, result: Any) -> bool:
     scaled = (value * torch.rsqrt(value.pow(2).mean(-1, keepdim=True) + 1e-6)).flatten(0, -2)
     rows = result.flatten(0, -2)
     gain = (rows * scaled).sum(0) / scaled.pow(2).sum(0)
-    return len(rows) > 1 and torch.allclose(rows, scaled * gain, rtol=1e-3, atol=1e-3)
+    return len(rows) > 1 and bool(gain.all()) and torch.allclose(rows, scaled * gain, rtol=1e-3, atol=1e-3)
 
 
 @contextmanager
