@@ -15,7 +15,7 @@ from ortfuse.pattern import Guard, Match, Pattern, attr, computed, op, opt, scal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import array_like, ints, is_rank, text
-from ._masks import deepest_allowed, mask_range
+from ._masks import DEEPEST_ALLOWED, acts_alike, mask_range
 from ._proofs import expansion, masked
 
 PAPER = "arXiv:1706.03762"
@@ -85,12 +85,9 @@ def _masked_rows_agree(nan_guard: bool) -> Guard:
         found = mask_range(match["mask"], match.facts)
         if found is None:
             return "the values of the mask are not known, so that a fully masked row may come out otherwise"
-        deep = found.deep
-        if -math.inf in deep and not nan_guard:
+        if -math.inf in found.deep and not nan_guard:
             return "a row masked with -inf alone is NaN in the graph and zero in the kernel"
-        if len(deep) > 1:
-            return f"the mask hides keys in more than one way: {sorted(deep)}"
-        return None
+        return acts_alike(found, match.dtype("mask"))
 
     return guard
 
@@ -98,11 +95,9 @@ def _masked_rows_agree(nan_guard: bool) -> Guard:
 def mask_floor(match: Match) -> Any:
     """The lowest mask value to pass on, if the mask holds one that the kernel would take for a row without keys."""
     found = mask_range(match["mask"], match.facts) if match["mask"] is not None else None
-    dtype = match.dtype("mask") if match["mask"] is not None else None
-    if found is None or dtype is None:
+    if found is None or not any(-math.inf < level < DEEPEST_ALLOWED for level in found.deep):
         return None
-    floor = deepest_allowed(dtype)
-    return array_like(match, floor) if any(-math.inf < level < floor for level in found.deep) else None
+    return array_like(match, DEEPEST_ALLOWED)
 
 
 def _needs_floor(wanted: bool) -> Guard:
@@ -215,6 +210,7 @@ _PARTS = (("shared_", ""), ("", "_groups"), ("", "_repeated"))
 
 def heads_are_repeated(match: Match) -> str | None:
     """Every head of key and value is repeated equally often, next to each other."""
+    repetitions = set()
     for name in ("key", "value"):
         shared, groups, repeated = (match.shape(f"{part}{name}{tail}") for part, tail in _PARTS)
         if shared is None or groups is None or repeated is None:
@@ -223,7 +219,8 @@ def heads_are_repeated(match: Match) -> str | None:
             return f"{name} {text(shared)} is expanded to {text(groups)}, not along one new axis"
         if repeated != (groups[0], groups[1] * groups[2], *groups[3:]):
             return f"{text(groups)} is not merged into heads: {text(repeated)}"
-    return None
+        repetitions.add(groups[2])
+    return None if len(repetitions) == 1 else f"key and value are repeated {sorted(repetitions)} times"
 
 
 grouped = op.Attention(

@@ -17,7 +17,7 @@ from ortfuse.ir.facts import Facts
 from ortfuse.pattern import Match, Pattern, attr, computed, op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._common import ints, is_rank, text
+from ._common import ints, is_rank, reaches, text
 from ._proofs import angles
 
 PAPER = "arXiv:2104.09864"
@@ -106,7 +106,11 @@ def rotates_halves(match: Match) -> str | None:
         return "the size of the heads is not known, or odd"
     if match["low_end"] != (size // 2,) or match["high_start"] != (size // 2,):
         return f"the slices {match['low_end']} and {match['high_start']} are not halves of {size}"
-    if match["high_end"][0] < size or match["low_steps"] not in (None, (1,)) or match["high_steps"] not in (None, (1,)):
+    if (
+        not reaches(match["high_end"], size)
+        or match["low_steps"] not in (None, (1,))
+        or match["high_steps"] not in (None, (1,))
+    ):
         return "the slices leave elements out"
     return _one_angle_for_each_position(match, interleaved=False)
 
@@ -116,7 +120,7 @@ def rotates_pairs(match: Match) -> str | None:
     size = _size(match)
     if size is None or size % 2:
         return "the size of the heads is not known, or odd"
-    if match["even_end"][0] < size or match["odd_end"][0] < size:
+    if not (reaches(match["even_end"], size) and reaches(match["odd_end"], size)):
         return "the slices leave elements out"
     if match.shape("pairs") != match.shape("x"):
         return "the pairs are not merged into the shape of x"
@@ -158,7 +162,7 @@ def parts_make_the_whole(match: Match) -> str | None:
     size, part = _size(match, "heads"), _size(match, "part")
     if size is None or part is None:
         return "the size of the heads is not known"
-    if match["rest_start"] != (part,) or match["rest_end"][0] < size:
+    if match["rest_start"] != (part,) or not reaches(match["rest_end"], size):
         return "the two parts are not the whole head"
     if match["part_steps"] not in (None, (1,)) or match["rest_steps"] not in (None, (1,)):
         return "the slices leave elements out"
