@@ -65,6 +65,15 @@ def mask_range(value: ir.Value, facts: Facts) -> Range | None:
     return _Search(facts).range_of(value)
 
 
+def is_zero(value: ir.Value, facts: Facts) -> bool:
+    """A check for variables: every element is provably 0, of a constant or of what is computed from constants."""
+    dtype = facts.dtype(value)
+    if dtype is None or not dtype.is_floating_point():
+        return False
+    found = mask_range(value, facts)
+    return found is not None and found.all_levels == frozenset((0.0,))
+
+
 def _of_numbers(numbers: np.ndarray) -> Range | None:
     numbers = numbers.astype(np.float64, copy=False).ravel()
     if not numbers.size or np.isnan(numbers).any() or numbers.max() == math.inf:
@@ -123,6 +132,9 @@ class _Search:
             found = self.range_of(operands[0])
             # The upper or lower triangle that Trilu does not keep is zero.
             return _union([found, ZERO]) if kind == "Trilu" else found
+        if kind == "ConstantOfShape":
+            filler = node.attributes.get("value")
+            return ZERO if filler is None else None if filler.is_ref() else _of_numbers(filler.value.numpy())
         if kind == "Cast":
             return _stored(self.range_of(operands[0]), dtype)
         if kind in ("Where", "Concat"):

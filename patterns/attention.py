@@ -11,53 +11,62 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ortfuse.ir.dims import DimLike
 from ortfuse.pattern import Guard, Match, Pattern, attr, computed, op, opt, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import array_like, ints, is_rank, text
-from ._masks import DEEPEST_ALLOWED, acts_alike, mask_range
+from ._masks import DEEP, DEEPEST_ALLOWED, acts_alike, mask_range
 from ._proofs import expansion, masked
 
 PAPER = "arXiv:1706.03762"
 LOWEST = -3.4028234663852886e38
 
 query, value, mask = var("query", is_rank(4), "of rank 4"), var("value", is_rank(4), "of rank 4"), var("mask")
-key = var("key", is_rank(4), "of rank 4")
-key_by_length = var("key_by_length", is_rank(4), "of rank 4")
+key, transposed = var("key", is_rank(4), "of rank 4"), var("transposed_key", is_rank(4), "of rank 4")
 
-
-def _transposed_key() -> Pattern:
-    """k^T from [b, h, length, size], or in one step from [b, length, h, size]; scaled before or after."""
-    plain = op.Transpose(scalar("key_scale_inside") * key, perm=(0, 1, 3, 2)).kept()
-    merged = op.Transpose(scalar("key_scale_inside") * key_by_length, perm=(0, 2, 3, 1)).kept()
-    return scalar("key_scale") * (plain | merged)
-
-
-scores = scalar("score_scale") * op.MatMul(scalar("query_scale") * query, _transposed_key())
+# k^T, scaled before or after it was transposed, or whatever else stands for it
+_transposed_key = scalar("key_scale") * (
+    op.Transpose(scalar("key_scale_inside") * key, perm=attr("key_perm")).kept().named("transposed") | transposed
+)
+scores = scalar("score_scale") * op.MatMul(scalar("query_scale") * query, _transposed_key)
 softmax = op.Softmax(scores + opt(mask), axis=-1)
 guarded = op.Where(op.IsNaN(softmax), 0.0, softmax)
 masked_softmax = op.Softmax(scores + mask, axis=-1)
 masked_guarded = op.Where(op.IsNaN(masked_softmax), 0.0, masked_softmax)
 
-key_heads_first = key | op.Transpose(key_by_length, perm=(0, 2, 1, 3))
+
+def _key_perm(match: Match) -> list[int]:
+    """The permutation that makes [b, h, length, size] of the key that the product's transposed operand was made of."""
+    perm = match["key_perm"] if match["key"] is not None else (0, 1, 2, 3)
+    return [perm[axis] for axis in (0, 1, 3, 2)]
+
+
+# Where this permutation and that of the operand cancel, the normal form drops them.
+key_heads_first = op.Transpose(key | transposed, perm=_key_perm)
 
 
 def scale(match: Match) -> float:
     """The product of all scalar factors of the scores."""
-    return float(math.prod(match[name] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside")))
+    factors = [match[name] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside")]
+    return float(math.prod(factor for factor in factors if factor is not None))
+
+
+def _key_shape(match: Match) -> tuple[DimLike, ...] | None:
+    """[batch, heads, length, size] of the key."""
+    shape = match.shape("key") if match["key"] is not None else match.shape("transposed_key")
+    return None if shape is None else tuple(shape[axis] for axis in _key_perm(match))
 
 
 def _shapes_agree(match: Match) -> str | None:
-    q, v = match.shape("query"), match.shape("value")
-    k = match.shape("key") if match.get("key") is not None else match.shape("key_by_length")
+    q, k, v = match.shape("query"), _key_shape(match), match.shape("value")
     if q is None or k is None or v is None:
         return "a shape of query, key or value is not known"
-    heads, length = (k[1], k[2]) if match.get("key") is not None else (k[2], k[1])
     if q[0] != k[0] or q[0] != v[0]:
         return f"query {text(q)}, key {text(k)} and value {text(v)} are not provably of one batch size"
-    if q[1] != heads or q[1] != v[1]:
+    if q[1] != k[1] or q[1] != v[1]:
         return f"query {text(q)}, key {text(k)} and value {text(v)} do not provably have the same number of heads"
-    if length != v[2] or q[3] != k[3]:
+    if k[2] != v[2] or q[3] != k[3]:
         return f"key {text(k)} does not provably fit query {text(q)} and value {text(v)}"
     return None
 
@@ -68,10 +77,8 @@ def _mask_shape_fits(match: Match) -> str | None:
     shape, q, v = match.shape("mask"), match.shape("query"), match.shape("value")
     if shape is None or q is None or v is None:
         return "the shape of the mask is not known"
-    if len(shape) != 4:
-        return f"the mask {text(shape)} is not of rank 4"
     wanted = (q[0], q[1], q[2], v[2])
-    if not all(dim in (1, full) for dim, full in zip(shape, wanted, strict=True)):
+    if len(shape) > 4 or not all(dim in (1, full) for dim, full in zip(reversed(shape), reversed(wanted), strict=False)):
         return f"the mask {text(shape)} does not provably broadcast to the scores {text(wanted)}"
     return None
 
@@ -108,11 +115,11 @@ def _needs_floor(wanted: bool) -> Guard:
     return guard
 
 
-def _over_all_queries(mask_input: Pattern) -> Pattern:
-    """The mask repeated for every query, which the kernel does not do itself."""
-    length = op.Shape(query, start=2, end=3)
-    ones, one = computed("ones", lambda match: ints([1, 1])), computed("one", lambda match: ints([1]))
-    return op.Expand(mask_input, op.Concat(ones, length, one, axis=0))
+def _over_all_scores(mask_input: Pattern) -> Pattern:
+    """The mask repeated for every query and key, which the kernel does not do itself."""
+    lengths = op.Shape(query, start=2, end=3), op.Shape(value, start=2, end=3)
+    ones = computed("ones", lambda match: ints([1] * max(0, (match.rank("mask") or 0) - 2)))
+    return op.Expand(mask_input, op.Concat(ones, *lengths, axis=0))
 
 
 def _sdpa(
@@ -125,7 +132,7 @@ def _sdpa(
         pattern=op.MatMul(probabilities, value),
         replace=tuple(
             op.Attention(query, key_heads_first, value, mask_input, scale=scale)
-            for mask_input in (hidden, _over_all_queries(hidden))
+            for mask_input in (hidden, _over_all_scores(hidden))
         ),
         guards=(_shapes_agree, _mask_shape_fits, _masked_rows_agree(nan_guard), _needs_floor(floor)),
         raises=True,
@@ -133,9 +140,10 @@ def _sdpa(
         source=PAPER,
         proof=Proof(
             shapes=tuple(
-                {"query": "b 2 s 4", "key": "b 2 t 4", "key_by_length": "b t 2 4", "value": "b 2 t 4", "mask": masks}
-                for masks in ("b 1 s t", "b 1 1 t")
+                {"query": "b 2 s 4", "key": keys, "transposed_key": "b 2 4 t", "value": "b 2 t 4", "mask": masks}
+                for keys, masks in (("b 2 t 4", "b 1 s t"), ("b t 2 4", "b 1 1 t"), ("b 2 t 4", "s t"), ("b 2 t 4", "t"))
             ),
+            attributes=tuple({"key_perm": [perm]} for perm in ((0, 1, 3, 2), (0, 2, 3, 1), (0, 1, 3, 2), (0, 1, 3, 2))),
             scalars={name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside")},
             inputs={"mask": masked(filler)},
         ),
@@ -205,6 +213,81 @@ def _repeated(heads: Pattern, name: str) -> Pattern:
     )
 
 
+# Masks that are added one after the other, or put in place of scores, as one that is added
+first_mask, second_mask = var("first_mask"), var("second_mask")
+keep, filler = var("keep"), scalar("filler")
+product_of_values = scalar("score_scale") * op.MatMul(query, transposed)
+
+
+def operands_are_computed(match: Match) -> str | None:
+    """Neither operand of the product is a constant: it is no linear layer."""
+    if match.facts.is_const(match["query"]) or match.facts.is_const(match["transposed_key"]):
+        return "the product is one with a constant"
+    return None
+
+
+def hides_altogether(match: Match) -> str | None:
+    """The filler swallows any score that is added to it, and the choice does not broadcast the scores."""
+    if match["filler"] > DEEP:
+        return f"the filler {match['filler']:g} may be less than what scores add up to"
+    if match.shape("chosen_scores") is None or match.shape("chosen_scores") != match.facts.shape(match["chosen"]):
+        return "the choice broadcasts the scores"
+    return None
+
+
+def _chosen(hide: bool) -> Pattern:
+    scored = (product_of_values + opt(mask)).named("chosen_scores")
+    parts = (filler, scored) if hide else (scored, filler)
+    return op.Where(keep, *parts).named("chosen")
+
+
+def _as_sum(hide: bool) -> Pattern:
+    unmasked = mask | computed("nothing", lambda match: array_like(match, 0.0))
+    parts = (filler, unmasked) if hide else (unmasked, filler)
+    return op.Softmax(product_of_values + op.Where(keep, *parts), axis=-1)
+
+
+def _mask_rules() -> list[Rule]:
+    scores_shapes = {"query": "b 2 s 4", "transposed_key": "b 2 4 t"}
+    scalars: dict[str, Any] = {"score_scale": [1.0, 0.5]}
+    return [
+        Rule(
+            name="attention.masks_first",
+            formula="(s q k^T + first_mask) + second_mask",
+            refines=True,
+            pattern=op.Add(op.Add(product_of_values, first_mask), second_mask),
+            replace=op.Add(product_of_values, op.Add(first_mask, second_mask)),
+            guards=(operands_are_computed,),
+            exactness=Exactness.ROUNDING,
+            source=PAPER,
+            proof=Proof(
+                shapes={**scores_shapes, "first_mask": "1 2 s t", "second_mask": "b 1 1 t"}, scalars=scalars
+            ),
+        ),
+        *(
+            Rule(
+                name=f"attention.{name}",
+                formula=formula,
+                refines=True,
+                pattern=op.Softmax(_chosen(hide), axis=-1),
+                replace=_as_sum(hide),
+                guards=(operands_are_computed, hides_altogether),
+                exactness=Exactness.ROUNDING,
+                source=PAPER,
+                proof=Proof(
+                    shapes={**scores_shapes, "mask": "1 2 s t", "keep": "b 1 1 t"},
+                    scalars={**scalars, "filler": [LOWEST, -math.inf]},
+                    inputs={"keep": "bool"},
+                ),
+            )
+            for name, formula, hide in (
+                ("kept_scores", "softmax(where(keep, s q k^T + mask, filler))", False),
+                ("hidden_scores", "softmax(where(hide, filler, s q k^T + mask))", True),
+            )
+        ),
+    ]
+
+
 _PARTS = (("shared_", ""), ("", "_groups"), ("", "_repeated"))
 
 
@@ -231,6 +314,7 @@ _LAYOUT: dict[str, list[Any]] = {"scale": [0.5], "is_causal": [0], "softcap": [0
 q3, k3, v3 = var("query"), var("key"), var("value")
 
 RULES = [
+    *_mask_rules(),
     Rule(
         name="attention.grouped_heads",
         formula="attention(query, repeat(key), repeat(value), mask)",
