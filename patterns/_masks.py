@@ -141,6 +141,13 @@ class _Search:
             return _union([self.range_of(part) for part in (operands[1:] if kind == "Where" else operands)])
         if kind == "Neg":
             return _combined("Sub", ZERO, self.range_of(operands[0]), dtype)
+        if kind == "Pad":
+            filler = self.range_of(operands[2]) if len(operands) > 2 else ZERO
+            return _union([self.range_of(operands[0]), filler])
+        if kind == "Div" and dtype.is_floating_point():
+            divisor = self.facts.scalar(operands[1])
+            inverse = _of_numbers(np.array([1.0 / divisor])) if divisor else None
+            return _combined("Mul", self.range_of(operands[0]), inverse, dtype)
         if kind in _ARITHMETIC and len(operands) == 2:
             return _combined(kind, self.range_of(operands[0]), self.range_of(operands[1]), dtype)
         return None

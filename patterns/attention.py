@@ -72,14 +72,17 @@ def _shapes_agree(match: Match) -> str | None:
 
 
 def _mask_shape_fits(match: Match) -> str | None:
+    """The mask broadcasts to the scores. Of the last axis nothing need be known: the product with the values needs it."""
     if match["mask"] is None:
         return None
     shape, q, v = match.shape("mask"), match.shape("query"), match.shape("value")
     if shape is None or q is None or v is None:
         return "the shape of the mask is not known"
-    wanted = (q[0], q[1], q[2], v[2])
-    if len(shape) > 4 or not all(dim in (1, full) for dim, full in zip(reversed(shape), reversed(wanted), strict=False)):
-        return f"the mask {text(shape)} does not provably broadcast to the scores {text(wanted)}"
+    wanted = (q[0], q[1], q[2])
+    if len(shape) not in range(1, 5) or not all(
+        dim in (1, full) for dim, full in zip(reversed(shape[:-1]), reversed(wanted), strict=False)
+    ):
+        return f"the mask {text(shape)} does not provably broadcast to the scores {text((*wanted, v[2]))}"
     return None
 
 
@@ -122,6 +125,12 @@ def _over_all_scores(mask_input: Pattern) -> Pattern:
     return op.Expand(mask_input, op.Concat(ones, *lengths, axis=0))
 
 
+def _as_long_as_values(mask_input: Pattern) -> Pattern:
+    """A mask repeated for every key whose length says so, where nothing was known of it before."""
+    kept = computed("kept", lambda match: ints([0] * (max(2, match.rank("mask") or 0) - 1)))
+    return op.Reshape(mask_input, op.Concat(kept, op.Shape(value, start=2, end=3), axis=0))
+
+
 def _sdpa(
     name: str, formula: str, probabilities: Pattern, filler: float, nan_guard: bool = False, floor: bool = False
 ) -> Rule:
@@ -132,7 +141,7 @@ def _sdpa(
         pattern=op.MatMul(probabilities, value),
         replace=tuple(
             op.Attention(query, key_heads_first, value, mask_input, scale=scale)
-            for mask_input in (hidden, _over_all_scores(hidden))
+            for mask_input in (hidden, _over_all_scores(hidden), _as_long_as_values(_over_all_scores(hidden)))
         ),
         guards=(_shapes_agree, _mask_shape_fits, _masked_rows_agree(nan_guard), _needs_floor(floor)),
         raises=True,

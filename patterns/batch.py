@@ -43,11 +43,20 @@ def merges_leading_axes(*names: str) -> Guard:
     return guard
 
 
-def _merge(value: Op) -> Op:
-    """`value`, of rank 4, with its first two axes merged."""
-    shape = op.Shape(value)
+def _merge(value: Op, of: Pattern, rows: Op, columns: Op) -> Op:
+    """`value` with its first two axes merged, which are those of the input `of`; the others are `rows` and `columns`.
+
+    No shape of `value` itself is asked for: a use that would keep later rules from absorbing it.
+    """
+    shape = op.Shape(of)
     merged = op.Mul(_between(shape, 0, 1), _between(shape, 1, 2))
-    made: Op = op.Reshape(value, op.Concat(merged, _between(shape, 2, 4), axis=0), allowzero=1)
+    made: Op = op.Reshape(value, op.Concat(merged, rows, columns, axis=0), allowzero=1)
+    return made
+
+
+def _merge_as_before(value: Op) -> Op:
+    """`value`, which has the shape of x, with its axes merged as those of x."""
+    made: Op = op.Reshape(value, var("x_target"), allowzero=attr("x_zero"))
     return made
 
 
@@ -138,7 +147,7 @@ RULES = [
     _moved(
         "product",
         op.MatMul(_merged("x"), _merged("y")),
-        _merge(op.MatMul(x, y)),
+        _merge(op.MatMul(x, y), x, _between(op.Shape(x), 2, 3), _between(op.Shape(y), 3, 4)),
         Proof(
             shapes={"x": "b 2 3 4", "y": "b 2 4 5", "x_target": "3", "y_target": "3"},
             constants=_targets(x=[-1, 3, 4], y=[-1, 4, 5]),
@@ -150,7 +159,7 @@ RULES = [
     _moved(
         "transposition",
         op.Transpose(_merged("x"), perm=(0, 2, 1)),
-        _merge(op.Transpose(x, perm=(0, 1, 3, 2))),
+        _merge(op.Transpose(x, perm=(0, 1, 3, 2)), x, _between(op.Shape(x), 3, 4), _between(op.Shape(x), 2, 3)),
         Proof(
             shapes={"x": "b 2 3 4", "x_target": "3"}, constants=_targets(x=[-1, 3, 4]), attributes={"x_zero": [0]}, opset=17
         ),
@@ -159,7 +168,7 @@ RULES = [
     _moved(
         "softmax",
         op.Softmax(_merged("x"), axis=-1),
-        _merge(op.Softmax(x, axis=-1)),
+        _merge_as_before(op.Softmax(x, axis=-1)),
         Proof(
             shapes={"x": "b 2 3 4", "x_target": "3"}, constants=_targets(x=[-1, 3, 4]), attributes={"x_zero": [0]}, opset=17
         ),
@@ -169,7 +178,7 @@ RULES = [
         _moved(
             name,
             made(_merged("x"), scalar("factor")),
-            _merge(made(x, scalar("factor"))),
+            _merge_as_before(made(x, scalar("factor"))),
             Proof(
                 shapes={"x": "b 2 3 4", "x_target": "3"},
                 constants=_targets(x=[-1, 3, 4]),
@@ -185,7 +194,7 @@ RULES = [
         _moved(
             f"split_{name.lower()}",
             op.Reshape(made(_merged("x"), var("other")), var("target"), allowzero=attr("allowzero")),
-            made(x, op.Reshape(var("other"), op.Shape(x), allowzero=1)),
+            made(x, op.Reshape(var("other"), var("target"), allowzero=attr("allowzero"))),
             Proof(
                 shapes={"x": "3 2 3 4", "other": "6 3 4", "x_target": "3", "target": "4"},
                 constants={**_targets(x=[-1, 3, 4]), "target": [-1, 2, 3, 4]},
