@@ -67,9 +67,6 @@ def mask_range(value: ir.Value, facts: Facts) -> Range | None:
 
 def is_zero(value: ir.Value, facts: Facts) -> bool:
     """A check for variables: every element is provably 0, of a constant or of what is computed from constants."""
-    dtype = facts.dtype(value)
-    if dtype is None or not dtype.is_floating_point():
-        return False
     found = mask_range(value, facts)
     return found is not None and found.all_levels == frozenset((0.0,))
 
@@ -133,8 +130,8 @@ class _Search:
             # The upper or lower triangle that Trilu does not keep is zero.
             return _union([found, ZERO]) if kind == "Trilu" else found
         if kind == "ConstantOfShape":
-            filler = node.attributes.get("value")
-            return ZERO if filler is None else None if filler.is_ref() else _of_numbers(filler.value.numpy())
+            content = node.attributes.get("value")
+            return ZERO if content is None else None if content.is_ref() else _of_numbers(content.value.numpy())
         if kind == "Cast":
             return _stored(self.range_of(operands[0]), dtype)
         if kind in ("Where", "Concat"):

@@ -2,7 +2,7 @@
 
 m(x) reshapes [a, b, m, n] to [a * b, m, n]; it moves behind what works on the last two axes alone, until a Reshape undoes it:
 
-m(x) m(y) = m(x y)      m(x)^T = m(x^T)      softmax(m(x)) = m(softmax(x))      c m(x) = m(c x)      split(m(x) + y) = x + split(y)
+m(x) m(y) = m(x y)     m(x)^T = m(x^T)     softmax(m(x)) = m(softmax(x))     c m(x) = m(c x)     split(m(x) + y) = x + split(y)
 
 Exporters of attention write batched products on (batch * heads) in three dimensions; the rules of attention are written for
 four.
@@ -161,7 +161,10 @@ RULES = [
         op.Transpose(_merged("x"), perm=(0, 2, 1)),
         _merge(op.Transpose(x, perm=(0, 1, 3, 2)), x, _between(op.Shape(x), 3, 4), _between(op.Shape(x), 2, 3)),
         Proof(
-            shapes={"x": "b 2 3 4", "x_target": "3"}, constants=_targets(x=[-1, 3, 4]), attributes={"x_zero": [0]}, opset=17
+            shapes={"x": "b 2 3 4", "x_target": "3"},
+            constants=_targets(x=[-1, 3, 4]),
+            attributes={"x_zero": [0]},
+            opset=17,
         ),
         merges_leading_axes("x"),
     ),
@@ -170,7 +173,10 @@ RULES = [
         op.Softmax(_merged("x"), axis=-1),
         _merge_as_before(op.Softmax(x, axis=-1)),
         Proof(
-            shapes={"x": "b 2 3 4", "x_target": "3"}, constants=_targets(x=[-1, 3, 4]), attributes={"x_zero": [0]}, opset=17
+            shapes={"x": "b 2 3 4", "x_target": "3"},
+            constants=_targets(x=[-1, 3, 4]),
+            attributes={"x_zero": [0]},
+            opset=17,
         ),
         merges_leading_axes("x"),
     ),
