@@ -51,13 +51,13 @@ class Range:
         return None if self.levels is None else self.levels | self.deep
 
     @property
-    def is_modest(self) -> bool:
-        """Whether sums and products of such numbers stay far from the limits of float32."""
-        return not self.deep and -1e10 <= self.low <= self.high <= 1e10
+    def is_quiet(self) -> bool:
+        """Whether a filler swallows all such numbers: none of them hides anything itself."""
+        return not self.deep and -1e20 <= self.low <= self.high <= 1e20
 
 
 ZERO = Range(frozenset(), frozenset((0.0,)), 0.0, 0.0)
-ACTIVATION = Range(frozenset(), None, -1e25, 1e25)
+ACTIVATION = Range(frozenset(), None, -1e15, 1e15)
 
 
 def mask_range(value: ir.Value, facts: Facts) -> Range | None:
@@ -139,7 +139,8 @@ class _Search:
         if kind == "Neg":
             return _combined("Sub", ZERO, self.range_of(operands[0]), dtype)
         if kind == "Pad":
-            filler = self.range_of(operands[2]) if len(operands) > 2 else ZERO
+            given = node.inputs[2] if len(node.inputs) > 2 else None
+            filler = ZERO if given is None else self.range_of(given)
             return _union([self.range_of(operands[0]), filler])
         if kind == "Div" and dtype.is_floating_point():
             divisor = self.facts.scalar(operands[1])
@@ -151,7 +152,7 @@ class _Search:
 
     def _is_activation(self, value: ir.Value) -> bool:
         found = self.range_of(value)
-        return not self.facts.is_const(value) if found is None else found.is_modest or found == ACTIVATION
+        return not self.facts.is_const(value) if found is None else found.is_quiet
 
 
 def _integer_limits(dtype: ir.DataType) -> tuple[float, float]:
@@ -192,7 +193,7 @@ def _combined(op_type: str, first: Range | None, second: Range | None, dtype: ir
     if first.deep or second.deep:
         # The filler of one side swallows what the other adds to it; any other operation on it is not followed.
         quiet = second if first.deep else first
-        if op_type != "Add" or max(abs(quiet.low), abs(quiet.high)) > 1e20:
+        if op_type != "Add" or not quiet.is_quiet:
             return None
     with np.errstate(all="ignore"):
         corners = [float(operation(a, b)) for a in (first.low, first.high) for b in (second.low, second.high)]

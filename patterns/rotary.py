@@ -40,30 +40,44 @@ _MOVES_OTHER_AXES = frozenset({"Unsqueeze", "Squeeze", "Reshape", "Gather", "Sli
 
 def _repeats(value: ir.Value, facts: Facts, interleaved: bool) -> bool:
     """Whether the last axis provably holds the same numbers twice: half after half, or (`interleaved`) each next to itself."""
-    for _ in range(16):
-        node, shape = value.producer(), facts.shape(value)
-        if node is None or node.domain or not shape or node.inputs[0] is None:
-            return False
-        if not interleaved and node.op_type == "Concat" and len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]:
-            return node.attributes["axis"].value in (-1, len(shape) - 1)
-        source = node.inputs[0]
-        if interleaved and node.op_type == "Reshape" and _doubles_last_axis(source, shape, facts):
+    waiting = [value]
+    for _ in range(32):
+        if not waiting:
             return True
-        if node.op_type in ("Mul", "Add", "Div"):
-            # A factor that is one number changes all angles alike.
-            others = [operand for operand in node.inputs if operand is not None and facts.scalar(operand) is None]
-            if len(others) != 1:
-                return False
-            source = others[0]
-        elif node.op_type not in _ELEMENTWISE | _MOVES_OTHER_AXES:
+        found = _repeats_because(waiting.pop(), facts, interleaved)
+        if found is None:
             return False
-        before = facts.shape(source)
-        if not before or before[-1] != shape[-1]:
-            return False
-        if node.op_type in ("Gather", "Slice") and not _leaves_last_axis(node, len(before), facts):
-            return False
-        value = source
+        waiting += found
     return False
+
+
+def _repeats_because(value: ir.Value, facts: Facts, interleaved: bool) -> list[ir.Value] | None:
+    """The values that must repeat their numbers for `value` to do so: none if it does by itself, `None` if it may not."""
+    node, shape = value.producer(), facts.shape(value)
+    if node is None or node.domain or not shape or node.inputs[0] is None:
+        return None
+    source = node.inputs[0]
+    if node.op_type == "Concat":
+        operands = [operand for operand in node.inputs if operand is not None]
+        if node.attributes["axis"].value not in (-1, len(shape) - 1):
+            return operands
+        return [] if not interleaved and len(operands) == 2 and operands[0] is operands[1] else None
+    if interleaved and node.op_type == "Reshape" and _doubles_last_axis(source, shape, facts):
+        return []
+    if node.op_type in ("Mul", "Add", "Div"):
+        # A factor that is one number changes all angles alike.
+        others = [operand for operand in node.inputs if operand is not None and facts.scalar(operand) is None]
+        if len(others) != 1:
+            return None
+        source = others[0]
+    elif node.op_type not in _ELEMENTWISE | _MOVES_OTHER_AXES:
+        return None
+    before = facts.shape(source)
+    if not before or before[-1] != shape[-1]:
+        return None
+    if node.op_type in ("Gather", "Slice") and not _leaves_last_axis(node, len(before), facts):
+        return None
+    return [source]
 
 
 def _doubles_last_axis(value: ir.Value, merged: tuple[DimLike, ...], facts: Facts) -> bool:

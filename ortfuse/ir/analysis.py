@@ -9,7 +9,7 @@ from itertools import count
 import onnx_ir as ir
 
 from ortfuse.ir import transfer
-from ortfuse.ir.dims import Dim, DimLike, fresh, parse, symbols
+from ortfuse.ir.dims import Dim, DimLike, fresh, only_atom, parse, symbols
 from ortfuse.ir.transfer.creation import fact_of_tensor
 from ortfuse.ir.transfer.evaluate import EVALUATED, evaluate
 from ortfuse.ir.transfer.fact import NOTHING, UNKNOWN, Elements, Fact, Shape, static_size
@@ -134,7 +134,7 @@ class Analysis:
             shape = _declared_shape(value, named=False)
         if shape is not None:
             for dim in shape:
-                if (dim.fresh or dim.size > _MAX_DIM_SIZE) if isinstance(dim, Dim) else dim < 0:
+                if (dim.fresh or dim.size > _MAX_DIM_SIZE or _is_quotient(dim)) if isinstance(dim, Dim) else dim < 0:
                     shape = self._named(value, shape)
                     break
         elements = fact.known_elements
@@ -149,9 +149,11 @@ class Analysis:
         declared = _declared_shape(value, named=False)
         dims: list[DimLike] = []
         for axis, dim in enumerate(shape):
+            known = declared[axis] if declared is not None and len(declared) == len(shape) else UNKNOWN
             if _useless(dim):
-                known = declared[axis] if declared is not None and len(declared) == len(shape) else UNKNOWN
                 dims.append(self._fresh(value.graph) if known is UNKNOWN else known)
+            elif _is_quotient(dim) and known is not UNKNOWN:
+                dims.append(known)
             else:
                 dims.append(dim)
         return tuple(dims)
@@ -332,6 +334,12 @@ def _bounded(elements: Elements) -> Elements:
     if any(isinstance(e, Dim) and e.size > _MAX_DIM_SIZE for e in elements):
         return tuple([None if isinstance(e, Dim) and e.size > _MAX_DIM_SIZE else e for e in elements])
     return elements
+
+
+def _is_quotient(dim: DimLike) -> bool:
+    """Whether a dimension is a division by another that no algebra could do, such as what -1 stands for in a Reshape."""
+    atom = only_atom(dim)
+    return atom is not None and atom.kind == "floordiv" and isinstance(atom.args[1], Dim)
 
 
 def _declared_dtype(value: ir.Value) -> ir.DataType | None:

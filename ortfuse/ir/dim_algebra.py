@@ -197,8 +197,10 @@ def _covers(kind: str, winner: DimLike, loser: DimLike) -> bool:
 
 
 def _arguments(kind: str, dim: DimLike) -> tuple[DimLike, ...]:
-    atom = only_atom(dim)
-    return atom.args if atom is not None and atom.kind == kind else (dim,)
+    # A constant beside a minimum goes into it: min(1, min(b, s) + 1) is min(1, b + 1, s + 1).
+    constant = _constant(dim) if isinstance(dim, Dim) and kind != "broadcast" else 0
+    atom = only_atom(dim - constant)
+    return tuple(argument + constant for argument in atom.args) if atom is not None and atom.kind == kind else (dim,)
 
 
 def _argument_key(dim: DimLike) -> tuple[int, str, int]:

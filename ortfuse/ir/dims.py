@@ -31,7 +31,7 @@ from ortfuse.ir.dim_bounds import (
     upper_bound,
 )
 from ortfuse.ir.dim_parser import parse
-from ortfuse.ir.polynomial import Dim, DimLike, evaluate, exact_div, fresh, symbol, symbols
+from ortfuse.ir.polynomial import Dim, DimLike, evaluate, exact_div, fresh, only_atom, symbol, symbols
 
 __all__ = [
     "Dim",
@@ -51,6 +51,7 @@ __all__ = [
     "maximum",
     "minimum",
     "mod",
+    "only_atom",
     "parse",
     "product",
     "symbol",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ortfuse.ir.dims import DimLike, ceil_div, floor_div, is_nonnegative
+from ortfuse.ir.dims import DimLike, ceil_div, floor_div, is_nonnegative, maximum
 from ortfuse.ir.transfer import elements as el
 from ortfuse.ir.transfer.fact import UNKNOWN, Fact, Shape
 from ortfuse.ir.transfer.op import MICROSOFT, Op, UnknownError, normalize_axes, transfer
@@ -30,7 +30,8 @@ def _window_sizes(op: Op, sizes: Shape, kernel: Sequence[DimLike], *, ceil: bool
     for axis, size in enumerate(padded):
         room = size - (kernel[axis] - 1) * dilations[axis] - 1
         if not ceil:
-            counts.append(floor_div(room, strides[axis]) + 1)
+            # No runtime makes a tensor of negative size: what slices of it find is then max(0, n) as well.
+            counts.append(maximum(floor_div(room, strides[axis]) + 1, 0))
         else:
             counts.append(_ceil_count(sizes[axis] + pads[axis], room, strides[axis]))
     return tuple(counts)
