@@ -17,11 +17,6 @@ def square(x: Pattern) -> Pattern:
     return op.Pow(x, 2.0) | x * x
 
 
-def cube(x: Pattern) -> Pattern:
-    """x³, as a power or a product."""
-    return op.Pow(x, 3.0) | x * x * x
-
-
 def square_root(x: Pattern) -> Pattern:
     """√x."""
     return op.Sqrt(x) | op.Pow(x, 0.5)
