@@ -59,19 +59,24 @@ leaky_forms = (
     | op.Relu(x) + scalar("negated") * op.Relu(-x)
 )
 
-slope = const("slope")
-prelu_forms = split(x, slope * x) | op.Relu(x) + slope * nonpositive | op.Relu(x) - slope * op.Relu(-x)
-prelu_negated = op.Relu(x) + slope * op.Relu(-x)
+slope, negated = const("slope"), const("negated_slope")
+prelu_forms = (
+    split(x, slope * x)
+    | op.Relu(x) + slope * nonpositive
+    | op.Relu(x) - slope * op.Relu(-x)
+    | op.Relu(x) + negated * op.Relu(-x)
+)
+
+
+def prelu_slope(match: Match) -> Any:
+    """The slope of a spelling that has it negated."""
+    return None if match["negated_slope"] is None else array_like(match, -match.const("negated_slope"))
 
 
 def slope_is_finite(match: Match) -> str | None:
     """Infinity times a zero of x would be NaN in one form only."""
-    return None if np.all(np.isfinite(match.const("slope"))) else "a slope is not finite"
-
-
-def negated_slope(match: Match) -> Any:
-    """-slope."""
-    return array_like(match, -match.const("slope"))
+    found = match.const("slope" if match["slope"] is not None else "negated_slope")
+    return None if np.all(np.isfinite(found)) else "a slope is not finite"
 
 
 def exponential(inner: Pattern) -> Pattern:
@@ -139,7 +144,6 @@ def _rule(name: str, pattern: Pattern, replace: Pattern, source: str, proof: dic
 _FORMULAS = {
     "leaky_relu.split": "x where x > 0, else alpha x",
     "prelu.split": "x where x > 0, else slope x",
-    "prelu.relu": "relu(x) + slope relu(-x)",
     "elu.split": "x where x > 0, else alpha (exp(x) - 1)",
     "celu.split": "x where x > 0, else alpha (exp(x / alpha) - 1)",
     "celu.elu": "alpha elu(x / alpha)",
@@ -148,7 +152,10 @@ _FORMULAS = {
     "thresholded_relu.split": "x where x > alpha, else 0",
 }
 _SLOPES = {
-    "shapes": ({"x": "b 3 4", "slope": "3 1"}, {"x": "b 5", "slope": "5"}, {"x": "n", "slope": ""}),
+    "shapes": tuple(
+        {"x": shape, "slope": slopes, "negated_slope": slopes}
+        for shape, slopes in (("b 3 4", "3 1"), ("b 5", "5"), ("n", ""))
+    ),
     "typical": ({"x": "1 64 56 56", "slope": "64 1 1"}, {"x": "1 128 3072", "slope": "3072"}),
 }
 _ELU = {"gamma": [1.0], "steepness": [1.0], "weight": [0.75, 1.0, 1.5]}
@@ -165,11 +172,10 @@ RULES = [
         keeps_shape,
         maximum_is_leaky,
     ),
-    _rule("prelu.split", prelu_forms, op.PRelu(x, slope), "arXiv:1502.01852", _SLOPES, keeps_shape, slope_is_finite),
     _rule(
-        "prelu.relu",
-        prelu_negated,
-        op.PRelu(x, computed("negated", negated_slope)),
+        "prelu.split",
+        prelu_forms,
+        op.PRelu(x, slope | computed("slope", prelu_slope)),
         "arXiv:1502.01852",
         _SLOPES,
         keeps_shape,

@@ -168,12 +168,18 @@ def test_a_type_without_kernel_is_left_alone(body: str) -> None:
     assert ops(rewritten(original, "fuse.activation")) == ops(original)
 
 
-def test_a_slope_for_each_channel_becomes_prelu() -> None:
-    text = """<ir_version: 9, opset_import: ["": 18]> g (float[n,3,2] x) => (float[n,3,2] y)
-        <float[3,1] slope = {0.5, -0.25, 2.0}, float zero = {0.0}> {
-        a = Greater(x, zero) b = Mul(slope, x) y = Where(a, x, b)
-    }"""
-    original = parse(text)
+@pytest.mark.parametrize(
+    "body",
+    [
+        "a = Greater(x, zero) b = Mul(slope, x) y = Where(a, x, b)",
+        "a = Relu(x) b = Neg(x) c = Relu(b) d = Mul(slope, c) y = Add(a, d)",
+        "a = Relu(x) b = Neg(x) c = Relu(b) d = Mul(slope, c) y = Sub(a, d)",
+        "a = Relu(x) b = Min(x, zero) c = Mul(slope, b) y = Add(a, c)",
+    ],
+)
+def test_a_slope_for_each_channel_becomes_prelu(body: str) -> None:
+    original = parse(f"""<ir_version: 9, opset_import: ["": 18]> g (float[n,3,2] x) => (float[n,3,2] y)
+        <float[3,1] slope = {{0.5, -0.25, 2.0}}, float zero = {{0.0}}> {{ {body} }}""")
     result = rewritten(original, "fuse.activation")
     assert ops(result) == "PRelu"
     same(original, result, {"x": SPECIAL[:18].reshape(3, 3, 2)})
