@@ -13,6 +13,7 @@ import math
 from ortfuse.pattern import Match, attr, op, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
+from ._common import nearly
 from .clip import SHAPES, TYPICAL
 
 PASS = "fuse.activation"
@@ -26,7 +27,7 @@ def reaches_one(match: Match) -> str | None:
     factor, height, slope = match["factor"], match["height"], match["slope"]
     if height is None or not math.isfinite(height) or height <= 0:
         return f"the upper bound is {height}"
-    if not math.isclose(factor * height, 1.0, rel_tol=2e-6):
+    if not nearly(factor * height, 1.0):
         return f"the result is clipped at {factor * height:.7g} instead of 1"
     if slope == 0:
         return "x is multiplied by 0"

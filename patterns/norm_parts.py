@@ -71,12 +71,14 @@ def has_shape_of_unit(match: Match) -> str | None:
 
 
 def _normalisation(kind: str, *inputs: Pattern) -> Op:
-    stash = {} if kind == "SimplifiedLayerNormalization" else {"stash_type": attr("stash_type", lambda v, facts: v == 1)}
+    stash = (
+        {} if kind == "SimplifiedLayerNormalization" else {"stash_type": attr("stash_type", lambda v, facts: v == 1)}
+    )
     made: Op = getattr(op, kind)(*inputs, axis=attr("axis"), epsilon=attr("epsilon"), **stash)
     return made
 
 
-_ATTRIBUTES = {
+_ATTRIBUTES: dict[str, list[Any]] = {
     "axis": [-1], "epsilon": [1e-5], "stash_type": [1], "saturate": [1], "round_mode": [None], "to": [ir.DataType.FLOAT16.value],
 }  # fmt: skip
 

@@ -12,7 +12,6 @@ The branch that is not chosen may be infinite or NaN, and the other spellings ar
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ import numpy as np
 from ortfuse.pattern import Match, Pattern, attr, computed, const, op, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._common import array_like, same_shape
+from ._common import array_like, nearly, same_shape
 from .clip import SHAPES, TYPICAL
 
 PASS = "fuse.activation"
@@ -91,41 +90,37 @@ exponential_forms = (
 )
 
 
-def _is(number: float, wanted: float) -> bool:
-    return math.isclose(number, wanted, rel_tol=2e-6)
-
-
 def is_elu(match: Match) -> str | None:
     """Slope 1 above zero, a plain exponential below."""
     gamma, weight, steepness = match["gamma"], match["weight"], match["steepness"]
-    fits = _is(gamma, 1) and _is(steepness, 1) and weight > 0
+    fits = gamma == 1 and steepness == 1 and weight > 0
     return None if fits else f"not {gamma:.7g} x above zero and {weight:.7g} (exp({steepness:.7g} x) - 1) below"
 
 
 def is_celu(match: Match) -> str | None:
     """Slope 1 on both sides of zero."""
     gamma, weight, steepness = match["gamma"], match["weight"], match["steepness"]
-    fits = _is(gamma, 1) and weight > 0 and _is(steepness * weight, 1)
+    fits = gamma == 1 and weight > 0 and nearly(steepness * weight, 1)
     return None if fits else f"not {gamma:.7g} x above zero and {weight:.7g} (exp({steepness:.7g} x) - 1) below"
 
 
 def is_selu(match: Match) -> str | None:
     """A plain exponential below zero."""
     gamma, weight, steepness = match["gamma"], match["weight"], match["steepness"]
-    fits = gamma > 0 and weight > 0 and _is(steepness, 1)
+    fits = gamma > 0 and weight > 0 and steepness == 1
     return None if fits else f"not {gamma:.7g} x above zero and {weight:.7g} (exp({steepness:.7g} x) - 1) below"
 
 
 def is_scaled_celu(match: Match) -> str | None:
     """alpha elu(x / alpha): the factors outside and inside cancel."""
     outer, inner = match["outer"], match["inner"]
-    return None if outer > 0 and not _is(outer, 1) and _is(outer * inner, 1) else f"{outer:.7g} elu({inner:.7g} x)"
+    return None if outer > 0 and outer != 1 and nearly(outer * inner, 1) else f"{outer:.7g} elu({inner:.7g} x)"
 
 
 def is_scaled(match: Match) -> str | None:
     """There is a factor, and the operator's definitions agree for it."""
     gamma, alpha = match["gamma"], match["alpha"]
-    return None if gamma > 0 and alpha > 0 and not _is(gamma, 1) else f"{gamma:.7g} elu(x) with alpha {alpha:.7g}"
+    return None if gamma > 0 and alpha > 0 and gamma != 1 else f"{gamma:.7g} elu(x) with alpha {alpha:.7g}"
 
 
 def _rule(name: str, pattern: Pattern, replace: Pattern, source: str, proof: dict[str, Any], *guards: Any) -> Rule:

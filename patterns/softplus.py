@@ -17,7 +17,7 @@ import onnx_ir as ir
 from ortfuse.pattern import Match, op, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._common import same_shape
+from ._common import nearly, same_shape
 from .clip import SHAPES, TYPICAL
 
 PASS = "fuse.activation"
@@ -35,7 +35,7 @@ def threshold_is_high(match: Match) -> str | None:
     beta, threshold, rounding = match["beta"], match["threshold"], _ROUNDING.get(match.dtype("x"))  # type: ignore[arg-type]
     if rounding is None:
         return f"the elements are {match.dtype('x')}"
-    if not math.isclose(beta * match["inverse"], 1.0, rel_tol=2e-6):
+    if not nearly(beta * match["inverse"], 1.0):
         return f"beta is {beta:.7g}, and softplus is multiplied by {match['inverse']:.7g}"
     # A larger beta could overflow where x does not.
     if not 0 < beta <= 1:
