@@ -75,7 +75,8 @@ def is_relu(match: Match) -> str | None:
 def _merged_bound(index: int) -> Any:
     def value(match: Match) -> Any:
         number = merged(match)[index]
-        return None if abs(number) == _limit(match) else array_like(match, number)
+        absent = (-_limit(match), _limit(match))[index]
+        return None if number == absent else array_like(match, number)
 
     return computed(f"merged_{('low', 'high')[index]}", value)
 

@@ -84,6 +84,7 @@ FOUND = {
     "a = Clip(x, low) y = Clip(a, , six)": "Clip",
     "a = Clip(x, low) y = Relu(a)": "Clip",
     "a = Clip(x, zero, one) y = Clip(a, three, six)": "Clip",
+    "a = Clip(x, lowest, six) y = Min(a, lowest)": "Clip",
     "y = Max(zero, x)": "Relu",
 }
 
