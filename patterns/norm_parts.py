@@ -49,6 +49,16 @@ def _half(name: str) -> Pattern:
     return var(f"{name}_half") | computed(name, value)
 
 
+def vectors_fit(match: Match) -> str | None:
+    """Scale and bias have the shape of the normalised axes, which not every kernel asks for."""
+    shape = match.shape("half")
+    wanted = None if shape is None else shape[match["axis"] :]
+    for name in ("weight", "weight_half", "bias", "bias_half"):
+        if match.get(name) is not None and (wanted is None or match.shape(name) != wanted):
+            return f"{name} does not have the shape of the normalised axes"
+    return None
+
+
 def constants_fit(match: Match) -> str | None:
     """The float32 constants are numbers of float16."""
     for name in ("weight", "bias"):
@@ -106,7 +116,7 @@ def _between_casts(kind: str, biased: bool) -> Rule:
         formula=f"float16({kind}(float32(x)))",
         pattern=op.Cast(inner, to=attr("to"), **_CAST),
         replace=_normalisation(kind, half, *replaced),
-        guards=(constants_fit,),
+        guards=(vectors_fit, constants_fit),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
         proof=Proof(
@@ -121,12 +131,11 @@ def _between_casts(kind: str, biased: bool) -> Rule:
 
 def _scaled(kind: str, biased: bool) -> Rule:
     inner = _normalisation(kind, x, unit)
-    product = inner * opt(scale)
     name = kind.lower().replace("alization", "")
     return Rule(
         name=f"{name}.scale",
         formula=f"{kind}(x, 1) * scale" + (" + bias" if biased else ""),
-        pattern=product + opt(shift) if biased else product,
+        pattern=inner * opt(scale) + opt(shift) if biased else inner * scale,
         replace=_normalisation(kind, x, scale | unit, opt(shift)) if biased else _normalisation(kind, x, scale),
         guards=(has_shape_of_unit,),
         exactness=Exactness.ROUNDING,

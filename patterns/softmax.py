@@ -1,8 +1,7 @@
-"""Softmax and its logarithm, spelled out; the Euclidean norm.
+"""Softmax and its logarithm, spelled out.
 
 softmax(x)     = exp(x - max(x)) / sum(exp(x - max(x)))
 log_softmax(x) = x - max(x) - log(sum(exp(x - max(x)))) = log(softmax(x)) = x - logsumexp(x)
-l2(x)          = sqrt(sum(x^2))
 
 With the maximum taken off, a row with an infinity is NaN on both sides. The last two forms of log_softmax are others: the
 logarithm of a softmax that underflows is infinite, and logsumexp of a row with an infinity is infinite, not NaN.
@@ -13,8 +12,7 @@ from __future__ import annotations
 from ortfuse.pattern import Match, attr, op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._common import square, square_root
-from .reduction import axes, given_axes
+from .reduction import axes
 
 SOURCE = "ONNX operator LogSoftmax"
 
@@ -96,22 +94,5 @@ RULES = [
         exactness=Exactness.APPROXIMATE,
         source=SOURCE,
         proof=_PROOF,
-    ),
-    Rule(
-        name="l2_norm.decomposed",
-        formula="sqrt(sum(x^2))",
-        pattern=square_root(op.ReduceSum(square(x), axes=axes, keepdims=attr("keepdims"))),
-        replace=(
-            op.ReduceL2(x, given_axes(), keepdims=attr("keepdims")),
-            op.ReduceL2(x, axes=attr("axes"), keepdims=attr("keepdims")),
-        ),
-        exactness=Exactness.ROUNDING,
-        source="ONNX operator ReduceL2",
-        proof=Proof(
-            shapes=({"x": "b s 8"}, {"x": "b 5"}),
-            attributes=({"axes": [(-1,), (1, 2)], "keepdims": [0, 1]}, {"axes": [(1,)], "keepdims": [0, 1]}),
-            dtypes=("float32", "float64"),
-            typical=({"x": "1 128 768"}, {"x": "1 64 3136"}),
-        ),
     ),
 ]
