@@ -16,6 +16,8 @@ from ortfuse.ir.facts import Facts
 from ortfuse.pattern import Match, Op, Pattern, attr, computed, const, op, opt, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
+from .broadcast import is_ones
+
 PASS = "fuse.normalization"
 SOURCE = "ONNX operators LayerNormalization and RMSNormalization"
 
@@ -23,12 +25,6 @@ SOURCE = "ONNX operators LayerNormalization and RMSNormalization"
 def is_half(value: ir.Value, facts: Facts) -> bool:
     """A check for variables: float16."""
     return facts.dtype(value) == ir.DataType.FLOAT16
-
-
-def is_ones(value: ir.Value, facts: Facts) -> bool:
-    """A check for constants: all 1."""
-    array = facts.const(value)
-    return array is not None and bool(np.all(array == 1))
 
 
 x, scale, shift = var("x"), var("scale"), var("shift")

@@ -265,3 +265,25 @@ def test_scale_and_bias_behind_a_normalisation_without_go_into_it(scale: str, ex
     result = rewritten(original, NORMALIZATION)
     assert ops(result) == expected
     same(original, result, {"x": ROWS[[0, 1, 5, 7]]})
+
+
+EXPANDED = {
+    "e = Expand(n, size) y = Div(x, e)": "ReduceL2 Clip Shape Div",
+    "e = Expand(n, size) y = Mul(e, x)": "ReduceL2 Clip Shape Mul",
+    "e = Expand(n, size) y = Div(e, x)": "ReduceL2 Clip Shape Expand Div",
+    "e = Expand(n, more) y = Mul(e, x)": "ReduceL2 Clip Shape Expand Mul",
+    "y = Mul(n, ones)": "ReduceL2 Clip Shape Mul",
+}
+
+
+@pytest.mark.parametrize("body", EXPANDED)
+def test_an_operand_is_broadcast_by_the_operator_where_the_shape_is_its_own(body: str) -> None:
+    original = parse(
+        f"""<ir_version: 9, opset_import: ["": 20]> g (float[2,4] x) => (y)
+        <int64[1] last = {{-1}}, int64[3] more = {{3, 2, 4}}, float eps = {{0.001}}, float[4] ones = {{1.0, 1.0, 1.0, 1.0}}> {{
+        s = ReduceL2(x, last) n = Clip(s, eps) size = Shape(x) {body} }}""".replace("(y)", "(float y)")
+    )
+    original.graph.outputs[0].shape = None
+    result = rewritten(original, "canonicalize")
+    assert [op for op in ops(result).split() if op != "Shape"] == [op for op in EXPANDED[body].split() if op != "Shape"]
+    same(original, result, {"x": ROWS[[0, 7]]})
