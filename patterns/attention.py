@@ -44,6 +44,11 @@ class _Spelling:
 
     @cached_property
     def scores(self) -> Pattern:
+        """s q k^T, perhaps capped: cap tanh(s q k^T / cap)."""
+        return self._products | scalar("cap") * op.Tanh(self._products).named("capped")
+
+    @cached_property
+    def _products(self) -> Pattern:
         """s q k^T, scaled anywhere; k^T is a Transpose of the key or whatever else stands for it."""
         turned = op.Transpose(scalar("key_scale_inside") * self.tensor("key"), perm=attr("key_perm")).kept()
         transposed_key = scalar("key_scale") * (turned.named("transposed") | self.tensor("transposed_key"))
@@ -62,7 +67,7 @@ class _Spelling:
         """The operator on what the pattern captured; permutations of the key that cancel are dropped by the normal form."""
         key = op.Transpose(var("key") | var("transposed_key"), perm=key_perm)
         heads = {} if self.rank == 4 else {"q_num_heads": 1, "kv_num_heads": 1}
-        return op.Attention(var("query"), key, var("value"), mask, scale=scale, **heads)
+        return op.Attention(var("query"), key, var("value"), mask, scale=scale, softcap=softcap, **heads)
 
 
 def key_perm(match: Match) -> list[int]:
@@ -74,8 +79,19 @@ def key_perm(match: Match) -> list[int]:
 
 def scale(match: Match) -> float:
     """The product of all scalar factors of the scores."""
-    factors = [match[name] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside")]
+    factors = [match[name] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside", "cap")]
     return float(math.prod(factor for factor in factors if factor is not None))
+
+
+def softcap(match: Match) -> float | None:
+    """The bound that the hyperbolic tangent sets to the scores, which the operator divides them by first."""
+    cap: float | None = match["cap"]
+    return cap
+
+
+def _cap_is_positive(match: Match) -> str | None:
+    cap = match["cap"]
+    return None if cap is None or cap > 0 else f"scores are capped at {cap:g}"
 
 
 def _key_shape(match: Match) -> tuple[DimLike, ...] | None:
@@ -88,7 +104,8 @@ def _shapes_agree(match: Match) -> str | None:
     q, k, v = match.shape("query"), _key_shape(match), match.shape("value")
     if q is None or k is None or v is None:
         return "a shape of query, key or value is not known"
-    if q[:-2] != k[:-2] or q[:-2] != v[:-2]:
+    shared = len(q) == 4 and k[:2] == (q[0], 1) and v[:2] == (q[0], 1)
+    if not shared and (q[:-2] != k[:-2] or q[:-2] != v[:-2]):
         return f"query {text(q)}, key {text(k)} and value {text(v)} do not provably have the same batch size and heads"
     if k[-2] != v[-2] or q[-1] != k[-1]:
         return f"key {text(k)} does not provably fit query {text(q)} and value {text(v)}"
@@ -196,6 +213,7 @@ def _sdpa(
         ),
         guards=(
             _shapes_agree,
+            _cap_is_positive,
             *(() if four else (_mask_has_rank(mask_rank),)),
             _mask_shape_fits,
             _masked_rows_agree(nan_guard),
@@ -210,7 +228,10 @@ def _sdpa(
                 for _, keys, masks in shapes
             ),
             attributes=tuple({"key_perm": [perm]} for perm, _, _ in shapes),
-            scalars={name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside")},
+            scalars={
+                **{name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside")},
+                "cap": [1.5, 20.0],
+            },
             inputs={"mask": masked(filler)},
         ),
     )

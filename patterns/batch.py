@@ -89,13 +89,29 @@ def _moved(name: str, pattern: Pattern, replace: Op, proof: Proof, *guards: Guar
     )
 
 
-def result_has_shape_of_x(match: Match) -> str | None:
-    """The outer Reshape restores the shape of x, and y has that of the merged x."""
-    if match.facts.shape(match.root) != match.shape("x"):
+def splits_again(match: Match) -> str | None:
+    """The outer Reshape restores the shape of x, and says so for the first two axes by numbers or by sizes of its own."""
+    shape = match.shape("x")
+    if shape is None or match.facts.shape(match.root) != shape:
         return "the outer Reshape does not restore the axes that the inner one merges"
-    if match.shape("x_merged") != match.shape("other"):
-        return "the other operand is broadcast"
+    target = match.facts.ints(match["target"])
+    if target is None or target.elements[1] != shape[1] or shape[1] == 0 or target.elements[0] == 0:
+        return "the outer Reshape does not name the second axis"
     return None
+
+
+def other_is_merged_alike(match: Match) -> str | None:
+    """The other operand has the merged axis too."""
+    other, merged = match.shape("other"), match.shape("x_merged")
+    if other is None or merged is None or len(other) != 3 or other[0] != merged[0]:
+        return f"the other operand {text(other or ())} does not have the merged axis of {text(merged or ())}"
+    return None
+
+
+def other_is_broadcast(match: Match) -> str | None:
+    """The other operand is the same along the merged axis."""
+    other = match.shape("other")
+    return None if other is not None and len(other) == 3 and other[0] == 1 else "the other operand has the merged axis"
 
 
 def _split_shape(match: Match) -> tuple[DimLike, ...] | None:
@@ -125,6 +141,41 @@ def swap_last_two(match: Match) -> list[int]:
     """The permutation that exchanges the last two axes of the root."""
     rank = match.facts.rank(match.root) or 0
     return [*range(rank - 2), rank - 1, rank - 2]
+
+
+def _split_sums(name: str) -> list[Rule]:
+    made = getattr(op, name)
+    other = var("other")
+    leading = op.Slice(var("target"), _number(0), _number(2))
+    split = op.Reshape(other, op.Concat(leading, _between(op.Shape(other), 1, 3), axis=0), allowzero=attr("allowzero"))
+    lifted = op.Unsqueeze(other, _number(0))
+    pattern = op.Reshape(made(_merged("x"), other), var("target"), allowzero=attr("allowzero"))
+    proof: dict[str, Any] = {
+        "constants": {**_targets(x=[-1, 3, 4]), "target": [-1, 2, 3, 4]},
+        "attributes": {"x_zero": [0], "allowzero": [0]},
+        "opset": 17,
+    }
+    shapes = {"x": "3 2 3 4", "x_target": "3", "target": "4"}
+    return [
+        _moved(
+            f"split_{name.lower()}",
+            pattern,
+            made(x, split),
+            Proof(shapes=({**shapes, "other": "6 3 4"}, {**shapes, "other": "6 1 4"}), **proof),
+            merges_leading_axes("x"),
+            splits_again,
+            other_is_merged_alike,
+        ),
+        _moved(
+            f"split_{name.lower()}_broadcast",
+            pattern,
+            made(x, lifted),
+            Proof(shapes=({**shapes, "other": "1 3 4"}, {**shapes, "other": "1 1 4"}), **proof),
+            merges_leading_axes("x"),
+            splits_again,
+            other_is_broadcast,
+        ),
+    ]
 
 
 RULES = [
@@ -196,20 +247,5 @@ RULES = [
         )
         for name, made in (("factor", op.Mul), ("divisor", op.Div))
     ),
-    *(
-        _moved(
-            f"split_{name.lower()}",
-            op.Reshape(made(_merged("x"), var("other")), var("target"), allowzero=attr("allowzero")),
-            made(x, op.Reshape(var("other"), var("target"), allowzero=attr("allowzero"))),
-            Proof(
-                shapes={"x": "3 2 3 4", "other": "6 3 4", "x_target": "3", "target": "4"},
-                constants={**_targets(x=[-1, 3, 4]), "target": [-1, 2, 3, 4]},
-                attributes={"x_zero": [0], "allowzero": [0]},
-                opset=17,
-            ),
-            merges_leading_axes("x"),
-            result_has_shape_of_x,
-        )
-        for name, made in (("Add", op.Add), ("Sub", op.Sub))
-    ),
+    *(rule for name in ("Add", "Sub") for rule in _split_sums(name)),
 ]
