@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,11 +16,6 @@ from ortfuse.pattern import Guard, Match, Pattern, op
 def square(x: Pattern) -> Pattern:
     """x², as a power or a product."""
     return op.Pow(x, 2.0) | x * x
-
-
-def cube(x: Pattern) -> Pattern:
-    """x³, as a power or a product."""
-    return op.Pow(x, 3.0) | x * x * x
 
 
 def square_root(x: Pattern) -> Pattern:
@@ -85,6 +81,11 @@ def rank_in(name: str, ranks: Sequence[int]) -> Guard:
         return None if rank in ranks else f"the rank of {name} is {rank}, not one of {list(ranks)}"
 
     return guard
+
+
+def nearly(number: float, wanted: float) -> bool:
+    """Whether a product of a few float32 constants is `wanted` but for their rounding."""
+    return math.isclose(number, wanted, rel_tol=4 * 2.0**-23)
 
 
 def text(shape: Sequence[Any]) -> str:

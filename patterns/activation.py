@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 
-from ortfuse.pattern import const, ms, op, scalar, var
+from ortfuse.pattern import Match, Pattern, const, ms, op, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._common import cube, is_rank, vector_of_last_axis
+from ._common import is_rank, vector_of_last_axis
 
 x = var("x")
 bias = const("bias", is_rank(1), "a vector")
@@ -23,11 +23,47 @@ WITH_BIAS = ({"x": "b s 8", "bias": "8"}, {"x": "n 1", "bias": "1"})
 
 erf_gelu = x * 0.5 * (1 + op.Erf(x / math.sqrt(2)))
 
-inner = math.sqrt(2 / math.pi) * (x + 0.044715 * cube(x)) | math.sqrt(2 / math.pi) * x * (1 + 0.044715 * x * x)
-tanh_gelu = x * 0.5 * (1 + op.Tanh(inner))
+FACTOR = math.sqrt(2 / math.pi)
+
+
+def cubic(coefficient: float) -> Pattern:
+    """coefficient x^3, the coefficient anywhere among the factors."""
+    return coefficient * x * x * x | coefficient * op.Pow(x, 3.0)
+
+
+def inner(factor: float) -> Pattern:
+    """factor (x + 0.044715 x^3)."""
+    return (
+        factor * (x + cubic(0.044715))
+        | factor * x * (1 + (0.044715 * x * x | 0.044715 * op.Pow(x, 2.0)))
+        | factor * x + cubic(factor * 0.044715)
+    )
+
+
+tanh_gelu = x * 0.5 * (1 + op.Tanh(inner(FACTOR)))
+sigmoid_gelu = x * op.Sigmoid(inner(2 * FACTOR))  # (1 + tanh u) / 2 = sigmoid(2 u)
 
 erf_op = op.Gelu(x + bias) | ms.Gelu(x + bias)
 tanh_op = op.Gelu(x + bias, approximate="tanh") | ms.FastGelu(x + bias)
+
+
+def falls(match: Match) -> str | None:
+    """The exponent falls with x."""
+    return None if match["negated"] < 0 else f"the exponent is {match['negated']:.7g} x"
+
+
+def _gelu_tanh(name: str, formula: str, pattern: Pattern) -> Rule:
+    return Rule(
+        name=name,
+        formula=formula,
+        pattern=pattern,
+        replace=(op.Gelu(x, approximate="tanh"), ms.FastGelu(x)),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        residual=True,
+        proof=Proof(shapes=SHAPES, typical=TYPICAL),
+    )
+
 
 RULES = [
     Rule(
@@ -40,6 +76,17 @@ RULES = [
         proof=Proof(shapes=SHAPES, scalars={"alpha": [1.0, 1.702]}, typical=TYPICAL),
     ),
     Rule(
+        # exp overflows to infinity where sigmoid is 0: x / infinity is 0 as well.
+        name="swish.exp",
+        pattern=x / (1 + op.Exp(scalar("negated") * x)),
+        replace=ms.QuickGelu(x, alpha=lambda match: -match["negated"]),
+        guards=(falls,),
+        exactness=Exactness.ROUNDING,
+        source="arXiv:1710.05941",
+        residual=True,
+        proof=Proof(shapes=SHAPES, scalars={"negated": [-1.0, -1.702]}, typical=TYPICAL),
+    ),
+    Rule(
         name="gelu.erf",
         formula="x/2 (1 + erf(x / sqrt 2))",
         pattern=erf_gelu,
@@ -49,16 +96,8 @@ RULES = [
         residual=True,
         proof=Proof(shapes=SHAPES, typical=TYPICAL),
     ),
-    Rule(
-        name="gelu.tanh",
-        formula="x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))",
-        pattern=tanh_gelu,
-        replace=(op.Gelu(x, approximate="tanh"), ms.FastGelu(x)),
-        exactness=Exactness.ROUNDING,
-        source=PAPER,
-        residual=True,
-        proof=Proof(shapes=SHAPES, typical=TYPICAL),
-    ),
+    _gelu_tanh("gelu.tanh", "x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))", tanh_gelu),
+    _gelu_tanh("gelu.sigmoid", "x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3))", sigmoid_gelu),
     Rule(
         name="gelu.bias_erf",
         refines=True,

@@ -7,6 +7,7 @@ skip_layernorm(x, skip) = layernorm(x + skip + bias)
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -30,13 +31,21 @@ PAPER = "arXiv:1607.06450"
 
 x, scale, bias = var("x"), var("scale"), var("bias")
 axes = attr("axes", is_suffix_axes, "consecutive axes")
-deviation = x - op.ReduceMean(x, axes=axes, keepdims=1)
-variance = op.ReduceMean(square(deviation), axes=axes, keepdims=1)
-normalised = deviation / square_root(variance + scalar("epsilon"))
-
+mean = op.ReduceMean(x, axes=axes, keepdims=1)
+deviation = x - mean
+again = x - op.ReduceMean(x, axes=axes, keepdims=1)
+"""The deviation computed a second time for the variance, as torch.export does."""
+variance = op.ReduceMean(square(deviation) | square(again), axes=axes, keepdims=1) + scalar("epsilon")
+normalised = deviation / square_root(variance)
+by_power = deviation * op.Pow(variance, -0.5)
+by_products = deviation / square_root(
+    op.ReduceMean(square(x), axes=axes, keepdims=1) - square(mean) + scalar("epsilon")
+)
 
 mean_square = op.ReduceMean(square(x), axes=axes, keepdims=1)
-rms_normalised = x / square_root(mean_square + scalar("epsilon"))
+mean_square_epsilon = mean_square + scalar("epsilon")
+rms_normalised = x / square_root(mean_square_epsilon)
+rms_by_power = x * op.Pow(mean_square_epsilon, -0.5)
 
 
 def normalises_last_axes(match: Match) -> str | None:
@@ -54,7 +63,7 @@ def normalises_last_axes(match: Match) -> str | None:
             return (
                 f"{name} {text(match.shape(name) or ())} does not have the shape {text(wanted)} of the normalised axes"
             )
-    if match["scale"] is None and not all(isinstance(dim, int) for dim in wanted):
+    if match.get("scale") is None and not all(isinstance(dim, int) for dim in wanted):
         return "there is no scale, and its shape is not static"
     return None
 
@@ -99,11 +108,39 @@ def last_axis_only(match: Match) -> str | None:
     return None if rank is not None and axis in (-1, rank - 1) else "more than the last axis is normalised"
 
 
+# x / sqrt(sum(x^2) + eps) over the last axis of n elements: its root mean square has eps / n, and the result is 1 / sqrt(n)
+# times as large.
+sum_square = op.ReduceSum(square(x), axes=axes, keepdims=1) + scalar("epsilon")
+l2_normalised = scalar("gain") * x / square_root(sum_square)
+
+
+def _elements(match: Match) -> int:
+    shape = match.shape("x") or ()
+    return math.prod(dim for dim in shape[match["axes"][0] :] if isinstance(dim, int))
+
+
+def mean_epsilon(match: Match) -> float:
+    """What is added to the mean of the squares."""
+    return float(match["epsilon"]) / _elements(match)
+
+
+def gains(match: Match) -> Any:
+    """The scale of every element."""
+    return ones(match) * array_like(match, match["gain"] / math.sqrt(_elements(match)))
+
+
+def has_epsilon(match: Match) -> str | None:
+    """Without epsilon, a row of zeros depends on the kernel; the smallest normal number must not be underrun."""
+    if not _elements(match):
+        return "there are no elements"
+    return None if mean_epsilon(match) > 1e-30 else f"epsilon is {match['epsilon']}"
+
+
 RULES = [
     Rule(
         name="layernorm.decomposed",
         formula="(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) * scale + bias",
-        pattern=normalised * opt(scale) + opt(bias),
+        pattern=normalised * opt(scale) + opt(bias) | by_power * opt(scale) + opt(bias),
         replace=op.LayerNormalization(
             x, scale | computed("ones", ones), opt(bias), axis=first_axis, epsilon=scalar("epsilon")
         ),
@@ -115,7 +152,7 @@ RULES = [
     Rule(
         name="rmsnorm.decomposed",
         formula="x / sqrt(mean(x^2) + epsilon) * scale",
-        pattern=rms_normalised * opt(scale),
+        pattern=rms_normalised * opt(scale) | rms_by_power * opt(scale),
         replace=(
             op.RMSNormalization(x, scale | computed("ones", ones), axis=first_axis, epsilon=scalar("epsilon")),
             op.SimplifiedLayerNormalization(
@@ -132,6 +169,39 @@ RULES = [
             scalars=_PROOF.scalars,
             dtypes=("float32", "float64"),
             typical=({"x": "1 128 768", "scale": "768"},),
+        ),
+    ),
+    Rule(
+        # The difference of the means may come out negative, or without digits, where the variance does not.
+        name="layernorm.by_products",
+        formula="(x - mean(x)) / sqrt(mean(x^2) - mean(x)^2 + epsilon) * scale + bias",
+        pattern=by_products * opt(scale) + opt(bias),
+        replace=op.LayerNormalization(
+            x, scale | computed("ones", ones), opt(bias), axis=first_axis, epsilon=scalar("epsilon")
+        ),
+        guards=(normalises_last_axes,),
+        exactness=Exactness.APPROXIMATE,
+        source=PAPER,
+        proof=_PROOF,
+    ),
+    Rule(
+        name="rmsnorm.l2",
+        formula="gain x / sqrt(sum(x^2) + epsilon)",
+        pattern=l2_normalised,
+        replace=(
+            op.RMSNormalization(x, computed("gains", gains), axis=first_axis, epsilon=mean_epsilon),
+            op.SimplifiedLayerNormalization(x, computed("gains", gains), axis=first_axis, epsilon=mean_epsilon),
+        ),
+        guards=(normalises_last_axes, has_epsilon),
+        raises=True,
+        exactness=Exactness.ROUNDING,
+        source="arXiv:1910.07467",
+        residual=True,
+        proof=Proof(
+            shapes=({"x": "b s 8"}, {"x": "b 6"}),
+            attributes=({"axes": [(-1,), (2,)]}, {"axes": [(-1,), (1,)]}),
+            scalars={"epsilon": [2.0**-17, 0.125], "gain": [1.0, 3.0]},
+            typical=({"x": "1 128 768"}, {"x": "1 12 128 64"}),
         ),
     ),
     Rule(
