@@ -65,12 +65,6 @@ def mask_range(value: ir.Value, facts: Facts) -> Range | None:
     return _Search(facts).range_of(value)
 
 
-def is_zero(value: ir.Value, facts: Facts) -> bool:
-    """A check for variables: every element is provably 0, of a constant or of what is computed from constants."""
-    found = mask_range(value, facts)
-    return found is not None and found.all_levels == frozenset((0.0,))
-
-
 def _of_numbers(numbers: np.ndarray) -> Range | None:
     numbers = numbers.astype(np.float64, copy=False).ravel()
     if not numbers.size or np.isnan(numbers).any() or numbers.max() == math.inf:

@@ -11,8 +11,7 @@ from typing import Any
 from ortfuse.pattern import Guard, Match, Pattern, attr, op, opt, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._common import text
-from ._masks import is_zero
+from ._common import is_zero, text
 
 PASS = "canonicalize"
 SOURCE = "ONNX operator specification"
