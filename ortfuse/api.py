@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import onnx_ir as ir
 
-from ortfuse.errors import PipelineError
+from ortfuse.errors import PipelineError, VerificationError
 from ortfuse.ir.facts import Facts
 from ortfuse.ir.interop import AnyModel, enter
 from ortfuse.ir.io import load, save
@@ -22,17 +22,26 @@ from ortfuse.target import Target
 
 if TYPE_CHECKING:
     from ortfuse.bench import Latency
-    from ortfuse.validate import Inputs, Verdict
+    from ortfuse.validate import Inputs, SiteCheck, Verdict
 
 __all__ = ["Result", "benchmark", "find", "load", "optimize", "save", "verify"]
 
 
 @dataclass(frozen=True)
 class Result:
-    """An optimised model, of the kind that was handed in (an `onnx_ir.Model` for a path), and what was done to it."""
+    """An optimised model, of the kind that was handed in (an `onnx_ir.Model` for a path), and what was done to it.
+
+    Attributes:
+        model: The model.
+        report: What was done.
+        verdict: How it compares with the original, if it was verified as a whole.
+        sites: The check of each rewrite, if those were verified.
+    """
 
     model: Any
     report: RunReport
+    verdict: Verdict | None = None
+    sites: tuple[SiteCheck, ...] = ()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file.
@@ -53,6 +62,7 @@ def optimize(
     patterns: Iterable[str | os.PathLike[str]] | str | os.PathLike[str] = (),
     approximate: bool = False,
     explain: bool = False,
+    verify: Literal["whole", "sites"] | None = None,
     on_pass: OnPass | None = None,
 ) -> Result:
     """Rewrite a model into the operators that ONNX Runtime executes fastest. What is handed in is not changed.
@@ -67,9 +77,12 @@ def optimize(
         patterns: Files and folders with rules of the user's own.
         approximate: Whether rules that replace the mathematics by an approximation may be applied.
         explain: Whether to keep near misses in the report, which takes time.
+        verify: `"whole"` compares the result with the original. `"sites"` checks each rewrite where it happens, on its
+            own nodes with the real weights and generated inputs, and undoes it if it is wrong; the result lists all checks.
         on_pass: Called after each item of the pipeline.
 
     Raises:
+        VerificationError: With `verify="whole"`, the result does not compute what the model computes.
         OrtfuseError: The model, the pipeline or a rule file cannot be used; the message says what to do.
     """
     if level is not None:
@@ -79,8 +92,32 @@ def optimize(
     manager = PassManager(
         passes, target=target, patterns=patterns, approximate=approximate, explain=explain, max_opset=max_opset
     )
+    if verify is None:
+        report = manager.run(model, on_pass=on_pass)
+        return Result(report.model, report)
+    if verify == "sites":
+        return _checked_at_sites(manager, model, on_pass)
+    if verify != "whole":
+        raise VerificationError(f'verify={verify!r}: give "whole" or "sites"')
+    original = enter(model)[0]
     report = manager.run(model, on_pass=on_pass)
-    return Result(report.model, report)
+    verdict = _verify(original, report.model)
+    if not verdict.ok:
+        raise VerificationError(verdict.summary())
+    return Result(report.model, report, verdict)
+
+
+def _checked_at_sites(manager: PassManager, model: AnyModel, on_pass: OnPass | None) -> Result:
+    from ortfuse.validate import SiteChecks
+
+    checks = SiteChecks()
+    report = manager.run(model, on_pass=on_pass, inspector=checks)
+    return Result(report.model, report, sites=tuple(checks.found.values()))
+
+
+def _verify(original: AnyModel, optimised: AnyModel) -> Verdict:
+    # Within `optimize`, `verify` is what is asked for.
+    return verify(original, optimised)
 
 
 def find(model: AnyModel, pattern: Pattern, *, guards: Sequence[Guard] = ()) -> Iterator[Match]:

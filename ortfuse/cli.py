@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import inspect
 import json
 import os
@@ -13,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperCommand
 
 from ortfuse.errors import OrtfuseError, OutputError, VerificationError
 
@@ -71,7 +73,24 @@ Sizes = Annotated[
 Rounds = Annotated[int, typer.Option("--rounds", min=1, help="How often each model is run when it is measured.")]
 
 
-@app.command()
+class Verify(enum.StrEnum):
+    """What `--verify` checks."""
+
+    WHOLE = "whole"
+    SITES = "sites"
+
+
+class WithVerify(TyperCommand):
+    """A command whose `--verify` may stand without a value, which then is `whole`; others are given by `=`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Write the value out."""
+        end = args.index("--") if "--" in args else len(args)
+        whole = [f"--verify={Verify.WHOLE}" if text == "--verify" else text for text in args[:end]]
+        return super().parse_args(ctx, whole + args[end:])
+
+
+@app.command(cls=WithVerify)
 def optimize(
     model: Model,
     output: Annotated[
@@ -87,8 +106,14 @@ def optimize(
         bool, typer.Option("--approximate", help="Allow rules that change the mathematics (tanh for erf).")
     ] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Run both models and compare; a result that differs is not written.")
-    ] = False,
+        Verify | None,
+        typer.Option(
+            "--verify",
+            help="Run both models and compare; a result that differs is not written. --verify=sites checks each rewrite on "
+            "its own nodes instead and undoes wrong ones, which serves models too large to be run twice.",
+            show_default=False,
+        ),
+    ] = None,
     bench: Annotated[
         bool, typer.Option("--bench", help="Measure the latency after each pass, interleaved with the original.")
     ] = False,
@@ -124,7 +149,7 @@ def optimize(
                 original,
                 manager,
                 output=output,
-                verify=verify,
+                verify=verify.value if verify else None,
                 bench=bench,
                 inputs=given_inputs(inputs, original),
                 sizes=parse_sizes(size),

@@ -12,7 +12,7 @@ from ortfuse.bench import table as latency_table
 from ortfuse.pipeline import Catalogue, PassList, PassReport, RunReport
 from ortfuse.proof import ProofReport
 from ortfuse.rewrite import NearMiss
-from ortfuse.validate import Verdict
+from ortfuse.validate import SiteChecks, Verdict
 from ortfuse.workflow import Outcome
 
 MOST_MISSES = 40
@@ -25,6 +25,8 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
     show_report(console, outcome.report)
     if outcome.verdict is not None:
         show_verdict(console, outcome.verdict)
+    if outcome.sites is not None:
+        show_sites(console, outcome.sites)
     if outcome.latencies:
         console.print(latency_table(outcome.latencies, f"Latency at {outcome.sizes}, interleaved with the original"))
     for note in outcome.report.notes:
@@ -69,6 +71,16 @@ def show_verdict(console: Console, verdict: Verdict) -> None:
     )
     for note in verdict.notes:
         console.print(f"note: {note}", style="yellow", highlight=False)
+
+
+def show_sites(console: Console, checks: SiteChecks) -> None:
+    """What the checks at the sites found: the wrong rewrites, and those that could not be checked."""
+    wrong = checks.of_state("undone")
+    console.print(f"verified: {checks.summary()}", style="bold red" if wrong else "green", highlight=False)
+    for check in wrong:
+        console.print(f"undone: {check.text()}", style="red", markup=False, highlight=False)
+    for check in checks.of_state("unchecked"):
+        console.print(f"not checked: {check.text()}", style="yellow", markup=False, highlight=False)
 
 
 def show_misses(console: Console, misses: Iterable[NearMiss]) -> None:

@@ -18,6 +18,7 @@ from ortfuse.rewrite.emit import Emitter
 from ortfuse.rewrite.log import Event, Log
 from ortfuse.rewrite.rule import Rule
 from ortfuse.rewrite.scopes import Scope, scopes
+from ortfuse.rewrite.site import Inspector, Site
 
 RULE_KEY = "ortfuse.rule"
 NODES_KEY = "ortfuse.nodes"
@@ -36,12 +37,14 @@ class Rewriter:
     """Runs rules over every graph of a model.
 
     Rules are indexed by the operators at their root; a node is looked at again only after something next to it changed.
+    An `inspector`, if there is one, sees every rewrite before it is final and may object.
     """
 
     model: ir.Model
     facts: Facts
     target: Legality
     log: Log = field(default_factory=Log)
+    inspector: Inspector | None = None
 
     def run(self, rules: Iterable[Rule]) -> int:
         """Apply `rules` until none applies; the number of rewrites."""
@@ -52,6 +55,7 @@ class Rewriter:
 class _Run:
     def __init__(self, rewriter: Rewriter, rules: Sequence[Rule]) -> None:
         self.facts, self.target, self.log, self.model = rewriter.facts, rewriter.target, rewriter.log, rewriter.model
+        self.inspector = rewriter.inspector
         self.scopes: dict[ir.Graph, Scope] = {}
         self.queue: deque[ir.Node] = deque()
         self.queued: set[ir.Node] = set()
@@ -176,6 +180,8 @@ class _Run:
             reason = self._adopt(emitter, scope, root_node, may_raise) or self._same_type(outputs)
         if reason is None and len(outputs) > 1 and _depends_on(emitter.nodes, {old for old, _ in outputs[1:]}, match):
             reason = "an input of the fused node is computed from one of its outputs"
+        if reason is None and self.inspector is not None:
+            reason = self.inspector.objection(Site(rule, match, emitter.nodes, outputs, scope, self.facts))
         if reason is not None:
             self._withdraw(emitter, scope)
             return reason

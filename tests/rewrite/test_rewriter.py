@@ -11,7 +11,7 @@ import pytest
 from ortfuse.errors import RewriteError, RuleError
 from ortfuse.ir.facts import Facts
 from ortfuse.pattern import attr, ms, op, var, variables
-from ortfuse.rewrite import NODES_KEY, RULE_KEY, Exactness, Log, Proof, Rewriter, Rule
+from ortfuse.rewrite import NODES_KEY, RULE_KEY, Exactness, Log, Proof, Rewriter, Rule, Site
 
 x, y = variables("x y")
 PROOF = Proof(shapes={"x": "b 3"})
@@ -161,3 +161,35 @@ def test_attributes_are_written_as_captured() -> None:
     m = model("out = LeakyRelu<alpha = 0.25>(x)")
     run(m, keep)
     assert m.graph[0].attributes["alpha"].value == 0.25
+
+
+class Objector:
+    """Objects to what a rule makes, and remembers what it was shown."""
+
+    def __init__(self, *rules: str) -> None:
+        self.rules = rules
+        self.seen: list[tuple[str, str, list[str]]] = []
+
+    def objection(self, site: Site) -> str | None:
+        self.seen.append((site.rule.name, site.name, [node.op_type for node in site.added]))
+        assert all(node.graph is not None for node in (*site.match.nodes, *site.added))
+        return "not wanted" if site.rule.name in self.rules else None
+
+
+def test_what_an_inspector_objects_to_is_undone_and_the_rest_goes_on() -> None:
+    m = model("s = Sigmoid(x) t = Mul(x, s) u = Tanh(t) out = Add(u, y)")
+    log, objector = Log(explain=True), Objector("tanh.exp")
+    rules = [SWISH, rule("tanh.exp", op.Tanh(x), op.Exp(x))]
+    Rewriter(m, Facts(m), Everything(), log, objector).run(rules)
+    onnx.checker.check_model(ir.to_proto(m))
+    assert [node.op_type for node in m.graph] == ["QuickGelu", "Tanh", "Add"]
+    assert log.hits() == {"swish.swish": 1}
+    assert log.misses["tanh.exp", "u"].reason == "not wanted"
+    assert ("swish.swish", "t", ["QuickGelu"]) in objector.seen
+
+
+def test_an_objection_leaves_no_trace_in_the_graph() -> None:
+    m = model("s = Sigmoid(x) out = Mul(x, s)")
+    before = ir.to_proto(m).graph.SerializeToString()
+    Rewriter(m, Facts(m), Everything(), inspector=Objector("swish.swish")).run([SWISH])
+    assert ir.to_proto(m).graph.SerializeToString() == before
