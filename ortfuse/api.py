@@ -23,8 +23,10 @@ from ortfuse.target import Target
 if TYPE_CHECKING:
     from ortfuse.bench import Latency
     from ortfuse.validate import Inputs, SiteCheck, Verdict
+    from ortfuse.validate.bisect import Bisection
+    from ortfuse.validate.optimisers import RuntimeBisection
 
-__all__ = ["Result", "benchmark", "find", "load", "optimize", "save", "verify"]
+__all__ = ["Result", "benchmark", "bisect", "bisect_runtime", "find", "load", "optimize", "save", "verify"]
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,57 @@ def verify(
         tolerance=tolerance,
         reference=reference,
     )
+
+
+def bisect(
+    model: AnyModel,
+    *,
+    passes: PipelineLike = "auto",
+    target: Target | None = None,
+    max_opset: int | None = None,
+    patterns: Iterable[str | os.PathLike[str]] | str | os.PathLike[str] = (),
+    approximate: bool = False,
+    inputs: Sequence[Inputs] | None = None,
+    seed: int = 0,
+    tolerance: float | None = None,
+) -> Bisection:
+    """Find the smallest set of passes, rules and single rewrites that moves an output of a model beyond tolerance.
+
+    Args:
+        model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`; it is not changed.
+        passes: As in `optimize`, and so are `target`, `max_opset`, `patterns` and `approximate`.
+        target: The runtime to optimise for.
+        max_opset: The highest ai.onnx opset that results may use.
+        patterns: Files and folders with rules of the user's own.
+        approximate: Whether rules that replace the mathematics by an approximation may be applied.
+        inputs: Sets of inputs by name, instead of generated ones.
+        seed: Of the generated inputs.
+        tolerance: Allowed relative error; by default what `ortfuse.validate.compare` says.
+
+    Raises:
+        VerificationError: The model cannot be executed.
+        OrtfuseError: The model, the pipeline or a rule file cannot be used.
+    """
+    from ortfuse.validate.bisect import bisect as search
+
+    manager = PassManager(passes, target=target, patterns=patterns, approximate=approximate, max_opset=max_opset)
+    return search(enter(model)[0], manager, inputs=inputs, seed=seed, tolerance=tolerance)
+
+
+def bisect_runtime(
+    model: AnyModel, *, inputs: Sequence[Inputs] | None = None, seed: int = 0, tolerance: float | None = None
+) -> RuntimeBisection:
+    """Find the smallest set of ONNX Runtime's own optimisers that moves an output of a model beyond tolerance.
+
+    See `bisect` for the arguments.
+
+    Raises:
+        VerificationError: The model cannot be executed without the runtime's optimisations.
+        OrtfuseError: The model cannot be used.
+    """
+    from ortfuse.validate.optimisers import bisect_runtime as search
+
+    return search(enter(model)[0], inputs=inputs, seed=seed, tolerance=tolerance)
 
 
 def benchmark(

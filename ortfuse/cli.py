@@ -1,4 +1,4 @@
-"""The command line: `ortfuse optimize`, `verify`, `bench`, `find` and `passes`."""
+"""The command line: `ortfuse optimize`, `verify`, `bisect`, `explain`, `bench`, `prove` and `passes`."""
 
 from __future__ import annotations
 
@@ -192,6 +192,48 @@ def verify(
         show_verdict(out, verdict)
         write_json(json_file, verdict.to_dict())
     if not verdict.ok:
+        raise typer.Exit(1)
+
+
+@app.command()
+def bisect(
+    model: Model,
+    runtime: Annotated[
+        bool, typer.Option("--runtime", help="Search ONNX Runtime's own optimisers instead of ortfuse's passes.")
+    ] = False,
+    passes: Passes = "auto",
+    patterns: Patterns = None,
+    max_opset: MaxOpset = None,
+    approximate: Annotated[
+        bool, typer.Option("--approximate", help="Allow rules that change the mathematics (tanh for erf).")
+    ] = False,
+    inputs: InputFiles = None,
+    seed: Seed = 0,
+    tolerance: Tolerance = None,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Find what moves an output: ortfuse bisect bert.onnx --patterns my_rules.py
+
+    Narrows down the passes, the rules and the single rewrites that move an output beyond tolerance, names the site, gives
+    the error against float64 before and after, and says whether it is rounding or a wrong rewrite. The exit code is 1 if
+    an output moves.
+    """
+    with guarded(debug):
+        from ortfuse.pipeline import PassManager
+        from ortfuse.validate.bisect import bisect as search
+        from ortfuse.validate.optimisers import bisect_runtime
+
+        manager = PassManager(passes, patterns=patterns or (), max_opset=max_opset, approximate=approximate)
+        with progress_line() as progress:
+            original = load_model(model)
+            given = given_inputs(inputs, original)
+            options: Any = {"inputs": given, "seed": seed, "tolerance": tolerance, "progress": progress}
+            found = bisect_runtime(original, **options) if runtime else search(original, manager, **options)
+        for line in found.lines():
+            out.print(line, markup=False, highlight=False)
+        write_json(json_file, {"model": str(model), **found.to_dict()})
+    if found.moved:
         raise typer.Exit(1)
 
 

@@ -93,6 +93,25 @@ def test_verify_without_a_value_is_of_the_whole_model_wherever_it_stands() -> No
     assert run("optimize", BERT, "--verify=nonsense").exit_code == 2
 
 
+def test_bisect_names_the_site_and_says_that_it_is_wrong(tmp_path: Path) -> None:
+    rules, report = tmp_path / "wrong.py", tmp_path / "report.json"
+    rules.write_text(WRONG_RULE)
+    result = run("bisect", BERT, "--patterns", str(rules), "--json", str(report))
+    assert result.exit_code == 1, result.output
+    assert "site: wrong.tanh at 'pooler_output'" in result.output
+    assert "WRONG REWRITE" in result.output
+    assert json.loads(report.read_text())["culprit"]["nature"] == "wrong rewrite"
+    assert run("bisect", BERT).exit_code == 0
+
+
+def test_bisect_runtime_takes_the_users_inputs(tmp_path: Path) -> None:
+    names = [value.name for value in ir.load(BERT).graph.inputs]
+    np.savez(tmp_path / "inputs.npz", **{str(name): np.ones((2, 5), np.int64) for name in names})
+    result = run("bisect", BERT, "--runtime", "--inputs", str(tmp_path / "inputs.npz"))
+    assert result.exit_code == 0, result.output
+    assert "the runtime's optimisers move no output beyond tolerance: equal on 1 runs" in result.output
+
+
 def test_prove_finds_the_wrong_rule_and_writes_a_counterexample(tmp_path: Path) -> None:
     rules = tmp_path / "wrong.py"
     rules.write_text(WRONG_RULE)
