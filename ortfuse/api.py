@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from ortfuse.validate import Inputs, SiteCheck, Verdict
     from ortfuse.validate.bisect import Bisection
     from ortfuse.validate.optimisers import RuntimeBisection
+    from ortfuse.why import Explanation
 
-__all__ = ["Result", "benchmark", "bisect", "bisect_runtime", "find", "load", "optimize", "save", "verify"]
+__all__ = ["Result", "benchmark", "bisect", "bisect_runtime", "explain", "find", "load", "optimize", "save", "verify"]
 
 
 @dataclass(frozen=True)
@@ -230,6 +231,40 @@ def bisect_runtime(
     from ortfuse.validate.optimisers import bisect_runtime as search
 
     return search(enter(model)[0], inputs=inputs, seed=seed, tolerance=tolerance)
+
+
+def explain(
+    model: AnyModel,
+    *,
+    rules: Sequence[str] = (),
+    passes: PipelineLike = "auto",
+    target: Target | None = None,
+    max_opset: int | None = None,
+    patterns: Iterable[str | os.PathLike[str]] | str | os.PathLike[str] = (),
+    approximate: bool = False,
+) -> Explanation:
+    """Say for each site of a model which rule fused it, or which came nearest, what stopped it and what would help.
+
+    Args:
+        model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`; it is not changed.
+        rules: Families (`"attention"`) or rules (`"attention.sdpa"`) to explain; by default all fusions, and of the
+            misses those that are near.
+        passes: As in `optimize`, and so are `target`, `max_opset`, `patterns` and `approximate`.
+        target: The runtime to optimise for.
+        max_opset: The highest ai.onnx opset that the result may use.
+        patterns: Files and folders with rules of the user's own.
+        approximate: Whether rules that replace the mathematics by an approximation may be applied.
+
+    Raises:
+        RuleError: There is no such family or rule.
+        OrtfuseError: The model or the pipeline cannot be used.
+    """
+    from ortfuse.why import explain as find_reasons
+
+    manager = PassManager(
+        passes, target=target, patterns=patterns, approximate=approximate, explain=True, max_opset=max_opset
+    )
+    return find_reasons(model, manager, rules)
 
 
 def benchmark(

@@ -238,6 +238,45 @@ def bisect(
 
 
 @app.command()
+def explain(
+    model: Model,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rule",
+            help="A family (attention) or a rule (attention.sdpa); may be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    passes: Passes = "auto",
+    patterns: Patterns = None,
+    max_opset: MaxOpset = None,
+    approximate: Annotated[
+        bool, typer.Option("--approximate", help="Allow rules that change the mathematics (tanh for erf).")
+    ] = False,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Say for each site what fused it, or what came nearest: ortfuse explain bert.onnx --rule attention
+
+    Of a near miss it says how far it matched, the node or fact that stopped it, and what would make it match.
+    """
+    with guarded(debug):
+        from ortfuse.pipeline import PassManager
+        from ortfuse.views import show_explanation
+        from ortfuse.why import explain as find_reasons
+
+        manager = PassManager(
+            passes, patterns=patterns or (), max_opset=max_opset, approximate=approximate, explain=True
+        )
+        with progress_line() as progress:
+            progress("optimising")
+            found = find_reasons(load_model(model), manager, rule or ())
+        show_explanation(out, found)
+        write_json(json_file, {"model": str(model), **found.to_dict()})
+
+
+@app.command()
 def bench(
     model: Annotated[
         list[Path],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,9 +13,11 @@ from ortfuse.pipeline import Catalogue, PassList, PassReport, RunReport
 from ortfuse.proof import ProofReport
 from ortfuse.rewrite import NearMiss
 from ortfuse.validate import SiteChecks, Verdict
+from ortfuse.why import Explanation
 from ortfuse.workflow import Outcome
 
 MOST_MISSES = 40
+LONGEST_REASON = 240
 FEWEST_MATCHED = 2
 """A near miss of which only the root matched is no near miss to a reader."""
 
@@ -96,6 +98,43 @@ def show_misses(console: Console, misses: Iterable[NearMiss]) -> None:
     console.print(made)
     if len(nearest) > MOST_MISSES:
         console.print(f"and {len(nearest) - MOST_MISSES} more; --json has them all")
+
+
+def show_explanation(console: Console, found: Explanation) -> None:
+    """The fused sites in a table, then the nearest misses, one paragraph each."""
+    made = Table(title="Fused", title_justify="left")
+    for heading in ("rule", "site", "made", "stands for"):
+        made.add_column(heading, overflow="fold")
+    for site in found.fused:
+        made.add_row(site.rule, escape(site.site), ", ".join(site.operators), escape(_originals(site.nodes)))
+    if found.fused:
+        console.print(made)
+    for miss in found.missed[:MOST_MISSES]:
+        console.print(f"{miss.rule} at '{miss.site}' ({miss.root})", style="bold", markup=False, highlight=False)
+        text = (
+            f"  matched: {miss.matched} nodes; the pattern takes at least {miss.least}\n  stopped by: {_short(miss.reason)}\n"
+            f"  would match if {miss.remedy}"
+        )
+        console.print(text, markup=False, highlight=False)
+    if len(found.missed) > MOST_MISSES:
+        console.print(f"and {len(found.missed) - MOST_MISSES} more misses; --json has them all")
+    for rule, why in found.absent.items():
+        console.print(f"{rule}: {why}", markup=False, highlight=False)
+    if not (found.fused or found.missed or found.absent):
+        console.print("no fusion has a site in this model, nor comes near to one")
+    for note in found.notes:
+        console.print(f"note: {note}", style="yellow", markup=False, highlight=False)
+
+
+def _short(text: str) -> str:
+    """A reason without the end of a long pattern."""
+    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}..."
+
+
+def _originals(names: Sequence[str]) -> str:
+    """How many nodes a fused one stands for, and which, by the first of them."""
+    more = ", ..." if len(names) > 1 else ""
+    return f"{len(names)} nodes: {names[0]}{more}" if names else "none"
 
 
 def show_passes(console: Console, catalogue: Catalogue, lists: Iterable[PassList], built_in: dict[str, str]) -> None:

@@ -17,7 +17,7 @@ from ortfuse.ir.interop import AnyModel, enter, leave
 from ortfuse.ir.io import uncollected
 from ortfuse.passes import Context, Finalize, Pass
 from ortfuse.pipeline.build import Builder, Repeated, Single, Step, call_of
-from ortfuse.pipeline.catalogue import load_catalogue
+from ortfuse.pipeline.catalogue import Catalogue, load_catalogue
 from ortfuse.pipeline.passlists import read_list
 from ortfuse.pipeline.report import Counts, RunReport
 from ortfuse.pipeline.runner import OnPass, Runner
@@ -66,6 +66,11 @@ class PassManager:
 
     def __str__(self) -> str:
         return ", ".join(str(item) if not isinstance(item, Pass) else str(call_of(item)) for item in self._items)
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The rules that pipelines of this manager can name."""
+        return self._catalogue
 
     def run(self, model: AnyModel, *, on_pass: OnPass | None = None, inspector: Inspector | None = None) -> RunReport:
         """Optimise a model of any kind that ortfuse knows. What is handed in is not changed.

@@ -135,7 +135,7 @@ class _Run:
                 if isinstance(found, Match):
                     applied = self._apply(rule, found, started)
                 elif self.log.explain and found.matched > 0:
-                    self.log.miss(rule.name, output, found.matched, found.reason)
+                    self.log.miss(rule.name, output, found.matched, found.reason, found.nodes)
                 if applied:
                     break
         statistics.seconds += time.perf_counter() - started
@@ -151,7 +151,7 @@ class _Run:
                     self.log.statistics(rule.name).hits += 1
                     return True
         if self.log.explain:
-            self.log.miss(rule.name, match.root, len(match.nodes), reason or "")
+            self.log.miss(rule.name, match.root, len(match.nodes), reason or "", match.nodes, complete=True)
         return False
 
     def _replace(self, rule: Rule, match: Match, replacement: Pattern, may_raise: bool, started: float) -> str | None:
