@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import inspect
-import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,9 +11,29 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from typer.core import TyperCommand
 
-from ortfuse.errors import OrtfuseError, OutputError, VerificationError
+from ortfuse.errors import OrtfuseError
+from ortfuse.options import (
+    Approximate,
+    Debug,
+    InputFiles,
+    Json,
+    MaxOpset,
+    Model,
+    Passes,
+    Patterns,
+    Rounds,
+    Seed,
+    Sizes,
+    Threads,
+    Tolerance,
+    Verify,
+    WithVerify,
+    given_inputs,
+    load_model,
+    parse_sizes,
+    write_json,
+)
 
 app = typer.Typer(
     name="ortfuse",
@@ -27,67 +44,6 @@ app = typer.Typer(
 )
 out = Console(width=None if sys.stdout.isatty() else 140)
 err = Console(stderr=True)
-
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
-Passes = Annotated[
-    str,
-    typer.Option(
-        "--passes",
-        help="A pass list (auto, basic, extended, all, transformer, convnet), a TOML file, or a pipeline such as "
-        "'canonicalize, fixpoint(fold, cse, dce), fuse.attention'. `ortfuse passes` shows what there is.",
-    ),
-]
-Patterns = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--patterns", help="A file or folder with rules of your own; may be given several times.", show_default=False
-    ),
-]
-MaxOpset = Annotated[
-    int | None, typer.Option("--max-opset", help="Highest ai.onnx opset that the result may use.", show_default=False)
-]
-InputFiles = Annotated[
-    Path | None,
-    typer.Option(
-        "--inputs", help="Your own inputs: an .npz file, or a folder of them or of test_data_set_N.", show_default=False
-    ),
-]
-Json = Annotated[
-    Path | None, typer.Option("--json", help="Write the whole report as JSON to this file.", show_default=False)
-]
-Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of the generated inputs.")]
-Tolerance = Annotated[
-    float | None,
-    typer.Option(
-        "--tolerance",
-        help="Allowed error relative to an output's largest magnitude; by default 1e-4 for float32, 1e-2 for float16.",
-        show_default=False,
-    ),
-]
-Threads = Annotated[int, typer.Option("--threads", help="Threads of the runtime; 0 leaves the choice to it.")]
-Sizes = Annotated[
-    list[str] | None,
-    typer.Option("--size", help="Size of an open dimension when measuring, such as sequence=128.", show_default=False),
-]
-Rounds = Annotated[int, typer.Option("--rounds", min=1, help="How often each model is run when it is measured.")]
-
-
-class Verify(enum.StrEnum):
-    """What `--verify` checks."""
-
-    WHOLE = "whole"
-    SITES = "sites"
-
-
-class WithVerify(TyperCommand):
-    """A command whose `--verify` may stand without a value, which then is `whole`; others are given by `=`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Write the value out."""
-        end = args.index("--") if "--" in args else len(args)
-        whole = [f"--verify={Verify.WHOLE}" if text == "--verify" else text for text in args[:end]]
-        return super().parse_args(ctx, whole + args[end:])
 
 
 @app.command(cls=WithVerify)
@@ -102,9 +58,7 @@ def optimize(
     passes: Passes = "auto",
     patterns: Patterns = None,
     max_opset: MaxOpset = None,
-    approximate: Annotated[
-        bool, typer.Option("--approximate", help="Allow rules that change the mathematics (tanh for erf).")
-    ] = False,
+    approximate: Approximate = False,
     verify: Annotated[
         Verify | None,
         typer.Option(
@@ -118,7 +72,7 @@ def optimize(
         bool, typer.Option("--bench", help="Measure the latency after each pass, interleaved with the original.")
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say where rules nearly applied and what was in the way.")
+        bool, typer.Option("--explain", help="Say for each site what fused it, or what came nearest.")
     ] = False,
     inputs: InputFiles = None,
     size: Sizes = None,
@@ -136,7 +90,8 @@ def optimize(
     """
     with guarded(debug):
         from ortfuse.pipeline import PassManager
-        from ortfuse.views import show_misses, show_outcome
+        from ortfuse.views import show_explanation, show_outcome
+        from ortfuse.why import explanation
         from ortfuse.workflow import optimise
 
         manager = PassManager(
@@ -161,7 +116,7 @@ def optimize(
             )
         show_outcome(out, outcome)
         if explain:
-            show_misses(out, outcome.report.misses)
+            show_explanation(out, explanation(original, outcome.report, manager.catalogue))
         write_json(json_file, {"model": str(model), **outcome.to_dict()})
 
 
@@ -204,9 +159,7 @@ def bisect(
     passes: Passes = "auto",
     patterns: Patterns = None,
     max_opset: MaxOpset = None,
-    approximate: Annotated[
-        bool, typer.Option("--approximate", help="Allow rules that change the mathematics (tanh for erf).")
-    ] = False,
+    approximate: Approximate = False,
     inputs: InputFiles = None,
     seed: Seed = 0,
     tolerance: Tolerance = None,
@@ -251,9 +204,7 @@ def explain(
     passes: Passes = "auto",
     patterns: Patterns = None,
     max_opset: MaxOpset = None,
-    approximate: Annotated[
-        bool, typer.Option("--approximate", help="Allow rules that change the mathematics (tanh for erf).")
-    ] = False,
+    approximate: Approximate = False,
     json_file: Json = None,
     debug: Debug = False,
 ) -> None:
@@ -263,7 +214,7 @@ def explain(
     """
     with guarded(debug):
         from ortfuse.pipeline import PassManager
-        from ortfuse.views import show_explanation
+        from ortfuse.views import show_explanation, show_notes
         from ortfuse.why import explain as find_reasons
 
         manager = PassManager(
@@ -273,6 +224,7 @@ def explain(
             progress("optimising")
             found = find_reasons(load_model(model), manager, rule or ())
         show_explanation(out, found)
+        show_notes(out, found.notes)
         write_json(json_file, {"model": str(model), **found.to_dict()})
 
 
@@ -364,46 +316,6 @@ def prove(
                 out.print(f"  counterexample: {path}", highlight=False)
     if not all(report.proved for report in reports):
         raise typer.Exit(1)
-
-
-def load_model(path: Path) -> Any:
-    """Load a model file."""
-    from ortfuse.ir.io import load
-
-    return load(path)
-
-
-def given_inputs(path: Path | None, model: Any) -> Any:
-    """The user's inputs, `None` when inputs are to be generated."""
-    if path is None:
-        return None
-    from ortfuse.validate import read_inputs
-
-    return read_inputs(path, [v.name for v in model.graph.inputs if v.name not in model.graph.initializers])
-
-
-def parse_sizes(texts: list[str] | None) -> dict[str, int]:
-    """`["sequence=128"]` as `{"sequence": 128}`."""
-    sizes = {}
-    for text in texts or []:
-        name, _, number = text.rpartition("=")
-        if not name or not number.isdigit():
-            raise VerificationError(f"--size {text}: write it as NAME=NUMBER, such as sequence=128")
-        sizes[name] = int(number)
-    return sizes
-
-
-def write_json(path: Path | None, content: dict[str, Any]) -> None:
-    """Write a report aside and move it into place."""
-    if path is None:
-        return
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        aside.write_text(json.dumps(content, indent=1, default=str) + "\n")
-        aside.replace(path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise OutputError(f"{path}: the report cannot be written: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager

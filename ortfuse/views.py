@@ -11,15 +11,12 @@ from rich.table import Table
 from ortfuse.bench import table as latency_table
 from ortfuse.pipeline import Catalogue, PassList, PassReport, RunReport
 from ortfuse.proof import ProofReport
-from ortfuse.rewrite import NearMiss
 from ortfuse.validate import SiteChecks, Verdict
 from ortfuse.why import Explanation
 from ortfuse.workflow import Outcome
 
 MOST_MISSES = 40
 LONGEST_REASON = 240
-FEWEST_MATCHED = 2
-"""A near miss of which only the root matched is no near miss to a reader."""
 
 
 def show_outcome(console: Console, outcome: Outcome) -> None:
@@ -31,10 +28,15 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
         show_sites(console, outcome.sites)
     if outcome.latencies:
         console.print(latency_table(outcome.latencies, f"Latency at {outcome.sizes}, interleaved with the original"))
-    for note in outcome.report.notes:
-        console.print(f"note: {note}", style="yellow", highlight=False)
+    show_notes(console, outcome.report.notes)
     if outcome.written is not None:
         console.print(f"written: {outcome.written}", highlight=False)
+
+
+def show_notes(console: Console, notes: Iterable[str]) -> None:
+    """Remarks of a run, one a line."""
+    for note in notes:
+        console.print(f"note: {note}", style="yellow", markup=False, highlight=False)
 
 
 def show_report(console: Console, report: RunReport) -> None:
@@ -71,8 +73,7 @@ def show_verdict(console: Console, verdict: Verdict) -> None:
         style="green" if verdict.ok else "bold red",
         highlight=False,
     )
-    for note in verdict.notes:
-        console.print(f"note: {note}", style="yellow", highlight=False)
+    show_notes(console, verdict.notes)
 
 
 def show_sites(console: Console, checks: SiteChecks) -> None:
@@ -83,21 +84,6 @@ def show_sites(console: Console, checks: SiteChecks) -> None:
         console.print(f"undone: {check.text()}", style="red", markup=False, highlight=False)
     for check in checks.of_state("unchecked"):
         console.print(f"not checked: {check.text()}", style="yellow", markup=False, highlight=False)
-
-
-def show_misses(console: Console, misses: Iterable[NearMiss]) -> None:
-    """Where rules nearly applied, the nearest first."""
-    nearest = sorted((miss for miss in misses if miss.matched >= FEWEST_MATCHED), key=lambda miss: -miss.matched)
-    made = Table(title="Near misses", title_justify="left")
-    made.add_column("rule")
-    made.add_column("site", overflow="fold")
-    made.add_column("matched", justify="right")
-    made.add_column("stopped by", overflow="fold")
-    for miss in nearest[:MOST_MISSES]:
-        made.add_row(miss.rule, escape(miss.site), str(miss.matched), escape(miss.reason))
-    console.print(made)
-    if len(nearest) > MOST_MISSES:
-        console.print(f"and {len(nearest) - MOST_MISSES} more; --json has them all")
 
 
 def show_explanation(console: Console, found: Explanation) -> None:
@@ -122,8 +108,6 @@ def show_explanation(console: Console, found: Explanation) -> None:
         console.print(f"{rule}: {why}", markup=False, highlight=False)
     if not (found.fused or found.missed or found.absent):
         console.print("no fusion has a site in this model, nor comes near to one")
-    for note in found.notes:
-        console.print(f"note: {note}", style="yellow", markup=False, highlight=False)
 
 
 def _short(text: str) -> str:

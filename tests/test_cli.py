@@ -199,3 +199,4 @@ def test_max_opset_keeps_the_model_below(tmp_path: Path) -> None:
         miss["reason"] for miss in json.loads(report.read_text())["misses"] if miss["rule"].startswith("attention.")
     ]
     assert any("needs opset 23, and at most 17 is allowed" in reason for reason in reasons)
+    assert "would match if the result may use opset 23" in result.output

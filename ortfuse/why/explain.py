@@ -17,7 +17,7 @@ from ortfuse.errors import RuleError
 from ortfuse.ir import walk
 from ortfuse.ir.interop import AnyModel, enter
 from ortfuse.pattern.least import least_nodes
-from ortfuse.pipeline import PassManager
+from ortfuse.pipeline import Catalogue, PassManager, RunReport
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, NearMiss, Rule
 from ortfuse.why.advice import advice
 
@@ -128,9 +128,14 @@ def explain(model: AnyModel, manager: PassManager, rules: Sequence[str] = ()) ->
         RuleError: There is no such family or rule.
         OrtfuseError: The pipeline fails on the model.
     """
-    chosen = _chosen(manager, rules)
+    _chosen(manager.catalogue, rules)  # a name that is wrong is refused before the work begins
     original = enter(model)[0]
-    report = manager.run(original)
+    return explanation(original, manager.run(original), manager.catalogue, rules)
+
+
+def explanation(original: ir.Model, report: RunReport, catalogue: Catalogue, rules: Sequence[str] = ()) -> Explanation:
+    """What a run that kept its near misses has to say; see `explain`."""
+    chosen = _chosen(catalogue, rules)
     fused = _fused(report.model, chosen)
     missed = _missed(report.misses, chosen, bool(rules))
     found = {site.rule for site in fused} | {site.rule for site in missed}
@@ -138,9 +143,9 @@ def explain(model: AnyModel, manager: PassManager, rules: Sequence[str] = ()) ->
     return Explanation(tuple(fused), tuple(missed), absent, tuple(report.notes))
 
 
-def _chosen(manager: PassManager, wanted: Sequence[str]) -> dict[str, Rule]:
+def _chosen(catalogue: Catalogue, wanted: Sequence[str]) -> dict[str, Rule]:
     """The rules to explain by name."""
-    passes = manager.catalogue.passes()
+    passes = catalogue.passes()
     known = {rule.name: rule for rules in passes.values() for rule in rules}
     if not wanted:
         return {rule.name: rule for name, rules in passes.items() if name != NORMAL_FORM for rule in rules}
