@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -35,6 +35,7 @@ def experiments(
     seed: int = 0,
     reference: bool = True,
     specs: Sequence[InputSpec] | None = None,
+    also: Callable[[Inputs], Inputs] | None = None,
 ) -> tuple[list[Experiment], list[str]]:
     """Run the original, without the runtime's own optimisations, on the user's inputs or on generated ones.
 
@@ -44,6 +45,7 @@ def experiments(
         seed: Of the generated inputs.
         reference: Whether to evaluate in float64 too, where that is feasible.
         specs: What generated inputs are like, by default what the model says.
+        also: Makes other inputs of the last generated ones, for one more experiment.
 
     Returns:
         The experiments, and notes on sizes that the original does not accept and on what else had to be left out.
@@ -59,6 +61,9 @@ def experiments(
         ran = [_given(session, number, array) for number, array in enumerate(inputs)]
     else:
         ran = _generated(session, input_specs(original) if specs is None else specs, seed, notes)
+    if also is not None:
+        label, last, _ = ran[-1]
+        ran.append(_ran(session, f"{label}, other numbers", also(last)))
     del session  # frees its memory before the next evaluation needs as much
     references = _references(original, ran, notes) if reference else [None] * len(ran)
     return [
@@ -76,7 +81,10 @@ def _random(model: ir.Model) -> list[str]:
 
 
 def _given(session: Session, number: int, inputs: Inputs) -> Ran:
-    label = f"given inputs {number}"
+    return _ran(session, f"given inputs {number}", inputs)
+
+
+def _ran(session: Session, label: str, inputs: Inputs) -> Ran:
     try:
         return label, inputs, session.run(inputs)
     except VerificationError as error:

@@ -88,6 +88,17 @@ def test_the_real_weights_decide() -> None:
     assert check(scaled("2, 2, 3"), doubled).of_state("undone")
 
 
+def test_a_wrong_epsilon_is_found() -> None:
+    m = model("h = LayerNormalization<epsilon=0.000001>(x, g) y = Relu(h)", initializers="<float[3] g = {1, 2, 3}>")
+    old = op.Relu(op.LayerNormalization(x, const("g"), epsilon=1e-6))
+    wrong = rule("layernorm.epsilon", old, op.Abs(op.LayerNormalization(op.Relu(x), const("g"), epsilon=1e-6)))
+    assert check(m, wrong).of_state("undone")
+    wrong = rule("layernorm.epsilon", old, op.LeakyRelu(op.LayerNormalization(x, var("g"), epsilon=1e-5), alpha=0.0))
+    assert check(m, wrong).of_state("undone")
+    right = rule("layernorm.leaky", old, op.LeakyRelu(op.LayerNormalization(x, var("g"), epsilon=1e-6), alpha=0.0))
+    assert [found.state for found in check(m, right).found.values()] == ["equal"]
+
+
 def test_shape_tensors_at_the_border_follow_the_sizes() -> None:
     m = model(
         "n = Shape(x) t = Tanh(x) r = Reshape(t, n) y = Relu(r)", inputs="float[b,s,3] x", outputs="float[b,s,3] y"
