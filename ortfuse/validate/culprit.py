@@ -169,14 +169,17 @@ def _run_up_to(values: Sequence[ir.Value], model: ir.Model, facts: Facts, inputs
 
 def _nature(before: ir.Model, after: ir.Model, inputs: Sequence[Inputs], verdict: Verdict) -> tuple[Nature, str]:
     """Whether two models differ by rounding."""
+    worst = verdict.worst
+    if worst is not None and not worst.ok and worst.element is None:
+        return "wrong rewrite", worst.reason  # it cannot be executed, or has another shape or type
     first, second = Reference(before), Reference(after)
     pairs = [(first.run(given), second.run(given)) for given in inputs]
     if all(one is not None and other is not None for one, other in pairs):
         differences = [d for one, other in pairs for d in compare_all(one or {}, other or {}, None, SAME)]
-        worst = max(difference.relative for difference in differences)
+        apart = max(difference.relative for difference in differences)
         if all(difference.ok for difference in differences):
-            return "rounding", f"in float64 both sides agree to {worst:.1g}"
-        return "wrong rewrite", f"in float64 both sides differ by {worst:.3g} of the scale"
+            return "rounding", f"in float64 both sides agree to {apart:.1g}"
+        return "wrong rewrite", f"in float64 both sides differ by {apart:.3g} of the scale"
     without = "" if any(found.judged_by == "float64" for found in verdict.differences) else " (no float64 evaluation)"
     if verdict.ok:
         return "rounding", f"both sides differ by no more than rounding explains{without}"

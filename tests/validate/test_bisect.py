@@ -125,6 +125,15 @@ def test_what_a_wrong_rewrite_takes_is_part_of_the_set(rules: Write) -> None:
     assert "1 other rewrite" in "\n".join(found.lines())
 
 
+def test_a_replacement_that_cannot_be_executed_is_called_wrong(rules: Write) -> None:
+    patterns = rules('"wrong.shape", op.Tanh(x), op.MatMul(x, op.Sigmoid(x))')
+    m = model("e = Exp(x) t = Tanh(e) y = Relu(t)", inputs="float[b,c] x", outputs="float[b,c] y")
+    found = bisect(m, PassManager("user", patterns=[patterns]))
+    assert found.culprit is not None
+    assert found.culprit.nature == "wrong rewrite"
+    assert "cannot execute" in found.culprit.reason
+
+
 def test_rounding_is_told_from_wrong() -> None:
     found = ortfuse.bisect(BERT, tolerance=3e-7)
     assert found.moved
