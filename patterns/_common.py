@@ -99,6 +99,11 @@ def array_like(match: Match, value: Any) -> np.ndarray[Any, Any]:
     return np.asarray(value, dtype=dtype.numpy())
 
 
+def reaches(bound: Any, size: int) -> bool:
+    """Whether a Slice end captured as a one-element tuple is a number that is at least `size`."""
+    return isinstance(bound, tuple) and len(bound) == 1 and isinstance(bound[0], int) and bound[0] >= size
+
+
 def ints(values: Sequence[Any]) -> np.ndarray[Any, Any]:
     """An int64 vector: axes, shapes and other parameters that are inputs."""
     return np.asarray(list(values), dtype=np.int64)

@@ -5,8 +5,8 @@ distribution for a finite filler and NaN for -inf; the runtime's ai.onnx Attenti
 of a row is -inf or the lowest number of the type.
 
 The analysis follows a mask back to its constants. Of every value it knows a few discrete numbers (`deep` ones, that hide a
-key, and others) or an interval. Sums that a network computes from its activations (a position bias of a product, say) are
-taken for finite and far from the lowest number of their type: where they are not, the original gives NaN already.
+key, and others) or an interval. What a network computes from its activations (a position bias of a product, say) is taken
+for finite and far from the lowest number of its type, unless an operand is known to be a mask itself.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ import onnx_ir as ir
 from ortfuse.ir.facts import Facts
 
 MAX_LEVELS = 8
+MAX_VALUES = 200
+"""Values looked at for one mask before it counts as unknown."""
 
 DEEP = -1e30
 """Below this a float32 score added to the mask is lost in rounding, so that all such fillers act alike."""
 
+_LARGEST_CONSTANT = 1 << 22
 _MOVES_DATA = frozenset(
     {"Unsqueeze", "Squeeze", "Expand", "Reshape", "Slice", "Transpose", "Identity", "Gather", "Flatten", "Tile",
      "GatherND", "GatherElements", "Split", "Trilu"}
 )  # fmt: skip
 _ARITHMETIC = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Min": np.minimum, "Max": np.maximum}
-_ACTIVATIONS = frozenset(
-    {"MatMul", "Gemm", "Conv", "Softmax", "LayerNormalization", "RMSNormalization", "Sigmoid", "Tanh", "Relu", "Gelu",
-     "FusedMatMul", "Einsum", "Log", "Sqrt", "ReduceSum"}
-)  # fmt: skip
+_BOUNDED = frozenset({"Softmax", "Sigmoid", "Tanh"})
+_ACTIVATIONS = frozenset({"MatMul", "Gemm", "Conv", "Einsum", "LayerNormalization", "RMSNormalization", "Relu", "Gelu"})
 
 
 @dataclass(frozen=True)
@@ -49,54 +50,115 @@ class Range:
         """Every number the value can hold, if they are few."""
         return None if self.levels is None else self.levels | self.deep
 
+    @property
+    def is_modest(self) -> bool:
+        """Whether sums and products of such numbers stay far from the limits of float32."""
+        return not self.deep and -1e10 <= self.low <= self.high <= 1e10
 
+
+ZERO = Range(frozenset(), frozenset((0.0,)), 0.0, 0.0)
 ACTIVATION = Range(frozenset(), None, -1e25, 1e25)
 
 
+def mask_range(value: ir.Value, facts: Facts) -> Range | None:
+    """What `value` can hold, as far as constants tell; `None` if not known."""
+    return _Search(facts).range_of(value)
+
+
+def is_zero(value: ir.Value, facts: Facts) -> bool:
+    """A check for variables: every element is provably 0, of a constant or of what is computed from constants."""
+    found = mask_range(value, facts)
+    return found is not None and found.all_levels == frozenset((0.0,))
+
+
 def _of_numbers(numbers: np.ndarray) -> Range | None:
+    numbers = numbers.astype(np.float64, copy=False).ravel()
     if not numbers.size or np.isnan(numbers).any() or numbers.max() == math.inf:
         return None
-    deep, rest = numbers[numbers <= DEEP], numbers[numbers > DEEP]
+    hidden = numbers <= DEEP
+    deep = np.unique(numbers[hidden]) if hidden.any() else np.empty(0)
     if len(deep) > MAX_LEVELS:
         return None
+    rest = numbers[~hidden] if len(deep) else numbers
     low, high = (float(rest.min()), float(rest.max())) if rest.size else (0.0, 0.0)
-    levels = frozenset(map(float, rest)) if rest.size <= MAX_LEVELS else None
+    # Many different numbers show at the start: no need to sort a large table then.
+    few = len(np.unique(rest[:64])) <= MAX_LEVELS
+    distinct = np.unique(rest) if few else rest
+    levels = frozenset(map(float, distinct)) if few and len(distinct) <= MAX_LEVELS else None
     return Range(frozenset(map(float, deep)), levels, low, high)
 
 
-def mask_range(value: ir.Value, facts: Facts, depth: int = 32) -> Range | None:
-    """What `value` can hold, as far as constants tell; `None` if not known. `depth` bounds how far back is looked."""
-    array = facts.const(value) if facts.is_const(value) else None
-    if array is not None:
-        if array.size > 1 << 22 or array.dtype.kind not in "fbiu":
+class _Search:
+    """One walk from a mask back to its constants; every value is looked at once."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.known: dict[ir.Value, Range | None] = {}
+
+    def range_of(self, value: ir.Value) -> Range | None:
+        if value not in self.known:
+            if len(self.known) >= MAX_VALUES:
+                return None
+            self.known[value] = None
+            self.known[value] = self._find(value)
+        return self.known[value]
+
+    def _find(self, value: ir.Value) -> Range | None:
+        array = self.facts.const(value) if self.facts.is_const(value) else None
+        if array is not None:
+            return _of_numbers(array) if array.size <= _LARGEST_CONSTANT and array.dtype.kind in "fiubV" else None
+        dtype, node = self.facts.dtype(value), value.producer()
+        if dtype is None:
             return None
-        return _of_numbers(np.unique(array.astype(np.float64)))
-    dtype = facts.dtype(value)
-    if dtype == ir.DataType.BOOL:
-        return Range(frozenset(), frozenset((0.0, 1.0)), 0.0, 1.0)
-    node = value.producer()
-    if node is None or depth == 0:
-        return Range(frozenset(), None, -1e19, 1e19) if dtype is not None and dtype.is_integer() else None
-    if node.op_type in _ACTIVATIONS:
-        return ACTIVATION
-    if node.domain:
+        if dtype == ir.DataType.BOOL:
+            return Range(frozenset(), frozenset((0.0, 1.0)), 0.0, 1.0)
+        found = None if node is None or node.domain else self._computed(node, dtype)
+        if found is None and dtype.is_integer():
+            limits = _integer_limits(dtype)
+            return Range(frozenset(), None, *limits)
+        return found
+
+    def _computed(self, node: ir.Node, dtype: ir.DataType) -> Range | None:
+        operands = [operand for operand in node.inputs if operand is not None]
+        kind = node.op_type
+        if kind in _BOUNDED:
+            return Range(frozenset(), None, -1.0, 1.0)
+        if kind in _ACTIVATIONS:
+            return ACTIVATION if all(self._is_activation(operand) for operand in operands) else None
+        if kind in _MOVES_DATA and operands:
+            found = self.range_of(operands[0])
+            # The upper or lower triangle that Trilu does not keep is zero.
+            return _union([found, ZERO]) if kind == "Trilu" else found
+        if kind == "ConstantOfShape":
+            content = node.attributes.get("value")
+            return ZERO if content is None else None if content.is_ref() else _of_numbers(content.value.numpy())
+        if kind == "Cast":
+            return _stored(self.range_of(operands[0]), dtype)
+        if kind in ("Where", "Concat"):
+            return _union([self.range_of(part) for part in (operands[1:] if kind == "Where" else operands)])
+        if kind == "Neg":
+            return _combined("Sub", ZERO, self.range_of(operands[0]), dtype)
+        if kind == "Pad":
+            filler = self.range_of(operands[2]) if len(operands) > 2 else ZERO
+            return _union([self.range_of(operands[0]), filler])
+        if kind == "Div" and dtype.is_floating_point():
+            divisor = self.facts.scalar(operands[1])
+            inverse = _of_numbers(np.array([1.0 / divisor])) if divisor else None
+            return _combined("Mul", self.range_of(operands[0]), inverse, dtype)
+        if kind in _ARITHMETIC and len(operands) == 2:
+            return _combined(kind, self.range_of(operands[0]), self.range_of(operands[1]), dtype)
         return None
-    operands = [operand for operand in node.inputs if operand is not None]
-    if node.op_type in _MOVES_DATA:
-        found = mask_range(operands[0], facts, depth - 1)
-        # The upper or lower triangle that Trilu does not keep is zero.
-        return _union([found, _of_numbers(np.zeros(1))]) if node.op_type == "Trilu" else found
-    if node.op_type == "Cast":
-        return _stored(mask_range(operands[0], facts, depth - 1), dtype)
-    if node.op_type in ("Where", "Concat"):
-        parts = operands[1:] if node.op_type == "Where" else operands
-        return _union([mask_range(part, facts, depth - 1) for part in parts])
-    if node.op_type == "Neg":
-        return _combined("Sub", _of_numbers(np.zeros(1)), mask_range(operands[0], facts, depth - 1), dtype)
-    if node.op_type in _ARITHMETIC and len(operands) == 2:
-        first, second = (mask_range(operand, facts, depth - 1) for operand in operands)
-        return _combined(node.op_type, first, second, dtype)
-    return None
+
+    def _is_activation(self, value: ir.Value) -> bool:
+        found = self.range_of(value)
+        return not self.facts.is_const(value) if found is None else found.is_modest or found == ACTIVATION
+
+
+def _integer_limits(dtype: ir.DataType) -> tuple[float, float]:
+    if dtype.bitwidth < 8:
+        return -8.0, 15.0
+    limits = np.iinfo(dtype.numpy())
+    return float(limits.min), float(limits.max)
 
 
 def _union(parts: list[Range | None]) -> Range | None:
@@ -117,8 +179,8 @@ def _union(parts: list[Range | None]) -> Range | None:
     )
 
 
-def _combined(op_type: str, first: Range | None, second: Range | None, dtype: ir.DataType | None) -> Range | None:
-    if first is None or second is None or dtype is None:
+def _combined(op_type: str, first: Range | None, second: Range | None, dtype: ir.DataType) -> Range | None:
+    if first is None or second is None:
         return None
     operation = _ARITHMETIC[op_type]
     if first.all_levels is not None and second.all_levels is not None:
@@ -136,21 +198,45 @@ def _combined(op_type: str, first: Range | None, second: Range | None, dtype: ir
         corners = [float(operation(a, b)) for a in (first.low, first.high) for b in (second.low, second.high)]
     if min(corners) <= DEEP or max(corners) >= -DEEP:
         return None
-    return Range(first.deep | second.deep, None, min(corners), max(corners))
+    return _stored(Range(first.deep | second.deep, None, min(corners), max(corners)), dtype)
 
 
-def _stored(found: Range | None, dtype: ir.DataType | None) -> Range | None:
-    """The numbers as an element type stores them: what is below its lowest number becomes -inf."""
-    if found is None or dtype is None or not dtype.is_floating_point():
-        return found
+def _stored(found: Range | None, dtype: ir.DataType) -> Range | None:
+    """The numbers as an element type stores them: floats beyond its range are infinite, integers wrap and are given up."""
+    if found is None:
+        return None
     numbers = found.all_levels
+    if dtype.is_integer():
+        low, high = _integer_limits(dtype)
+        if found.deep or found.low < low or found.high > high:
+            return None
+        truncated = None if numbers is None else frozenset(float(math.trunc(number)) for number in numbers)
+        return Range(frozenset(), truncated, float(math.trunc(found.low)), float(math.trunc(found.high)))
+    if not dtype.is_floating_point():
+        return None
     if numbers is None:
-        limit = float(np.finfo(dtype.numpy()).max) if dtype != ir.DataType.BFLOAT16 else 3e38
-        return found if max(abs(found.low), abs(found.high)) < limit and not found.deep else None
+        limit = {ir.DataType.FLOAT16: 65504.0, ir.DataType.DOUBLE: 1e300}.get(dtype, 3e38)
+        return found if max(abs(found.low), abs(found.high)) < limit else None
     with np.errstate(all="ignore"):
         return _of_numbers(np.unique(np.array([float(np.asarray(n).astype(dtype.numpy())) for n in numbers])))
 
 
-def deepest_allowed(dtype: ir.DataType) -> float:
-    """A filler that still hides every score and that the Attention kernel does not take for "row without keys"."""
-    return -1e38 if dtype in (ir.DataType.FLOAT, ir.DataType.BFLOAT16) else -1e4
+_FADES = 64.0
+"""A mask value below minus this is rounded so coarsely with a 16-bit score that a row full of it depends on how."""
+
+
+def acts_alike(found: Range, dtype: ir.DataType | None) -> str | None:
+    """Why a row full of the mask's fillers may come out otherwise in a kernel that adds scores and mask in float32."""
+    if len(found.deep) > 1:
+        return f"the mask hides keys in more than one way: {sorted(found.deep)}"
+    finite = found.deep - {-math.inf}
+    if dtype == ir.DataType.FLOAT or (dtype == ir.DataType.BFLOAT16 and found.low >= -_FADES):
+        return None
+    if finite or found.low < -_FADES:
+        filler = min(finite | {found.low})
+        return f"the filler {filler:g} of a fully masked row is rounded otherwise in {dtype} than in float32"
+    return None
+
+
+DEEPEST_ALLOWED = -1e38
+"""A float32 or bfloat16 filler that hides every score and that the Attention kernel does not take for "row without keys"."""

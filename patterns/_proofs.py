@@ -32,17 +32,21 @@ def computed_shape(of: str, axes: int, rest: Sequence[int]) -> Callable[[Any], i
     return make
 
 
-def angles(of: str, function: str, interleaved: bool = False) -> Callable[[Any], ir.Value]:
-    """`function` (Cos or Sin) of angles [1, 1, s, size] for the input `of` [b, h, s, size], every angle twice."""
+def angles(of: str, function: str, heads: int = 1, interleaved: bool = False) -> Callable[[Any], ir.Value]:
+    """`function` (Cos or Sin) of angles, every one twice, that broadcast to the input `of`, whose axis `heads` has the heads."""
 
     def make(build: Any) -> ir.Value:
-        length, size = build.dims(of)[-2:]
+        dims = build.dims(of)
+        size = dims[-1]
+        leading = [1, 1, dims[2]] if heads == 1 else [1, dims[1], 1]
         known = [value for value in build.graph.inputs if value.name == "angles"]
-        half = known[0] if known else build.input("angles", [1, 1, length, int(size) // 2])
+        half = known[0] if known else build.input("angles", [*leading, int(size) // 2])
         if interleaved:
             column = build.node("Unsqueeze", [half, build.constant([4])]).outputs[0]
             twice = build.node("Tile", [column, build.constant([1, 1, 1, 1, 2])]).outputs[0]
-            both = build.node("Reshape", [twice, build.constant([1, 1, -1, int(size)])]).outputs[0]
+            both = build.node(
+                "Reshape", [twice, build.constant([1, 1, -1, int(size)] if heads == 1 else [1, -1, 1, int(size)])]
+            ).outputs[0]
         else:
             both = build.node("Concat", [half, half], {"axis": -1}).outputs[0]
         made: ir.Value = build.node(function, [both]).outputs[0]

@@ -2,77 +2,127 @@
 
     attention(q, k, v) = softmax(s q k^T + mask) v                          Vaswani et al., arXiv:1706.03762
 
-`sdpa` finds the products on [batch, heads, length, size]; `merged_heads` then absorbs the Reshape and Transpose that split
-the heads, so that the kernel reads and writes [batch, length, heads * size].
+on [batch, heads, length, size], or [batch, length, size] where the batch axis holds the heads too. `attention_masks` brings
+masks into this form, `attention_heads` absorbs what splits and repeats the heads.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from ortfuse.ir.dims import DimLike
 from ortfuse.pattern import Guard, Match, Pattern, attr, computed, op, opt, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import array_like, ints, is_rank, text
-from ._masks import deepest_allowed, mask_range
-from ._proofs import expansion, masked
+from ._masks import DEEPEST_ALLOWED, acts_alike, mask_range
+from ._proofs import masked
 
 PAPER = "arXiv:1706.03762"
 LOWEST = -3.4028234663852886e38
 
-query, value, mask = var("query", is_rank(4), "of rank 4"), var("value", is_rank(4), "of rank 4"), var("mask")
-key = var("key", is_rank(4), "of rank 4")
-key_by_length = var("key_by_length", is_rank(4), "of rank 4")
+mask = var("mask")
 
 
-def _transposed_key() -> Pattern:
-    """k^T from [b, h, length, size], or in one step from [b, length, h, size]; scaled before or after."""
-    plain = op.Transpose(scalar("key_scale_inside") * key, perm=(0, 1, 3, 2)).kept()
-    merged = op.Transpose(scalar("key_scale_inside") * key_by_length, perm=(0, 2, 3, 1)).kept()
-    return scalar("key_scale") * (plain | merged)
+@dataclass(frozen=True)
+class _Spelling:
+    """The parts of the formula on tensors of one rank: [batch, heads, length, size], or [batch, length, size] for one head."""
+
+    rank: int
+
+    def tensor(self, name: str) -> Pattern:
+        """A variable of this rank; equal names are the same variable wherever they stand."""
+        return var(name, is_rank(self.rank), f"of rank {self.rank}")
+
+    @property
+    def swap(self) -> tuple[int, ...]:
+        """The permutation that exchanges the last two axes."""
+        return (*range(self.rank - 2), self.rank - 1, self.rank - 2)
+
+    @cached_property
+    def scores(self) -> Pattern:
+        """s q k^T, perhaps capped: cap tanh(s q k^T / cap)."""
+        return self._products | scalar("cap") * op.Tanh(self._products).named("capped")
+
+    @cached_property
+    def _products(self) -> Pattern:
+        """s q k^T, scaled anywhere; k^T is a Transpose of the key or whatever else stands for it."""
+        turned = op.Transpose(scalar("key_scale_inside") * self.tensor("key"), perm=attr("key_perm")).kept()
+        transposed_key = scalar("key_scale") * (turned.named("transposed") | self.tensor("transposed_key"))
+        return scalar("score_scale") * op.MatMul(scalar("query_scale") * self.tensor("query"), transposed_key)
+
+    def probabilities(self, mask: Pattern) -> Pattern:
+        """softmax(scores + mask)"""
+        return op.Softmax(self.scores + mask, axis=-1)
+
+    def guarded(self, mask: Pattern) -> Pattern:
+        """The same with rows of NaN made zero."""
+        softmax = self.probabilities(mask)
+        return op.Where(op.IsNaN(softmax), 0.0, softmax)
+
+    def attention(self, mask: Pattern) -> Pattern:
+        """The operator on what the pattern captured; permutations of the key that cancel are dropped by the normal form."""
+        key = op.Transpose(var("key") | var("transposed_key"), perm=key_perm)
+        heads = {} if self.rank == 4 else {"q_num_heads": 1, "kv_num_heads": 1}
+        return op.Attention(var("query"), key, var("value"), mask, scale=scale, softcap=softcap, **heads)
 
 
-scores = scalar("score_scale") * op.MatMul(scalar("query_scale") * query, _transposed_key())
-softmax = op.Softmax(scores + opt(mask), axis=-1)
-guarded = op.Where(op.IsNaN(softmax), 0.0, softmax)
-masked_softmax = op.Softmax(scores + mask, axis=-1)
-masked_guarded = op.Where(op.IsNaN(masked_softmax), 0.0, masked_softmax)
-
-key_heads_first = key | op.Transpose(key_by_length, perm=(0, 2, 1, 3))
+def key_perm(match: Match) -> list[int]:
+    """The permutation that makes [..., length, size] of the key that the product's transposed operand was made of."""
+    rank = match.rank("query") or 0
+    perm = match["key_perm"] if match["key"] is not None else range(rank)
+    return [perm[axis] for axis in (*range(rank - 2), rank - 1, rank - 2)]
 
 
 def scale(match: Match) -> float:
     """The product of all scalar factors of the scores."""
-    return float(math.prod(match[name] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside")))
+    factors = [match[name] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside", "cap")]
+    return float(math.prod(factor for factor in factors if factor is not None))
+
+
+def softcap(match: Match) -> float | None:
+    """The bound that the hyperbolic tangent sets to the scores, which the operator divides them by first."""
+    cap: float | None = match["cap"]
+    return cap
+
+
+def _cap_is_positive(match: Match) -> str | None:
+    cap = match["cap"]
+    return None if cap is None or cap > 0 else f"scores are capped at {cap:g}"
+
+
+def _key_shape(match: Match) -> tuple[DimLike, ...] | None:
+    """[..., length, size] of the key."""
+    shape = match.shape("key") if match["key"] is not None else match.shape("transposed_key")
+    return None if shape is None else tuple(shape[axis] for axis in key_perm(match))
 
 
 def _shapes_agree(match: Match) -> str | None:
-    q, v = match.shape("query"), match.shape("value")
-    k = match.shape("key") if match.get("key") is not None else match.shape("key_by_length")
+    q, k, v = match.shape("query"), _key_shape(match), match.shape("value")
     if q is None or k is None or v is None:
         return "a shape of query, key or value is not known"
-    heads, length = (k[1], k[2]) if match.get("key") is not None else (k[2], k[1])
-    if q[0] != k[0] or q[0] != v[0]:
-        return f"query {text(q)}, key {text(k)} and value {text(v)} are not provably of one batch size"
-    if q[1] != heads or q[1] != v[1]:
-        return f"query {text(q)}, key {text(k)} and value {text(v)} do not provably have the same number of heads"
-    if length != v[2] or q[3] != k[3]:
+    shared = len(q) == 4 and k[:2] == (q[0], 1) and v[:2] == (q[0], 1)
+    if not shared and (q[:-2] != k[:-2] or q[:-2] != v[:-2]):
+        return f"query {text(q)}, key {text(k)} and value {text(v)} do not provably have the same batch size and heads"
+    if k[-2] != v[-2] or q[-1] != k[-1]:
         return f"key {text(k)} does not provably fit query {text(q)} and value {text(v)}"
     return None
 
 
 def _mask_shape_fits(match: Match) -> str | None:
+    """The mask broadcasts to the scores. Of the last axis nothing need be known: the product with the values needs it."""
     if match["mask"] is None:
         return None
     shape, q, v = match.shape("mask"), match.shape("query"), match.shape("value")
     if shape is None or q is None or v is None:
         return "the shape of the mask is not known"
-    if len(shape) != 4:
-        return f"the mask {text(shape)} is not of rank 4"
-    wanted = (q[0], q[1], q[2], v[2])
-    if not all(dim in (1, full) for dim, full in zip(shape, wanted, strict=True)):
-        return f"the mask {text(shape)} does not provably broadcast to the scores {text(wanted)}"
+    if len(shape) not in range(1, len(q) + 1) or not all(
+        dim in (1, full) for dim, full in zip(reversed(shape[:-1]), reversed(q[:-1]), strict=False)
+    ):
+        return f"the mask {text(shape)} does not provably broadcast to the scores {text((*q[:-1], v[-2]))}"
     return None
 
 
@@ -85,12 +135,9 @@ def _masked_rows_agree(nan_guard: bool) -> Guard:
         found = mask_range(match["mask"], match.facts)
         if found is None:
             return "the values of the mask are not known, so that a fully masked row may come out otherwise"
-        deep = found.deep
-        if -math.inf in deep and not nan_guard:
+        if -math.inf in found.deep and not nan_guard:
             return "a row masked with -inf alone is NaN in the graph and zero in the kernel"
-        if len(deep) > 1:
-            return f"the mask hides keys in more than one way: {sorted(deep)}"
-        return None
+        return acts_alike(found, match.dtype("mask"))
 
     return guard
 
@@ -98,11 +145,9 @@ def _masked_rows_agree(nan_guard: bool) -> Guard:
 def mask_floor(match: Match) -> Any:
     """The lowest mask value to pass on, if the mask holds one that the kernel would take for a row without keys."""
     found = mask_range(match["mask"], match.facts) if match["mask"] is not None else None
-    dtype = match.dtype("mask") if match["mask"] is not None else None
-    if found is None or dtype is None:
+    if found is None or not any(-math.inf < level < DEEPEST_ALLOWED for level in found.deep):
         return None
-    floor = deepest_allowed(dtype)
-    return array_like(match, floor) if any(-math.inf < level < floor for level in found.deep) else None
+    return array_like(match, DEEPEST_ALLOWED)
 
 
 def _needs_floor(wanted: bool) -> Guard:
@@ -113,211 +158,114 @@ def _needs_floor(wanted: bool) -> Guard:
     return guard
 
 
-def _over_all_queries(mask_input: Pattern) -> Pattern:
-    """The mask repeated for every query, which the kernel does not do itself."""
-    length = op.Shape(query, start=2, end=3)
-    ones, one = computed("ones", lambda match: ints([1, 1])), computed("one", lambda match: ints([1]))
-    return op.Expand(mask_input, op.Concat(ones, length, one, axis=0))
+def _over_all_scores(mask_input: Pattern) -> Pattern:
+    """The mask repeated for every query and key, which the kernel does not do itself."""
+    ones = computed("ones", lambda match: ints([1] * max(0, (match.rank("mask") or 0) - 2)))
+    return op.Expand(mask_input, op.Concat(ones, _length("query"), _length("value"), axis=0))
+
+
+def _as_long_as_values(mask_input: Pattern) -> Pattern:
+    """A mask repeated for every key whose length says so, where nothing was known of it before."""
+    kept = computed("kept", lambda match: ints([0] * (max(2, match.rank("mask") or 0) - 1)))
+    return op.Reshape(mask_input, op.Concat(kept, _length("value"), axis=0))
+
+
+def _length(name: str) -> Pattern:
+    return op.Shape(var(name), start=-2, end=-1)
+
+
+def _for_one_head(mask_input: Pattern) -> Pattern:
+    """A mask [batch, queries, keys] as [batch, 1, queries, keys]."""
+    return op.Unsqueeze(mask_input, computed("axis_of_heads", lambda match: ints([1])))
 
 
 def _sdpa(
-    name: str, formula: str, probabilities: Pattern, filler: float, nan_guard: bool = False, floor: bool = False
+    name: str,
+    formula: str,
+    spelling: _Spelling,
+    probabilities: Pattern,
+    filler: float,
+    *,
+    nan_guard: bool = False,
+    floor: bool = False,
+    mask_rank: int | None = None,
 ) -> Rule:
+    """One rule; `mask_rank` restricts those on three axes, whose masks are unlike on two and on three."""
     hidden = op.Max(mask, computed("floor", mask_floor)) if floor else opt(mask)
+    lift = _for_one_head if mask_rank == 3 else lambda mask_input: mask_input
+    four = spelling.rank == 4
+    shapes: tuple[tuple[tuple[int, ...], str, str], ...] = (
+        (((0, 1, 3, 2), "b 2 t 4", "b 1 s t"), ((0, 2, 3, 1), "b t 2 4", "b 1 1 t"), ((0, 1, 3, 2), "b 2 t 4", "s t"),
+         ((0, 1, 3, 2), "b 2 t 4", "t"))
+        if four
+        else (((0, 2, 1), "b t 4", "b s t"), ((1, 2, 0), "t b 4", "1 1 t"))
+        if mask_rank == 3
+        else (((0, 2, 1), "b t 4", "s t"), ((1, 2, 0), "t b 4", "t"))
+    )  # fmt: skip
+    h = "2 " if four else ""
     return Rule(
         name=name,
         formula=formula,
-        pattern=op.MatMul(probabilities, value),
+        pattern=op.MatMul(probabilities, spelling.tensor("value")),
         replace=tuple(
-            op.Attention(query, key_heads_first, value, mask_input, scale=scale)
-            for mask_input in (hidden, _over_all_queries(hidden))
+            spelling.attention(lift(mask_input))
+            for mask_input in (hidden, _over_all_scores(hidden), _as_long_as_values(_over_all_scores(hidden)))
         ),
-        guards=(_shapes_agree, _mask_shape_fits, _masked_rows_agree(nan_guard), _needs_floor(floor)),
+        guards=(
+            _shapes_agree,
+            _cap_is_positive,
+            *(() if four else (_mask_has_rank(mask_rank),)),
+            _mask_shape_fits,
+            _masked_rows_agree(nan_guard),
+            _needs_floor(floor),
+        ),
         raises=True,
         exactness=Exactness.ROUNDING,
         source=PAPER,
         proof=Proof(
             shapes=tuple(
-                {"query": "b 2 s 4", "key": "b 2 t 4", "key_by_length": "b t 2 4", "value": "b 2 t 4", "mask": masks}
-                for masks in ("b 1 s t", "b 1 1 t")
+                {"query": f"b {h}s 4", "key": keys, "transposed_key": f"b {h}4 t", "value": f"b {h}t 4", "mask": masks}
+                for _, keys, masks in shapes
             ),
-            scalars={name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside")},
+            attributes=tuple({"key_perm": [perm]} for perm, _, _ in shapes),
+            scalars={
+                **{name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside")},
+                "cap": [1.5, 20.0],
+            },
             inputs={"mask": masked(filler)},
         ),
     )
 
 
-# [b, length, heads * size] split into heads
-def _heads(name: str) -> Pattern:
-    return op.Transpose(
-        op.Reshape(var(name, is_rank(3), "of rank 3"), var(f"{name}_shape"), allowzero=attr(f"{name}_allowzero"))
-        .named(f"{name}_split")
-        .kept(),
-        perm=(0, 2, 1, 3),
-    ).kept()
+def _mask_has_rank(wanted: int | None) -> Guard:
+    def guard(match: Match) -> str | None:
+        rank = None if match["mask"] is None else match.rank("mask")
+        return None if (rank == 3) == (wanted == 3) else "handled by the rule for masks of the other rank"
+
+    return guard
 
 
-split_query, split_key, split_value = _heads("query"), _heads("key"), _heads("value")
+def _rules(spelling: _Spelling, prefix: str, note: str, mask_rank: int | None) -> list[Rule]:
+    masked_only = spelling.probabilities(mask) | spelling.guarded(mask)
+    perhaps_masked = mask if mask_rank == 3 else opt(mask)
+    return [
+        _sdpa(
+            f"attention.{prefix}", f"softmax(s q k^T + mask) v{note}", spelling, spelling.probabilities(perhaps_masked), -10000.0,
+            mask_rank=mask_rank,
+        ),
+        _sdpa(
+            f"attention.{prefix}_nan_guard", f"p = softmax(s q k^T + mask); where(isnan(p), 0, p) v{note}", spelling,
+            spelling.guarded(perhaps_masked), -math.inf, nan_guard=True, mask_rank=mask_rank,
+        ),
+        _sdpa(
+            f"attention.{prefix}_finite_mask", f"softmax(s q k^T + mask) v{note}, mask down to the lowest number", spelling,
+            masked_only, LOWEST, floor=True, mask_rank=mask_rank,
+        ),
+    ]  # fmt: skip
 
-
-def heads_split_last_axis(match: Match) -> str | None:
-    """Each Reshape splits the last axis into (heads, size) and keeps the others."""
-    for name in ("query", "key", "value"):
-        whole, split = match.shape(name), match.shape(f"{name}_split")
-        if whole is None or split is None or len(split) != 4:
-            return f"the shape of {name} is not known"
-        if whole[:2] != split[:2]:
-            return f"{name} {text(whole)} is not split into heads along its last axis: {text(split)}"
-        if not isinstance(split[2], int):
-            return f"the number of heads of {name} is not known"
-    return None
-
-
-def merged_shape(match: Match) -> Any:
-    """The Reshape target that splits the heads of the result again; the Reshape that merges them cancels it."""
-    query_shape, value_shape = match.shape("query_split"), match.shape("value_split")
-    assert query_shape is not None
-    assert value_shape is not None
-    return ints([0, 0, query_shape[2], value_shape[3] if isinstance(value_shape[3], int) else -1])
-
-
-def heads_of(name: str) -> Any:
-    """The number of heads of a split value."""
-
-    def count(match: Match) -> int:
-        shape = match.shape(f"{name}_split")
-        assert shape is not None
-        assert isinstance(shape[2], int)
-        return shape[2]
-
-    return count
-
-
-_kept_attributes = {"scale": attr("scale"), "is_causal": attr("is_causal"), "softcap": attr("softcap")}
-merged = op.Transpose(
-    op.Attention(split_query, split_key, split_value, opt(mask), **_kept_attributes), perm=(0, 2, 1, 3)
-)
-# Key and value heads that are repeated for the groups of query heads
-shared_key, shared_value = var("shared_key", is_rank(4), "of rank 4"), var("shared_value", is_rank(4), "of rank 4")
-
-
-def _repeated(heads: Pattern, name: str) -> Pattern:
-    expanded = op.Expand(op.Unsqueeze(heads, axes=(2,)).kept(), var(f"{name}_expansion")).kept().named(f"{name}_groups")
-    return (
-        op.Reshape(expanded, var(f"{name}_target"), allowzero=attr(f"{name}_allowzero"))
-        .kept()
-        .named(f"{name}_repeated")
-    )
-
-
-_PARTS = (("shared_", ""), ("", "_groups"), ("", "_repeated"))
-
-
-def heads_are_repeated(match: Match) -> str | None:
-    """Every head of key and value is repeated equally often, next to each other."""
-    for name in ("key", "value"):
-        shared, groups, repeated = (match.shape(f"{part}{name}{tail}") for part, tail in _PARTS)
-        if shared is None or groups is None or repeated is None:
-            return f"a shape of the repeated {name} is not known"
-        if len(groups) != 5 or (*groups[:2], *groups[3:]) != shared or not isinstance(groups[2], int):
-            return f"{name} {text(shared)} is expanded to {text(groups)}, not along one new axis"
-        if repeated != (groups[0], groups[1] * groups[2], *groups[3:]):
-            return f"{text(groups)} is not merged into heads: {text(repeated)}"
-    return None
-
-
-grouped = op.Attention(
-    var("query"), _repeated(shared_key, "key"), _repeated(shared_value, "value"), opt(mask), **_kept_attributes
-)
-_LAYOUT: dict[str, list[Any]] = {"scale": [0.5], "is_causal": [0], "softcap": [0.0]}
-
-q3, k3, v3 = var("query"), var("key"), var("value")
 
 RULES = [
-    Rule(
-        name="attention.grouped_heads",
-        formula="attention(query, repeat(key), repeat(value), mask)",
-        refines=True,
-        pattern=grouped,
-        replace=op.Attention(var("query"), shared_key, shared_value, opt(mask), **_kept_attributes),
-        guards=(heads_are_repeated,),
-        raises=True,
-        exactness=Exactness.ROUNDING,
-        source="arXiv:2305.13245",
-        proof=Proof(
-            shapes={
-                "query": "b 6 s 4",
-                "shared_key": "b 2 t 4",
-                "shared_value": "b 2 t 4",
-                "mask": "b 1 s t",
-                "key_target": "4",
-                "value_target": "4",
-            },
-            constants={"key_target": [0, 6, -1, 4], "value_target": [0, 6, -1, 4]},
-            inputs={
-                "mask": masked(-math.inf),
-                "key_expansion": expansion("shared_key", 3),
-                "value_expansion": expansion("shared_value", 3),
-            },
-            attributes={**_LAYOUT, "key_allowzero": [0], "value_allowzero": [0]},
-            opset=23,
-        ),
-    ),
-    _sdpa("attention.sdpa", "softmax(s q k^T + mask) v", softmax, -10000.0),
-    _sdpa(
-        "attention.sdpa_nan_guard",
-        "p = softmax(s q k^T + mask); where(isnan(p), 0, p) v",
-        guarded,
-        -math.inf,
-        nan_guard=True,
-    ),
-    _sdpa(
-        "attention.sdpa_finite_mask",
-        "softmax(s q k^T + mask) v, mask down to the lowest number",
-        masked_softmax | masked_guarded,
-        LOWEST,
-        floor=True,
-    ),
-    Rule(
-        name="attention.merged_heads",
-        refines=True,
-        formula="transpose(attention(split(query), split(key), split(value), mask))",
-        pattern=merged,
-        replace=op.Reshape(
-            op.Attention(
-                q3, k3, v3, opt(mask), q_num_heads=heads_of("query"), kv_num_heads=heads_of("key"), **_kept_attributes
-            ),
-            computed("split_again", merged_shape),
-        ),
-        guards=(heads_split_last_axis,),
-        raises=True,
-        exactness=Exactness.ROUNDING,
-        source=PAPER,
-        proof=Proof(
-            shapes={
-                "query": "b s 8",
-                "key": "b t 8",
-                "value": "b t 8",
-                "mask": "b 1 s t",
-                "query_shape": "4",
-                "key_shape": "4",
-                "value_shape": "4",
-            },
-            constants={
-                "query_shape": [0, 0, 2, 4],
-                "key_shape": [0, 0, 2, 4],
-                "value_shape": [0, 0, 2, 4],
-            },
-            attributes={
-                "scale": [0.5],
-                "is_causal": [0],
-                "softcap": [0.0],
-                "query_allowzero": [0],
-                "key_allowzero": [0],
-                "value_allowzero": [0],
-            },
-            inputs={"mask": masked(-math.inf)},
-            opset=23,
-        ),
-    ),
+    *_rules(_Spelling(4), "sdpa", "", None),
+    *_rules(_Spelling(3), "batched", " on [batch, length, size]", 2),
+    *_rules(_Spelling(3), "batched_3d_mask", " on [batch, length, size], mask of rank 3", 3),
 ]

@@ -13,7 +13,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import is_rank, text
 from ._proofs import masked
-from .attention import heads_of, heads_split_last_axis, merged_shape, split_query, split_value
+from .attention_heads import heads_of, heads_split_last_axis, merged_shape, split_query, split_value
 
 SOURCE = "ONNX Runtime contrib operator MultiHeadAttention"
 

@@ -12,6 +12,7 @@ from ortfuse.pattern import Guard, Match, Pattern, attr, op, opt, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import text
+from ._masks import is_zero
 
 PASS = "canonicalize"
 SOURCE = "ONNX operator specification"
@@ -54,6 +55,8 @@ def _all_are(wanted: int) -> Callable[[Any, Any], bool]:
 def _is_identity_permutation(perm: Any, facts: Any) -> bool:
     return isinstance(perm, tuple | list) and list(perm) == list(range(len(perm)))
 
+
+zero = var("zero", is_zero, "zero everywhere")
 
 PLAIN = Proof(shapes=({"x": "b 3 4"}, {"x": ""}))
 
@@ -132,13 +135,13 @@ RULES = [
     *(_identity(f"{name.lower()}_of_one", getattr(op, name)(x), PLAIN) for name in ("Sum", "Max", "Min", "Mean")),
     Rule(
         name="noop.add_zero",
-        pattern=op.Add(x, 0.0) | op.Sub(x, 0.0),
+        pattern=op.Add(x, zero) | op.Sub(x, zero),
         replace=x,
         guards=(keeps_shape,),
         # -0 + 0 is +0
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(shapes={"x": "b 3"}),
+        proof=Proof(shapes={"x": "b 3", "zero": "3"}, constants={"zero": [0.0, 0.0, 0.0]}),
     ),
     _identity("mul_one", op.Mul(x, 1.0) | op.Div(x, 1.0), Proof(shapes={"x": "b 3"}), keeps_shape),
     _identity("pow_one", op.Pow(x, 1.0), Proof(shapes={"x": "b 3"}), keeps_shape, keeps_dtype),

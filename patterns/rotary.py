@@ -8,22 +8,23 @@ the same, because they are computed from the concatenation of one tensor with it
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
 
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.facts import Facts
-from ortfuse.pattern import Match, Pattern, attr, computed, op, var
+from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._common import ints, is_rank, text
+from ._common import ints, is_rank, reaches, text
 from ._proofs import angles
 
 PAPER = "arXiv:2104.09864"
 
 x = var("x", is_rank(4), "of rank 4")
-cos, sin = var("cos", is_rank(4), "of rank 4"), var("sin", is_rank(4), "of rank 4")
+cos, sin = var("cos"), var("sin")
 low = op.Slice(x, starts=(0,), ends=attr("low_end"), axes=(-1,), steps=attr("low_steps"))
 high = op.Slice(x, starts=attr("high_start"), ends=attr("high_end"), axes=(-1,), steps=attr("high_steps"))
 rotated = op.Concat(op.Neg(high), low, axis=-1)
@@ -82,15 +83,25 @@ def _leaves_last_axis(node: ir.Node, rank: int, facts: Facts) -> bool:
     return axes is not None and all(axis not in (-1, rank - 1) for axis in axes.elements)
 
 
-def _one_angle_for_each_position(match: Match, interleaved: bool) -> str | None:
+HEADS_FIRST, LENGTH_FIRST = 1, 2
+"""The axis of the heads in [batch, heads, length, size] and in [batch, length, heads, size]."""
+
+
+def _one_angle_for_each_position(match: Match, heads: int, interleaved: bool) -> str | None:
+    """Cosines and sines broadcast to x, are the same for all its heads, and hold every number twice."""
     shape = match.shape("x")
     assert shape is not None
+    wanted = [(1, dim) for dim in shape[:3]]
+    wanted[heads] = (1, 1)
     for name in ("cos", "sin"):
         found = match.shape(name)
-        if found is None or found[1:] != (1, shape[2], shape[3]) or found[0] not in (1, shape[0]):
+        fits = found is not None and len(found) in range(2, 5) and found[-1] == shape[-1]
+        if not fits or any(dim not in dims for dim, dims in zip(reversed(found[:-1]), reversed(wanted), strict=False)):  # type: ignore[index]
             return f"{name} {text(found or ())} is not one angle for each position of x {text(shape)}"
         if not _repeats(match[name], match.facts, interleaved):
             return f"the numbers of {name} do not provably occur twice"
+    if heads == LENGTH_FIRST and not isinstance(shape[heads], int):
+        return "the number of heads is not known"
     return None
 
 
@@ -99,28 +110,38 @@ def _size(match: Match, name: str = "x") -> int | None:
     return shape[-1] if shape is not None and isinstance(shape[-1], int) else None
 
 
-def rotates_halves(match: Match) -> str | None:
+def rotates_halves(heads: int) -> Guard:
     """The slices are the two halves, and the angles of the halves are the same."""
-    size = _size(match)
-    if size is None or size % 2:
-        return "the size of the heads is not known, or odd"
-    if match["low_end"] != (size // 2,) or match["high_start"] != (size // 2,):
-        return f"the slices {match['low_end']} and {match['high_start']} are not halves of {size}"
-    if match["high_end"][0] < size or match["low_steps"] not in (None, (1,)) or match["high_steps"] not in (None, (1,)):
-        return "the slices leave elements out"
-    return _one_angle_for_each_position(match, interleaved=False)
+
+    def guard(match: Match) -> str | None:
+        size = _size(match)
+        if size is None or size % 2:
+            return "the size of the heads is not known, or odd"
+        if match["low_end"] != (size // 2,) or match["high_start"] != (size // 2,):
+            return f"the slices {match['low_end']} and {match['high_start']} are not halves of {size}"
+        if match["low_steps"] not in (None, (1,)) or match["high_steps"] not in (None, (1,)):
+            return "the slices leave elements out"
+        if not reaches(match["high_end"], size):
+            return "the slices leave elements out"
+        return _one_angle_for_each_position(match, heads, interleaved=False)
+
+    return guard
 
 
-def rotates_pairs(match: Match) -> str | None:
+def rotates_pairs(heads: int) -> Guard:
     """The slices are the even and odd elements, put together again pair by pair, and the angles of a pair are the same."""
-    size = _size(match)
-    if size is None or size % 2:
-        return "the size of the heads is not known, or odd"
-    if match["even_end"][0] < size or match["odd_end"][0] < size:
-        return "the slices leave elements out"
-    if match.shape("pairs") != match.shape("x"):
-        return "the pairs are not merged into the shape of x"
-    return _one_angle_for_each_position(match, interleaved=True)
+
+    def guard(match: Match) -> str | None:
+        size = _size(match)
+        if size is None or size % 2:
+            return "the size of the heads is not known, or odd"
+        if not (reaches(match["even_end"], size) and reaches(match["odd_end"], size)):
+            return "the slices leave elements out"
+        if match.shape("pairs") != match.shape("x"):
+            return "the pairs are not merged into the shape of x"
+        return _one_angle_for_each_position(match, heads, interleaved=True)
+
+    return guard
 
 
 def _constant(*numbers: int) -> Pattern:
@@ -132,14 +153,35 @@ def half_size(match: Match) -> Any:
     return ints([(_size(match) or 0) // 2])
 
 
-def _cache(name: str, interleaved: bool) -> Pattern:
-    """[1 or b, 1, s, size], every angle twice, to [b, s, size / 2]."""
+def _cache(name: str, heads: int, interleaved: bool) -> Pattern:
+    """Angles that broadcast to x, each of them twice, as [batch, length, size / 2]."""
     if interleaved:
-        once: Pattern = op.Slice(var(name), _constant(0), _constant(1 << 62), _constant(3), _constant(2))
+        once: Pattern = op.Slice(var(name), _constant(0), _constant(1 << 62), _constant(-1), _constant(2))
     else:
-        once = op.Slice(var(name), _constant(0), computed("half", half_size), _constant(3))
-    batch = op.Shape(x, start=0, end=1)
-    return op.Expand(op.Squeeze(once, _constant(1)), op.Concat(batch, _constant(1, 1), axis=0))
+        once = op.Slice(var(name), _constant(0), computed("half", half_size), _constant(-1))
+    batch, length = op.Shape(x, start=0, end=1), op.Shape(x, start=3 - heads, end=4 - heads)
+    lengths = (_constant(1), length) if heads == HEADS_FIRST else (length, _constant(1))
+    return op.Squeeze(op.Expand(once, op.Concat(batch, *lengths, _constant(1), axis=0)), _constant(heads))
+
+
+def _rotary(heads: int, interleaved: bool) -> Op:
+    caches = _cache("cos", heads, interleaved), _cache("sin", heads, interleaved)
+    if heads == HEADS_FIRST:
+        first: Op = op.RotaryEmbedding(x, *caches, interleaved=int(interleaved))
+        return first
+    merged = op.Reshape(x, computed("merged", lambda match: ints([0, 0, -1])))
+    rotated = op.RotaryEmbedding(merged, *caches, interleaved=int(interleaved), num_heads=_heads_of("x"))
+    return _heads_apart(rotated, "x")
+
+
+def _heads_of(name: str) -> Callable[[Match], Any]:
+    return lambda match: (match.shape(name) or ())[LENGTH_FIRST]
+
+
+def _heads_apart(rotated: Op, name: str) -> Op:
+    """[batch, length, heads * size] with the heads and sizes of the captured value."""
+    made: Op = op.Reshape(rotated, computed("apart", lambda match: ints([0, 0, *(match.shape(name) or ())[2:]])))
+    return made
 
 
 # Only the first elements of a head are rotated
@@ -153,12 +195,34 @@ kept_part = op.Slice(
 )
 
 
+rotated_part_by_length = op.Reshape(
+    op.RotaryEmbedding(
+        op.Reshape(
+            op.Slice(whole_heads, starts=(0,), ends=attr("part_end"), axes=(-1,), steps=attr("part_steps")).named("part"),
+            var("merged_shape"), allowzero=attr("merged_zero"),
+        ).named("merged"),
+        var("cos"), var("sin"), interleaved=attr("interleaved"), num_heads=attr("num_heads"), rotary_embedding_dim=0,
+    ),
+    var("apart_shape"), allowzero=attr("apart_zero"),
+).named("apart")  # fmt: skip
+
+
+def heads_stay_apart(match: Match) -> str | None:
+    """The Reshapes around the operator merge heads and size of the part, and split them again as they were."""
+    shape = match.shape("part")
+    if shape is None or match.shape("apart") != shape or not isinstance(shape[3], int):
+        return "the heads are not split again as they were"
+    if match["num_heads"] != shape[2] or match.shape("merged") != (*shape[:2], shape[2] * shape[3]):
+        return "the heads are not merged"
+    return None
+
+
 def parts_make_the_whole(match: Match) -> str | None:
     """The rotated part and the rest are all of a head, in order."""
     size, part = _size(match, "heads"), _size(match, "part")
     if size is None or part is None:
         return "the size of the heads is not known"
-    if match["rest_start"] != (part,) or match["rest_end"][0] < size:
+    if match["rest_start"] != (part,) or not reaches(match["rest_end"], size):
         return "the two parts are not the whole head"
     if match["part_steps"] not in (None, (1,)) or match["rest_steps"] not in (None, (1,)):
         return "the slices leave elements out"
@@ -193,42 +257,53 @@ def heads(match: Match) -> int:
     return shape[2]
 
 
+def _rotations(heads: int, note: str, text_of_layout: str) -> list[Rule]:
+    lengths = "b 2 s 8" if heads == HEADS_FIRST else "b s 2 8"
+    pair_shape = [0, 2, -1, 8] if heads == HEADS_FIRST else [0, -1, 2, 8]
+    return [
+        Rule(
+            name=f"rotary.half_rotation{note}",
+            formula=f"x cos + concat(-x[h/2:], x[:h/2]) sin{text_of_layout}",
+            pattern=x * cos + rotated * sin,
+            replace=_rotary(heads, interleaved=False),
+            guards=(rotates_halves(heads),),
+            raises=True,
+            exactness=Exactness.ROUNDING,
+            source=PAPER,
+            proof=Proof(
+                shapes={"x": lengths},
+                attributes={
+                    "low_end": [(4,)], "high_start": [(4,)], "high_end": [(1 << 62,)], "low_steps": [(1,)], "high_steps": [(1,)],
+                },
+                inputs={"cos": angles("x", "Cos", heads), "sin": angles("x", "Sin", heads)},
+                opset=17,
+            ),
+        ),
+        Rule(
+            name=f"rotary.interleaved{note}",
+            formula=f"x cos + stack(-x[1::2], x[0::2]) sin{text_of_layout}",
+            pattern=x * cos + pairs * sin,
+            replace=_rotary(heads, interleaved=True),
+            guards=(rotates_pairs(heads),),
+            raises=True,
+            exactness=Exactness.ROUNDING,
+            source=PAPER,
+            proof=Proof(
+                shapes={"x": lengths, "pair_shape": "4"},
+                constants={"pair_shape": pair_shape},
+                attributes={"even_end": [(1 << 62,)], "odd_end": [(1 << 62,)], "pair_allowzero": [0]},
+                inputs={
+                    "cos": angles("x", "Cos", heads, interleaved=True), "sin": angles("x", "Sin", heads, interleaved=True),
+                },
+                opset=17,
+            ),
+        ),
+    ]  # fmt: skip
+
+
 RULES = [
-    Rule(
-        name="rotary.half_rotation",
-        formula="x cos + concat(-x[h/2:], x[:h/2]) sin",
-        pattern=x * cos + rotated * sin,
-        replace=op.RotaryEmbedding(x, _cache("cos", False), _cache("sin", False), interleaved=0),
-        guards=(rotates_halves,),
-        raises=True,
-        exactness=Exactness.ROUNDING,
-        source=PAPER,
-        proof=Proof(
-            shapes={"x": "b 2 s 8"},
-            attributes={
-                "low_end": [(4,)], "high_start": [(4,)], "high_end": [(1 << 62,)], "low_steps": [(1,)], "high_steps": [(1,)],
-            },
-            inputs={"cos": angles("x", "Cos"), "sin": angles("x", "Sin")},
-            opset=17,
-        ),
-    ),
-    Rule(
-        name="rotary.interleaved",
-        formula="x cos + stack(-x[1::2], x[0::2]) sin",
-        pattern=x * cos + pairs * sin,
-        replace=op.RotaryEmbedding(x, _cache("cos", True), _cache("sin", True), interleaved=1),
-        guards=(rotates_pairs,),
-        raises=True,
-        exactness=Exactness.ROUNDING,
-        source=PAPER,
-        proof=Proof(
-            shapes={"x": "b 2 s 8", "pair_shape": "4"},
-            constants={"pair_shape": [0, 2, -1, 8]},
-            attributes={"even_end": [(1 << 62,)], "odd_end": [(1 << 62,)], "pair_allowzero": [0]},
-            inputs={"cos": angles("x", "Cos", interleaved=True), "sin": angles("x", "Sin", interleaved=True)},
-            opset=17,
-        ),
-    ),
+    *_rotations(HEADS_FIRST, "", ""),
+    *_rotations(LENGTH_FIRST, "_by_length", " on [batch, length, heads, size]"),
     Rule(
         name="rotary.partial",
         formula="concat(rotary(heads[:part]), heads[part:])",
@@ -247,6 +322,33 @@ RULES = [
             attributes={
                 "part_end": [(4,)], "rest_start": [(4,)], "rest_end": [(1 << 62,)], "part_steps": [(1,)], "rest_steps": [(1,)],
                 "interleaved": [0, 1],
+            },
+            opset=23,
+        ),
+    ),
+    Rule(
+        name="rotary.partial_by_length",
+        formula="concat(rotary(heads[:part]), heads[part:]) on [batch, length, heads, size]",
+        refines=True,
+        pattern=op.Concat(rotated_part_by_length, kept_part, axis=-1),
+        replace=_heads_apart(
+            op.RotaryEmbedding(
+                op.Reshape(whole_heads, computed("merged_whole", lambda match: ints([0, 0, -1]))), var("cos"), var("sin"),
+                interleaved=attr("interleaved"), num_heads=attr("num_heads"),
+                rotary_embedding_dim=lambda match: _size(match, "part"),
+            ),
+            "heads",
+        ),
+        guards=(heads_stay_apart, parts_make_the_whole),
+        raises=True,
+        exactness=Exactness.EXACT,
+        source=PAPER,
+        proof=Proof(
+            shapes={"heads": "b s 2 8", "cos": "b s 2", "sin": "b s 2", "merged_shape": "3", "apart_shape": "4"},
+            constants={"merged_shape": [0, 0, -1], "apart_shape": [0, 0, 2, 4]},
+            attributes={
+                "part_end": [(4,)], "rest_start": [(4,)], "rest_end": [(1 << 62,)], "part_steps": [(1,)], "rest_steps": [(1,)],
+                "interleaved": [0, 1], "num_heads": [2], "merged_zero": [0], "apart_zero": [0],
             },
             opset=23,
         ),

@@ -200,6 +200,7 @@ RULES = [
             op.Unsqueeze(x, axes=attr("inner", _known_axes, "known")).kept(), axes=attr("outer", _known_axes, "known")
         ),
         replace=op.Unsqueeze(x, computed("axes", unsqueezed_axes)),
+        guards=(lambda match: None if match.rank("x") is not None else "the rank of x is not known",),
         exactness=Exactness.EXACT,
         source=SOURCE,
         proof=Proof(shapes={"x": "b 3"}, attributes={"inner": [(0,), (1, 2)], "outer": [(1,), (0, 3)]}, opset=13),

@@ -177,6 +177,9 @@ def _extremum(kind: str, dims: tuple[DimLike, ...]) -> DimLike:
     if len(kept) == 1:
         return kept[0]
     kept.sort(key=_argument_key)
+    if len(kept) == 2 and isinstance(kept[0], int) and terms_of(kept[1])[0][1] < 0:
+        # max(0, 64 - seq) is 64 - min(64, seq): of a formula that falls, the other one of its negative.
+        return -_extremum("min" if kind == "max" else "max", tuple(-dim for dim in kept))
     if kind == "max" and len(kept) == 2 and isinstance(kept[0], int):
         return kept[0] + kept[1] - _extremum("min", tuple(kept))
     # The first formula has no constant term: min(0, seq - 1) is min(1, seq) - 1.

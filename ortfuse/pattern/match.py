@@ -7,11 +7,12 @@ trail. Recursion depth is that of the pattern, never that of the graph.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import PatternError
@@ -34,12 +35,29 @@ from ortfuse.pattern.language import (
     Sum,
     Var,
 )
-from ortfuse.pattern.operators import PARAMETER_INPUTS, UNKNOWN, attribute_default, parameter
+from ortfuse.pattern.operators import (
+    BROADCASTING,
+    ORDERED_AXES,
+    PARAMETER_INPUTS,
+    UNKNOWN,
+    attribute_default,
+    parameter,
+)
 
 MAX_STEPS = 4000
 """Goals tried in one attempt before it is given up: a bound on the worst case of backtracking."""
 
-_TOLERANCE = {ir.DataType.FLOAT16: 2e-3, ir.DataType.BFLOAT16: 1.6e-2}
+_TOLERANCE: dict[ir.DataType | None, float] = {
+    ir.DataType.DOUBLE: 1e-12,
+    ir.DataType.FLOAT16: 2e-3,
+    ir.DataType.BFLOAT16: 1.6e-2,
+}
+_EPSILON = {
+    ir.DataType.DOUBLE: 2.0**-52,
+    ir.DataType.FLOAT: 2.0**-23,
+    ir.DataType.FLOAT16: 2.0**-10,
+    ir.DataType.BFLOAT16: 2.0**-7,
+}
 _FAIL: Any = object()
 _TEXT = "{}"  # formats to the text it is given: `partial(_TEXT.format, text)` is a reason already in words
 
@@ -287,18 +305,23 @@ class _Machine:
                 if output is self.root or id(output) in emitted:
                     continue
                 if output.is_graph_output():
-                    self.fail(output, partial(_TEXT.format, f"{_name(output)} is a graph output, so it must stay"))
+                    self.fail(
+                        output, functools.partial(_TEXT.format, f"{_name(output)} is a graph output, so it must stay")
+                    )
                     return None
                 for use in output.uses():
                     if use.node not in self.nodes:
-                        self.fail(output, partial(_TEXT.format, f"{_name(output)} is also used by {_node(use.node)}"))
+                        self.fail(
+                            output,
+                            functools.partial(_TEXT.format, f"{_name(output)} is also used by {_node(use.node)}"),
+                        )
                         return None
         match = Match(self.root, self)
         for guard in self.matcher.guards:
             reason = guard(match)
             if reason is not None:
                 self.depth = max(self.depth, len(self.nodes) + len(self.entered) - 1)
-                self.fail(self.root, partial(_TEXT.format, reason))
+                self.fail(self.root, functools.partial(_TEXT.format, reason))
                 return None
         return match
 
@@ -329,9 +352,25 @@ def _match_var(m: _Machine, pattern: Var, value: ir.Value | None, rest: Goals) -
 
 
 def close(number: float, wanted: float, dtype: ir.DataType | None) -> bool:
-    """Equal within what writing the constant in `dtype` (or with a few decimals) can change."""
-    tolerance = 2e-6 if dtype is None else _TOLERANCE.get(dtype, 2e-6)
-    return math.isclose(number, wanted, rel_tol=tolerance, abs_tol=0.0 if wanted else 1e-30)
+    """Whether `number` is how a model in `dtype` writes `wanted`.
+
+    A number that `dtype` holds exactly (0, 1, 0.5, ...) must be that number; another one (√2, 0.044715, ...) may be off by
+    what rounding to the type, a product of such constants or a few decimals less can change.
+    """
+    if number == wanted:
+        return True
+    if _is_exact(wanted, dtype):
+        return False
+    return math.isclose(number, wanted, rel_tol=_TOLERANCE.get(dtype, 2e-6), abs_tol=0.0)
+
+
+@functools.cache
+def _is_exact(number: float, dtype: ir.DataType | None) -> bool:
+    if dtype is None:
+        dtype = ir.DataType.FLOAT
+    if not dtype.is_floating_point():
+        return True
+    return float(np.asarray(number).astype(dtype.numpy())) == number
 
 
 def _match_const(m: _Machine, pattern: Const, value: ir.Value | None, rest: Goals) -> Goals:
@@ -377,9 +416,10 @@ def _match_alt(m: _Machine, pattern: Alt, value: ir.Value | None, rest: Goals) -
             if id(pattern) in m.matcher.shared:
                 m.put(m.memo, id(pattern), value)
             if pattern.label is not None:
-                m.put(m.choices, pattern.label, index)
                 if not m.bind(pattern.label, value):
-                    continue
+                    m.fail(value, lambda: f"{pattern.label} would have to be {_name(value)} as well")
+                    return
+                m.put(m.choices, pattern.label, index)
             yield (pattern.options[index], value, rest)
 
     return m.choose(alternatives())
@@ -434,6 +474,10 @@ def _input_goals(m: _Machine, pattern: Op, node: ir.Node, rest: Goals) -> Goals:
     if len(values) > len(inputs):
         return m.fail(node.outputs[0], lambda: f"{_node(node)} has more inputs than {pattern}")
     values += [None] * (len(inputs) - len(values))
+    if node.op_type in BROADCASTING and any(type(wanted) in (Const, Scalar) for wanted in inputs):
+        reason = _adds_axes(inputs, values, m.facts)
+        if reason is not None:
+            return m.fail(node.outputs[0], functools.partial(_TEXT.format, f"{_node(node)}: {reason}"))
     if len(inputs) == 2 and node.op_type in COMMUTATIVE_OPS:
         return m.choose(_both_orders(inputs, values, rest))
     goals = rest
@@ -445,9 +489,24 @@ def _input_goals(m: _Machine, pattern: Op, node: ir.Node, rest: Goals) -> Goals:
             goals = (wanted, value, goals)
         elif value is not None:
             return m.fail(
-                value, partial(_TEXT.format, f"{_node(node)} has an input {_name(value)} that {pattern} does not have")
+                value,
+                functools.partial(
+                    _TEXT.format, f"{_node(node)} has an input {_name(value)} that {pattern} does not have"
+                ),
             )
     return goals
+
+
+def _adds_axes(inputs: tuple[Pattern | None, ...], values: list[ir.Value | None], facts: Facts) -> str | None:
+    """Why a one-element constant would not act as a plain number here: it has more axes than what it is combined with."""
+    present = [value for value in values if value is not None]
+    constants = {value for value in present if facts.scalar(value) is not None}
+    others = [facts.rank(value) for value in present if value not in constants]
+    for value in constants:
+        rank = facts.rank(value)
+        if rank != 0 and others and (rank is None or not any(other is not None and other >= rank for other in others)):
+            return f"the constant {_name(value)} may add axes to the result"
+    return None
 
 
 def _both_orders(inputs: tuple[Pattern | None, ...], values: list[ir.Value | None], rest: Goals) -> Iterator[Goals]:
@@ -463,7 +522,7 @@ def _attributes_match(m: _Machine, pattern: Op, node: ir.Node) -> bool:
         if found is UNKNOWN:
             m.fail(
                 node.outputs[0],
-                partial(_TEXT.format, f"{name} of {_node(node)} is not known when the model is compiled"),
+                functools.partial(_TEXT.format, f"{name} of {_node(node)} is not known when the model is compiled"),
             )
             return False
         if isinstance(wanted, Attr):
@@ -473,7 +532,7 @@ def _attributes_match(m: _Machine, pattern: Op, node: ir.Node) -> bool:
         if not fits:
             m.fail(
                 node.outputs[0],
-                partial(_TEXT.format, f"{name} of {_node(node)} is {found}, not {pattern.attributes[name]}"),
+                functools.partial(_TEXT.format, f"{name} of {_node(node)} is {found}, not {pattern.attributes[name]}"),
             )
             return False
     if pattern.all_attributes is not None:
@@ -484,7 +543,9 @@ def _attributes_match(m: _Machine, pattern: Op, node: ir.Node) -> bool:
             if attribute.is_ref() or not _same_attribute(default, attribute.value):
                 m.fail(
                     node.outputs[0],
-                    partial(_TEXT.format, f"{_node(node)} has the attribute {name}, which the pattern does not expect"),
+                    functools.partial(
+                        _TEXT.format, f"{_node(node)} has the attribute {name}, which the pattern does not expect"
+                    ),
                 )
                 return False
     return True
@@ -508,12 +569,13 @@ def _from_front(wanted: Any, name: str, node: ir.Node, facts: Facts) -> Any:
         rank += len(wanted)
     if isinstance(wanted, int):
         return wanted + rank if wanted < 0 else wanted
-    return tuple(sorted(axis + rank if axis < 0 else axis for axis in wanted))
+    axes = (axis + rank if axis < 0 else axis for axis in wanted)
+    return tuple(axes) if node.op_type in ORDERED_AXES else tuple(sorted(axes))
 
 
 def _same_attribute(wanted: Any, found: Any) -> bool:
     if isinstance(wanted, float) and isinstance(found, (int, float)):
-        return math.isclose(wanted, found, rel_tol=1e-6)
+        return close(found, wanted, ir.DataType.FLOAT)
     if isinstance(wanted, (tuple, list)) and isinstance(found, (tuple, list)):
         return len(wanted) == len(found) and all(_same_attribute(a, b) for a, b in zip(wanted, found, strict=True))
     return bool(wanted == found)
@@ -587,19 +649,21 @@ def _finish_chain(m: _Machine, state: _Placement, value: ir.Value, rest: Goals) 
     product = isinstance(state.chain, Product)
     covered = [state.tree.entries[index].mask for index in state.bound]
     total = state.chain.neutral
+    numbers = 0
     residual: list[tuple[int, ir.Value]] = []
     has_children = {entry.parent for entry in state.tree.entries}
     for index, entry in enumerate(state.tree.entries):
         if index in has_children or entry.mask & state.used:
             continue
         if entry.scalar is not None:
+            numbers += 1
             factor = entry.scalar if entry.sign > 0 or not product else (1 / entry.scalar if entry.scalar else math.inf)
             total = total * factor if product else total + entry.sign * factor
         elif entry.value is not None:
             residual.append((entry.sign, entry.value))
     if residual and not (state.is_root and m.allow_residual):
         return m.fail(value, lambda: f"{_name(residual[0][1])} has no place in {state.chain}")
-    if not _scalar_fits(m, state.chain, value, total, product):
+    if not _scalar_fits(m, state.chain, value, total, product, numbers):
         return m.fail(value, lambda: f"the constant in {_name(value)} is {total:.7g}, not {state.chain.scalar:.7g}")
     if state.is_root:
         m.residual, m.residual_is_product = residual, product
@@ -613,11 +677,15 @@ def _finish_chain(m: _Machine, state: _Placement, value: ir.Value, rest: Goals) 
     return rest
 
 
-def _scalar_fits(m: _Machine, chain: Chain, value: ir.Value, total: float, product: bool) -> bool:
+def _scalar_fits(m: _Machine, chain: Chain, value: ir.Value, total: float, product: bool, numbers: int) -> bool:
     if chain.capture is not None:
         number = total / chain.scalar if product else total - chain.scalar
         return math.isfinite(number) and m.bind(chain.capture.name, number)
-    return close(total, chain.scalar, m.facts.dtype(value))
+    dtype = m.facts.dtype(value)
+    if numbers > 1 and product and dtype is not None:
+        # A product of rounded constants: √2 · √2 is 2 within rounding.
+        return math.isclose(total, chain.scalar, rel_tol=numbers * _EPSILON.get(dtype, 0.0))
+    return close(total, chain.scalar, dtype)
 
 
 def _reject(m: _Machine, pattern: Pattern, value: ir.Value | None, rest: Goals) -> Goals:

@@ -35,6 +35,15 @@ PARAMETER_INPUTS: Mapping[str, Mapping[str, int]] = {
 }
 """Operator -> parameter -> input position, for parameters written as keywords in patterns. Some were attributes once."""
 
+ORDERED_AXES = frozenset({"Slice", "Pad"})
+"""Operators whose axes belong one by one to the numbers of other inputs, so that their order means something."""
+
+BROADCASTING = frozenset(
+    {"Add", "Sub", "Mul", "Div", "Pow", "Mod", "Max", "Min", "Sum", "Mean", "Where", "And", "Or", "Xor", "Equal", "Greater",
+     "GreaterOrEqual", "Less", "LessOrEqual", "PRelu", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
+)  # fmt: skip
+"""Operators whose result has the rank of the operand with the most axes."""
+
 
 @functools.cache
 def attribute_default(domain: str, op_type: str, version: int, name: str) -> Any:
@@ -118,7 +127,8 @@ def _axes(node: ir.Node, axes: Any, facts: Facts) -> Any:
     if node.op_type == "Unsqueeze":
         rank += len(axes)
     if isinstance(axes, (tuple, list)):
-        return tuple(sorted(_from_front(axis, rank) for axis in axes))
+        counted = [_from_front(axis, rank) for axis in axes]
+        return tuple(counted) if node.op_type in ORDERED_AXES else tuple(sorted(counted))
     return _from_front(axes, rank)
 
 

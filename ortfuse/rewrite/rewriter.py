@@ -10,14 +10,15 @@ from typing import Any, Protocol
 
 import onnx_ir as ir
 
-from ortfuse.errors import RewriteError
+from ortfuse.errors import OrtfuseError, RewriteError, RuleError
+from ortfuse.ir.dims import Dim, DimLike
 from ortfuse.ir.facts import Facts
 from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.match import Match, Miss
 from ortfuse.rewrite.emit import Emitter
 from ortfuse.rewrite.log import Event, Log
-from ortfuse.rewrite.rule import Rule
-from ortfuse.rewrite.scopes import Scope, scopes
+from ortfuse.rewrite.rule import Exactness, Rule
+from ortfuse.rewrite.scopes import Scope, captured_values, scopes
 from ortfuse.rewrite.site import Inspector, Site
 
 RULE_KEY = "ortfuse.rule"
@@ -131,10 +132,18 @@ class _Run:
         applied = False
         for output in node.outputs:
             if output.uses() or output.is_graph_output():
-                found = rule.matcher.match(output, self.facts, rule.residual)
-                if isinstance(found, Match):
-                    applied = self._apply(rule, found, started)
-                elif self.log.explain and found.matched > 0:
+                try:
+                    found = rule.matcher.match(output, self.facts, rule.residual)
+                    applied = isinstance(found, Match) and self._apply(rule, found, started)
+                except OrtfuseError:
+                    raise
+                except Exception as error:
+                    # Guards and computed constants are code of the rule's author.
+                    raise RuleError(
+                        f"rule {rule.name} fails at '{output.name}': {type(error).__name__}: {error}; correct its guards and "
+                        f"computed constants, or leave it out"
+                    ) from error
+                if isinstance(found, Miss) and self.log.explain and found.matched > 0:
                     self.log.miss(rule.name, output, found.matched, found.reason, found.nodes)
                 if applied:
                     break
@@ -177,7 +186,7 @@ class _Run:
         elif any(_must_keep_name(old, new) for old, new in outputs if new.producer() not in emitter.nodes):
             reason = "a graph output cannot be the same value as an input, constant or other output"
         else:
-            reason = self._adopt(emitter, scope, root_node, may_raise) or self._same_type(outputs)
+            reason = self._adopt(emitter, scope, root_node, may_raise) or self._same_type(outputs, rule.exactness)
         if reason is None and len(outputs) > 1 and _depends_on(emitter.nodes, {old for old, _ in outputs[1:]}, match):
             reason = "an input of the fused node is computed from one of its outputs"
         if reason is None and self.inspector is not None:
@@ -208,15 +217,19 @@ class _Run:
                 return str(support)
         return None
 
-    def _same_type(self, outputs: list[tuple[ir.Value, ir.Value]]) -> str | None:
+    def _same_type(self, outputs: list[tuple[ir.Value, ir.Value]], exactness: Exactness) -> str | None:
+        """Why the new values are not of the dtype and shape of the old ones; an exact rule must make that provable."""
         for old, new in outputs:
             if self.facts.dtype(old) != self.facts.dtype(new) and self.facts.dtype(new) is not None:
                 return f"the result would be {self.facts.dtype(new)} instead of {self.facts.dtype(old)}"
             old_shape, new_shape = self.facts.shape(old), self.facts.shape(new)
+            if old_shape is None and new_shape is not None:
+                return f"the result would have the shape {_text(new_shape)}, and what it was is not known"
             if old_shape is None or new_shape is None:
                 continue
             if len(old_shape) != len(new_shape) or any(
-                isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(old_shape, new_shape, strict=True)
+                a != b and not (exactness is not Exactness.EXACT and _may_agree(a, b))
+                for a, b in zip(old_shape, new_shape, strict=True)
             ):
                 return f"the result would have the shape {_text(new_shape)} instead of {_text(old_shape)}"
         return None
@@ -338,6 +351,7 @@ def _depends_on(nodes: Sequence[ir.Node], outputs: set[ir.Value], match: Match) 
             return True
         if producer not in inside:
             stack.extend(operand for operand in producer.inputs if operand is not None)
+            stack.extend(captured_values(producer))
     return False
 
 
@@ -352,6 +366,14 @@ def _replace_value(old: ir.Value, new: ir.Value, made: bool) -> None:
         old.name = None
         new.name = name
         new.metadata_props.update(metadata)
+
+
+def _may_agree(one: DimLike, other: DimLike) -> bool:
+    """Whether two dimensions that are not provably equal may still be the same: not if both are plain polynomials."""
+    return any(
+        isinstance(dim, Dim) and (dim.fresh or any(atom.kind for monomial, _ in dim.terms for atom in monomial))
+        for dim in (one, other)
+    )
 
 
 def _must_keep_name(old: ir.Value, new: ir.Value) -> bool:

@@ -48,4 +48,18 @@ def subgraphs(node: ir.Node) -> list[ir.Graph]:
     return found
 
 
+def captured_values(node: ir.Node) -> Iterator[ir.Value]:
+    """The values that the bodies of `node` (If, Loop, Scan) read from the graphs around them."""
+    waiting = subgraphs(node)
+    inside = set(waiting)
+    while waiting:
+        for inner in waiting.pop():
+            below = subgraphs(inner)
+            inside.update(below)
+            waiting += below
+    for graph in inside:
+        values = [*graph.outputs, *(operand for inner in graph for operand in inner.inputs)]
+        yield from (value for value in values if value is not None and value.graph not in inside)
+
+
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})

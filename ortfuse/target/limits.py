@@ -29,6 +29,15 @@ def _biased_activation(node: ir.Node, facts: Facts) -> str | None:
     return None
 
 
+def _normalises_something(node: ir.Node, facts: Facts) -> str | None:
+    shape = facts.shape(node.inputs[0])
+    attribute = node.attributes.get("axis")
+    axis = -1 if attribute is None or attribute.is_ref() else attribute.value
+    if shape is not None and 0 in shape[axis:]:
+        return f"{node.op_type} refuses to normalise axes of size 0"
+    return None
+
+
 def _skip_normalization(node: ir.Node, facts: Facts) -> str | None:
     x, skip = facts.shape(node.inputs[0]), facts.shape(node.inputs[1])
     if x is None or len(x) not in (2, 3):
@@ -39,6 +48,26 @@ def _skip_normalization(node: ir.Node, facts: Facts) -> str | None:
         if vector is not None and facts.rank(vector) != 1:
             return f"{node.op_type} takes vectors of rank 1, and '{vector.name}' has rank {facts.rank(vector)}"
     return None
+
+
+def _scale(node: ir.Node) -> float | None:
+    attribute = node.attributes.get("scale")
+    return None if attribute is None or attribute.is_ref() else float(attribute.value)
+
+
+def _nothing_is_empty(node: ir.Node, facts: Facts) -> str | None:
+    for value in node.inputs[:3]:
+        shape = None if value is None else facts.shape(value)
+        if shape is not None and 0 in shape:
+            return f"{node.op_type} refuses empty tensors such as '{value.name if value else ''}'"
+    return None
+
+
+def _attention(node: ir.Node, facts: Facts) -> str | None:
+    scale = _scale(node)
+    if scale is not None and not scale > 0:
+        return f"Attention takes only a positive scale, not {scale:g}"
+    return _nothing_is_empty(node, facts) or _mask_is_whole(node, facts)
 
 
 def _mask_is_whole(node: ir.Node, facts: Facts) -> str | None:
@@ -64,6 +93,8 @@ def _mask_is_whole(node: ir.Node, facts: Facts) -> str | None:
 
 
 def _multi_head(node: ir.Node, facts: Facts) -> str | None:
+    if _scale(node) == 0:
+        return "MultiHeadAttention takes a scale of 0 for none given"
     query, added = facts.shape(node.inputs[0]), _input(node, 5)
     if query is None or len(query) not in (3, 5):
         return "MultiHeadAttention takes a query of rank 3 or 5"
@@ -76,6 +107,8 @@ def _multi_head(node: ir.Node, facts: Facts) -> str | None:
 
 
 def _grouped_query(node: ir.Node, facts: Facts) -> str | None:
+    if _scale(node) == 0:
+        return "GroupQueryAttention takes a scale of 0 for none given"
     query, past = facts.shape(node.inputs[0]), _input(node, 3)
     if query is None or len(query) != 3:
         return "GroupQueryAttention takes a query of rank 3"
@@ -121,6 +154,9 @@ LIMITS: dict[tuple[str, str], Limit] = {
     (MICROSOFT, "MultiHeadAttention"): _multi_head,
     (MICROSOFT, "GroupQueryAttention"): _grouped_query,
     (MICROSOFT, "FusedConv"): _fused_convolution,
-    ("", "Attention"): _mask_is_whole,
+    ("", "Attention"): _attention,
+    ("", "LayerNormalization"): _normalises_something,
+    ("", "RMSNormalization"): _normalises_something,
+    ("", "SimplifiedLayerNormalization"): _normalises_something,
     ("", "RotaryEmbedding"): _rotary_caches,
 }

@@ -34,7 +34,7 @@ _ONLY_FLOAT = {"Clip": 11, "Pad": 11}
 
 
 def raise_opset(model: ir.Model, opset: int, target: Target | None = None) -> None:
-    """Raise the ai.onnx version that `model` imports to `opset`, in place; nothing happens if it is that high already.
+    """Raise the ai.onnx version that `model` imports to `opset`, in place, model functions included.
 
     Nodes that rules made for a newer opset than the model imports (their `version` says so) are converted from that one.
     Nodes that the converter does not change stay the objects they are; the others are new ones, with the name and metadata
@@ -53,7 +53,7 @@ def raise_opset(model: ir.Model, opset: int, target: Target | None = None) -> No
     if current is None:
         model.graph.opset_imports[""] = opset
         return
-    if current >= opset:
+    if not any(True for _ in _roots(model, opset)):
         return
     _refuse_unconvertible(model, opset, Target() if target is None else target)
     plans = [plan for root, is_function in _roots(model, opset) for plan in _plans(root, opset, is_function)]
@@ -63,7 +63,7 @@ def raise_opset(model: ir.Model, opset: int, target: Target | None = None) -> No
     for scope in scopes(model):
         for node in scope.graph:
             node.version = None
-    for root, _ in _roots(model, opset):
+    for root, _ in list(_roots(model, opset)):
         root.opset_imports[""] = opset
     needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)], True)
     model.ir_version = max(model.ir_version, int(needed))

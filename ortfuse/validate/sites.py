@@ -125,9 +125,13 @@ def check_site(site: Site, *, tolerance: float | None = None, seed: int = 0) -> 
     try:
         both = sides(site)
         found, notes = experiments(both.before, seed=seed, specs=both.inputs, also=_quieter(both.inputs))
+        verdict = Verdict(judge(found, both.after, tolerance, levels=(False,)), notes)
     except OrtfuseError as error:
         return SiteCheck(site.rule.name, site.name, "unchecked", reason=str(error))
-    verdict = Verdict(judge(found, both.after, tolerance, levels=(False,)), notes)
+    except Exception as error:
+        # A small model that trips up a converter or the runtime must not cost the user the large one.
+        reason = f"the check itself failed: {type(error).__name__}: {error}"
+        return SiteCheck(site.rule.name, site.name, "unchecked", reason=reason)
     if verdict.ok:
         return SiteCheck(site.rule.name, site.name, "equal", verdict)
     return SiteCheck(site.rule.name, site.name, "undone", verdict, f"the check at the site failed: {verdict.summary()}")

@@ -137,7 +137,7 @@ def explanation(original: ir.Model, report: RunReport, catalogue: Catalogue, rul
     """What a run that kept its near misses has to say; see `explain`."""
     chosen = _chosen(catalogue, rules)
     fused = _fused(report.model, chosen)
-    missed = _missed(report.misses, chosen, bool(rules))
+    missed = _missed(report.misses, chosen, rules)
     found = {site.rule for site in fused} | {site.rule for site in missed}
     absent = _absent(original, chosen, {name.partition(".")[0] for name in found}) if rules else {}
     return Explanation(tuple(fused), tuple(missed), absent, tuple(report.notes))
@@ -179,8 +179,11 @@ def _fused(model: ir.Model, chosen: Mapping[str, Rule]) -> list[Fused]:
     ]
 
 
-def _missed(misses: Iterable[NearMiss], chosen: Mapping[str, Rule], asked: bool) -> list[Missed]:
-    """The nearest miss of each family at each site, those left out that say nothing new."""
+def _missed(misses: Iterable[NearMiss], chosen: Mapping[str, Rule], asked: Sequence[str]) -> list[Missed]:
+    """The nearest miss of each family at each site, those left out that say nothing new.
+
+    Rules that refine what others make are explained only when `asked` for by their own name.
+    """
     least = {name: least_nodes(rule.pattern) for name, rule in chosen.items()}
 
     def nearness(miss: NearMiss) -> tuple[bool, float, int]:
@@ -190,7 +193,8 @@ def _missed(misses: Iterable[NearMiss], chosen: Mapping[str, Rule], asked: bool)
     for miss in misses:
         if miss.rule not in chosen or not miss.stands or miss.matched < FEWEST:
             continue
-        if not asked and (chosen[miss.rule].refines or nearness(miss)[1] < NEAR):
+        is_helper = chosen[miss.rule].refines and miss.rule not in asked
+        if is_helper or (not asked and nearness(miss)[1] < NEAR):
             continue
         key = (chosen[miss.rule].family, miss.site)
         if key not in best or nearness(miss) > nearness(best[key]):

@@ -224,3 +224,44 @@ def test_a_miss_names_the_node_that_stopped_it() -> None:
     assert found.matched == 2
     assert "Erf" in found.reason
     assert "Tanh" in found.reason
+
+
+@pytest.mark.parametrize("near", ["1.000001", "0.9999999", "-1"])
+def test_a_number_that_the_type_holds_exactly_must_be_that_number(near: str) -> None:
+    assert not matches(op.Mul(x, 1.0), "out = Mul(x, near)", initializers=f"<float near = {{{near}}}>")
+    assert not matches(
+        op.Relu(x) * op.Neg(y),
+        "r = Relu(x) t = Mul(r, near) n = Neg(y) out = Mul(t, n)",
+        initializers=f"<float near = {{{near}}}>",
+    )
+
+
+def test_a_number_that_no_type_holds_may_be_written_with_fewer_decimals() -> None:
+    assert matches(op.Erf(x / 2**0.5), "t = Div(x, root) out = Erf(t)", initializers="<float root = {1.414214}>")
+    assert not matches(op.Erf(x / 2**0.5), "t = Div(x, root) out = Erf(t)", initializers="<float root = {1.4142}>")
+
+
+def test_a_constant_that_may_add_axes_is_no_plain_number() -> None:
+    assert matches(op.Pow(x, 2.0), "out = Pow(x, two)", initializers="<float[1,1] two = {2.0}>")
+    assert not matches(op.Pow(x, 2.0), "out = Pow(x, two)", initializers="<float[1,1,1] two = {2.0}>")
+    assert not matches(op.Pow(x, 2.0), "out = Pow(x, two)", inputs="float x", initializers="<float[1] two = {2.0}>")
+
+
+def test_axes_of_a_slice_keep_the_order_of_its_starts() -> None:
+    pattern = op.Slice(x, starts=attr("starts"), ends=attr("ends"), axes=attr("axes"))
+    found = match(
+        pattern,
+        graph(
+            "out = Slice(x, starts, ends, axes)",
+            initializers="<int64[2] starts = {0, 1}, int64[2] ends = {1, 2}, int64[2] axes = {1, 0}>",
+        ),
+    )
+    assert isinstance(found, Match)
+    assert (found["starts"], found["axes"]) == ((0, 1), (1, 0))
+
+
+def test_a_named_alternative_must_be_the_same_value_each_time() -> None:
+    either = op.Relu(x) | op.Neg(x)
+    twice = op.MatMul(either.named("part"), either.named("part"))
+    assert matches(twice, "r = Relu(x) out = MatMul(r, r)")
+    assert not matches(twice, "r = Relu(x) n = Neg(x) out = MatMul(r, n)")

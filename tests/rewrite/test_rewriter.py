@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ortfuse.errors import RewriteError, RuleError
+from ortfuse.errors import PatternError, RewriteError, RuleError
 from ortfuse.ir.facts import Facts
 from ortfuse.pattern import attr, ms, op, var, variables
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, Exactness, Log, Proof, Rewriter, Rule, Site
@@ -161,6 +161,36 @@ def test_attributes_are_written_as_captured() -> None:
     m = model("out = LeakyRelu<alpha = 0.25>(x)")
     run(m, keep)
     assert m.graph[0].attributes["alpha"].value == 0.25
+
+
+def test_a_guard_that_fails_names_its_rule_and_the_site() -> None:
+    broken = rule("broken.guard", op.Relu(x), op.Max(x, x), guards=(lambda match: match["nothing"],))
+    numeric = rule("broken.number", op.Relu(x), op.Max(x, x), guards=(lambda match: str(1 // 0),))
+    with pytest.raises(PatternError, match="captures no 'nothing'"):
+        run(model("out = Relu(x)"), broken)
+    with pytest.raises(RuleError, match=r"broken\.number fails at 'out': ZeroDivisionError"):
+        run(model("out = Relu(x)"), numeric)
+
+
+def test_an_exact_rule_must_keep_the_shape_provably() -> None:
+    forgetful = rule("forgets.broadcast", op.Mul(x, op.Sub(y, y)), op.Sub(x, x))
+    text = """<ir_version: 9, opset_import: ["": 18]> g (float[1,3] x, float[b,3] y) => (float[b,3] out)
+        { z = Sub(y, y) out = Mul(x, z) }"""
+    assert run(ir.from_onnx_text(text), forgetful) == ["Sub", "Mul"]
+
+
+def test_a_value_that_a_body_reads_is_an_input_of_its_node() -> None:
+    """The second output may not be computed anew by a node that needs, through the If, what it is to replace."""
+    two = rule(
+        "two.outputs",
+        op.Add(op.Relu(x).named("inner"), y),
+        op.Max(x, y),
+        emits={"inner": op.Max(x, y)},
+    )
+    text = """<ir_version: 9, opset_import: ["": 18]> g (float[3] x, bool c) => (float[3] out, float[3] r)
+        { r = Relu(x) y = If(c) <then_branch = t () => (float[3] a) { a = Neg(r) }, else_branch = e () => (float[3] d) { d = Abs(x) }>
+          out = Add(r, y) }"""
+    assert run(ir.from_onnx_text(text), two) == ["Relu", "If", "Add"]
 
 
 class Objector:

@@ -74,7 +74,10 @@ def divide_integer(a: Element, b: Element) -> Element:
     exact = exact_div(a, b)
     if exact is not None:
         return exact
-    return floor_div(a, b) if is_nonnegative(a) and is_nonnegative(b) else None
+    if not is_nonnegative(b):
+        return None
+    # Above 0 the quotient is rounded down, below 0 up; each part is 0 where the other counts.
+    return floor_div(a, b) if is_nonnegative(a) else maximum(floor_div(a, b), 0) + minimum(ceil_div(a, b), 0)
 
 
 def modulo(a: Element, b: Element) -> Element:

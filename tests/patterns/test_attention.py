@@ -1,0 +1,111 @@
+"""Attention where a kernel and the graph could differ: masks that hide whole rows, scales, unequal groups, empty axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import ortfuse
+from ortfuse.validate import verify
+
+INPUTS = "float[b,2,s,4] q, float[b,2,t,4] k, float[b,2,t,4] v"
+
+
+def scores_to_result(guarded: bool = False) -> str:
+    guard = "isnan = IsNaN(soft) p = Where(isnan, zero, soft)" if guarded else "p = Identity(soft)"
+    return f"soft = Softmax<axis = -1>(masked) {guard} out = MatMul(p, v)"
+
+
+def model(body: str, inputs: str = INPUTS, dtype: str = "float", **constants: Any) -> ir.Model:
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 23]> g ({inputs}) => ({dtype}[b,2,s,4] out)
+        {{ kt = Transpose<perm = [0, 1, 3, 2]>(k) {body} }}"""
+    )
+    kind = np.float16 if dtype == "float16" else np.float32
+    for name, number in {"zero": 0.0, "half": 0.5, **constants}.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(number, kind), name))
+    return ir.from_proto(proto)
+
+
+def optimized(m: ir.Model) -> list[str]:
+    result = ortfuse.optimize(m)
+    assert verify(m, result.model).ok
+    return [node.op_type for node in result.model.graph]
+
+
+def with_mask(
+    mask: str, dtype: str = "float", guarded: bool = False, inputs: str = INPUTS, **constants: Any
+) -> ir.Model:
+    keys = "5" if ",5," in inputs else "t"
+    inputs = f"{inputs.replace('float', dtype)}, bool[b,1,s,{keys}] keep, int64[b,1,s,{keys}] number"
+    body = f"{mask} qk = MatMul(q, kt) scaled = Mul(qk, half) masked = Add(scaled, mask) {scores_to_result(guarded)}"
+    return model(body, inputs, dtype, **constants)
+
+
+LOWEST = float(np.finfo(np.float32).min)
+BOOLEAN = "mask = Where(keep, zero, filler)"
+
+
+@pytest.mark.parametrize("filler", [-10000.0, -1e9, LOWEST])
+def test_rows_hidden_by_a_finite_filler_come_out_as_before(filler: float) -> None:
+    assert "Attention" in optimized(with_mask(BOOLEAN, filler=filler))
+
+
+def test_infinite_fillers_are_fused_only_with_the_guard_that_makes_hidden_rows_zero() -> None:
+    assert "Attention" not in optimized(with_mask(BOOLEAN, filler=-np.inf))
+    assert "Attention" in optimized(with_mask(BOOLEAN, guarded=True, filler=-np.inf))
+
+
+@pytest.mark.parametrize("filler", [-10000.0, -65504.0])
+def test_a_finite_filler_of_float16_stays(filler: float) -> None:
+    assert "Attention" not in optimized(with_mask(BOOLEAN, "float16", filler=filler))
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        # Nothing says that the numbers are 0 and 1.
+        "f = Cast<to = 1>(number) mask = Mul(f, filler)",
+        # 3e9 does not fit int32: what the cast makes of it is not ours to say.
+        "f = Where(keep, zero, big) i = Cast<to = 6>(f) g = Cast<to = 1>(i) mask = Mul(g, filler)",
+        # log(0) is -inf
+        "f = Cast<to = 1>(keep) mask = Log(f)",
+        # Row sums of a mask are masks.
+        "f = Where(keep, zero, filler) r = ReduceSum<keepdims = 1>(f) mask = Add(r, f)",
+        # So are products of one with constants.
+        "f = Where(keep, zero, filler) mask = MatMul(f, square)",
+    ],
+    ids=["any integer", "overflowing cast", "log", "sum", "product"],
+)
+def test_a_mask_that_may_hold_anything_is_not_given_to_the_attention_kernel(mask: str) -> None:
+    inputs = INPUTS.replace("t,", "5,")
+    assert "Attention" not in optimized(with_mask(mask, inputs=inputs, filler=LOWEST, big=3e9, square=np.eye(5)))
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.5])
+def test_a_scale_that_no_kernel_takes_stays(scale: float) -> None:
+    body = f"qk = MatMul(q, kt) masked = Mul(qk, scale) {scores_to_result()}"
+    made = optimized(model(body, scale=scale))
+    assert "Attention" not in made
+    assert "MultiHeadAttention" not in made
+
+
+def test_an_axis_that_is_empty_stays() -> None:
+    inputs = "float[b,2,s,4] q, float[b,2,0,4] k, float[b,2,0,4] v"
+    body = f"qk = MatMul(q, kt) masked = Mul(qk, half) {scores_to_result()}"
+    assert "Attention" not in optimized(model(body, inputs))
+
+
+def test_key_and_value_heads_repeated_unequally_are_not_grouped() -> None:
+    m = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["": 23]> g (float[1,6,5,4] q, float[1,2,5,4] k, float[1,3,5,4] v) => (float[1,6,5,4] out)
+        <int64[1] two = {2}, int64[5] three_times = {1, 2, 3, 5, 4}, int64[5] twice = {1, 3, 2, 5, 4}, int64[4] six = {1, 6, 5, 4}> {
+        ku = Unsqueeze(k, two) ke = Expand(ku, three_times) kr = Reshape(ke, six)
+        vu = Unsqueeze(v, two) ve = Expand(vu, twice) vr = Reshape(ve, six)
+        out = Attention<scale = 0.5>(q, kr, vr) }"""
+    )
+    assert optimized(m).count("Expand") == 2
