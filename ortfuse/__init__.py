@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ortfuse.api import Result, benchmark, find, load, optimize, save, verify
+    from ortfuse.api import Result, benchmark, bisect, bisect_runtime, explain, find, load, optimize, save, verify
     from ortfuse.errors import OrtfuseError
     from ortfuse.ir.facts import Facts
     from ortfuse.passes import Context
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "ortfuse.api": "Result benchmark find load optimize save verify",
+    "ortfuse.api": "Result benchmark bisect bisect_runtime explain find load optimize save verify",
     "ortfuse.errors": "OrtfuseError",
     "ortfuse.ir.facts": "Facts",
     "ortfuse.passes": "Context",
@@ -65,8 +65,11 @@ __all__ = [
     "Target",
     "attr",
     "benchmark",
+    "bisect",
+    "bisect_runtime",
     "computed",
     "const",
+    "explain",
     "find",
     "load",
     "maybe",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import onnx_ir as ir
 
-from ortfuse.errors import PipelineError
+from ortfuse.errors import PipelineError, VerificationError
 from ortfuse.ir.facts import Facts
 from ortfuse.ir.interop import AnyModel, enter
 from ortfuse.ir.io import load, save
@@ -22,17 +22,29 @@ from ortfuse.target import Target
 
 if TYPE_CHECKING:
     from ortfuse.bench import Latency
-    from ortfuse.validate import Inputs, Verdict
+    from ortfuse.validate import Inputs, SiteCheck, Verdict
+    from ortfuse.validate.bisect import Bisection
+    from ortfuse.validate.optimisers import RuntimeBisection
+    from ortfuse.why import Explanation
 
-__all__ = ["Result", "benchmark", "find", "load", "optimize", "save", "verify"]
+__all__ = ["Result", "benchmark", "bisect", "bisect_runtime", "explain", "find", "load", "optimize", "save", "verify"]
 
 
 @dataclass(frozen=True)
 class Result:
-    """An optimised model, of the kind that was handed in (an `onnx_ir.Model` for a path), and what was done to it."""
+    """An optimised model, of the kind that was handed in (an `onnx_ir.Model` for a path), and what was done to it.
+
+    Attributes:
+        model: The model.
+        report: What was done.
+        verdict: How it compares with the original, if it was verified as a whole.
+        sites: The check of each rewrite, if those were verified.
+    """
 
     model: Any
     report: RunReport
+    verdict: Verdict | None = None
+    sites: tuple[SiteCheck, ...] = ()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file.
@@ -53,6 +65,7 @@ def optimize(
     patterns: Iterable[str | os.PathLike[str]] | str | os.PathLike[str] = (),
     approximate: bool = False,
     explain: bool = False,
+    verify: Literal["whole", "sites"] | None = None,
     on_pass: OnPass | None = None,
 ) -> Result:
     """Rewrite a model into the operators that ONNX Runtime executes fastest. What is handed in is not changed.
@@ -67,9 +80,12 @@ def optimize(
         patterns: Files and folders with rules of the user's own.
         approximate: Whether rules that replace the mathematics by an approximation may be applied.
         explain: Whether to keep near misses in the report, which takes time.
+        verify: `"whole"` compares the result with the original. `"sites"` checks each rewrite where it happens, on its
+            own nodes with the real weights and generated inputs, and undoes it if it is wrong; the result lists all checks.
         on_pass: Called after each item of the pipeline.
 
     Raises:
+        VerificationError: With `verify="whole"`, the result does not compute what the model computes.
         OrtfuseError: The model, the pipeline or a rule file cannot be used; the message says what to do.
     """
     if level is not None:
@@ -79,8 +95,32 @@ def optimize(
     manager = PassManager(
         passes, target=target, patterns=patterns, approximate=approximate, explain=explain, max_opset=max_opset
     )
+    if verify is None:
+        report = manager.run(model, on_pass=on_pass)
+        return Result(report.model, report)
+    if verify == "sites":
+        return _checked_at_sites(manager, model, on_pass)
+    if verify != "whole":
+        raise VerificationError(f'verify={verify!r}: give "whole" or "sites"')
+    original = enter(model)[0]
     report = manager.run(model, on_pass=on_pass)
-    return Result(report.model, report)
+    verdict = _verify(original, report.model)
+    if not verdict.ok:
+        raise VerificationError(verdict.summary())
+    return Result(report.model, report, verdict)
+
+
+def _checked_at_sites(manager: PassManager, model: AnyModel, on_pass: OnPass | None) -> Result:
+    from ortfuse.validate import SiteChecks
+
+    checks = SiteChecks()
+    report = manager.run(model, on_pass=on_pass, inspector=checks)
+    return Result(report.model, report, sites=tuple(checks.found.values()))
+
+
+def _verify(original: AnyModel, optimised: AnyModel) -> Verdict:
+    # Within `optimize`, `verify` is what is asked for.
+    return verify(original, optimised)
 
 
 def find(model: AnyModel, pattern: Pattern, *, guards: Sequence[Guard] = ()) -> Iterator[Match]:
@@ -140,6 +180,91 @@ def verify(
         tolerance=tolerance,
         reference=reference,
     )
+
+
+def bisect(
+    model: AnyModel,
+    *,
+    passes: PipelineLike = "auto",
+    target: Target | None = None,
+    max_opset: int | None = None,
+    patterns: Iterable[str | os.PathLike[str]] | str | os.PathLike[str] = (),
+    approximate: bool = False,
+    inputs: Sequence[Inputs] | None = None,
+    seed: int = 0,
+    tolerance: float | None = None,
+) -> Bisection:
+    """Find the smallest set of passes, rules and single rewrites that moves an output of a model beyond tolerance.
+
+    Args:
+        model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`; it is not changed.
+        passes: As in `optimize`, and so are `target`, `max_opset`, `patterns` and `approximate`.
+        target: The runtime to optimise for.
+        max_opset: The highest ai.onnx opset that results may use.
+        patterns: Files and folders with rules of the user's own.
+        approximate: Whether rules that replace the mathematics by an approximation may be applied.
+        inputs: Sets of inputs by name, instead of generated ones.
+        seed: Of the generated inputs.
+        tolerance: Allowed relative error; by default what `ortfuse.validate.compare` says.
+
+    Raises:
+        VerificationError: The model cannot be executed.
+        OrtfuseError: The model, the pipeline or a rule file cannot be used.
+    """
+    from ortfuse.validate.bisect import bisect as search
+
+    manager = PassManager(passes, target=target, patterns=patterns, approximate=approximate, max_opset=max_opset)
+    return search(enter(model)[0], manager, inputs=inputs, seed=seed, tolerance=tolerance)
+
+
+def bisect_runtime(
+    model: AnyModel, *, inputs: Sequence[Inputs] | None = None, seed: int = 0, tolerance: float | None = None
+) -> RuntimeBisection:
+    """Find the smallest set of ONNX Runtime's own optimisers that moves an output of a model beyond tolerance.
+
+    See `bisect` for the arguments.
+
+    Raises:
+        VerificationError: The model cannot be executed without the runtime's optimisations.
+        OrtfuseError: The model cannot be used.
+    """
+    from ortfuse.validate.optimisers import bisect_runtime as search
+
+    return search(enter(model)[0], inputs=inputs, seed=seed, tolerance=tolerance)
+
+
+def explain(
+    model: AnyModel,
+    *,
+    rules: Sequence[str] = (),
+    passes: PipelineLike = "auto",
+    target: Target | None = None,
+    max_opset: int | None = None,
+    patterns: Iterable[str | os.PathLike[str]] | str | os.PathLike[str] = (),
+    approximate: bool = False,
+) -> Explanation:
+    """Say for each site of a model which rule fused it, or which came nearest, what stopped it and what would help.
+
+    Args:
+        model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`; it is not changed.
+        rules: Families (`"attention"`) or rules (`"attention.sdpa"`) to explain; by default all fusions, and of the
+            misses those that are near.
+        passes: As in `optimize`, and so are `target`, `max_opset`, `patterns` and `approximate`.
+        target: The runtime to optimise for.
+        max_opset: The highest ai.onnx opset that the result may use.
+        patterns: Files and folders with rules of the user's own.
+        approximate: Whether rules that replace the mathematics by an approximation may be applied.
+
+    Raises:
+        RuleError: There is no such family or rule.
+        OrtfuseError: The model or the pipeline cannot be used.
+    """
+    from ortfuse.why import explain as find_reasons
+
+    manager = PassManager(
+        passes, target=target, patterns=patterns, approximate=approximate, explain=True, max_opset=max_opset
+    )
+    return find_reasons(model, manager, rules)
 
 
 def benchmark(

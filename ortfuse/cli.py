@@ -1,11 +1,9 @@
-"""The command line: `ortfuse optimize`, `verify`, `bench`, `find` and `passes`."""
+"""The command line: `ortfuse optimize`, `verify`, `bisect`, `explain`, `bench`, `prove` and `passes`."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +12,28 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ortfuse.errors import OrtfuseError, OutputError, VerificationError
+from ortfuse.errors import OrtfuseError
+from ortfuse.options import (
+    Approximate,
+    Debug,
+    InputFiles,
+    Json,
+    MaxOpset,
+    Model,
+    Passes,
+    Patterns,
+    Rounds,
+    Seed,
+    Sizes,
+    Threads,
+    Tolerance,
+    Verify,
+    WithVerify,
+    given_inputs,
+    load_model,
+    parse_sizes,
+    write_json,
+)
 
 app = typer.Typer(
     name="ortfuse",
@@ -26,52 +45,8 @@ app = typer.Typer(
 out = Console(width=None if sys.stdout.isatty() else 140)
 err = Console(stderr=True)
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
-Passes = Annotated[
-    str,
-    typer.Option(
-        "--passes",
-        help="A pass list (auto, basic, extended, all, transformer, convnet), a TOML file, or a pipeline such as "
-        "'canonicalize, fixpoint(fold, cse, dce), fuse.attention'. `ortfuse passes` shows what there is.",
-    ),
-]
-Patterns = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--patterns", help="A file or folder with rules of your own; may be given several times.", show_default=False
-    ),
-]
-MaxOpset = Annotated[
-    int | None, typer.Option("--max-opset", help="Highest ai.onnx opset that the result may use.", show_default=False)
-]
-InputFiles = Annotated[
-    Path | None,
-    typer.Option(
-        "--inputs", help="Your own inputs: an .npz file, or a folder of them or of test_data_set_N.", show_default=False
-    ),
-]
-Json = Annotated[
-    Path | None, typer.Option("--json", help="Write the whole report as JSON to this file.", show_default=False)
-]
-Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of the generated inputs.")]
-Tolerance = Annotated[
-    float | None,
-    typer.Option(
-        "--tolerance",
-        help="Allowed error relative to an output's largest magnitude; by default 1e-4 for float32, 1e-2 for float16.",
-        show_default=False,
-    ),
-]
-Threads = Annotated[int, typer.Option("--threads", help="Threads of the runtime; 0 leaves the choice to it.")]
-Sizes = Annotated[
-    list[str] | None,
-    typer.Option("--size", help="Size of an open dimension when measuring, such as sequence=128.", show_default=False),
-]
-Rounds = Annotated[int, typer.Option("--rounds", min=1, help="How often each model is run when it is measured.")]
 
-
-@app.command()
+@app.command(cls=WithVerify)
 def optimize(
     model: Model,
     output: Annotated[
@@ -83,17 +58,21 @@ def optimize(
     passes: Passes = "auto",
     patterns: Patterns = None,
     max_opset: MaxOpset = None,
-    approximate: Annotated[
-        bool, typer.Option("--approximate", help="Allow rules that change the mathematics (tanh for erf).")
-    ] = False,
+    approximate: Approximate = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Run both models and compare; a result that differs is not written.")
-    ] = False,
+        Verify | None,
+        typer.Option(
+            "--verify",
+            help="Run both models and compare; a result that differs is not written. --verify=sites checks each rewrite on "
+            "its own nodes instead and undoes wrong ones, which serves models too large to be run twice.",
+            show_default=False,
+        ),
+    ] = None,
     bench: Annotated[
         bool, typer.Option("--bench", help="Measure the latency after each pass, interleaved with the original.")
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say where rules nearly applied and what was in the way.")
+        bool, typer.Option("--explain", help="Say for each site what fused it, or what came nearest.")
     ] = False,
     inputs: InputFiles = None,
     size: Sizes = None,
@@ -111,7 +90,8 @@ def optimize(
     """
     with guarded(debug):
         from ortfuse.pipeline import PassManager
-        from ortfuse.views import show_misses, show_outcome
+        from ortfuse.views import show_explanation, show_outcome
+        from ortfuse.why import explanation
         from ortfuse.workflow import optimise
 
         manager = PassManager(
@@ -124,7 +104,7 @@ def optimize(
                 original,
                 manager,
                 output=output,
-                verify=verify,
+                verify=verify.value if verify else None,
                 bench=bench,
                 inputs=given_inputs(inputs, original),
                 sizes=parse_sizes(size),
@@ -136,7 +116,7 @@ def optimize(
             )
         show_outcome(out, outcome)
         if explain:
-            show_misses(out, outcome.report.misses)
+            show_explanation(out, explanation(original, outcome.report, manager.catalogue))
         write_json(json_file, {"model": str(model), **outcome.to_dict()})
 
 
@@ -168,6 +148,84 @@ def verify(
         write_json(json_file, verdict.to_dict())
     if not verdict.ok:
         raise typer.Exit(1)
+
+
+@app.command()
+def bisect(
+    model: Model,
+    runtime: Annotated[
+        bool, typer.Option("--runtime", help="Search ONNX Runtime's own optimisers instead of ortfuse's passes.")
+    ] = False,
+    passes: Passes = "auto",
+    patterns: Patterns = None,
+    max_opset: MaxOpset = None,
+    approximate: Approximate = False,
+    inputs: InputFiles = None,
+    seed: Seed = 0,
+    tolerance: Tolerance = None,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Find what moves an output: ortfuse bisect bert.onnx --patterns my_rules.py
+
+    Narrows down the passes, the rules and the single rewrites that move an output beyond tolerance, names the site, gives
+    the error against float64 before and after, and says whether it is rounding or a wrong rewrite. The exit code is 1 if
+    an output moves.
+    """
+    with guarded(debug):
+        from ortfuse.pipeline import PassManager
+        from ortfuse.validate.bisect import bisect as search
+        from ortfuse.validate.optimisers import bisect_runtime
+
+        manager = PassManager(passes, patterns=patterns or (), max_opset=max_opset, approximate=approximate)
+        with progress_line() as progress:
+            original = load_model(model)
+            given = given_inputs(inputs, original)
+            options: Any = {"inputs": given, "seed": seed, "tolerance": tolerance, "progress": progress}
+            found = bisect_runtime(original, **options) if runtime else search(original, manager, **options)
+        for line in found.lines():
+            out.print(line, markup=False, highlight=False)
+        write_json(json_file, {"model": str(model), **found.to_dict()})
+    if found.moved:
+        raise typer.Exit(1)
+
+
+@app.command()
+def explain(
+    model: Model,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rule",
+            help="A family (attention) or a rule (attention.sdpa); may be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    passes: Passes = "auto",
+    patterns: Patterns = None,
+    max_opset: MaxOpset = None,
+    approximate: Approximate = False,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Say for each site what fused it, or what came nearest: ortfuse explain bert.onnx --rule attention
+
+    Of a near miss it says how far it matched, the node or fact that stopped it, and what would make it match.
+    """
+    with guarded(debug):
+        from ortfuse.pipeline import PassManager
+        from ortfuse.views import show_explanation, show_notes
+        from ortfuse.why import explain as find_reasons
+
+        manager = PassManager(
+            passes, patterns=patterns or (), max_opset=max_opset, approximate=approximate, explain=True
+        )
+        with progress_line() as progress:
+            progress("optimising")
+            found = find_reasons(load_model(model), manager, rule or ())
+        show_explanation(out, found)
+        show_notes(out, found.notes)
+        write_json(json_file, {"model": str(model), **found.to_dict()})
 
 
 @app.command()
@@ -258,46 +316,6 @@ def prove(
                 out.print(f"  counterexample: {path}", highlight=False)
     if not all(report.proved for report in reports):
         raise typer.Exit(1)
-
-
-def load_model(path: Path) -> Any:
-    """Load a model file."""
-    from ortfuse.ir.io import load
-
-    return load(path)
-
-
-def given_inputs(path: Path | None, model: Any) -> Any:
-    """The user's inputs, `None` when inputs are to be generated."""
-    if path is None:
-        return None
-    from ortfuse.validate import read_inputs
-
-    return read_inputs(path, [v.name for v in model.graph.inputs if v.name not in model.graph.initializers])
-
-
-def parse_sizes(texts: list[str] | None) -> dict[str, int]:
-    """`["sequence=128"]` as `{"sequence": 128}`."""
-    sizes = {}
-    for text in texts or []:
-        name, _, number = text.rpartition("=")
-        if not name or not number.isdigit():
-            raise VerificationError(f"--size {text}: write it as NAME=NUMBER, such as sequence=128")
-        sizes[name] = int(number)
-    return sizes
-
-
-def write_json(path: Path | None, content: dict[str, Any]) -> None:
-    """Write a report aside and move it into place."""
-    if path is None:
-        return
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        aside.write_text(json.dumps(content, indent=1, default=str) + "\n")
-        aside.replace(path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise OutputError(f"{path}: the report cannot be written: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager

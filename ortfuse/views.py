@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,13 +11,12 @@ from rich.table import Table
 from ortfuse.bench import table as latency_table
 from ortfuse.pipeline import Catalogue, PassList, PassReport, RunReport
 from ortfuse.proof import ProofReport
-from ortfuse.rewrite import NearMiss
-from ortfuse.validate import Verdict
+from ortfuse.validate import SiteChecks, Verdict
+from ortfuse.why import Explanation
 from ortfuse.workflow import Outcome
 
 MOST_MISSES = 40
-FEWEST_MATCHED = 2
-"""A near miss of which only the root matched is no near miss to a reader."""
+LONGEST_REASON = 240
 
 
 def show_outcome(console: Console, outcome: Outcome) -> None:
@@ -25,12 +24,19 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
     show_report(console, outcome.report)
     if outcome.verdict is not None:
         show_verdict(console, outcome.verdict)
+    if outcome.sites is not None:
+        show_sites(console, outcome.sites)
     if outcome.latencies:
         console.print(latency_table(outcome.latencies, f"Latency at {outcome.sizes}, interleaved with the original"))
-    for note in outcome.report.notes:
-        console.print(f"note: {note}", style="yellow", highlight=False)
+    show_notes(console, outcome.report.notes)
     if outcome.written is not None:
         console.print(f"written: {outcome.written}", highlight=False)
+
+
+def show_notes(console: Console, notes: Iterable[str]) -> None:
+    """Remarks of a run, one a line."""
+    for note in notes:
+        console.print(f"note: {note}", style="yellow", markup=False, highlight=False)
 
 
 def show_report(console: Console, report: RunReport) -> None:
@@ -67,23 +73,52 @@ def show_verdict(console: Console, verdict: Verdict) -> None:
         style="green" if verdict.ok else "bold red",
         highlight=False,
     )
-    for note in verdict.notes:
-        console.print(f"note: {note}", style="yellow", highlight=False)
+    show_notes(console, verdict.notes)
 
 
-def show_misses(console: Console, misses: Iterable[NearMiss]) -> None:
-    """Where rules nearly applied, the nearest first."""
-    nearest = sorted((miss for miss in misses if miss.matched >= FEWEST_MATCHED), key=lambda miss: -miss.matched)
-    made = Table(title="Near misses", title_justify="left")
-    made.add_column("rule")
-    made.add_column("site", overflow="fold")
-    made.add_column("matched", justify="right")
-    made.add_column("stopped by", overflow="fold")
-    for miss in nearest[:MOST_MISSES]:
-        made.add_row(miss.rule, escape(miss.site), str(miss.matched), escape(miss.reason))
-    console.print(made)
-    if len(nearest) > MOST_MISSES:
-        console.print(f"and {len(nearest) - MOST_MISSES} more; --json has them all")
+def show_sites(console: Console, checks: SiteChecks) -> None:
+    """What the checks at the sites found: the wrong rewrites, and those that could not be checked."""
+    wrong = checks.of_state("undone")
+    console.print(f"verified: {checks.summary()}", style="bold red" if wrong else "green", highlight=False)
+    for check in wrong:
+        console.print(f"undone: {check.text()}", style="red", markup=False, highlight=False)
+    for check in checks.of_state("unchecked"):
+        console.print(f"not checked: {check.text()}", style="yellow", markup=False, highlight=False)
+
+
+def show_explanation(console: Console, found: Explanation) -> None:
+    """The fused sites in a table, then the nearest misses, one paragraph each."""
+    made = Table(title="Fused", title_justify="left")
+    for heading in ("rule", "site", "made", "stands for"):
+        made.add_column(heading, overflow="fold")
+    for site in found.fused:
+        made.add_row(site.rule, escape(site.site), ", ".join(site.operators), escape(_originals(site.nodes)))
+    if found.fused:
+        console.print(made)
+    for miss in found.missed[:MOST_MISSES]:
+        console.print(f"{miss.rule} at '{miss.site}' ({miss.root})", style="bold", markup=False, highlight=False)
+        text = (
+            f"  matched: {miss.matched} nodes; the pattern takes at least {miss.least}\n  stopped by: {_short(miss.reason)}\n"
+            f"  would match if {miss.remedy}"
+        )
+        console.print(text, markup=False, highlight=False)
+    if len(found.missed) > MOST_MISSES:
+        console.print(f"and {len(found.missed) - MOST_MISSES} more misses; --json has them all")
+    for rule, why in found.absent.items():
+        console.print(f"{rule}: {why}", markup=False, highlight=False)
+    if not (found.fused or found.missed or found.absent):
+        console.print("no fusion has a site in this model, nor comes near to one")
+
+
+def _short(text: str) -> str:
+    """A reason without the end of a long pattern."""
+    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}..."
+
+
+def _originals(names: Sequence[str]) -> str:
+    """How many nodes a fused one stands for, and which, by the first of them."""
+    more = ", ..." if len(names) > 1 else ""
+    return f"{len(names)} nodes: {names[0]}{more}" if names else "none"
 
 
 def show_passes(console: Console, catalogue: Catalogue, lists: Iterable[PassList], built_in: dict[str, str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import onnx_ir as ir
 
@@ -13,18 +13,22 @@ from ortfuse.bench import Latency, per_pass, typical_inputs
 from ortfuse.errors import VerificationError
 from ortfuse.ir.io import save
 from ortfuse.pipeline import PassEvent, PassManager, RunReport
-from ortfuse.validate import Experiment, Inputs, Verdict, experiments, judge
+from ortfuse.validate import Experiment, Inputs, SiteChecks, Verdict, experiments, judge
 
 Progress = Callable[[str], None]
 """Told in a few words what is going on."""
 
+Verification = Literal["whole", "sites"]
+"""What is verified: the model as a whole, or each rewrite by itself."""
+
 
 @dataclass
 class Outcome:
-    """What came of one optimisation: the report, and the verdict and latencies if they were asked for."""
+    """What came of one optimisation: the report, and the verdict, site checks and latencies if they were asked for."""
 
     report: RunReport
     verdict: Verdict | None = None
+    sites: SiteChecks | None = None
     latencies: list[Latency] = field(default_factory=list)
     sizes: str = ""
     written: Path | None = None
@@ -40,6 +44,7 @@ class Outcome:
         return {
             **self.report.to_dict(),
             "verdict": self.verdict.to_dict() if self.verdict else None,
+            "sites": [check.to_dict() for check in self.sites.found.values()] if self.sites else None,
             "latency_sizes": self.sizes,
             "latency": [row.to_dict() for row in self.latencies],
             "written": str(self.written) if self.written else None,
@@ -51,7 +56,7 @@ def optimise(
     manager: PassManager,
     *,
     output: Path | None = None,
-    verify: bool = False,
+    verify: Verification | None = None,
     bench: bool = False,
     inputs: Sequence[Inputs] | None = None,
     sizes: Mapping[str, int] | None = None,
@@ -63,7 +68,8 @@ def optimise(
 ) -> Outcome:
     """Optimise `original` (which stays as it is), check and measure the result, and write it.
 
-    Nothing is written when verification was asked for and fails.
+    With `verify="whole"` the result is compared with the original, and nothing is written if they differ. With
+    `verify="sites"` every rewrite is checked where it happens, on its own nodes, and undone if it is wrong.
 
     Raises:
         VerificationError: The result is wrong; the message names the output, the element and the pass that broke it.
@@ -73,13 +79,14 @@ def optimise(
 
     def on_pass(event: PassEvent) -> None:
         progress(f"pass {event.index + 1} of {event.total}: {event.report.name}")
-        if (verify or bench) and event.changed and not event.report.parts:
+        if (verify == "whole" or bench) and event.changed and not event.report.parts:
             stages.append((event.report.name, event.snapshot()))
 
     progress("optimising")
-    report = manager.run(original, on_pass=on_pass)
-    outcome = Outcome(report)
-    if verify:
+    sites = SiteChecks(tolerance, seed, progress) if verify == "sites" else None
+    report = manager.run(original, on_pass=on_pass, inspector=sites)
+    outcome = Outcome(report, sites=sites)
+    if verify == "whole":
         progress("running the original")
         found, notes = experiments(original, inputs, seed)
         progress("verifying")

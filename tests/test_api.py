@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 
 import ortfuse
-from ortfuse.errors import PipelineError
+from ortfuse.errors import PipelineError, VerificationError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "models"
 BERT = GOLDEN / "bert.sdpa.ts.onnx"
@@ -107,3 +107,36 @@ def test_every_public_name_can_be_imported() -> None:
     assert set(ortfuse.__all__) <= set(dir(ortfuse))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = ortfuse.nothing
+
+
+WRONG_RULE = """
+from ortfuse.pattern import op, var
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+x = var("x")
+RULES = [
+    Rule(name="wrong.tanh", pattern=op.Tanh(x), replace=op.Sigmoid(x), exactness=Exactness.ROUNDING, source="none",
+         proof=Proof(shapes={"x": "b 3"})),
+]
+"""
+
+
+def test_rewrites_are_checked_at_their_sites_and_wrong_ones_undone(tmp_path: Path) -> None:
+    rules = tmp_path / "wrong.py"
+    rules.write_text(WRONG_RULE)
+    result = ortfuse.optimize(BERT, patterns=[rules], verify="sites")
+    assert [(check.rule, check.site) for check in result.sites if check.state != "equal"] == [
+        ("wrong.tanh", "pooler_output")
+    ]
+    assert result.report.families()["attention"] == 2
+    assert ortfuse.verify(BERT, result.model).ok
+
+
+def test_the_whole_result_is_verified_when_asked_for(tmp_path: Path) -> None:
+    rules = tmp_path / "wrong.py"
+    rules.write_text(WRONG_RULE)
+    verdict = ortfuse.optimize(BERT, verify="whole").verdict
+    assert verdict is not None
+    assert verdict.ok
+    with pytest.raises(VerificationError, match="pooler_output"):
+        ortfuse.optimize(BERT, patterns=[rules], verify="whole")

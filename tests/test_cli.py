@@ -73,6 +73,45 @@ def test_a_wrong_result_is_not_written_and_the_pass_is_named(tmp_path: Path) -> 
     assert not output.exists()
 
 
+def test_verify_sites_undoes_the_wrong_rewrite_and_writes_the_rest(tmp_path: Path) -> None:
+    rules, output, report = tmp_path / "wrong.py", tmp_path / "out.onnx", tmp_path / "report.json"
+    rules.write_text(WRONG_RULE)
+    result = run(
+        "optimize", BERT, "-o", str(output), "--verify=sites", "--patterns", str(rules), "--json", str(report)
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "1 wrong and undone" in result.output
+    assert "undone: wrong.tanh at 'pooler_output'" in result.output
+    checks = json.loads(report.read_text())["sites"]
+    assert [check["rule"] for check in checks if check["state"] == "undone"] == ["wrong.tanh"]
+    assert all(check["state"] == "equal" for check in checks if check["rule"] != "wrong.tanh")
+    assert run("verify", BERT, str(output)).exit_code == 0
+
+
+def test_verify_without_a_value_is_of_the_whole_model_wherever_it_stands() -> None:
+    assert "verified: equal on 6 runs" in run("optimize", "--verify", BERT).output
+    assert run("optimize", BERT, "--verify=nonsense").exit_code == 2
+
+
+def test_bisect_names_the_site_and_says_that_it_is_wrong(tmp_path: Path) -> None:
+    rules, report = tmp_path / "wrong.py", tmp_path / "report.json"
+    rules.write_text(WRONG_RULE)
+    result = run("bisect", BERT, "--patterns", str(rules), "--json", str(report))
+    assert result.exit_code == 1, result.output
+    assert "site: wrong.tanh at 'pooler_output'" in result.output
+    assert "WRONG REWRITE" in result.output
+    assert json.loads(report.read_text())["culprit"]["nature"] == "wrong rewrite"
+    assert run("bisect", BERT).exit_code == 0
+
+
+def test_bisect_runtime_takes_the_users_inputs(tmp_path: Path) -> None:
+    names = [value.name for value in ir.load(BERT).graph.inputs]
+    np.savez(tmp_path / "inputs.npz", **{str(name): np.ones((2, 5), np.int64) for name in names})
+    result = run("bisect", BERT, "--runtime", "--inputs", str(tmp_path / "inputs.npz"))
+    assert result.exit_code == 0, result.output
+    assert "the runtime's optimisers move no output beyond tolerance: equal on 1 runs" in result.output
+
+
 def test_prove_finds_the_wrong_rule_and_writes_a_counterexample(tmp_path: Path) -> None:
     rules = tmp_path / "wrong.py"
     rules.write_text(WRONG_RULE)
@@ -160,3 +199,4 @@ def test_max_opset_keeps_the_model_below(tmp_path: Path) -> None:
         miss["reason"] for miss in json.loads(report.read_text())["misses"] if miss["rule"].startswith("attention.")
     ]
     assert any("needs opset 23, and at most 17 is allowed" in reason for reason in reasons)
+    assert "would match if the result may use opset 23" in result.output

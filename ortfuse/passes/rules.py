@@ -31,7 +31,9 @@ class RulePass:
         rules = [rule for rule in self.selected(context.approximate) if self._is_worth_it(rule, context)]
         if not rules:
             return 0
-        count = Rewriter(context.model, context.facts, context.target, context.log).run(rules)
+        count = Rewriter(context.model, context.facts, context.target, context.log, inspector=context.inspector).run(
+            rules
+        )
         if count:
             initializers_to_nodes(context)
         return count

@@ -112,12 +112,14 @@ class Match:
 
 
 class Miss:
-    """The deepest point a failed attempt reached: how many nodes matched, and what stopped it, in words on demand."""
+    """The deepest point a failed attempt reached: which nodes matched, and what stopped it, in words on demand."""
 
-    __slots__ = ("_format", "matched", "value")
+    __slots__ = ("_format", "matched", "nodes", "value")
 
-    def __init__(self, matched: int, value: ir.Value | None, reason: Callable[[], str]) -> None:
-        self.matched, self.value, self._format = matched, value, reason
+    def __init__(
+        self, matched: int, value: ir.Value | None, reason: Callable[[], str], nodes: tuple[ir.Node, ...] = ()
+    ) -> None:
+        self.matched, self.value, self._format, self.nodes = matched, value, reason, nodes
 
     @property
     def reason(self) -> str:
@@ -230,6 +232,9 @@ class _Machine:
         self.residual_is_product = False
         self.depth = -1
         self.why: tuple[ir.Value | None, Callable[[], str]] = (None, lambda: "not tried")
+        self.reached: tuple[ir.Node, ...] = ()
+        # The outermost nodes of chains under way: the nodes of a chain are known only when all its parts are placed.
+        self.entered: dict[Any, Any] = {}
         self.graph: Any = None
 
     def run(self, root: ir.Value) -> Match | Miss:
@@ -251,10 +256,10 @@ class _Machine:
             if goals is _FAIL:
                 goals = self._retry()
                 if goals is _FAIL:
-                    return Miss(self.depth, *self.why)
+                    return Miss(len(self.reached), *self.why, self.reached)
             steps += 1
             if steps > MAX_STEPS:
-                return Miss(self.depth, root, lambda: f"gave up after {MAX_STEPS} steps of search")
+                return Miss(len(self.reached), root, lambda: f"gave up after {MAX_STEPS} steps of search", self.reached)
 
     def put(self, container: dict[Any, Any], key: Any, value: Any) -> None:
         """Add an entry that backtracking takes out again."""
@@ -271,8 +276,9 @@ class _Machine:
 
     def fail(self, value: ir.Value | None, reason: Callable[[], str]) -> Goals:
         """Note why this attempt ends here, if no attempt came further."""
-        if len(self.nodes) > self.depth:
-            self.depth, self.why = len(self.nodes), (value, reason)
+        progress = len(self.nodes) + len(self.entered)
+        if progress > self.depth:
+            self.depth, self.why, self.reached = progress, (value, reason), tuple({**self.nodes, **self.entered})
         return _FAIL
 
     def choose(self, alternatives: Iterator[Goals]) -> Goals:
@@ -314,7 +320,7 @@ class _Machine:
         for guard in self.matcher.guards:
             reason = guard(match)
             if reason is not None:
-                self.depth = max(self.depth, len(self.nodes) - 1)
+                self.depth = max(self.depth, len(self.nodes) + len(self.entered) - 1)
                 self.fail(self.root, functools.partial(_TEXT.format, reason))
                 return None
         return match
@@ -592,6 +598,9 @@ def _match_chain(m: _Machine, pattern: Chain, value: ir.Value | None, rest: Goal
         tree = chains.flatten(value, isinstance(pattern, Product), m.facts)
     else:
         tree = chains.Tree([chains.Entry(value, 1, -1, mask=1)], 1)
+    node = tree.entries[0].node
+    if node is not None and node not in m.entered:
+        m.put(m.entered, node, True)
     placement = _Placement(pattern, tree, 0, 0, (), value is m.root and pattern is m.matcher.pattern)
     return (placement, value, rest)
 

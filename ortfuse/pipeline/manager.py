@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -17,12 +17,12 @@ from ortfuse.ir.interop import AnyModel, enter, leave
 from ortfuse.ir.io import uncollected
 from ortfuse.passes import Context, Finalize, Pass
 from ortfuse.pipeline.build import Builder, Repeated, Single, Step, call_of
-from ortfuse.pipeline.catalogue import load_catalogue
+from ortfuse.pipeline.catalogue import Catalogue, load_catalogue
 from ortfuse.pipeline.passlists import read_list
 from ortfuse.pipeline.report import Counts, RunReport
 from ortfuse.pipeline.runner import OnPass, Runner
 from ortfuse.pipeline.text import Item, parse
-from ortfuse.rewrite import Log
+from ortfuse.rewrite import Inspector, Log
 from ortfuse.target import CPU, Target, shipped_costs
 
 PipelineLike = str | os.PathLike[str] | Sequence[str | Pass]
@@ -67,13 +67,19 @@ class PassManager:
     def __str__(self) -> str:
         return ", ".join(str(item) if not isinstance(item, Pass) else str(call_of(item)) for item in self._items)
 
-    def run(self, model: AnyModel, *, on_pass: OnPass | None = None) -> RunReport:
+    @property
+    def catalogue(self) -> Catalogue:
+        """The rules that pipelines of this manager can name."""
+        return self._catalogue
+
+    def run(self, model: AnyModel, *, on_pass: OnPass | None = None, inspector: Inspector | None = None) -> RunReport:
         """Optimise a model of any kind that ortfuse knows. What is handed in is not changed.
 
         Args:
             model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`.
             on_pass: Called after each item of the pipeline. If the opset cannot be raised for a rewrite that needs it, the
                 run begins again at the first item without such rewrites.
+            inspector: Sees every rewrite before it is final, and may object.
 
         Returns:
             The report; its `model` is of the kind that was handed in (an `onnx_ir.Model` for a path).
@@ -84,31 +90,49 @@ class PassManager:
         inside, source = enter(model)
         opset = inside.graph.opset_imports.get("", 1)
         try:
-            report = self.run_in_place(inside, on_pass=on_pass)
+            report = self.run_in_place(inside, on_pass=on_pass, inspector=inspector)
         except TargetError as error:
             if opset >= self._target.max_opset:
                 raise
             # Nothing is lost but the rewrites that need the newer opset; the model is taken from the start again.
             inside, source = enter(model)
-            report = self._run(inside, _target(self._target, opset), on_pass)
+            report = self.at_most(opset).run_in_place(inside, on_pass=on_pass, inspector=inspector)
             report.notes.insert(
                 0, f"the model stays at opset {opset}, without the rewrites that need a newer one: {error}"
             )
         report.model = leave(inside, source)
         return report
 
-    def run_in_place(self, model: ir.Model, *, on_pass: OnPass | None = None) -> RunReport:
-        """Optimise a model of the graph IR, which is changed, and of no use after an error. See `run`."""
-        return self._run(model, self._target, on_pass)
+    def at_most(self, opset: int) -> PassManager:
+        """The same pipeline for results of this opset or an older one."""
+        limited = copy.copy(self)
+        limited._target = _target(self._target, opset)
+        return limited
 
-    def _run(self, model: ir.Model, target: Target, on_pass: OnPass | None) -> RunReport:
+    def run_in_place(
+        self,
+        model: ir.Model,
+        *,
+        on_pass: OnPass | None = None,
+        inspector: Inspector | None = None,
+        skip: Container[str] = (),
+    ) -> RunReport:
+        """Optimise a model of the graph IR, which is changed, and of no use after an error. See `run`.
+
+        Args:
+            model: The model.
+            on_pass: Called after each item of the pipeline.
+            inspector: Sees every rewrite before it is final, and may object.
+            skip: Passes that are not run, by the names they have in the report.
+        """
         before = Counts.of(model)
         started = time.perf_counter()
         steps = self._with_finalize(Builder(self._catalogue, before.operators).build(self._items))
         with uncollected():
-            context = Context(model, Facts(model), target, Log(self._explain), self._approximate)
+            context = Context(model, Facts(model), self._target, Log(self._explain), self._approximate)
+            context.inspector = inspector
             analysed = time.perf_counter()
-            reports = Runner(context, on_pass).run(steps)
+            reports = Runner(context, on_pass, skip).run(steps)
             finished = time.perf_counter()
             _check_result(model)
         return RunReport(

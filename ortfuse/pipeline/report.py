@@ -116,6 +116,6 @@ class RunReport:
             "passes": [asdict(report) for report in self.passes],
             "rules": {name: asdict(statistics) for name, statistics in self.log.rules.items()},
             "events": [asdict(event) for event in self.events],
-            "misses": [asdict(miss) for miss in self.misses],
+            "misses": [miss.to_dict() for miss in self.misses],
             "notes": list(self.notes),
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -42,10 +42,10 @@ OnPass = Callable[[PassEvent], None]
 
 
 class Runner:
-    """Runs steps on one model."""
+    """Runs steps on one model, all but those with names in `skip`."""
 
-    def __init__(self, context: Context, on_pass: OnPass | None = None) -> None:
-        self._context, self._on_pass = context, on_pass
+    def __init__(self, context: Context, on_pass: OnPass | None = None, skip: Container[str] = ()) -> None:
+        self._context, self._on_pass, self._skip = context, on_pass, skip
         self._nodes = self._count()
         self._index = self._total = 0
 
@@ -79,6 +79,8 @@ class Runner:
         return changes
 
     def _run_pass(self, step: Single, report: PassReport) -> int:
+        if step.name in self._skip:
+            return 0
         before = self._context.log.hits()
         changes = step.run.run(self._context)
         if changes:

@@ -4,12 +4,14 @@ from ortfuse.rewrite.log import Event, Log, NearMiss, RuleStatistics
 from ortfuse.rewrite.rewriter import NODES_KEY, RULE_KEY, Rewriter
 from ortfuse.rewrite.rule import Exactness, Proof, Rule
 from ortfuse.rewrite.scopes import Scope, scopes, subgraphs
+from ortfuse.rewrite.site import Inspector, Site
 
 __all__ = [
     "NODES_KEY",
     "RULE_KEY",
     "Event",
     "Exactness",
+    "Inspector",
     "Log",
     "NearMiss",
     "Proof",
@@ -17,6 +19,7 @@ __all__ = [
     "Rule",
     "RuleStatistics",
     "Scope",
+    "Site",
     "scopes",
     "subgraphs",
 ]

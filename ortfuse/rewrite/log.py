@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import onnx_ir as ir
 
@@ -30,12 +32,41 @@ class RuleStatistics:
 
 @dataclass(frozen=True, slots=True)
 class NearMiss:
-    """The furthest that a rule came at a site without being applied."""
+    """The furthest that a rule came at a site without being applied.
+
+    Attributes:
+        rule: The rule.
+        site: The value at the root.
+        matched: How many nodes matched.
+        reason: What stopped it, in words.
+        complete: Whether the pattern and the guards held, and it was the replacement that could not be.
+        root: The node that computes the value at the root.
+        nodes: The nodes that matched.
+    """
 
     rule: str
     site: str
     matched: int
     reason: str
+    complete: bool = False
+    root: ir.Node | None = field(default=None, repr=False, compare=False)
+    nodes: tuple[ir.Node, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def stands(self) -> bool:
+        """Whether its nodes are still in the graph: nothing else has rewritten them."""
+        return self.root is not None and all(node.graph is not None for node in (self.root, *self.nodes))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The miss as data for JSON."""
+        return {
+            "rule": self.rule,
+            "site": self.site,
+            "matched": self.matched,
+            "reason": self.reason,
+            "complete": self.complete,
+            "nodes": [node.name or node.op_type for node in self.nodes],
+        }
 
 
 @dataclass
@@ -51,10 +82,19 @@ class Log:
         """The statistics of one rule, created when first asked for."""
         return self.rules.setdefault(rule, RuleStatistics(refines=refines))
 
-    def miss(self, rule: str, value: ir.Value, matched: int, reason: str) -> None:
+    def miss(
+        self,
+        rule: str,
+        value: ir.Value,
+        matched: int,
+        reason: str,
+        nodes: Iterable[ir.Node] = (),
+        *,
+        complete: bool = False,
+    ) -> None:
         """Keep a near miss, the latest at each site: the graph around it has changed since the ones before."""
         site = value.name or "?"
-        self.misses[rule, site] = NearMiss(rule, site, matched, reason)
+        self.misses[rule, site] = NearMiss(rule, site, matched, reason, complete, value.producer(), tuple(nodes))
 
     def hits(self) -> dict[str, int]:
         """How many sites each rule rewrote, rules without any left out."""

@@ -19,6 +19,7 @@ from ortfuse.rewrite.emit import Emitter
 from ortfuse.rewrite.log import Event, Log
 from ortfuse.rewrite.rule import Exactness, Rule
 from ortfuse.rewrite.scopes import Scope, captured_values, scopes
+from ortfuse.rewrite.site import Inspector, Site
 
 RULE_KEY = "ortfuse.rule"
 NODES_KEY = "ortfuse.nodes"
@@ -37,12 +38,14 @@ class Rewriter:
     """Runs rules over every graph of a model.
 
     Rules are indexed by the operators at their root; a node is looked at again only after something next to it changed.
+    An `inspector`, if there is one, sees every rewrite before it is final and may object.
     """
 
     model: ir.Model
     facts: Facts
     target: Legality
     log: Log = field(default_factory=Log)
+    inspector: Inspector | None = None
 
     def run(self, rules: Iterable[Rule]) -> int:
         """Apply `rules` until none applies; the number of rewrites."""
@@ -53,6 +56,7 @@ class Rewriter:
 class _Run:
     def __init__(self, rewriter: Rewriter, rules: Sequence[Rule]) -> None:
         self.facts, self.target, self.log, self.model = rewriter.facts, rewriter.target, rewriter.log, rewriter.model
+        self.inspector = rewriter.inspector
         self.scopes: dict[ir.Graph, Scope] = {}
         self.queue: deque[ir.Node] = deque()
         self.queued: set[ir.Node] = set()
@@ -140,7 +144,7 @@ class _Run:
                         f"computed constants, or leave it out"
                     ) from error
                 if isinstance(found, Miss) and self.log.explain and found.matched > 0:
-                    self.log.miss(rule.name, output, found.matched, found.reason)
+                    self.log.miss(rule.name, output, found.matched, found.reason, found.nodes)
                 if applied:
                     break
         statistics.seconds += time.perf_counter() - started
@@ -156,7 +160,7 @@ class _Run:
                     self.log.statistics(rule.name).hits += 1
                     return True
         if self.log.explain:
-            self.log.miss(rule.name, match.root, len(match.nodes), reason or "")
+            self.log.miss(rule.name, match.root, len(match.nodes), reason or "", match.nodes, complete=True)
         return False
 
     def _replace(self, rule: Rule, match: Match, replacement: Pattern, may_raise: bool, started: float) -> str | None:
@@ -185,6 +189,8 @@ class _Run:
             reason = self._adopt(emitter, scope, root_node, may_raise) or self._same_type(outputs, rule.exactness)
         if reason is None and len(outputs) > 1 and _depends_on(emitter.nodes, {old for old, _ in outputs[1:]}, match):
             reason = "an input of the fused node is computed from one of its outputs"
+        if reason is None and self.inspector is not None:
+            reason = self.inspector.objection(Site(rule, match, emitter.nodes, outputs, scope, self.facts))
         if reason is not None:
             self._withdraw(emitter, scope)
             return reason

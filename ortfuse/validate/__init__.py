@@ -6,6 +6,7 @@ from ortfuse.validate.files import read_inputs
 from ortfuse.validate.inputs import Inputs
 from ortfuse.validate.reference import Reference
 from ortfuse.validate.runtime import Session
+from ortfuse.validate.sites import SiteCheck, SiteChecks
 from ortfuse.validate.verify import Trial, Verdict, judge, verify
 
 __all__ = [
@@ -14,6 +15,8 @@ __all__ = [
     "Inputs",
     "Reference",
     "Session",
+    "SiteCheck",
+    "SiteChecks",
     "Trial",
     "Verdict",
     "experiments",

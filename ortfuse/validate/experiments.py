@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -30,7 +30,12 @@ class Experiment:
 
 
 def experiments(
-    original: ir.Model, inputs: Sequence[Inputs] | None = None, seed: int = 0, reference: bool = True
+    original: ir.Model,
+    inputs: Sequence[Inputs] | None = None,
+    seed: int = 0,
+    reference: bool = True,
+    specs: Sequence[InputSpec] | None = None,
+    also: Callable[[Inputs], Inputs] | None = None,
 ) -> tuple[list[Experiment], list[str]]:
     """Run the original, without the runtime's own optimisations, on the user's inputs or on generated ones.
 
@@ -39,6 +44,8 @@ def experiments(
         inputs: Sets of inputs by name. Without them, inputs are generated with all open dimensions 1, odd and larger.
         seed: Of the generated inputs.
         reference: Whether to evaluate in float64 too, where that is feasible.
+        specs: What generated inputs are like, by default what the model says.
+        also: Makes other inputs of the last generated ones, for one more experiment.
 
     Returns:
         The experiments, and notes on sizes that the original does not accept and on what else had to be left out.
@@ -53,7 +60,10 @@ def experiments(
     if inputs is not None:
         ran = [_given(session, number, array) for number, array in enumerate(inputs)]
     else:
-        ran = _generated(session, original, seed, notes)
+        ran = _generated(session, input_specs(original) if specs is None else specs, seed, notes)
+    if also is not None:
+        label, last, _ = ran[-1]
+        ran.append(_ran(session, f"{label}, other numbers", also(last)))
     del session  # frees its memory before the next evaluation needs as much
     references = _references(original, ran, notes) if reference else [None] * len(ran)
     return [
@@ -71,15 +81,17 @@ def _random(model: ir.Model) -> list[str]:
 
 
 def _given(session: Session, number: int, inputs: Inputs) -> Ran:
-    label = f"given inputs {number}"
+    return _ran(session, f"given inputs {number}", inputs)
+
+
+def _ran(session: Session, label: str, inputs: Inputs) -> Ran:
     try:
         return label, inputs, session.run(inputs)
     except VerificationError as error:
         raise VerificationError(f"{label}: the original model cannot be executed on them: {error}") from error
 
 
-def _generated(session: Session, original: ir.Model, seed: int, notes: list[str]) -> list[Ran]:
-    specs = input_specs(original)
+def _generated(session: Session, specs: Sequence[InputSpec], seed: int, notes: list[str]) -> list[Ran]:
     search = Search(specs)
     targets = wanted(open_dims(specs))
     attempts = [attempt(session, specs, sizes, seed + k, search=search) for k, sizes in enumerate(targets)]

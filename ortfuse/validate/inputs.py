@@ -32,12 +32,13 @@ HIDING = -1e4
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One input that must be given: its element type, symbolic shape and role."""
+    """One input that must be given: its element type, symbolic shape and role, and its elements if sizes make them up."""
 
     name: str
     dtype: ir.DataType
     shape: tuple[DimLike, ...]
     role: Role
+    elements: tuple[DimLike, ...] | None = None
 
 
 def input_specs(model: ir.Model) -> list[InputSpec]:
@@ -77,6 +78,9 @@ def _shape(spec: InputSpec, sizes: Mapping[str, int]) -> list[int]:
 
 
 def _array(spec: InputSpec, shape: list[int], sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
+    if spec.elements is not None:
+        numbers = [evaluate(element, sizes) for element in spec.elements]
+        return np.asarray(numbers, np.int64).reshape(shape).astype(spec.dtype.numpy())
     if spec.dtype == ir.DataType.STRING:
         words = [f"word{number}" for number in rng.integers(0, 9, math.prod(shape))]
         return np.array(words, dtype=object).reshape(shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,9 @@ class Session:
         threads: int = 0,
         provider: str = "CPUExecutionProvider",
         profile: str | os.PathLike[str] | None = None,
+        disabled: Collection[str] = (),
+        dump: str | os.PathLike[str] | None = None,
+        verbose: bool = False,
     ) -> None:
         """Load `model`.
 
@@ -62,12 +65,15 @@ class Session:
             threads: Threads per operator; 0 leaves the choice to the runtime.
             provider: The execution provider.
             profile: The beginning of the path of a file to log every executed node in; see `end_profile`.
+            disabled: Names of the runtime's optimisers that are left out.
+            dump: Where to write the model as the runtime executes it.
+            verbose: Whether the runtime says what it does, on the process's standard error.
 
         Raises:
             VerificationError: The runtime refuses the model.
         """
         options = ort.SessionOptions()
-        options.log_severity_level = 4
+        options.log_severity_level = 1 if verbose else 4
         options.intra_op_num_threads = threads
         options.add_session_config_entry("session.force_spinning_stop", "1")
         level = ort.GraphOptimizationLevel
@@ -75,10 +81,14 @@ class Session:
         if profile is not None:
             options.enable_profiling = True
             options.profile_file_prefix = os.fspath(profile)
+        if dump is not None:
+            options.optimized_model_filepath = os.fspath(dump)
         self._weights: list[np.ndarray[Any, Any]] = []  # the runtime reads them where they are: they must stay alive
         try:
             source = self._share(model, options) if isinstance(model, ir.Model) else _source(model)
-            self._session = ort.InferenceSession(source, options, providers=[provider])
+            self._session = ort.InferenceSession(
+                source, options, providers=[provider], disabled_optimizers=list(disabled) or None
+            )
         except OrtfuseError:
             raise
         except Exception as error:

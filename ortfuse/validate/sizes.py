@@ -42,15 +42,23 @@ Relation = Callable[[Sizes], Sizes]
 """Makes sizes fulfil a condition."""
 
 
-def open_dims(specs: Iterable[InputSpec]) -> list[OpenDim]:
-    """The symbols in the order in which they appear."""
+def open_dims(specs: Sequence[InputSpec]) -> list[OpenDim]:
+    """The symbols in the order in which they appear: in shapes, then in elements."""
     places: dict[str, list[tuple[InputSpec, int]]] = {}
     for spec in specs:
         for axis, dim in enumerate(spec.shape):
             for symbol in sorted(symbols(dim)):
                 places.setdefault(symbol, []).append((spec, axis))
+    for spec in specs:
+        for element in spec.elements or ():
+            for symbol in sorted(symbols(element)):
+                places.setdefault(symbol, [])
     return [
-        OpenDim(symbol, _label(symbol, *found[0]), any(axis == 0 and len(spec.shape) > 1 for spec, axis in found))
+        OpenDim(
+            symbol,
+            _label(symbol, *found[0]) if found else symbol,
+            any(axis == 0 and len(spec.shape) > 1 for spec, axis in found),
+        )
         for symbol, found in places.items()
     ]
 
@@ -138,7 +146,10 @@ class Search:
 
     def _not_empty(self, sizes: Sizes) -> bool:
         dims = (dim for spec in self._specs for dim in spec.shape if isinstance(dim, Dim))
-        return all(evaluate(dim, sizes) > 0 for dim in dims)
+        try:
+            return all(evaluate(dim, sizes) > 0 for dim in dims)
+        except ZeroDivisionError:
+            return False
 
 
 def _summed(total: str, one: str, two: str, sizes: Sizes) -> Sizes:

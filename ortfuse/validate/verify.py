@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,8 +131,15 @@ def judge(
 
 
 def _judge_at(found: Sequence[Experiment], candidate: ir.Model, tolerance: float | None, optimise: bool) -> list[Trial]:
+    return judge_session(lambda: Session(candidate, optimise=optimise), found, tolerance, optimise=optimise)
+
+
+def judge_session(
+    make: Callable[[], Session], found: Sequence[Experiment], tolerance: float | None = None, *, optimise: bool
+) -> list[Trial]:
+    """Run the session that `make` makes on every experiment; `optimise` says whether the runtime's optimisations are on."""
     try:
-        session = Session(candidate, optimise=optimise)
+        session = make()
     except VerificationError as error:
         return [Trial(experiment.label, optimise, _all_failed(experiment, error)) for experiment in found]
     trials = []

@@ -54,7 +54,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (b"", "the file is empty; was the export or the download interrupted"),
         (b"ir_version: 8\ngraph {\n}\n", "is a text file"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "Git LFS pointer.*git lfs pull"),
-        (gzip.compress(b"model"), "gzip archive: unpack it first"),
+        (gzip.compress(b"model", mtime=0), "gzip archive: unpack it first"),
         (b"\x89HDF\r\n\x1a\n" + bytes(100), "HDF5 file"),
         (b"\x1c\x00\x00\x00TFL3" + bytes(100), "TensorFlow Lite model"),
         (b"\x1c\x00\x00\x00ORTM" + bytes(100), r"ORT format, which cannot be changed: take the \.onnx file"),

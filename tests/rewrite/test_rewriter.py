@@ -11,7 +11,7 @@ import pytest
 from ortfuse.errors import PatternError, RewriteError, RuleError
 from ortfuse.ir.facts import Facts
 from ortfuse.pattern import attr, ms, op, var, variables
-from ortfuse.rewrite import NODES_KEY, RULE_KEY, Exactness, Log, Proof, Rewriter, Rule
+from ortfuse.rewrite import NODES_KEY, RULE_KEY, Exactness, Log, Proof, Rewriter, Rule, Site
 
 x, y = variables("x y")
 PROOF = Proof(shapes={"x": "b 3"})
@@ -191,3 +191,35 @@ def test_a_value_that_a_body_reads_is_an_input_of_its_node() -> None:
         { r = Relu(x) y = If(c) <then_branch = t () => (float[3] a) { a = Neg(r) }, else_branch = e () => (float[3] d) { d = Abs(x) }>
           out = Add(r, y) }"""
     assert run(ir.from_onnx_text(text), two) == ["Relu", "If", "Add"]
+
+
+class Objector:
+    """Objects to what a rule makes, and remembers what it was shown."""
+
+    def __init__(self, *rules: str) -> None:
+        self.rules = rules
+        self.seen: list[tuple[str, str, list[str]]] = []
+
+    def objection(self, site: Site) -> str | None:
+        self.seen.append((site.rule.name, site.name, [node.op_type for node in site.added]))
+        assert all(node.graph is not None for node in (*site.match.nodes, *site.added))
+        return "not wanted" if site.rule.name in self.rules else None
+
+
+def test_what_an_inspector_objects_to_is_undone_and_the_rest_goes_on() -> None:
+    m = model("s = Sigmoid(x) t = Mul(x, s) u = Tanh(t) out = Add(u, y)")
+    log, objector = Log(explain=True), Objector("tanh.exp")
+    rules = [SWISH, rule("tanh.exp", op.Tanh(x), op.Exp(x))]
+    Rewriter(m, Facts(m), Everything(), log, objector).run(rules)
+    onnx.checker.check_model(ir.to_proto(m))
+    assert [node.op_type for node in m.graph] == ["QuickGelu", "Tanh", "Add"]
+    assert log.hits() == {"swish.swish": 1}
+    assert log.misses["tanh.exp", "u"].reason == "not wanted"
+    assert ("swish.swish", "t", ["QuickGelu"]) in objector.seen
+
+
+def test_an_objection_leaves_no_trace_in_the_graph() -> None:
+    m = model("s = Sigmoid(x) out = Mul(x, s)")
+    before = ir.to_proto(m).graph.SerializeToString()
+    Rewriter(m, Facts(m), Everything(), inspector=Objector("swish.swish")).run([SWISH])
+    assert ir.to_proto(m).graph.SerializeToString() == before

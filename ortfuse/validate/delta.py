@@ -1,0 +1,63 @@
+"""Delta debugging: the smallest part of a set that still shows an effect.
+
+Source: A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", IEEE TSE 28 (2002), algorithm ddmin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+MOST_TESTS = 200
+"""Tests after which a search ends with the smallest set it has found."""
+
+
+def smallest(units: Sequence[T], shows: Callable[[Sequence[T]], bool], most_tests: int = MOST_TESTS) -> list[T]:
+    """A subset that shows the effect, and of which no single unit can be left out.
+
+    Args:
+        units: All units, which together show the effect; the result keeps their order.
+        shows: Whether a subset shows it. It is not asked about the empty set, nor twice about the same one.
+        most_tests: Questions after which the search ends; the result may then be too large.
+    """
+    asked: dict[tuple[int, ...], bool] = {}
+
+    def ask(chosen: list[int]) -> bool:
+        key = tuple(chosen)
+        if key not in asked:
+            asked[key] = len(asked) < most_tests and shows([units[index] for index in chosen])
+        return asked[key]
+
+    current, parts = list(range(len(units))), 2
+    while len(current) > 1 and len(asked) < most_tests:
+        chunks = [current[len(current) * i // parts : len(current) * (i + 1) // parts] for i in range(parts)]
+        rests = [[index for index in current if index not in set(chunk)] for chunk in chunks]
+        found = next((chunk for chunk in chunks if ask(chunk)), None)
+        if found is not None:
+            current, parts = found, 2
+            continue
+        found = next((rest for rest in rests if rest and ask(rest)), None) if parts > 2 else None
+        if found is not None:
+            current, parts = found, max(parts - 1, 2)
+        elif parts >= len(current):
+            break
+        else:
+            parts = min(len(current), 2 * parts)
+    return [units[index] for index in current]
+
+
+def first_showing(count: int, shows: Callable[[int], bool]) -> int:
+    """The least `n` for which `shows(n)` and not `shows(n - 1)`, found by halving between 0, which does not, and `count`.
+
+    If the effect comes and goes with growing `n`, this is one of the places where it comes.
+    """
+    low, high = 0, count
+    while high - low > 1:
+        middle = (low + high) // 2
+        if shows(middle):
+            high = middle
+        else:
+            low = middle
+    return high

@@ -1,0 +1,236 @@
+"""Why a model was rewritten where it was, and why not elsewhere: for each site the rule that fused it or the nearest miss.
+
+A miss is left out when its nodes have been rewritten by another rule since, when another rule of the family came further
+at the same value, or when a rule of the family came further with mostly the same nodes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.errors import RuleError
+from ortfuse.ir import walk
+from ortfuse.ir.interop import AnyModel, enter
+from ortfuse.pattern.least import least_nodes
+from ortfuse.pipeline import Catalogue, PassManager, RunReport
+from ortfuse.rewrite import NODES_KEY, RULE_KEY, NearMiss, Rule
+from ortfuse.why.advice import advice
+
+NEAR = 0.5
+"""The part of a pattern's nodes that must match for a miss to be called near, unless rules were asked for by name."""
+
+FEWEST = 2
+"""Nodes that must match at least: of a pattern of which only the root matched there is nothing to tell."""
+
+NORMAL_FORM = "canonicalize"
+"""The pass whose rules are no fusions, and are explained only when asked for by name."""
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A site that a rule made.
+
+    Attributes:
+        rule: The rule.
+        site: The value it computes.
+        operators: The nodes that the rule made.
+        nodes: The names of the original nodes they stand for.
+    """
+
+    rule: str
+    site: str
+    operators: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The site as data for JSON."""
+        return {"rule": self.rule, "site": self.site, "operators": list(self.operators), "nodes": list(self.nodes)}
+
+
+@dataclass(frozen=True)
+class Missed:
+    """A site that a rule came near to.
+
+    Attributes:
+        rule: The rule that came furthest of its family.
+        site: The value at the root.
+        root: The node there, as its operator and name.
+        matched: How many nodes matched.
+        least: How many nodes the pattern takes at least.
+        reason: The node or fact that stopped it.
+        remedy: What would make it match.
+        nodes: The names of the nodes that matched.
+    """
+
+    rule: str
+    site: str
+    root: str
+    matched: int
+    least: int
+    reason: str
+    remedy: str
+    nodes: tuple[str, ...]
+
+    @property
+    def family(self) -> str:
+        """The family of the rule."""
+        return self.rule.partition(".")[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The site as data for JSON."""
+        return {
+            "rule": self.rule, "site": self.site, "root": self.root, "matched": self.matched, "least": self.least,
+            "reason": self.reason, "remedy": self.remedy, "nodes": list(self.nodes),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What became of the sites of a model.
+
+    Attributes:
+        fused: The sites that rules made, in the order of the graph.
+        missed: The nearest misses, the nearest first.
+        absent: For rules that were asked for and found no site: why there is none.
+        notes: What the run had to say, such as rules left out because they are slower here.
+    """
+
+    fused: tuple[Fused, ...]
+    missed: tuple[Missed, ...]
+    absent: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The explanation as data for JSON."""
+        return {
+            "fused": [site.to_dict() for site in self.fused],
+            "missed": [site.to_dict() for site in self.missed],
+            "absent": dict(self.absent),
+            "notes": list(self.notes),
+        }
+
+
+def explain(model: AnyModel, manager: PassManager, rules: Sequence[str] = ()) -> Explanation:
+    """Run a pipeline and say for each site what fused it, or what came nearest.
+
+    Args:
+        model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`; it is not changed.
+        manager: The pipeline; made with `explain=True`.
+        rules: Families (`attention`) or rules (`attention.sdpa`) to explain; by default all fusions, and of the misses
+            those that are near.
+
+    Raises:
+        RuleError: There is no such family or rule.
+        OrtfuseError: The pipeline fails on the model.
+    """
+    _chosen(manager.catalogue, rules)  # a name that is wrong is refused before the work begins
+    original = enter(model)[0]
+    return explanation(original, manager.run(original), manager.catalogue, rules)
+
+
+def explanation(original: ir.Model, report: RunReport, catalogue: Catalogue, rules: Sequence[str] = ()) -> Explanation:
+    """What a run that kept its near misses has to say; see `explain`."""
+    chosen = _chosen(catalogue, rules)
+    fused = _fused(report.model, chosen)
+    missed = _missed(report.misses, chosen, rules)
+    found = {site.rule for site in fused} | {site.rule for site in missed}
+    absent = _absent(original, chosen, {name.partition(".")[0] for name in found}) if rules else {}
+    return Explanation(tuple(fused), tuple(missed), absent, tuple(report.notes))
+
+
+def _chosen(catalogue: Catalogue, wanted: Sequence[str]) -> dict[str, Rule]:
+    """The rules to explain by name."""
+    passes = catalogue.passes()
+    known = {rule.name: rule for rules in passes.values() for rule in rules}
+    if not wanted:
+        return {rule.name: rule for name, rules in passes.items() if name != NORMAL_FORM for rule in rules}
+    chosen: dict[str, Rule] = {}
+    for name in wanted:
+        found = {key: rule for key, rule in known.items() if name in (key, rule.family)}
+        if not found:
+            names = [*known, *(rule.family for rule in known.values())]
+            close = difflib.get_close_matches(name, names, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise RuleError(f"there is no rule or family {name!r}{hint}; `ortfuse passes` shows all rules")
+        chosen |= found
+    return chosen
+
+
+def _fused(model: ir.Model, chosen: Mapping[str, Rule]) -> list[Fused]:
+    groups: dict[tuple[str, str], list[ir.Node]] = {}
+    for graph in walk.graphs(model):
+        for node in graph:
+            rule = node.metadata_props.get(RULE_KEY, "")
+            if rule in chosen:
+                groups.setdefault((rule, node.metadata_props.get(NODES_KEY, "")), []).append(node)
+    return [
+        Fused(
+            rule,
+            nodes[-1].outputs[0].name or "?",
+            tuple(node.op_type for node in nodes),
+            tuple(name for name in names.split(";") if name),
+        )
+        for (rule, names), nodes in groups.items()
+    ]
+
+
+def _missed(misses: Iterable[NearMiss], chosen: Mapping[str, Rule], asked: Sequence[str]) -> list[Missed]:
+    """The nearest miss of each family at each site, those left out that say nothing new.
+
+    Rules that refine what others make are explained only when `asked` for by their own name.
+    """
+    least = {name: least_nodes(rule.pattern) for name, rule in chosen.items()}
+
+    def nearness(miss: NearMiss) -> tuple[bool, float, int]:
+        return miss.complete, min(miss.matched / max(least[miss.rule], 1), 1.0), miss.matched
+
+    best: dict[tuple[str, str], NearMiss] = {}
+    for miss in misses:
+        if miss.rule not in chosen or not miss.stands or miss.matched < FEWEST:
+            continue
+        is_helper = chosen[miss.rule].refines and miss.rule not in asked
+        if is_helper or (not asked and nearness(miss)[1] < NEAR):
+            continue
+        key = (chosen[miss.rule].family, miss.site)
+        if key not in best or nearness(miss) > nearness(best[key]):
+            best[key] = miss
+    ordered = sorted(best.items(), key=lambda item: nearness(item[1]), reverse=True)
+    kept: list[tuple[str, NearMiss]] = []
+    for (family, _), miss in ordered:
+        if not any(family == other and _same_place(miss, further) for other, further in kept):
+            kept.append((family, miss))
+    return [_described(miss, least[miss.rule]) for _, miss in kept]
+
+
+def _same_place(miss: NearMiss, other: NearMiss) -> bool:
+    """Whether most of what matched is the same: roots one above the other, of one sum or product."""
+    nodes, others = set(miss.nodes), set(other.nodes)
+    return 2 * len(nodes & others) > min(len(nodes), len(others))
+
+
+def _described(miss: NearMiss, least: int) -> Missed:
+    assert miss.root is not None
+    root = f"{miss.root.op_type} '{miss.root.name}'"
+    names = tuple(node.name or node.op_type for node in miss.nodes)
+    return Missed(miss.rule, miss.site, root, miss.matched, least, miss.reason, advice(miss.reason), names)
+
+
+def _absent(model: ir.Model, chosen: Mapping[str, Rule], families: Iterable[str]) -> dict[str, str]:
+    """Why rules that were asked for have no site, not even a near one."""
+    present = {node.op_type for graph in walk.graphs(model) for node in graph}
+    absent = {}
+    for name, rule in chosen.items():
+        if rule.family in families:
+            continue
+        lacking = sorted(rule.matcher.required - present)
+        absent[name] = (
+            f"the model has no {' and no '.join(lacking)}, which the pattern needs"
+            if lacking
+            else f"nowhere do {FEWEST} nodes of the pattern match: {rule.formula}"
+        )
+    return absent
