@@ -39,7 +39,8 @@ def test_every_site_is_fused_and_the_result_is_as_expected(name: str) -> None:
     }
     missed = {family for family, (found_here, called) in fused.items() if found_here != called}
     assert missed == FOLDED.get(name.partition(".")[0], set()), fused
-    assert "BatchNormalization" not in operators
+    if sites.get("batch_norm"):
+        assert "BatchNormalization" not in operators
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("bert")])
