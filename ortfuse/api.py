@@ -17,7 +17,7 @@ from ortfuse.pattern import Guard, Match, Matcher, Pattern
 from ortfuse.pipeline.manager import PassManager, PipelineLike
 from ortfuse.pipeline.report import RunReport
 from ortfuse.pipeline.runner import OnPass
-from ortfuse.rewrite import scopes
+from ortfuse.rewrite import Debugging, scopes
 from ortfuse.target import Target
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def optimize(
     approximate: bool = False,
     explain: bool = False,
     on_pass: OnPass | None = None,
+    debugging: Debugging | None = None,
 ) -> Result:
     """Rewrite a model into the operators that ONNX Runtime executes fastest. What is handed in is not changed.
 
@@ -68,6 +69,7 @@ def optimize(
         approximate: Whether rules that replace the mathematics by an approximation may be applied.
         explain: Whether to keep near misses in the report, which takes time.
         on_pass: Called after each item of the pipeline.
+        debugging: An order in which sites are visited, and checks after every rewrite; see `ortfuse.rewrite.Debugging`.
 
     Raises:
         OrtfuseError: The model, the pipeline or a rule file cannot be used; the message says what to do.
@@ -77,7 +79,13 @@ def optimize(
             raise PipelineError("give either passes or a level, not both")
         passes = level
     manager = PassManager(
-        passes, target=target, patterns=patterns, approximate=approximate, explain=explain, max_opset=max_opset
+        passes,
+        target=target,
+        patterns=patterns,
+        approximate=approximate,
+        explain=explain,
+        max_opset=max_opset,
+        debugging=debugging,
     )
     report = manager.run(model, on_pass=on_pass)
     return Result(report.model, report)

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import onnx_ir as ir
 
 from ortfuse.ir.facts import Facts
-from ortfuse.rewrite import Log, Scope, scopes
+from ortfuse.rewrite import Debugging, Log, Scope, scopes
 from ortfuse.rewrite.rewriter import Legality
 
 
@@ -24,6 +24,7 @@ class Context:
         log: Rewrites, statistics per rule and, on request, near misses.
         approximate: Whether rules that replace the mathematics by an approximation may be applied.
         notes: What a pass could not do and why, in words for the user.
+        debugging: Checks and orders that are asked for when a mistake is looked for.
     """
 
     model: ir.Model
@@ -32,6 +33,7 @@ class Context:
     log: Log = field(default_factory=Log)
     approximate: bool = False
     notes: dict[str, None] = field(default_factory=dict)
+    debugging: Debugging = field(default_factory=Debugging)
 
     def scopes(self) -> Iterator[Scope]:
         """Every graph of the model, an outer graph before its subgraphs."""

@@ -80,7 +80,9 @@ class Runner:
 
     def _run_pass(self, step: Single, report: PassReport) -> int:
         before = self._context.log.hits()
-        changes = step.run.run(self._context)
+        context = self._context
+        changes = step.run.run(context)
+        context.debugging.inspect(context.model, context.facts, step.name)
         if changes:
             self._nodes = self._count()
             for rule, hits in self._context.log.hits().items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ from ortfuse.ir.facts import Facts
 from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.match import Match, Miss
 from ortfuse.rewrite.emit import Emitter
+from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.log import Event, Log
 from ortfuse.rewrite.rule import Rule
 from ortfuse.rewrite.scopes import Scope, scopes
@@ -42,6 +44,7 @@ class Rewriter:
     facts: Facts
     target: Legality
     log: Log = field(default_factory=Log)
+    debugging: Debugging = field(default_factory=Debugging)
 
     def run(self, rules: Iterable[Rule]) -> int:
         """Apply `rules` until none applies; the number of rewrites."""
@@ -52,6 +55,9 @@ class Rewriter:
 class _Run:
     def __init__(self, rewriter: Rewriter, rules: Sequence[Rule]) -> None:
         self.facts, self.target, self.log, self.model = rewriter.facts, rewriter.target, rewriter.log, rewriter.model
+        self.debugging = rewriter.debugging
+        seed = rewriter.debugging.seed
+        self.random = None if seed is None else random.Random(seed)
         self.scopes: dict[ir.Graph, Scope] = {}
         self.queue: deque[ir.Node] = deque()
         self.queued: set[ir.Node] = set()
@@ -103,11 +109,18 @@ class _Run:
     def to_fixed_point(self) -> int:
         count = 0
         while self.queue:
+            if self.random is not None:
+                self.queue.rotate(self.random.randrange(len(self.queue)))
             node = self.queue.popleft()
             self.queued.discard(node)
             if node.graph is None or node.op_type not in self.index:
                 continue
+            above = self._consumers_in_queue(node)
             for rule in self.index[node.op_type]:
+                if not above.isdisjoint(rule.matcher.heads):
+                    # A match with more of the rule's optional parts may end there; rules after this one wait as well.
+                    self.push(node)
+                    break
                 if self._attempt(rule, node):
                     count += 1
                     if count > self.limit:
@@ -116,6 +129,11 @@ class _Run:
         for graph in self.unsorted:
             graph.sort()
         return count
+
+    def _consumers_in_queue(self, node: ir.Node) -> set[str]:
+        """The operators of those consumers that are still to be looked at."""
+        uses = (use.node for output in node.outputs for use in output.uses())
+        return {consumer.op_type for consumer in uses if consumer in self.queued}
 
     def _attempt(self, rule: Rule, node: ir.Node) -> bool:
         # Operators in `ops` may have gone in the meantime; counting only up keeps this a cheap early reject.
@@ -252,6 +270,7 @@ class _Run:
             for value in node.inputs:
                 if value is not None:
                     self.push(value.producer())
+        self.debugging.inspect(self.model, self.facts, rule.name, self.unsorted)
         self.log.events.append(
             Event(
                 rule.name,
