@@ -112,14 +112,17 @@ class _Run:
             if self.random is not None:
                 self.queue.rotate(self.random.randrange(len(self.queue)))
             node = self.queue.popleft()
+            if node not in self.queued:
+                continue  # it was moved to the front before
             self.queued.discard(node)
             if node.graph is None or node.op_type not in self.index:
                 continue
-            above = self._consumers_in_queue(node)
+            above = [consumer for consumer in _consumers(node) if consumer in self.queued]
             for rule in self.index[node.op_type]:
-                if not above.isdisjoint(rule.matcher.heads):
+                if above and any(consumer.op_type in rule.matcher.heads for consumer in above):
                     # A match with more of the rule's optional parts may end there; rules after this one wait as well.
-                    self.push(node)
+                    self.queued.add(node)
+                    self.queue.extendleft([node, *above])
                     break
                 if self._attempt(rule, node):
                     count += 1
@@ -129,11 +132,6 @@ class _Run:
         for graph in self.unsorted:
             graph.sort()
         return count
-
-    def _consumers_in_queue(self, node: ir.Node) -> set[str]:
-        """The operators of those consumers that are still to be looked at."""
-        uses = (use.node for output in node.outputs for use in output.uses())
-        return {consumer.op_type for consumer in uses if consumer in self.queued}
 
     def _attempt(self, rule: Rule, node: ir.Node) -> bool:
         # Operators in `ops` may have gone in the meantime; counting only up keeps this a cheap early reject.
@@ -307,6 +305,10 @@ class _Run:
 
 _STATEFUL = frozenset({"If", "Loop", "Scan"})
 """Kept by the sweep although unused: dead-code elimination decides about nodes with subgraphs."""
+
+
+def _consumers(node: ir.Node) -> list[ir.Node]:
+    return [use.node for output in node.outputs for use in output.uses()]
 
 
 def _drop_unused_outputs(node: ir.Node, wanted: list[ir.Value]) -> None:

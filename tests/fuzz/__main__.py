@@ -26,6 +26,7 @@ from onnx import printer
 
 from .judge import judge
 from .reduce import reduced
+from .worker import STAGE
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "benchmarks" / "results" / "fuzz.json"
@@ -79,7 +80,11 @@ class _Total:
     def add(self, found: dict[str, Any] | None, problem: str, place: Path) -> None:
         if found is None:
             (place / "current.onnx").rename(place / "killed.onnx")
-            found = {"failures": {f"crash: {problem}": {"count": 1, "detail": problem, "model": "killed.onnx"}}}
+            stage = (place / STAGE).read_text() if (place / STAGE).exists() else "optimising"
+            entry = {"count": 1, "detail": problem, "model": "killed.onnx"}
+            found = {"failures": {f"crash while {stage}": entry}}
+            if stage == "running the original":
+                found = {"failures": {}, "outcomes": {"the runtime crashed on the original": 1}}
         for name in ("tried", "executed", "rewritten"):
             setattr(self, name, getattr(self, name) + found.get(name, 0))
         for name in ("operators", "rules", "outcomes", "known"):

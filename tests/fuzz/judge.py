@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -47,8 +47,8 @@ class Failure:
         return f"{self.kind}: {self.where}"
 
 
-class HangError(Exception):
-    """Time is up."""
+class HangError(BaseException):
+    """Time is up; no `except Exception` may hide it."""
 
 
 @contextmanager
@@ -68,15 +68,23 @@ def limited(seconds: int) -> Iterator[None]:
 
 
 def judge(
-    model: onnx.ModelProto, feeds: Sequence[Feeds], seconds: int = SECONDS, **options: Any
+    model: onnx.ModelProto,
+    feeds: Sequence[Feeds],
+    seconds: int = SECONDS,
+    on_stage: Callable[[str], object] = lambda stage: None,
+    **options: Any,
 ) -> tuple[Failure | None, dict[str, int]]:
     """A failure if there is one, and how often each rule was applied; the first of the feeds must run.
+
+    `on_stage` is told what is done next.
 
     Raises:
         VerificationError: The runtime does not execute the model on the first feeds.
     """
+    on_stage("running the original")
     original = ir.from_proto(model)
     ran = _run_all(Session(original, optimise=False, threads=1), feeds)
+    on_stage("optimising")
     try:
         with limited(seconds):
             result = ortfuse.optimize(model, level="all", **options)
@@ -85,6 +93,7 @@ def judge(
     except Exception as error:
         return Failure("exception", f"{type(error).__name__} {_place()}", traceback.format_exc()[-2000:]), {}
     hits = result.report.log.hits()
+    on_stage("running the result")
     return _invalid(model, result.model) or _wrong(original, result.model, ran, hits), hits
 
 

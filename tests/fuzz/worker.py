@@ -27,6 +27,9 @@ from .mutations import mutated_bytes, mutated_structure
 MEMORY = 8 << 30
 """Bytes of address space that a batch may take."""
 
+STAGE = "stage"
+"""The file that says what a batch was doing."""
+
 
 class Batch:
     """What came of a number of cases."""
@@ -77,7 +80,7 @@ def run_models(batch: Batch, number: int, count: int, nearly: bool) -> None:
         (batch.folder / "current.onnx").write_bytes(content)
         batch.tried += 1
         try:
-            failure, hits = judge(sample.model, sample.feeds)
+            failure, hits = judge(sample.model, sample.feeds, on_stage=(batch.folder / STAGE).write_text)
         except VerificationError as error:
             batch.outcomes[f"not executed: {str(error)[:60]}"] += 1
             return

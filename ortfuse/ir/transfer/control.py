@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _PATIENT_ROUNDS = 3
 """Rounds in which only what a loop body changes is given up; after them everything that is not stable yet is."""
 
+_PATIENT_DEPTH = 3
+"""Loops in more loops than these are run through once, with nothing assumed: each round runs all that is inside again."""
+
 
 @transfer("If")
 def if_(op: Op) -> tuple[Fact, ...]:
@@ -108,6 +111,11 @@ def _settle(
     Begin with those of the initial values, run the body, give up what an iteration changes, until nothing changes.
     Each round gives something up for good, so this ends.
     """
+    if _depth(analysis, body) > _PATIENT_DEPTH:
+        for value in inputs:
+            analysis.assume(value, NOTHING)
+        analysis.run(body)
+        return
     assumed = [_Carried(fact) for fact in initial]
     stable = False
     rounds = 0
@@ -122,6 +130,14 @@ def _settle(
         ]
         stable = not any(changes)
         rounds += 1
+
+
+def _depth(analysis: Analysis, graph: ir.Graph | None) -> int:
+    """How many bodies the graph is in, its own included."""
+    depth = 0
+    while (owner := analysis.owner(graph)) is not None:
+        graph, depth = owner.graph, depth + 1
+    return depth
 
 
 class _Carried:
