@@ -109,17 +109,18 @@ def _settle(
     """Find facts of the carried values that hold before and after every iteration.
 
     Begin with those of the initial values, run the body, give up what an iteration changes, until nothing changes.
-    Each round gives something up for good, so this ends.
+    Each round gives something up for good, so this ends, unless the body's declared types, which count where nothing else
+    is known, contradict what it computes. Then nothing is assumed at all.
     """
-    if _depth(analysis, body) > _PATIENT_DEPTH:
-        for value in inputs:
-            analysis.assume(value, NOTHING)
-        analysis.run(body)
-        return
     assumed = [_Carried(fact) for fact in initial]
     stable = False
     rounds = 0
+    most = 0 if _depth(analysis, body) > _PATIENT_DEPTH else _PATIENT_ROUNDS + 3 * len(inputs) + 3
     while not stable:
+        if rounds >= most:
+            analysis.facts.update(dict.fromkeys(inputs, NOTHING))
+            analysis.run(body)
+            return
         for value, carried in zip(inputs, assumed, strict=True):
             carried.fact = analysis.assume(value, carried.fact)
         analysis.run(body)
