@@ -66,7 +66,7 @@ class Dim:
         self.terms = terms
         self._hash = hash(terms)
         self.size = len(terms) + sum([atom.size for monomial, _ in terms for atom in monomial])
-        if any([coefficient >> 64 not in (0, -1) for _, coefficient in terms]):
+        if any(coefficient >> 64 not in (0, -1) for _, coefficient in terms):
             self.size += _OVERFLOWING
         self.fresh = any(atom.fresh for monomial, _ in terms for atom in monomial)
         self.bounds: tuple[int | None, int | None] | None = None  # cache of ortfuse.ir.dim_bounds
