@@ -17,7 +17,7 @@ from ortfuse.pattern import Guard, Match, Matcher, Pattern
 from ortfuse.pipeline.manager import PassManager, PipelineLike
 from ortfuse.pipeline.report import RunReport
 from ortfuse.pipeline.runner import OnPass
-from ortfuse.rewrite import scopes
+from ortfuse.rewrite import Debugging, scopes
 from ortfuse.target import Target
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def optimize(
     explain: bool = False,
     verify: Literal["whole", "sites"] | None = None,
     on_pass: OnPass | None = None,
+    debugging: Debugging | None = None,
 ) -> Result:
     """Rewrite a model into the operators that ONNX Runtime executes fastest. What is handed in is not changed.
 
@@ -83,6 +84,7 @@ def optimize(
         verify: `"whole"` compares the result with the original. `"sites"` checks each rewrite where it happens, on its
             own nodes with the real weights and generated inputs, and undoes it if it is wrong; the result lists all checks.
         on_pass: Called after each item of the pipeline.
+        debugging: An order in which sites are visited, and checks after every rewrite; see `ortfuse.rewrite.Debugging`.
 
     Raises:
         VerificationError: With `verify="whole"`, the result does not compute what the model computes.
@@ -93,7 +95,13 @@ def optimize(
             raise PipelineError("give either passes or a level, not both")
         passes = level
     manager = PassManager(
-        passes, target=target, patterns=patterns, approximate=approximate, explain=explain, max_opset=max_opset
+        passes,
+        target=target,
+        patterns=patterns,
+        approximate=approximate,
+        explain=explain,
+        max_opset=max_opset,
+        debugging=debugging,
     )
     if verify is None:
         report = manager.run(model, on_pass=on_pass)

@@ -12,12 +12,18 @@ from ortfuse.ir import transfer
 from ortfuse.ir.dims import Dim, DimLike, fresh, only_atom, parse, symbols
 from ortfuse.ir.transfer.creation import fact_of_tensor
 from ortfuse.ir.transfer.evaluate import EVALUATED, evaluate
-from ortfuse.ir.transfer.fact import NOTHING, UNKNOWN, Elements, Fact, Shape, static_size
+from ortfuse.ir.transfer.fact import NOTHING, UNKNOWN, Element, Elements, Fact, Shape, static_size
 from ortfuse.ir.transfer.fallback import infer
 from ortfuse.ir.transfer.op import Op, UnknownError
 
 _MAX_DIM_SIZE = 64
 """A formula larger than this is given up for a fresh symbol, which keeps the analysis linear."""
+_LARGEST = 2**64 - 1
+"""No integer of a tensor is larger."""
+_DEEPEST_CALL = 32
+"""Calls in calls are followed down to here. Deeper ones are as good as unknown."""
+_MOST_SIGNATURES = 64
+"""A function is analysed for so many kinds of arguments; one that calls another twice has twice as many as that."""
 _OVERRIDABLE_SINCE = 4
 """The IR version since which an initializer that is also a graph input is only a default."""
 _NOT_KNOWN = (UnknownError, ArithmeticError, LookupError, ValueError, TypeError)
@@ -44,7 +50,7 @@ class Analysis:
         self._imports: dict[ir.Graph, Mapping[str, int]] = {model.graph: model.graph.opset_imports}
         self._functions = model.functions
         self._sites: dict[ir.OperatorIdentifier, dict[Signature, list[Fact]]] = {}
-        self._calls: dict[tuple[ir.OperatorIdentifier, Signature], tuple[Fact, ...]] = {}
+        self._calls: dict[ir.OperatorIdentifier, dict[Signature, tuple[Fact, ...]]] = {}
         self._calling: list[ir.OperatorIdentifier] = []
 
     # Reading.
@@ -134,7 +140,11 @@ class Analysis:
             shape = _declared_shape(value, named=False)
         if shape is not None:
             for dim in shape:
-                if (dim.fresh or dim.size > _MAX_DIM_SIZE or _is_quotient(dim)) if isinstance(dim, Dim) else dim < 0:
+                if (
+                    (dim.fresh or dim.size > _MAX_DIM_SIZE or _is_quotient(dim))
+                    if isinstance(dim, Dim)
+                    else not 0 <= dim <= _LARGEST
+                ):
                     shape = self._named(value, shape)
                     break
         elements = fact.known_elements
@@ -226,10 +236,13 @@ class Analysis:
         signature = tuple([(fact.dtype, fact.shape, fact.known_elements) for fact in arguments])
         if not self._calling:
             self._sites.setdefault(name, {})[signature] = arguments
-        key = (name, signature)
-        if key not in self._calls:
-            self._calls[key] = self._run_apart(function, arguments)
-        return self._calls[key]
+        found = self._calls.setdefault(name, {})
+        if signature not in found:
+            if len(self._calling) >= _DEEPEST_CALL or len(found) >= _MOST_SIGNATURES:
+                return ()
+            found[signature] = ()  # counts already while nested calls are analysed
+            found[signature] = self._run_apart(function, arguments)
+        return found[signature]
 
     def _run_apart(self, function: ir.Function, arguments: list[Fact]) -> tuple[Fact, ...]:
         """The outputs of a function for the given inputs, leaving all other facts alone."""
@@ -325,14 +338,14 @@ def _callers_first(functions: dict[ir.OperatorIdentifier, ir.Function]) -> list[
 def _useless(dim: DimLike) -> bool:
     """Whether a dimension is impossible, too complicated, or mentions the placeholder for unknown ones."""
     if isinstance(dim, int):
-        return dim < 0
+        return not 0 <= dim <= _LARGEST
     return dim.size > _MAX_DIM_SIZE or (dim.fresh and str(UNKNOWN) in symbols(dim))
 
 
 def _bounded(elements: Elements) -> Elements:
-    """The elements without formulas that have grown too large."""
-    if any(isinstance(e, Dim) and e.size > _MAX_DIM_SIZE for e in elements):
-        return tuple([None if isinstance(e, Dim) and e.size > _MAX_DIM_SIZE else e for e in elements])
+    """The elements without formulas that have grown too large, and without numbers that overflow in the runtime."""
+    if any(_overgrown(element) for element in elements):
+        return tuple([None if _overgrown(element) else element for element in elements])
     return elements
 
 
@@ -340,6 +353,12 @@ def _is_quotient(dim: DimLike) -> bool:
     """Whether a dimension is a division by another that no algebra could do, such as what -1 stands for in a Reshape."""
     atom = only_atom(dim)
     return atom is not None and atom.kind == "floordiv" and isinstance(atom.args[1], Dim)
+
+
+def _overgrown(element: Element) -> bool:
+    if isinstance(element, int):
+        return not -_LARGEST <= element <= _LARGEST
+    return isinstance(element, Dim) and element.size > _MAX_DIM_SIZE
 
 
 def _declared_dtype(value: ir.Value) -> ir.DataType | None:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias, cast
 
+_OVERFLOWING = 1000
+"""Added to the size of a polynomial with a coefficient beyond 64 bits, which no dimension has."""
+
 Monomial: TypeAlias = "tuple[Atom, ...]"
 """A product of atoms, sorted, with repetitions for powers; ``()`` is the monomial of the constant term."""
 
@@ -63,6 +66,8 @@ class Dim:
         self.terms = terms
         self._hash = hash(terms)
         self.size = len(terms) + sum([atom.size for monomial, _ in terms for atom in monomial])
+        if any(coefficient >> 64 not in (0, -1) for _, coefficient in terms):
+            self.size += _OVERFLOWING
         self.fresh = any(atom.fresh for monomial, _ in terms for atom in monomial)
         self.bounds: tuple[int | None, int | None] | None = None  # cache of ortfuse.ir.dim_bounds
 

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import onnx_ir as ir
 
 from ortfuse.ir.facts import Facts
-from ortfuse.rewrite import Inspector, Log, Scope, scopes
+from ortfuse.rewrite import Debugging, Inspector, Log, Scope, scopes
 from ortfuse.rewrite.rewriter import Legality
 
 
@@ -25,6 +25,7 @@ class Context:
         approximate: Whether rules that replace the mathematics by an approximation may be applied.
         notes: What a pass could not do and why, in words for the user.
         inspector: Sees every rewrite before it is final, and may object.
+        debugging: Checks and orders that are asked for when a mistake is looked for.
     """
 
     model: ir.Model
@@ -34,6 +35,7 @@ class Context:
     approximate: bool = False
     notes: dict[str, None] = field(default_factory=dict)
     inspector: Inspector | None = None
+    debugging: Debugging = field(default_factory=Debugging)
 
     def scopes(self) -> Iterator[Scope]:
         """Every graph of the model, an outer graph before its subgraphs."""

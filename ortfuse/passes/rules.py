@@ -31,9 +31,10 @@ class RulePass:
         rules = [rule for rule in self.selected(context.approximate) if self._is_worth_it(rule, context)]
         if not rules:
             return 0
-        count = Rewriter(context.model, context.facts, context.target, context.log, inspector=context.inspector).run(
-            rules
+        rewriter = Rewriter(
+            context.model, context.facts, context.target, context.log, context.inspector, context.debugging
         )
+        count = rewriter.run(rules)
         if count:
             initializers_to_nodes(context)
         return count

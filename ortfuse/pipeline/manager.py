@@ -22,7 +22,7 @@ from ortfuse.pipeline.passlists import read_list
 from ortfuse.pipeline.report import Counts, RunReport
 from ortfuse.pipeline.runner import OnPass, Runner
 from ortfuse.pipeline.text import Item, parse
-from ortfuse.rewrite import Inspector, Log
+from ortfuse.rewrite import Debugging, Inspector, Log
 from ortfuse.target import CPU, Target, shipped_costs
 
 PipelineLike = str | os.PathLike[str] | Sequence[str | Pass]
@@ -40,6 +40,7 @@ class PassManager:
         approximate: Whether rules that replace the mathematics by an approximation may be applied.
         explain: Whether to keep near misses, which takes time.
         max_opset: The highest ai.onnx opset that the result may use.
+        debugging: An order in which sites are visited, and checks after every rewrite; see `ortfuse.rewrite.Debugging`.
 
     Raises:
         PipelineError: The pipeline is wrong.
@@ -55,8 +56,10 @@ class PassManager:
         approximate: bool = False,
         explain: bool = False,
         max_opset: int | None = None,
+        debugging: Debugging | None = None,
     ) -> None:
         self._items = _items(pipeline)
+        self._debugging = debugging or Debugging()
         self._target = _target(target, max_opset)
         self._approximate, self._explain = approximate, explain
         named = [patterns] if isinstance(patterns, str | os.PathLike) else patterns
@@ -130,7 +133,7 @@ class PassManager:
         steps = self._with_finalize(Builder(self._catalogue, before.operators).build(self._items))
         with uncollected():
             context = Context(model, Facts(model), self._target, Log(self._explain), self._approximate)
-            context.inspector = inspector
+            context.inspector, context.debugging = inspector, self._debugging
             analysed = time.perf_counter()
             reports = Runner(context, on_pass, skip).run(steps)
             finished = time.perf_counter()

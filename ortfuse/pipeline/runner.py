@@ -82,7 +82,9 @@ class Runner:
         if step.name in self._skip:
             return 0
         before = self._context.log.hits()
-        changes = step.run.run(self._context)
+        context = self._context
+        changes = step.run.run(context)
+        context.debugging.inspect(context.model, context.facts, step.name)
         if changes:
             self._nodes = self._count()
             for rule, hits in self._context.log.hits().items():

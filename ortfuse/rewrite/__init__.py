@@ -1,5 +1,6 @@
 """Rules as data, and the one rewriter that edits graphs by them."""
 
+from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.log import Event, Log, NearMiss, RuleStatistics
 from ortfuse.rewrite.rewriter import NODES_KEY, RULE_KEY, Rewriter
 from ortfuse.rewrite.rule import Exactness, Proof, Rule
@@ -9,6 +10,7 @@ from ortfuse.rewrite.site import Inspector, Site
 __all__ = [
     "NODES_KEY",
     "RULE_KEY",
+    "Debugging",
     "Event",
     "Exactness",
     "Inspector",

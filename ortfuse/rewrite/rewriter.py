@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,7 @@ from ortfuse.ir.facts import Facts
 from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.match import Match, Miss
 from ortfuse.rewrite.emit import Emitter
+from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.log import Event, Log
 from ortfuse.rewrite.rule import Exactness, Rule
 from ortfuse.rewrite.scopes import Scope, captured_values, scopes
@@ -46,6 +48,7 @@ class Rewriter:
     target: Legality
     log: Log = field(default_factory=Log)
     inspector: Inspector | None = None
+    debugging: Debugging = field(default_factory=Debugging)
 
     def run(self, rules: Iterable[Rule]) -> int:
         """Apply `rules` until none applies; the number of rewrites."""
@@ -57,6 +60,9 @@ class _Run:
     def __init__(self, rewriter: Rewriter, rules: Sequence[Rule]) -> None:
         self.facts, self.target, self.log, self.model = rewriter.facts, rewriter.target, rewriter.log, rewriter.model
         self.inspector = rewriter.inspector
+        self.debugging = rewriter.debugging
+        seed = rewriter.debugging.seed
+        self.random = None if seed is None else random.Random(seed)
         self.scopes: dict[ir.Graph, Scope] = {}
         self.queue: deque[ir.Node] = deque()
         self.queued: set[ir.Node] = set()
@@ -108,11 +114,21 @@ class _Run:
     def to_fixed_point(self) -> int:
         count = 0
         while self.queue:
+            if self.random is not None:
+                self.queue.rotate(self.random.randrange(len(self.queue)))
             node = self.queue.popleft()
+            if node not in self.queued:
+                continue  # it was moved to the front before
             self.queued.discard(node)
             if node.graph is None or node.op_type not in self.index:
                 continue
+            above = [consumer for consumer in _consumers(node) if consumer in self.queued]
             for rule in self.index[node.op_type]:
+                if above and any(consumer.op_type in rule.matcher.heads for consumer in above):
+                    # A match with more of the rule's optional parts may end there; rules after this one wait as well.
+                    self.queued.add(node)
+                    self.queue.extendleft([node, *above])
+                    break
                 if self._attempt(rule, node):
                     count += 1
                     if count > self.limit:
@@ -271,6 +287,7 @@ class _Run:
             for value in node.inputs:
                 if value is not None:
                     self.push(value.producer())
+        self.debugging.inspect(self.model, self.facts, rule.name, self.unsorted)
         self.log.events.append(
             Event(
                 rule.name,
@@ -307,6 +324,10 @@ class _Run:
 
 _STATEFUL = frozenset({"If", "Loop", "Scan"})
 """Kept by the sweep although unused: dead-code elimination decides about nodes with subgraphs."""
+
+
+def _consumers(node: ir.Node) -> list[ir.Node]:
+    return [use.node for output in node.outputs for use in output.uses()]
 
 
 def _drop_unused_outputs(node: ir.Node, wanted: list[ir.Value]) -> None:

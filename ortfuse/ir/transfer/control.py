@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _PATIENT_ROUNDS = 3
 """Rounds in which only what a loop body changes is given up; after them everything that is not stable yet is."""
 
+_PATIENT_DEPTH = 3
+"""Loops in more loops than these are run through once, with nothing assumed: each round runs all that is inside again."""
+
 
 @transfer("If")
 def if_(op: Op) -> tuple[Fact, ...]:
@@ -106,12 +109,18 @@ def _settle(
     """Find facts of the carried values that hold before and after every iteration.
 
     Begin with those of the initial values, run the body, give up what an iteration changes, until nothing changes.
-    Each round gives something up for good, so this ends.
+    Each round gives something up for good, so this ends, unless the body's declared types, which count where nothing else
+    is known, contradict what it computes. Then nothing is assumed at all.
     """
     assumed = [_Carried(fact) for fact in initial]
     stable = False
     rounds = 0
+    most = 0 if _depth(analysis, body) > _PATIENT_DEPTH else _PATIENT_ROUNDS + 3 * len(inputs) + 3
     while not stable:
+        if rounds >= most:
+            analysis.facts.update(dict.fromkeys(inputs, NOTHING))
+            analysis.run(body)
+            return
         for value, carried in zip(inputs, assumed, strict=True):
             carried.fact = analysis.assume(value, carried.fact)
         analysis.run(body)
@@ -122,6 +131,14 @@ def _settle(
         ]
         stable = not any(changes)
         rounds += 1
+
+
+def _depth(analysis: Analysis, graph: ir.Graph | None) -> int:
+    """How many bodies the graph is in, its own included."""
+    depth = 0
+    while (owner := analysis.owner(graph)) is not None:
+        graph, depth = owner.graph, depth + 1
+    return depth
 
 
 class _Carried:

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.transfer.fact import FLOATS, INTEGERS, MAX_CONSTANT, MAX_ELEMENTS, Fact, static_shape
+from ortfuse.ir.transfer.indexing import positions
 from ortfuse.ir.transfer.op import Op, UnknownError
 
 Arrays = list[np.ndarray]
@@ -182,8 +183,10 @@ def _slice(op: Op, arrays: Arrays, results: tuple[Fact, ...]) -> Arrays:
     array = arrays[0]
     index = [slice(None)] * array.ndim
     for axis, start, end, step in zip(range(len(starts)) if axes is None else axes, starts, ends, steps, strict=True):
-        to_front = step < 0 and end < -array.shape[axis]
-        index[axis] = slice(start, None if to_front else end, step)
+        found = positions(array.shape[axis], start, end, step)
+        if found is None:
+            raise UnknownError
+        index[axis] = slice(found.start, None if found.stop < 0 else found.stop, step)
     return [array[tuple(index)]]
 
 

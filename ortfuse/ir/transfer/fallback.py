@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx
+import onnx.checker
 import onnx.defs
 import onnx.shape_inference
 import onnx_ir as ir
@@ -10,6 +11,12 @@ import onnx_ir as ir
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.transfer.fact import UNKNOWN, Fact, Shape
 from ortfuse.ir.transfer.op import Op, UnknownError
+
+_REFUSALS = (
+    *(onnx.defs.SchemaError, onnx.shape_inference.InferenceError, onnx.checker.ValidationError),
+    *(RuntimeError, ValueError),
+)
+"""What ONNX raises about a node that breaks its operator's rules."""
 
 
 def infer(op: Op) -> tuple[Fact, ...]:
@@ -37,7 +44,7 @@ def infer(op: Op) -> tuple[Fact, ...]:
         schema = onnx.defs.get_schema(op_type, op.version, domain)
         imports = [onnx.helper.make_opsetid(domain, op.version)]
         inferred = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=imports)
-    except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+    except _REFUSALS as error:
         raise UnknownError from error
     return tuple([_fact(inferred.get(f"o{index}"), dims) for index in range(op.output_count)])
 

@@ -10,6 +10,8 @@ from ortfuse.ir.transfer.op import Op, UnknownError, normalize_axes, transfer
 
 _TO_THE_END = 2**31 - 1
 """Exporters write this number or a larger one (up to INT64_MAX) for an open end; no dimension is that large."""
+_LARGEST = frozenset({2**31 - 1, 2**63 - 1})
+"""The ends that the runtime takes for open."""
 
 
 @transfer("Gather")
@@ -155,10 +157,24 @@ def _sliced(
 ) -> Elements | None:
     if elements is None or not (isinstance(start, int) and isinstance(end, int) and isinstance(step, int)):
         return None
+    found = positions(len(elements), start, end, step)
+    return None if found is None else tuple([elements[position] for position in found])
+
+
+def positions(dim: int, start: int, end: int, step: int) -> range | None:
+    """The positions that Slice takes of an axis of size `dim`; None where the runtime and ONNX disagree.
+
+    Unlike Python's, a start before the first position is the first position when the step is negative. An end of the
+    largest number means the end of the axis; backwards the runtime stops before the first position then, ONNX at once.
+    """
+    if not step or (step < 0 and end in _LARGEST):
+        return None
+    if not dim:
+        return range(0)
+    start, end = (index + dim if index < 0 else index for index in (start, end))
     if step > 0:
-        return elements[start:end:step]
-    # Python counts an end of -1 from the back, ONNX too; both run to the front with an end below -size.
-    return elements[start : None if end < -len(elements) else end : step]
+        return range(min(max(start, 0), dim), min(max(end, 0), dim), step)
+    return range(min(max(start, 0), dim - 1), min(max(end, -1), dim), step)
 
 
 def slice_length(dim: DimLike, start: DimLike | None, end: DimLike | None, step: DimLike | None) -> DimLike:
@@ -188,7 +204,8 @@ def _backward_length(dim: DimLike, start: DimLike, end: DimLike, step: int) -> D
     if not isinstance(start, int) or not isinstance(end, int):
         return UNKNOWN
     if isinstance(dim, int):
-        return len(range(dim)[start : None if end < -dim else end : step])
+        found = positions(dim, start, end, step)
+        return UNKNOWN if found is None else len(found)
     if (start == -1 or start >= _TO_THE_END) and end <= -_TO_THE_END:
         return ceil_div(dim, -step)
     return UNKNOWN

@@ -1,0 +1,100 @@
+"""The order in which sites are visited does not matter, and every edit leaves the graph and the facts in order."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+from ortfuse.errors import RewriteError
+from ortfuse.ir.facts import Facts
+from ortfuse.ir.io import load
+from ortfuse.pattern import op, opt, var
+from ortfuse.pipeline import PassManager
+from ortfuse.rewrite import Debugging, Exactness, Log, Proof, Rewriter, Rule
+from ortfuse.rewrite.invariants import problems
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
+import suite
+
+
+class Everything:
+    def check_node(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> bool:
+        return True
+
+
+def model(body: str) -> ir.Model:
+    text = f'<ir_version: 9, opset_import: ["": 20]> g (float[b, 3] x, float[b, 3] y) => (float[b, 3] out) {{ {body} }}'
+    return ir.from_onnx_text(text)
+
+
+# The ones whose results depended on the order, and one each of the other families.
+@pytest.mark.parametrize("name", ["bert.sdpa.ts14", "t5_encoder.sdpa.raw", "resnet.tsbn", "gpt2.sdpa.ts"])
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_any_order_ends_in_the_same_operators(name: str, seed: int | None) -> None:
+    report = PassManager("auto", debugging=Debugging(seed=seed, checks=True)).run(load(suite.MODELS / f"{name}.onnx"))
+    assert not suite.difference(suite.stored(name), suite.outcome(report))
+
+
+@pytest.mark.parametrize("seed", [None, *range(8)])
+def test_optional_parts_are_taken_in_whatever_order_sites_are_visited(seed: int | None) -> None:
+    x, y = var("x"), var("y")
+    rule = Rule(
+        name="test.optional",
+        pattern=op.Exp(x) * opt(y),
+        replace=op.Sum(x, y | x),
+        exactness=Exactness.EXACT,
+        source="test",
+        proof=Proof(shapes={"x": "b 3"}),
+    )
+    m = model("e = Exp(x) out = Mul(e, y)")
+    Rewriter(m, Facts(m), Everything(), Log(), Debugging(seed=seed)).run([rule])
+    assert [node.op_type for node in m.graph] == ["Sum"]
+
+
+def _lose_a_use(m: ir.Model) -> None:
+    value = m.graph[0].outputs[0]
+    value._uses.clear()
+
+
+def _swap(m: ir.Model) -> None:
+    first = m.graph[0]
+    m.graph.remove(first)
+    m.graph.append(first)
+
+
+def _forget_an_import(m: ir.Model) -> None:
+    m.graph[0].domain = "mine"
+
+
+def _declare_another_type(m: ir.Model) -> None:
+    m.graph[0].outputs[0].dtype = ir.DataType.INT64
+
+
+def _change_unnoticed(m: ir.Model) -> None:
+    node = ir.node("Transpose", [m.graph.inputs[0]], {"perm": [1, 0]})
+    m.graph.insert_before(m.graph[0], node)
+    m.graph[1].replace_input_with(0, node.outputs[0])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (_lose_a_use, "which does not know of it"),
+        (_swap, "stands before Neg"),
+        (_forget_an_import, "the domain 'mine', which is not imported"),
+        (_declare_another_type, "is declared as INT64 but is FLOAT"),
+        (_change_unnoticed, "the facts kept up say"),
+    ],
+)
+def test_what_does_not_hold_is_named(spoil: Callable[[ir.Model], None], message: str) -> None:
+    m = model("n = Neg(x) out = Abs(n)")
+    facts = Facts(m)
+    assert not list(problems(m, facts))
+    spoil(m)
+    assert any(message in problem for problem in problems(m, facts)), list(problems(m, facts))
+    with pytest.raises(RewriteError, match=r"after the\.rule: .*please report it"):
+        Debugging(checks=True).inspect(m, facts, "the.rule")
