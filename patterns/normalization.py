@@ -28,6 +28,8 @@ from ._common import (
 )
 
 PAPER = "arXiv:1607.06450"
+LARGEST_ONES = 1 << 20
+"""Elements of a scale of ones that is made for a normalisation without one."""
 
 x, scale, bias = var("x"), var("scale"), var("bias")
 axes = attr("axes", is_suffix_axes, "consecutive axes")
@@ -65,6 +67,8 @@ def normalises_last_axes(match: Match) -> str | None:
             )
     if match.get("scale") is None and not all(isinstance(dim, int) for dim in wanted):
         return "there is no scale, and its shape is not static"
+    if match.get("scale") is None and math.prod(dim for dim in wanted if isinstance(dim, int)) > LARGEST_ONES:
+        return f"there is no scale, and ones of the shape {text(wanted)} would take much memory"
     return None
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -148,17 +149,9 @@ class _Run:
         applied = False
         for output in node.outputs:
             if output.uses() or output.is_graph_output():
-                try:
+                with _author_of(rule, output):
                     found = rule.matcher.match(output, self.facts, rule.residual)
-                    applied = isinstance(found, Match) and self._apply(rule, found, started)
-                except OrtfuseError:
-                    raise
-                except Exception as error:
-                    # Guards and computed constants are code of the rule's author.
-                    raise RuleError(
-                        f"rule {rule.name} fails at '{output.name}': {type(error).__name__}: {error}; correct its guards and "
-                        f"computed constants, or leave it out"
-                    ) from error
+                applied = isinstance(found, Match) and self._apply(rule, found, started)
                 if isinstance(found, Miss) and self.log.explain and found.matched > 0:
                     self.log.miss(rule.name, output, found.matched, found.reason, found.nodes)
                 if applied:
@@ -185,7 +178,8 @@ class _Run:
         assert root_node.graph is not None
         scope = self.scopes[root_node.graph]
         emitter = Emitter(match, scope.opset, self.facts.dtype(match.root), rule.name)
-        new_root = emitter.build(replacement)
+        with _author_of(rule, match.root):
+            new_root = emitter.build(replacement)
         if new_root is None:
             return f"the replacement {replacement} has no value here"
         new_root = _with_residual(emitter, match, new_root)
@@ -193,7 +187,8 @@ class _Run:
         for label, pattern in rule.emits.items():
             old = match.get(label)
             if old is not None and old is not match.root and _used_outside(old, match):
-                value = emitter.build(pattern)
+                with _author_of(rule, match.root):
+                    value = emitter.build(pattern)
                 if value is None:
                     return f"{label} is used elsewhere and has no replacement here"
                 outputs.append((old, value))
@@ -339,6 +334,20 @@ def _drop_unused_outputs(node: ir.Node, wanted: list[ir.Value]) -> None:
     for output, is_used in zip(node.outputs, used, strict=True):
         if not is_used:
             output.name = ""
+
+
+@contextmanager
+def _author_of(rule: Rule, site: ir.Value) -> Iterator[None]:
+    """Around the guards and computed constants of a rule, which are code of its author: an exception names the rule."""
+    try:
+        yield
+    except OrtfuseError:
+        raise
+    except Exception as error:
+        raise RuleError(
+            f"rule {rule.name} fails at '{site.name}': {type(error).__name__}: {error}; correct its guards and computed "
+            f"constants, or leave it out"
+        ) from error
 
 
 def _with_residual(emitter: Emitter, match: Match, root: ir.Value) -> ir.Value:

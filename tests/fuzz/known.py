@@ -6,9 +6,6 @@ from .judge import Failure
 
 KNOWN = {
     "Batch size must be greater than 0": "the runtime's Attention refuses empty batches",
-    "scale must be greater than 0": "the runtime's Attention refuses scales that are not positive",
-    "normalization.py:ones": "ones of any size for a missing scale (tests/test_hostile.py)",
-    "unsqueezed_axes": "shapes.merge_unsqueezes on a value of unknown rank (tests/fuzz/test_findings.py)",
 }
 
 

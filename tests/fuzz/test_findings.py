@@ -37,7 +37,6 @@ def test_a_slice_of_a_constant_has_the_elements_that_the_runtime_takes(start: in
     )
 
 
-@pytest.mark.xfail(strict=True, reason="unsqueezed_axes takes an unknown rank for 0")
 def test_unsqueezes_of_a_value_of_unknown_rank() -> None:
     text = "g (float[n] x) => (float[a, b, c] y) <int64[1] i = {1}, int64[1] j = {2}> { u = Unsqueeze(x, i) y = Unsqueeze(u, j) }"
     model = parser.parse_model(HEAD + text)

@@ -51,7 +51,7 @@ def test_optional_parts_are_taken_in_whatever_order_sites_are_visited(seed: int 
         proof=Proof(shapes={"x": "b 3"}),
     )
     m = model("e = Exp(x) out = Mul(e, y)")
-    Rewriter(m, Facts(m), Everything(), Log(), Debugging(seed=seed)).run([rule])
+    Rewriter(m, Facts(m), Everything(), Log(), debugging=Debugging(seed=seed)).run([rule])
     assert [node.op_type for node in m.graph] == ["Sum"]
 
 
