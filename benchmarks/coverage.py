@@ -1,0 +1,235 @@
+"""Coverage: the calls of attention, normalisation, ... in PyTorch that each optimiser turns into fused operators.
+
+    python benchmarks/coverage.py                        # the golden models; writes results/coverage.json, coverage.md
+    python benchmarks/coverage.py FILE... --output FILE  # any models with the record of calls beside them
+
+Every tool gets the same file and runs in a process of its own with a time limit. What it writes is run by ONNX Runtime
+on the inputs that `ortfuse verify` makes, and compared as that command compares: a result is broken if it does not load,
+refuses inputs that the original accepts, or differs beyond the tolerance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import platform
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from coverage_report import markdown, show, totals
+from coverage_sites import FAMILIES, expected, fused
+from isolated import call, preload
+from peers import PRELOADED, SINGLE, TOOLS, TRANSFORMERS, Peer, versions
+from rich.console import Console
+
+HERE = Path(__file__).parent
+GOLDEN = HERE.parent / "golden" / "models"
+RULES = {"layer_norm": "layernorm.", "rms_norm": "rmsnorm.", "group_norm": "groupnorm."}
+"""How the names of a family's rules begin, where that is not the family's name."""
+TRACES = {"attention": "Softmax", "gelu": "Erf", "swish": "Sigmoid"}
+"""What is left of a family's call that is not fused."""
+CHECK_LIMIT = 600.0
+
+
+def experiment(source: Path, target: Path) -> list[str]:
+    """Run the original on generated inputs and keep inputs and outputs in a file; notes on what could not be tried."""
+    from ortfuse.ir.io import load
+    from ortfuse.validate import experiments
+
+    found, notes = experiments(load(source))
+    target.write_bytes(pickle.dumps(found))
+    return notes
+
+
+def verdict(experiments: Path, candidate: Path) -> str:
+    """Why a candidate is broken, "" if it is not."""
+    from ortfuse.validate import Verdict, judge
+
+    # By its path: the runtime has the say about a file, not ortfuse's own loader.
+    trials = judge(pickle.loads(experiments.read_bytes()), candidate)  # type: ignore[arg-type]
+    result = Verdict(trials)
+    return "" if result.ok else result.summary()[:400]
+
+
+def nearest(source: Path, missing: Mapping[str, int]) -> dict[str, list[dict[str, Any]]]:
+    """For each family with sites missing, where ortfuse's rules came nearest and what stopped them.
+
+    Of every place that is still in the result only the rule that came furthest counts, and of the places as many as
+    sites are missing, the furthest first.
+    """
+    from ortfuse.ir.io import load
+    from ortfuse.pipeline import PassManager
+    from ortfuse.rewrite import NearMiss
+
+    report = PassManager("auto", explain=True).run(load(source))
+    left = {value.name for node in report.model.graph.all_nodes() for value in node.outputs}
+    reasons: dict[str, list[dict[str, Any]]] = {}
+    for family, count in missing.items():
+        furthest: dict[str, NearMiss] = {}
+        for miss in report.misses:
+            if miss.rule.startswith(RULES.get(family, f"{family}.")) and miss.site in left and miss.matched > 1:
+                best = furthest.get(miss.site)
+                furthest[miss.site] = miss if best is None or miss.matched > best.matched else best
+        chosen = sorted(furthest.values(), key=lambda miss: -miss.matched)[:count]
+        groups = Counter((miss.rule, miss.matched, _anonymous(miss.reason)) for miss in chosen)
+        example = {(miss.rule, miss.matched, _anonymous(miss.reason)): miss for miss in reversed(chosen)}
+        reasons[family] = [
+            {
+                "rule": key[0],
+                "matched": key[1],
+                "sites": times,
+                "site": example[key].site,
+                "reason": example[key].reason,
+            }
+            for key, times in groups.most_common()
+        ]
+        if not chosen and family in TRACES and TRACES[family] not in report.after.operators:
+            reason = f"no {TRACES[family]} is left: equal calls have become one, or none reaches an output"
+            reasons[family] = [{"rule": "", "matched": 0, "sites": count, "site": "", "reason": reason}]
+    return reasons
+
+
+def _anonymous(reason: str) -> str:
+    """A reason without the names in it: the same reason in another layer is the same."""
+    return "'".join(reason.split("'")[::2])
+
+
+class File:
+    """One model file on its way through all tools."""
+
+    def __init__(self, source: Path, folder: Path, limit: float) -> None:
+        self.source, self.folder, self.limit = source, folder, limit
+        self.record = json.loads(source.with_suffix(".json").read_text())
+        self.expected = expected(self.record["sites"])
+        self._experiments = folder / "experiments.pickle"
+        self._verdicts: dict[str, str] = {}
+        made = call(experiment, source, self._experiments, limit=CHECK_LIMIT)
+        self.notes: list[str] = made.value or []
+        if made.error:
+            self.notes.append(f"results cannot be checked: {made.error}")
+
+    def measured(self) -> dict[str, Any]:
+        """The file's entry in the results."""
+        tools = {"original": self._weighed(self.source) | {"status": "ok"}}
+        tools["original"] |= self._status(self.source)
+        for tool in TOOLS:
+            tools[tool] = self._best_kind() if tool == "transformers" else self._apply(SINGLE[tool])
+        own = tools["ortfuse"]
+        missing = {family: n - own["fused"][family] for family, n in self.expected.items() if n > own["fused"][family]}
+        entry = {
+            "model": self.source.name.removesuffix(".onnx"),
+            "exporter": self.record["exporter"],
+            "opset": self.record["opset"],
+            "sites": self.expected,
+            "notes": self.notes,
+            "tools": tools,
+        }
+        if missing and own["status"] == "ok":
+            found = call(nearest, self.source, missing, limit=self.limit)
+            entry["misses"] = found.value if found.error is None else {"error": found.error}
+            entry["missing"] = missing
+        return entry
+
+    def _apply(self, peer: Peer, name: str = "result") -> dict[str, Any]:
+        """What a tool makes of the file."""
+        target = self.folder / f"{name}.onnx"
+        outcome = call(peer, self.source, target, limit=self.limit)
+        entry: dict[str, Any] = {"seconds": round(outcome.seconds, 2)}
+        if outcome.error is None and not target.is_file():
+            outcome = type(outcome)(None, "wrote no file", outcome.seconds)
+        if outcome.error is not None:
+            return entry | {
+                "status": "failed",
+                "reason": outcome.error,
+                "nodes": None,
+                "fused": dict.fromkeys(FAMILIES, 0),
+            }
+        answer = outcome.value or {}
+        entry |= {key: round(value, 4) if isinstance(value, float) else value for key, value in answer.items() if value}
+        try:
+            entry |= self._weighed(target)
+        except Exception as error:
+            entry |= {"status": "broken", "reason": f"cannot be read: {error}", "fused": dict.fromkeys(FAMILIES, 0)}
+        else:
+            entry |= self._status(target)
+        for file in self.folder.glob(f"{name}.onnx*"):
+            file.unlink()
+        return entry
+
+    def _weighed(self, path: Path) -> dict[str, Any]:
+        found, nodes = fused(path)
+        return {"nodes": nodes, "fused": found}
+
+    def _status(self, path: Path) -> dict[str, str]:
+        """Whether a result is broken and why; results that are the same file are checked once."""
+        if not self._experiments.is_file():
+            return {"status": "unchecked"}
+        key = hashlib.sha256(path.read_bytes()).hexdigest()
+        if key not in self._verdicts:
+            outcome = call(verdict, self._experiments, path, limit=CHECK_LIMIT)
+            self._verdicts[key] = outcome.error or outcome.value
+        reason = self._verdicts[key]
+        return {"status": "broken", "reason": reason} if reason else {"status": "ok"}
+
+    def _best_kind(self) -> dict[str, Any]:
+        """The transformers optimizer with the kind of model that fuses most without breaking the model."""
+        tried = {kind: self._apply(peer, kind) | {"kind": kind} for kind, peer in TRANSFORMERS.items()}
+        best = max(tried.values(), key=self._merit)
+        return best | {"kinds": {kind: entry["status"] for kind, entry in tried.items()}}
+
+    def _merit(self, entry: Mapping[str, Any]) -> tuple[Any, ...]:
+        sites = {family: min(entry["fused"][family], count) for family, count in self.expected.items()}
+        order = ("failed", "broken", "unchecked", "ok")
+        return order.index(entry["status"]), sites["attention"], sites["rotary"], sum(sites.values())
+
+
+def main(
+    models: Annotated[
+        list[Path] | None, typer.Argument(help="Model files; the golden models when none is named.")
+    ] = None,
+    limit: Annotated[float, typer.Option(help="Seconds that a tool may take for one model.")] = 120.0,
+    output: Annotated[Path, typer.Option(help="Where to write the results.")] = HERE / "results" / "coverage.json",
+    report: Annotated[
+        Path | None, typer.Option(help="Where to write the tables; by default beside the output, as .md.")
+    ] = None,
+) -> None:
+    """Apply every tool to every model, check and count, and write results and tables."""
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    preload(["__main__", *PRELOADED])
+    entries = []
+    paths = models or sorted(GOLDEN.glob("*.onnx"))
+    for number, path in enumerate(paths, 1):
+        with tempfile.TemporaryDirectory() as folder:
+            entries.append(File(path.resolve(), Path(folder), limit).measured())
+        console.print(f"{number}/{len(paths)} {_line(entries[-1])}", highlight=False, markup=False)
+    content = {
+        "command": "python benchmarks/coverage.py" + (" FILE..." if models else "") + f" --limit {limit:g}",
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+        "versions": versions(),
+        "transformers_kinds": list(TRANSFORMERS),
+        "totals": totals(entries),
+        "files": entries,
+    }
+    show(console, content)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(content, indent=1) + "\n")
+    default = HERE / "coverage.md" if output.parent == HERE / "results" else output.with_suffix(".md")
+    (report or default).write_text(markdown(content))
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    """A file's progress line: what ortfuse missed, and which tools broke it."""
+    missing = ", ".join(f"{count} {family}" for family, count in entry.get("missing", {}).items())
+    bad = ", ".join(f"{tool} {it['status']}" for tool, it in entry["tools"].items() if it["status"] != "ok")
+    return f"{entry['model']}: ortfuse misses {missing or 'nothing'}" + (f"; {bad}" if bad else "")
+
+
+if __name__ == "__main__":
+    typer.run(main)
