@@ -17,12 +17,12 @@ import pickle
 import platform
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from coverage_misses import nearest
 from coverage_report import markdown, show, totals
 from coverage_sites import FAMILIES, expected, fused
 from isolated import call, preload
@@ -31,10 +31,6 @@ from rich.console import Console
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden" / "models"
-RULES = {"layer_norm": "layernorm.", "rms_norm": "rmsnorm.", "group_norm": "groupnorm."}
-"""How the names of a family's rules begin, where that is not the family's name."""
-TRACES = {"attention": "Softmax", "gelu": "Erf", "swish": "Sigmoid"}
-"""What is left of a family's call that is not fused."""
 CHECK_LIMIT = 600.0
 
 
@@ -58,54 +54,11 @@ def verdict(experiments: Path, candidate: Path) -> str:
     return "" if result.ok else result.summary()[:400]
 
 
-def nearest(source: Path, missing: Mapping[str, int]) -> dict[str, list[dict[str, Any]]]:
-    """For each family with sites missing, where ortfuse's rules came nearest and what stopped them.
-
-    Of every place that is still in the result only the rule that came furthest counts, and of the places as many as
-    sites are missing, the furthest first.
-    """
-    from ortfuse.ir.io import load
-    from ortfuse.pipeline import PassManager
-    from ortfuse.rewrite import NearMiss
-
-    report = PassManager("auto", explain=True).run(load(source))
-    left = {value.name for node in report.model.graph.all_nodes() for value in node.outputs}
-    reasons: dict[str, list[dict[str, Any]]] = {}
-    for family, count in missing.items():
-        furthest: dict[str, NearMiss] = {}
-        for miss in report.misses:
-            if miss.rule.startswith(RULES.get(family, f"{family}.")) and miss.site in left and miss.matched > 1:
-                best = furthest.get(miss.site)
-                furthest[miss.site] = miss if best is None or miss.matched > best.matched else best
-        chosen = sorted(furthest.values(), key=lambda miss: -miss.matched)[:count]
-        groups = Counter((miss.rule, miss.matched, _anonymous(miss.reason)) for miss in chosen)
-        example = {(miss.rule, miss.matched, _anonymous(miss.reason)): miss for miss in reversed(chosen)}
-        reasons[family] = [
-            {
-                "rule": key[0],
-                "matched": key[1],
-                "sites": times,
-                "site": example[key].site,
-                "reason": example[key].reason,
-            }
-            for key, times in groups.most_common()
-        ]
-        if not chosen and family in TRACES and TRACES[family] not in report.after.operators:
-            reason = f"no {TRACES[family]} is left: equal calls have become one, or none reaches an output"
-            reasons[family] = [{"rule": "", "matched": 0, "sites": count, "site": "", "reason": reason}]
-    return reasons
-
-
-def _anonymous(reason: str) -> str:
-    """A reason without the names in it: the same reason in another layer is the same."""
-    return "'".join(reason.split("'")[::2])
-
-
 class File:
     """One model file on its way through all tools."""
 
-    def __init__(self, source: Path, folder: Path, limit: float) -> None:
-        self.source, self.folder, self.limit = source, folder, limit
+    def __init__(self, source: Path, folder: Path, limit: float, chosen: Sequence[str]) -> None:
+        self.source, self.folder, self.limit, self.chosen = source, folder, limit, chosen
         self.record = json.loads(source.with_suffix(".json").read_text())
         self.expected = expected(self.record["sites"])
         self._experiments = folder / "experiments.pickle"
@@ -119,9 +72,9 @@ class File:
         """The file's entry in the results."""
         tools = {"original": self._weighed(self.source) | {"status": "ok"}}
         tools["original"] |= self._status(self.source)
-        for tool in TOOLS:
+        for tool in self.chosen:
             tools[tool] = self._best_kind() if tool == "transformers" else self._apply(SINGLE[tool])
-        own = tools["ortfuse"]
+        own = tools.get("ortfuse", {"fused": self.expected, "status": "not run"})
         missing = {family: n - own["fused"][family] for family, n in self.expected.items() if n > own["fused"][family]}
         entry = {
             "model": self.source.name.removesuffix(".onnx"),
@@ -196,6 +149,7 @@ def main(
     ] = None,
     limit: Annotated[float, typer.Option(help="Seconds that a tool may take for one model.")] = 120.0,
     output: Annotated[Path, typer.Option(help="Where to write the results.")] = HERE / "results" / "coverage.json",
+    tool: Annotated[list[str] | None, typer.Option(help=f"Only these of {', '.join(TOOLS)}.")] = None,
     report: Annotated[
         Path | None, typer.Option(help="Where to write the tables; by default beside the output, as .md.")
     ] = None,
@@ -203,11 +157,14 @@ def main(
     """Apply every tool to every model, check and count, and write results and tables."""
     console = Console(width=None if sys.stdout.isatty() else 150)
     preload(["__main__", *PRELOADED])
+    unknown = set(tool or ()) - set(TOOLS)
+    if unknown:
+        raise typer.BadParameter(f"no such tool: {', '.join(sorted(unknown))}")
     entries = []
     paths = models or sorted(GOLDEN.glob("*.onnx"))
     for number, path in enumerate(paths, 1):
         with tempfile.TemporaryDirectory() as folder:
-            entries.append(File(path.resolve(), Path(folder), limit).measured())
+            entries.append(File(path.resolve(), Path(folder), limit, tool or TOOLS).measured())
         console.print(f"{number}/{len(paths)} {_line(entries[-1])}", highlight=False, markup=False)
     content = {
         "command": "python benchmarks/coverage.py" + (" FILE..." if models else "") + f" --limit {limit:g}",

@@ -39,8 +39,16 @@ def totals(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         files = [entry for entry in entries if entry["exporter"] in exporters]
         if files:
             sites = {family: sum(entry["sites"][family] for entry in files) for family in FAMILIES}
-            found[group] = {"files": len(files), "sites": sites, "tools": {tool: _sums(files, tool) for tool in ROWS}}
+            found[group] = {
+                "files": len(files),
+                "sites": sites,
+                "tools": {tool: _sums(files, tool) for tool in _ran(files)},
+            }
     return found
+
+
+def _ran(files: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [tool for tool in ROWS if tool in files[0]["tools"]]
 
 
 def _sums(files: Sequence[Mapping[str, Any]], tool: str) -> dict[str, int]:
@@ -87,7 +95,13 @@ def _missed(files: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str,
         for family, count in entry.get("missing", {}).items():
             reasons = entry["misses"].get(family, [])
             for reason in reasons[:3]:
-                yield entry["model"], family, f"{reason['sites']} of {count}", reason["rule"], reason["reason"]
+                yield (
+                    entry["model"],
+                    family,
+                    f"{reason['sites'] or ''} of {count}".strip(),
+                    reason["rule"],
+                    reason["reason"],
+                )
             if not reasons:
                 yield entry["model"], family, str(count), "", entry["misses"].get("error", "no rule came near")
 
@@ -113,7 +127,7 @@ def markdown(content: Mapping[str, Any]) -> str:
     lines += ["", "## Broken and failed results", ""]
     bad = [
         [NAMES.get(tool, tool), entry["model"], it["status"], it.get("reason", "")[:200]]
-        for tool in ROWS
+        for tool in _ran(content["files"])
         for entry in content["files"]
         if (it := entry["tools"][tool])["status"] in ("broken", "failed")
     ]

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-import transformers as tf
+from building import build
 from cases.caching import CachedDecoder, cache_inputs
 from cases.common import IDS, IDS_AND_MASK, POSITIONS, TOKEN_SIZES, TS_AND_DYNAMO, VOCABULARY, image
 from cases.decoders import CACHE_SIZES, STEP
@@ -71,15 +71,6 @@ BOTH: Mapping[str, Any] = {
     "decoder_start_token_id": 2,
     "use_cache": False,
 }
-
-
-def build(kind: str, config: str, options: Mapping[str, Any], attention: str = "sdpa") -> nn.Module:
-    """A model of transformers by the names of its class and its configuration's; eager where it has no SDPA."""
-    made = getattr(tf, config)(**options)
-    try:
-        return getattr(tf, kind)._from_config(made, attn_implementation=attention)
-    except ValueError:
-        return getattr(tf, kind)._from_config(made, attn_implementation="eager")
 
 
 def build_cached(kind: str, config: str, options: Mapping[str, Any], attention: str = "sdpa") -> nn.Module:
