@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import pickle
 import platform
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from checking import experiment, verdict
 from coverage_misses import nearest
 from coverage_report import markdown, show, totals
 from coverage_sites import FAMILIES, expected, fused
@@ -32,26 +32,6 @@ from rich.console import Console
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden" / "models"
 CHECK_LIMIT = 600.0
-
-
-def experiment(source: Path, target: Path) -> list[str]:
-    """Run the original on generated inputs and keep inputs and outputs in a file; notes on what could not be tried."""
-    from ortfuse.ir.io import load
-    from ortfuse.validate import experiments
-
-    found, notes = experiments(load(source))
-    target.write_bytes(pickle.dumps(found))
-    return notes
-
-
-def verdict(experiments: Path, candidate: Path) -> str:
-    """Why a candidate is broken, "" if it is not."""
-    from ortfuse.validate import Verdict, judge
-
-    # By its path: the runtime has the say about a file, not ortfuse's own loader.
-    trials = judge(pickle.loads(experiments.read_bytes()), candidate)  # type: ignore[arg-type]
-    result = Verdict(trials)
-    return "" if result.ok else result.summary()[:400]
 
 
 class File:
