@@ -1,7 +1,10 @@
 """Coverage: the calls of attention, normalisation, ... in PyTorch that each optimiser turns into fused operators.
 
     python benchmarks/coverage.py                        # the golden models; writes results/coverage.json, coverage.md
+    python benchmarks/coverage.py --tool ortfuse         # only this again; the other tools' results stay
     python benchmarks/coverage.py FILE... --output FILE  # any models with the record of calls beside them
+
+Results are stored file by file, so a run that was stopped goes on where it was.
 
 Every tool gets the same file and runs in a process of its own with a time limit. What it writes is run by ONNX Runtime
 on the inputs that `ortfuse verify` makes, and compared as that command compares: a result is broken if it does not load,
@@ -57,7 +60,8 @@ class File:
         own = tools.get("ortfuse", {"fused": self.expected, "status": "not run"})
         missing = {family: n - own["fused"][family] for family, n in self.expected.items() if n > own["fused"][family]}
         entry = {
-            "model": self.source.name.removesuffix(".onnx"),
+            "model": _name(self.source),
+            "digest": _digest(self.source),
             "exporter": self.record["exporter"],
             "opset": self.record["opset"],
             "sites": self.expected,
@@ -128,37 +132,77 @@ def main(
         list[Path] | None, typer.Argument(help="Model files; the golden models when none is named.")
     ] = None,
     limit: Annotated[float, typer.Option(help="Seconds that a tool may take for one model.")] = 120.0,
-    output: Annotated[Path, typer.Option(help="Where to write the results.")] = HERE / "results" / "coverage.json",
-    tool: Annotated[list[str] | None, typer.Option(help=f"Only these of {', '.join(TOOLS)}.")] = None,
+    output: Annotated[Path, typer.Option(help="Where the results are kept.")] = HERE / "results" / "coverage.json",
+    tool: Annotated[list[str] | None, typer.Option(help=f"Only these of {', '.join(TOOLS)}, measured again.")] = None,
+    fresh: Annotated[bool, typer.Option(help="Measure everything again.")] = False,
     report: Annotated[
         Path | None, typer.Option(help="Where to write the tables; by default beside the output, as .md.")
     ] = None,
 ) -> None:
-    """Apply every tool to every model, check and count, and write results and tables."""
+    """Apply the tools to every model, check and count, and write results and tables."""
     console = Console(width=None if sys.stdout.isatty() else 150)
-    preload(["__main__", *PRELOADED])
     unknown = set(tool or ()) - set(TOOLS)
     if unknown:
         raise typer.BadParameter(f"no such tool: {', '.join(sorted(unknown))}")
-    entries = []
+    preload(["__main__", *PRELOADED])
     paths = models or sorted(GOLDEN.glob("*.onnx"))
+    command = "python benchmarks/coverage.py" + (" FILE..." if models else "")
+    known = stored(output)
+    entries = {name: known[name] for path in paths if (name := _name(path)) in known}
     for number, path in enumerate(paths, 1):
+        before = {} if fresh else entries.get(_name(path), {})
+        if before.get("digest") != _digest(path):
+            before = {}
+        wanted = [name for name in TOOLS if (name in tool if tool else name not in before.get("tools", {}))]
+        if not wanted:
+            continue
         with tempfile.TemporaryDirectory() as folder:
-            entries.append(File(path.resolve(), Path(folder), limit, tool or TOOLS).measured())
-        console.print(f"{number}/{len(paths)} {_line(entries[-1])}", highlight=False, markup=False)
+            entries[_name(path)] = merged(before, File(path.resolve(), Path(folder), limit, wanted).measured())
+        store(output, command, list(entries.values()))
+        console.print(f"{number}/{len(paths)} {_line(entries[_name(path)])}", highlight=False, markup=False)
+    content = store(output, command, list(entries.values()))
+    show(console, content)
+    default = HERE / "coverage.md" if output.parent == HERE / "results" else output.with_suffix(".md")
+    (report or default).write_text(markdown(content))
+
+
+def _name(path: Path) -> str:
+    return path.name.removesuffix(".onnx")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's entry after some tools were applied again, with the earlier results of the others."""
+    tools = {**before.get("tools", {}), **after["tools"]}
+    ordered = {tool: tools[tool] for tool in ("original", *TOOLS) if tool in tools}
+    kept = {} if "ortfuse" in after["tools"] else {key: before[key] for key in ("missing", "misses") if key in before}
+    return {**after, **kept, "tools": ordered}
+
+
+def stored(output: Path) -> dict[str, Any]:
+    """The entries of an earlier run by model."""
+    content = json.loads(output.read_text()) if output.is_file() else {"files": []}
+    return {entry["model"]: entry for entry in content["files"]}
+
+
+def store(output: Path, command: str, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Write the results, aside and then in their place."""
     content = {
-        "command": "python benchmarks/coverage.py" + (" FILE..." if models else "") + f" --limit {limit:g}",
+        "command": command,
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
         "versions": versions(),
         "transformers_kinds": list(TRANSFORMERS),
         "totals": totals(entries),
         "files": entries,
     }
-    show(console, content)
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(content, indent=1) + "\n")
-    default = HERE / "coverage.md" if output.parent == HERE / "results" else output.with_suffix(".md")
-    (report or default).write_text(markdown(content))
+    aside = output.with_suffix(".tmp")
+    aside.write_text(json.dumps(content, indent=1) + "\n")
+    aside.replace(output)
+    return content
 
 
 def _line(entry: Mapping[str, Any]) -> str:

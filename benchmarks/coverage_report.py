@@ -48,7 +48,8 @@ def totals(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _ran(files: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [tool for tool in ROWS if tool in files[0]["tools"]]
+    """The tools that there are results of for every file."""
+    return [tool for tool in ROWS if all(tool in entry["tools"] for entry in files)]
 
 
 def _sums(files: Sequence[Mapping[str, Any]], tool: str) -> dict[str, int]:
