@@ -119,8 +119,8 @@ def markdown(content: Mapping[str, Any]) -> str:
         "Sites are calls that hooks on the PyTorch model counted when it was exported; a site counts as fused if the result",
         "has an operator for it. Nothing counts in a broken result: one that does not load, refuses inputs that the original",
         "accepts, or differs from it beyond the tolerance of `ortfuse verify`. Failed: the tool raised, crashed or took longer",
-        "than its limit, and wrote nothing. The transformers optimizer is taken with the kind of model, of",
-        f"{', '.join(content['transformers_kinds'])}, that fuses most without breaking the model.",
+        "than its limit, and wrote nothing. The transformers optimizer is told heads and hidden size, and taken with the kind of",
+        f"model, of {', '.join(content['transformers_kinds'])}, that fuses most without breaking the model.",
     ]
     for name, group in content["totals"].items():
         lines += ["", f"## {TITLES[name]}, {group['files']} models", ""]

@@ -25,7 +25,7 @@ from typing import Annotated, Any
 import typer
 from checking import experiment, verdict
 from isolated import call, preload
-from peers import PRELOADED, SINGLE, TRANSFORMERS, Peer, versions
+from peers import PRELOADED, SINGLE, Peer, transformers_for, versions
 from rich.console import Console
 from rich.table import Table
 
@@ -42,8 +42,19 @@ SIZES: Mapping[str, Mapping[str, int]] = {
     "wav2vec2": {"samples": 16000},
 }
 """By the model's name; batches are 1, and other open dimensions 128."""
-KINDS = {"gpt2": "gpt2", "llama": "qwen3", "whisper": "bart", "t5": "t5", "clip_text": "clip"}
-"""The transformers optimizer's kind of model, by the beginning of the model's name; for all others it is `bert`."""
+KINDS: Mapping[str, tuple[str, int, int]] = {
+    "bert": ("bert", 12, 768),
+    "minilm": ("bert", 12, 384),
+    "gpt2": ("gpt2", 12, 768),
+    "llama": ("qwen3", 16, 1024),
+    "whisper": ("bart", 6, 384),
+    "t5": ("t5", 8, 512),
+    "clip_text": ("clip", 8, 512),
+    "vit": ("bert", 12, 768),
+    "deberta": ("bert", 12, 768),
+    "wav2vec2": ("bert", 12, 768),
+}
+"""What the transformers optimizer is told, by the beginning of the model's name: kind, heads, hidden size."""
 MEASURING_LIMIT = 3600.0
 
 
@@ -51,7 +62,7 @@ def peer(tool: str, model: str) -> Peer:
     """The tool as it is used on a model."""
     if tool != "transformers":
         return SINGLE[tool]
-    return TRANSFORMERS[next((kind for name, kind in KINDS.items() if model.startswith(name)), "bert")]
+    return transformers_for(*next((kind for name, kind in KINDS.items() if model.startswith(name)), ("bert",)))
 
 
 def latencies(

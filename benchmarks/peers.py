@@ -1,8 +1,9 @@
 """The optimisers that ortfuse is compared with, and ortfuse itself, each as a function from file to file.
 
-All are used as their documentation says, for the CPU, with no options that need knowledge about the model. The
-transformers optimizer wants to be told what kind of model it gets; `TRANSFORMERS_TYPES` are the kinds that come with it
-for models from PyTorch, one for each class of fusions.
+All are used as their documentation says, for the CPU. The transformers optimizer alone wants to be told about the model:
+its heads and hidden size, without which it fuses no attention that it cannot measure in the graph, and its kind.
+`TRANSFORMERS_TYPES` are the kinds that come with it for models from PyTorch, one for each class of fusions, but for `phi`,
+which raises a TypeError on every model (1.31.1).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 Peer = Callable[[Path, Path], Any]
 """Reads the model at the first path and writes what it makes of it to the second; the answer goes into reports."""
 
-TRANSFORMERS_TYPES = ("bert", "gpt2", "bart", "t5", "clip", "unet", "phi", "qwen3")
+TRANSFORMERS_TYPES = ("bert", "gpt2", "bart", "t5", "clip", "unet", "qwen3")
 PACKAGES = ("ortfuse", "onnx", "onnx-ir", "onnxruntime", "onnxscript", "onnxslim", "onnxsim")
 PRELOADED = ("onnx", "onnxruntime", "onnxscript.rewriter.ort_fusions", "onnxruntime.transformers.optimizer",
              "onnxslim", "onnxsim", "ortfuse.pipeline", "ortfuse.validate")  # fmt: skip
@@ -37,14 +38,22 @@ def ortfuse(source: Path, target: Path) -> dict[str, Any]:
     return {"engine_seconds": report.seconds, "notes": report.notes}
 
 
-def transformers(kind: str, source: Path, target: Path) -> None:
-    """`python -m onnxruntime.transformers.optimizer --model_type KIND`, heads and hidden size detected by it."""
+def transformers(kind: str, heads: int, hidden: int, source: Path, target: Path) -> None:
+    """`python -m onnxruntime.transformers.optimizer --model_type KIND --num_heads HEADS --hidden_size HIDDEN`.
+
+    A 0 leaves it to the tool to find the number.
+    """
     from onnxruntime.transformers.optimizer import optimize_model
 
     logging.disable(logging.WARNING)
     # Where weights are larger than a protobuf may be, the result needs them beside it.
-    optimised = optimize_model(str(source), model_type=kind, num_heads=0, hidden_size=0)
+    optimised = optimize_model(str(source), model_type=kind, num_heads=heads, hidden_size=hidden)
     optimised.save_model_to_file(str(target), use_external_data_format=source.stat().st_size > PROTOBUF_LIMIT)
+
+
+def transformers_for(kind: str, heads: int = 0, hidden: int = 0) -> Peer:
+    """The transformers optimizer for models of a kind and size."""
+    return functools.partial(transformers, kind, heads, hidden)
 
 
 def onnxscript(source: Path, target: Path) -> None:
@@ -83,7 +92,6 @@ def runtime(source: Path, target: Path) -> None:
     ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
 
 
-TRANSFORMERS: Mapping[str, Peer] = {kind: functools.partial(transformers, kind) for kind in TRANSFORMERS_TYPES}
 SINGLE: Mapping[str, Peer] = {
     "ortfuse": ortfuse,
     "onnxscript": onnxscript,

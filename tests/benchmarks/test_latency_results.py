@@ -59,7 +59,12 @@ def test_models_are_chosen_by_leading_parts_of_their_names_or_else_those_not_mea
 
 
 @pytest.mark.parametrize(
-    ("model", "kind"), [("gpt2_step.sdpa.ts", "gpt2"), ("t5_encoder.sdpa.ts", "t5"), ("vit", "bert")]
+    ("model", "told"),
+    [
+        ("gpt2_step.sdpa.ts", ("gpt2", 12, 768)),
+        ("t5_encoder.sdpa.ts", ("t5", 8, 512)),
+        ("swin.sdpa.ts", ("bert", 0, 0)),
+    ],
 )
-def test_the_transformers_optimizer_is_told_what_kind_of_model_it_gets(model, kind):
-    assert peer("transformers", model).args == (kind,)
+def test_the_transformers_optimizer_is_told_what_model_it_gets(model, told):
+    assert peer("transformers", model).args == told
