@@ -20,8 +20,8 @@ _FURTHEST = 12
 def nearest(source: Path, missing: Mapping[str, int]) -> dict[str, list[dict[str, Any]]]:
     """For each family with sites missing, where ortfuse's rules came nearest and what stopped them.
 
-    Of every place that is still in the result only the rule that came furthest counts, and of the places as many as
-    sites are missing, the furthest first. Where no rule came near, the operators around what is left are the answer.
+    For each rule as many of the places that are still in the result count as sites are missing, the furthest first.
+    Then, for all that the rules do not say, come the operators around what is left.
     """
     from ortfuse.ir.io import load
     from ortfuse.pipeline import PassManager
@@ -31,18 +31,17 @@ def nearest(source: Path, missing: Mapping[str, int]) -> dict[str, list[dict[str
     left = {value.name for node in report.model.graph.all_nodes() for value in node.outputs}
     reasons: dict[str, list[dict[str, Any]]] = {}
     for family, count in missing.items():
-        furthest: dict[str, NearMiss] = {}
+        near: dict[str, list[NearMiss]] = {}
         for miss in report.misses:
             if miss.rule.startswith(RULES.get(family, f"{family}.")) and miss.site in left and miss.matched > 1:
-                best = furthest.get(miss.site)
-                furthest[miss.site] = miss if best is None or miss.matched > best.matched else best
-        chosen = sorted(furthest.values(), key=lambda miss: -miss.matched)[:count]
+                near.setdefault(miss.rule, []).append(miss)
         groups: dict[tuple[str, int, str], list[NearMiss]] = {}
-        for miss in chosen:
-            groups.setdefault((miss.rule, miss.matched, _anonymous(miss.reason)), []).append(miss)
+        for misses in near.values():
+            for miss in sorted(misses, key=lambda miss: -miss.matched)[:count]:
+                groups.setdefault((miss.rule, miss.matched, _anonymous(miss.reason)), []).append(miss)
         reasons[family] = [
             {"rule": rule, "matched": matched, "sites": len(same), "site": same[0].site, "reason": same[0].reason}
-            for (rule, matched, _), same in sorted(groups.items(), key=lambda item: -len(item[1]))
+            for (rule, matched, _), same in sorted(groups.items(), key=lambda item: (-item[0][1], -len(item[1])))
         ]
         if family in TRACES:
             reasons[family] += _left(report.model, TRACES[family])

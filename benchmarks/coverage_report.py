@@ -20,6 +20,8 @@ TITLES = {
     "dynamo": "torch.export exporter",
     "raw": "torch.export exporter without its optimizer",
 }
+MOST_REASONS = 4
+"""Of each family and model; the last one, which says what is left, comes in any case."""
 ROWS = ("original", *TOOLS)
 NAMES = {
     "original": "as exported",
@@ -95,7 +97,7 @@ def _missed(files: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str,
     for entry in files:
         for family, count in entry.get("missing", {}).items():
             reasons = entry["misses"].get(family, [])
-            for reason in reasons[:3]:
+            for reason in [*reasons[:MOST_REASONS], *reasons[MOST_REASONS:][-1:]]:
                 yield (
                     entry["model"],
                     family,

@@ -85,7 +85,7 @@ def compare(source: Path, tools: Sequence[str], rounds: int, threads: int, limit
     entries: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="latency", dir=source.parent) as folder:
         expected = Path(folder) / "experiments.pickle"
-        tried = call(experiment, source, expected, False, limit=MEASURING_LIMIT)
+        tried = call(experiment, source, expected, limit=MEASURING_LIMIT)
         if tried.error is not None:
             return {"error": f"the original cannot be run: {tried.error}", "tools": {}}
         results = {}
