@@ -113,7 +113,7 @@ class File:
         key = hashlib.sha256(path.read_bytes()).hexdigest()
         if key not in self._verdicts:
             outcome = call(verdict, self._experiments, path, limit=CHECK_LIMIT)
-            self._verdicts[key] = outcome.error or outcome.value
+            self._verdicts[key] = (outcome.error or outcome.value).replace(f"{self.folder}/", "")
         reason = self._verdicts[key]
         return {"status": "broken", "reason": reason} if reason else {"status": "ok"}
 
