@@ -1,81 +1,223 @@
-"""Latency of full-size models, as exported and as ortfuse leaves them, both with the runtime's default optimisations.
+"""Latency of full-size models: as exported, and as ortfuse and its peers leave them, all with the runtime's defaults.
 
     python benchmarks/export_full.py
-    python benchmarks/latency.py --models benchmarks/.models --write
+    python benchmarks/latency.py                       # every model that results/latency.json does not have yet
+    python benchmarks/latency.py bert gpt2.sdpa.ts     # measure these again
+    python benchmarks/latency.py --tool ortfuse bert   # only this against the original; the other tools' numbers stay
 
-Runs are interleaved; a speedup is the median over rounds of the original's latency divided by the optimised model's.
+Every result is checked against the original first; one that is broken is not measured. Runs are interleaved and threads
+do not spin between them; a speedup is the median over rounds of the original's latency divided by the result's. Numbers
+are stored model by model, so a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import platform
 import statistics
-from importlib.metadata import version
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from checking import experiment, verdict
+from isolated import call, preload
+from peers import PRELOADED, SINGLE, Peer, transformers_for, versions
 from rich.console import Console
 from rich.table import Table
 
-from ortfuse.bench import measure, typical_inputs
-from ortfuse.ir.io import load
-from ortfuse.pipeline import PassManager
+HERE = Path(__file__).parent
+TOOLS = ("ortfuse", "transformers", "onnxscript", "onnxslim", "onnxsim")
+STEP = {"sequence": 1, "past": 64}
+SIZES: Mapping[str, Mapping[str, int]] = {
+    "minilm": {"sequence": 16},
+    "gpt2_step": STEP,
+    "llama_step": STEP,
+    "t5_step": {**STEP, "source": 128},
+    "whisper_step": {"past": 64},
+    "clip_text": {"sequence": 77},
+    "wav2vec2": {"samples": 16000},
+}
+"""By the model's name; batches are 1, and other open dimensions 128."""
+KINDS: Mapping[str, tuple[str, int, int]] = {
+    "bert": ("bert", 12, 768),
+    "minilm": ("bert", 12, 384),
+    "gpt2": ("gpt2", 12, 768),
+    "llama": ("qwen3", 16, 1024),
+    "whisper": ("bart", 6, 384),
+    "t5": ("t5", 8, 512),
+    "clip_text": ("clip", 8, 512),
+    "vit": ("bert", 12, 768),
+    "deberta": ("bert", 12, 768),
+    "wav2vec2": ("bert", 12, 768),
+}
+"""What the transformers optimizer is told, by the beginning of the model's name: kind, heads, hidden size."""
+MEASURING_LIMIT = 3600.0
 
 
-def compare(path: Path, rounds: int, threads: int) -> dict[str, Any]:
-    """One model against its optimised form, at a typical size."""
-    original = load(path)
-    optimised = PassManager("auto").run(original).model
-    sizes, inputs = typical_inputs(original)
-    before, after = measure({"original": original, "ortfuse": optimised}, inputs, rounds=rounds, threads=threads)
+def peer(tool: str, model: str) -> Peer:
+    """The tool as it is used on a model."""
+    if tool != "transformers":
+        return SINGLE[tool]
+    return transformers_for(*next((kind for name, kind in KINDS.items() if model.startswith(name)), ("bert",)))
+
+
+def latencies(
+    source: Path, results: Mapping[str, Path], sizes: Mapping[str, int], rounds: int, threads: int
+) -> tuple[str, dict[str, dict[str, Any]]]:
+    """The sizes in words, and for the original (as `default`) and each result what was measured."""
+    from ortfuse.bench import measure, typical_inputs
+    from ortfuse.ir.io import load
+
+    original = load(source)
+    label, inputs = typical_inputs(original, sizes=sizes)
+    models = {"default": original} | {tool: load(path) for tool, path in results.items()}
+    measured = measure(models, inputs, rounds=rounds, threads=threads)
+    return label, {entry.name: {k: v for k, v in entry.to_dict().items() if k != "name"} for entry in measured}
+
+
+def compare(source: Path, tools: Sequence[str], rounds: int, threads: int, limit: float) -> dict[str, Any]:
+    """One model: what each tool makes of it, checked, and measured against the original."""
+    name = source.name.removesuffix(".onnx")
+    entries: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory(prefix="latency", dir=source.parent) as folder:
+        expected = Path(folder) / "experiments.pickle"
+        tried = call(experiment, source, expected, limit=MEASURING_LIMIT)
+        if tried.error is not None:
+            return {"error": f"the original cannot be run: {tried.error}", "tools": {}}
+        results = {}
+        for tool in tools:
+            path = Path(folder) / f"{tool}.onnx"
+            made = call(peer(tool, name), source, path, limit=limit)
+            entries[tool] = {"prepare_seconds": made.seconds}
+            if made.error is not None or not path.is_file():
+                entries[tool] |= {"status": "failed", "reason": made.error or "wrote no file"}
+                continue
+            checked = call(verdict, expected, path, limit=MEASURING_LIMIT)
+            if checked.error or checked.value:
+                entries[tool] |= {"status": "broken", "reason": checked.error or checked.value}
+            else:
+                results[tool] = path
+        sizes = SIZES.get(name.partition(".")[0], {})
+        measured = call(latencies, source, results, sizes, rounds, threads, limit=MEASURING_LIMIT)
+    if measured.error is not None:
+        return {"error": f"cannot be measured: {measured.error}", "tools": entries}
+    label, numbers = measured.value
+    default = numbers.pop("default")
+    for tool, entry in numbers.items():
+        entries[tool] |= {"status": "ok", **entry, "default_ms": default["median_ms"]}
+    load = round(os.getloadavg()[0], 2)
+    return {"sizes": label, "rounds": rounds, "threads": threads, "load": load, "default": default, "tools": entries}
+
+
+def merged(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's entry after it was measured again, with the earlier numbers of tools that were not."""
+    return {**after, "tools": {**(before or {}).get("tools", {}), **after["tools"]}}
+
+
+def means(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """For each tool the geometric mean of its speedups and over how many models, and the same of the best peer."""
+    found: dict[str, list[float]] = {}
+    for row in rows.values():
+        speedups = {tool: entry["speedup"] for tool, entry in row["tools"].items() if entry["status"] == "ok"}
+        peers = [speedup for tool, speedup in speedups.items() if tool != "ortfuse"]
+        for tool, speedup in (*speedups.items(), *([("best peer", max(peers))] if peers else [])):
+            found.setdefault(tool, []).append(speedup)
     return {
-        "model": path.stem,
-        "sizes": sizes,
-        "default_ms": before.median_ms,
-        "ortfuse_ms": after.median_ms,
-        "speedup": after.speedup,
-        "executed_default": before.executed,
-        "executed_ortfuse": after.executed,
+        tool: {"geometric_mean": statistics.geometric_mean(all_of), "models": len(all_of)}
+        for tool, all_of in found.items()
     }
 
 
+def table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Every model's speedups."""
+    made = Table(title="Speedup over the runtime's default on the exported file", title_justify="left")
+    for heading in ("model", "sizes", "default ms", *TOOLS):
+        made.add_column(heading, justify="left" if heading in ("model", "sizes") else "right")
+    for name, row in rows.items():
+        cells = [_cell(row["tools"].get(tool)) for tool in TOOLS]
+        default = f"{row['default']['median_ms']:.4g}" if "default" in row else "-"
+        made.add_row(name, row.get("sizes", row.get("error", "")), default, *cells)
+    made.add_section()
+    found = means(rows)
+    made.add_row(
+        "geometric mean", "", "", *(f"{found[tool]['geometric_mean']:.3f}" if tool in found else "-" for tool in TOOLS)
+    )
+    return made
+
+
+def _cell(entry: Mapping[str, Any] | None) -> str:
+    if entry is None:
+        return "-"
+    return f"{entry['speedup']:.3f}" if entry["status"] == "ok" else entry["status"]
+
+
+def stored(output: Path) -> dict[str, Any]:
+    """The models measured before, none if the file is missing or of another form."""
+    content = json.loads(output.read_text()) if output.is_file() else {}
+    rows = content.get("models", {})
+    return dict(rows)
+
+
+def store(output: Path, rows: Mapping[str, Any]) -> None:
+    """Write the file anew, aside and then in its place."""
+    content = {
+        "command": "python benchmarks/latency.py",
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+        "versions": versions(),
+        "means": means(rows),
+        "models": dict(sorted(rows.items())),
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    aside = output.with_suffix(".tmp")
+    aside.write_text(json.dumps(content, indent=1) + "\n")
+    aside.replace(output)
+
+
+def chosen(folder: Path, names: Sequence[str], known: Mapping[str, Any], fresh: bool) -> list[Path]:
+    """The model files to measure: those named, else those not measured yet.
+
+    Raises:
+        typer.BadParameter: A name fits no file.
+    """
+    files = {path.name.removesuffix(".onnx"): path for path in sorted(folder.glob("*.onnx"))}
+    for name in names:
+        if not any(f"{file}.".startswith(f"{name}.") for file in files):
+            raise typer.BadParameter(f"no model '{name}' in {folder}; export it with benchmarks/export_full.py {name}")
+    if names:
+        return [path for file, path in files.items() if any(f"{file}.".startswith(f"{name}.") for name in names)]
+    return [path for file, path in files.items() if fresh or file not in known]
+
+
 def main(
-    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = Path("benchmarks/.models"),
-    only: Annotated[list[str] | None, typer.Option(help="Only models whose name begins with this.")] = None,
-    rounds: int = 25,
-    threads: int = 2,
-    write: Annotated[bool, typer.Option(help="Store the result in benchmarks/results.")] = False,
+    names: Annotated[list[str] | None, typer.Argument(help="Models, or leading parts of their names.")] = None,
+    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE / ".models",
+    tool: Annotated[list[str] | None, typer.Option(help=f"Only these of {', '.join(TOOLS)}.")] = None,
+    rounds: Annotated[int, typer.Option(help="How often each model runs.")] = 25,
+    threads: Annotated[int, typer.Option(help="Threads of the runtime.")] = 2,
+    limit: Annotated[float, typer.Option(help="Seconds that a tool may take for one model.")] = 600.0,
+    output: Annotated[Path, typer.Option(help="Where the results are kept.")] = HERE / "results" / "latency.json",
+    fresh: Annotated[bool, typer.Option(help="Measure again what is there already.")] = False,
 ) -> None:
-    """Measure, print and, with --write, store."""
-    rows = []
-    console = Console(width=140)
-    for path in sorted(models.glob("*.onnx")):
-        if only and not any(path.stem.startswith(name) for name in only):
-            continue
-        rows.append(compare(path, rounds, threads))
-        console.print(
-            " ".join(f"{value:.3g}" if isinstance(value, float) else str(value) for value in rows[-1].values())
-        )
-        gc.collect()
-    table = Table(*rows[0])
-    for row in rows:
-        table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()))
-    console.print(table)
-    mean = statistics.geometric_mean(row["speedup"] for row in rows)
-    console.print(f"geometric mean of the speedups: {mean:.3f}")
-    if write:
-        content = {
-            "command": f"python benchmarks/latency.py --models FOLDER --rounds {rounds} --threads {threads} --write",
-            "machine": f"{os.cpu_count()} cores, {platform.machine()}, load at the end {os.getloadavg()[0]:.1f}",
-            "versions": {name: version(name) for name in ("ortfuse", "onnxruntime")},
-            "rows": rows,
-            "geometric_mean": mean,
-        }
-        (Path(__file__).parent / "results" / "latency.json").write_text(json.dumps(content, indent=1) + "\n")
+    """Measure, print, and store after each model."""
+    unknown = set(tool or ()) - set(TOOLS)
+    if unknown:
+        raise typer.BadParameter(f"no such tool: {', '.join(sorted(unknown))}")
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    preload(["__main__", *PRELOADED, "ortfuse.bench"])
+    rows = stored(output)
+    for path in chosen(models, names or [], rows, fresh):
+        name = path.name.removesuffix(".onnx")
+        rows[name] = merged(rows.get(name), compare(path.resolve(), tool or TOOLS, rounds, threads, limit))
+        store(output, rows)
+        cells = " ".join(f"{which} {_cell(entry)}" for which, entry in rows[name]["tools"].items())
+        console.print(f"{name}: {cells or rows[name]['error']}", highlight=False, markup=False)
+    console.print(table(rows))
+    for which, mean in means(rows).items():
+        console.print(f"{which}: geometric mean {mean['geometric_mean']:.3f} over {mean['models']} models")
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ from transformers import DynamicCache, EncoderDecoderCache
 LAYERS = 2
 
 
-def cache_inputs(prefix: str, heads: int, length: str | int, width: int) -> dict[str, Input]:
+def cache_inputs(prefix: str, heads: int, length: str | int, width: int, layers: int = LAYERS) -> dict[str, Input]:
     """Keys and values of all layers, (batch, heads, length, width) each."""
     spec = Input(("batch", heads, length, width), "normal")
-    return {f"{prefix}_{kind}_{layer}": spec for layer in range(LAYERS) for kind in ("key", "value")}
+    return {f"{prefix}_{kind}_{layer}": spec for layer in range(layers) for kind in ("key", "value")}
 
 
 def filled(tensors: Sequence[torch.Tensor]) -> DynamicCache:

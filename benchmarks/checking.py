@@ -1,0 +1,33 @@
+"""Whether what an optimiser wrote still computes what the original computes, for all optimisers alike.
+
+The functions go from file to file, so that each can run in a process of its own.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+
+def experiment(source: Path, target: Path) -> list[str]:
+    """Run the original on generated inputs and keep inputs and outputs in a file; notes on what could not be tried.
+
+    It is evaluated in float64 too: compared with the original's rounded outputs alone, sums over thousands of terms that
+    are taken in another order look broken.
+    """
+    from ortfuse.ir.io import load
+    from ortfuse.validate import experiments
+
+    found, notes = experiments(load(source))
+    target.write_bytes(pickle.dumps(found))
+    return notes
+
+
+def verdict(experiments: Path, candidate: Path) -> str:
+    """Why a candidate is broken, "" if it is not."""
+    from ortfuse.validate import Verdict, judge
+
+    # By its path: the runtime has the say about a file, not ortfuse's own loader.
+    trials = judge(pickle.loads(experiments.read_bytes()), candidate)  # type: ignore[arg-type]
+    result = Verdict(trials)
+    return "" if result.ok else result.summary()[:400]
