@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+
+import onnx_ir as ir
 
 from ortfuse.errors import RuleError
 from ortfuse.pattern.language import Op, Pattern
@@ -28,6 +30,29 @@ class Exactness(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Variation:
+    """A model much like an instance of a rule's pattern, on which the rule must stay silent or right.
+
+    `shapes` (`None`: absent), `attributes`, `scalars`, `constants` and `inputs` replace what the proof declares; of
+    attributes and scalars one value each is given. `options` names options of the pattern as proofs print them
+    (`{"mask": "absent"}`), `sizes` binds symbols, `fixed` gives inputs as numbers. `change` edits the finished model.
+    """
+
+    shapes: Mapping[str, str | None] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    dtype: str | None = None
+    opset: int | None = None
+    shape_set: int = 0
+    change: Callable[[ir.Model], None] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Proof:
     """What a rule declares so that tests can build instances of it without further code.
 
@@ -38,6 +63,10 @@ class Proof:
     (default), `"positive"`, or the numbers themselves; `inputs` how other values are: an element type, or a function of
     the builder. `dtypes` are the element types of all other values, `typical` gives realistic
     sizes at which the rule's worth is measured. `opset` pins the one ai.onnx version to try.
+
+    `counterexamples` names variations on which the rule must stay silent or right, beyond the near misses that every proof
+    tries. `uncovered` lists options of the pattern that no instance can have (as the failure prints them), and
+    `never_empty` symbols that the rule takes to be greater than 0, each with the reason.
     """
 
     shapes: Mapping[str, str] | Sequence[Mapping[str, str]]
@@ -48,6 +77,9 @@ class Proof:
     dtypes: Sequence[str] = ("float32",)
     opset: int | None = None
     typical: Sequence[Mapping[str, str]] = ()
+    counterexamples: Mapping[str, Variation] = field(default_factory=dict)
+    uncovered: Mapping[str, str] = field(default_factory=dict)
+    never_empty: Mapping[str, str] = field(default_factory=dict)
 
     def shape_sets(self) -> Sequence[Mapping[str, str]]:
         """The shape sets, also when only one was given."""
