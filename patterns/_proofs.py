@@ -7,6 +7,16 @@ from typing import Any
 
 import onnx_ir as ir
 
+NEVER_EMPTY = {"*": "the Attention kernel refuses empty tensors"}
+
+FINITE_SCORES = dict.fromkeys(
+    (
+        "operands 0 and 1 of Div 2 exchanged", "input 1 of Div* is 0", "input 1 of Div* is NaN", "input * of Mul* is *inf",
+        "input * of Mul* is NaN",
+    ),
+    "scores are taken to be finite: those that are not are NaN in the graph, which its guard makes 0",
+)  # fmt: skip
+
 
 def masked(filler: float) -> Callable[[Any], ir.Value]:
     """An additive mask, `where(keep, 0, filler)`, of a boolean input that now and then hides a whole row."""

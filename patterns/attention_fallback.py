@@ -9,7 +9,7 @@ after `fuse.attention`, on what that had to leave alone.
 from __future__ import annotations
 
 from ortfuse.pattern import Match, Pattern, attr, computed, ms, op, opt, scalar, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import is_rank, text
 from ._proofs import masked
@@ -77,7 +77,13 @@ RULES = [
             scalars={name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale")},
             attributes={"query_allowzero": [0], "key_allowzero": [0], "value_allowzero": [0]},
             inputs={"mask": masked(-3.4028234663852886e38)},
+            assumes={"input 0 of Mul is the lowest number*": "scores are taken to be finite"},
             opset=17,
+            counterexamples={
+                "positions split too": Variation(
+                    shapes={"query": "b s 16"}, constants={"query_shape": [0, -1, 2, 4]}, options={"mask": "absent"}
+                ),
+            },
         ),
     ),
 ]

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from ortfuse.pattern import Match, Pattern, attr, computed, op, opt, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import ints, is_rank, text
 from ._proofs import expansion, masked
@@ -137,6 +137,14 @@ RULES = [
             },
             attributes={**_LAYOUT, "key_allowzero": [0], "value_allowzero": [0]},
             opset=23,
+            counterexamples={
+                "heads mixed with positions": Variation(
+                    constants={"key_target": [0, 3, -1, 4], "value_target": [0, 3, -1, 4]}, options={"mask": "absent"}
+                ),
+                "groups of other sizes": Variation(
+                    shapes={"shared_value": "b 3 t 4"}, inputs={"value_expansion": expansion("shared_value", 2)}
+                ),
+            },
         ),
     ),
     Rule(

@@ -153,6 +153,7 @@ def _mask_rules() -> list[Rule]:
                     shapes={**scores_shapes, "mask": "1 2 s t", "keep": "b 1 1 t"},
                     scalars={**scalars, "filler": [LOWEST, -math.inf]},
                     inputs={"keep": "bool"},
+                    assumes={"input 1 of Mul is the lowest number*": "scores are taken to be finite"},
                 ),
             )
             for name, formula, hide in (

@@ -9,7 +9,7 @@ form is MatMul + Add, which the runtime executes on any rank; the Gemm of a two-
 from __future__ import annotations
 
 from ortfuse.pattern import Match, Pattern, attr, const, op, opt, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import is_rank
 
@@ -58,6 +58,7 @@ def _reshape_gemm(name: str, transposed: int, factor: Pattern) -> Rule:
             constants={"flat_shape": [-1, 4], "shape": [2, 3, 5]},
             attributes={"allowzero": [0, 1], "flat_allowzero": [0, 1]},
             opset=17,
+            counterexamples={"a bias for each row": Variation(shapes={"bias": "6 1"})},
         ),
     )
 

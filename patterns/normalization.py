@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ortfuse.pattern import Match, attr, computed, const, ms, op, opt, scalar, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import (
     array_like,
@@ -92,6 +92,9 @@ _PROOF = Proof(
     # Numbers that float32 holds exactly, as the attribute does: others are refused in float64.
     scalars={"epsilon": [2.0**-17, 2.0**-40, 0.125]},
     dtypes=("float32", "float64"),
+    counterexamples={
+        "an axis left out": Variation(shapes={"x": "2 3 4", "scale": "2 3 4", "bias": "2 3 4"}, attributes={"axes": (0, 2)})
+    },
 )
 
 # x + skip + bias, in any order: two tensors of the same shape and perhaps a vector

@@ -162,8 +162,10 @@ RULES = [
         exactness=Exactness.EXACT,
         source=SOURCE,
         proof=Proof(
-            shapes={"x": "b 2 3", "inner_shape": "2", "shape": "3", "inner_axes": "1"},
-            constants={"inner_shape": [0, 6], "shape": [0, 3, 2], "inner_axes": [2]},
+            shapes=tuple(
+                {"x": x_shape, "inner_shape": "2", "shape": "3", "inner_axes": "1"} for x_shape in ("b 2 3", "2 1 6")
+            ),
+            constants={"inner_shape": [0, 6], "shape": [0, 3, 2], "inner_axes": [1]},
             attributes={"allowzero": [0], "inner_allowzero": [0], "inner_axis": [1]},
         ),
     ),

@@ -287,7 +287,8 @@ class Builder:
             first, second = pairs[self.chooser.pick(f"{count} parts of {label}", words)]
             pair = [operands[first], operands[second]]
             del operands[second]
-            operands[first] = self._combine(pair, product, f"{count} parts of {label}")
+            with self.chooser.below(f"{count} parts of {label}"):
+                operands[first] = self._combine(pair, product, f"{count} parts of {label}")
         sign, value = operands[0]
         if sign < 0:
             return self.node("Reciprocal" if product else "Neg", [value]).outputs[0]

@@ -50,7 +50,10 @@ class Chooser:
     @contextmanager
     def below(self, label: str) -> Iterator[None]:
         """What is asked within is asked only because of the option taken for `label`."""
-        self._context.append((label, self.made.get(label, 0)))
+        if label not in self.made:
+            yield
+            return
+        self._context.append((label, self.made[label]))
         yield
         self._context.pop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -55,6 +56,9 @@ class Instance:
         for size in (1, 0):
             for symbol in (*symbols, *self.loose):
                 yield {**distinct, symbol: size}
+        # The same number of elements along other axes: what a Reshape to constant dimensions takes too.
+        for first, second in itertools.pairwise((*symbols, *self.loose)):
+            yield {**distinct, first: distinct[second], second: distinct[first]}
         if len(symbols) > 1:
             yield {**dict.fromkeys(symbols, 1), **self.pinned}
 

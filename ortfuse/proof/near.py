@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from ortfuse.proof.instance import Instance
-from ortfuse.proof.near_graph import graph_changes
+from ortfuse.proof.near_graph import attribute_changes, graph_changes
 from ortfuse.proof.near_numbers import number_changes
-from ortfuse.proof.near_shapes import shape_changes
+from ortfuse.proof.near_shapes import hidden, input_changes, shape_changes, undeclared
 
 Change = Callable[[Instance], bool]
 """Changes a copy of the instance in place; false if there was nothing to change."""
@@ -36,7 +36,33 @@ def near_misses(instance: Instance, seen: set[str] | None = None, numbers_only: 
             shapes=dict(instance.shapes), fixed=dict(instance.fixed), pinned=dict(instance.pinned),
         )  # fmt: skip
         if change(copy):
+            _forget_results(copy)
             yield copy
+
+
+def near_misses_with_less_known(instance: Instance) -> Iterator[Instance]:
+    """Near misses of two changes, of which one takes knowledge away: guards that cannot know must say no."""
+    for known in ("ranks", "types"):
+        less = dataclasses.replace(instance, model=instance.model.clone(), shapes=dict(instance.shapes))
+        text = "all inputs are of unknown rank" if known == "ranks" else "all inputs are of unknown rank and type"
+        for position in range(len(less.model.graph.inputs)):
+            (undeclared if known == "ranks" else hidden)(position)(less)
+        less.text = text
+        names = node_names(less)
+        changes = itertools.chain(number_changes(less, names), attribute_changes(less, names), input_changes(less))
+        for other, change in changes:
+            copy = dataclasses.replace(
+                less, model=less.model.clone(), text=f"{other}, {text}", shapes=dict(less.shapes), fixed=dict(less.fixed)
+            )
+            if change(copy):
+                _forget_results(copy)
+                yield copy
+
+
+def _forget_results(instance: Instance) -> None:
+    """Let the outputs have the type and shape that the changed model gives them."""
+    for value in instance.model.graph.outputs:
+        value.type = value.shape = None
 
 
 def node_names(instance: Instance) -> list[str]:

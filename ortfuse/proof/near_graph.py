@@ -24,13 +24,16 @@ _KIN = {
 _ELEMENT_TYPES = {"to", "dtype"}
 _FLAGS = {"saturate", "keepdims", "allowzero", "transA", "transB", "training_mode", "noop_with_empty_axes", "interleaved",
           "is_causal", "exclusive", "reverse", "fmod"}  # fmt: skip
+_POSITIVE = {"strides", "dilations", "kernel_shape", "group", "num_heads", "q_num_heads", "kv_num_heads", "block_size"}
+"""Attributes that kernels divide by; the runtime dies of some that are not positive instead of refusing them."""
+
 _FROM_OUTSIDE = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BOOL})
 
 
 def graph_changes(instance: Instance, names: Sequence[str]) -> Iterator[tuple[str, Change]]:
     """Changes of the instance's nodes, each with a few words on it."""
     facts = Facts(instance.model)
-    opsets = instance.model.graph.opset_imports
+    yield from attribute_changes(instance, names)
     for position, (node, name) in enumerate(zip(instance.model.graph, names, strict=True)):
         for index, output in enumerate(node.outputs):
             if not output.is_graph_output() and output.uses():
@@ -40,8 +43,6 @@ def graph_changes(instance: Instance, names: Sequence[str]) -> Iterator[tuple[st
                 if facts.dtype(output) in _FROM_OUTSIDE and shape is not None and all(map(_plain, shape)):
                     dims = [dim if isinstance(dim, int) else str(dim) for dim in shape]
                     yield f"{name} is an input instead", _from_outside(position, index, dims, facts.dtype(output))
-        for text, attributes in _other_attributes(node, opsets.get(node.domain, 1)):
-            yield f"{name} with {text}", _attributes(position, attributes)
         for index in range(len(node.inputs) - 1):
             if node.inputs[index] is not node.inputs[index + 1]:
                 yield f"operands {index} and {index + 1} of {name} exchanged", _exchanged(position, index)
@@ -54,6 +55,14 @@ def graph_changes(instance: Instance, names: Sequence[str]) -> Iterator[tuple[st
         uses = tuple(value.uses())
         for index in range(len(uses) if len(uses) > 1 else 0):
             yield f"one use ({index}) of {value.name} reads another input", _unshared(number, index)
+
+
+def attribute_changes(instance: Instance, names: Sequence[str]) -> Iterator[tuple[str, Change]]:
+    """Changes of the nodes' attributes."""
+    opsets = instance.model.graph.opset_imports
+    for position, (node, name) in enumerate(zip(instance.model.graph, names, strict=True)):
+        for text, attributes in _other_attributes(node, opsets.get(node.domain, 1)):
+            yield f"{name} with {text}", _attributes(position, attributes)
 
 
 def _plain(dim: Any) -> bool:
@@ -113,6 +122,13 @@ def _other_attributes(node: ir.Node, opset: int) -> Iterator[tuple[str, dict[str
 
 
 def _other_values(name: str, kind: Any, value: Any) -> list[Any]:
+    found = _any_values(name, kind, value)
+    if name in _POSITIVE:
+        return [other for other in found if min(other if isinstance(other, list) else [other]) > 0]
+    return found
+
+
+def _any_values(name: str, kind: Any, value: Any) -> list[Any]:
     types = ir.AttributeType
     if name in _ELEMENT_TYPES and kind == types.INT:
         return [int(dtype) for dtype in (*_FROM_OUTSIDE, ir.DataType.INT64) if int(dtype) != value]
@@ -219,9 +235,6 @@ def _earlier(position: int) -> Change:
         for value in (outer.outputs[0], operand):
             value.type = value.shape = None
         graph.sort()
-        facts = Facts(instance.model)
-        for value in graph.outputs:
-            value.type = value.type or ir.TensorType(facts.dtype(value) or ir.DataType.FLOAT)
         return True
 
     return change
@@ -240,6 +253,3 @@ def _unshared(number: int, index: int) -> Change:
         return True
 
     return change
-
-
-__all__ = ["graph_changes"]

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ortfuse.ir.facts import Facts
 from ortfuse.proof.instance import Instance
+from ortfuse.proof.near_shapes import HIDING
 
 Array = np.ndarray[Any, Any]
 Change = Callable[[Instance], bool]
@@ -49,7 +50,7 @@ def number_changes(
     facts = Facts(instance.model)
     positions = {node: name for node, name in zip(graph, names, strict=True)}
     for name, value in graph.initializers.items():
-        if value.const_value is None or not value.uses():
+        if value.const_value is None or not value.uses() or name.startswith(HIDING):
             continue
         use = next(iter(value.uses()))
         where = f"input {use.idx} of {positions[use.node]}"
@@ -58,6 +59,8 @@ def number_changes(
             others = list(_others(array, scalars_only, _axis_of(value, facts)))
         for text, other in others:
             yield f"{where} is {text}", _set(name, other)
+            if other.dtype.kind == "i" and other.shape == array.shape:
+                yield f"{where} is {text}, known at run time only", _given_at_run_time(name, other)
         if not scalars_only:
             yield f"{where} is known at run time only", _given_at_run_time(name)
 
@@ -72,7 +75,9 @@ def _others(array: Array, scalars_only: bool, axis: int | None) -> Iterator[tupl
     elif array.dtype == np.bool_:
         yield "all flipped", ~array
         if array.size > 1:
-            yield "flipped in its first element", np.concatenate([~array.reshape(-1)[:1], array.reshape(-1)[1:]]).reshape(array.shape)
+            first = np.concatenate([~array.reshape(-1)[:1], array.reshape(-1)[1:]])
+            yield "flipped in its first element", first.reshape(array.shape)
+        yield from _other_layouts(array)
     elif array.size <= 16:
         yield from _other_integers(array)
 
@@ -110,29 +115,38 @@ def _other_arrays(array: Array) -> Iterator[tuple[str, Array]]:
         changed = array.copy()
         changed.reshape(-1)[-1:] = number
         yield f"{number:g} in its last element", changed
+    yield from _other_layouts(array)
+
+
+def _other_layouts(array: Array) -> Iterator[tuple[str, Array]]:
     for axis in range(array.ndim):
         if array.shape[axis] > 1:
             yield f"of size 1 along axis {axis}", np.take(array, [0], axis)
             yield f"shorter along axis {axis}", np.take(array, range(array.shape[axis] - 1), axis)
     yield "of rank 1 more", array[None]
-    yield "repeated along a new axis", np.stack([array, array * 2])
+    yield "repeated along a new axis", np.stack([array, array])
+    if array.size:
+        yield "of rank 5", array.reshape([1] * (5 - array.ndim) + list(array.shape)) if array.ndim < 5 else array[0]
     if array.ndim == 1:
         yield "a column", array[:, None]
         yield "a column of rank 3", array[:, None, None]
-    yield "one number", array.reshape(-1)[0]
+    if array.size:
+        yield "one number", np.asarray(array.reshape(-1)[0])
 
 
 def _other_integers(array: Array) -> Iterator[tuple[str, Array]]:
     flat = array.reshape(-1)
     for index in range(array.size):
         found = int(flat[index])
-        for number in {found + 1, found - 1, 0, -1, -found, found * 2 if abs(found) < 1 << 40 else 2}:
+        for number in {found + 1, 0, -1, found * 2 if abs(found) < 1 << 40 else 2}:
             if number != found:
                 changed = flat.copy()
                 changed[index] = number
                 yield f"{changed.tolist()}", changed.reshape(array.shape)
     if array.ndim == 1 and array.size > 1:
-        for text, changed in (("reversed", flat[::-1].copy()), ("without its last", flat[:-1]),
+        exchanged = np.concatenate([flat[:-2], flat[:-3:-1]])
+        for text, changed in (("with its last two exchanged", exchanged),
+                              ("reversed", flat[::-1].copy()), ("without its last", flat[:-1]),
                               ("without its first", flat[1:])):  # fmt: skip
             yield text, changed
     if array.ndim == 1:
@@ -163,12 +177,13 @@ def _set(name: str, array: Array) -> Change:
     return change
 
 
-def _given_at_run_time(name: str) -> Change:
+def _given_at_run_time(name: str, array: Array | None = None) -> Change:
     def change(instance: Instance) -> bool:
         graph = instance.model.graph
         value = graph.initializers.pop(name)
         assert value.const_value is not None
-        instance.fixed[name] = value.const_value.numpy()
+        instance.fixed[name] = value.const_value.numpy() if array is None else array
+        value.shape = ir.Shape(instance.fixed[name].shape)
         value.const_value = None
         graph.inputs.append(value)
         return True

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.proof.instance import Instance
 
 Change = Callable[[Instance], bool]
+
+HIDING = "hiding_"
+"""How the names of constants begin that only serve to hide an input."""
 
 _TYPES = (ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.INT64, ir.DataType.BOOL)
 
@@ -31,14 +36,41 @@ def shape_changes(instance: Instance, names: Sequence[str]) -> Iterator[tuple[st
         yield f"{value.name} has an axis more", _reshaped(position, [2, *dims])
         yield f"{value.name} has an axis of 1 more", _reshaped(position, [1, *dims])
         for text, shape in (("its own", dims), ("one axis more", [2, *dims]), ("one axis less", dims[1:])):
-            yield f"{value.name} is of unknown rank, in fact {text}", _undeclared(position, shape)
-        yield f"{value.name} is of unknown rank and type", _hidden(position)
+            yield f"{value.name} is of unknown rank, in fact {text}", undeclared(position, shape)
+        yield f"{value.name} is of unknown rank and type", hidden(position)
         for dtype in _TYPES:
             if dtype != value.dtype:
                 yield f"{value.name} is of {dtype.name}", _retyped(position, dtype)
+    for text, edit in (
+        ("lack their first axis", lambda dims: dims[1:]), ("have an axis more", lambda dims: [2, *dims]),
+        ("have an axis more at the end", lambda dims: [*dims, 2]),
+    ):  # fmt: skip
+        yield f"all inputs {text}", _all_reshaped(edit)
     if len(inputs) > 1:
         yield "all sizes are unrelated", _all_renamed
         yield "all inputs are of unknown rank", _all_undeclared
+
+
+def input_changes(instance: Instance) -> Iterator[tuple[str, Change]]:
+    """Inputs fed with other ranks and sizes than the rest of the model is made for, when no shape is declared."""
+    for position, value in enumerate(instance.model.graph.inputs):
+        dims = list(instance.dims(value))
+        for text, shape in (("an axis more", [2, *dims]), ("an axis of 1 more", [1, *dims]), ("an axis less", dims[1:])):
+            yield f"{value.name} has {text}", undeclared(position, shape)
+        for axis, dim in enumerate(dims):
+            if dim != 1:
+                shape = [*dims[:axis], 1, *dims[axis + 1 :]]
+                yield f"{value.name} is broadcast along axis {axis}", undeclared(position, shape)
+
+
+def _all_reshaped(edit: Callable[[Any], Any]) -> Change:
+    def change(instance: Instance) -> bool:
+        for value in instance.model.graph.inputs:
+            if value.name not in instance.fixed:
+                value.shape = ir.Shape(edit(list(instance.dims(value))))
+        return True
+
+    return change
 
 
 def _other_dims(dim: int | str) -> Iterator[tuple[str, int | str]]:
@@ -86,10 +118,12 @@ def _all_renamed(instance: Instance) -> bool:
     return True
 
 
-def _undeclared(position: int, dims: Sequence[int | str]) -> Change:
+def undeclared(position: int, dims: Sequence[int | str] | None = None) -> Change:
+    """An input whose rank the model does not tell; it is fed with `dims`, or what the shape was."""
+
     def change(instance: Instance) -> bool:
         value = instance.model.graph.inputs[position]
-        instance.shapes[value.name or ""] = list(dims)
+        instance.shapes[value.name or ""] = list(instance.dims(value) if dims is None else dims)
         value.shape = None
         return True
 
@@ -98,35 +132,35 @@ def _undeclared(position: int, dims: Sequence[int | str]) -> Change:
 
 def _all_undeclared(instance: Instance) -> bool:
     for position, value in enumerate(instance.model.graph.inputs):
-        _undeclared(position, instance.dims(value))(instance)
+        undeclared(position)(instance)
     return True
 
 
-def _hidden(position: int) -> Change:
+def hidden(position: int) -> Change:
     """The input behind an operator of the runtime's own, about whose results nothing is known."""
 
     def change(instance: Instance) -> bool:
         graph = instance.model.graph
         value = graph.inputs[position]
-        zero = ir.Value(name="hidden_axis", const_value=ir.tensor([0], name="hidden_axis"), shape=ir.Shape([1]),
-                        type=ir.TensorType(ir.DataType.INT64))  # fmt: skip
-        scalar = ir.Value(name="hidden_at", const_value=ir.tensor(0, name="hidden_at"), shape=ir.Shape([]),
-                          type=ir.TensorType(ir.DataType.INT64))  # fmt: skip
-        scalar.const_value = ir.tensor(0, dtype=ir.DataType.INT32, name="hidden_at")
-        scalar.type = ir.TensorType(ir.DataType.INT32)
-        wider = ir.Node("com.microsoft", "ExpandDims", [value, scalar])
-        same = ir.Node("", "Squeeze", [wider.outputs[0], zero])
-        wider.outputs[0].name, same.outputs[0].name = "hidden_wider", "hidden"
+        axis = _initializer(graph, f"{HIDING}{value.name}_axis", np.array(0, np.int32))
+        axes = _initializer(graph, f"{HIDING}{value.name}_axes", np.array([0]))
+        wider = ir.Node("com.microsoft", "ExpandDims", [value, axis])
+        same = ir.Node("", "Squeeze", [wider.outputs[0], axes])
+        wider.outputs[0].name, same.outputs[0].name = f"{value.name}_wider", f"{value.name}_hidden"
         for use in tuple(value.uses()):
             if use.node is not wider:
                 use.node.replace_input_with(use.idx, same.outputs[0])
-        graph.register_initializer(zero)
-        graph.register_initializer(scalar)
-        first = graph[0]
-        graph.insert_before(first, [wider, same])
+        graph.insert_before(graph[0], [wider, same])
         return True
 
     return change
+
+
+def _initializer(graph: ir.Graph, name: str, array: Any) -> ir.Value:
+    tensor = ir.tensor(array, name=name)
+    value = ir.Value(name=name, const_value=tensor, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype))
+    graph.register_initializer(value)
+    return value
 
 
 def _retyped(position: int, dtype: ir.DataType) -> Change:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,8 @@ from ortfuse.pattern.language import Op
 from ortfuse.proof.build import OPSETS, Builder, element_type, exists, opsets_for
 from ortfuse.proof.choice import Chooser, Coverage, spellings
 from ortfuse.proof.instance import Instance, Kind
-from ortfuse.proof.near import near_misses
+from ortfuse.proof.near import near_misses, near_misses_with_less_known
+from ortfuse.proof.near_shapes import hidden
 from ortfuse.proof.run import Runner, Truth, disagreement, rewrite
 from ortfuse.rewrite import Exactness, Rule, Variation
 from ortfuse.target import Target
@@ -92,6 +94,7 @@ class _Proof:
             raise RuleError(f"rule {rule.name}: no opset of {OPSETS} has all operators of its pattern; pin Proof.opset")
         self.fired: dict[tuple[int, str, int], bool] = dict.fromkeys(self.groups, False)
         self.reasons: dict[tuple[int, str, int], str] = {}
+        self.needed: set[str] = set()
         self.spelled: dict[tuple[tuple[str, int], ...], Instance] = {}
 
     def fail(self, text: str, model: ir.Model | None) -> None:
@@ -108,7 +111,8 @@ class _Proof:
         for group, fired in self.fired.items():
             if not fired:
                 self.fail(f"no instance fires with {_group_text(group)}: {self.reasons.get(group, 'not tried')}", None)
-        self._report_coverage()
+        if any(self.fired.values()):
+            self._report_coverage()
 
     def _group_options(self, group: tuple[int, str, int]) -> dict[str, int]:
         number, dtype, opset = group
@@ -150,40 +154,45 @@ class _Proof:
         self.spelled.setdefault(tuple(sorted(chooser.made.items())), instance)
         if rewritten.error is not None:
             self.fail(f"{text}: raises {rewritten.error}", instance.model)
-        else:
-            self._compare(instance, exact, runner, rewritten.model, text)
+            return True
+        problem = self._compare(instance, exact, runner, rewritten.model)
+        if problem:
+            self.fail(f"{text} {problem}", instance.model)
         return True
 
     def _compare(
-        self, instance: Instance, exact: Callable[[], ir.Model], runner: Runner, after: ir.Model, text: str
-    ) -> bool:
-        """Run both sides on several sizes and kinds of inputs; false if the original does not run on the first.
+        self, instance: Instance, exact: Callable[[], ir.Model], runner: Runner, after: ir.Model
+    ) -> str | None:
+        """Run both sides on several sizes and kinds of inputs: what is wrong, or nothing (an empty text).
 
+        `None` if the original runs on none of them that are not empty.
         A model that runs on empty inputs alone is no instance of anything. `exact` is built and evaluated in float64 only
         where the two results are not equal as they are.
         """
         bit_equal = self.rule.exactness is Exactness.EXACT
-        replaced, truth = Runner(after), None
+        replaced, truth, ran = Runner(after), None, False
         for seed, (sizes, kind) in enumerate(_conditions(instance)):
             inputs = instance.inputs(sizes, seed, kind)
             old = runner.run(inputs)
-            if old is None and seed == 0:
-                return False
-            if old is None or any(size == 0 and symbol in self.rule.proof.never_empty for symbol, size in sizes.items()):
+            empty = 0 in sizes.values()
+            if old is None or (empty and (not ran or self._assumed_not_empty(sizes))):
                 continue
+            ran = True
             new = replaced.run(inputs)
-            where = f"{text} ({_sizes_text(sizes)}{', inputs all zero' if kind == 'zero' else ''})"
+            where = f"({_sizes_text(sizes)}{', inputs all zero' if kind == 'zero' else ''})"
             if new is None:
-                self.fail(f"{where}: the runtime cannot execute the replacement: {replaced.refusal}", instance.model)
-                return True
+                return f"{where}: the runtime cannot execute the replacement: {replaced.refusal}"
             problem = disagreement(old, new, None, bit_equal)
             if problem is not None and not bit_equal:
                 truth = truth or Truth(exact())
                 problem = disagreement(old, new, truth.run(inputs), bit_equal)
             if problem is not None:
-                self.fail(f"{where}: {problem}", instance.model)
-                return True
-        return True
+                return f"{where}: {problem}"
+        return "" if ran else None
+
+    def _assumed_not_empty(self, sizes: Mapping[str, int]) -> bool:
+        empty = [symbol for symbol, size in sizes.items() if size == 0]
+        return any(fnmatch.fnmatchcase(symbol, name) for symbol in empty for name in self.rule.proof.never_empty)
 
     def _report_coverage(self) -> None:
         report, coverage = self.report, self.coverage
@@ -202,8 +211,13 @@ class _Proof:
         for instance in list(self.spelled.values()):
             for near in near_misses(instance, seen):
                 self._try_near_miss(near)
+        first = next(iter(self.spelled.values()), None)
+        for near in near_misses_with_less_known(first) if first is not None else ():
+            self._try_near_miss(near)
         for near in self._other_types_and_opsets():
             self._try_near_miss(near)
+        for text in sorted(set(self.rule.proof.assumes) - self.needed):
+            self.fail(f"the proof assumes that there is no near miss ({text}), but the rule is right on each or silent", None)
 
     def _other_types_and_opsets(self) -> Iterator[Instance]:
         proof = self.rule.proof
@@ -237,8 +251,14 @@ class _Proof:
             if runner.run(near.inputs(next(near.bindings()), 0)) is not None:
                 self.fail(f"{text}: raises {rewritten.error}", near.model)
             return
-        if self._compare(near, lambda: near.model, runner, rewritten.model, text):
-            self.report.near_misses_fired += 1
+        problem = self._compare(near, lambda: near.model, runner, rewritten.model)
+        if problem is None:
+            return
+        self.report.near_misses_fired += 1
+        assumed = [words for words in self.rule.proof.assumes if problem and fnmatch.fnmatchcase(near.text, words)]
+        self.needed.update(assumed)
+        if problem and not assumed:
+            self.fail(f"{text} {problem}", near.model)
 
     def try_counterexamples(self) -> None:
         for name, variation in self.rule.proof.counterexamples.items():
@@ -267,6 +287,9 @@ def _varied(rule: Rule, name: str, variation: Variation) -> Instance:
     if unknown := set(variation.options) - set(chooser.made):
         raise RuleError(f"rule {rule.name}, counterexample {name!r}: no option is called {sorted(unknown)}; "
                         f"there are {sorted(chooser.made)}")  # fmt: skip
+    for position, value in enumerate(instance.model.graph.inputs):
+        if value.name in variation.unknown:
+            hidden(position)(instance)
     if variation.change is not None:
         variation.change(instance.model)
     instance.pinned.update(variation.sizes)
@@ -295,7 +318,7 @@ def _conditions(instance: Instance) -> Iterator[tuple[dict[str, int], Kind]]:
     bindings = list(instance.bindings())
     yield bindings[0], "normal"
     yield bindings[0], "zero"
-    for sizes in bindings[1:]:
+    for sizes in sorted(bindings[1:], key=lambda sizes: 0 in sizes.values()):
         yield sizes, "normal"
 
 

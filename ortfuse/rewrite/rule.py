@@ -35,7 +35,8 @@ class Variation:
 
     `shapes` (`None`: absent), `attributes`, `scalars`, `constants` and `inputs` replace what the proof declares; of
     attributes and scalars one value each is given. `options` names options of the pattern as proofs print them
-    (`{"mask": "absent"}`), `sizes` binds symbols, `fixed` gives inputs as numbers. `change` edits the finished model.
+    (`{"mask": "absent"}`), `sizes` binds symbols, `fixed` gives inputs as numbers, and of the inputs in `unknown`
+    the model tells neither rank nor type. `change` edits the finished model.
     """
 
     shapes: Mapping[str, str | None] = field(default_factory=dict)
@@ -46,6 +47,7 @@ class Variation:
     options: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    unknown: Sequence[str] = ()
     dtype: str | None = None
     opset: int | None = None
     shape_set: int = 0
@@ -65,8 +67,9 @@ class Proof:
     sizes at which the rule's worth is measured. `opset` pins the one ai.onnx version to try.
 
     `counterexamples` names variations on which the rule must stay silent or right, beyond the near misses that every proof
-    tries. `uncovered` lists options of the pattern that no instance can have (as the failure prints them), and
-    `never_empty` symbols that the rule takes to be greater than 0, each with the reason.
+    tries. What a proof leaves out is declared with the reason: `uncovered` options of the pattern that no instance can have
+    (as the failure prints them), `never_empty` symbols that the rule takes to be greater than 0, and `assumes` the near
+    misses (by their words, `*` for any) that break an assumption of the rule.
     """
 
     shapes: Mapping[str, str] | Sequence[Mapping[str, str]]
@@ -80,6 +83,7 @@ class Proof:
     counterexamples: Mapping[str, Variation] = field(default_factory=dict)
     uncovered: Mapping[str, str] = field(default_factory=dict)
     never_empty: Mapping[str, str] = field(default_factory=dict)
+    assumes: Mapping[str, str] = field(default_factory=dict)
 
     def shape_sets(self) -> Sequence[Mapping[str, str]]:
         """The shape sets, also when only one was given."""

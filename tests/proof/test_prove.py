@@ -44,7 +44,7 @@ def test_an_exact_rule_must_give_the_same_bits() -> None:
 def test_a_rule_that_forgets_an_attribute_is_found_by_a_near_miss() -> None:
     proof = Proof(shapes={"x": "3 3"}, attributes={"axis": [1]})
     forgetful = rule(op.Log(op.Softmax(x, axis=attr("axis"))), op.LogSoftmax(x, axis=1), proof=proof)
-    assert any("near miss (Softmax.axis" in failure for failure in prove(forgetful).failures)
+    assert any("near miss (Softmax with axis" in failure for failure in prove(forgetful).failures)
 
 
 def test_a_rule_that_forgets_broadcasting_is_found_by_a_near_miss() -> None:
@@ -54,12 +54,12 @@ def test_a_rule_that_forgets_broadcasting_is_found_by_a_near_miss() -> None:
 
 def test_a_guard_that_refuses_the_rules_own_pattern_is_found() -> None:
     shy = rule(op.Relu(x), op.Max(x, 0.0), guards=(lambda match: "never",))
-    assert any("silent on its own pattern" in failure for failure in prove(shy).failures)
+    assert any("no instance fires" in failure for failure in prove(shy).failures)
 
 
 def test_a_pattern_without_an_instance_is_not_proved() -> None:
     impossible = rule(op.MatMul(x, y), op.Gemm(x, y), proof=Proof(shapes={"x": "2 2", "y": "3 3"}))
-    assert "no instance of the pattern runs" in prove(impossible).failures
+    assert any("no instance fires" in failure for failure in prove(impossible).failures)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -73,6 +73,6 @@ def test_constants_that_an_attribute_cannot_hold_are_refused_in_float64(dtype: s
         dtypes=(dtype,),
     )
     changed = Rule(**{**{name: getattr(decomposed, name) for name in decomposed.__dataclass_fields__}, "proof": proof})
-    failures = prove(changed, spellings=1).failures
+    failures = prove(changed, pairs=0).failures
     assert bool(failures) == (dtype == "float64")
     assert all("float32" in failure for failure in failures)
