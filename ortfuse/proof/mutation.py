@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator
+import fnmatch
+from collections.abc import Collection, Iterator
 
 from ortfuse.pattern.language import Attr, Op, Pattern, Var
+from ortfuse.proof.prove import prove
 from ortfuse.rewrite import Rule
+from ortfuse.target import Target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,3 +94,42 @@ def _without_attribute_check(rule: Rule, name: str) -> Rule:
                 if isinstance(wanted, Attr) and wanted.name == name:
                     wanted.check = None
     return changed
+
+
+@dataclasses.dataclass
+class Score:
+    """How many mutants their proofs noticed; `redundant` ones need not be, `stale` ones are called redundant and are not."""
+
+    mutants: int = 0
+    noticed: int = 0
+    redundant: int = 0
+    unnoticed: list[str] = dataclasses.field(default_factory=list)
+    stale: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, mutant: Mutant, noticed: bool) -> None:
+        """Count one mutant."""
+        excused = reason(mutant) is not None
+        self.mutants += 1
+        self.noticed += noticed
+        self.redundant += excused and not noticed
+        if not noticed and not excused:
+            self.unnoticed.append(mutant.name)
+        if noticed and excused:
+            self.stale.append(mutant.name)
+
+    @property
+    def share(self) -> float:
+        """The share of noticed mutants among those that a proof can notice."""
+        relevant = self.mutants - self.redundant
+        return self.noticed / relevant if relevant else 1.0
+
+
+def reason(mutant: Mutant) -> str | None:
+    """Why the rule is right without the condition, as its proof declares; `None` if it does not."""
+    declared = mutant.rule.proof.redundant.items()
+    return next((why for words, why in declared if fnmatch.fnmatchcase(mutant.condition, words)), None)
+
+
+def is_noticed(mutant: Mutant, target: Target | None = None, known: Collection[str] = ()) -> bool:
+    """Whether the proof of the mutant fails otherwise than the rule's own, whose failures are `known`."""
+    return not prove(mutant.rule, target, first_failure=True, known=known).proved

@@ -69,7 +69,8 @@ class Proof:
     `counterexamples` names variations on which the rule must stay silent or right, beyond the near misses that every proof
     tries. What a proof leaves out is declared with the reason: `uncovered` options of the pattern that no instance can have
     (as the failure prints them), `never_empty` symbols that the rule takes to be greater than 0, and `assumes` the near
-    misses (by their words, `*` for any) that break an assumption of the rule.
+    misses (by their words, `*` for any) that break an assumption of the rule. `redundant` names conditions of the rule
+    without which it would still be right, as mutation tests print them.
     """
 
     shapes: Mapping[str, str] | Sequence[Mapping[str, str]]
@@ -84,6 +85,7 @@ class Proof:
     uncovered: Mapping[str, str] = field(default_factory=dict)
     never_empty: Mapping[str, str] = field(default_factory=dict)
     assumes: Mapping[str, str] = field(default_factory=dict)
+    redundant: Mapping[str, str] = field(default_factory=dict)
 
     def shape_sets(self) -> Sequence[Mapping[str, str]]:
         """The shape sets, also when only one was given."""
