@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 import time
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple
 
 import typer
 
 from ortfuse.pipeline import load_catalogue
-from ortfuse.proof import prove
+from ortfuse.proof import ProofReport, prove
 from ortfuse.proof.mutation import Score, is_noticed, mutants
 
 RESULTS = Path(__file__).parent / "results" / "proofs.json"
@@ -30,44 +31,57 @@ COUNTS = (
 )  # fmt: skip
 
 
+class Result(NamedTuple):
+    """What the proof of one rule and those of its mutants gave."""
+
+    report: ProofReport
+    score: Score
+    proof_seconds: float
+    mutation_seconds: float
+
+
+def measure(position: int) -> Result:
+    """Prove one rule of the catalogue and each of its mutants."""
+    warnings.simplefilter("ignore")
+    rule = list(load_catalogue([]).rules())[position]
+    started = time.process_time()
+    report = prove(rule)
+    proved = time.process_time()
+    score = Score()
+    for mutant in mutants(rule):
+        score.add(mutant, is_noticed(mutant, known=report.failures))
+    report.counterexamples.clear()
+    return Result(report, score, proved - started, time.process_time() - proved)
+
+
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Parts of rule names; all rules without any.")] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes.")] = 2,
     write: Annotated[bool, typer.Option("--write", help="Write benchmarks/results/proofs.json.")] = False,
 ) -> None:
     """Prove every rule and each of its mutants."""
-    warnings.simplefilter("ignore")
-    totals: dict[str, Any] = dict.fromkeys(("rules", "proved", *COUNTS), 0)
-    score, failing = Score(), {}
-    seconds = {"proofs": 0.0, "mutation": 0.0}
-    for rule in load_catalogue([]).rules():
-        if names and not any(name in rule.name for name in names):
-            continue
-        started = time.process_time()
-        report = prove(rule)
-        seconds["proofs"] += time.process_time() - started
-        totals["rules"] += 1
-        totals["proved"] += report.proved
-        if not report.proved:
-            failing[rule.name] = list(dict.fromkeys(report.failures))[:3]
-        for count in COUNTS:
-            totals[count] += getattr(report, count)
-        started = time.process_time()
-        for mutant in mutants(rule):
-            noticed = is_noticed(mutant, known=report.failures)
-            score.add(mutant, noticed)
-            if not noticed:
-                typer.echo(f"not noticed: {mutant.name}")
-        seconds["mutation"] += time.process_time() - started
+    rules = list(load_catalogue([]).rules())
+    chosen = [i for i, rule in enumerate(rules) if not names or any(name in rule.name for name in names)]
+    results = []
+    with ProcessPoolExecutor(jobs) as pool:
+        for result in pool.map(measure, chosen):
+            results.append(result)
+            typer.echo(f"{result.report.rule}: {result.score.noticed}/{result.score.mutants} {result.score.unnoticed}")
     figures = {
-        **totals,
-        "not_proved": failing,
+        "rules": len(results),
+        "proved": sum(result.report.proved for result in results),
+        **{count: sum(getattr(result.report, count) for result in results) for count in COUNTS},
+        "not_proved": {r.report.rule: r.report.failures[:3] for r in results if not r.report.proved},
         "mutation": {
-            "mutants": score.mutants, "noticed": score.noticed, "redundant": score.redundant,
-            "share_of_relevant": round(score.share, 3), "unnoticed": score.unnoticed, "stale": score.stale,
+            **{count: sum(getattr(r.score, count) for r in results) for count in ("mutants", "noticed", "redundant")},
+            **{kind: [name for r in results for name in getattr(r.score, kind)] for kind in ("unnoticed", "stale")},
         },
         "before": BEFORE,
-        "cpu_seconds": {name: round(taken) for name, taken in seconds.items()},
-    }  # fmt: skip
+        "cpu_seconds": {
+            "proofs": round(sum(r.proof_seconds for r in results)),
+            "mutation": round(sum(r.mutation_seconds for r in results)),
+        },
+    }
     typer.echo(json.dumps(figures, indent=1))
     if write:
         RESULTS.write_text(json.dumps(figures, indent=1) + "\n")

@@ -20,7 +20,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import array_like, ints, is_rank, text
 from ._masks import DEEPEST_ALLOWED, acts_alike, mask_range
-from ._proofs import FINITE_SCORES, NEVER_EMPTY, masked
+from ._proofs import FINITE_SCORES, NEVER_EMPTY, RANKS, SHAPES, masked
 
 PAPER = "arXiv:1706.03762"
 LOWEST = -3.4028234663852886e38
@@ -235,12 +235,15 @@ def _sdpa(
             },
             inputs={"mask": masked(filler)},
             never_empty=NEVER_EMPTY,
+            redundant={"check of *": RANKS, "guard _mask_shape_fits": SHAPES},
             counterexamples={
                 "a mask for more batches": Variation(
                     shapes={
                         name: re.sub(r"\bb\b", "1", f"{shape}")
                         for name, shape in (
-                            ("query", f"b {h}s 4"), ("key", shapes[0][1]), ("transposed_key", f"b {h}4 t"),
+                            ("query", f"b {h}s 4"),
+                            ("key", shapes[0][1]),
+                            ("transposed_key", f"b {h}4 t"),
                             ("value", f"b {h}t 4"),
                         )
                     }

@@ -12,7 +12,7 @@ from ortfuse.pattern import Match, Pattern, attr, computed, ms, op, opt, scalar,
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import is_rank, text
-from ._proofs import masked
+from ._proofs import FINITE_SCORES, RANKS, masked
 from .attention_heads import heads_of, heads_split_last_axis, merged_shape, split_query, split_value
 
 SOURCE = "ONNX Runtime contrib operator MultiHeadAttention"
@@ -77,7 +77,8 @@ RULES = [
             scalars={name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale")},
             attributes={"query_allowzero": [0], "key_allowzero": [0], "value_allowzero": [0]},
             inputs={"mask": masked(-3.4028234663852886e38)},
-            assumes={"input 0 of Mul is the lowest number*": "scores are taken to be finite"},
+            assumes=FINITE_SCORES,
+            redundant={"check of *": RANKS},
             opset=17,
             counterexamples={
                 "positions split too": Variation(

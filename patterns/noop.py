@@ -59,6 +59,7 @@ def _is_identity_permutation(perm: Any, facts: Any) -> bool:
 
 zero = var("zero", is_zero, "zero everywhere")
 
+ADDS_NO_AXES = "the matcher takes a constant for a number only where it adds no axes"
 EMPTY = np.zeros(0, np.int64)
 PLAIN = Proof(shapes=({"x": "b 3 4"}, {"x": ""}))
 
@@ -141,7 +142,9 @@ RULES = [
         Proof(
             shapes={"x": "2 3"},
             uncovered={"axes: present": "axes take something away, and what an empty list means is not agreed on"},
-            counterexamples={"an empty list of axes": Variation(shapes={"x": "b 3", "axes": "0"}, constants={"axes": EMPTY})},
+            counterexamples={
+                "an empty list of axes": Variation(shapes={"x": "b 3", "axes": "0"}, constants={"axes": EMPTY})
+            },
         ),
         keeps_shape,
     ),
@@ -152,7 +155,11 @@ RULES = [
     _identity(
         "split",
         op.Split(x, axis=attr("axis"), split=attr("split"), num_outputs=attr("num_outputs"), outputs=1),
-        Proof(shapes={"x": "4 3"}, attributes={"axis": [0], "split": [None], "num_outputs": [1]}),
+        Proof(
+            shapes={"x": "4 3"},
+            attributes={"axis": [0], "split": [None], "num_outputs": [1]},
+            redundant={"guard keeps_shape": "the one output is the whole input"},
+        ),
         keeps_shape,
     ),
     *(_identity(f"{name.lower()}_of_one", getattr(op, name)(x), PLAIN) for name in ("Sum", "Max", "Min", "Mean")),
@@ -166,6 +173,20 @@ RULES = [
         source=SOURCE,
         proof=Proof(shapes={"x": "b 3", "zero": "3"}, constants={"zero": [0.0, 0.0, 0.0]}),
     ),
-    _identity("mul_one", op.Mul(x, 1.0) | op.Div(x, 1.0), Proof(shapes={"x": "b 3"}), keeps_shape),
-    _identity("pow_one", op.Pow(x, 1.0), Proof(shapes={"x": "b 3"}), keeps_shape, keeps_dtype),
+    _identity(
+        "mul_one",
+        op.Mul(x, 1.0) | op.Div(x, 1.0),
+        Proof(shapes={"x": "b 3"}, redundant={"guard keeps_shape": ADDS_NO_AXES}),
+        keeps_shape,
+    ),
+    _identity(
+        "pow_one",
+        op.Pow(x, 1.0),
+        Proof(
+            shapes={"x": "b 3"},
+            redundant={"guard keeps_shape": ADDS_NO_AXES, "guard keeps_dtype": "a power has the type of its base"},
+        ),
+        keeps_shape,
+        keeps_dtype,
+    ),
 ]

@@ -26,6 +26,7 @@ from ._common import (
     text,
     vector_of_last_axis,
 )
+from ._proofs import COST, KERNEL, RANKS
 
 PAPER = "arXiv:1607.06450"
 
@@ -93,7 +94,9 @@ _PROOF = Proof(
     scalars={"epsilon": [2.0**-17, 2.0**-40, 0.125]},
     dtypes=("float32", "float64"),
     counterexamples={
-        "an axis left out": Variation(shapes={"x": "2 3 4", "scale": "2 3 4", "bias": "2 3 4"}, attributes={"axes": (0, 2)})
+        "an axis left out": Variation(
+            shapes={"x": "2 3 4", "scale": "2 3 4", "bias": "2 3 4"}, attributes={"axes": (0, 2)}
+        )
     },
 )
 
@@ -231,6 +234,7 @@ RULES = [
                 {"x": "b s 8", "skip": "b s 8", "gamma": "8", "beta": "8", "sum_bias": "8"},
                 {"x": "b 8", "skip": "b 8", "gamma": "8", "beta": "8", "sum_bias": "8"},
             ),
+            redundant={"guard rank_in": KERNEL, "check of *": RANKS, "demand that sum_bias is constant": COST},
             attributes={"axis": [-1], "epsilon": [1e-5, 1e-12], "stash_type": [1]},
             typical=tuple(
                 {

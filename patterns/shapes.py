@@ -205,7 +205,12 @@ RULES = [
         guards=(lambda match: None if match.rank("x") is not None else "the rank of x is not known",),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(shapes={"x": "b 3"}, attributes={"inner": [(0,), (1, 2)], "outer": [(1,), (0, 3)]}, opset=13),
+        proof=Proof(
+            shapes={"x": "b 3"},
+            attributes={"inner": [(0,), (1, 2)], "outer": [(1,), (0, 3)]},
+            opset=13,
+            redundant={"check of attribute *": "the rank is known, so that all axes are counted from the front"},
+        ),
     ),
     Rule(
         name="shapes.cast_like",

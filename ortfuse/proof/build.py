@@ -187,9 +187,8 @@ class Builder:
         static = all(isinstance(dim, int) for dim in dims)
         made_constant = pattern.constant or declared is not None
         if made_constant or (static and dims and maker is None and self._made_constant(name)):
-            array = random_array(
-                self.numbers, [int(dim) for dim in dims], ir.DataType.DOUBLE, declared or "normal"
-            )
+            kind: Any = declared or "normal"
+            array = random_array(self.numbers, [int(dim) for dim in dims], ir.DataType.DOUBLE, kind)
             return self.constant(array.astype(dtype.numpy()), dtype)
         return self.input(name, dims, dtype)
 

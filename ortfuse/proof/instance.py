@@ -80,13 +80,13 @@ class Instance:
 def random_array(rng: np.random.Generator, shape: Sequence[int], dtype: ir.DataType, kind: Kind) -> Any:
     """Random numbers; of booleans now and then a whole row is false, of integers each is below 4."""
     if dtype == ir.DataType.BOOL:
-        array = np.asarray(rng.random(shape) < 0.7)
-        if array.ndim > 1:
-            array &= rng.random((*array.shape[:-1], 1)) < 0.75
-        return array & (kind != "zero")
+        flags = np.asarray(rng.random(shape) < 0.7)
+        if flags.ndim > 1:
+            flags &= rng.random((*flags.shape[:-1], 1)) < 0.75
+        return flags & (kind != "zero")
     if dtype.is_integer():
         return np.asarray(rng.integers(0, 4, shape)).astype(dtype.numpy())
-    array = np.zeros(shape) if kind == "zero" else np.asarray(rng.standard_normal(shape) * 1.5)
+    array: Any = np.zeros(shape) if kind == "zero" else np.asarray(rng.standard_normal(shape) * 1.5)
     if kind == "positive":
         array = np.abs(array) + 0.5
     return array.astype(dtype.numpy())

@@ -52,7 +52,11 @@ def near_misses_with_less_known(instance: Instance) -> Iterator[Instance]:
         changes = itertools.chain(number_changes(less, names), attribute_changes(less, names), input_changes(less))
         for other, change in changes:
             copy = dataclasses.replace(
-                less, model=less.model.clone(), text=f"{other}, {text}", shapes=dict(less.shapes), fixed=dict(less.fixed)
+                less,
+                model=less.model.clone(),
+                text=f"{other}, {text}",
+                shapes=dict(less.shapes),
+                fixed=dict(less.fixed),
             )
             if change(copy):
                 _forget_results(copy)

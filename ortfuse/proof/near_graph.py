@@ -105,14 +105,16 @@ def _from_outside(position: int, index: int, dims: Sequence[int | str], dtype: i
 def _other_attributes(node: ir.Node, opset: int) -> Iterator[tuple[str, dict[str, ir.Attr | None]]]:
     """Attributes with other values, left out, or given where the default was meant."""
     try:
-        schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
+        schema: Any = onnx.defs.get_schema(node.op_type, opset, node.domain)
     except onnx.defs.SchemaError:
         schema = None
     for name, attribute in node.attributes.items():
         yield f"{name} left out", {name: None}
         for value in _other_values(name, attribute.type, attribute.value):
             yield f"{name} = {value}", {name: ir.Attr(name, attribute.type, value)}
-    for name in schema.attributes if schema is not None else ():
+    if schema is None:
+        return
+    for name in schema.attributes:
         if name in node.attributes or not schema.attributes[name].default_value.name:
             continue
         default = attribute_default(node.domain, node.op_type, opset, name)
@@ -146,7 +148,11 @@ def _any_values(name: str, kind: Any, value: Any) -> list[Any]:
 
 
 def _other_lists(numbers: list[int]) -> list[list[int]]:
-    found = [[*numbers[1:], numbers[0]], numbers[::-1], numbers[:-1], [*numbers, 1], [*numbers, len(numbers)]] if numbers else []
+    found = (
+        [[*numbers[1:], numbers[0]], numbers[::-1], numbers[:-1], [*numbers, 1], [*numbers, len(numbers)]]
+        if numbers
+        else []
+    )
     for index, number in enumerate(numbers):
         for other in (number + 1, number - 1, 0, -1):
             found.append([*numbers[:index], other, *numbers[index + 1 :]])
@@ -207,7 +213,9 @@ def _all_outputs(position: int) -> Change:
             return False
         if len(schema.outputs) < 2:
             return False
-        more = ir.Node(node.domain, node.op_type, node.inputs, node.attributes.values(), num_outputs=len(schema.outputs))
+        more = ir.Node(
+            node.domain, node.op_type, node.inputs, node.attributes.values(), num_outputs=len(schema.outputs)
+        )
         for index, output in enumerate(more.outputs):
             output.name = f"more_{index}"
         _replace_node(instance, node, more)

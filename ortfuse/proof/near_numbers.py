@@ -48,7 +48,7 @@ def number_changes(
     """Changes of the instance's initializers, each with a few words on it."""
     graph = instance.model.graph
     facts = Facts(instance.model)
-    positions = {node: name for node, name in zip(graph, names, strict=True)}
+    positions = dict(zip(graph, names, strict=True))
     for name, value in graph.initializers.items():
         if value.const_value is None or not value.uses() or name.startswith(HIDING):
             continue

@@ -27,11 +27,17 @@ def shape_changes(instance: Instance, names: Sequence[str]) -> Iterator[tuple[st
             continue
         for axis, dim in enumerate(dims):
             for text, other in _other_dims(dim):
-                yield f"{value.name} is {text} along axis {axis}", _reshaped(position, [*dims[:axis], other, *dims[axis + 1 :]])
+                yield (
+                    f"{value.name} is {text} along axis {axis}",
+                    _reshaped(position, [*dims[:axis], other, *dims[axis + 1 :]]),
+                )
             fresh = f"{value.name}_{axis}"
             yield f"{value.name} has an unrelated size along axis {axis}", _renamed(position, {axis: fresh})
         if dims:
-            yield f"{value.name} has unrelated sizes", _renamed(position, {a: f"{value.name}_{a}" for a in range(len(dims))})
+            yield (
+                f"{value.name} has unrelated sizes",
+                _renamed(position, {a: f"{value.name}_{a}" for a in range(len(dims))}),
+            )
             yield f"{value.name} lacks its first axis", _reshaped(position, dims[1:])
         yield f"{value.name} has an axis more", _reshaped(position, [2, *dims])
         yield f"{value.name} has an axis of 1 more", _reshaped(position, [1, *dims])
@@ -55,7 +61,11 @@ def input_changes(instance: Instance) -> Iterator[tuple[str, Change]]:
     """Inputs fed with other ranks and sizes than the rest of the model is made for, when no shape is declared."""
     for position, value in enumerate(instance.model.graph.inputs):
         dims = list(instance.dims(value))
-        for text, shape in (("an axis more", [2, *dims]), ("an axis of 1 more", [1, *dims]), ("an axis less", dims[1:])):
+        for text, shape in (
+            ("an axis more", [2, *dims]),
+            ("an axis of 1 more", [1, *dims]),
+            ("an axis less", dims[1:]),
+        ):
             yield f"{value.name} has {text}", undeclared(position, shape)
         for axis, dim in enumerate(dims):
             if dim != 1:
@@ -131,7 +141,7 @@ def undeclared(position: int, dims: Sequence[int | str] | None = None) -> Change
 
 
 def _all_undeclared(instance: Instance) -> bool:
-    for position, value in enumerate(instance.model.graph.inputs):
+    for position in range(len(instance.model.graph.inputs)):
         undeclared(position)(instance)
     return True
 

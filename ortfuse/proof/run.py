@@ -102,7 +102,9 @@ def disagreement(old: Arrays, new: Arrays, exact: Arrays | None, bit_equal: bool
             _other_bits(before, after)
             if bit_equal
             else _other_infinities(wide_before, wide_after)
-            or _too_far(wide_before, wide_after, None if exact is None else exact[index].astype(np.float64), before.dtype)
+            or _too_far(
+                wide_before, wide_after, None if exact is None else exact[index].astype(np.float64), before.dtype
+            )
         )
         if problem is not None:
             return f"output {index} {problem}"
@@ -111,7 +113,7 @@ def disagreement(old: Arrays, new: Arrays, exact: Arrays | None, bit_equal: bool
 
 def is_float(array: np.ndarray[Any, Any]) -> bool:
     """Whether the array holds floating-point numbers, bfloat16 (which numpy does not know itself) among them."""
-    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+    return bool(array.dtype.kind == "f" or array.dtype.name == "bfloat16")
 
 
 def _other_bits(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> str | None:

@@ -15,7 +15,6 @@ EVERY = 16
 ALL = [mutant for rule in load_catalogue([]).rules() for mutant in mutants(rule)]
 
 
-
 def keeps_shape(match: Match) -> str | None:
     return None if match.shape("x") == match.facts.shape(match.root) else "the shape changes"
 
