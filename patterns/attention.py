@@ -249,6 +249,9 @@ def _sdpa(
                     }
                 ),
                 "a mask of rank 5": Variation(shapes={"mask": "1 b 1 s t"}),
+                "a negative cap": Variation(
+                    scalars={"cap": -1.5, "score_scale": -1.0}, options={"(score_scale * MatMul(*": "cap"}
+                ),
             },
             assumes=FINITE_SCORES if nan_guard else {},
         ),

@@ -298,7 +298,7 @@ def _varied(rule: Rule, name: str, variation: Variation) -> Instance:
     chooser = _ByWords(variation.options)
     builder = Builder(dataclasses.replace(rule, proof=changed), 0, dtype, opset, chooser)
     instance = builder.instance(f"counterexample {name!r}")
-    if unknown := set(variation.options) - set(chooser.made):
+    if unknown := set(variation.options) - chooser.used:
         raise RuleError(f"rule {rule.name}, counterexample {name!r}: no option is called {sorted(unknown)}; "
                         f"there are {sorted(chooser.made)}")  # fmt: skip
     for position, value in enumerate(instance.model.graph.inputs):
@@ -317,10 +317,13 @@ class _ByWords(Chooser):
     def __init__(self, words: Mapping[str, str]) -> None:
         super().__init__()
         self._words = words
+        self.used: set[str] = set()
 
     def pick(self, label: str, options: Any, forced: int | None = None) -> int:
-        word = self._words.get(label)
-        if word is not None and forced is None:
+        words = next((words for words in self._words if fnmatch.fnmatchcase(label, words)), None)
+        if words is not None and forced is None:
+            word = self._words[words]
+            self.used.add(words)
             found = [index for index, option in enumerate(options) if option.startswith(word)]
             if not found:
                 raise RuleError(f"a counterexample asks for {label}: {word}; the options are {list(options)}")

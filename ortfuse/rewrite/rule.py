@@ -35,8 +35,9 @@ class Variation:
 
     `shapes` (`None`: absent), `attributes`, `scalars`, `constants` and `inputs` replace what the proof declares; of
     attributes and scalars one value each is given. `options` names options of the pattern as proofs print them
-    (`{"mask": "absent"}`), `sizes` binds symbols, `fixed` gives inputs as numbers, and of the inputs in `unknown`
-    the model tells neither rank nor type. `change` edits the finished model.
+    (`{"mask": "absent"}`: `*` may stand in the name, and the first words of the option will do). `sizes` binds symbols,
+    `fixed` gives inputs as numbers, and of the inputs in `unknown` the model tells neither rank nor type. `change` edits
+    the finished model.
     """
 
     shapes: Mapping[str, str | None] = field(default_factory=dict)
