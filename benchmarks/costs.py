@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ortfuse.pipeline import load_catalogue
-from ortfuse.proof.instance import Builder
+from ortfuse.proof.build import Builder
 from ortfuse.proof.run import rewrite
 from ortfuse.rewrite import Rule
 from ortfuse.target import CPU, Target
@@ -34,7 +34,7 @@ OPSET = 23
 
 def measure(rule: Rule, number: int, rounds: int, threads: int) -> float:
     """Median over rounds of the time of the original divided by that of the replacement."""
-    builder = Builder(rule, number, ir.DataType.FLOAT, 0, rule.proof.opset or OPSET, typical=True)
+    builder = Builder(rule, number, ir.DataType.FLOAT, rule.proof.opset or OPSET, typical=True)
     instance = builder.instance()
     rewritten = rewrite(rule, instance.model, Target())
     if not rewritten.hits:

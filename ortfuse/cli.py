@@ -284,8 +284,9 @@ def prove(
         list[Path], typer.Argument(metavar="FILE...", help="Files or folders with rules.", show_default=False)
     ],
     spellings: Annotated[
-        int, typer.Option("--spellings", min=1, help="Spellings tried of each shape set, type and opset.")
-    ] = 6,
+        int,
+        typer.Option("--spellings", min=0, help="Spellings tried for pairs of options, beyond one for each option."),
+    ] = 24,
     counterexamples: Annotated[
         Path, typer.Option("--counterexamples", help="Folder for models on which a rule is wrong.")
     ] = Path("counterexamples"),
@@ -307,12 +308,13 @@ def prove(
         for rule in own:
             with progress_line() as progress:
                 progress(f"proving {rule.name}")
-                reports.append(try_rule(rule, spellings=spellings))
+                reports.append(try_rule(rule, pairs=spellings))
             show_proof(out, reports[-1])
             if reports[-1].counterexamples:
                 counterexamples.mkdir(parents=True, exist_ok=True)
                 path = counterexamples / f"{rule.name}.onnx"
                 save(reports[-1].counterexamples[0], path)
+                load_model(path)
                 out.print(f"  counterexample: {path}", highlight=False)
     if not all(report.proved for report in reports):
         raise typer.Exit(1)

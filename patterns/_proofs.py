@@ -7,6 +7,22 @@ from typing import Any
 
 import onnx_ir as ir
 
+NEVER_EMPTY = {"*": "the Attention kernel refuses empty tensors"}
+
+FINITE_SCORES = dict.fromkeys(
+    (
+        "input * of Mul* is the lowest number*", "input * of Mul* is *inf*", "input * of Mul* is NaN", "input * of Div* is *0*",
+        "input * of Div* is NaN", "operands 0 and 1 of Div* exchanged", "Div instead of Mul*",
+    ),
+    "scores are taken to be finite: a scale that makes them infinite or NaN is none",
+)  # fmt: skip
+
+# Why a rule would be right without one of its conditions
+RANKS = "the guards, or the rewriter by the shape of the result, ask for the shapes and so for the ranks"
+SHAPES = "the rewriter refuses a result that has not provably the same shape"
+KERNEL = "the target asks for the same before it takes the kernel"
+COST = "the rule would be right, but not worth it"
+
 
 def masked(filler: float) -> Callable[[Any], ir.Value]:
     """An additive mask, `where(keep, 0, filler)`, of a boolean input that now and then hides a whole row."""

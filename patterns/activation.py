@@ -13,6 +13,7 @@ from ortfuse.pattern import Match, Pattern, const, ms, op, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import is_rank, vector_of_last_axis
+from ._proofs import COST, KERNEL
 
 x = var("x")
 bias = const("bias", is_rank(1), "a vector")
@@ -20,6 +21,8 @@ PAPER = "arXiv:1606.08415"
 SHAPES = ({"x": "b s 8"}, {"x": "n"}, {"x": ""})
 TYPICAL = tuple({"x": f"1 {length} {size}", "bias": f"{size}"} for length, size in ((16, 1536), (128, 3072)))
 WITH_BIAS = ({"x": "b s 8", "bias": "8"}, {"x": "n 1", "bias": "1"})
+
+REDUNDANT = {"guard vector_of_last_axis": KERNEL, "check of bias": KERNEL, "demand that bias is constant": COST}
 
 erf_gelu = x * 0.5 * (1 + op.Erf(x / math.sqrt(2)))
 
@@ -106,7 +109,7 @@ RULES = [
         guards=(vector_of_last_axis("bias", of="x"),),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=Proof(shapes=WITH_BIAS, typical=TYPICAL),
+        proof=Proof(shapes=WITH_BIAS, typical=TYPICAL, redundant=REDUNDANT),
     ),
     Rule(
         name="gelu.bias_tanh",
@@ -116,6 +119,6 @@ RULES = [
         guards=(vector_of_last_axis("bias", of="x"),),
         exactness=Exactness.ROUNDING,
         source=PAPER,
-        proof=Proof(shapes=WITH_BIAS, typical=TYPICAL),
+        proof=Proof(shapes=WITH_BIAS, typical=TYPICAL, redundant=REDUNDANT),
     ),
 ]

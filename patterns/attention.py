@@ -9,17 +9,18 @@ masks into this form, `attention_heads` absorbs what splits and repeats the head
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from ortfuse.ir.dims import DimLike
 from ortfuse.pattern import Guard, Match, Pattern, attr, computed, op, opt, scalar, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import array_like, ints, is_rank, text
 from ._masks import DEEPEST_ALLOWED, acts_alike, mask_range
-from ._proofs import masked
+from ._proofs import FINITE_SCORES, NEVER_EMPTY, RANKS, SHAPES, masked
 
 PAPER = "arXiv:1706.03762"
 LOWEST = -3.4028234663852886e38
@@ -233,6 +234,26 @@ def _sdpa(
                 "cap": [1.5, 20.0],
             },
             inputs={"mask": masked(filler)},
+            never_empty=NEVER_EMPTY,
+            redundant={"check of *": RANKS, "guard _mask_shape_fits": SHAPES},
+            counterexamples={
+                "a mask for more batches": Variation(
+                    shapes={
+                        name: re.sub(r"\bb\b", "1", f"{shape}")
+                        for name, shape in (
+                            ("query", f"b {h}s 4"),
+                            ("key", shapes[0][1]),
+                            ("transposed_key", f"b {h}4 t"),
+                            ("value", f"b {h}t 4"),
+                        )
+                    }
+                ),
+                "a mask of rank 5": Variation(shapes={"mask": "1 b 1 s t"}),
+                "a negative cap": Variation(
+                    scalars={"cap": -1.5, "score_scale": -1.0}, options={"(score_scale * MatMul(*": "cap"}
+                ),
+            },
+            assumes=FINITE_SCORES if nan_guard else {},
         ),
     )
 

@@ -9,10 +9,10 @@ after `fuse.attention`, on what that had to leave alone.
 from __future__ import annotations
 
 from ortfuse.pattern import Match, Pattern, attr, computed, ms, op, opt, scalar, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import is_rank, text
-from ._proofs import masked
+from ._proofs import FINITE_SCORES, RANKS, masked
 from .attention_heads import heads_of, heads_split_last_axis, merged_shape, split_query, split_value
 
 SOURCE = "ONNX Runtime contrib operator MultiHeadAttention"
@@ -77,7 +77,14 @@ RULES = [
             scalars={name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale")},
             attributes={"query_allowzero": [0], "key_allowzero": [0], "value_allowzero": [0]},
             inputs={"mask": masked(-3.4028234663852886e38)},
+            assumes=FINITE_SCORES,
+            redundant={"check of *": RANKS},
             opset=17,
+            counterexamples={
+                "positions split too": Variation(
+                    shapes={"query": "b s 16"}, constants={"query_shape": [0, -1, 2, 4]}, options={"mask": "absent"}
+                ),
+            },
         ),
     ),
 ]

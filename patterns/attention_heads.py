@@ -10,10 +10,10 @@ import math
 from typing import Any
 
 from ortfuse.pattern import Match, Pattern, attr, computed, op, opt, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import ints, is_rank, text
-from ._proofs import expansion, masked
+from ._proofs import RANKS, expansion, masked
 from .attention import PAPER
 
 PASS = "fuse.attention"
@@ -137,6 +137,15 @@ RULES = [
             },
             attributes={**_LAYOUT, "key_allowzero": [0], "value_allowzero": [0]},
             opset=23,
+            redundant={"check of *": RANKS},
+            counterexamples={
+                "heads mixed with positions": Variation(
+                    constants={"key_target": [0, 3, -1, 4], "value_target": [0, 3, -1, 4]}, options={"mask": "absent"}
+                ),
+                "groups of other sizes": Variation(
+                    shapes={"shared_value": "b 3 t 4"}, inputs={"value_expansion": expansion("shared_value", 2)}
+                ),
+            },
         ),
     ),
     Rule(
@@ -178,6 +187,7 @@ RULES = [
                 "value_allowzero": [0],
             },
             inputs={"mask": masked(-math.inf)},
+            redundant={"check of *": RANKS},
             opset=23,
         ),
     ),

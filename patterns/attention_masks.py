@@ -17,6 +17,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import array_like, is_rank, text
 from ._masks import DEEP
+from ._proofs import COST, FINITE_SCORES
 from .attention import LOWEST, PAPER
 
 PASS = "fuse.attention"
@@ -102,8 +103,16 @@ def _factor_rule(name: str, made: Callable[..., Op]) -> Rule:
         proof=Proof(
             shapes={"query": "b 2 s 4", "transposed_key": "b 2 4 t", "factor": "2 1 1"},
             constants={"factor": "positive"},
+            assumes=FINITE_SCORES,
+            redundant=REDUNDANT,
         ),
     )
+
+
+REDUNDANT = {
+    "guard operands_are_computed": COST, "guard leads_to_softmax": COST, "guard *lambda*": COST,
+    **dict.fromkeys(("check of query", "check of transposed_key"), "the same holds for operands of any rank"),
+}  # fmt: skip
 
 
 def _mask_rules() -> list[Rule]:
@@ -120,7 +129,11 @@ def _mask_rules() -> list[Rule]:
             guards=(operands_are_computed,),
             exactness=Exactness.ROUNDING,
             source=PAPER,
-            proof=Proof(shapes={**scores_shapes, "first_mask": "1 2 s t", "second_mask": "b 1 1 t"}, scalars=scalars),
+            proof=Proof(
+                shapes={**scores_shapes, "first_mask": "1 2 s t", "second_mask": "b 1 1 t"},
+                scalars=scalars,
+                redundant=REDUNDANT,
+            ),
         ),
         Rule(
             name="attention.scaled_sum",
@@ -135,7 +148,12 @@ def _mask_rules() -> list[Rule]:
             ),
             exactness=Exactness.ROUNDING,
             source=PAPER,
-            proof=Proof(shapes={**scores_shapes, "mask": "b 1 s t"}, scalars={**scalars, "outer": [0.5, 2.0]}),
+            proof=Proof(
+                shapes={**scores_shapes, "mask": "b 1 s t"},
+                scalars={**scalars, "outer": [0.5, 2.0]},
+                assumes=FINITE_SCORES,
+                redundant=REDUNDANT,
+            ),
         ),
         _factor_rule("head_factor", op.Mul),
         _factor_rule("head_divisor", op.Div),
@@ -153,6 +171,8 @@ def _mask_rules() -> list[Rule]:
                     shapes={**scores_shapes, "mask": "1 2 s t", "keep": "b 1 1 t"},
                     scalars={**scalars, "filler": [LOWEST, -math.inf]},
                     inputs={"keep": "bool"},
+                    assumes=FINITE_SCORES,
+                    redundant=REDUNDANT,
                 ),
             )
             for name, formula, hide in (

@@ -10,6 +10,7 @@ four.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from ortfuse.ir.dims import DimLike
@@ -17,6 +18,7 @@ from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, scala
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import ints, is_rank, text
+from ._proofs import RANKS, SHAPES
 from .shapes import constant_target
 
 PASS = "canonicalize"
@@ -85,7 +87,7 @@ def _moved(name: str, pattern: Pattern, replace: Op, proof: Proof, *guards: Guar
         guards=guards,
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=proof,
+        proof=dataclasses.replace(proof, redundant={"guard merges_leading_axes": SHAPES, "check of *": RANKS}),
     )
 
 

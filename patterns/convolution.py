@@ -15,6 +15,7 @@ from ortfuse.pattern import Match, all_attributes, attr, computed, const, ms, op
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import is_rank, same_shape
+from ._proofs import COST, KERNEL
 
 SOURCE = "arXiv:1502.03167"
 RUNTIME = "ONNX Runtime contrib operator FusedConv"
@@ -92,6 +93,10 @@ def zeros(match: Match) -> Any:
 _CONV = {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "strides": (1, 1), "dilations": (1, 1), "group": 1}
 _STATISTICS = {"scale": "4", "shift": "4", "mean": "4", "variance": "4"}
 _MADE = {"variance": "positive"}
+_TRAINING = {
+    **dict.fromkeys(("guard only_the_result", "check of attribute training"), "the runtime cannot train"),
+    "check of *": "BatchNormalization takes nothing but vectors",
+}
 _BN_ATTRIBUTES: dict[str, list[Any]] = {"epsilon": [1e-5, 1e-3], "momentum": [0.9], "training": [0]}
 
 z = var("z")
@@ -115,6 +120,7 @@ RULES = [
             ),
             attributes={"conv": [_CONV, {**_CONV, "group": 2}], **_BN_ATTRIBUTES},
             constants=_MADE,
+            redundant=_TRAINING,
         ),
     ),
     Rule(
@@ -137,6 +143,7 @@ RULES = [
             ),
             attributes={"conv": [_CONV, {**_CONV, "group": 2}], **_BN_ATTRIBUTES},
             constants=_MADE,
+            redundant=_TRAINING,
         ),
     ),
     Rule(
@@ -149,7 +156,9 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source=RUNTIME,
         proof=Proof(
-            shapes={"x": "n 3 6 6", "weight": "4 3 3 3", "bias": "4", "z": "n 4 6 6"}, attributes={"conv": [_CONV]}
+            shapes={"x": "n 3 6 6", "weight": "4 3 3 3", "bias": "4", "z": "n 4 6 6"},
+            attributes={"conv": [_CONV]},
+            redundant={"guard same_shape": KERNEL, "demand that bias is constant": COST},
         ),
     ),
     Rule(
@@ -158,6 +167,10 @@ RULES = [
         replace=ms.FusedConv(x, weight, opt(bias), activation="Relu", attributes=all_attributes("conv")),
         exactness=Exactness.ROUNDING,
         source=RUNTIME,
-        proof=Proof(shapes={"x": "n 3 6 6", "weight": "4 3 3 3", "bias": "4"}, attributes={"conv": [_CONV]}),
+        proof=Proof(
+            shapes={"x": "n 3 6 6", "weight": "4 3 3 3", "bias": "4"},
+            attributes={"conv": [_CONV]},
+            redundant={"demand that *": COST},
+        ),
     ),
 ]

@@ -9,9 +9,10 @@ form is MatMul + Add, which the runtime executes on any rank; the Gemm of a two-
 from __future__ import annotations
 
 from ortfuse.pattern import Match, Pattern, attr, const, op, opt, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import is_rank
+from ._proofs import COST
 
 SOURCE = "ONNX operator Gemm"
 
@@ -58,6 +59,8 @@ def _reshape_gemm(name: str, transposed: int, factor: Pattern) -> Rule:
             constants={"flat_shape": [-1, 4], "shape": [2, 3, 5]},
             attributes={"allowzero": [0, 1], "flat_allowzero": [0, 1]},
             opset=17,
+            redundant={"demand that *": COST, "check of weight": "Gemm takes nothing but matrices"},
+            counterexamples={"a bias for each row": Variation(shapes={"bias": "6 1"})},
         ),
     )
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ortfuse.pattern import Guard, Match, Pattern, attr, op, opt, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import is_zero, text
 
@@ -57,6 +59,8 @@ def _is_identity_permutation(perm: Any, facts: Any) -> bool:
 
 zero = var("zero", is_zero, "zero everywhere")
 
+ADDS_NO_AXES = "the matcher takes a constant for a number only where it adds no axes"
+EMPTY = np.zeros(0, np.int64)
 PLAIN = Proof(shapes=({"x": "b 3 4"}, {"x": ""}))
 
 RULES = [
@@ -70,7 +74,12 @@ RULES = [
     _identity(
         "cast_like",
         op.CastLike(x, y, saturate=attr("saturate"), round_mode=attr("round_mode")),
-        Proof(shapes={"x": "b 3", "y": "2"}, attributes={"saturate": [1], "round_mode": [None]}, opset=19),
+        Proof(
+            shapes={"x": "b 3", "y": "2"},
+            attributes={"saturate": [1], "round_mode": [None]},
+            opset=19,
+            counterexamples={"from what is not known": Variation(unknown=("x",), inputs={"y": "int64"})},
+        ),
         keeps_dtype,
     ),
     _identity(
@@ -107,20 +116,38 @@ RULES = [
             shapes={"x": "3 4", "starts": "1", "ends": "1", "axes": "1"},
             constants={"starts": [0], "ends": [9], "axes": [1]},
             attributes={"steps": [(1,)]},
+            counterexamples={
+                "backwards": Variation(constants={"starts": [9], "ends": [-9]}, attributes={"steps": (-1,)}),
+            },
         ),
         keeps_shape,
     ),
     _identity(
         "pad",
         op.Pad(x, opt(var("value")), opt(var("axes")), pads=attr("pads", _all_are(0), "all 0"), mode=attr("mode")),
-        Proof(shapes={"x": "3 4"}, attributes={"pads": [(0, 0, 0, 0)], "mode": ["constant"]}),
+        Proof(
+            shapes=({"x": "3 4", "value": ""}, {"x": "3 4", "value": "", "axes": "2"}),
+            attributes={"pads": [(0, 0, 0, 0)], "mode": ["constant", "edge"]},
+            constants={"axes": [1, 0]},
+        ),
     ),
     _identity(
         "transpose",
         op.Transpose(x, perm=attr("perm", _is_identity_permutation, "the identity")),
         Proof(shapes={"x": "b 3 4"}, attributes={"perm": [(0, 1, 2)]}),
     ),
-    _identity("squeeze", op.Squeeze(x, opt(var("axes"))), Proof(shapes={"x": "2 3"}), keeps_shape),
+    _identity(
+        "squeeze",
+        op.Squeeze(x, opt(var("axes"))),
+        Proof(
+            shapes={"x": "2 3"},
+            uncovered={"axes: present": "axes take something away, and what an empty list means is not agreed on"},
+            counterexamples={
+                "an empty list of axes": Variation(shapes={"x": "b 3", "axes": "0"}, constants={"axes": EMPTY})
+            },
+        ),
+        keeps_shape,
+    ),
     _identity(
         "flatten", op.Flatten(x, axis=attr("axis")), Proof(shapes={"x": "2 3"}, attributes={"axis": [1]}), keeps_shape
     ),
@@ -128,7 +155,11 @@ RULES = [
     _identity(
         "split",
         op.Split(x, axis=attr("axis"), split=attr("split"), num_outputs=attr("num_outputs"), outputs=1),
-        Proof(shapes={"x": "4 3"}, attributes={"axis": [0], "split": [None], "num_outputs": [1]}),
+        Proof(
+            shapes={"x": "4 3"},
+            attributes={"axis": [0], "split": [None], "num_outputs": [1]},
+            redundant={"guard keeps_shape": "the one output is the whole input"},
+        ),
         keeps_shape,
     ),
     *(_identity(f"{name.lower()}_of_one", getattr(op, name)(x), PLAIN) for name in ("Sum", "Max", "Min", "Mean")),
@@ -142,6 +173,20 @@ RULES = [
         source=SOURCE,
         proof=Proof(shapes={"x": "b 3", "zero": "3"}, constants={"zero": [0.0, 0.0, 0.0]}),
     ),
-    _identity("mul_one", op.Mul(x, 1.0) | op.Div(x, 1.0), Proof(shapes={"x": "b 3"}), keeps_shape),
-    _identity("pow_one", op.Pow(x, 1.0), Proof(shapes={"x": "b 3"}), keeps_shape, keeps_dtype),
+    _identity(
+        "mul_one",
+        op.Mul(x, 1.0) | op.Div(x, 1.0),
+        Proof(shapes={"x": "b 3"}, redundant={"guard keeps_shape": ADDS_NO_AXES}),
+        keeps_shape,
+    ),
+    _identity(
+        "pow_one",
+        op.Pow(x, 1.0),
+        Proof(
+            shapes={"x": "b 3"},
+            redundant={"guard keeps_shape": ADDS_NO_AXES, "guard keeps_dtype": "a power has the type of its base"},
+        ),
+        keeps_shape,
+        keeps_dtype,
+    ),
 ]

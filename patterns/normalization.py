@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ortfuse.pattern import Match, attr, computed, const, ms, op, opt, scalar, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import (
     array_like,
@@ -26,6 +26,7 @@ from ._common import (
     text,
     vector_of_last_axis,
 )
+from ._proofs import COST, KERNEL, RANKS
 
 PAPER = "arXiv:1607.06450"
 LARGEST_ONES = 1 << 20
@@ -96,6 +97,11 @@ _PROOF = Proof(
     # Numbers that float32 holds exactly, as the attribute does: others are refused in float64.
     scalars={"epsilon": [2.0**-17, 2.0**-40, 0.125]},
     dtypes=("float32", "float64"),
+    counterexamples={
+        "an axis left out": Variation(
+            shapes={"x": "2 3 4", "scale": "2 3 4", "bias": "2 3 4"}, attributes={"axes": (0, 2)}
+        )
+    },
 )
 
 # x + skip + bias, in any order: two tensors of the same shape and perhaps a vector
@@ -232,6 +238,7 @@ RULES = [
                 {"x": "b s 8", "skip": "b s 8", "gamma": "8", "beta": "8", "sum_bias": "8"},
                 {"x": "b 8", "skip": "b 8", "gamma": "8", "beta": "8", "sum_bias": "8"},
             ),
+            redundant={"guard rank_in": KERNEL, "check of *": RANKS, "demand that sum_bias is constant": COST},
             attributes={"axis": [-1], "epsilon": [1e-5, 1e-12], "stash_type": [1]},
             typical=tuple(
                 {

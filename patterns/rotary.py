@@ -19,7 +19,7 @@ from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import ints, is_rank, reaches, text
-from ._proofs import angles
+from ._proofs import RANKS, angles
 
 PAPER = "arXiv:2104.09864"
 
@@ -271,6 +271,9 @@ def heads(match: Match) -> int:
     return shape[2]
 
 
+NEVER_EMPTY = {"*": "a Reshape to [0, 0, -1] of an empty tensor is refused"}
+
+
 def _rotations(heads: int, note: str, text_of_layout: str) -> list[Rule]:
     lengths = "b 2 s 8" if heads == HEADS_FIRST else "b s 2 8"
     pair_shape = [0, 2, -1, 8] if heads == HEADS_FIRST else [0, -1, 2, 8]
@@ -290,6 +293,8 @@ def _rotations(heads: int, note: str, text_of_layout: str) -> list[Rule]:
                     "low_end": [(4,)], "high_start": [(4,)], "high_end": [(1 << 62,)], "low_steps": [(1,)], "high_steps": [(1,)],
                 },
                 inputs={"cos": angles("x", "Cos", heads), "sin": angles("x", "Sin", heads)},
+                never_empty=NEVER_EMPTY,
+                redundant={"check of *": RANKS},
                 opset=17,
             ),
         ),
@@ -309,6 +314,8 @@ def _rotations(heads: int, note: str, text_of_layout: str) -> list[Rule]:
                 inputs={
                     "cos": angles("x", "Cos", heads, interleaved=True), "sin": angles("x", "Sin", heads, interleaved=True),
                 },
+                never_empty=NEVER_EMPTY,
+                redundant={"check of *": RANKS},
                 opset=17,
             ),
         ),
@@ -337,6 +344,7 @@ RULES = [
                 "part_end": [(4,)], "rest_start": [(4,)], "rest_end": [(1 << 62,)], "part_steps": [(1,)], "rest_steps": [(1,)],
                 "interleaved": [0, 1],
             },
+            redundant={"check of *": RANKS},
             opset=23,
         ),
     ),
@@ -364,6 +372,7 @@ RULES = [
                 "part_end": [(4,)], "rest_start": [(4,)], "rest_end": [(1 << 62,)], "part_steps": [(1,)], "rest_steps": [(1,)],
                 "interleaved": [0, 1], "num_heads": [2], "merged_zero": [0], "apart_zero": [0],
             },
+            redundant={"check of *": RANKS},
             opset=23,
         ),
     ),
@@ -391,6 +400,7 @@ RULES = [
             shapes={"whole": "b s 16", "split_shape": "4", "cos": "b s 4", "sin": "b s 4"},
             constants={"split_shape": [0, 0, 2, 8]},
             attributes={"allowzero": [0], "interleaved": [0, 1], "rotary_embedding_dim": [0]},
+            redundant={"check of *": RANKS},
             opset=23,
         ),
     ),

@@ -42,6 +42,7 @@ def _sum_before(kind: str) -> Rule:
             shapes={"x": "b s 8", "skip": "b s 8", **small},
             attributes={"normalisation": [{"axis": -1, "epsilon": 1e-5}]},
             typical=({"x": "1 128 768", "skip": "1 128 768", **vectors},),
+            redundant={"guard same_shape": "Sum broadcasts as Add does; the runtime fuses nothing where they do"},
             opset=23,
         ),
     )

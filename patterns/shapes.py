@@ -162,8 +162,10 @@ RULES = [
         exactness=Exactness.EXACT,
         source=SOURCE,
         proof=Proof(
-            shapes={"x": "b 2 3", "inner_shape": "2", "shape": "3", "inner_axes": "1"},
-            constants={"inner_shape": [0, 6], "shape": [0, 3, 2], "inner_axes": [2]},
+            shapes=tuple(
+                {"x": x_shape, "inner_shape": "2", "shape": "3", "inner_axes": "1"} for x_shape in ("b 2 3", "2 1 6")
+            ),
+            constants={"inner_shape": [0, 6], "shape": [0, 3, 2], "inner_axes": [1]},
             attributes={"allowzero": [0], "inner_allowzero": [0], "inner_axis": [1]},
         ),
     ),
@@ -203,7 +205,12 @@ RULES = [
         guards=(lambda match: None if match.rank("x") is not None else "the rank of x is not known",),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(shapes={"x": "b 3"}, attributes={"inner": [(0,), (1, 2)], "outer": [(1,), (0, 3)]}, opset=13),
+        proof=Proof(
+            shapes={"x": "b 3"},
+            attributes={"inner": [(0,), (1, 2)], "outer": [(1,), (0, 3)]},
+            opset=13,
+            redundant={"check of attribute *": "the rank is known, so that all axes are counted from the front"},
+        ),
     ),
     Rule(
         name="shapes.cast_like",

@@ -2,121 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 
-import numpy as np
-import onnx_ir as ir
+from ortfuse.proof.instance import Instance
+from ortfuse.proof.near_graph import attribute_changes, graph_changes
+from ortfuse.proof.near_numbers import number_changes
+from ortfuse.proof.near_shapes import hidden, input_changes, shape_changes, undeclared
 
-Change = Callable[[ir.Model], bool]
+Change = Callable[[Instance], bool]
 """Changes a copy of the instance in place; false if there was nothing to change."""
 
 
-def near_misses(model: ir.Model) -> Iterator[tuple[str, ir.Model]]:
-    """Every near miss of `model`, each a changed copy with a few words on what was changed."""
-    for text, change in _changes(model):
-        copy = model.clone()
+def near_misses(instance: Instance, seen: set[str] | None = None, numbers_only: bool = False) -> Iterator[Instance]:
+    """Every near miss of `instance`, each a changed copy with a few words on what was changed.
+
+    Those whose words are in `seen` are left out, the others noted there: spellings of one pattern have most in common.
+    `numbers_only` leaves out all but those of constants of one element: scales, epsilons, mask fillers.
+    """
+    names = node_names(instance)
+    changes: Iterable[tuple[str, Change]] = number_changes(instance, names, scalars_only=numbers_only)
+    if not numbers_only:
+        changes = itertools.chain(changes, graph_changes(instance, names), shape_changes(instance, names))
+    for text, change in changes:
+        if seen is not None:
+            if text in seen:
+                continue
+            seen.add(text)
+        copy = dataclasses.replace(
+            instance, model=instance.model.clone(), text=f"{text}, {instance.text}" if numbers_only else text,
+            shapes=dict(instance.shapes), fixed=dict(instance.fixed), pinned=dict(instance.pinned),
+        )  # fmt: skip
         if change(copy):
-            yield text, copy
+            _forget_results(copy)
+            yield copy
 
 
-def _changes(model: ir.Model) -> Iterator[tuple[str, Change]]:
-    nodes = list(model.graph)
-    for position, node in enumerate(nodes):
-        for index, output in enumerate(node.outputs):
-            if not output.is_graph_output() and output.uses():
-                yield f"{node.op_type} is a graph output", _output(position, index)
-                yield f"{node.op_type} has another consumer", _consumer(position, index)
-        for name, attribute in node.attributes.items():
-            if attribute.type in (ir.AttributeType.INT, ir.AttributeType.INTS, ir.AttributeType.FLOAT):
-                yield f"{node.op_type}.{name} is another", _attribute(position, name)
-    for name, value in model.graph.initializers.items():
-        if value.const_value is not None and value.const_value.size == 1:
-            yield f"the constant {value.const_value.numpy().tolist()} is another", _constant(name)
-    for position, value in enumerate(model.graph.inputs):
-        for axis in range(len(value.shape or ())):
-            yield f"{value.name} is broadcast along axis {axis}", _broadcast(position, axis)
-        if value.shape:
-            yield f"{value.name} has an axis more", _more_rank(position)
+def near_misses_with_less_known(instance: Instance) -> Iterator[Instance]:
+    """Near misses of two changes, of which one takes knowledge away: guards that cannot know must say no."""
+    for known in ("ranks", "types"):
+        less = dataclasses.replace(instance, model=instance.model.clone(), shapes=dict(instance.shapes))
+        text = "all inputs are of unknown rank" if known == "ranks" else "all inputs are of unknown rank and type"
+        for position in range(len(less.model.graph.inputs)):
+            (undeclared if known == "ranks" else hidden)(position)(less)
+        less.text = text
+        names = node_names(less)
+        changes = itertools.chain(number_changes(less, names), attribute_changes(less, names), input_changes(less))
+        for other, change in changes:
+            copy = dataclasses.replace(
+                less,
+                model=less.model.clone(),
+                text=f"{other}, {text}",
+                shapes=dict(less.shapes),
+                fixed=dict(less.fixed),
+            )
+            if change(copy):
+                _forget_results(copy)
+                yield copy
 
 
-def _output(position: int, index: int) -> Change:
-    def change(model: ir.Model) -> bool:
-        value = model.graph[position].outputs[index]
-        model.graph.outputs.append(value)
-        return True
-
-    return change
+def _forget_results(instance: Instance) -> None:
+    """Let the outputs have the type and shape that the changed model gives them."""
+    for value in instance.model.graph.outputs:
+        value.type = value.shape = None
 
 
-def _consumer(position: int, index: int) -> Change:
-    def change(model: ir.Model) -> bool:
-        value = model.graph[position].outputs[index]
-        shape = ir.Node("", "Shape", [value])
-        shape.outputs[0].name = "extra_shape"
-        keep = ir.Node("", "Identity", [value])
-        keep.outputs[0].name = "extra"
-        model.graph.extend([shape, keep])
-        model.graph.outputs.extend([shape.outputs[0], keep.outputs[0]])
-        return True
-
-    return change
-
-
-def _attribute(position: int, name: str) -> Change:
-    def change(model: ir.Model) -> bool:
-        node = model.graph[position]
-        old = node.attributes[name]
-        if old.type == ir.AttributeType.INT:
-            node.attributes[name] = ir.AttrInt64(name, 1 - old.value if old.value in (0, 1) else old.value + 1)
-        elif old.type == ir.AttributeType.INTS:
-            if len(old.value) < 2:
-                node.attributes[name] = ir.AttrInt64s(name, [0 if item else 1 for item in old.value])
-            else:
-                node.attributes[name] = ir.AttrInt64s(name, [*old.value[1:], old.value[0]])
-        else:
-            node.attributes[name] = ir.AttrFloat32(name, old.value * 1.5 + 0.25)
-        return True
-
-    return change
-
-
-def _constant(name: str) -> Change:
-    def change(model: ir.Model) -> bool:
-        value = model.graph.initializers[name]
-        assert value.const_value is not None
-        array = value.const_value.numpy()
-        if array.dtype.kind == "f":
-            with np.errstate(all="ignore"):
-                moved = (array * 1.25 + (0.25 if not array.any() else 0)).astype(array.dtype)
-        elif array.dtype.kind == "i":
-            moved = array + np.asarray(1, array.dtype)
-        else:
-            return False
-        value.const_value = ir.tensor(moved, name=name)
-        return True
-
-    return change
-
-
-def _broadcast(position: int, axis: int) -> Change:
-    def change(model: ir.Model) -> bool:
-        value = model.graph.inputs[position]
-        assert value.shape is not None
-        dims = list(value.shape)
-        if dims[axis] == 1:
-            return False
-        dims[axis] = 1
-        value.shape = ir.Shape(dims)
-        return True
-
-    return change
-
-
-def _more_rank(position: int) -> Change:
-    def change(model: ir.Model) -> bool:
-        value = model.graph.inputs[position]
-        assert value.shape is not None
-        value.shape = ir.Shape([2, *value.shape])
-        return True
-
-    return change
+def node_names(instance: Instance) -> list[str]:
+    """What near misses call the nodes: the operator, and which of several of its kind."""
+    counts: Counter[str] = Counter()
+    names = []
+    for node in instance.model.graph:
+        counts[node.op_type] += 1
+        names.append(node.op_type if counts[node.op_type] == 1 else f"{node.op_type} {counts[node.op_type]}")
+    return names

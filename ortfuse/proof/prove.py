@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+import dataclasses
+import fnmatch
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.proof.instance import Builder, Instance, opsets_for
-from ortfuse.proof.near import near_misses
-from ortfuse.proof.run import disagreement, in_float64, rewrite, runs
-from ortfuse.rewrite import Exactness, Rule
+from ortfuse.errors import RuleError
+from ortfuse.pattern.language import Op
+from ortfuse.proof.build import OPSETS, Builder, element_type, exists, opsets_for
+from ortfuse.proof.choice import Chooser, Coverage, spellings
+from ortfuse.proof.instance import Instance, Kind
+from ortfuse.proof.near import near_misses, near_misses_with_less_known
+from ortfuse.proof.near_shapes import hidden
+from ortfuse.proof.run import Runner, Truth, disagreement, rewrite
+from ortfuse.rewrite import Exactness, Rule, Variation
 from ortfuse.target import Target
 
-SIZES = (3, 1, 5, 2)
-"""What the symbols of a proof are bound to, in turn."""
+OTHER_DTYPES = ("float32", "float16", "float64", "bfloat16", "int32", "int64")
+OLDER_OPSETS = (*OPSETS, 11)
+
+PAIRS = 24
+"""Spellings built for pairs of options, beyond those that have each option once."""
 
 
 @dataclass
@@ -24,99 +34,314 @@ class ProofReport:
 
     rule: str
     instances: int = 0
+    options: int = 0
+    options_covered: int = 0
+    pairs: int = 0
+    pairs_covered: int = 0
     near_misses: int = 0
     near_misses_fired: int = 0
+    counterexamples_tried: int = 0
+    silent: list[str] = field(default_factory=list)
+    """Instances that run and on which the rule does not fire, with the reason; no failure by themselves."""
     failures: list[str] = field(default_factory=list)
     counterexamples: list[ir.Model] = field(default_factory=list)
+    """For the failures that one model shows, that model."""
 
     @property
     def proved(self) -> bool:
         """Whether instances were found and nothing failed."""
         return self.instances > 0 and not self.failures
 
-    def fail(self, text: str, model: ir.Model) -> None:
+    def fail(self, text: str, model: ir.Model | None) -> None:
         """Note a failure and the model that shows it."""
         self.failures.append(text)
-        self.counterexamples.append(model)
+        if model is not None:
+            self.counterexamples.append(model)
 
 
-def prove(rule: Rule, target: Target | None = None, spellings: int = 6, max_near_misses: int = 40) -> ProofReport:
-    """Try `rule` on instances of its pattern and on near misses of them.
+class _Failed(Exception):  # noqa: N818 - no error: ends a proof of which one failure is enough
+    pass
 
-    Every shape set is tried in every element type and opset, in `spellings` spellings each; near misses are built of the
-    first spelling of each shape set, `max_near_misses` at most.
+
+def prove(
+    rule: Rule,
+    target: Target | None = None,
+    pairs: int = PAIRS,
+    *,
+    first_failure: bool = False,
+    known: Collection[str] = (),
+) -> ProofReport:
+    """Try `rule` on instances of its pattern, on near misses of them and on its declared counterexamples.
+
+    Every shape set is tried in every element type and opset; every option of the pattern and of the proof at least once;
+    `pairs` spellings more have as many pairs of options as they can. With `first_failure` one failure ends the proof;
+    failures with the words of `known` do not count.
     """
-    target = target or Target()
     report = ProofReport(rule.name)
-    for number in range(len(rule.proof.shape_sets())):
-        for dtype, opset, seed in itertools.product(rule.proof.dtypes, opsets_for(rule), range(spellings)):
-            instance = _build(rule, number, dtype, seed, opset)
-            try_instance(rule, instance, _build(rule, number, "double", seed, opset), target, report)
-        first = _build(rule, number, rule.proof.dtypes[0], 0, opsets_for(rule)[0])
-        for text, model in itertools.islice(near_misses(first.model), max_near_misses):
-            try_near_miss(rule, Instance(model, _symbols(model), number), text, target, report)
-    if not report.instances:
-        report.failures.append("no instance of the pattern runs")
+    proof = _Proof(rule, target or Target(), report, first_failure, frozenset(known))
+    try:
+        proof.try_counterexamples()
+        proof.try_instances(pairs)
+        proof.try_near_misses()
+    except _Failed:
+        return report
     return report
 
 
-def _build(rule: Rule, shape_set: int, dtype: str, seed: int, opset: int) -> Instance:
-    kind = {"float32": "FLOAT", "float64": "DOUBLE"}.get(dtype, dtype.upper())
-    return Builder(rule, shape_set, ir.DataType[kind], seed, opset).instance()
+class _Proof:
+    def __init__(
+        self, rule: Rule, target: Target, report: ProofReport, first_failure: bool, known: frozenset[str]
+    ) -> None:
+        self.rule, self.target, self.report, self.first_failure, self.known = rule, target, report, first_failure, known
+        self.coverage = Coverage()
+        self.groups = [
+            (number, dtype, opset)
+            for number in range(len(rule.proof.shape_sets()))
+            for dtype in rule.proof.dtypes
+            for opset in opsets_for(rule)
+        ]
+        if not self.groups:
+            raise RuleError(f"rule {rule.name}: no opset of {OPSETS} has all operators of its pattern; pin Proof.opset")
+        self.fired: dict[tuple[int, str, int], bool] = dict.fromkeys(self.groups, False)
+        self.reasons: dict[tuple[int, str, int], str] = {}
+        self.needed: set[str] = set()
+        self.spelled: dict[tuple[tuple[str, int], ...], Instance] = {}
+
+    def fail(self, text: str, model: ir.Model | None) -> None:
+        if text in self.known:
+            return
+        self.report.fail(text, model)
+        if self.first_failure:
+            raise _Failed
+
+    # Instances
+
+    def try_instances(self, pairs: int) -> None:
+        for group in self.groups:
+            self._attempt(Chooser(self._group_options(group)))
+        spellings(self._attempt, self.coverage, pairs)
+        for group, fired in self.fired.items():
+            if not fired:
+                self.fail(f"no instance fires with {_group_text(group)}: {self.reasons.get(group, 'not tried')}", None)
+        if any(self.fired.values()):
+            self._report_coverage()
+
+    def _group_options(self, group: tuple[int, str, int]) -> dict[str, int]:
+        number, dtype, opset = group
+        return {
+            "shapes": number, "element type": list(self.rule.proof.dtypes).index(dtype),
+            "opset": opsets_for(self.rule).index(opset),
+        }  # fmt: skip
+
+    def _attempt(self, chooser: Chooser) -> bool:
+        """Build what `chooser` says and try it; true, so that more is tried."""
+        proof, opsets = self.rule.proof, opsets_for(self.rule)
+        number = chooser.pick("shapes", [str(dict(shapes)) for shapes in proof.shape_sets()])
+        dtype = proof.dtypes[chooser.pick("element type", proof.dtypes)]
+        opset = opsets[chooser.pick("opset", [str(one) for one in opsets])]
+        instance = Builder(self.rule, number, element_type(dtype), opset, chooser).instance()
+        self.coverage.learn(chooser)
+        group = (number, dtype, opset)
+        text = ", ".join([_group_text(group), *(
+            f"{label}: {chooser.points[label].options[index]}" for label, index in chooser.made.items()
+            if index and label not in ("shapes", "element type", "opset")
+        )])  # fmt: skip
+        instance.text = text
+
+        def exact() -> ir.Model:
+            return Builder(self.rule, number, ir.DataType.DOUBLE, opset, Chooser(chooser.made)).instance().model
+
+        runner = Runner(instance.model)
+        if runner.run(instance.inputs(next(instance.bindings()), 0)) is None:
+            self.reasons.setdefault(group, runner.refusal)
+            return True
+        rewritten = rewrite(self.rule, instance.model, self.target)
+        if not rewritten.hits:
+            self.report.silent.append(f"{text}: {rewritten.reason}")
+            self.reasons[group] = rewritten.reason
+            return True
+        self.report.instances += 1
+        self.fired[group] = True
+        self.coverage.cover(chooser)
+        self.spelled.setdefault(tuple(sorted(chooser.made.items())), instance)
+        if rewritten.error is not None:
+            self.fail(f"{text}: raises {rewritten.error}", instance.model)
+            return True
+        problem = self._compare(instance, exact, runner, rewritten.model)
+        if problem:
+            self.fail(f"{text} {problem}", instance.model)
+        return True
+
+    def _compare(
+        self, instance: Instance, exact: Callable[[], ir.Model], runner: Runner, after: ir.Model
+    ) -> str | None:
+        """Run both sides on several sizes and kinds of inputs: what is wrong, or nothing (an empty text).
+
+        `None` if the original runs on none of them that are not empty.
+        A model that runs on empty inputs alone is no instance of anything. `exact` is built and evaluated in float64 only
+        where the two results are not equal as they are.
+        """
+        bit_equal = self.rule.exactness is Exactness.EXACT
+        replaced, truth, ran = Runner(after), None, False
+        for seed, (sizes, kind) in enumerate(_conditions(instance)):
+            inputs = instance.inputs(sizes, seed, kind)
+            old = runner.run(inputs)
+            empty = 0 in sizes.values()
+            if old is None or (empty and (not ran or self._assumed_not_empty(sizes))):
+                continue
+            ran = True
+            new = replaced.run(inputs)
+            where = f"({_sizes_text(sizes)}{', inputs all zero' if kind == 'zero' else ''})"
+            if new is None:
+                return f"{where}: the runtime cannot execute the replacement: {replaced.refusal}"
+            problem = disagreement(old, new, None, bit_equal)
+            if problem is not None and not bit_equal:
+                truth = truth or Truth(exact())
+                problem = disagreement(old, new, truth.run(inputs), bit_equal)
+            if problem is not None:
+                return f"{where}: {problem}"
+        return "" if ran else None
+
+    def _assumed_not_empty(self, sizes: Mapping[str, int]) -> bool:
+        empty = [symbol for symbol, size in sizes.items() if size == 0]
+        return any(fnmatch.fnmatchcase(symbol, name) for symbol in empty for name in self.rule.proof.never_empty)
+
+    def _report_coverage(self) -> None:
+        report, coverage = self.report, self.coverage
+        report.options, report.pairs = coverage.count()
+        missing = {coverage.text(option) for option in coverage.uncovered()}
+        report.options_covered, report.pairs_covered = report.options - len(missing), len(coverage.pairs)
+        for text in sorted(missing - set(self.rule.proof.uncovered)):
+            self.fail(f"no instance covers {text}", None)
+        for text in sorted(set(self.rule.proof.uncovered) - missing):
+            self.fail(f"the proof calls {text} uncovered, but an instance covers it or no such option exists", None)
+
+    # Near misses and counterexamples
+
+    def try_near_misses(self) -> None:
+        seen: set[str] = set()
+        for instance in list(self.spelled.values()):
+            for near in near_misses(instance, seen):
+                self._try_near_miss(near)
+        first = next(iter(self.spelled.values()), None)
+        for near in near_misses_with_less_known(first) if first is not None else ():
+            self._try_near_miss(near)
+        for near in self._other_types_and_opsets():
+            self._try_near_miss(near)
+        if self.rule.proof.assumes and not self.needed:
+            self.fail(
+                "the proof assumes that some near misses do not occur, but the rule is right on each or silent", None
+            )
+
+    def _other_types_and_opsets(self) -> Iterator[Instance]:
+        proof = self.rule.proof
+        opset = opsets_for(self.rule)[0]
+        for number in range(len(proof.shape_sets())):
+            for dtype in OTHER_DTYPES:
+                if dtype not in proof.dtypes:
+                    instance = Builder(self.rule, number, element_type(dtype), opset).instance(f"in {dtype}")
+                    yield instance
+                    if dtype in ("float16", "float64"):
+                        yield from near_misses(instance, numbers_only=True)
+            for other in OLDER_OPSETS:
+                if other not in opsets_for(self.rule) and self._exists_at(other):
+                    yield Builder(self.rule, number, element_type(proof.dtypes[0]), other).instance(f"at opset {other}")
+
+    def _exists_at(self, opset: int) -> bool:
+        return all(exists(part, opset) for part in self.rule.pattern.walk() if isinstance(part, Op))
+
+    def _try_near_miss(self, near: Instance, must_run: bool = False) -> None:
+        self.report.near_misses += 1
+        rewritten = rewrite(self.rule, near.model, self.target)
+        if not rewritten.hits and not must_run:
+            return
+        runner = Runner(near.model)
+        if must_run and runner.run(near.inputs(next(near.bindings()), 0)) is None:
+            self.fail(f"near miss ({near.text}): the runtime refuses it: {runner.refusal}", near.model)
+        if not rewritten.hits:
+            return
+        text = f"near miss ({near.text})"
+        if rewritten.error is not None:
+            if runner.run(near.inputs(next(near.bindings()), 0)) is not None:
+                self.fail(f"{text}: raises {rewritten.error}", near.model)
+            return
+        problem = self._compare(near, lambda: near.model, runner, rewritten.model)
+        if problem is None:
+            return
+        self.report.near_misses_fired += 1
+        assumed = [words for words in self.rule.proof.assumes if problem and fnmatch.fnmatchcase(near.text, words)]
+        self.needed.update(assumed)
+        if problem and not assumed:
+            self.fail(f"{text} {problem}", near.model)
+
+    def try_counterexamples(self) -> None:
+        for name, variation in self.rule.proof.counterexamples.items():
+            self.report.counterexamples_tried += 1
+            self._try_near_miss(_varied(self.rule, name, variation), must_run=True)
 
 
-def _symbols(model: ir.Model) -> tuple[str, ...]:
-    return tuple(
-        sorted({str(dim.value) for v in model.graph.inputs for dim in v.shape or () if not isinstance(dim, int)})
+def _varied(rule: Rule, name: str, variation: Variation) -> Instance:
+    proof = rule.proof
+    shapes: dict[str, Any] = {**proof.shape_sets()[variation.shape_set], **variation.shapes}
+    attributes = {key: [value] for key, value in variation.attributes.items()}
+    scalars = {key: [value] for key, value in variation.scalars.items()}
+    changed = dataclasses.replace(
+        proof,
+        shapes={key: shape for key, shape in shapes.items() if shape is not None},
+        attributes={**proof.attribute_set(variation.shape_set), **attributes},
+        scalars={**proof.scalars, **scalars},
+        constants={**proof.constants, **variation.constants},
+        inputs={**proof.inputs, **variation.inputs},
     )
+    opset = variation.opset or opsets_for(rule)[0]
+    dtype = element_type(variation.dtype or proof.dtypes[0])
+    chooser = _ByWords(variation.options)
+    builder = Builder(dataclasses.replace(rule, proof=changed), 0, dtype, opset, chooser)
+    instance = builder.instance(f"counterexample {name!r}")
+    if unknown := set(variation.options) - chooser.used:
+        raise RuleError(f"rule {rule.name}, counterexample {name!r}: no option is called {sorted(unknown)}; "
+                        f"there are {sorted(chooser.made)}")  # fmt: skip
+    for position, value in enumerate(instance.model.graph.inputs):
+        if value.name in variation.unknown:
+            hidden(position)(instance)
+    if variation.change is not None:
+        variation.change(instance.model)
+    instance.pinned.update(variation.sizes)
+    instance.fixed.update(variation.fixed)
+    return instance
 
 
-def _bindings(symbols: tuple[str, ...], count: int) -> Iterator[dict[str, int]]:
-    for offset in range(count):
-        yield {symbol: SIZES[(index + offset) % len(SIZES)] for index, symbol in enumerate(symbols)}
+class _ByWords(Chooser):
+    """Takes options by their words instead of their numbers."""
+
+    def __init__(self, words: Mapping[str, str]) -> None:
+        super().__init__()
+        self._words = words
+        self.used: set[str] = set()
+
+    def pick(self, label: str, options: Any, forced: int | None = None) -> int:
+        words = next((words for words in self._words if fnmatch.fnmatchcase(label, words)), None)
+        if words is not None and forced is None:
+            word = self._words[words]
+            self.used.add(words)
+            found = [index for index, option in enumerate(options) if option.startswith(word)]
+            if not found:
+                raise RuleError(f"a counterexample asks for {label}: {word}; the options are {list(options)}")
+            forced = found[0]
+        return super().pick(label, options, forced)
 
 
-def try_instance(rule: Rule, instance: Instance, exact: Instance, target: Target, report: ProofReport) -> None:
-    """The rule must fire on `instance` and be no further from `exact` (the same in float64) than the original."""
-    rewritten = None
-    for number, sizes in enumerate(_bindings(instance.symbols, 2)):
-        inputs = instance.inputs(sizes, number)
-        before = runs(instance.model, inputs)
-        if before is None:
-            return
-        if rewritten is None:
-            report.instances += 1
-            rewritten = rewrite(rule, instance.model, target)
-            if not rewritten.hits:
-                report.fail(f"silent on its own pattern (spelling {instance.seed}): {rewritten.reason}", instance.model)
-                return
-        after = runs(rewritten.model, inputs)
-        if after is None:
-            report.fail(f"the runtime cannot execute the replacement (spelling {instance.seed})", instance.model)
-            return
-        truth = None if rule.exactness is Exactness.EXACT else in_float64(exact.model, inputs)
-        text = disagreement(before, after, truth, rule.exactness is Exactness.EXACT)
-        if text is not None:
-            report.fail(f"wrong (spelling {instance.seed}, {sizes}): {text}", instance.model)
-            return
+def _conditions(instance: Instance) -> Iterator[tuple[dict[str, int], Kind]]:
+    bindings = list(instance.bindings())
+    yield bindings[0], "normal"
+    yield bindings[0], "zero"
+    for sizes in sorted(bindings[1:], key=lambda sizes: 0 in sizes.values()):
+        yield sizes, "normal"
 
 
-def try_near_miss(rule: Rule, instance: Instance, text: str, target: Target, report: ProofReport) -> None:
-    """The rule must stay silent on the near miss, or stay right."""
-    sizes = next(_bindings(instance.symbols, 1))
-    inputs = instance.inputs(sizes, instance.seed)
-    before = runs(instance.model, inputs)
-    if before is None:
-        return
-    report.near_misses += 1
-    rewritten = rewrite(rule, instance.model, target)
-    if not rewritten.hits:
-        return
-    report.near_misses_fired += 1
-    after = runs(rewritten.model, inputs)
-    if after is None:
-        report.fail(f"near miss ({text}): the runtime cannot execute the replacement", instance.model)
-        return
-    problem = disagreement(before, after, None, rule.exactness is Exactness.EXACT)
-    if problem is not None:
-        report.fail(f"near miss ({text}): {problem}", instance.model)
+def _group_text(group: tuple[int, str, int]) -> str:
+    return f"shape set {group[0]} in {group[1]} at opset {group[2]}"
+
+
+def _sizes_text(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{symbol} = {size}" for symbol, size in sizes.items()) or "no symbols"

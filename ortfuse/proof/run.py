@@ -1,4 +1,4 @@
-"""Running instances: the rule on a copy, both sides in ONNX Runtime, and the original in float64."""
+"""Running instances: the rule on a copy, both sides in ONNX Runtime, and whether the results agree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.errors import VerificationError
+from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.ir.facts import Facts
 from ortfuse.rewrite import Log, Rewriter, Rule
 from ortfuse.target import Target, raise_opset
@@ -20,21 +20,30 @@ Arrays = list[np.ndarray[Any, Any]]
 FACTOR = 4.0
 """The replacement may be this much further from float64 than the original, beyond rounding of the result's scale."""
 
+ROUNDINGS = 32
+"""Roundings of the result's largest number that a replacement may differ by where the original happens to be exact."""
+
 
 @dataclass
 class Rewritten:
-    """What a rule made of an instance."""
+    """What a rule made of an instance; `error` is what it raised, in words."""
 
     model: ir.Model
     hits: int
     reason: str
+    error: str | None = None
 
 
 def rewrite(rule: Rule, model: ir.Model, target: Target) -> Rewritten:
     """Apply `rule` alone to a copy of `model`, raising the opset if the result needs it."""
     copy = model.clone()
     log = Log(explain=True)
-    hits = Rewriter(copy, Facts(copy), target, log).run([rule])
+    try:
+        hits = Rewriter(copy, Facts(copy), target, log).run([rule])
+    except Exception as error:
+        # A guard or replacement is anybody's code: whatever it raises, the proof has failed and says so.
+        text = str(error) if isinstance(error, OrtfuseError) else f"{type(error).__name__}: {error}"
+        return Rewritten(model, 1, "", text)
     deepest = max(log.misses.values(), key=lambda miss: miss.matched, default=None)
     needed = max((node.version or 0 for node in copy.graph if not node.domain), default=0)
     if needed > copy.graph.opset_imports.get("", 1):
@@ -42,11 +51,41 @@ def rewrite(rule: Rule, model: ir.Model, target: Target) -> Rewritten:
     return Rewritten(copy, hits, deepest.reason if deepest else "no node has the operator at the pattern's root")
 
 
-def in_float64(model: ir.Model, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays | None:
-    """The outputs of a model built in float64; `None` where neither the runtime nor ONNX's reference can evaluate it."""
-    widened = {name: array.astype(np.float64) if array.dtype.kind == "f" else array for name, array in inputs.items()}
-    found = Reference(model).run(widened)
-    return None if found is None else list(found.values())
+class Runner:
+    """Runs one model on several inputs, without the runtime's own optimisations."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._session: Session | None = None
+        self.refusal = ""
+        try:
+            self._session = Session(model, optimise=False, threads=1)
+        except VerificationError as error:
+            self.refusal = str(error)
+
+    def run(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays | None:
+        """The outputs; `None` if the runtime refuses the model or cannot execute it on these inputs (see `refusal`)."""
+        if self._session is None:
+            return None
+        try:
+            return list(self._session.run(inputs).values())
+        except VerificationError as error:
+            self.refusal = str(error)
+            return None
+
+
+class Truth:
+    """A model's outputs in float64, as far as the runtime or ONNX's reference can evaluate it."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._reference = Reference(model)
+
+    def run(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays | None:
+        """The outputs, or `None`."""
+        try:
+            found = self._reference.run(inputs)
+        except VerificationError:
+            return None
+        return None if found is None else list(found.values())
 
 
 def disagreement(old: Arrays, new: Arrays, exact: Arrays | None, bit_equal: bool) -> str | None:
@@ -54,28 +93,53 @@ def disagreement(old: Arrays, new: Arrays, exact: Arrays | None, bit_equal: bool
     for index, (before, after) in enumerate(zip(old, new, strict=True)):
         if before.shape != after.shape or before.dtype != after.dtype:
             return f"output {index} is {after.dtype}{list(after.shape)} instead of {before.dtype}{list(before.shape)}"
-        if bit_equal or before.dtype.kind != "f":
-            if not np.array_equal(before, after, equal_nan=before.dtype.kind == "f"):
+        if not is_float(before):
+            if not np.array_equal(before, after):
                 return f"output {index} is not the same bits"
             continue
-        if not np.array_equal(np.isnan(before), np.isnan(after)):
-            return f"output {index} has NaN elsewhere"
-        truth = (exact[index] if exact is not None else before).astype(np.float64)
-        finite = np.isfinite(before) & np.isfinite(after) & np.isfinite(truth)
-        if not finite.any():
-            continue
-        scale = float(np.abs(truth[finite]).max(initial=0.0))
-        allowed = FACTOR * float(np.abs(before[finite] - truth[finite]).max(initial=0.0))
-        allowed += 32 * float(np.finfo(before.dtype).eps) * max(scale, 1.0)
-        error = float(np.abs(after[finite] - truth[finite]).max(initial=0.0))
-        if error > allowed:
-            return f"output {index} is off by {error:.3g}, more than {allowed:.3g}"
+        wide_before, wide_after = before.astype(np.float64), after.astype(np.float64)
+        problem = (
+            _other_bits(before, after)
+            if bit_equal
+            else _other_infinities(wide_before, wide_after)
+            or _too_far(
+                wide_before, wide_after, None if exact is None else exact[index].astype(np.float64), before.dtype
+            )
+        )
+        if problem is not None:
+            return f"output {index} {problem}"
     return None
 
 
-def runs(model: ir.Model, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays | None:
-    """The outputs without the runtime's own optimisations; `None` if it refuses the model, which is then no instance."""
-    try:
-        return list(Session(model, optimise=False, threads=1).run(inputs).values())
-    except VerificationError:
+def is_float(array: np.ndarray[Any, Any]) -> bool:
+    """Whether the array holds floating-point numbers, bfloat16 (which numpy does not know itself) among them."""
+    return bool(array.dtype.kind == "f" or array.dtype.name == "bfloat16")
+
+
+def _other_bits(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> str | None:
+    """Bits that differ, which those of two NaN may."""
+    number = ~np.isnan(before.astype(np.float64))
+    same = np.array_equal(number, ~np.isnan(after.astype(np.float64)))
+    return None if same and before[number].tobytes() == after[number].tobytes() else "is not the same bits"
+
+
+def _other_infinities(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> str | None:
+    if not np.array_equal(np.isnan(before), np.isnan(after)):
+        return "has NaN elsewhere"
+    infinite = np.isinf(before) | np.isinf(after)
+    return None if np.array_equal(before[infinite], after[infinite]) else "has infinities elsewhere"
+
+
+def _too_far(
+    before: np.ndarray[Any, Any], after: np.ndarray[Any, Any], exact: np.ndarray[Any, Any] | None, dtype: Any
+) -> str | None:
+    truth = before if exact is None else exact
+    finite = np.isfinite(before) & np.isfinite(truth)
+    if not finite.any():
         return None
+    scale = float(np.abs(truth[finite]).max())
+    info = np.finfo(dtype) if dtype.kind == "f" else None
+    step, smallest = (float(info.eps), float(info.tiny)) if info is not None else (2.0**-7, 2.0**-126)
+    allowed = FACTOR * float(np.abs(before[finite] - truth[finite]).max()) + ROUNDINGS * (step * scale + smallest)
+    error = float(np.abs(after[finite] - truth[finite]).max())
+    return f"is off by {error:.3g}, more than {allowed:.3g}" if error > allowed else None

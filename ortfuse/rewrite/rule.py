@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+
+import onnx_ir as ir
 
 from ortfuse.errors import RuleError
 from ortfuse.pattern.language import Op, Pattern
@@ -28,6 +30,32 @@ class Exactness(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Variation:
+    """A model much like an instance of a rule's pattern, on which the rule must stay silent or right.
+
+    `shapes` (`None`: absent), `attributes`, `scalars`, `constants` and `inputs` replace what the proof declares; of
+    attributes and scalars one value each is given. `options` names options of the pattern as proofs print them
+    (`{"mask": "absent"}`: `*` may stand in the name, and the first words of the option will do). `sizes` binds symbols,
+    `fixed` gives inputs as numbers, and of the inputs in `unknown` the model tells neither rank nor type. `change` edits
+    the finished model.
+    """
+
+    shapes: Mapping[str, str | None] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    unknown: Sequence[str] = ()
+    dtype: str | None = None
+    opset: int | None = None
+    shape_set: int = 0
+    change: Callable[[ir.Model], None] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Proof:
     """What a rule declares so that tests can build instances of it without further code.
 
@@ -38,6 +66,12 @@ class Proof:
     (default), `"positive"`, or the numbers themselves; `inputs` how other values are: an element type, or a function of
     the builder. `dtypes` are the element types of all other values, `typical` gives realistic
     sizes at which the rule's worth is measured. `opset` pins the one ai.onnx version to try.
+
+    `counterexamples` names variations on which the rule must stay silent or right, beyond the near misses that every proof
+    tries. What a proof leaves out is declared with the reason: `uncovered` options of the pattern that no instance can have
+    (as the failure prints them), `never_empty` symbols that the rule takes to be greater than 0, and `assumes` the near
+    misses (by their words, `*` for any) that break an assumption of the rule. `redundant` names conditions of the rule
+    without which it would still be right, as mutation tests print them.
     """
 
     shapes: Mapping[str, str] | Sequence[Mapping[str, str]]
@@ -48,6 +82,11 @@ class Proof:
     dtypes: Sequence[str] = ("float32",)
     opset: int | None = None
     typical: Sequence[Mapping[str, str]] = ()
+    counterexamples: Mapping[str, Variation] = field(default_factory=dict)
+    uncovered: Mapping[str, str] = field(default_factory=dict)
+    never_empty: Mapping[str, str] = field(default_factory=dict)
+    assumes: Mapping[str, str] = field(default_factory=dict)
+    redundant: Mapping[str, str] = field(default_factory=dict)
 
     def shape_sets(self) -> Sequence[Mapping[str, str]]:
         """The shape sets, also when only one was given."""

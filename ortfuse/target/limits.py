@@ -47,6 +47,9 @@ def _skip_normalization(node: ir.Node, facts: Facts) -> str | None:
     for vector in node.inputs[2:]:
         if vector is not None and facts.rank(vector) != 1:
             return f"{node.op_type} takes vectors of rank 1, and '{vector.name}' has rank {facts.rank(vector)}"
+    epsilon = node.attributes.get("epsilon")
+    if epsilon is not None and not epsilon.is_ref() and not epsilon.value >= 0:
+        return f"{node.op_type} takes no negative epsilon such as {epsilon.value:g}"
     return None
 
 

@@ -101,6 +101,8 @@ def squeeze(op: Op) -> Fact:
     data = op.fact(0)
     axes = op.int_list("axes", 1)
     shape = op.known_shape()
+    if axes is not None and not axes:
+        return Fact(data.dtype)  # the runtime takes an empty list for all dimensions, ONNX for none
     if axes is None:
         if not all(dim == 1 or is_nonzero(dim - 1) for dim in shape):
             raise UnknownError  # whether a symbolic dimension goes depends on the run
@@ -122,6 +124,8 @@ def unsqueeze(op: Op) -> Fact:
         axis = normalize_axis(axes[0], rank)
         return moved(data, (*shape[:axis], 1, *shape[axis:]))
     inserted = normalize_axes(axes, rank)
+    if len(set(inserted)) != len(axes):
+        raise UnknownError  # an axis twice breaks the operator's rules
     rest = iter(shape)
     return moved(data, tuple([1 if index in inserted else next(rest) for index in range(rank)]))
 

@@ -1,0 +1,347 @@
+"""Building instances of a rule: small models that spell its pattern out, built from the declaration alone.
+
+Every freedom of the pattern (operand order, association, division or multiplication by the reciprocal, alternatives,
+optional parts, rank of scalar constants, constants or inputs, attributes written or left out, and the element type, opset
+and shapes) is one choice of a `Chooser`, so that the same choices give the same spelling in another element type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ortfuse.errors import RuleError
+from ortfuse.ir.facts import Facts
+from ortfuse.pattern.language import (
+    COMMUTATIVE_OPS,
+    Alt,
+    Attr,
+    Chain,
+    Const,
+    Op,
+    Opt,
+    Out,
+    Pattern,
+    Product,
+    Rest,
+    Scalar,
+    Var,
+)
+from ortfuse.pattern.operators import PARAMETER_INPUTS, attribute_default
+from ortfuse.proof.choice import Chooser
+from ortfuse.proof.instance import Instance, random_array
+from ortfuse.rewrite import Rule
+
+OPSETS = (23, 20, 17, 13)
+"""The ai.onnx versions that instances are tried at, where the pattern's operators exist."""
+
+_LONGEST_LABEL = 60
+
+
+def element_type(name: str) -> ir.DataType:
+    """The element type of a proof's `dtypes`: `float32`, `float16`, `int64`, ..."""
+    return ir.DataType[{"float32": "FLOAT", "float64": "DOUBLE"}.get(name, name.upper())]
+
+
+class Builder:
+    """Builds one instance; also what a proof's own input makers work with (`input`, `constant`, `node`)."""
+
+    def __init__(self, rule: Rule, shape_set: int, dtype: ir.DataType, opset: int, chooser: Chooser | None = None, *,
+                 typical: bool = False) -> None:  # fmt: skip
+        """`shape_set` counts among the proof's shape sets, or among its typical sizes."""
+        self.rule, self.proof, self.dtype, self.opset = rule, rule.proof, dtype, opset
+        self.shapes = self.proof.typical[shape_set] if typical else self.proof.shape_sets()[shape_set]
+        self.attributes = self.proof.attribute_set(0 if typical else shape_set)
+        self.chooser = chooser or Chooser()
+        # Numbers come from a generator of their own, so that they are the same whatever the spelling.
+        self.numbers = np.random.default_rng(shape_set)
+        self.graph = ir.Graph([], [], nodes=[], opset_imports={"": opset, "com.microsoft": 1}, name=rule.name)
+        self._numbers_of = {id(part): number for number, part in enumerate(rule.pattern.walk())}
+        self._values: dict[Any, ir.Value | None] = {}
+        self._nodes: dict[int, ir.Node] = {}
+
+    def instance(self, text: str = "") -> Instance:
+        """The finished model; its one output is the pattern's root."""
+        root = self.build(self.rule.pattern)
+        if root is None:
+            raise RuleError(f"rule {self.rule.name}: its pattern has no value at the root")
+        if any(isinstance(replacement, Var) for replacement in self.rule.replacements):
+            # A graph output keeps its name, so that an input could not take its place.
+            root = self.node("Identity", [root]).outputs[0]
+        self.graph.outputs.append(root)
+        for number, node in enumerate(self.graph):
+            for index, output in enumerate(node.outputs):
+                output.name = output.name or f"v{number}_{index}"
+        model = ir.Model(self.graph, ir_version=10)
+        facts = Facts(model)
+        shape = facts.shape(root)
+        root.type = ir.TensorType(facts.dtype(root) or self.dtype)
+        root.shape = None if shape is None else ir.Shape([dim if isinstance(dim, int) else str(dim) for dim in shape])
+        return Instance(model, text)
+
+    def dims(self, name: str) -> list[int | str]:
+        """The declared shape of a captured value."""
+        if name not in self.shapes:
+            raise RuleError(f"rule {self.rule.name}: its proof gives no shape for {name}")
+        return [int(dim) if dim.isdigit() else dim for dim in self.shapes[name].split()]
+
+    def input(self, name: str, shape: Sequence[int | str], dtype: ir.DataType | None = None) -> ir.Value:
+        """A graph input."""
+        value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype or self.dtype))
+        self.graph.inputs.append(value)
+        return value
+
+    def constant(self, array: Any, dtype: ir.DataType | None = None) -> ir.Value:
+        """A constant; numbers are of the instance's element type unless they are integers or booleans."""
+        found = np.asarray(array)
+        if dtype is not None or found.dtype.kind == "f":
+            with np.errstate(all="ignore"):
+                found = found.astype((dtype or self.dtype).numpy())
+        if self.chooser.pick("constants", ("initializers", "Constant nodes")):
+            return self.node("Constant", [], {"value": ir.tensor(found)}).outputs[0]
+        tensor = ir.tensor(found, name=f"c{len(self.graph.initializers)}")
+        value = ir.Value(
+            name=tensor.name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape(found.shape)
+        )
+        self.graph.register_initializer(value)
+        return value
+
+    def node(self, op_type: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any] | None = None,
+             domain: str = "", outputs: int = 1) -> ir.Node:  # fmt: skip
+        """A node at the end of the graph."""
+        present = {name: value for name, value in (attributes or {}).items() if value is not None}
+        node = ir.Node(domain, op_type, inputs, ir.convenience.convert_attributes(present), num_outputs=outputs)
+        self.graph.append(node)
+        return node
+
+    def build(self, pattern: Pattern) -> ir.Value | None:
+        """The value that `pattern` describes, in the spelling the chooser decides."""
+        key: Any = ("var", pattern.name) if isinstance(pattern, Var) else id(pattern)
+        if key not in self._values:
+            self._values[key] = self._build(pattern)
+        return self._values[key]
+
+    def _build(self, pattern: Pattern) -> ir.Value | None:
+        if isinstance(pattern, Var):
+            return self._variable(pattern)
+        if isinstance(pattern, Const):
+            return self._number(pattern.value, self._label(pattern))
+        if isinstance(pattern, Scalar):
+            return self._number(self._scalar(pattern.name), self._label(pattern))
+        if isinstance(pattern, Opt):
+            return self._optional(pattern)
+        if isinstance(pattern, Alt):
+            label = self._label(pattern)
+            chosen = self.chooser.pick(label, [_shortened(str(option)) for option in pattern.options])
+            with self.chooser.below(label):
+                return self.build(pattern.options[chosen])
+        if isinstance(pattern, Out):
+            return self._op(pattern.node).outputs[pattern.index]
+        if isinstance(pattern, Op):
+            return self._op(pattern).outputs[0]
+        if isinstance(pattern, Chain):
+            return self._chain(pattern)
+        raise RuleError(f"rule {self.rule.name}: no instance can be built of {type(pattern).__name__}")
+
+    def _label(self, pattern: Pattern, what: str = "") -> str:
+        """Names a freedom: the pattern in words, with its place in the walk where the words alone are not unique."""
+        text = _shortened(f"{what}{pattern.inner if isinstance(pattern, Opt) else pattern}")
+        same = [part for part in self.rule.pattern.walk() if _shortened(f"{what}{part}") == text]
+        return text if len(same) == 1 or isinstance(pattern, Opt) else f"{text} #{self._numbers_of.get(id(pattern))}"
+
+    def _optional(self, pattern: Opt) -> ir.Value | None:
+        inner = pattern.inner
+        undeclared = isinstance(inner, Var) and inner.name not in self.shapes and inner.name not in self.proof.inputs
+        label = self._label(pattern)
+        if self.chooser.pick(label, ("present", "absent"), 1 if undeclared else None):
+            return None
+        with self.chooser.below(label):
+            return self.build(inner)
+
+    def _number(self, number: float, label: str) -> ir.Value:
+        # Where a value has no axes at all, a constant with one would give the result one.
+        with_axis = all(self.shapes.values()) and self.chooser.pick(f"rank of {label}", ("0", "1"))
+        return self.constant(np.asarray([number] if with_axis else number, dtype=np.float64))
+
+    def _scalar(self, name: str) -> float:
+        return float(self._choice(name, self.proof.scalars.get(name, (0.5, 2.0))))
+
+    def _choice(self, name: str, options: Sequence[Any]) -> Any:
+        return options[self.chooser.pick(name, [str(option) for option in options])]
+
+    def _variable(self, pattern: Var) -> ir.Value:
+        name = pattern.name
+        maker = self.proof.inputs.get(name)
+        if callable(maker):
+            made: ir.Value = maker(self)
+            return made
+        dims = self.dims(name)
+        declared = self.proof.constants.get(name)
+        if declared is not None and not isinstance(declared, str):
+            return self.constant(np.asarray(declared).reshape([int(dim) for dim in dims]))
+        dtype = element_type(maker) if maker is not None else self.dtype
+        static = all(isinstance(dim, int) for dim in dims)
+        made_constant = pattern.constant or declared is not None
+        if made_constant or (static and dims and maker is None and self._made_constant(name)):
+            kind: Any = declared or "normal"
+            array = random_array(self.numbers, [int(dim) for dim in dims], ir.DataType.DOUBLE, kind)
+            return self.constant(array.astype(dtype.numpy()), dtype)
+        return self.input(name, dims, dtype)
+
+    def _made_constant(self, name: str) -> bool:
+        return bool(self.chooser.pick(f"{name} is", ("an input", "a constant")))
+
+    def _op(self, pattern: Op) -> ir.Node:
+        if id(pattern) not in self._nodes:
+            self._nodes[id(pattern)] = self._make(pattern)
+        return self._nodes[id(pattern)]
+
+    def _make(self, pattern: Op) -> ir.Node:
+        if any(isinstance(operand, Rest) for operand in pattern.inputs):
+            raise RuleError(
+                f"rule {self.rule.name}: give a proof for variadic inputs by an alternative of fixed inputs"
+            )
+        positions = _positions(pattern)
+        inputs = [
+            None if operand is None else self._operand(pattern, operand, position)
+            for operand, position in zip(pattern.inputs, positions, strict=True)
+        ]
+        if (
+            len(inputs) == 2
+            and pattern.op_type in COMMUTATIVE_OPS
+            and self.chooser.pick(f"order of {self._label(pattern)}", ("as written", "exchanged"))
+        ):
+            inputs.reverse()
+        attributes: dict[str, Any] = {}
+        if pattern.all_attributes is not None:
+            attributes |= self._choice(pattern.all_attributes.name, self.attributes[pattern.all_attributes.name])
+        parameters: dict[int, ir.Value] = {}
+        for name, wanted in pattern.attributes.items():
+            value = self._choice(wanted.name, self._values_of(wanted.name)) if isinstance(wanted, Attr) else wanted
+            if value is None:
+                continue
+            position = PARAMETER_INPUTS.get(pattern.op_type, {}).get(name)
+            if self._is_attribute(pattern, name):
+                if not self._left_out(pattern, name, value):
+                    attributes[name] = value
+            elif position is not None:
+                dtype = None if isinstance(value, (tuple, list, bool)) else self.dtype
+                array = np.asarray(value, np.int64) if isinstance(value, (tuple, list)) else np.asarray(value)
+                parameters[position] = self.constant(array, dtype)
+        for position in sorted(parameters):
+            inputs += [None] * (position - len(inputs))
+            inputs.insert(position, parameters[position])
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        return self.node(pattern.op_type, inputs, attributes, pattern.domain, pattern.output_count)
+
+    def _operand(self, pattern: Op, operand: Pattern, position: int) -> ir.Value | None:
+        """An operator's input; whether an optional one can be there (or absent) at this opset is for the schema to say."""
+        schema = _schema(pattern, self.opset)
+        if isinstance(operand, Opt) and schema is not None and schema.inputs:
+            formal = schema.inputs[min(position, len(schema.inputs) - 1)]
+            variadic = formal.option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+            if position >= len(schema.inputs) and not variadic:
+                return None
+            if formal.option == onnx.defs.OpSchema.FormalParameterOption.Single:
+                return self.build(operand.inner)
+        return self.build(operand)
+
+    def _left_out(self, pattern: Op, name: str, value: Any) -> bool:
+        """Whether an attribute that has its default is left to it."""
+        default = attribute_default(pattern.domain, pattern.op_type, self.opset, name)
+        if default is None or default != value:
+            return False
+        return bool(self.chooser.pick(f"{name} of {self._label(pattern)}", ("written", "left out")))
+
+    def _values_of(self, name: str) -> Sequence[Any]:
+        if name not in self.attributes:
+            raise RuleError(f"rule {self.rule.name}: its proof gives no values for the attribute captured as {name}")
+        return self.attributes[name]
+
+    def _is_attribute(self, pattern: Op, name: str) -> bool:
+        schema = _schema(pattern, self.opset)
+        return schema is None or name in schema.attributes
+
+    def _chain(self, pattern: Chain) -> ir.Value | None:
+        product = isinstance(pattern, Product)
+        number = pattern.scalar
+        if pattern.capture is not None:
+            captured = self._scalar(pattern.capture.name)
+            number = number * captured if product else number + captured
+        parts = [(sign, self.build(part)) for sign, part in pattern.parts]
+        operands = [(sign, value) for sign, value in parts if value is not None]
+        label = self._label(pattern)
+        if number != pattern.neutral or not any(sign > 0 for sign, _ in operands):
+            operands.append(self._scalar_operand(number, product, label))
+        # Any order and association.
+        while len(operands) > 1:
+            count = len(operands)
+            pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
+            words = [f"parts {i + 1} and {j + 1} first" for i, j in pairs]
+            first, second = pairs[self.chooser.pick(f"{count} parts of {label}", words)]
+            pair = [operands[first], operands[second]]
+            del operands[second]
+            with self.chooser.below(f"{count} parts of {label}"):
+                operands[first] = self._combine(pair, product, f"{count} parts of {label}")
+        sign, value = operands[0]
+        if sign < 0:
+            return self.node("Reciprocal" if product else "Neg", [value]).outputs[0]
+        return value
+
+    def _scalar_operand(self, number: float, product: bool, label: str) -> tuple[int, ir.Value]:
+        words = ("multiplied", "divided by its reciprocal") if product else ("added", "its negative subtracted")
+        if number != 0 and self.chooser.pick(f"number of {label}", words):
+            return -1, self._number(1 / number if product else -number, f"number of {label}")
+        return 1, self._number(number, f"number of {label}")
+
+    def _combine(self, pair: list[tuple[int, ir.Value]], product: bool, label: str) -> tuple[int, ir.Value]:
+        (first_sign, first), (second_sign, second) = pair
+        plus, minus = ("Mul", "Div") if product else ("Add", "Sub")
+        if first_sign == second_sign:
+            exchanged = self.chooser.pick(f"order of {label}", ("as written", "exchanged"))
+            operands = [second, first] if exchanged else [first, second]
+            return first_sign, self.node(plus, operands).outputs[0]
+        operands = [first, second] if first_sign > 0 else [second, first]
+        return 1, self.node(minus, operands).outputs[0]
+
+
+def opsets_for(rule: Rule) -> list[int]:
+    """The opsets at which all operators of the pattern exist, newest first."""
+    if rule.proof.opset is not None:
+        return [rule.proof.opset]
+    return [
+        opset for opset in OPSETS if all(exists(part, opset) for part in rule.pattern.walk() if isinstance(part, Op))
+    ]
+
+
+def exists(pattern: Op, opset: int) -> bool:
+    """Whether the operator, with the attributes that the pattern mentions, is defined at `opset`."""
+    if pattern.domain:
+        return True
+    schema = _schema(pattern, opset)
+    parameters = PARAMETER_INPUTS.get(pattern.op_type, {})
+    return schema is not None and all(name in schema.attributes or name in parameters for name in pattern.attributes)
+
+
+def _schema(pattern: Op, opset: int) -> Any:
+    try:
+        return None if pattern.domain else onnx.defs.get_schema(pattern.op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _positions(pattern: Op) -> list[int]:
+    """Where the pattern's inputs stand among the operator's, which include parameters written as keywords."""
+    parameters = PARAMETER_INPUTS.get(pattern.op_type, {})
+    taken = {parameters[name] for name in pattern.attributes if name in parameters}
+    free = (position for position in range(len(pattern.inputs) + len(taken)) if position not in taken)
+    return [next(free) for _ in pattern.inputs]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_LABEL else text[:_LONGEST_LABEL] + "..."

@@ -1,0 +1,62 @@
+"""That proofs notice a rule which lacks one of its conditions; `benchmarks/proofs.py` tries every condition."""
+
+from __future__ import annotations
+
+import pytest
+
+from ortfuse.pattern import Match, attr, const, op, var
+from ortfuse.pipeline import load_catalogue
+from ortfuse.proof.mutation import Mutant, Score, is_noticed, mutants, reason
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+EVERY = 16
+"""One mutant of this many is tried here: all of them take minutes."""
+
+ALL = [mutant for rule in load_catalogue([]).rules() for mutant in mutants(rule)]
+
+
+def keeps_shape(match: Match) -> str | None:
+    return None if match.shape("x") == match.facts.shape(match.root) else "the shape changes"
+
+
+def guarded(**redundant: str) -> Rule:
+    zero = const("zero", lambda value, facts: facts.is_const(value) and not facts.const(value).any(), "zero")
+    return Rule(
+        name="test.rule", pattern=op.Add(op.Softmax(var("x"), axis=attr("axis", lambda axis, facts: axis == 1)), zero),
+        replace=op.Softmax(var("x"), axis=1), guards=(keeps_shape,), exactness=Exactness.ROUNDING, source="test",
+        proof=Proof(
+            shapes={"x": "b 3", "zero": "3"}, attributes={"axis": [1]}, constants={"zero": [0.0] * 3}, redundant=redundant
+        ),
+    )  # fmt: skip
+
+
+def test_a_rule_has_a_mutant_for_each_guard_check_and_constant() -> None:
+    assert {mutant.condition for mutant in mutants(guarded())} == {
+        "guard keeps_shape", "check of zero", "demand that zero is constant", "check of attribute axis",
+    }  # fmt: skip
+
+
+def test_the_loss_of_a_check_is_noticed_and_the_rule_itself_is_not_changed() -> None:
+    rule = guarded()
+    lost = {mutant.condition: is_noticed(mutant) for mutant in mutants(rule)}
+    assert lost["check of zero"]
+    assert lost["check of attribute axis"]
+    assert not is_noticed(Mutant(rule, "nothing"))
+
+
+def test_a_condition_that_is_called_redundant_does_not_count_unless_it_is_noticed() -> None:
+    rule = guarded(**{"check of *": "tried here"})
+    score = Score()
+    found = {mutant.condition: mutant for mutant in mutants(rule)}
+    score.add(found["check of zero"], True)
+    score.add(found["check of attribute axis"], False)
+    assert (score.noticed, score.redundant, score.unnoticed) == (1, 1, [])
+    assert score.stale == ["test.rule without check of zero"]
+    assert score.share == 1.0
+
+
+@pytest.mark.parametrize("mutant", ALL[::EVERY], ids=lambda mutant: mutant.name)
+def test_the_loss_of_a_condition_is_noticed_by_the_proofs_of_the_catalogue(mutant: Mutant) -> None:
+    if reason(mutant) is not None:
+        pytest.skip(f"redundant: {reason(mutant)}")
+    assert is_noticed(mutant)
