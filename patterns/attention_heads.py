@@ -13,7 +13,7 @@ from ortfuse.pattern import Match, Pattern, attr, computed, op, opt, var
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import ints, is_rank, text
-from ._proofs import RANKS, expansion, masked
+from ._proofs import NEVER_EMPTY, RANKS, expansion, masked
 from .attention import PAPER
 
 PASS = "fuse.attention"
@@ -68,9 +68,12 @@ def heads_of(name: str) -> Any:
 
 
 _kept_attributes = {"scale": attr("scale"), "is_causal": attr("is_causal"), "softcap": attr("softcap")}
-merged = op.Transpose(
-    op.Attention(split_query, split_key, split_value, opt(mask), **_kept_attributes), perm=(0, 2, 1, 3)
-)
+past_key, past_value = var("past_key", is_rank(4), "of rank 4"), var("past_value", is_rank(4), "of rank 4")
+# With what is attended to in front of the keys, the operator also returns both together, to be the past of the next step.
+attended = op.Attention(
+    split_query, split_key, split_value, opt(mask), opt(past_key), opt(past_value), **_kept_attributes
+).naming(present_key=1, present_value=2)
+merged = op.Transpose(attended, perm=(0, 2, 1, 3))
 # Key and value heads that are repeated for the groups of query heads
 shared_key, shared_value = var("shared_key", is_rank(4), "of rank 4"), var("shared_value", is_rank(4), "of rank 4")
 
@@ -108,8 +111,70 @@ grouped = op.Attention(
 _LAYOUT: dict[str, list[Any]] = {"scale": [0.5], "is_causal": [0], "softcap": [0.0]}
 
 q3, k3, v3 = var("query"), var("key"), var("value")
+merged_attention = op.Attention(
+    q3, k3, v3, opt(mask), opt(past_key), opt(past_value), q_num_heads=heads_of("query"), kv_num_heads=heads_of("key"),
+    outputs=3, **_kept_attributes,
+)  # fmt: skip
+
+# Keys and values of earlier steps, kept by whoever runs the model
+new_key, new_value = var("new_key", is_rank(4), "of rank 4"), var("new_value", is_rank(4), "of rank 4")
+cached = op.Attention(
+    var("query", is_rank(4), "of rank 4"),
+    op.Concat(past_key, new_key, axis=2).named("present_key"),
+    op.Concat(past_value, new_value, axis=2).named("present_value"),
+    opt(mask),
+    **_kept_attributes,
+)
+cached_attention = op.Attention(
+    var("query"), new_key, new_value, opt(mask), past_key, past_value, outputs=3, **_kept_attributes
+)
+
+
+def past_fits(match: Match) -> str | None:
+    """Past and new keys and values are as long as each other, with the same batch and heads, and the mask is not causal."""
+    shapes = [match.shape(name) for name in ("past_key", "past_value", "new_key", "new_value")]
+    if any(shape is None for shape in shapes):
+        return "a shape of the cache is not known"
+    pk, pv, k, v = (shape or () for shape in shapes)
+    if pk[:3] != pv[:3] or k[:3] != v[:3] or pk[:2] != k[:2] or pk[3] != k[3] or pv[3] != v[3]:
+        return f"the past {text(pk)}, {text(pv)} and what is added {text(k)}, {text(v)} do not provably fit"
+    # How a causal mask counts from the past on is the operator's own matter.
+    return "the attention is causal" if match["is_causal"] else None
+
+
+_SPLITS = ("query_shape", "key_shape", "value_shape")
 
 RULES = [
+    Rule(
+        name="attention.cache",
+        formula="attention(query, concat(past_key, new_key), concat(past_value, new_value), mask)",
+        refines=True,
+        pattern=cached,
+        replace=cached_attention[0],
+        emits={"present_key": cached_attention[1], "present_value": cached_attention[2]},
+        guards=(past_fits,),
+        raises=True,
+        exactness=Exactness.ROUNDING,
+        source="ONNX operator Attention",
+        proof=Proof(
+            shapes=(
+                {
+                    "query": "b 6 s 4",
+                    **dict.fromkeys(("past_key", "past_value"), "b 2 p 4"),
+                    **dict.fromkeys(("new_key", "new_value"), "b 2 s 4"),
+                },
+                {
+                    "query": "b 6 s 4",
+                    **dict.fromkeys(("past_key", "past_value"), "b 2 3 4"),
+                    **dict.fromkeys(("new_key", "new_value"), "b 2 5 4"),
+                    "mask": "b 1 s 8",
+                },
+            ),
+            attributes=_LAYOUT,
+            never_empty=NEVER_EMPTY,
+            opset=23,
+        ),
+    ),
     Rule(
         name="attention.grouped_heads",
         formula="attention(query, repeat(key), repeat(value), mask)",
@@ -153,31 +218,21 @@ RULES = [
         refines=True,
         formula="transpose(attention(split(query), split(key), split(value), mask))",
         pattern=merged,
-        replace=op.Reshape(
-            op.Attention(
-                q3, k3, v3, opt(mask), q_num_heads=heads_of("query"), kv_num_heads=heads_of("key"), **_kept_attributes
-            ),
-            computed("split_again", merged_shape),
-        ),
+        replace=op.Reshape(merged_attention[0], computed("split_again", merged_shape)),
+        emits={"present_key": merged_attention[1], "present_value": merged_attention[2]},
         guards=(heads_split_last_axis,),
         raises=True,
         exactness=Exactness.ROUNDING,
         source=PAPER,
         proof=Proof(
-            shapes={
-                "query": "b s 8",
-                "key": "b t 8",
-                "value": "b t 8",
-                "mask": "b 1 s t",
-                "query_shape": "4",
-                "key_shape": "4",
-                "value_shape": "4",
-            },
-            constants={
-                "query_shape": [0, 0, 2, 4],
-                "key_shape": [0, 0, 2, 4],
-                "value_shape": [0, 0, 2, 4],
-            },
+            shapes=tuple(
+                {"query": "b s 8", "key": f"b {keys} 8", "value": f"b {keys} 8", **dict.fromkeys(_SPLITS, "4"), **more}
+                for keys, more in (
+                    ("t", {"mask": "b 1 s t"}),
+                    ("5", {"mask": "b 1 s 8", "past_key": "b 2 3 4", "past_value": "b 2 3 4"}),
+                )
+            ),
+            constants={name: [0, 0, 2, 4] for name in _SPLITS},
             attributes={
                 "scale": [0.5],
                 "is_causal": [0],

@@ -20,6 +20,7 @@ from typing import ClassVar
 import onnx
 import onnx_ir as ir
 
+from ortfuse.ir.operators import kept_outputs
 from ortfuse.passes.context import Context, version_in
 from ortfuse.passes.edit import remove_nodes
 from ortfuse.rewrite import Scope, subgraphs
@@ -123,7 +124,7 @@ def _remove_optional_outputs(node: ir.Node, scope: Scope) -> int:
     unused = [out for out in node.outputs if out.name and not out.uses() and not out.is_graph_output()]
     if not unused:
         return 0
-    optional = _optional_outputs(node.domain, node.op_type, version_in(scope, node))
+    optional = _optional_outputs(node.domain, node.op_type, version_in(scope, node)) - kept_outputs(node)
     removed = [out for out in unused if out.index() in optional]
     for output in removed:
         output.name = ""

@@ -207,9 +207,10 @@ class Op(Pattern):
         outputs: int = 1,
         label: str | None = None,
         may_stay: bool = False,
+        others: Mapping[str, int] | None = None,
     ) -> None:
         self.op_type, self.domain, self.output_count, self.label = op_type, domain, outputs, label
-        self.may_stay = may_stay
+        self.may_stay, self.others = may_stay, dict(others or {})
         self.inputs = tuple(inputs)
         self.attributes = dict(attributes or {})
         everything = self.attributes.pop("attributes", None)
@@ -228,11 +229,16 @@ class Op(Pattern):
         """This pattern for a node that may be used elsewhere too and then stays: cheap data movement is not worth a miss."""
         return self._copy(self.label, True)
 
-    def _copy(self, label: str | None, may_stay: bool) -> Op:
+    def naming(self, **others: int) -> Op:
+        """This pattern with further outputs of its node captured by their number, `None` where the node lacks them."""
+        return self._copy(self.label, self.may_stay, others)
+
+    def _copy(self, label: str | None, may_stay: bool, others: Mapping[str, int] | None = None) -> Op:
         attributes: dict[str, Any] = dict(self.attributes)
         if self.all_attributes is not None:
             attributes["attributes"] = self.all_attributes
-        return Op(self.op_type, self.inputs, attributes, self.domain, self.output_count, label, may_stay)
+        outputs = self.others if others is None else others
+        return Op(self.op_type, self.inputs, attributes, self.domain, self.output_count, label, may_stay, outputs)
 
     def __getitem__(self, index: int) -> Out:
         if not 0 <= index < self.output_count:

@@ -161,6 +161,7 @@ def capture_names(pattern: Pattern) -> frozenset[str]:
         names.update(name for name in (getattr(part, "name", None), part.label) if name is not None)
         if isinstance(part, Op):
             names.update(wanted.name for wanted in part.attributes.values() if isinstance(wanted, Attr))
+            names.update(part.others)
             if part.all_attributes is not None:
                 names.add(part.all_attributes.name)
         if isinstance(part, Chain) and part.capture is not None:
@@ -450,6 +451,10 @@ def _match_node(m: _Machine, pattern: Op, value: ir.Value | None, index: int, re
         m.put(m.memo, id(pattern), value)
     if pattern.label is not None and not m.bind(pattern.label, value):
         return m.fail(value, lambda: f"{pattern.label} would have to be {_name(value)} as well")
+    for name, number in pattern.others.items():
+        other = node.outputs[number] if number < len(node.outputs) else None
+        if not m.bind(name, other):
+            return m.fail(value, lambda: f"{_node(node)} has other outputs than the node matched before")
     if not _attributes_match(m, pattern, node):
         return _FAIL
     if node not in m.nodes:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import RuleError
 from ortfuse.ir.facts import Facts
+from ortfuse.ir.operators import kept_outputs
 from ortfuse.pattern.language import (
     COMMUTATIVE_OPS,
     Alt,
@@ -237,7 +238,10 @@ class Builder:
             inputs.insert(position, parameters[position])
         while inputs and inputs[-1] is None:
             inputs.pop()
-        return self.node(pattern.op_type, inputs, attributes, pattern.domain, pattern.output_count)
+        node = self.node(pattern.op_type, inputs, attributes, pattern.domain, pattern.output_count)
+        if kept := kept_outputs(node):
+            node.resize_outputs(max(pattern.output_count, max(kept) + 1))
+        return node
 
     def _operand(self, pattern: Op, operand: Pattern, position: int) -> ir.Value | None:
         """An operator's input; whether an optional one can be there (or absent) at this opset is for the schema to say."""

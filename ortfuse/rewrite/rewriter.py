@@ -15,6 +15,7 @@ import onnx_ir as ir
 from ortfuse.errors import OrtfuseError, RewriteError, RuleError
 from ortfuse.ir.dims import Dim, DimLike
 from ortfuse.ir.facts import Facts
+from ortfuse.ir.operators import kept_outputs
 from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.match import Match, Miss
 from ortfuse.rewrite.emit import Emitter
@@ -327,7 +328,8 @@ def _consumers(node: ir.Node) -> list[ir.Node]:
 
 def _drop_unused_outputs(node: ir.Node, wanted: list[ir.Value]) -> None:
     """Optional outputs that nothing uses are not asked for: the runtime would compute them."""
-    used = [bool(out.uses()) or out in wanted for out in node.outputs]
+    kept = kept_outputs(node)
+    used = [bool(out.uses()) or out in wanted or number in kept for number, out in enumerate(node.outputs)]
     while len(used) > 1 and not used[-1]:
         used.pop()
     node.resize_outputs(len(used))

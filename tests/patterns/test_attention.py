@@ -109,3 +109,49 @@ def test_key_and_value_heads_repeated_unequally_are_not_grouped() -> None:
         out = Attention<scale = 0.5>(q, kr, vr) }"""
     )
     assert optimized(m).count("Expand") == 2
+
+
+CACHED = """<ir_version: 10, opset_import: ["": 23]>
+g (float[b,s,8] q, float[b,s,8] k, float[b,s,8] v, float[b,2,p,4] past_key, float[b,2,p,4] past_value, bool[b,1,s,t] keep)
+=> (float[b,s,8] out, float[b,2,t,4] key, float[b,2,t,4] value)
+<int64[4] split = {0, 0, 2, 4}, int64[3] merge = {0, 0, 8}, float zero = {0}, float filler = {-1e9}, float half = {0.5}> {
+    q4 = Reshape(q, split) k4 = Reshape(k, split) v4 = Reshape(v, split)
+    qh = Transpose<perm = [0, 2, 1, 3]>(q4) kh = Transpose<perm = [0, 2, 1, 3]>(k4) vh = Transpose<perm = [0, 2, 1, 3]>(v4)
+    key = Concat<axis = 2>(past_key, kh) value = Concat<axis = -2>(past_value, vh)
+    kt = Transpose<perm = [0, 1, 3, 2]>(key) qk = MatMul(qh, kt) scaled = Mul(qk, half)
+    mask = Where(keep, zero, filler) masked = Add(scaled, mask) soft = Softmax<axis = -1>(masked) y = MatMul(soft, value)
+    yt = Transpose<perm = [0, 2, 1, 3]>(y) out = Reshape(yt, merge)
+}"""
+
+
+def cached(past: int, new: int) -> ir.Model:
+    sizes = {"s": new, "p": past, "t": past + new}
+    text = CACHED
+    for symbol, size in sizes.items():
+        text = text.replace(f",{symbol}]", f",{size}]").replace(f",{symbol},", f",{size},")
+    return ir.from_onnx_text(text)
+
+
+def step(past: int, new: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(past + new)
+    shapes = {name: (2, new, 8) for name in "qkv"} | dict.fromkeys(("past_key", "past_value"), (2, 2, past, 4))
+    made = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    return {**made, "keep": rng.random((2, 1, new, past + new)) < 0.8}
+
+
+@pytest.mark.parametrize("past", [1, 6])
+@pytest.mark.parametrize("new", [1, 3])
+def test_a_cache_is_read_and_written_by_the_operator(past: int, new: int) -> None:
+    m = cached(past, new)
+    result = ortfuse.optimize(m)
+    kinds = [node.op_type for node in result.model.graph]
+    assert kinds.count("Attention") == 1
+    assert not {"Concat", "Transpose", "Softmax"} & set(kinds)
+    assert verify(m, result.model, inputs=[step(past, new)]).ok
+
+
+def test_a_cache_that_nobody_asks_for_is_still_an_output_of_the_operator() -> None:
+    m = cached(3, 2)
+    del m.graph.outputs[1:]
+    result = ortfuse.optimize(m)
+    assert verify(m, result.model, inputs=[step(3, 2)]).ok
