@@ -217,19 +217,20 @@ def _stored(found: Range | None, dtype: ir.DataType) -> Range | None:
 
 
 _FADES = 64.0
-"""A mask value below minus this is rounded so coarsely with a 16-bit score that a row full of it depends on how."""
+"""Beyond this a mask value is rounded so coarsely with a 16-bit score that what comes out depends on how."""
 
 
 def acts_alike(found: Range, dtype: ir.DataType | None) -> str | None:
-    """Why a row full of the mask's fillers may come out otherwise in a kernel that adds scores and mask in float32."""
+    """Why rows of the mask may come out otherwise in a kernel that adds scores and mask in float32."""
     if len(found.deep) > 1:
         return f"the mask hides keys in more than one way: {sorted(found.deep)}"
     finite = found.deep - {-math.inf}
-    if dtype == ir.DataType.FLOAT or (dtype == ir.DataType.BFLOAT16 and found.low >= -_FADES):
+    far = max(abs(found.low), abs(found.high))
+    if dtype == ir.DataType.FLOAT or (dtype == ir.DataType.BFLOAT16 and far <= _FADES):
         return None
-    if finite or found.low < -_FADES:
-        filler = min(finite | {found.low})
-        return f"the filler {filler:g} of a fully masked row is rounded otherwise in {dtype} than in float32"
+    if finite or far > _FADES:
+        number = min(finite, default=found.low if -found.low == far else found.high)
+        return f"scores and mask values such as {number:g} are rounded otherwise in {dtype} than in float32"
     return None
 
 
