@@ -211,6 +211,7 @@ RULES = [
             shapes=({"x": "b s 8"}, {"x": "b 6"}),
             attributes=({"axes": [(-1,), (2,)]}, {"axes": [(-1,), (1,)]}),
             scalars={"epsilon": [2.0**-17, 0.125], "gain": [1.0, 3.0]},
+            assumes={"input 0 of * is the lowest number*": "a gain that makes the result infinite is none"},
             typical=({"x": "1 128 768"}, {"x": "1 12 128 64"}),
         ),
     ),

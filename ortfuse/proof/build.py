@@ -7,6 +7,8 @@ and shapes) is one choice of a `Chooser`, so that the same choices give the same
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,7 +63,6 @@ class Builder:
         # Numbers come from a generator of their own, so that they are the same whatever the spelling.
         self.numbers = np.random.default_rng(shape_set)
         self.graph = ir.Graph([], [], nodes=[], opset_imports={"": opset, "com.microsoft": 1}, name=rule.name)
-        self._numbers_of = {id(part): number for number, part in enumerate(rule.pattern.walk())}
         self._values: dict[Any, ir.Value | None] = {}
         self._nodes: dict[int, ir.Node] = {}
 
@@ -148,11 +149,9 @@ class Builder:
             return self._chain(pattern)
         raise RuleError(f"rule {self.rule.name}: no instance can be built of {type(pattern).__name__}")
 
-    def _label(self, pattern: Pattern, what: str = "") -> str:
-        """Names a freedom: the pattern in words, with its place in the walk where the words alone are not unique."""
-        text = _shortened(f"{what}{pattern.inner if isinstance(pattern, Opt) else pattern}")
-        same = [part for part in self.rule.pattern.walk() if _shortened(f"{what}{part}") == text]
-        return text if len(same) == 1 or isinstance(pattern, Opt) else f"{text} #{self._numbers_of.get(id(pattern))}"
+    def _label(self, pattern: Pattern) -> str:
+        """Names a freedom."""
+        return _labels(self.rule.pattern)[id(pattern)]
 
     def _optional(self, pattern: Opt) -> ir.Value | None:
         inner = pattern.inner
@@ -349,3 +348,15 @@ def _positions(pattern: Op) -> list[int]:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST_LABEL else text[:_LONGEST_LABEL] + "..."
+
+
+@functools.lru_cache(maxsize=8)
+def _labels(root: Pattern) -> dict[int, str]:
+    """Each part of a pattern in words, with its place in the walk where the words alone are not unique."""
+    parts = list(root.walk())
+    texts = [_shortened(str(part.inner if isinstance(part, Opt) else part)) for part in parts]
+    counts = Counter(text for text, part in zip(texts, parts, strict=True) if not isinstance(part, Opt))
+    return {
+        id(part): text if counts[text] < 2 or isinstance(part, Opt) else f"{text} #{number}"
+        for number, (text, part) in enumerate(zip(texts, parts, strict=True))
+    }

@@ -70,10 +70,13 @@ class Coverage:
     points: dict[str, Point] = field(default_factory=dict)
     covered: set[Option] = field(default_factory=set)
     pairs: set[frozenset[Option]] = field(default_factory=set)
+    asked: dict[str, dict[str, int]] = field(default_factory=dict)
+    """For each freedom, the choices of a spelling in which it was asked: one that ran, if there was any."""
 
     def learn(self, chooser: Chooser) -> None:
         """Note the freedoms that a spelling was asked for."""
         for label, point in chooser.points.items():
+            self.asked.setdefault(label, dict(chooser.made))
             known = self.points.get(label)
             # The shortest way to a freedom is kept; a freedom may have options only in some spellings.
             if known is None or len(point.context) < len(known.context) or len(point.options) > len(known.options):
@@ -81,6 +84,9 @@ class Coverage:
 
     def cover(self, chooser: Chooser) -> None:
         """Note that a spelling ran and that the rule fired on it."""
+        for label in chooser.made:
+            if not any((label, index) in self.covered for index in range(len(self.points[label].options))):
+                self.asked[label] = dict(chooser.made)
         self.covered |= chooser.options
         self.pairs |= {frozenset(pair) for pair in itertools.combinations(sorted(chooser.options), 2)}
 
@@ -126,6 +132,10 @@ def spellings(attempt: Callable[[Chooser], bool], coverage: Coverage, budget: in
             break
         tried.add(missing)
         if not attempt(Chooser({**dict(coverage.points[missing[0]].context), missing[0]: missing[1]})):
+            return
+    # What the context alone does not lead to is asked again as it was asked before.
+    for label, index in coverage.uncovered():
+        if not attempt(Chooser({**coverage.asked[label], label: index})):
             return
     generator = random.Random(seed)
     for _ in range(budget):

@@ -49,7 +49,10 @@ def near_misses_with_less_known(instance: Instance) -> Iterator[Instance]:
             (undeclared if known == "ranks" else hidden)(position)(less)
         less.text = text
         names = node_names(less)
-        changes = itertools.chain(number_changes(less, names), attribute_changes(less, names), input_changes(less))
+        numbers: Iterable[tuple[str, Change]] = ()
+        if known == "ranks":
+            numbers = number_changes(less, names, at_run_time=False)
+        changes = itertools.chain(numbers, attribute_changes(less, names), input_changes(less))
         for other, change in changes:
             copy = dataclasses.replace(
                 less,

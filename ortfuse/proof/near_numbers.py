@@ -43,7 +43,7 @@ _VECTORS: dict[str, Callable[[Array], Any]] = {
 
 
 def number_changes(
-    instance: Instance, names: Sequence[str], scalars_only: bool = False
+    instance: Instance, names: Sequence[str], scalars_only: bool = False, at_run_time: bool = True
 ) -> Iterator[tuple[str, Change]]:
     """Changes of the instance's initializers, each with a few words on it."""
     graph = instance.model.graph
@@ -59,7 +59,7 @@ def number_changes(
             others = list(_others(array, scalars_only, _axis_of(value, facts)))
         for text, other in others:
             yield f"{where} is {text}", _set(name, other)
-            if other.dtype.kind == "i" and other.shape == array.shape:
+            if at_run_time and other.dtype.kind == "i" and other.shape == array.shape:
                 yield f"{where} is {text}, known at run time only", _given_at_run_time(name, other)
         if not scalars_only:
             yield f"{where} is known at run time only", _given_at_run_time(name)

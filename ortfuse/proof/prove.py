@@ -104,7 +104,6 @@ class _Proof:
             raise RuleError(f"rule {rule.name}: no opset of {OPSETS} has all operators of its pattern; pin Proof.opset")
         self.fired: dict[tuple[int, str, int], bool] = dict.fromkeys(self.groups, False)
         self.reasons: dict[tuple[int, str, int], str] = {}
-        self.needed: set[str] = set()
         self.spelled: dict[tuple[tuple[str, int], ...], Instance] = {}
 
     def fail(self, text: str, model: ir.Model | None) -> None:
@@ -228,10 +227,6 @@ class _Proof:
             self._try_near_miss(near)
         for near in self._other_types_and_opsets():
             self._try_near_miss(near)
-        if self.rule.proof.assumes and not self.needed:
-            self.fail(
-                "the proof assumes that some near misses do not occur, but the rule is right on each or silent", None
-            )
 
     def _other_types_and_opsets(self) -> Iterator[Instance]:
         proof = self.rule.proof
@@ -270,7 +265,6 @@ class _Proof:
             return
         self.report.near_misses_fired += 1
         assumed = [words for words in self.rule.proof.assumes if problem and fnmatch.fnmatchcase(near.text, words)]
-        self.needed.update(assumed)
         if problem and not assumed:
             self.fail(f"{text} {problem}", near.model)
 

@@ -22,7 +22,7 @@ WRONG = {
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_rule_is_proved(rule: Rule) -> None:
-    report = prove(rule)
+    report = prove(rule, pairs=8)
     failures = dict.fromkeys(report.failures)
     if rule.name in WRONG:
         assert failures, f"{rule.name} is proved: take it off the list of wrong rules"

@@ -6,17 +6,29 @@ import pytest
 
 from ortfuse.pattern import Match, attr, const, op, var
 from ortfuse.pipeline import load_catalogue
-from ortfuse.proof.mutation import Mutant, Score, is_noticed, mutants, reason
+from ortfuse.proof.mutation import Mutant, Score, is_noticed, mutants
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-EVERY = 16
-"""One mutant of this many is tried here: all of them take minutes."""
+SAMPLE = (
+    "noop.cast without guard keeps_dtype",
+    "noop.cast_like without guard keeps_dtype",
+    "noop.expand without guard keeps_shape",
+    "noop.tile without check of attribute repeats",
+    "noop.slice without check of attribute steps",
+    "noop.transpose without check of attribute perm",
+    "linear.reshape_gemm without guard only_last_axis_is_multiplied",
+    "layernorm.skip without guard same_shape",
+    "shapes.batched_transpose without guard merges_and_splits_batch",
+    "shapes.where_true without guard same_shape_as_root",
+)
+"""Losses that are noticed soon; trying every condition takes minutes."""
 
-ALL = [mutant for rule in load_catalogue([]).rules() for mutant in mutants(rule)]
+ALL = {mutant.name: mutant for rule in load_catalogue([]).rules() for mutant in mutants(rule)}
 
 
 def keeps_shape(match: Match) -> str | None:
-    return None if match.shape("x") == match.facts.shape(match.root) else "the shape changes"
+    before = match.shape("x")
+    return None if before is not None and before == match.facts.shape(match.root) else "the shape changes"
 
 
 def guarded(**redundant: str) -> Rule:
@@ -55,8 +67,6 @@ def test_a_condition_that_is_called_redundant_does_not_count_unless_it_is_notice
     assert score.share == 1.0
 
 
-@pytest.mark.parametrize("mutant", ALL[::EVERY], ids=lambda mutant: mutant.name)
-def test_the_loss_of_a_condition_is_noticed_by_the_proofs_of_the_catalogue(mutant: Mutant) -> None:
-    if reason(mutant) is not None:
-        pytest.skip(f"redundant: {reason(mutant)}")
-    assert is_noticed(mutant)
+@pytest.mark.parametrize("name", SAMPLE)
+def test_the_loss_of_a_condition_is_noticed_by_the_proofs_of_the_catalogue(name: str) -> None:
+    assert is_noticed(ALL[name])
