@@ -95,7 +95,8 @@ class Emitter:
 
     def _literal(self, number: float) -> np.ndarray[Any, Any]:
         if self.dtype is None:
-            raise RuleError(f"rule {self.rule}: the element type of the constant {number} is not known")
+            self.problem = f"the element type of the constant {number:g} is not known"
+            return np.asarray(number, np.float32)
         return np.asarray(number, dtype=self.dtype.numpy())
 
     def _chain(self, pattern: Sum | Product) -> ir.Value | None:

@@ -111,16 +111,15 @@ def test_zeros_of_either_sign_are_other_bits() -> None:
 def test_an_option_that_no_instance_can_have_is_a_failure_unless_declared() -> None:
     clip = op.Clip(x, opt(var("low")))
     proof = Proof(shapes={"x": "b 3"})
-    failures = prove(rule(op.Relu(clip), op.Relu(clip), proof=proof)).failures
+    failures = prove(rule(op.Relu(clip), op.Max(clip, 0.0), proof=proof)).failures
     declared = dataclasses.replace(proof, uncovered={"low: present": "not tried"})
-    assert failures == ["no instance covers low: present"] or "low: present" in " ".join(failures)
+    assert failures == ["no instance covers low: present"]
     assert "low: present" not in " ".join(prove(rule(op.Relu(clip), op.Max(clip, 0.0), proof=declared)).failures)
 
 
 def test_each_option_has_an_instance() -> None:
-    report = prove(
-        rule((op.Relu(x) | op.Abs(x)) + opt(y), (op.Relu(x) | op.Abs(x)) + opt(y), exactness=Exactness.EXACT)
-    )
+    inner = (op.Relu(x) | op.Abs(x)) + opt(y)
+    report = prove(rule(op.Relu(op.Relu(inner)), op.Relu(inner), exactness=Exactness.EXACT))
     assert report.options_covered == report.options > 8
     assert report.pairs_covered > 0
 
@@ -132,7 +131,7 @@ def test_declared_counterexamples_are_tried_and_must_run() -> None:
     failures = prove(rule(*careless, proof=proof)).failures
     assert any("counterexample 'a negative factor'" in failure for failure in failures)
     broken = dataclasses.replace(proof, counterexamples={"nonsense": Variation(shapes={"x": "b"}, opset=5)})
-    right = op.Max(op.Relu(x), scalar("factor")), op.Max(op.Relu(x), scalar("factor"))
+    right = op.Relu(op.Relu(x)), op.Relu(x)
     assert not prove(rule(*right, proof=broken)).proved
 
 
