@@ -134,7 +134,7 @@ def cached(past: int, new: int) -> ir.Model:
 
 def step(past: int, new: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(past + new)
-    shapes = {name: (2, new, 8) for name in "qkv"} | dict.fromkeys(("past_key", "past_value"), (2, 2, past, 4))
+    shapes = dict.fromkeys("qkv", (2, new, 8)) | dict.fromkeys(("past_key", "past_value"), (2, 2, past, 4))
     made = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     return {**made, "keep": rng.random((2, 1, new, past + new)) < 0.8}
 
