@@ -70,6 +70,12 @@ def attention() -> Iterator[Case]:
 
     yield from case("3-D", (q, k, v), merge_heads(_attention(q4, k4, v4)), **heads)
     yield from case("4-D", (q4, k4, v4), _attention(q4, k4, v4))
+    yield from case("scale below 0", (q, k, v), merge_heads(_attention(q4, k4, v4, scale=-0.5)), scale=-0.5, **heads)
+    same = np.broadcast_to(v4.mean(2, keepdims=True), (BATCH, HEADS, LENGTH, SIZE))
+    yield from case("scale 0", (q, k, v), merge_heads(same), scale=0.0, **heads)
+    yield from case("no batch", (q[:0], k[:0], v[:0]), q[:0], **heads)
+    yield from case("no keys", (q, k[:, :0], v[:, :0]), np.zeros_like(q), **heads)
+    yield from case("no queries", (q[:, :0], k, v), q[:, :0], **heads)
     masks = [(LENGTH, total), (1, total), (LENGTH, 1), (HEADS, LENGTH, total), (1, LENGTH, total)]
     masks += [(b, h, s, total) for b in (BATCH, 1) for h in (HEADS, 1) for s in (LENGTH, 1)] + [(1, 1, LENGTH, 1)]
     for shape in masks:
