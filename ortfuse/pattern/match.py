@@ -146,12 +146,46 @@ class Matcher:
                 counts[id(child)] = counts.get(id(child), 0) + 1
         self.shared = frozenset(key for key, count in counts.items() if count > 1)
         self.required = required_ops(pattern)
+        self._below = operators_below(pattern)
         self.names = capture_names(pattern)
         self.depths = op_depths(pattern)
+
+    def may_match(self, node: ir.Node) -> bool:
+        """Whether the operators right below `node` are ones the pattern can have there: an early reject."""
+        for position, heads in self._below:
+            if position is None:
+                if not any(_produced_by(value, heads) for value in node.inputs):
+                    return False
+            elif position >= len(node.inputs) or not _produced_by(node.inputs[position], heads):
+                return False
+        return True
 
     def match(self, value: ir.Value, facts: Facts, residual: bool = False) -> Match | Miss:
         """Match `value` as the root; with `residual`, a root sum or product may have parts that the pattern lacks."""
         return _Machine(self, facts, residual).run(value)
+
+
+Below = tuple[tuple["int | None", frozenset[str]], ...]
+
+
+def operators_below(pattern: Pattern) -> Below:
+    """What must produce the inputs of the pattern's root, where it is one operator: position (or any) and operator types."""
+    root = pattern.node if isinstance(pattern, Out) else pattern
+    if not isinstance(root, Op):
+        return ()
+    anywhere = len(root.inputs) == 2 and root.op_type in COMMUTATIVE_OPS
+    # Parameters that are inputs shift the positions behind the first.
+    certain = 1 if root.op_type in PARAMETER_INPUTS else len(root.inputs)
+    return tuple(
+        (None if anywhere else position, operand.heads)
+        for position, operand in enumerate(root.inputs[:certain])
+        if operand is not None and not isinstance(operand, (Opt, Rest)) and operand.heads is not None
+    )
+
+
+def _produced_by(value: ir.Value | None, heads: frozenset[str]) -> bool:
+    producer = None if value is None else value.producer()
+    return producer is not None and producer.op_type in heads
 
 
 def capture_names(pattern: Pattern) -> frozenset[str]:

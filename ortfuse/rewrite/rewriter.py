@@ -144,6 +144,8 @@ class _Run:
         # Operators in `ops` may have gone in the meantime; counting only up keeps this a cheap early reject.
         if not all(op_type in self.ops for op_type in rule.matcher.required):
             return False
+        if not self.log.explain and not rule.matcher.may_match(node):
+            return False
         started = time.perf_counter()
         statistics = self.log.statistics(rule.name, rule.refines)
         statistics.attempts += 1
