@@ -31,7 +31,10 @@ product_of_values = scalar("score_scale") * op.MatMul(query, transposed)
 
 
 def operands_are_computed(match: Match) -> str | None:
-    """Neither operand of the product is a constant: it is no linear layer."""
+    """The product is of floating-point numbers, and neither operand is a constant: it is no linear layer."""
+    dtype = match.dtype("query")
+    if dtype is None or not dtype.is_floating_point():
+        return f"the product is one of {dtype}"
     if match.facts.is_const(match["query"]) or match.facts.is_const(match["transposed_key"]):
         return "the product is one with a constant"
     return None
@@ -41,13 +44,15 @@ _ON_THE_WAY = frozenset({"Add", "Sub", "Mul", "Div", "Where", "Tanh", "Reshape",
 
 
 def leads_to_softmax(match: Match) -> str | None:
-    """All that the graph makes of the value is the scores of a Softmax."""
+    """All that becomes of the value is the scores of a Softmax."""
     level = [match.root]
     for _ in range(8):
+        if any(value.is_graph_output() or not value.uses() for value in level):
+            return "the value is used for more than the scores of a Softmax"
         users = [use.node for value in level for use in value.uses()]
-        level = [node.outputs[0] for node in users if node.op_type != "Softmax"]
         if any(node.op_type not in _ON_THE_WAY | {"Softmax"} for node in users):
             return "the value is used for more than the scores of a Softmax"
+        level = [node.outputs[0] for node in users if node.op_type != "Softmax"]
         if not level:
             return None
     return "no Softmax is near"
@@ -101,6 +106,7 @@ def _factor_rule(name: str, made: Callable[..., Op]) -> Rule:
         exactness=Exactness.ROUNDING,
         source=PAPER,
         proof=Proof(
+            followed_by="Softmax",
             shapes={"query": "b 2 s 4", "transposed_key": "b 2 4 t", "factor": "2 1 1"},
             constants={"factor": "positive"},
             assumes=FINITE_SCORES,
@@ -126,10 +132,11 @@ def _mask_rules() -> list[Rule]:
             refines=True,
             pattern=op.Add(op.Add(product_of_values, first_mask), second_mask),
             replace=op.Add(product_of_values, op.Add(first_mask, second_mask)),
-            guards=(operands_are_computed,),
+            guards=(operands_are_computed, leads_to_softmax),
             exactness=Exactness.ROUNDING,
             source=PAPER,
             proof=Proof(
+                followed_by="Softmax",
                 shapes={**scores_shapes, "first_mask": "1 2 s t", "second_mask": "b 1 1 t"},
                 scalars=scalars,
                 redundant=REDUNDANT,
@@ -149,6 +156,7 @@ def _mask_rules() -> list[Rule]:
             exactness=Exactness.ROUNDING,
             source=PAPER,
             proof=Proof(
+                followed_by="Softmax",
                 shapes={**scores_shapes, "mask": "b 1 s t"},
                 scalars={**scalars, "outer": [0.5, 2.0]},
                 assumes=FINITE_SCORES,
@@ -168,6 +176,7 @@ def _mask_rules() -> list[Rule]:
                 exactness=Exactness.ROUNDING,
                 source=PAPER,
                 proof=Proof(
+                    followed_by="Softmax",
                     shapes={**scores_shapes, "mask": "1 2 s t", "keep": "b 1 1 t"},
                     scalars={**scalars, "filler": [LOWEST, -math.inf]},
                     inputs={"keep": "bool"},

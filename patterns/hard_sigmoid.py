@@ -22,6 +22,10 @@ x = var("x")
 line = scalar("slope") * x + scalar("offset")
 
 
+LARGEST = 3.4e38
+"""Attributes are float32."""
+
+
 def reaches_one(match: Match) -> str | None:
     """What Clip lets through is scaled to 0 ... 1, and depends on x."""
     factor, height, slope = match["factor"], match["height"], match["slope"]
@@ -31,6 +35,8 @@ def reaches_one(match: Match) -> str | None:
         return f"the result is clipped at {factor * height:.7g} instead of 1"
     if slope == 0:
         return "x is multiplied by 0"
+    if max(abs(alpha(match)), abs(beta(match))) > LARGEST:
+        return f"alpha {alpha(match):g} or beta {beta(match):g} is beyond float32"
     return "it is a Clip alone" if (factor, slope, match["offset"]) == (1, 1, 0) else None
 
 

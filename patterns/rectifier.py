@@ -31,7 +31,9 @@ above = op.Greater(x, 0.0) | op.GreaterOrEqual(x, 0.0) | op.Less(0.0, x) | op.Le
 below = op.Less(x, 0.0) | op.LessOrEqual(x, 0.0) | op.Greater(0.0, x) | op.GreaterOrEqual(0.0, x)
 positive = above | op.Not(below)
 negative = below | op.Not(above)
-nonpositive = op.Min(x, 0.0) | op.Clip(x, max=0.0) | op.Where(positive, 0.0, x)
+# Clip without a lower bound makes the lowest number of -inf, so that it stands for min(x, 0) only inside an exponential.
+nonpositive = op.Min(x, 0.0) | op.Where(positive, 0.0, x)
+clipped = nonpositive | op.Clip(x, max=0.0)
 
 
 def split(right: Pattern, left: Pattern) -> Pattern:
@@ -84,9 +86,9 @@ def exponential(inner: Pattern) -> Pattern:
 
 
 exponential_forms = (
-    split(scalar("gamma") * x, exponential(x | nonpositive))
-    | scalar("gamma") * op.Relu(x) + op.Min(exponential(x | nonpositive), 0.0)
-    | scalar("gamma") * op.Relu(x) + exponential(nonpositive)
+    split(scalar("gamma") * x, exponential(x | clipped))
+    | scalar("gamma") * op.Relu(x) + op.Min(exponential(x | clipped), 0.0)
+    | scalar("gamma") * op.Relu(x) + exponential(clipped)
 )
 
 

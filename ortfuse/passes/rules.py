@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ortfuse.passes.context import Context
 from ortfuse.passes.edit import initializers_to_nodes
+from ortfuse.pattern import Match
 from ortfuse.rewrite import Exactness, Rewriter, Rule
 from ortfuse.target import Target
 
@@ -57,6 +58,11 @@ class RulePass:
 
 
 def _may_match(rule: Rule, context: Context) -> bool:
-    """Whether the model has the operators that the rule's pattern cannot do without."""
-    present = {node.op_type for scope in context.scopes() for node in scope.graph}
-    return rule.matcher.required <= present
+    """Whether the rule would be applied somewhere in the model as it is now."""
+    return any(
+        isinstance(rule.matcher.match(output, context.facts, rule.residual), Match)
+        for scope in context.scopes()
+        for node in scope.graph
+        if node.op_type in rule.matcher.heads and rule.matcher.may_match(node)
+        for output in node.outputs
+    )

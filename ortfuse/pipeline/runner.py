@@ -68,11 +68,13 @@ class Runner:
         """Run a step once; returns what it changed."""
         started = time.perf_counter()
         if not report.runs:
-            report.nodes_before = self._nodes
+            report.nodes_before = report.nodes_after = self._nodes
+        nodes = self._nodes
         changes = self._run_pass(step, report) if isinstance(step, Single) else self._repeat(step, report)
         report.runs += 1
         report.changes += changes
-        report.nodes_after = self._nodes
+        # Of a pass that runs again later, only what its own runs took away or added.
+        report.nodes_after += self._nodes - nodes
         report.seconds += time.perf_counter() - started
         if self._on_pass is not None:
             self._on_pass(PassEvent(self._index, self._total, report, self._context, changes))

@@ -74,6 +74,8 @@ class Builder:
         if any(isinstance(replacement, Var) for replacement in self.rule.replacements):
             # A graph output keeps its name, so that an input could not take its place.
             root = self.node("Identity", [root]).outputs[0]
+        if self.proof.followed_by is not None:
+            root = self.node(self.proof.followed_by, [root]).outputs[0]
         self.graph.outputs.append(root)
         for number, node in enumerate(self.graph):
             for index, output in enumerate(node.outputs):

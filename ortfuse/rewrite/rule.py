@@ -71,7 +71,8 @@ class Proof:
     tries. What a proof leaves out is declared with the reason: `uncovered` options of the pattern that no instance can have
     (as the failure prints them), `never_empty` symbols that the rule takes to be greater than 0, and `assumes` the near
     misses (by their words, `*` for any) that break an assumption of the rule. `redundant` names conditions of the rule
-    without which it would still be right, as mutation tests print them.
+    without which it would still be right, as mutation tests print them. `followed_by` is a unary operator that takes the
+    root, for rules that ask what becomes of it.
     """
 
     shapes: Mapping[str, str] | Sequence[Mapping[str, str]]
@@ -87,6 +88,7 @@ class Proof:
     never_empty: Mapping[str, str] = field(default_factory=dict)
     assumes: Mapping[str, str] = field(default_factory=dict)
     redundant: Mapping[str, str] = field(default_factory=dict)
+    followed_by: str | None = None
 
     def shape_sets(self) -> Sequence[Mapping[str, str]]:
         """The shape sets, also when only one was given."""

@@ -122,7 +122,15 @@ class Session:
         """The model serialised without its larger weights, which `options` get instead."""
         proto, weights = separate(model, SHARED)
         names, values = [], []
+        # The runtime drops what nothing uses before it looks for the weights that it is handed.
+        idle = {
+            value.name
+            for value in model.graph.initializers.values()
+            if not (value.uses() or value.is_graph_output() or value.is_graph_input())
+        }
         for header, tensor in weights:
+            if header.name in idle:
+                continue
             initializer = proto.graph.initializer.add()
             initializer.CopyFrom(header)
             if tensor is None:

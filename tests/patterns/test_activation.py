@@ -7,6 +7,8 @@ import onnx_ir as ir
 import pytest
 from rewriting import both, ops, parse, rewritten, same
 
+import ortfuse
+
 SPECIAL = np.array(
     [np.nan, np.inf, -np.inf, 0.0, -0.0]
     + [sign * size for size in (1e-40, 1e-30, 1e-8, 0.5, 1, 2.999, 3, 6, 17, 19, 20, 21, 50) for sign in (1, -1)]
@@ -200,3 +202,10 @@ def test_clips_with_bounds_as_attributes_are_left_to_their_opset() -> None:
     original = parse(text)
     assert ops(rewritten(original, "fuse.activation")) in ("Clip", "Relu Clip")
     same(original, rewritten(original, "fuse.activation"), {"x": SPECIAL})
+
+
+def test_a_clip_without_lower_bound_is_no_minimum() -> None:
+    """The runtime makes the lowest number of -inf."""
+    text = """<ir_version: 9, opset_import: ["": 17]> g (float[n] x) => (float[n] y) <float zero = {0}, float slope = {0.01}>
+        { r = Relu(x) c = Clip(x, , zero) s = Mul(c, slope) y = Add(r, s) }"""
+    assert "LeakyRelu" not in [node.op_type for node in ortfuse.optimize(ir.from_onnx_text(text)).model.graph]

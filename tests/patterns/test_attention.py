@@ -155,3 +155,20 @@ def test_a_cache_that_nobody_asks_for_is_still_an_output_of_the_operator() -> No
     del m.graph.outputs[1:]
     result = ortfuse.optimize(m)
     assert verify(m, result.model, inputs=[step(3, 2)]).ok
+
+
+def product_only(body: str, dtype: str = "float") -> list[str]:
+    text = f"""<ir_version: 9, opset_import: ["": 17]>
+        g ({dtype}[b,2,s,4] q, {dtype}[b,2,4,t] k, {dtype}[2,1,1] f, bool[b,1,s,t] keep) => ({dtype}[b,2,s,t] y)
+        <float filler = {{-1e38}}> {{ p = MatMul(q, k) {body} }}"""
+    m = ir.from_onnx_text(text)
+    return [node.op_type for node in ortfuse.optimize(m).model.graph]
+
+
+def test_a_quotient_of_integers_is_not_moved_into_the_product() -> None:
+    assert product_only("y = Div(p, f)", "int64") == ["MatMul", "Div"]
+
+
+@pytest.mark.parametrize("body", ["y = Div(p, f)", "y = Mul(p, f)", "y = Where(keep, p, filler)"])
+def test_products_that_are_no_scores_of_a_softmax_are_left_alone(body: str) -> None:
+    assert product_only(body) == ["MatMul", body.split()[2].partition("(")[0]]

@@ -82,3 +82,10 @@ def test_a_model_that_the_runtime_refuses_is_an_error() -> None:
         Session(model("y = Unheard(x)"))
     with pytest.raises(VerificationError, match="refuses the model"):
         Session(b"no model")
+
+
+def test_weights_that_nothing_uses_are_not_handed_to_the_runtime() -> None:
+    model = ir.from_onnx_text('<ir_version: 9, opset_import: ["": 18]> g (float[2] x) => (float[2] y) { y = Neg(x) }')
+    idle = ir.Value(name="idle", const_value=ir.tensor(np.zeros((64, 64), np.float32)))
+    model.graph.register_initializer(idle)
+    assert Session(model).run({"x": np.ones(2, np.float32)})["y"].tolist() == [-1, -1]
