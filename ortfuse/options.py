@@ -49,11 +49,12 @@ Tolerance = Annotated[
     float | None,
     typer.Option(
         "--tolerance",
+        min=0.0,
         help="Allowed error relative to an output's largest magnitude; by default 1e-4 for float32, 1e-2 for float16.",
         show_default=False,
     ),
 ]
-Threads = Annotated[int, typer.Option("--threads", help="Threads of the runtime; 0 leaves the choice to it.")]
+Threads = Annotated[int, typer.Option("--threads", min=0, help="Threads of the runtime; 0 leaves the choice to it.")]
 Sizes = Annotated[
     list[str] | None,
     typer.Option("--size", help="Size of an open dimension when measuring, such as sequence=128.", show_default=False),

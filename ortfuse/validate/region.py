@@ -21,6 +21,7 @@ from ortfuse.errors import VerificationError
 from ortfuse.ir import walk
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.facts import Facts
+from ortfuse.ir.operators import kept_outputs
 from ortfuse.passes import Context, Finalize
 from ortfuse.rewrite import Log, Site
 from ortfuse.target import Target
@@ -208,7 +209,7 @@ def _model(
             inputs.append(copy)
         copies[value] = _typed(copy, value, site.facts)
     for node in _upstream(computed, inside):
-        nodes.append(_copy(node, copies, site.scope.opset))
+        nodes.append(_copy(node, copies, site.scope.opset, computed))
     results = []
     for old, value in zip(outputs, computed, strict=True):
         nodes.append(ir.node("Identity", [copies[value]]))
@@ -238,7 +239,8 @@ def _typed(copy: ir.Value, value: ir.Value, facts: Facts) -> ir.Value:
     return copy
 
 
-def _copy(node: ir.Node, copies: dict[ir.Value, ir.Value], opset: int) -> ir.Node:
+def _copy(node: ir.Node, copies: dict[ir.Value, ir.Value], opset: int, asked: Collection[ir.Value]) -> ir.Node:
+    """A copy of a node on copied inputs, with the outputs that something uses, that are asked for or that it must have."""
     if not _can_be_copied(node):
         raise VerificationError(f"{walk.describe(node)} holds graphs, draws random numbers or belongs to a function")
     copy = ir.Node(
@@ -250,8 +252,9 @@ def _copy(node: ir.Node, copies: dict[ir.Value, ir.Value], opset: int) -> ir.Nod
         num_outputs=len(node.outputs),
         version=node.version if not node.domain and (node.version or 0) > opset else None,
     )
+    kept = {0, *kept_outputs(copy)}
     for number, (value, output) in enumerate(zip(node.outputs, copy.outputs, strict=True)):
-        wanted = number == 0 or value.uses() or value.is_graph_output()
+        wanted = number in kept or value in asked or value.uses() or value.is_graph_output()
         output.name = f"ortfuse.inner.{len(copies)}" if wanted else ""
         copies[value] = output
     return copy

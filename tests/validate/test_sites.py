@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 import pytest
 from small_graphs import model
 
+import ortfuse
 from ortfuse.ir.facts import Facts
 from ortfuse.pattern import computed, const, ms, op, var, variables
 from ortfuse.rewrite import Exactness, Proof, Rewriter, Rule, Site
@@ -158,3 +160,10 @@ def test_other_types_are_checked(kind: str) -> None:
     assert [found.state for found in check(m, rule("relu.none", op.Relu(x), x)).found.values()] == ["equal"]
     m = model("t = Tanh(x) y = Relu(t)", inputs=f"{kind}[b,3] x", outputs=f"{kind}[b,3] y")
     assert [found.state for found in check(m, rule("relu.none", op.Relu(x), x)).found.values()] == ["undone"]
+
+
+def test_outputs_that_only_the_new_side_has_are_cut_out_too() -> None:
+    """A cache becomes the operator's own past and present: two outputs beside the one at the root."""
+    golden = Path(__file__).parents[2] / "golden" / "models" / "llama_cache.sdpa.ts.onnx"
+    result = ortfuse.optimize(golden, verify="sites")
+    assert not [site for site in result.sites if site.state != "equal"]
