@@ -132,7 +132,11 @@ class PassManager:
         started = time.perf_counter()
         steps = self._with_finalize(Builder(self._catalogue, before.operators).build(self._items))
         with uncollected():
-            context = Context(model, Facts(model), self._target, Log(self._explain), self._approximate)
+            target = self._target
+            opset = min(model.graph.opset_imports.get("", 0), target.known_opset)
+            if opset > target.max_opset:
+                target = _limited(target, opset)  # a limit keeps a model from being raised; it lowers none
+            context = Context(model, Facts(model), target, Log(self._explain), self._approximate)
             context.inspector, context.debugging = inspector, self._debugging
             analysed = time.perf_counter()
             reports = Runner(context, on_pass, skip).run(steps)
@@ -187,6 +191,10 @@ def _target(target: Target | None, max_opset: int | None) -> Target:
         return Target(max_opset=max_opset, costs=shipped_costs(CPU))
     if max_opset is None or max_opset >= target.max_opset:
         return target
+    return _limited(target, max_opset)
+
+
+def _limited(target: Target, max_opset: int) -> Target:
     limited = copy.copy(target)
     limited.max_opset = max_opset
     return limited

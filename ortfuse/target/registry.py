@@ -82,8 +82,8 @@ class Target:
             raise TargetError(f"--max-opset {max_opset}: the opsets of ai.onnx are numbered from 1")
         self.table = KernelTable.installed(provider) if table is None else table
         self.provider = self.table.provider
-        known = min(self.table.max_opset, int(onnx.defs.onnx_opset_version()))
-        self.max_opset = known if max_opset is None else min(max_opset, known)
+        self.known_opset = min(self.table.max_opset, int(onnx.defs.onnx_opset_version()))
+        self.max_opset = self.known_opset if max_opset is None else min(max_opset, self.known_opset)
         self.costs = CostTable({}) if costs is None else costs
         self._answers: dict[tuple[object, ...], Support] = {}
 

@@ -252,3 +252,11 @@ def test_rules_of_the_user_that_the_pipeline_does_not_run_are_an_error(tmp_path:
     path.write_text(rules("mine.neg_neg"))
     with pytest.raises(PipelineError, match=r"does not run the rules of .*mine\.py: add `user`, or fuse\.mine"):
         PassManager("fold, dce", patterns=path)
+
+
+def test_a_limit_below_the_models_own_opset_lowers_nothing_and_blocks_nothing() -> None:
+    text = """<ir_version: 9, opset_import: ["": 20]> g (float[2,3,4] x) => (float[4,2,3] y)
+        { t = Transpose<perm = [1, 2, 0]>(x) y = Transpose<perm = [1, 2, 0]>(t) }"""
+    report = PassManager("all", max_opset=17).run(ir.from_onnx_text(text))
+    assert [node.op_type for node in report.model.graph] == ["Transpose"]
+    assert report.model.graph.opset_imports[""] == 20
