@@ -5,13 +5,19 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "golden"))
 
 from exporting import export_all, select
 from isolated import call, preload
+
+TOLERANCE = 1e-4
+"""Of an output's largest magnitude: float32 sums over thousands of terms, in another order."""
 
 
 def export_one(module: str, name: str, folder: Path, tolerance: float, relative: bool) -> str | None:
@@ -57,3 +63,25 @@ def export_each(
 def _record(ledger: Path, name: str, reason: str) -> None:
     known = json.loads(ledger.read_text()) if ledger.exists() else {}
     ledger.write_text(json.dumps(dict(sorted((known | {name: reason}).items())), indent=2) + "\n")
+
+
+def command(module: str, default_folder: Path, default_limit: float) -> Callable[..., None]:
+    """The command line that exports the cases of a module; differences are measured by each output's magnitude."""
+
+    def main(
+        names: Annotated[list[str] | None, typer.Argument(help="Models to export; all when none is named.")] = None,
+        folder: Annotated[Path, typer.Option(help="Where to write the models.")] = default_folder,
+        limit: Annotated[float, typer.Option(help="Seconds that one export may take.")] = default_limit,
+        fresh: Annotated[bool, typer.Option(help="Export again what is there already.")] = False,
+    ) -> None:
+        """Export; failures are recorded in FAILED.json in the folder."""
+        try:
+            failed = export_each(
+                module, names or [], folder, tolerance=TOLERANCE, relative=True, limit=limit, fresh=fresh
+            )
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+        if failed:
+            raise typer.Exit(1)
+
+    return main

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ortfuse.ir import walk
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -50,13 +52,7 @@ def subgraphs(node: ir.Node) -> list[ir.Graph]:
 
 def captured_values(node: ir.Node) -> Iterator[ir.Value]:
     """The values that the bodies of `node` (If, Loop, Scan) read from the graphs around them."""
-    waiting = subgraphs(node)
-    inside = set(waiting)
-    while waiting:
-        for inner in waiting.pop():
-            below = subgraphs(inner)
-            inside.update(below)
-            waiting += below
+    inside = {graph for body in subgraphs(node) for graph in walk.nested(body)}
     for graph in inside:
         values = [*graph.outputs, *(operand for inner in graph for operand in inner.inputs)]
         yield from (value for value in values if value is not None and value.graph not in inside)

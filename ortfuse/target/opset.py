@@ -53,7 +53,7 @@ def raise_opset(model: ir.Model, opset: int, target: Target | None = None) -> No
     if current is None:
         model.graph.opset_imports[""] = opset
         return
-    if not any(True for _ in _roots(model, opset)):
+    if not list(_roots(model, opset)):
         return
     _refuse_unconvertible(model, opset, Target() if target is None else target)
     plans = [plan for root, is_function in _roots(model, opset) for plan in _plans(root, opset, is_function)]
@@ -63,7 +63,7 @@ def raise_opset(model: ir.Model, opset: int, target: Target | None = None) -> No
     for scope in scopes(model):
         for node in scope.graph:
             node.version = None
-    for root, _ in list(_roots(model, opset)):
+    for root, _ in _roots(model, opset):
         root.opset_imports[""] = opset
     needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)], True)
     model.ir_version = max(model.ir_version, int(needed))

@@ -1,0 +1,71 @@
+"""What can be told of a pattern before it is matched: its captures, its operators, how deep they stand."""
+
+from __future__ import annotations
+
+from ortfuse.pattern.language import COMMUTATIVE_OPS, Alt, Attr, Chain, Op, Opt, Out, Pattern, Rest
+from ortfuse.pattern.operators import PARAMETER_INPUTS
+
+Below = tuple[tuple["int | None", frozenset[str]], ...]
+
+
+def operators_below(pattern: Pattern) -> Below:
+    """What must produce the inputs of the pattern's root, where it is one operator: position (or any) and operator types."""
+    root = pattern.node if isinstance(pattern, Out) else pattern
+    if not isinstance(root, Op):
+        return ()
+    anywhere = len(root.inputs) == 2 and root.op_type in COMMUTATIVE_OPS
+    # Parameters that are inputs shift the positions behind the first.
+    certain = 1 if root.op_type in PARAMETER_INPUTS else len(root.inputs)
+    return tuple(
+        (None if anywhere else position, operand.heads)
+        for position, operand in enumerate(root.inputs[:certain])
+        if operand is not None and not isinstance(operand, (Opt, Rest)) and operand.heads is not None
+    )
+
+
+def capture_names(pattern: Pattern) -> frozenset[str]:
+    """Every name that a match of `pattern` has: those of an alternative or option not taken are `None`."""
+    names: set[str] = set()
+    for part in pattern.walk():
+        names.update(name for name in (getattr(part, "name", None), part.label) if name is not None)
+        if isinstance(part, Op):
+            names.update(wanted.name for wanted in part.attributes.values() if isinstance(wanted, Attr))
+            names.update(part.others)
+            if part.all_attributes is not None:
+                names.add(part.all_attributes.name)
+        if isinstance(part, Chain) and part.capture is not None:
+            names.add(part.capture.name)
+    return frozenset(names)
+
+
+def op_depths(pattern: Pattern) -> dict[str, int]:
+    """For each operator of the pattern, how many nodes at most stand between it and the root, the root included."""
+    depths: dict[str, int] = {}
+    deepest: dict[int, int] = {}
+    stack = [(pattern, 0)]
+    while stack:
+        part, depth = stack.pop()
+        if deepest.get(id(part), -1) >= depth:
+            continue
+        deepest[id(part)] = depth
+        below = depth
+        if isinstance(part, Op):
+            depths[part.op_type] = max(depths.get(part.op_type, 0), depth)
+            below = depth + 1
+        elif isinstance(part, Chain):
+            # A chain of n parts is spelled with up to n - 1 nodes, one more for its scalar, and unary ones.
+            below = depth + len(part.parts) + 1
+            for op_type in part.ops:
+                depths[op_type] = max(depths.get(op_type, 0), below - 1)
+        stack.extend((child, below) for child in part.children())
+    return depths
+
+
+def required_ops(pattern: Pattern) -> frozenset[str]:
+    """Operator types without which `pattern` cannot match: an early reject by the operators a graph has."""
+    if isinstance(pattern, Opt):
+        return frozenset()
+    if isinstance(pattern, Alt):
+        return frozenset.intersection(*(required_ops(option) for option in pattern.options))
+    own = frozenset({pattern.op_type}) if isinstance(pattern, Op) else frozenset[str]()
+    return own.union(*(required_ops(child) for child in pattern.children()))
