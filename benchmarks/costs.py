@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ from ortfuse.proof.build import Builder
 from ortfuse.proof.run import rewrite
 from ortfuse.rewrite import Rule
 from ortfuse.target import CPU, Target
+from ortfuse.target.costs import sizes_text
 from ortfuse.validate.runtime import Session
 
 OPSET = 23
@@ -48,6 +50,13 @@ def measure(rule: Rule, number: int, rounds: int, threads: int) -> float:
         before, after = times if index % 2 else reversed(times)
         ratios.append(before / after)
     return statistics.median(ratios)
+
+
+def telling(typical: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+    """The shapes by which a site is compared with a typical one: the first, and others that are more than vectors."""
+    shapes = {name: tuple(int(dim) for dim in text.split()) for name, text in typical.items()}
+    first = next(iter(shapes))
+    return {name: shape for name, shape in shapes.items() if name == first or sum(dim > 1 for dim in shape) > 1}
 
 
 def _drop_unused(model: ir.Model) -> None:
@@ -80,7 +89,7 @@ def main(
             continue
         row = {}
         for number, typical in enumerate(rule.proof.typical):
-            size = next(iter(typical.values())).replace(" ", "x")
+            size = sizes_text(telling(typical))
             row[size] = round(measure(rule, number, rounds, threads), 3)
             table.add_row(rule.name, size, f"{row[size]:.2f}")
         stored["speedups"][rule.name] = row

@@ -21,8 +21,8 @@ from ortfuse.rewrite import Debugging, scopes
 from ortfuse.target import Target
 
 if TYPE_CHECKING:
-    from ortfuse.bench import Latency
-    from ortfuse.validate import Inputs, SiteCheck, Verdict
+    from ortfuse.bench import Latency, SiteMeter
+    from ortfuse.validate import Inputs, SiteCheck, SiteChecks, Verdict
     from ortfuse.validate.bisect import Bisection
     from ortfuse.validate.optimisers import RuntimeBisection
     from ortfuse.why import Explanation
@@ -65,6 +65,9 @@ def optimize(
     patterns: Iterable[str | os.PathLike[str]] | str | os.PathLike[str] = (),
     approximate: bool = False,
     explain: bool = False,
+    pins: Mapping[str, str] | None = None,
+    measure: bool = False,
+    sizes: Mapping[str, int] | None = None,
     verify: Literal["whole", "sites"] | None = None,
     on_pass: OnPass | None = None,
     debugging: Debugging | None = None,
@@ -81,6 +84,11 @@ def optimize(
         patterns: Files and folders with rules of the user's own.
         approximate: Whether rules that replace the mathematics by an approximation may be applied.
         explain: Whether to keep near misses in the report, which takes time.
+        pins: For families (`"attention"`) or rules, the operator that their sites become whatever the cost, such as
+            `"com.microsoft.MultiHeadAttention"`, or `"none"` to leave them as they are.
+        measure: Whether to measure on this machine, where several operators are legal, instead of asking the table that
+            comes with ortfuse.
+        sizes: Sizes of the model's open dimensions at which to measure, by name.
         verify: `"whole"` compares the result with the original. `"sites"` checks each rewrite where it happens, on its
             own nodes with the real weights and generated inputs, and undoes it if it is wrong; the result lists all checks.
         on_pass: Called after each item of the pipeline.
@@ -101,29 +109,31 @@ def optimize(
         approximate=approximate,
         explain=explain,
         max_opset=max_opset,
+        pins=pins,
         debugging=debugging,
     )
-    if verify is None:
-        report = manager.run(model, on_pass=on_pass)
-        return Result(report.model, report)
-    if verify == "sites":
-        return _checked_at_sites(manager, model, on_pass)
-    if verify != "whole":
+    if verify not in (None, "sites", "whole"):
         raise VerificationError(f'verify={verify!r}: give "whole" or "sites"')
-    original = enter(model)[0]
-    report = manager.run(model, on_pass=on_pass)
-    verdict = _verify(original, report.model)
-    if not verdict.ok:
+    checks = _site_checks() if verify == "sites" else None
+    meter = _meter(model, sizes or {}) if measure else None
+    original = enter(model)[0] if verify == "whole" else None
+    report = manager.run(model, on_pass=on_pass, inspector=checks, meter=meter)
+    verdict = None if original is None else _verify(original, report.model)
+    if verdict is not None and not verdict.ok:
         raise VerificationError(verdict.summary())
-    return Result(report.model, report, verdict)
+    return Result(report.model, report, verdict, () if checks is None else tuple(checks.found.values()))
 
 
-def _checked_at_sites(manager: PassManager, model: AnyModel, on_pass: OnPass | None) -> Result:
+def _site_checks() -> SiteChecks:
     from ortfuse.validate import SiteChecks
 
-    checks = SiteChecks()
-    report = manager.run(model, on_pass=on_pass, inspector=checks)
-    return Result(report.model, report, sites=tuple(checks.found.values()))
+    return SiteChecks()
+
+
+def _meter(model: AnyModel, sizes: Mapping[str, int]) -> SiteMeter:
+    from ortfuse.bench import SiteMeter
+
+    return SiteMeter.for_model(enter(model, copy=False)[0], dict(sizes))
 
 
 def _verify(original: AnyModel, optimised: AnyModel) -> Verdict:

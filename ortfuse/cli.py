@@ -19,9 +19,11 @@ from ortfuse.options import (
     InputFiles,
     Json,
     MaxOpset,
+    Measure,
     Model,
     Passes,
     Patterns,
+    Pins,
     Rounds,
     Seed,
     Sizes,
@@ -31,6 +33,7 @@ from ortfuse.options import (
     WithVerify,
     given_inputs,
     load_model,
+    parse_pins,
     parse_sizes,
     write_json,
 )
@@ -59,6 +62,8 @@ def optimize(
     patterns: Patterns = None,
     max_opset: MaxOpset = None,
     approximate: Approximate = False,
+    pin: Pins = None,
+    measure: Measure = False,
     verify: Annotated[
         Verify | None,
         typer.Option(
@@ -95,7 +100,12 @@ def optimize(
         from ortfuse.workflow import optimise
 
         manager = PassManager(
-            passes, patterns=patterns or (), max_opset=max_opset, approximate=approximate, explain=explain
+            passes,
+            patterns=patterns or (),
+            max_opset=max_opset,
+            approximate=approximate,
+            explain=explain,
+            pins=parse_pins(pin),
         )
         with progress_line() as progress:
             progress(f"loading {model}")
@@ -106,6 +116,7 @@ def optimize(
                 output=output,
                 verify=verify.value if verify else None,
                 bench=bench,
+                measure=measure,
                 inputs=given_inputs(inputs, original),
                 sizes=parse_sizes(size),
                 seed=seed,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from ortfuse.errors import OutputError, VerificationError
+from ortfuse.errors import OutputError, PipelineError, VerificationError
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
 Passes = Annotated[
@@ -59,6 +59,23 @@ Sizes = Annotated[
     list[str] | None,
     typer.Option("--size", help="Size of an open dimension when measuring, such as sequence=128.", show_default=False),
 ]
+Pins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pin",
+        help="What the sites of a family or rule become, whatever the cost: attention=com.microsoft.MultiHeadAttention, "
+        "or layernorm=none to leave them as they are; may be given several times.",
+        show_default=False,
+    ),
+]
+Measure = Annotated[
+    bool,
+    typer.Option(
+        "--measure",
+        help="Where several operators are legal, measure them on this machine at the sizes of the model (see --size) instead "
+        "of asking the table that comes with ortfuse. What was measured is kept for the next time.",
+    ),
+]
 Rounds = Annotated[int, typer.Option("--rounds", min=1, help="How often each model is run when it is measured.")]
 
 
@@ -104,6 +121,17 @@ def parse_sizes(texts: list[str] | None) -> dict[str, int]:
             raise VerificationError(f"--size {text}: write it as NAME=NUMBER, such as sequence=128")
         sizes[name] = int(number)
     return sizes
+
+
+def parse_pins(texts: list[str] | None) -> dict[str, str]:
+    """`["attention=com.microsoft.MultiHeadAttention"]` as a dictionary."""
+    pins = {}
+    for text in texts or []:
+        name, equals, operator = (part.strip() for part in text.partition("="))
+        if not (name and equals and operator):
+            raise PipelineError(f"--pin {text}: write it as FAMILY=OPERATOR, such as attention=Attention")
+        pins[name] = operator
+    return pins
 
 
 def write_json(path: Path | None, content: dict[str, Any]) -> None:

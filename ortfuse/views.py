@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ortfuse.bench import table as latency_table
+from ortfuse.passes import Choice
 from ortfuse.pipeline import Catalogue, PassList, PassReport, RunReport
 from ortfuse.proof import ProofReport
 from ortfuse.validate import SiteChecks, Verdict
@@ -56,6 +57,28 @@ def show_report(console: Console, report: RunReport) -> None:
     for entry in report.passes:
         _add_pass(made, entry, "")
     console.print(made)
+    show_choices(console, report.choices)
+
+
+def show_choices(console: Console, choices: Iterable[Choice]) -> None:
+    """What was decided by cost, with the numbers."""
+    choices = list(choices)
+    sources = dict.fromkeys(choice.estimate.source for choice in choices if choice.estimate is not None)
+    made = Table(title="Chosen by cost", caption="; ".join(sources), title_justify="left", caption_justify="left")
+    for heading in ("rule", "makes", "speedup", "measured at", "sites", "choice"):
+        made.add_column(heading, overflow="fold", justify="right" if heading in ("speedup", "sites") else "left")
+    for choice in choices:
+        known = choice.estimate
+        made.add_row(
+            choice.rule,
+            choice.makes,
+            f"{known.speedup:.2f}" if known else "",
+            known.sizes if known else "pinned",
+            str(len(choice.sites)),
+            "taken" if choice.taken else "left as it was",
+        )
+    if made.row_count:
+        console.print(made)
 
 
 def _add_pass(made: Table, entry: PassReport, indent: str) -> None:

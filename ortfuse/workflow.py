@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import onnx_ir as ir
 
-from ortfuse.bench import Latency, per_pass, typical_inputs
+from ortfuse.bench import Latency, SiteMeter, per_pass, typical_inputs
 from ortfuse.errors import VerificationError
 from ortfuse.ir.io import save
 from ortfuse.pipeline import PassEvent, PassManager, RunReport
@@ -58,6 +58,7 @@ def optimise(
     output: Path | None = None,
     verify: Verification | None = None,
     bench: bool = False,
+    measure: bool = False,
     inputs: Sequence[Inputs] | None = None,
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
@@ -69,7 +70,8 @@ def optimise(
     """Optimise `original` (which stays as it is), check and measure the result, and write it.
 
     With `verify="whole"` the result is compared with the original, and nothing is written if they differ. With
-    `verify="sites"` every rewrite is checked where it happens, on its own nodes, and undone if it is wrong.
+    `verify="sites"` every rewrite is checked where it happens, on its own nodes, and undone if it is wrong. With `measure`,
+    what is to be chosen by cost is measured there too, at the given `sizes`.
 
     Raises:
         VerificationError: The result is wrong; the message names the output, the element and the pass that broke it.
@@ -84,7 +86,8 @@ def optimise(
 
     progress("optimising")
     sites = SiteChecks(tolerance, seed, progress) if verify == "sites" else None
-    report = manager.run(original, on_pass=on_pass, inspector=sites)
+    meter = SiteMeter.for_model(original, dict(sizes or {}), threads=threads) if measure else None
+    report = manager.run(original, on_pass=on_pass, inspector=sites, meter=meter)
     outcome = Outcome(report, sites=sites)
     if verify == "whole":
         progress("running the original")

@@ -2,14 +2,14 @@
 
 reshape(x, shape(...)-arithmetic) = reshape(x, constant)       when every target dimension is known, copied or the one left
 reshape(reshape(x)) = reshape(x)          transpose(transpose(x)) = transpose(x)        unsqueeze(unsqueeze(x)) = unsqueeze(x)
-and(true, x) = x                          where(true, x, y) = x                         range(0, n) >= 0 is true
+and(true, x) = x           where(true, x, y) = x, or x expanded           range(0, n) >= 0 is true
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.dims import DimLike, is_nonzero
@@ -119,14 +119,26 @@ def _known_axes(axes: Any, facts: Facts) -> bool:
     return isinstance(axes, tuple) and all(isinstance(axis, int) and axis >= 0 for axis in axes)
 
 
-def _is_true(value: ir.Value, facts: Facts) -> bool:
-    array = facts.const(value) if facts.is_const(value) else None
-    return array is not None and array.dtype == np.bool_ and array.size > 0 and bool(array.all())
+_MOVES = frozenset({"Expand", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Identity", "Slice", "Flatten"})
 
 
-def _is_false(value: ir.Value, facts: Facts) -> bool:
-    array = facts.const(value) if facts.is_const(value) else None
-    return array is not None and array.dtype == np.bool_ and array.size > 0 and not bool(array.any())
+def _is_everywhere(wanted: bool) -> Callable[[ir.Value, Facts], bool]:
+    """A check for variables: a Boolean constant, or what was moved and repeated of one, whose elements are all the same."""
+
+    def check(value: ir.Value, facts: Facts) -> bool:
+        if facts.dtype(value) != ir.DataType.BOOL:
+            return False
+        for _ in range(6):
+            if facts.is_const(value):
+                array = facts.const(value)
+                return array is not None and array.size > 0 and bool((array == wanted).all())
+            node = value.producer()
+            if node is None or node.domain or node.op_type not in _MOVES or node.inputs[0] is None:
+                return False
+            value = node.inputs[0]
+        return False
+
+    return check
 
 
 def same_shape_as_root(match: Match) -> str | None:
@@ -135,7 +147,22 @@ def same_shape_as_root(match: Match) -> str | None:
     return None if before is not None and before == after else "x is broadcast to another shape"
 
 
-true, false = var("true", _is_true, "all true"), var("false", _is_false, "all false")
+def condition_has_shape_of_root(match: Match) -> str | None:
+    """The condition alone has the shape of the result, and x has not."""
+    if same_shape_as_root(match) is None:
+        return "x has the shape of the result already"
+    shape, after = match.shape("true"), match.facts.shape(match.root)
+    return None if shape is not None and shape == after else "the condition is broadcast to another shape"
+
+
+def _expanded_truth(build: Any) -> ir.Value:
+    """True, repeated in the shape of an input [b, 3]."""
+    shape = build.node("Shape", [build.input("like", build.dims("true"))]).outputs[0]
+    made: ir.Value = build.node("Expand", [build.constant([True]), shape]).outputs[0]
+    return made
+
+
+true, false = var("true", _is_everywhere(True), "all true"), var("false", _is_everywhere(False), "all false")
 y = var("y")
 target_dtype = attr("to")
 
@@ -243,6 +270,19 @@ RULES = [
         exactness=Exactness.EXACT,
         source=SOURCE,
         proof=Proof(shapes={"x": "b 3", "y": "3", "true": "3"}, constants={"true": [True, True, True]}),
+    ),
+    Rule(
+        name="shapes.where_true_filled",
+        formula="where(true, x, y), x smaller than the result",
+        pattern=op.Where(true, x, y),
+        replace=op.Expand(x, op.Shape(true)),
+        guards=(condition_has_shape_of_root,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes=({"x": "", "y": "", "true": "b 3"}, {"x": "3", "y": "b 1", "true": "b 3"}),
+            inputs={"true": _expanded_truth},
+        ),
     ),
     Rule(
         name="shapes.where_false",

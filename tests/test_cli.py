@@ -48,6 +48,35 @@ def test_optimize_verifies_measures_writes_and_reports(tmp_path: Path) -> None:
     assert content["after"]["nodes"] < content["before"]["nodes"] / 3
 
 
+def test_what_cost_decides_can_be_measured_here_or_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "costs.json"
+    monkeypatch.setattr("ortfuse.bench.meter.default_cache", lambda: cache)
+    report = tmp_path / "report.json"
+    result = run("optimize", BERT, "--measure", "--pin", "gelu=com.microsoft.Gelu", "--size", "sequence=8",
+                 "--json", str(report))  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "Chosen by cost" in result.output
+    choices = {choice["rule"]: choice for choice in json.loads(report.read_text())["choices"]}
+    assert choices["gelu.erf"]["source"] == "pinned"
+    assert "gelu.bias_erf" not in choices, "it would take the pinned operator away"
+    assert choices["layernorm.skip"]["source"] == "measured here"
+    assert cache.exists()
+
+
+@pytest.mark.parametrize(
+    ("pin", "words"),
+    [
+        ("gelu", "write it as FAMILY=OPERATOR"),
+        ("gelu=Relu", "no rule of gelu makes Relu"),
+        ("gulu=Gelu", "no rule or family"),
+    ],
+)
+def test_a_pin_that_cannot_be_followed_is_refused(pin: str, words: str) -> None:
+    result = run("optimize", BERT, "--pin", pin)
+    assert result.exit_code == 2
+    assert words in result.output
+
+
 def test_verify_tells_equal_from_unequal_by_its_exit_code(tmp_path: Path) -> None:
     same = run("verify", BERT, BERT)
     assert same.exit_code == 0

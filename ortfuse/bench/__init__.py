@@ -3,5 +3,6 @@
 from ortfuse.bench.executed import executed_ops
 from ortfuse.bench.inputs import typical_inputs
 from ortfuse.bench.latency import Latency, measure, per_pass, table
+from ortfuse.bench.meter import SiteMeter
 
-__all__ = ["Latency", "executed_ops", "measure", "per_pass", "table", "typical_inputs"]
+__all__ = ["Latency", "SiteMeter", "executed_ops", "measure", "per_pass", "table", "typical_inputs"]

@@ -1,5 +1,6 @@
 """Whole-graph algorithms, one per file. Each states in its file what it handles, and what it leaves alone and why."""
 
+from ortfuse.passes.choice import Choice, Choices, Meter, check_pins
 from ortfuse.passes.constants import Constants
 from ortfuse.passes.context import Context, Pass
 from ortfuse.passes.cse import CommonSubexpressions
@@ -9,12 +10,16 @@ from ortfuse.passes.fold import Fold
 from ortfuse.passes.rules import RulePass
 
 __all__ = [
+    "Choice",
+    "Choices",
     "CommonSubexpressions",
     "Constants",
     "Context",
     "DeadCode",
     "Finalize",
     "Fold",
+    "Meter",
     "Pass",
     "RulePass",
+    "check_pins",
 ]

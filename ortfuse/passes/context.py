@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 import onnx_ir as ir
 
 from ortfuse.ir.facts import Facts
+from ortfuse.passes.choice import Choices
 from ortfuse.rewrite import Debugging, Inspector, Log, Scope, scopes
 from ortfuse.rewrite.rewriter import Legality
 
@@ -24,6 +25,7 @@ class Context:
         log: Rewrites, statistics per rule and, on request, near misses.
         approximate: Whether rules that replace the mathematics by an approximation may be applied.
         notes: What a pass could not do and why, in words for the user.
+        choices: Decides by cost between a rewrite and what it replaces, and keeps account of it.
         inspector: Sees every rewrite before it is final, and may object.
         debugging: Checks and orders that are asked for when a mistake is looked for.
     """
@@ -34,6 +36,7 @@ class Context:
     log: Log = field(default_factory=Log)
     approximate: bool = False
     notes: dict[str, None] = field(default_factory=dict)
+    choices: Choices = field(default_factory=Choices)
     inspector: Inspector | None = None
     debugging: Debugging = field(default_factory=Debugging)
 

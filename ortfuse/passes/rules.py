@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 from ortfuse.passes.context import Context
 from ortfuse.passes.edit import initializers_to_nodes
-from ortfuse.pattern import Match
 from ortfuse.rewrite import Exactness, Rewriter, Rule
-from ortfuse.target import Target
 
 
 @dataclass(frozen=True)
@@ -29,23 +27,22 @@ class RulePass:
 
     def run(self, context: Context) -> int:
         """Apply the rules whose exactness is allowed; returns the number of rewrites."""
-        rules = [rule for rule in self.selected(context.approximate) if self._is_worth_it(rule, context)]
+        rules = self.selected(context.approximate)
         if not rules:
             return 0
         rewriter = Rewriter(
-            context.model, context.facts, context.target, context.log, context.inspector, context.debugging
+            context.model,
+            context.facts,
+            context.target,
+            context.log,
+            context.inspector,
+            context.debugging,
+            context.choices.but_always(self.always.split()),
         )
         count = rewriter.run(rules)
         if count:
             initializers_to_nodes(context)
         return count
-
-    def _is_worth_it(self, rule: Rule, context: Context) -> bool:
-        costs = context.target.costs if isinstance(context.target, Target) else None
-        objection = costs.objection(rule.name) if costs is not None and rule.name not in self.always.split() else None
-        if objection is not None and _may_match(rule, context):
-            context.note(f'{rule.name} is not applied: {objection}; {self.name}{{always="{rule.name}"}} applies it')
-        return objection is None
 
     def selected(self, approximate: bool) -> list[Rule]:
         """The rules that may run: approximations only if allowed, none that is left out by name."""
@@ -55,14 +52,3 @@ class RulePass:
             for rule in self.rules
             if rule.name not in left_out and (approximate or rule.exactness is not Exactness.APPROXIMATE)
         ]
-
-
-def _may_match(rule: Rule, context: Context) -> bool:
-    """Whether the rule would be applied somewhere in the model as it is now."""
-    return any(
-        isinstance(rule.matcher.match(output, context.facts, rule.residual), Match)
-        for scope in context.scopes()
-        for node in scope.graph
-        if node.op_type in rule.matcher.heads and rule.matcher.may_match(node)
-        for output in node.outputs
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -15,7 +15,7 @@ from ortfuse.ir.check import check
 from ortfuse.ir.facts import Facts
 from ortfuse.ir.interop import AnyModel, enter, leave
 from ortfuse.ir.io import uncollected
-from ortfuse.passes import Context, Finalize, Pass
+from ortfuse.passes import Choices, Context, Finalize, Meter, Pass, check_pins
 from ortfuse.pipeline.build import Builder, Repeated, Single, Step, call_of
 from ortfuse.pipeline.catalogue import Catalogue, load_catalogue
 from ortfuse.pipeline.passlists import read_list
@@ -40,6 +40,8 @@ class PassManager:
         approximate: Whether rules that replace the mathematics by an approximation may be applied.
         explain: Whether to keep near misses, which takes time.
         max_opset: The highest ai.onnx opset that the result may use.
+        pins: For families (`"attention"`) or rules, the operator that their sites are to become whatever the cost, such as
+            `"com.microsoft.MultiHeadAttention"`, or `"none"` to leave them as they are.
         debugging: An order in which sites are visited, and checks after every rewrite; see `ortfuse.rewrite.Debugging`.
 
     Raises:
@@ -56,6 +58,7 @@ class PassManager:
         approximate: bool = False,
         explain: bool = False,
         max_opset: int | None = None,
+        pins: Mapping[str, str] | None = None,
         debugging: Debugging | None = None,
     ) -> None:
         self._items = _items(pipeline)
@@ -66,6 +69,7 @@ class PassManager:
         self._catalogue = load_catalogue([Path(path) for path in named])
         # Whatever is wrong with the pipeline is said now, not when the first model has been loaded.
         self._check_use_of_patterns(Builder(self._catalogue).build(self._items))
+        self._pins = check_pins(pins or {}, self._catalogue.rules())
 
     def __str__(self) -> str:
         return ", ".join(str(item) if not isinstance(item, Pass) else str(call_of(item)) for item in self._items)
@@ -75,7 +79,14 @@ class PassManager:
         """The rules that pipelines of this manager can name."""
         return self._catalogue
 
-    def run(self, model: AnyModel, *, on_pass: OnPass | None = None, inspector: Inspector | None = None) -> RunReport:
+    def run(
+        self,
+        model: AnyModel,
+        *,
+        on_pass: OnPass | None = None,
+        inspector: Inspector | None = None,
+        meter: Meter | None = None,
+    ) -> RunReport:
         """Optimise a model of any kind that ortfuse knows. What is handed in is not changed.
 
         Args:
@@ -83,6 +94,7 @@ class PassManager:
             on_pass: Called after each item of the pipeline. If the opset cannot be raised for a rewrite that needs it, the
                 run begins again at the first item without such rewrites.
             inspector: Sees every rewrite before it is final, and may object.
+            meter: Measures rewrites where they happen; by default the table of what was measured once decides.
 
         Returns:
             The report; its `model` is of the kind that was handed in (an `onnx_ir.Model` for a path).
@@ -93,13 +105,13 @@ class PassManager:
         inside, source = enter(model)
         opset = inside.graph.opset_imports.get("", 1)
         try:
-            report = self.run_in_place(inside, on_pass=on_pass, inspector=inspector)
+            report = self.run_in_place(inside, on_pass=on_pass, inspector=inspector, meter=meter)
         except TargetError as error:
             if opset >= self._target.max_opset:
                 raise
             # Nothing is lost but the rewrites that need the newer opset; the model is taken from the start again.
             inside, source = enter(model)
-            report = self.at_most(opset).run_in_place(inside, on_pass=on_pass, inspector=inspector)
+            report = self.at_most(opset).run_in_place(inside, on_pass=on_pass, inspector=inspector, meter=meter)
             report.notes.insert(
                 0, f"the model stays at opset {opset}, without the rewrites that need a newer one: {error}"
             )
@@ -118,6 +130,7 @@ class PassManager:
         *,
         on_pass: OnPass | None = None,
         inspector: Inspector | None = None,
+        meter: Meter | None = None,
         skip: Container[str] = (),
     ) -> RunReport:
         """Optimise a model of the graph IR, which is changed, and of no use after an error. See `run`.
@@ -126,6 +139,7 @@ class PassManager:
             model: The model.
             on_pass: Called after each item of the pipeline.
             inspector: Sees every rewrite before it is final, and may object.
+            meter: Measures rewrites where they happen.
             skip: Passes that are not run, by the names they have in the report.
         """
         before = Counts.of(model)
@@ -138,6 +152,7 @@ class PassManager:
                 target = _limited(target, opset)  # a limit keeps a model from being raised; it lowers none
             context = Context(model, Facts(model), target, Log(self._explain), self._approximate)
             context.inspector, context.debugging = inspector, self._debugging
+            context.choices = Choices(target.costs, self._pins, meter=meter)
             analysed = time.perf_counter()
             reports = Runner(context, on_pass, skip).run(steps)
             finished = time.perf_counter()
@@ -150,6 +165,7 @@ class PassManager:
             seconds=finished - started,
             analysis_seconds=analysed - started,
             log=context.log,
+            choices=context.choices.list(),
             notes=list(context.notes),
             model=model,
         )

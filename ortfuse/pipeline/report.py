@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import onnx_ir as ir
 
+from ortfuse.passes import Choice
 from ortfuse.rewrite import Event, Log, NearMiss, scopes
 
 
@@ -69,6 +71,7 @@ class RunReport:
         seconds: Time in the engine: analysis and passes, without loading and saving.
         analysis_seconds: The part of it that went into the facts before the first pass.
         log: Every rewrite, the statistics of every rule and, if asked for, the near misses.
+        choices: What was decided by cost: rewrites that were measured, taken or not.
         notes: What could not be done and why.
         model: The optimised model, of the kind that was handed in.
     """
@@ -80,6 +83,7 @@ class RunReport:
     seconds: float
     analysis_seconds: float
     log: Log
+    choices: Sequence[Choice]
     notes: list[str]
     model: Any = field(repr=False, default=None)
 
@@ -117,5 +121,6 @@ class RunReport:
             "rules": {name: asdict(statistics) for name, statistics in self.log.rules.items()},
             "events": [asdict(event) for event in self.events],
             "misses": [miss.to_dict() for miss in self.misses],
+            "choices": [choice.to_dict() for choice in self.choices],
             "notes": list(self.notes),
         }

@@ -1,5 +1,6 @@
 """Rules as data, and the one rewriter that edits graphs by them."""
 
+from ortfuse.rewrite.chooser import Chooser, FirstLegal
 from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.log import Event, Log, NearMiss, RuleStatistics
 from ortfuse.rewrite.rewriter import NODES_KEY, RULE_KEY, Rewriter
@@ -10,9 +11,11 @@ from ortfuse.rewrite.site import Inspector, Site
 __all__ = [
     "NODES_KEY",
     "RULE_KEY",
+    "Chooser",
     "Debugging",
     "Event",
     "Exactness",
+    "FirstLegal",
     "Inspector",
     "Log",
     "NearMiss",

@@ -18,6 +18,7 @@ from ortfuse.ir.facts import Facts
 from ortfuse.ir.operators import kept_outputs
 from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.match import Match, Miss
+from ortfuse.rewrite.chooser import Chooser, FirstLegal
 from ortfuse.rewrite.emit import Emitter
 from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.log import Event, Log
@@ -42,7 +43,8 @@ class Rewriter:
     """Runs rules over every graph of a model.
 
     Rules are indexed by the operators at their root; a node is looked at again only after something next to it changed.
-    An `inspector`, if there is one, sees every rewrite before it is final and may object.
+    The `chooser` decides whether a legal rewrite is worth it, and between several. An `inspector`, if there is one, sees
+    every rewrite before it is final and may object.
     """
 
     model: ir.Model
@@ -51,6 +53,7 @@ class Rewriter:
     log: Log = field(default_factory=Log)
     inspector: Inspector | None = None
     debugging: Debugging = field(default_factory=Debugging)
+    chooser: Chooser = field(default_factory=FirstLegal)
 
     def run(self, rules: Iterable[Rule]) -> int:
         """Apply `rules` until none applies; the number of rewrites."""
@@ -61,7 +64,7 @@ class Rewriter:
 class _Run:
     def __init__(self, rewriter: Rewriter, rules: Sequence[Rule]) -> None:
         self.facts, self.target, self.log, self.model = rewriter.facts, rewriter.target, rewriter.log, rewriter.model
-        self.inspector = rewriter.inspector
+        self.chooser, self.inspector = rewriter.chooser, rewriter.inspector
         self.debugging = rewriter.debugging
         seed = rewriter.debugging.seed
         self.random = None if seed is None else random.Random(seed)
@@ -163,19 +166,60 @@ class _Run:
         return applied
 
     def _apply(self, rule: Rule, match: Match, started: float) -> bool:
-        reason: str | None = "the rule has no replacement"
-        # First what runs at the model's opset; what needs a higher one only if nothing else is legal (or worth it).
-        for may_raise in (True,) if rule.raises else (False, True):
-            for replacement in rule.replacements:
+        reason = self.chooser.refusal(rule, match)
+        if reason is None:
+            reason = "the rule has no replacement"
+            for replacement, may_raise in self._candidates(rule, match):
                 reason = self._replace(rule, match, replacement, may_raise, started)
                 if reason is None:
                     self.log.statistics(rule.name).hits += 1
                     return True
         if self.log.explain:
-            self.log.miss(rule.name, match.root, len(match.nodes), reason or "", match.nodes, complete=True)
+            self.log.miss(rule.name, match.root, len(match.nodes), reason, match.nodes, complete=True)
         return False
 
+    def _candidates(self, rule: Rule, match: Match) -> Iterator[tuple[Pattern, bool]]:
+        """Replacements in the order in which they are tried, and whether they may need a higher opset.
+
+        The fastest first where that is measured, else in the order of the rule what runs at the model's opset; what needs
+        a higher one only if nothing else is legal (or worth it).
+        """
+        found = self.chooser.candidates(rule)
+        if len(found) > 1 and self.chooser.measures(rule):
+            speeds = [(self._measured(rule, match, replacement), replacement) for replacement in found]
+            legal = [(speed, replacement) for speed, replacement in speeds if speed is not None]
+            if legal:
+                yield from ((replacement, True) for _, replacement in sorted(legal, key=lambda one: -one[0]))
+                return
+        for may_raise in (True,) if rule.raises else (False, True):
+            yield from ((replacement, may_raise) for replacement in found)
+
+    def _measured(self, rule: Rule, match: Match, replacement: Pattern) -> float | None:
+        """How many times faster a replacement is than what it replaces, `None` if it is not legal or not to be measured."""
+        prepared = self._prepare(rule, match, replacement, may_raise=True)
+        if isinstance(prepared, str):
+            return None
+        emitter, site = prepared
+        speed = self.chooser.speedup(site)
+        self._withdraw(emitter, site.scope)
+        return speed
+
     def _replace(self, rule: Rule, match: Match, replacement: Pattern, may_raise: bool, started: float) -> str | None:
+        prepared = self._prepare(rule, match, replacement, may_raise)
+        if isinstance(prepared, str):
+            return prepared
+        emitter, site = prepared
+        reason = self.chooser.objection(site)
+        if reason is None and self.inspector is not None:
+            reason = self.inspector.objection(site)
+        if reason is not None:
+            self._withdraw(emitter, site.scope)
+            return reason
+        self._finish(site, started)
+        return None
+
+    def _prepare(self, rule: Rule, match: Match, replacement: Pattern, may_raise: bool) -> tuple[Emitter, Site] | str:
+        """Build a replacement beside what it is to replace; a reason, and nothing built, if that cannot be or is not legal."""
         root_node = match.root.producer()
         assert root_node is not None
         assert root_node.graph is not None
@@ -203,13 +247,10 @@ class _Run:
             reason = self._adopt(emitter, scope, root_node, may_raise) or self._same_type(outputs, rule.exactness)
         if reason is None and len(outputs) > 1 and _depends_on(emitter.nodes, {old for old, _ in outputs[1:]}, match):
             reason = "an input of the fused node is computed from one of its outputs"
-        if reason is None and self.inspector is not None:
-            reason = self.inspector.objection(Site(rule, match, emitter.nodes, outputs, scope, self.facts))
         if reason is not None:
             self._withdraw(emitter, scope)
             return reason
-        self._finish(rule, match, emitter, outputs, scope, started)
-        return None
+        return emitter, Site(rule, match, emitter.nodes, outputs, scope, self.facts)
 
     def _adopt(self, emitter: Emitter, scope: Scope, before: ir.Node, may_raise: bool) -> str | None:
         """Put the new nodes into the graph and learn their facts; a reason if the target cannot execute one."""
@@ -258,29 +299,23 @@ class _Run:
             if value.name is not None:
                 scope.root.initializers.pop(value.name, None)
 
-    def _finish(
-        self,
-        rule: Rule,
-        match: Match,
-        emitter: Emitter,
-        outputs: list[tuple[ir.Value, ir.Value]],
-        scope: Scope,
-        started: float,
-    ) -> None:
-        for node in emitter.nodes:
+    def _finish(self, site: Site, started: float) -> None:
+        """Let the new nodes take the place of the old ones."""
+        rule, match, outputs = site.rule, site.match, site.outputs
+        for node in site.added:
             self.ops[node.op_type] += 1
             _drop_unused_outputs(node, [new for _, new in outputs])
         neighbours = [use.node for old, _ in outputs for use in old.uses()]
         for old, new in outputs:
-            _replace_value(old, new, new.producer() in emitter.nodes)
+            _replace_value(old, new, new.producer() in site.added)
             self.facts.value_replaced(old, new)
         removed = self._sweep(match.nodes)
-        _annotate(rule, emitter.nodes, match.nodes)
+        _annotate(rule, site.added, match.nodes)
         if len(outputs) > 1:
-            self.unsorted.add(scope.graph)
+            self.unsorted.add(site.scope.graph)
         for node in neighbours:
             self.push(node)
-        for node in emitter.nodes:
+        for node in site.added:
             self.wake(node)
             for value in node.inputs:
                 if value is not None:
@@ -291,7 +326,7 @@ class _Run:
                 rule.name,
                 outputs[0][1].name or "?",
                 tuple(node.op_type for node in removed),
-                tuple(node.op_type for node in emitter.nodes),
+                tuple(node.op_type for node in site.added),
                 time.perf_counter() - started,
             )
         )

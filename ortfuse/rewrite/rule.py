@@ -153,18 +153,18 @@ class Rule:
     @cached_property
     def targets(self) -> tuple[str, ...]:
         """The operators that the replacements are made of, each once."""
-        names = [
-            f"{part.domain + '.' if part.domain else ''}{part.op_type}"
-            for replacement in self.replacements
-            for part in replacement.walk()
-            if isinstance(part, Op)
-        ]
-        return tuple(dict.fromkeys(names))
+        return tuple(dict.fromkeys(name for made in self.replacements for name in operators_of(made)))
 
     @cached_property
     def matcher(self) -> Matcher:
         """The pattern made ready for matching."""
         return Matcher(self.pattern, self.guards, tuple(self.emits))
+
+
+def operators_of(pattern: Pattern) -> tuple[str, ...]:
+    """The operators of a pattern, each once, with their domains where those are not ai.onnx."""
+    found = (part for part in pattern.walk() if isinstance(part, Op))
+    return tuple(dict.fromkeys(f"{part.domain}.{part.op_type}" if part.domain else part.op_type for part in found))
 
 
 def _plain(text: str) -> str:

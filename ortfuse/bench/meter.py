@@ -1,0 +1,179 @@
+"""Measures rewrites where they happen: both sides of a site, with its own weights and at the model's sizes, side by side.
+
+What was measured is kept in a file, so that the next model with the same operators at the same sizes costs nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import onnxruntime
+import platformdirs
+
+from ortfuse.bench.inputs import LEADING, OTHERS
+from ortfuse.errors import OrtfuseError
+from ortfuse.ir.dims import Dim, evaluate, symbols
+from ortfuse.rewrite import Site
+from ortfuse.target import Estimate
+from ortfuse.target.costs import sizes_text
+from ortfuse.validate.experiments import attempt
+from ortfuse.validate.inputs import Inputs, input_specs
+from ortfuse.validate.region import sides
+from ortfuse.validate.runtime import Session
+from ortfuse.validate.sizes import Sizes, open_dims, uniform
+
+ROUNDS = 25
+"""How often both sides are run, interleaved."""
+
+SHORTEST = 0.002
+"""Seconds that one side takes in a round, at least: shorter ones are repeated."""
+
+
+def default_cache() -> Path:
+    """The file in the user's cache folder that keeps what was measured."""
+    return Path(platformdirs.user_cache_dir("ortfuse")) / "costs.json"
+
+
+@dataclass
+class SiteMeter:
+    """Measures each kind of site once: the same operators, attributes, types and sizes.
+
+    Attributes:
+        sizes: Sizes of the model's open dimensions, by symbol; those that are missing are 1 where they lead an input of
+            the site, and 128 elsewhere.
+        threads: Threads per operator; 0 leaves the choice to the runtime.
+        cache: Where measurements are kept, `None` for nowhere.
+    """
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    threads: int = 0
+    cache: Path | None = field(default_factory=lambda: default_cache())
+    _known: dict[str, float | None] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._known |= self._stored()
+
+    @classmethod
+    def for_model(cls, model: ir.Model, sizes: Sizes, **options: Any) -> SiteMeter:
+        """A meter for a model whose open dimensions have the usual sizes, but for those given by their names."""
+        dims = open_dims(input_specs(model))
+        given = {dim.symbol: sizes[dim.label] for dim in dims if dim.label in sizes}
+        return cls(uniform(dims, LEADING, OTHERS) | given, **options)
+
+    def measure(self, site: Site) -> Estimate | None:
+        """How many times faster the new nodes of a site run than the old ones; `None` if they cannot be run."""
+        try:
+            both = sides(site)
+        except OrtfuseError:
+            return None
+        bound = {**uniform(open_dims(both.inputs), LEADING, OTHERS), **self.sizes}
+        key = self._key(site, both.before, both.after, bound)
+        if key not in self._known:
+            self._known[key] = self._speedup(both.before, both.after, both.inputs, bound)
+            self._store()
+        speedup = self._known[key]
+        if speedup is None:
+            return None
+        return Estimate(speedup, sizes_text(_shapes(site, bound)), "measured here")
+
+    def _speedup(self, before: ir.Model, after: ir.Model, specs: Sequence[Any], sizes: Sizes) -> float | None:
+        try:
+            sessions = [Session(model, threads=self.threads) for model in (before, after)]
+            ran, _ = attempt(sessions[0], specs, sizes, 0, sizes)
+            if ran is None:
+                return None
+            inputs = ran[1]
+            times = _repeats(sessions[0], inputs)
+            ratios = []
+            for number in range(ROUNDS):
+                taken = {}
+                for side in (0, 1) if number % 2 else (1, 0):
+                    taken[side] = _seconds(sessions[side], inputs, times)
+                ratios.append(taken[0] / taken[1])
+        except OrtfuseError:
+            return None
+        return round(statistics.median(ratios), 3)
+
+    def _key(self, site: Site, before: ir.Model, after: ir.Model, sizes: Sizes) -> str:
+        """A name for everything that the speedup depends on."""
+        content = [_content(before), _content(after), sorted(sizes.items()), self.threads, os.cpu_count()]
+        digest = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
+        return f"{onnxruntime.__version__} {site.rule.name} {sizes_text(_shapes(site, sizes))} {digest}"
+
+    def _stored(self) -> dict[str, float | None]:
+        if self.cache is None:
+            return {}
+        try:
+            content = json.loads(self.cache.read_text())
+            return {str(key): None if value is None else float(value) for key, value in content.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            return {}  # nothing was measured yet, or the file is damaged: it is made anew
+
+    def _store(self) -> None:
+        if self.cache is None:
+            return
+        aside = self.cache.with_name(f".{self.cache.name}.{os.getpid()}")
+        try:
+            self.cache.parent.mkdir(parents=True, exist_ok=True)
+            aside.write_text(json.dumps(self._stored() | self._known, indent=1, sort_keys=True) + "\n")
+            aside.replace(self.cache)
+        except OSError:
+            self.cache = None  # a cache that cannot be written is none; what was measured serves this run
+
+
+def _content(model: ir.Model) -> list[Any]:
+    """The nodes with their attributes and the types of what they take, names left out."""
+    nodes = [
+        (
+            node.domain,
+            node.op_type,
+            [(name, repr(attribute.value)) for name, attribute in sorted(node.attributes.items())],
+            [None if value is None else (str(value.type), str(value.shape)) for value in node.inputs],
+        )
+        for node in model.graph
+    ]
+    weights = [(str(value.dtype), str(value.shape)) for value in model.graph.initializers.values()]
+    return [nodes, weights, sorted(model.graph.opset_imports.items())]
+
+
+def _shapes(site: Site, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+    """The shapes of what a rule captured at a site, as far as they are known with these sizes, constants left out."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name in site.rule.proof.typical[0] if site.rule.proof.typical else ():
+        value = site.match.get(name)
+        shape = site.facts.shape(value) if isinstance(value, ir.Value) else None
+        if shape is None:
+            continue
+        numbers = [_size(dim, sizes) for dim in shape]
+        known = tuple(number for number in numbers if number is not None)
+        if len(known) == len(numbers) and (not found or sum(number > 1 for number in known) > 1):
+            found[name] = known
+    return found
+
+
+def _size(dim: Any, sizes: Sizes) -> int | None:
+    if not isinstance(dim, Dim):
+        return int(dim)
+    return int(evaluate(dim, sizes)) if symbols(dim) <= set(sizes) else None
+
+
+def _repeats(session: Session, inputs: Inputs) -> int:
+    """How many runs make up one measurement."""
+    session.run(inputs)
+    return max(1, round(SHORTEST / max(_seconds(session, inputs, 1), 1e-6)))
+
+
+def _seconds(session: Session, inputs: Inputs, times: int) -> float:
+    started = time.perf_counter()
+    for _ in range(times):
+        session.run(inputs)
+    return time.perf_counter() - started

@@ -1,0 +1,54 @@
+"""What the rewriter asks where a rewrite is legal but need not be worth it, or where there are several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ortfuse.pattern.language import Pattern
+from ortfuse.pattern.match import Match
+from ortfuse.rewrite.rule import Rule
+from ortfuse.rewrite.site import Site
+
+
+class Chooser(Protocol):
+    """Decides by cost between a rewrite and what it replaces, and between the replacements of a rule."""
+
+    def candidates(self, rule: Rule) -> Sequence[Pattern]:
+        """The replacements that may be used, in order of preference."""
+
+    def refusal(self, rule: Rule, match: Match) -> str | None:
+        """Why the rule should not be applied where it matches, in words, or `None`. Nothing has been built yet."""
+
+    def measures(self, rule: Rule) -> bool:
+        """Whether `speedup` has an answer for sites of this rule."""
+
+    def speedup(self, site: Site) -> float | None:
+        """How many times faster the new nodes run than the old ones, `None` if that cannot be measured."""
+
+    def objection(self, site: Site) -> str | None:
+        """Why a rewrite that is ready should not be made, in words, or `None`, which decides for it."""
+
+
+class FirstLegal:
+    """Takes the first replacement that is legal, whatever it costs."""
+
+    def candidates(self, rule: Rule) -> Sequence[Pattern]:
+        """All, in the order of the rule."""
+        return rule.replacements
+
+    def refusal(self, rule: Rule, match: Match) -> str | None:
+        """Nothing speaks against any rule."""
+        return None
+
+    def measures(self, rule: Rule) -> bool:
+        """Nothing is measured."""
+        return False
+
+    def speedup(self, site: Site) -> float | None:
+        """Nothing is measured."""
+        return None
+
+    def objection(self, site: Site) -> str | None:
+        """Nothing speaks against any rewrite."""
+        return None
