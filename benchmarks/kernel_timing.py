@@ -18,7 +18,9 @@ from ortfuse.target import CPU
 
 ROUNDS = 41
 SECONDS_A_ROUND = 0.004
-WEIGHTS = frozenset({"w", "b", "gamma", "beta", "bias"})
+WEIGHTS = frozenset({"w", "b", "gamma", "beta", "bias", "words", "types", "positions"})
+ROWS = 100
+"""Rows of tables, and so the bound of integer inputs, which are indices."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,21 @@ def _linear(rows: int, inner: int, outer: int) -> Comparison:
     )
 
 
+def _embeddings(length: int, hidden: int) -> Comparison:
+    tables = ", ".join(f"float[{ROWS},{hidden}] {name}" for name in ("words", "types"))
+    return Comparison(
+        f"sum of three embeddings and layer normalisation, {length}x{hidden}",
+        f"int32[1,{length}] ids, int32[1,{length}] kinds, {tables}, float[{length},{hidden}] positions, "
+        f"float[{hidden}] gamma, float[{hidden}] beta",
+        {
+            "Gather, Add, LayerNormalization": "e = Gather(words, ids) t = Gather(types, kinds) a = Add(e, t) "
+            "s = Add(a, positions) y = LayerNormalization(s, gamma, beta)",
+            "EmbedLayerNormalization": "y, m = com.microsoft.EmbedLayerNormalization<epsilon=0.00001>"
+            "(ids, kinds, words, positions, types, gamma, beta)",
+        },
+    )
+
+
 def _others() -> Iterator[Comparison]:
     yield Comparison(
         "scaled product with a transpose, 12x128x64x128",
@@ -195,13 +212,14 @@ def _others() -> Iterator[Comparison]:
 
 def comparisons() -> list[Comparison]:
     """All of them."""
-    found = [_attention(length, masked) for length in (16, 128, 512) for masked in (False, True)]
+    found = [_attention(length, masked) for length in (16, 128, 512, 1024) for masked in (False, True)]
     found += [_decoding(past) for past in (64, 512)]
     for rows, hidden in ((16, 384), (128, 768), (512, 1024)):
         found += _normalization(rows, hidden)
     for rows, hidden in ((16, 1536), (128, 3072)):
         found += _activation(rows, hidden)
     found += [_linear(rows, 768, 3072) for rows in (1, 16, 128)] + [_linear(1, 3072, 768)]
+    found += [_embeddings(16, 384), _embeddings(128, 768)]
     return found + list(_others())
 
 
@@ -240,7 +258,12 @@ def measure(comparison: Comparison, level: onnxruntime.GraphOptimizationLevel, t
     sessions = _sessions(comparison, level, threads)
     random = np.random.default_rng(0)
     first = next(iter(sessions.values()))
-    inputs = {value.name: random.standard_normal(value.shape).astype(np.float32) for value in first.get_inputs()}
+    inputs = {
+        value.name: random.integers(0, ROWS, value.shape).astype(np.int32)
+        if "int" in value.type
+        else random.standard_normal(value.shape).astype(np.float32)
+        for value in first.get_inputs()
+    }
     feeds = {
         name: {value.name: inputs[value.name] for value in session.get_inputs()} for name, session in sessions.items()
     }
