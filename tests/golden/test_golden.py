@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ortfuse.bench import executed_ops, typical_inputs
 from ortfuse.ir.io import load
 from ortfuse.validate import verify
 
@@ -16,6 +18,12 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
 import suite
 
 NAMES = suite.expected_names()
+
+EXECUTED_AS_THEY_ARE = {
+    *("Attention", "MultiHeadAttention", "RotaryEmbedding", "LayerNormalization", "RMSNormalization", "Sum"),
+    *("Gelu", "BiasGelu", "FastGelu", "QuickGelu", "Swish"),
+}
+SLOWER = {"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
 
 # What DeBERTa normalises in its table of relative positions is constant, and folded.
 FOLDED = {"deberta": {"layer_norm"}}
@@ -64,6 +72,16 @@ def test_the_result_computes_the_same(name: str) -> None:
     verdict = verify(original, suite.optimised(name).model)
     assert verdict.ok, verdict.summary()
     assert len({trial.label for trial in verdict.trials}) >= 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_runtime_executes_what_was_fused_and_fuses_nothing_that_is_slower(name: str) -> None:
+    model = suite.optimised(name).model
+    fused = {node.op_type for node in model.graph.all_nodes()} & EXECUTED_AS_THEY_ARE
+    made = Counter(node.op_type for node in model.graph if node.op_type in fused)
+    executed = executed_ops(model, typical_inputs(model)[1])
+    assert {kind: executed[kind] for kind in made} == made
+    assert not executed.keys() & SLOWER
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("bert")])
