@@ -95,7 +95,7 @@ def optimise(
         progress("verifying")
         outcome.verdict = Verdict(judge(found, outcome.model, tolerance), notes)
         if not outcome.verdict.ok:
-            culprit = blame(found, stages, tolerance)
+            culprit = blame(found, original, stages, tolerance)
             raise VerificationError(f"{outcome.verdict.summary()}; {culprit}. Nothing was written")
     if bench:
         progress("measuring")
@@ -108,12 +108,16 @@ def optimise(
     return outcome
 
 
-def blame(found: Sequence[Experiment], stages: Sequence[tuple[str, ir.Model]], tolerance: float | None) -> str:
-    """Which pass first made the outputs wrong, in words."""
-    for name, model in stages:
-        trials = judge(found, model, tolerance)
-        if not all(difference.ok for trial in trials for difference in trial.differences):
-            return f"the pass {name} broke it"
+def blame(
+    found: Sequence[Experiment], original: ir.Model, stages: Sequence[tuple[str, ir.Model]], tolerance: float | None
+) -> str:
+    """Which pass first made the outputs wrong, or whether the runtime did so on its own, in words."""
+    for optimise in (False, True):
+        for name, model in [("", original), *stages] if optimise else stages:
+            if not all(trial.ok for trial in judge(found, model, tolerance, levels=(optimise,))):
+                return (
+                    f"the pass {name} broke it" if name else "the runtime's own optimisations move the original as far"
+                )
     return "no pass alone shows the difference"
 
 

@@ -12,6 +12,8 @@ scale:
     bfloat16       5e-2       2e-2          1e-3
     others         equal
 
+A model whose coarsest step (see `ortfuse.validate.precision`) is coarser than its output is judged by that step's type.
+
 With a float64 evaluation of the original as the truth, the allowance is what the original itself is off, times
 `FACTOR`, plus `FLOOR` roundings of the element type. That is stricter where the original is accurate and more lenient
 where it is not. The evaluation is not trusted, and the table decides, when the original is off by more than `TRUST`
@@ -111,18 +113,29 @@ def failed(name: str, reason: str) -> Difference:
 
 
 def compare_all(
-    expected: Mapping[str, Any], found: Mapping[str, Any], reference: Mapping[str, Any] | None, tolerance: float | None
+    expected: Mapping[str, Any],
+    found: Mapping[str, Any],
+    reference: Mapping[str, Any] | None,
+    tolerance: float | None,
+    precision: str = "",
 ) -> list[Difference]:
     """Compare the outputs of one run by name; an output that is missing is a difference. See `compare`."""
     return [
-        compare(name, array, found[name], (reference or {}).get(name), tolerance)
+        compare(name, array, found[name], (reference or {}).get(name), tolerance, precision)
         if name in found
         else failed(name, "the optimised model has no such output")
         for name, array in expected.items()
     ]
 
 
-def compare(name: str, expected: Any, found: Any, reference: Any = None, tolerance: float | None = None) -> Difference:
+def compare(
+    name: str,
+    expected: Any,
+    found: Any,
+    reference: Any = None,
+    tolerance: float | None = None,
+    precision: str = "",
+) -> Difference:
     """Compare one output of the original with that of the optimised model, and both with `reference` if given.
 
     Args:
@@ -131,14 +144,16 @@ def compare(name: str, expected: Any, found: Any, reference: Any = None, toleran
         found: From the optimised model.
         reference: From the original evaluated in float64, of the same shape.
         tolerance: Allowed relative error, instead of what the module's docstring says.
+        precision: The coarsest floating-point type in which the model computes, if it is coarser than the output's.
     """
     if not isinstance(expected, np.ndarray) or not isinstance(found, np.ndarray):
-        return _compare_collections(name, expected, found, reference, tolerance)
+        return _compare_collections(name, expected, found, reference, tolerance, precision)
     if expected.shape != found.shape or expected.dtype != found.dtype:
         return failed(name, f"it is {found.dtype}{list(found.shape)} instead of {expected.dtype}{list(expected.shape)}")
     limits = TOLERANCES.get(expected.dtype.name)
     if limits is None:
         return _compare_exactly(name, expected, found)
+    limits = max(limits, TOLERANCES.get(precision, limits), key=lambda limit: limit.relative)
     misplaced = _misplaced(expected, found)
     if misplaced is not None:
         where = "NaN or infinity stands where the original has none, or the other way round"
@@ -147,7 +162,9 @@ def compare(name: str, expected: Any, found: Any, reference: Any = None, toleran
     return _compare_numbers(name, expected, found, truth, limits, tolerance)
 
 
-def _compare_collections(name: str, expected: Any, found: Any, reference: Any, tolerance: float | None) -> Difference:
+def _compare_collections(
+    name: str, expected: Any, found: Any, reference: Any, tolerance: float | None, precision: str
+) -> Difference:
     """Sequences and maps, by their worst element."""
     if type(expected) is not type(found) or not isinstance(expected, list | dict):
         same = type(expected) is type(found) and expected == found
@@ -157,7 +174,8 @@ def _compare_collections(name: str, expected: Any, found: Any, reference: Any, t
         return failed(name, f"it has {len(found)} elements where the original has {len(expected)}, or other keys")
     truths = reference if type(reference) is type(expected) and len(reference) == len(expected) else {}
     parts = [
-        compare(f"{name}[{key}]", expected[key], found[key], truths[key] if truths else None, tolerance) for key in keys
+        compare(f"{name}[{key}]", expected[key], found[key], truths[key] if truths else None, tolerance, precision)
+        for key in keys
     ]
     return max(parts, key=lambda part: (not part.ok, part.relative), default=Difference(name, True, 0.0, 0.0))
 

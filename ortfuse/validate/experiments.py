@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ortfuse.errors import VerificationError
 from ortfuse.ir import walk
 from ortfuse.validate.inputs import Inputs, InputSpec, input_specs, make_inputs
+from ortfuse.validate.precision import coarsest
 from ortfuse.validate.reference import RANDOM, Reference
 from ortfuse.validate.runtime import Arrays, Session
 from ortfuse.validate.sizes import Search, Sizes, describe, open_dims, wanted
@@ -21,12 +22,16 @@ REFERENCE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Experiment:
-    """The original on one set of inputs: its outputs, and those of its evaluation in float64 where there is one."""
+    """The original on one set of inputs: its outputs, and those of its evaluation in float64 where there is one.
+
+    `precision` is the coarsest floating-point type in which it computes.
+    """
 
     label: str
     inputs: Inputs
     expected: Arrays
     reference: Arrays | None
+    precision: str = ""
 
 
 def experiments(
@@ -66,8 +71,9 @@ def experiments(
         ran.append(_ran(session, f"{label}, other numbers", also(last)))
     del session  # frees its memory before the next evaluation needs as much
     references = _references(original, ran, notes) if reference else [None] * len(ran)
+    precision = coarsest(original)
     return [
-        Experiment(label, array, expected, exact)
+        Experiment(label, array, expected, exact, precision)
         for (label, array, expected), exact in zip(ran, references, strict=True)
     ], notes
 

@@ -149,7 +149,9 @@ def judge_session(
         except VerificationError as error:
             differences = _all_failed(experiment, error)
         else:
-            differences = compare_all(experiment.expected, outputs, experiment.reference, tolerance)
+            differences = compare_all(
+                experiment.expected, outputs, experiment.reference, tolerance, experiment.precision
+            )
         trials.append(Trial(experiment.label, optimise, differences))
     return trials
 
