@@ -4,6 +4,7 @@
     python benchmarks/latency.py                       # every model that results/latency.json does not have yet
     python benchmarks/latency.py bert gpt2.sdpa.ts     # measure these again
     python benchmarks/latency.py --tool ortfuse bert   # only this against the original; the other tools' numbers stay
+    python benchmarks/latency.py --prepared DIR --only-prepare    # the slow part alone; measured later from the same folder
 
 Every result is checked against the original first; one that is broken is not measured. Runs are interleaved and threads
 do not spin between them; a speedup is the median over rounds of the original's latency divided by the result's. Numbers
@@ -18,7 +19,8 @@ import platform
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,36 +81,59 @@ def latencies(
     return label, {entry.name: {k: v for k, v in entry.to_dict().items() if k != "name"} for entry in measured}
 
 
-def compare(source: Path, tools: Sequence[str], rounds: int, threads: int, limit: float) -> dict[str, Any]:
-    """One model: what each tool makes of it, checked, and measured against the original."""
+def prepared(source: Path, tools: Sequence[str], folder: Path, limit: float) -> dict[str, dict[str, Any]]:
+    """What each tool makes of a model, in `folder`: how long it took, and whether the result is right.
+
+    What the folder has already, of the same model, is not made again.
+    """
     name = source.name.removesuffix(".onnx")
-    entries: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory(prefix="latency", dir=source.parent) as folder:
-        expected = Path(folder) / "experiments.pickle"
+    known = {tool: _known(folder / f"{name}.{tool}.json", source) for tool in tools}
+    missing = [tool for tool, entry in known.items() if entry is None]
+    expected = folder / f"{name}.experiments.pickle"
+    if missing:
         tried = call(experiment, source, expected, limit=MEASURING_LIMIT)
         if tried.error is not None:
-            return {"error": f"the original cannot be run: {tried.error}", "tools": {}}
-        results = {}
-        for tool in tools:
-            path = Path(folder) / f"{tool}.onnx"
-            made = call(peer(tool, name), source, path, limit=limit)
-            entries[tool] = {"prepare_seconds": made.seconds}
-            if made.error is not None or not path.is_file():
-                entries[tool] |= {"status": "failed", "reason": made.error or "wrote no file"}
-                continue
+            raise RuntimeError(f"the original cannot be run: {tried.error}")
+    for tool in missing:
+        path = folder / f"{name}.{tool}.onnx"
+        made = call(peer(tool, name), source, path, limit=limit)
+        entry: dict[str, Any] = {"prepare_seconds": made.seconds}
+        if made.error is not None or not path.is_file():
+            entry |= {"status": "failed", "reason": made.error or "wrote no file"}
+        else:
             checked = call(verdict, expected, path, limit=MEASURING_LIMIT)
-            if checked.error or checked.value:
-                entries[tool] |= {"status": "broken", "reason": checked.error or checked.value}
-            else:
-                results[tool] = path
-        sizes = SIZES.get(name.partition(".")[0], {})
-        measured = call(latencies, source, results, sizes, rounds, threads, limit=MEASURING_LIMIT)
+            broken = checked.error or checked.value
+            entry |= {"status": "broken", "reason": broken} if broken else {"status": "ok"}
+        known[tool] = entry
+        stamp = {"source": source.stat().st_mtime_ns, "entry": entry}
+        (folder / f"{name}.{tool}.json").write_text(json.dumps(stamp))
+    expected.unlink(missing_ok=True)
+    return {tool: entry for tool, entry in known.items() if entry is not None}
+
+
+def _known(path: Path, source: Path) -> dict[str, Any] | None:
+    content = json.loads(path.read_text()) if path.is_file() else {}
+    return dict(content["entry"]) if content.get("source") == source.stat().st_mtime_ns else None
+
+
+def compare(
+    source: Path, tools: Sequence[str], folder: Path, rounds: int, threads: int, limit: float
+) -> dict[str, Any]:
+    """One model: what each tool makes of it, checked, and measured against the original."""
+    name = source.name.removesuffix(".onnx")
+    try:
+        entries = prepared(source, tools, folder, limit)
+    except RuntimeError as error:
+        return {"error": str(error), "tools": {}}
+    results = {tool: folder / f"{name}.{tool}.onnx" for tool, entry in entries.items() if entry["status"] == "ok"}
+    sizes = SIZES.get(name.partition(".")[0], {})
+    measured = call(latencies, source, results, sizes, rounds, threads, limit=MEASURING_LIMIT)
     if measured.error is not None:
         return {"error": f"cannot be measured: {measured.error}", "tools": entries}
     label, numbers = measured.value
     default = numbers.pop("default")
     for tool, entry in numbers.items():
-        entries[tool] |= {"status": "ok", **entry, "default_ms": default["median_ms"]}
+        entries[tool] |= {**entry, "default_ms": default["median_ms"]}
     load = round(os.getloadavg()[0], 2)
     return {"sizes": label, "rounds": rounds, "threads": threads, "load": load, "default": default, "tools": entries}
 
@@ -177,6 +202,17 @@ def store(output: Path, rows: Mapping[str, Any]) -> None:
     aside.replace(output)
 
 
+@contextmanager
+def folder_for(keep: Path | None, models: Path) -> Iterator[Path]:
+    """The folder for what the tools make: the one that keeps it, or one that goes after each model."""
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep
+    else:
+        with tempfile.TemporaryDirectory(prefix="latency", dir=models) as folder:
+            yield Path(folder)
+
+
 def chosen(folder: Path, names: Sequence[str], known: Mapping[str, Any], fresh: bool) -> list[Path]:
     """The model files to measure: those named, else those not measured yet.
 
@@ -201,6 +237,10 @@ def main(
     limit: Annotated[float, typer.Option(help="Seconds that a tool may take for one model.")] = 600.0,
     output: Annotated[Path, typer.Option(help="Where the results are kept.")] = HERE / "results" / "latency.json",
     fresh: Annotated[bool, typer.Option(help="Measure again what is there already.")] = False,
+    keep: Annotated[
+        Path | None, typer.Option("--prepared", help="Folder that keeps what the tools make, for the next run.")
+    ] = None,
+    only_prepare: Annotated[bool, typer.Option(help="Let the tools work, and measure nothing.")] = False,
 ) -> None:
     """Measure, print, and store after each model."""
     unknown = set(tool or ()) - set(TOOLS)
@@ -211,7 +251,12 @@ def main(
     rows = stored(output)
     for path in chosen(models, names or [], rows, fresh):
         name = path.name.removesuffix(".onnx")
-        rows[name] = merged(rows.get(name), compare(path.resolve(), tool or TOOLS, rounds, threads, limit))
+        with folder_for(keep, models) as folder:
+            if only_prepare:
+                made = prepared(path.resolve(), tool or TOOLS, folder, limit)
+                console.print(name, {which: entry["status"] for which, entry in made.items()})
+                continue
+            rows[name] = merged(rows.get(name), compare(path.resolve(), tool or TOOLS, folder, rounds, threads, limit))
         store(output, rows)
         cells = " ".join(f"{which} {_cell(entry)}" for which, entry in rows[name]["tools"].items())
         console.print(f"{name}: {cells or rows[name]['error']}", highlight=False, markup=False)
