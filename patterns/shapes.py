@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.dims import DimLike, is_nonzero
 from ortfuse.ir.facts import Facts
 from ortfuse.pattern import Match, attr, computed, op, opt, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import ints, text
 from ._proofs import computed_shape
@@ -132,13 +133,36 @@ def _is_everywhere(wanted: bool) -> Callable[[ir.Value, Facts], bool]:
             if facts.is_const(value):
                 array = facts.const(value)
                 return array is not None and array.size > 0 and bool((array == wanted).all())
-            node = value.producer()
-            if node is None or node.domain or node.op_type not in _MOVES or node.inputs[0] is None:
+            if wanted and _is_at_least(value, facts):
+                return True
+            moved = _moved(value)
+            if moved is None:
                 return False
-            value = node.inputs[0]
+            value = moved
         return False
 
     return check
+
+
+def _moved(value: ir.Value) -> ir.Value | None:
+    """What a value has its elements from, if it is moved or repeated."""
+    node = value.producer()
+    return None if node is None or node.domain or node.op_type not in _MOVES else node.inputs[0]
+
+
+def _is_at_least(value: ir.Value, facts: Facts) -> bool:
+    """Whether a value is range(a, ...) >= b with a >= b, moved or not."""
+    node = value.producer()
+    if node is None or node.domain or node.op_type != "GreaterOrEqual":
+        return False
+    number, counted = facts.scalar(node.inputs[1]), node.inputs[0]
+    while counted is not None and (moved := _moved(counted)) is not None:
+        counted = moved
+    source = None if counted is None else counted.producer()
+    if number is None or source is None or source.domain or source.op_type != "Range":
+        return False
+    start, step = facts.scalar(source.inputs[0]), facts.scalar(source.inputs[2])
+    return start is not None and step is not None and start >= number and step >= 0
 
 
 def same_shape_as_root(match: Match) -> str | None:
@@ -153,6 +177,19 @@ def condition_has_shape_of_root(match: Match) -> str | None:
         return "x has the shape of the result already"
     shape, after = match.shape("true"), match.facts.shape(match.root)
     return None if shape is not None and shape == after else "the condition is broadcast to another shape"
+
+
+def _counted_truth(build: Any) -> ir.Value:
+    """range(0, b) >= 0, in the shape of an input [b, 3]."""
+    like = build.input("like", build.dims("true"))
+    shape = build.node("Shape", [like]).outputs[0]
+    rows = build.node("Gather", [shape, build.constant(np.int64(0))]).outputs[0]
+    zero, one = build.constant(np.int64(0)), build.constant(np.int64(1))
+    column = build.node("Unsqueeze", [build.node("Range", [zero, rows, one]).outputs[0], build.constant([1])]).outputs[
+        0
+    ]
+    made: ir.Value = build.node("Expand", [build.node("GreaterOrEqual", [column, zero]).outputs[0], shape]).outputs[0]
+    return made
 
 
 def _expanded_truth(build: Any) -> ir.Value:
@@ -282,6 +319,7 @@ RULES = [
         proof=Proof(
             shapes=({"x": "", "y": "", "true": "b 3"}, {"x": "3", "y": "b 1", "true": "b 3"}),
             inputs={"true": _expanded_truth},
+            counterexamples={"counted": Variation(inputs={"true": _counted_truth})},
         ),
     ),
     Rule(

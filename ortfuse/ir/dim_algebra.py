@@ -64,6 +64,17 @@ def maximum(*dims: DimLike) -> DimLike:
     return _extremum("max", dims)
 
 
+def uncut(dim: DimLike) -> DimLike:
+    """The f of a dimension that is ``max(0, f)``, else the dimension itself."""
+    for monomial, coefficient in dim.terms if isinstance(dim, Dim) else ():
+        if coefficient != -1 or len(monomial) != 1 or monomial[0].kind != "min" or len(monomial[0].args) != 2:
+            continue
+        for low, high in (monomial[0].args, monomial[0].args[::-1]):
+            if isinstance(low, int) and maximum(0, high - low) == dim:
+                return high - low
+    return dim
+
+
 def broadcast(a: DimLike, b: DimLike) -> DimLike:
     """The common size of two dimensions under multidirectional broadcasting.
 

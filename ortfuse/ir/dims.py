@@ -20,7 +20,7 @@ expressions still compare equal. Equality is exact in one direction: equal dimen
 sizes; unequal ones may still agree, which only costs a rewrite.
 """
 
-from ortfuse.ir.dim_algebra import broadcast, ceil_div, floor_div, maximum, minimum, mod, product
+from ortfuse.ir.dim_algebra import broadcast, ceil_div, floor_div, maximum, minimum, mod, product, uncut
 from ortfuse.ir.dim_bounds import (
     at_most,
     bounds,
@@ -56,5 +56,6 @@ __all__ = [
     "product",
     "symbol",
     "symbols",
+    "uncut",
     "upper_bound",
 ]

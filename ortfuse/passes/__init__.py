@@ -7,6 +7,7 @@ from ortfuse.passes.cse import CommonSubexpressions
 from ortfuse.passes.dce import DeadCode
 from ortfuse.passes.finalize import Finalize
 from ortfuse.passes.fold import Fold
+from ortfuse.passes.lengths import Lengths
 from ortfuse.passes.rules import RulePass
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "DeadCode",
     "Finalize",
     "Fold",
+    "Lengths",
     "Meter",
     "Pass",
     "RulePass",

@@ -20,8 +20,8 @@ LEADING = {"ones": (1,), "odd": (3, 5), "larger": (2, 4)}
 OTHERS = {"ones": (1,), "odd": (7, 5, 9, 11), "larger": (32, 24, 40, 48)}
 """The sizes tried first, in turn for the open dimensions that lead an input (batches), and for the others."""
 
-GROWN = (32, 64, 128, 224)
-"""Tried for all others when no smaller size will do."""
+GROWN = (32, 64, 128, 224, 1024, 4096)
+"""Tried for all others when no smaller size will do; the last ones are for sound, which is sampled."""
 
 MOST_RELATED = 3
 """With more open dimensions than this, none is tried as the sum of two others."""

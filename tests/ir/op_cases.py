@@ -187,6 +187,7 @@ LINEAR = [
 
 IMAGES = [
     Case("float[b, 3, s, 32] x, float[8, 3, 3, 3] w", "y = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, w)", {"y": "b, 8, (s + 1)//2, 16"}),
+    Case("float[b, 4, s] x, float[4, 4, 3] v, float[4, 4, 2] w", "f = Conv <strides = [2]> (x, v) y = Conv <strides = [2]> (f, w)", {"f": "b, 4, (s + 1)//2 - min(1, (s + 1)//2)", "y": "b, 4, (s + 3)//4 - min(1, (s + 3)//4)"}, runs=False),
     Case("float[b, 4, s] x, float[8, 2, 3] w", "y = Conv <group = 2, pads = [2, 2], dilations = [2]> (x, w)", {"y": "b, 8, s"}),
     Case("float[b, 3, s, 32] x, float[8, 3, 3, 3] w", "y = Conv <auto_pad = \"SAME_UPPER\", strides = [2, 2]> (x, w)", {"y": "b, 8, (s + 1)//2, 16"}),
     Case("float[b, 4, s, 8] x, float[4, 3, 2, 2] w", "y = ConvTranspose <strides = [2, 2]> (x, w)", {"y": "b, 3, 2*s, 16"}),

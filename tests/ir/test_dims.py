@@ -33,6 +33,7 @@ from ortfuse.ir.dims import (
     product,
     symbol,
     symbols,
+    uncut,
     upper_bound,
 )
 
@@ -89,6 +90,13 @@ def test_minimum_and_maximum_agree_with_integers(x: DimLike, y: DimLike, z: DimL
     assert evaluate(maximum(x, y), at) == max(u, v)
     assert evaluate(minimum(x, y, z), at) == min(u, v, w)
     assert evaluate(maximum(x, y, z), at) == max(u, v, w)
+
+
+@given(formulas, sizes)
+def test_what_is_cut_at_zero_is_found_again(x: DimLike, at: dict[str, int]) -> None:
+    cut = maximum(0, x)
+    assert max(0, evaluate(uncut(cut), at)) == max(0, evaluate(x, at))
+    assert max(0, evaluate(uncut(x), at)) == max(0, evaluate(x, at))
 
 
 @given(formulas, formulas, sizes)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ortfuse.ir.dims import DimLike, ceil_div, floor_div, is_nonnegative, maximum
+from ortfuse.ir.dims import DimLike, ceil_div, floor_div, is_nonnegative, maximum, uncut
 from ortfuse.ir.transfer import elements as el
 from ortfuse.ir.transfer.fact import UNKNOWN, Fact, Shape
 from ortfuse.ir.transfer.op import MICROSOFT, Op, UnknownError, normalize_axes, transfer
@@ -28,13 +28,23 @@ def _window_sizes(op: Op, sizes: Shape, kernel: Sequence[DimLike], *, ceil: bool
         padded = [size + pads[axis] + pads[axis + rank] for axis, size in enumerate(sizes)]
     counts: list[DimLike] = []
     for axis, size in enumerate(padded):
-        room = size - (kernel[axis] - 1) * dilations[axis] - 1
+        reach = (kernel[axis] - 1) * dilations[axis] + 1
         if not ceil:
-            # No runtime makes a tensor of negative size: what slices of it find is then max(0, n) as well.
-            counts.append(maximum(floor_div(room, strides[axis]) + 1, 0))
+            counts.append(_floor_count(sizes[axis], size - sizes[axis], reach, strides[axis]))
         else:
-            counts.append(_ceil_count(sizes[axis] + pads[axis], room, strides[axis]))
+            counts.append(_ceil_count(sizes[axis] + pads[axis], size - reach, strides[axis]))
     return tuple(counts)
+
+
+def _floor_count(size: DimLike, padding: DimLike, reach: DimLike, stride: int) -> DimLike:
+    """Windows in floor mode; where there is room for none, no runtime makes a tensor of negative size: it is 0 then.
+
+    So one convolution behind another would say max(0, ...) of max(0, f). The inner one can go where the outer one is 0
+    for an input of size 0, for then it is so for every negative f too.
+    """
+    if isinstance(padding, int) and isinstance(reach, int) and padding < reach:
+        size = uncut(size)
+    return maximum(floor_div(size + padding - reach, stride) + 1, 0)
 
 
 def _ceil_count(reachable: DimLike, room: DimLike, stride: int) -> DimLike:
