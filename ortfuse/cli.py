@@ -1,4 +1,7 @@
-"""The command line: `ortfuse optimize`, `verify`, `bisect`, `explain`, `bench`, `prove` and `passes`."""
+"""The command line: `ortfuse optimize`, `verify`, `bisect`, `explain`, `bench`, `prove` and `passes`.
+
+The exit codes are those of `ortfuse.usage`.
+"""
 
 from __future__ import annotations
 
@@ -28,22 +31,42 @@ from ortfuse.options import (
     Threads,
     Tolerance,
     Verify,
-    WithVerify,
+    check_sizes_used,
+    check_targets,
     given_inputs,
     load_model,
     parse_sizes,
     write_json,
 )
+from ortfuse.usage import INTERRUPTED, NO, UNUSABLE, OneLineErrors, WithVerify, show_version, whole_number
 
 app = typer.Typer(
     name="ortfuse",
-    help="Rewrite ONNX models into the operators that ONNX Runtime has fast kernels for, and prove them equal.",
-    no_args_is_help=True,
+    cls=OneLineErrors,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 out = Console(width=None if sys.stdout.isatty() else 140)
 err = Console(stderr=True)
+
+
+@app.callback()
+def everything(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=show_version,
+            is_eager=True,
+            help="Show the versions of ortfuse, onnx and the runtime.",
+        ),
+    ] = False,
+) -> None:
+    """Rewrite ONNX models into the operators that ONNX Runtime has fast kernels for, and prove them equal.
+
+    Exit codes: 0 if all is well; 1 if the answer is no (outputs differ, so that nothing is written; a rule is not proved);
+    2 if something cannot be used, with one line that says what to do.
+    """
 
 
 @app.command(cls=WithVerify)
@@ -59,15 +82,7 @@ def optimize(
     patterns: Patterns = None,
     max_opset: MaxOpset = None,
     approximate: Approximate = False,
-    verify: Annotated[
-        Verify | None,
-        typer.Option(
-            "--verify",
-            help="Run both models and compare; a result that differs is not written. --verify=sites checks each rewrite on "
-            "its own nodes instead and undoes wrong ones, which serves models too large to be run twice.",
-            show_default=False,
-        ),
-    ] = None,
+    verify: Verify = None,
     bench: Annotated[
         bool, typer.Option("--bench", help="Measure the latency after each pass, interleaved with the original.")
     ] = False,
@@ -86,9 +101,12 @@ def optimize(
     """Optimise a model: ortfuse optimize bert.onnx -o bert.opt.onnx --verify --bench
 
     Prints the nodes before and after, the fused sites of each family, the passes with their time and changes and, when
-    asked for, the largest error against the original and the latency after each pass.
+    asked for, the largest error against the original and the latency after each pass. The exit code is 1 if the result is
+    wrong, and then it is not written.
     """
     with guarded(debug):
+        check_targets(output, json_file)
+        check_sizes_used(size, bench, inputs)
         from ortfuse.pipeline import PassManager
         from ortfuse.views import show_explanation, show_outcome
         from ortfuse.why import explanation
@@ -104,7 +122,7 @@ def optimize(
                 original,
                 manager,
                 output=output,
-                verify=verify.value if verify else None,
+                verify=verify,
                 bench=bench,
                 inputs=given_inputs(inputs, original),
                 sizes=parse_sizes(size),
@@ -118,6 +136,8 @@ def optimize(
         if explain:
             show_explanation(out, explanation(original, outcome.report, manager.catalogue))
         write_json(json_file, {"model": str(model), **outcome.to_dict()})
+    if not outcome.ok:
+        raise typer.Exit(NO)
 
 
 @app.command()
@@ -138,6 +158,7 @@ def verify(
         from ortfuse.validate import verify as compare
         from ortfuse.views import show_verdict
 
+        check_targets(None, json_file)
         with progress_line() as progress:
             progress("comparing")
             first = load_model(original)
@@ -147,7 +168,7 @@ def verify(
         show_verdict(out, verdict)
         write_json(json_file, verdict.to_dict())
     if not verdict.ok:
-        raise typer.Exit(1)
+        raise typer.Exit(NO)
 
 
 @app.command()
@@ -177,6 +198,7 @@ def bisect(
         from ortfuse.validate.bisect import bisect as search
         from ortfuse.validate.optimisers import bisect_runtime
 
+        check_targets(None, json_file)
         manager = PassManager(passes, patterns=patterns or (), max_opset=max_opset, approximate=approximate)
         with progress_line() as progress:
             original = load_model(model)
@@ -187,7 +209,7 @@ def bisect(
             out.print(line, markup=False, highlight=False)
         write_json(json_file, {"model": str(model), **found.to_dict()})
     if found.moved:
-        raise typer.Exit(1)
+        raise typer.Exit(NO)
 
 
 @app.command()
@@ -217,6 +239,7 @@ def explain(
         from ortfuse.views import show_explanation, show_notes
         from ortfuse.why import explain as find_reasons
 
+        check_targets(None, json_file)
         manager = PassManager(
             passes, patterns=patterns or (), max_opset=max_opset, approximate=approximate, explain=True
         )
@@ -252,6 +275,8 @@ def bench(
         from ortfuse.bench import measure, table
         from ortfuse.workflow import bench_inputs
 
+        check_targets(None, json_file)
+        check_sizes_used(size, True, inputs)
         with progress_line() as progress:
             progress("measuring")
             models = {str(path): load_model(path) for path in model}
@@ -285,7 +310,12 @@ def prove(
     ],
     spellings: Annotated[
         int,
-        typer.Option("--spellings", min=0, help="Spellings tried for pairs of options, beyond one for each option."),
+        typer.Option(
+            "--spellings",
+            parser=whole_number(0),
+            metavar="NUMBER",
+            help="Spellings tried for pairs of options, beyond one for each option.",
+        ),
     ] = 24,
     counterexamples: Annotated[
         Path, typer.Option("--counterexamples", help="Folder for models on which a rule is wrong.")
@@ -317,7 +347,7 @@ def prove(
                 load_model(path)
                 out.print(f"  counterexample: {path}", highlight=False)
     if not all(report.proved for report in reports):
-        raise typer.Exit(1)
+        raise typer.Exit(NO)
 
 
 @contextlib.contextmanager
@@ -336,10 +366,10 @@ def guarded(debug: bool) -> Iterator[None]:
         if debug:
             raise
         err.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from None
+        raise typer.Exit(UNUSABLE) from None
     except KeyboardInterrupt:
         err.print("interrupted; nothing was written")
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

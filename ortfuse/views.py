@@ -24,6 +24,8 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
     show_report(console, outcome.report)
     if outcome.verdict is not None:
         show_verdict(console, outcome.verdict)
+    if outcome.blame:
+        console.print(f"{outcome.blame}; nothing was written", style="bold red", markup=False, highlight=False)
     if outcome.sites is not None:
         show_sites(console, outcome.sites)
     if outcome.latencies:

@@ -85,7 +85,9 @@ def test_typical_inputs_are_one_sample_of_the_usual_length() -> None:
     assert label == "b=1, s=128"
     assert inputs["x"].shape == (1, 128)
     assert typical_inputs(model, sizes={"s": 17})[1]["x"].shape == (1, 17)
-    with pytest.raises(VerificationError, match="no open dimension 't'; there are: b, s"):
+    with pytest.raises(
+        VerificationError, match="'t': the inputs have no open dimension of that name; write one of b, s"
+    ):
         typical_inputs(model, sizes={"t": 1})
 
 
