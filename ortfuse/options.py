@@ -113,7 +113,7 @@ def given_inputs(path: Path | None, model: Any) -> Any:
         return None
     from ortfuse.validate import read_inputs
 
-    return read_inputs(path, [v.name for v in model.graph.inputs if v.name not in model.graph.initializers])
+    return read_inputs(path, [value for value in model.graph.inputs if value.name not in model.graph.initializers])
 
 
 def parse_sizes(texts: list[str] | None) -> dict[str, int]:
