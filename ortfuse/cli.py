@@ -269,21 +269,23 @@ def bench(
 ) -> None:
     """Measure models side by side: ortfuse bench bert.onnx bert.opt.onnx
 
-    Runs are interleaved; the speedup is the median over rounds of the first model's latency divided by each one's.
+    Runs are interleaved; the speedup is the median over rounds of the first model's latency divided by each one's, and
+    beside it stand the bounds between which that median lies with 95 % confidence.
     """
     with guarded(debug):
-        from ortfuse.bench import measure, table
+        from ortfuse.bench import measure, numbered
+        from ortfuse.views import show_latencies
         from ortfuse.workflow import bench_inputs
 
         check_targets(None, json_file)
         check_sizes_used(size, True, inputs)
         with progress_line() as progress:
             progress("measuring")
-            models = {str(path): load_model(path) for path in model}
+            models = numbered((str(path), load_model(path)) for path in model)
             first = next(iter(models.values()))
             label, typical = bench_inputs(first, given_inputs(inputs, first), parse_sizes(size), seed)
             rows = measure(models, typical, rounds=rounds, threads=threads)
-        out.print(table(rows, f"Latency at {label}"))
+        show_latencies(out, rows, f"Latency at {label}")
         write_json(json_file, {"inputs": label, "latency": [row.to_dict() for row in rows]})
 
 

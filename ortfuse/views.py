@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ortfuse.bench import Latency, doubts
 from ortfuse.bench import table as latency_table
 from ortfuse.pipeline import Catalogue, PassList, PassReport, RunReport
 from ortfuse.proof import ProofReport
@@ -29,10 +30,16 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
     if outcome.sites is not None:
         show_sites(console, outcome.sites)
     if outcome.latencies:
-        console.print(latency_table(outcome.latencies, f"Latency at {outcome.sizes}, interleaved with the original"))
+        show_latencies(console, outcome.latencies, f"Latency at {outcome.sizes}, interleaved with the original")
     show_notes(console, outcome.report.notes)
     if outcome.written is not None:
         console.print(f"written: {outcome.written}", highlight=False)
+
+
+def show_latencies(console: Console, rows: Sequence[Latency], title: str) -> None:
+    """The measurements, and how far they can be trusted."""
+    console.print(latency_table(rows, title))
+    show_notes(console, doubts(rows))
 
 
 def show_notes(console: Console, notes: Iterable[str]) -> None:

@@ -192,9 +192,11 @@ def test_passes_lists_rules_and_lists() -> None:
 
 def test_bench_measures_side_by_side(tmp_path: Path) -> None:
     report = tmp_path / "bench.json"
-    result = run("bench", BERT, BERT.replace(".ts", ".dynamo"), "--rounds", "2", "--json", str(report))
+    result = run("bench", BERT, BERT.replace(".ts", ".dynamo"), BERT, "--rounds", "2", "--json", str(report))
     assert result.exit_code == 0, result.output
-    assert len(json.loads(report.read_text())["latency"]) == 2
+    assert "too few rounds" in result.output
+    rows = json.loads(report.read_text())["latency"]
+    assert [row["name"] for row in rows] == [BERT, BERT.replace(".ts", ".dynamo"), f"{BERT} (2)"]
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "empty", "text", "truncated"])

@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortfuse.bench import executed_ops, latency, measure, per_pass, table, typical_inputs
-from ortfuse.bench.latency import file_bytes
+from ortfuse.bench import doubts, executed_ops, latency, measure, per_pass, table, typical_inputs
+from ortfuse.bench.latency import Latency, file_bytes
+from ortfuse.bench.scatter import median_bounds, quartile_spread
 from ortfuse.errors import VerificationError
 from ortfuse.validate import Session
 
@@ -29,12 +30,20 @@ def test_every_model_is_measured_and_the_first_is_the_yardstick() -> None:
     assert all(0 < row.low_ms <= row.median_ms <= row.high_ms for row in rows)
     assert all((row.nodes, row.executed) == (2, 2) for row in rows)
     assert table(rows).row_count == 2
+    assert all(row.spread >= 0 and row.speedup_bounds is None for row in rows)
     assert json.loads(json.dumps(rows[1].to_dict(), allow_nan=False))["name"] == "other"
 
 
 def test_a_single_model_and_a_single_round_can_be_measured() -> None:
     (row,) = measure({"one": one()}, X, rounds=1, warmup=0)
     assert row.low_ms == row.median_ms == row.high_ms
+
+
+def test_from_six_rounds_on_the_speedup_lies_within_bounds() -> None:
+    first, second = measure({"one": one(), "other": one()}, X, rounds=6, warmup=0)
+    assert first.speedup_bounds is None
+    assert second.speedup_bounds is not None
+    assert second.speedup_bounds[0] <= second.speedup <= second.speedup_bounds[1]
 
 
 def test_models_run_in_turn_and_the_first_runs_with_every_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,6 +65,41 @@ def test_models_run_in_turn_and_the_first_runs_with_every_group(monkeypatch: pyt
     rows = measure(models, X, rounds=2, warmup=0)
     assert "".join(ran) == "abbaacca"
     assert [row.name for row in rows] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("count", "smallest"),  # the tables of the sign test: from the k-th smallest to the k-th largest
+    [(6, 1), (8, 1), (9, 2), (20, 6), (25, 8), (100, 40)],
+)
+def test_the_bounds_of_a_median_are_those_of_the_sign_test(count: int, smallest: int) -> None:
+    numbers = [float(number) for number in range(count, 0, -1)]
+    assert median_bounds(numbers) == (smallest, count + 1 - smallest)
+
+
+def test_few_numbers_have_no_bounds() -> None:
+    assert median_bounds([1.0, 2.0, 3.0, 4.0, 5.0]) is None
+    assert median_bounds([]) is None
+
+
+def test_the_spread_is_that_of_the_middle_half() -> None:
+    assert quartile_spread([1.0]) == 0
+    assert quartile_spread([2.0] * 9 + [100.0]) == 0
+    assert quartile_spread([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx(2 / 3)
+
+
+def row(name: str, bounds: tuple[float, float] | None, spread: float = 0.01) -> Latency:
+    return Latency(name, 1.0, 1.0, 1.0, spread, 1.0, bounds, 1.0, 1, 1, 1.0)
+
+
+def test_what_cannot_be_trusted_is_said() -> None:
+    assert doubts([row("a", None), row("b", (1.1, 1.2)), row("c", (0.8, 0.9))]) == []
+    (noise,) = doubts([row("a", None, 0.02), row("b", (1.1, 1.2), 0.25)])
+    assert "the middle half of the runs of b is spread over 25% of the median" in noise
+    (unsure,) = doubts([row("a", None), row("b", (0.99, 1.2)), row("c", (1.1, 1.2))])
+    assert "faster or slower than a? That cannot be told from these runs of b;" in unsure
+    (few,) = doubts([row("a", None), row("b", None)])
+    assert "too few rounds" in few
+    assert doubts([row("a", None)]) == []
 
 
 def test_passes_that_occur_again_are_numbered() -> None:
