@@ -13,7 +13,7 @@ from ortfuse.bench import table as latency_table
 from ortfuse.pipeline import Catalogue, PassList, PassReport, RunReport
 from ortfuse.proof import ProofReport
 from ortfuse.validate import SiteChecks, Verdict
-from ortfuse.why import Explanation
+from ortfuse.why import Explanation, Missed
 from ortfuse.workflow import Outcome
 
 MOST_MISSES = 40
@@ -98,7 +98,8 @@ def show_sites(console: Console, checks: SiteChecks) -> None:
 def show_explanation(console: Console, found: Explanation) -> None:
     """The fused sites in a table, then the nearest misses, one paragraph each."""
     made = Table(title="Fused", title_justify="left")
-    for heading in ("rule", "site", "made", "stands for"):
+    made.add_column("rule", no_wrap=True)
+    for heading in ("site", "made", "stands for"):
         made.add_column(heading, overflow="fold")
     for site in found.fused:
         made.add_row(site.rule, escape(site.site), ", ".join(site.operators), escape(_originals(site.nodes)))
@@ -106,17 +107,25 @@ def show_explanation(console: Console, found: Explanation) -> None:
         console.print(made)
     for miss in found.missed[:MOST_MISSES]:
         console.print(f"{miss.rule} at '{miss.site}' ({miss.root})", style="bold", markup=False, highlight=False)
-        text = (
-            f"  matched: {miss.matched} nodes; the pattern takes at least {miss.least}\n  stopped by: {_short(miss.reason)}\n"
-            f"  would match if {miss.remedy}"
-        )
+        text = f"  matched: {_matched(miss)}\n  stopped by: {_short(miss.reason)}\n  would match if {miss.remedy}"
         console.print(text, markup=False, highlight=False)
     if len(found.missed) > MOST_MISSES:
         console.print(f"and {len(found.missed) - MOST_MISSES} more misses; --json has them all")
     for rule, why in found.absent.items():
         console.print(f"{rule}: {why}", markup=False, highlight=False)
-    if not (found.fused or found.missed or found.absent):
-        console.print("no fusion has a site in this model, nor comes near to one")
+    if not (found.missed or found.absent):
+        console.print(
+            "no other site comes near to a fusion"
+            if found.fused
+            else "no fusion has a site in this model, nor comes near to one"
+        )
+
+
+def _matched(miss: Missed) -> str:
+    """How much of a pattern matched."""
+    if miss.step != "pattern":
+        return f"all of the pattern, {miss.matched} nodes"
+    return f"{miss.matched} nodes" + (f" of at least {miss.least}" if miss.matched < miss.least else "")
 
 
 def _short(text: str) -> str:

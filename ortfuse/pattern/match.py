@@ -113,14 +113,22 @@ class Match:
 
 
 class Miss:
-    """The deepest point a failed attempt reached: which nodes matched, and what stopped it, in words on demand."""
+    """The deepest point a failed attempt reached: which nodes matched, and what stopped it, in words on demand.
 
-    __slots__ = ("_format", "matched", "nodes", "value")
+    With `whole` the pattern matched as a whole, and it was another use of an intermediate or a guard that stopped it.
+    """
+
+    __slots__ = ("_format", "matched", "nodes", "value", "whole")
 
     def __init__(
-        self, matched: int, value: ir.Value | None, reason: Callable[[], str], nodes: tuple[ir.Node, ...] = ()
+        self,
+        matched: int,
+        value: ir.Value | None,
+        reason: Callable[[], str],
+        nodes: tuple[ir.Node, ...] = (),
+        whole: bool = False,
     ) -> None:
-        self.matched, self.value, self._format, self.nodes = matched, value, reason, nodes
+        self.matched, self.value, self._format, self.nodes, self.whole = matched, value, reason, nodes, whole
 
     @property
     def reason(self) -> str:
@@ -203,6 +211,7 @@ class _Machine:
         self.depth = -1
         self.why: tuple[ir.Value | None, Callable[[], str]] = (None, lambda: "not tried")
         self.reached: tuple[ir.Node, ...] = ()
+        self.whole = False
         # The outermost nodes of chains under way: the nodes of a chain are known only when all its parts are placed.
         self.entered: dict[Any, Any] = {}
         self.graph: Any = None
@@ -226,7 +235,7 @@ class _Machine:
             if goals is _FAIL:
                 goals = self._retry()
                 if goals is _FAIL:
-                    return Miss(len(self.reached), *self.why, self.reached)
+                    return Miss(len(self.reached), *self.why, self.reached, self.whole)
             steps += 1
             if steps > MAX_STEPS:
                 return Miss(len(self.reached), root, lambda: f"gave up after {MAX_STEPS} steps of search", self.reached)
@@ -244,11 +253,12 @@ class _Machine:
         self.put(self.bindings, name, value)
         return True
 
-    def fail(self, value: ir.Value | None, reason: Callable[[], str]) -> Goals:
-        """Note why this attempt ends here, if no attempt came further."""
+    def fail(self, value: ir.Value | None, reason: Callable[[], str], whole: bool = False) -> Goals:
+        """Note why this attempt ends here, if no attempt came further; with `whole`, all of the pattern has matched."""
         progress = len(self.nodes) + len(self.entered)
-        if progress > self.depth:
+        if (progress > self.depth and whole >= self.whole) or whole > self.whole:
             self.depth, self.why, self.reached = progress, (value, reason), tuple({**self.nodes, **self.entered})
+            self.whole = whole
         return _FAIL
 
     def choose(self, alternatives: Iterator[Goals]) -> Goals:
@@ -269,31 +279,28 @@ class _Machine:
         return _FAIL
 
     def _accept(self) -> Match | None:
+        reason = self._needed_elsewhere()
+        if reason is None:
+            match = Match(self.root, self)
+            reason = next((text for guard in self.matcher.guards if (text := guard(match)) is not None), None)
+            if reason is None:
+                return match
+        self.fail(self.root, functools.partial(_TEXT.format, reason), whole=True)
+        return None
+
+    def _needed_elsewhere(self) -> str | None:
+        """Which intermediate has to stay because something else needs it."""
         emitted = {id(self.bindings.get(label)) for label in self.matcher.emitted}
         for node, may_stay in self.nodes.items():
             for output in () if may_stay else node.outputs:
                 if output is self.root or id(output) in emitted:
                     continue
                 if output.is_graph_output():
-                    self.fail(
-                        output, functools.partial(_TEXT.format, f"{_name(output)} is a graph output, so it must stay")
-                    )
-                    return None
+                    return f"{_name(output)} is a graph output, so it must stay"
                 for use in output.uses():
                     if use.node not in self.nodes:
-                        self.fail(
-                            output,
-                            functools.partial(_TEXT.format, f"{_name(output)} is also used by {_node(use.node)}"),
-                        )
-                        return None
-        match = Match(self.root, self)
-        for guard in self.matcher.guards:
-            reason = guard(match)
-            if reason is not None:
-                self.depth = max(self.depth, len(self.nodes) + len(self.entered) - 1)
-                self.fail(self.root, functools.partial(_TEXT.format, reason))
-                return None
-        return match
+                        return f"{_name(output)} is also used by {_node(use.node)}"
+        return None
 
 
 def _name(value: ir.Value | None) -> str:
@@ -616,7 +623,9 @@ def _placements(m: _Machine, state: _Placement, value: ir.Value, rest: Goals) ->
             rest,
         )
     else:
-        m.fail(value, lambda: f"no part of {_name(value)} matches {inner}")
+        m.fail(
+            value, lambda: f"no part of {_name(value)} {f'matches {inner}' if bound is None else f'is {_name(bound)}'}"
+        )
 
 
 def _finish_chain(m: _Machine, state: _Placement, value: ir.Value, rest: Goals) -> Goals:

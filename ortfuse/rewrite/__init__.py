@@ -1,7 +1,7 @@
 """Rules as data, and the one rewriter that edits graphs by them."""
 
 from ortfuse.rewrite.invariants import Debugging
-from ortfuse.rewrite.log import Event, Log, NearMiss, RuleStatistics
+from ortfuse.rewrite.log import Event, Log, NearMiss, RuleStatistics, Step
 from ortfuse.rewrite.rewriter import NODES_KEY, RULE_KEY, Rewriter
 from ortfuse.rewrite.rule import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.scopes import Scope, scopes, subgraphs
@@ -22,6 +22,7 @@ __all__ = [
     "RuleStatistics",
     "Scope",
     "Site",
+    "Step",
     "Variation",
     "scopes",
     "subgraphs",

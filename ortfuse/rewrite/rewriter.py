@@ -20,7 +20,7 @@ from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.match import Match, Miss
 from ortfuse.rewrite.emit import Emitter
 from ortfuse.rewrite.invariants import Debugging
-from ortfuse.rewrite.log import Event, Log
+from ortfuse.rewrite.log import Event, Log, Step
 from ortfuse.rewrite.rule import Exactness, Rule
 from ortfuse.rewrite.scopes import Scope, captured_values, scopes
 from ortfuse.rewrite.site import Inspector, Site
@@ -156,23 +156,27 @@ class _Run:
                     found = rule.matcher.match(output, self.facts, rule.residual)
                 applied = isinstance(found, Match) and self._apply(rule, found, started)
                 if isinstance(found, Miss) and self.log.explain and found.matched > 0:
-                    self.log.miss(rule.name, output, found.matched, found.reason, found.nodes)
+                    step: Step = "guards" if found.whole else "pattern"
+                    self.log.miss(rule.name, output, step, found.matched, found.reason, found.nodes)
                 if applied:
                     break
         statistics.seconds += time.perf_counter() - started
         return applied
 
     def _apply(self, rule: Rule, match: Match, started: float) -> bool:
-        reason: str | None = "the rule has no replacement"
+        reasons: list[str] = []
         # First what runs at the model's opset; what needs a higher one only if nothing else is legal (or worth it).
         for may_raise in (True,) if rule.raises else (False, True):
+            reasons = []
             for replacement in rule.replacements:
                 reason = self._replace(rule, match, replacement, may_raise, started)
                 if reason is None:
                     self.log.statistics(rule.name).hits += 1
                     return True
+                reasons.append(reason)
         if self.log.explain:
-            self.log.miss(rule.name, match.root, len(match.nodes), reason or "", match.nodes, complete=True)
+            # What was in the way of the replacement that is wanted most, not of a makeshift.
+            self.log.miss(rule.name, match.root, "replacement", len(match.nodes), reasons[0], match.nodes)
         return False
 
     def _replace(self, rule: Rule, match: Match, replacement: Pattern, may_raise: bool, started: float) -> str | None:
