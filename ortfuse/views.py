@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,6 +11,7 @@ from rich.table import Table
 from ortfuse.bench import Latency, doubts
 from ortfuse.bench import table as latency_table
 from ortfuse.pipeline import Catalogue, PassList, PassReport, RunReport
+from ortfuse.pipeline.passlists import FALLBACK
 from ortfuse.proof import ProofReport
 from ortfuse.validate import SiteChecks, Verdict
 from ortfuse.why import Explanation, Missed
@@ -139,7 +140,7 @@ def _originals(names: Sequence[str]) -> str:
     return f"{len(names)} nodes: {names[0]}{more}" if names else "none"
 
 
-def show_passes(console: Console, catalogue: Catalogue, lists: Iterable[PassList], built_in: dict[str, str]) -> None:
+def show_passes(console: Console, catalogue: Catalogue, lists: Collection[PassList], built_in: dict[str, str]) -> None:
     """Every pass, rule and pass list."""
     made = Table(title="Passes", title_justify="left")
     made.add_column("name")
@@ -148,18 +149,34 @@ def show_passes(console: Console, catalogue: Catalogue, lists: Iterable[PassList
         made.add_row(name, text)
     console.print(made)
     rules = Table(title="Rules", title_justify="left")
-    for heading in ("rule", "pass", "exactness", "makes", "formula"):
+    rules.add_column("rule", no_wrap=True)
+    for heading in ("pass", "exactness", "makes", "formula"):
         rules.add_column(heading, overflow="fold")
     for pass_name, entries in catalogue.passes().items():
         for rule in entries:
             makes = ", ".join(rule.targets) or "its input"
             rules.add_row(rule.name, pass_name, rule.exactness.value, makes, escape(rule.formula))
     console.print(rules)
+    show_lists(console, lists)
+
+
+def show_lists(console: Console, lists: Collection[PassList]) -> None:
+    """The pass lists, those with the same passes as one before them called so, and which of them `auto` takes."""
     named = Table(title="Pass lists", title_justify="left")
-    for heading in ("name", "passes", "description"):
+    for heading in ("name", "passes", "auto takes it for models", "description"):
         named.add_column(heading, overflow="fold")
+    suited = [entry.name for entry in lists if entry.when is not None]
+    named.add_row(
+        "auto", f"those of the list that suits the model: {', '.join(suited)}, else {FALLBACK}", "", "The default."
+    )
+    first: dict[str, str] = {}
     for entry in lists:
-        named.add_row(entry.name, str(entry.pipeline), entry.description)
+        passes = str(entry.pipeline)
+        known = first.setdefault(passes, entry.name)
+        when = (
+            str(entry.when) if entry.when is not None else "that no other list suits" if entry.name == FALLBACK else "-"
+        )
+        named.add_row(entry.name, passes if known == entry.name else f"the same as {known}", when, entry.description)
     console.print(named)
 
 

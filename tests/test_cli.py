@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from importlib.metadata import version
@@ -11,10 +12,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from ortfuse.cli import app
-from ortfuse.pipeline import PassManager
+from ortfuse.pipeline import PassManager, built_in_lists
+from ortfuse.views import show_lists
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "models"
 BERT = str(GOLDEN / "bert.sdpa.ts.onnx")
@@ -188,6 +191,16 @@ def test_passes_lists_rules_and_lists() -> None:
     assert result.exit_code == 0
     for word in ("gelu.erf", "canonicalize", "transformer", "rounding"):
         assert word in result.output
+
+
+def test_pass_lists_say_what_differs_and_what_auto_takes() -> None:
+    console = Console(file=io.StringIO(), width=400)
+    show_lists(console, built_in_lists().values())
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count("fixpoint(fuse.*, user, canonicalize)") == 1
+    assert text.count("the same as all") == 3
+    assert "those of the list that suits the model: convnet, transformer, else all" in text
+    assert "with Conv, without MatMul, Softmax" in text
 
 
 def test_bench_measures_side_by_side(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ _ADVICE = (
     (r"(\S+) of (.+) is not known when the model is compiled", r"\1 of \2 is constant: export with fixed values for it"),
     (r"(\S+) of (\S+ '.*') is (.+), not (.+)", r"\1 of \2 is \4"),
     (r"(.+) \(\w+\) is not (.+)", r"\1 is \2"),
-    (r"no part of (.+?) matches [(]*(\w+)[(]", r"an operand of the sum or product \1 is computed by \2"),
+    (r"no part of (.+?) matches [(]*([\w.]+)[(]", r"an operand of the sum or product \1 is computed by \2"),
     (r"no part of (.+?) is (.+)", r"\2 is an operand of the sum or product \1 too"),
     (r"no part of (.+?) matches (.+)", r"an operand of the sum or product \1 is \2"),
     (r"(.+) has no place in", r"\1 is not part of the same sum or product: compute it before or after"),

@@ -227,5 +227,6 @@ def _why_absent(rule: Rule, present: Counter[str], hits: Mapping[str, int]) -> s
         if lacking
         else f"no site comes near to {rule.formula}"
     )
-    there = [f"{present[op_type]} {op_type}" for op_type in rule.targets if present[op_type] and op_type not in PLAIN]
+    made = (name.rpartition(".")[2] for name in rule.targets)
+    there = [f"{present[op_type]} {op_type}" for op_type in made if present[op_type] and op_type not in PLAIN]
     return text + (f"; what the rule makes is there already: {', '.join(there)}" if there else "")

@@ -72,9 +72,10 @@ class Nearness:
             return False
         wanted = self._telling[miss.rule]
         found = {node.op_type for node in miss.nodes}
+        made = {name.rpartition(".")[2] for name in rule.targets}
         if rule.family in self._asked:
             return not wanted or not wanted.isdisjoint(found)
-        return self._is_near(miss, not wanted.isdisjoint(found.difference(rule.targets)))
+        return self._is_near(miss, not wanted.isdisjoint(found - made))
 
     def _is_near(self, miss: NearMiss, telling: bool) -> bool:
         match miss.step:

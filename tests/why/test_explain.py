@@ -106,7 +106,9 @@ def test_rules_that_others_came_before_are_told_from_those_without_a_site() -> N
         "attention.sdpa_nan_guard": "applied at 2 sites, all of which other rules have rewritten since"
     }
     found = ortfuse.explain(BERT, rules=["gelu.tanh"])
-    assert found.absent == {"gelu.tanh": "the sites are those of other rules of the family: gelu.erf (2), gelu.bias_erf (2)"}
+    assert found.absent == {
+        "gelu.tanh": "the sites are those of other rules of the family: gelu.erf (2), gelu.bias_erf (2)"
+    }
     absent = ortfuse.explain(BERT, rules=["layernorm"]).absent
     assert "no ReduceMean" in absent["layernorm.decomposed"]
     assert "there already: 5 LayerNormalization" in absent["layernorm.decomposed"]
