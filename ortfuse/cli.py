@@ -35,6 +35,7 @@ from ortfuse.options import (
     check_targets,
     given_inputs,
     load_model,
+    make_folder,
     parse_sizes,
     write_json,
 )
@@ -320,6 +321,7 @@ def prove(
     counterexamples: Annotated[
         Path, typer.Option("--counterexamples", help="Folder for models on which a rule is wrong.")
     ] = Path("counterexamples"),
+    json_file: Json = None,
     debug: Debug = False,
 ) -> None:
     """Prove rules of your own from their declarations: ortfuse prove my_rules.py
@@ -333,19 +335,21 @@ def prove(
         from ortfuse.proof import prove as try_rule
         from ortfuse.views import show_proof
 
+        check_targets(None, json_file)
         own = [rule for file in load_catalogue(rules).files if file.source == "user" for rule in file.rules]
         reports = []
         for rule in own:
             with progress_line() as progress:
                 progress(f"proving {rule.name}")
-                reports.append(try_rule(rule, pairs=spellings))
-            show_proof(out, reports[-1])
-            if reports[-1].counterexamples:
-                counterexamples.mkdir(parents=True, exist_ok=True)
+                report = try_rule(rule, pairs=spellings)
+            reports.append(report)
+            show_proof(out, report)
+            if report.smallest is not None:
+                make_folder(counterexamples)
                 path = counterexamples / f"{rule.name}.onnx"
-                save(reports[-1].counterexamples[0], path)
-                load_model(path)
-                out.print(f"  counterexample: {path}", highlight=False)
+                save(report.smallest[1], path)
+                out.print(f"  written: {path}", markup=False, highlight=False)
+        write_json(json_file, {"rules": [report.to_dict() for report in reports]})
     if not all(report.proved for report in reports):
         raise typer.Exit(NO)
 

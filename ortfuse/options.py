@@ -168,3 +168,15 @@ def write_json(path: Path | None, content: dict[str, Any]) -> None:
     except OSError as error:
         aside.unlink(missing_ok=True)
         raise OutputError(f"{path}: the report cannot be written: {error.strerror or error}") from error
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, should it not be there.
+
+    Raises:
+        OutputError: It cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{path}: the folder cannot be made: {error.strerror or error}") from error

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Collection, Iterable, Sequence
 
+import onnx
+import onnx_ir as ir
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -18,6 +21,8 @@ from ortfuse.why import Explanation, Missed
 from ortfuse.workflow import Outcome
 
 MOST_MISSES = 40
+MOST_FAILURES = 3
+LONGEST_MODEL = 40
 LONGEST_REASON = 240
 
 
@@ -181,7 +186,7 @@ def show_lists(console: Console, lists: Collection[PassList]) -> None:
 
 
 def show_proof(console: Console, report: ProofReport) -> None:
-    """What was tried for one rule, and each kind of failure once."""
+    """What was tried for one rule, the smallest model on which it fails, and how many other failures there are."""
     verdict = "proved" if report.proved else "NOT PROVED"
     console.print(
         f"{report.rule}: {verdict} on {report.instances} instances and {report.near_misses} near misses "
@@ -191,5 +196,18 @@ def show_proof(console: Console, report: ProofReport) -> None:
         style="green" if report.proved else "bold red",
         highlight=False,
     )
-    for failure in dict.fromkeys(report.failures):
-        console.print(f"  {failure}", markup=False, highlight=False)
+    failures = list(dict.fromkeys(report.failures))
+    smallest = report.smallest
+    shown = failures[:MOST_FAILURES] if smallest is None else [smallest[0]]
+    for text in shown:
+        console.print(f"  {text}", markup=False, highlight=False)
+    if smallest is not None:
+        console.print(textwrap.indent(_as_text(smallest[1]), "    "), markup=False, highlight=False)
+    if len(failures) > len(shown):
+        console.print(f"  and {len(failures) - len(shown)} more failures, none on a smaller model; --json has them all")
+
+
+def _as_text(model: ir.Model) -> str:
+    """A model in ONNX's textual form."""
+    lines = str(onnx.printer.to_text(ir.to_proto(model))).strip().splitlines()
+    return "\n".join(lines if len(lines) <= LONGEST_MODEL else [*lines[:LONGEST_MODEL], "..."])

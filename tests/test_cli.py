@@ -180,10 +180,24 @@ def test_bisect_runtime_takes_the_users_inputs(tmp_path: Path) -> None:
 def test_prove_finds_the_wrong_rule_and_writes_a_counterexample(tmp_path: Path) -> None:
     rules = tmp_path / "wrong.py"
     rules.write_text(WRONG_RULE)
-    result = run("prove", str(rules), "--counterexamples", str(tmp_path / "found"), "--spellings", "1")
+    folder, report = tmp_path / "found", tmp_path / "report.json"
+    result = run("prove", str(rules), "--counterexamples", str(folder), "--spellings", "1", "--json", str(report))
     assert result.exit_code == 1
     assert "wrong.tanh: NOT PROVED" in result.output
-    onnx.checker.check_model(onnx.load(tmp_path / "found" / "wrong.tanh.onnx"))
+    (written,) = onnx.load(folder / "wrong.tanh.onnx").graph.node
+    assert written.op_type == "Tanh"
+    failures = json.loads(report.read_text())["rules"][0]["failures"]
+    assert result.output.count("output 0 is off by") == 1 < len(failures)
+    assert "= Tanh (x)" in result.output
+    assert f"and {len(set(failures)) - 1} more failures" in result.output
+
+
+def test_a_folder_for_counterexamples_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    rules = tmp_path / "wrong.py"
+    rules.write_text(WRONG_RULE)
+    result = run("prove", str(rules), "--counterexamples", str(rules), "--spellings", "0")
+    assert result.exit_code == 2
+    assert "wrong.py: the folder cannot be made" in result.output
 
 
 def test_passes_lists_rules_and_lists() -> None:
