@@ -26,7 +26,7 @@ from ortfuse.validate.region import Sides, sides
 from ortfuse.validate.runtime import Session
 from ortfuse.validate.verify import Verdict, judge
 
-Nature = Literal["rounding", "approximation", "wrong rewrite", "not known"]
+Nature = Literal["rounding", "approximation", "wrong rewrite", "does not run", "not known"]
 
 SAME = 1e-6
 """Relative error in float64 up to which both sides are the same mathematics; constants are rounded to float32."""
@@ -169,9 +169,12 @@ def _run_up_to(values: Sequence[ir.Value], model: ir.Model, facts: Facts, inputs
 
 def _nature(before: ir.Model, after: ir.Model, inputs: Sequence[Inputs], verdict: Verdict) -> tuple[Nature, str]:
     """Whether two models differ by rounding."""
+    refusal = next((trial.refusal for trial in verdict.trials if trial.refusal), "")
+    if refusal:
+        return "does not run", refusal
     worst = verdict.worst
     if worst is not None and not worst.ok and worst.element is None:
-        return "wrong rewrite", worst.reason  # it cannot be executed, or has another shape or type
+        return "wrong rewrite", worst.reason  # it has another shape or type
     first, second = Reference(before), Reference(after)
     pairs = [(first.run(given), second.run(given)) for given in inputs]
     if all(one is not None and other is not None for one, other in pairs):

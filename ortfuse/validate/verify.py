@@ -23,11 +23,13 @@ class Trial:
         label: The sizes of the inputs.
         optimise: Whether the runtime's own optimisations were on.
         differences: How each output compares.
+        refusal: What the runtime said if it could not load or run the candidate; all outputs then count as different.
     """
 
     label: str
     optimise: bool
     differences: list[Difference]
+    refusal: str = ""
 
     @property
     def ok(self) -> bool:
@@ -93,12 +95,16 @@ class Verdict:
         trial = max(
             (trial for trial in self.trials if not trial.ok), key=lambda trial: _badness(trial.worst or _NOTHING)
         )
+        if trial.refusal:
+            return f"the model does not run with {trial.label}: {trial.refusal}{self._only_optimised_text()}"
         worst = trial.worst or _NOTHING
         where = f" at {list(worst.element)}: {worst.expected} became {worst.found}" if worst.element is not None else ""
-        text = f"output '{worst.output}' differs{where} ({worst.reason}) with {trial.label}"
-        if self.only_optimised:
-            text += ", but only with the runtime's own optimisations"
-        return text
+        return (
+            f"output '{worst.output}' differs{where} ({worst.reason}) with {trial.label}{self._only_optimised_text()}"
+        )
+
+    def _only_optimised_text(self) -> str:
+        return ", but only with the runtime's own optimisations" if self.only_optimised else ""
 
     def to_dict(self) -> dict[str, Any]:
         """The verdict as data for JSON."""
@@ -107,7 +113,7 @@ class Verdict:
             "summary": self.summary(),
             "notes": self.notes,
             "trials": [
-                {"inputs": trial.label, "runtime_optimisations": trial.optimise, "ok": trial.ok,
+                {"inputs": trial.label, "runtime_optimisations": trial.optimise, "ok": trial.ok, "refusal": trial.refusal,
                  "outputs": [difference.to_dict() for difference in trial.differences]}
                 for trial in self.trials
             ],
@@ -141,21 +147,22 @@ def judge_session(
     try:
         session = make()
     except VerificationError as error:
-        return [Trial(experiment.label, optimise, _all_failed(experiment, error)) for experiment in found]
+        return [_refused(experiment, optimise, error) for experiment in found]
     trials = []
     for experiment in found:
         try:
             outputs = session.run(experiment.inputs)
         except VerificationError as error:
-            differences = _all_failed(experiment, error)
+            trials.append(_refused(experiment, optimise, error))
         else:
             differences = compare_all(experiment.expected, outputs, experiment.reference, tolerance)
-        trials.append(Trial(experiment.label, optimise, differences))
+            trials.append(Trial(experiment.label, optimise, differences))
     return trials
 
 
-def _all_failed(experiment: Experiment, error: VerificationError) -> list[Difference]:
-    return [failed(name, str(error)) for name in experiment.expected]
+def _refused(experiment: Experiment, optimise: bool, error: VerificationError) -> Trial:
+    differences = [failed(name, str(error)) for name in experiment.expected]
+    return Trial(experiment.label, optimise, differences, str(error))
 
 
 def verify(
