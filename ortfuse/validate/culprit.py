@@ -24,7 +24,7 @@ from ortfuse.validate.inputs import Inputs
 from ortfuse.validate.reference import Reference
 from ortfuse.validate.region import Sides, sides
 from ortfuse.validate.runtime import Session
-from ortfuse.validate.verify import Verdict, judge
+from ortfuse.validate.verify import Judged, Verdict, judge
 
 Nature = Literal["rounding", "approximation", "wrong rewrite", "does not run", "not known"]
 
@@ -33,7 +33,7 @@ SAME = 1e-6
 
 
 @dataclass(frozen=True)
-class Culprit:
+class Culprit(Judged):
     """What is known of a rewrite.
 
     Attributes:
@@ -54,27 +54,13 @@ class Culprit:
     reason: str
     verdict: Verdict | None = None
 
-    @property
-    def error_before(self) -> float | None:
-        """Largest error of the old nodes against float64."""
-        return None if self.verdict is None else self.verdict.largest("original_error")
-
-    @property
-    def error_after(self) -> float | None:
-        """Largest error of the new nodes against float64."""
-        return None if self.verdict is None else self.verdict.largest("optimised_error")
-
     def text(self) -> str:
         """The finding in words."""
         text = f"{self.nature.upper()}: {self.reason}"
         if self.nodes:
             operators = ", ".join(dict.fromkeys(node.partition(" ")[0] for node in self.nodes))
             text += f". {operators} became {', '.join(self.added) or 'nothing'}"
-        if self.error_before is not None and self.error_after is not None:
-            text += (
-                f"; there, the error against float64 is {self.error_before:.3g} before, {self.error_after:.3g} after"
-            )
-        return text
+        return text + (f"; there, the {errors}" if (errors := self.errors()) else "")
 
     def to_dict(self) -> dict[str, Any]:
         """The finding as data for JSON."""

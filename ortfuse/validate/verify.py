@@ -120,6 +120,28 @@ class Verdict:
         }  # fmt: skip
 
 
+class Judged:
+    """A rewrite whose two sides were compared, if they could be."""
+
+    verdict: Verdict | None
+
+    @property
+    def error_before(self) -> float | None:
+        """Largest error of the old nodes against float64, `None` where that is not feasible."""
+        return None if self.verdict is None else self.verdict.largest("original_error")
+
+    @property
+    def error_after(self) -> float | None:
+        """Largest error of the new nodes against float64."""
+        return None if self.verdict is None else self.verdict.largest("optimised_error")
+
+    def errors(self) -> str:
+        """Both errors in words, empty where there are none."""
+        if self.error_before is None or self.error_after is None:
+            return ""
+        return f"error against float64 {self.error_before:.3g} before, {self.error_after:.3g} after"
+
+
 _NOTHING = Difference("", True, 0.0, 0.0)
 
 
