@@ -39,7 +39,9 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
         show_latencies(console, outcome.latencies, f"Latency at {outcome.sizes}, interleaved with the original")
     show_notes(console, outcome.report.notes)
     if outcome.written is not None:
-        console.print(f"written: {outcome.written}", highlight=False)
+        console.print(f"written: {outcome.written}", markup=False, highlight=False)
+    elif outcome.ok:
+        console.print("nothing was written; -o RESULT writes the optimised model", highlight=False)
 
 
 def show_latencies(console: Console, rows: Sequence[Latency], title: str) -> None:

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from ortfuse.bench.executed import profiled
 from ortfuse.bench.scatter import median_bounds, quartile_spread
+from ortfuse.errors import VerificationError
 from ortfuse.ir.convert import separate
 from ortfuse.validate.inputs import Inputs
 from ortfuse.validate.runtime import SHARED, Session, weight_bytes
@@ -82,11 +83,11 @@ def measure(
         warmup: Rounds before those, which are not counted.
 
     Raises:
-        VerificationError: The runtime refuses a model, or cannot execute it on the inputs.
+        VerificationError: The runtime refuses a model, or cannot execute it on the inputs; the message names the model.
     """
     names = list(models)
-    profiled(models[names[0]], inputs, threads)  # the first session pays for fresh memory, which would be unfair
-    profiles = {name: profiled(model, inputs, threads) for name, model in models.items()}
+    _profile(names[0], models, inputs, threads)  # the first session pays for fresh memory, which would be unfair
+    profiles = {name: _profile(name, models, inputs, threads) for name in names}
     created = {name: seconds for name, (_, seconds) in profiles.items()}
     first = _open(names[0], models, threads, created)
     times, ratios = dict[str, list[float]](), dict[str, list[float]]()
@@ -101,6 +102,20 @@ def measure(
         _latency(name, model, times[name], ratios.get(name), profiles[name][0], created[name])
         for name, model in models.items()
     ]
+
+
+def _profile(name: str, models: Mapping[str, ir.Model], inputs: Inputs, threads: int) -> tuple[Counter[str], float]:
+    graph = models[name].graph
+    for value in graph.inputs:
+        if value.name not in inputs and value.name not in graph.initializers:
+            raise VerificationError(
+                f"{name}: takes the input '{value.name}', and what is measured is given {sorted(inputs)}; "
+                "measure models with the same inputs"
+            )
+    try:
+        return profiled(models[name], inputs, threads)
+    except VerificationError as error:
+        raise VerificationError(f"{name}: {error}") from error
 
 
 def _open(name: str, models: Mapping[str, ir.Model], threads: int, created: dict[str, float]) -> Session:

@@ -229,4 +229,6 @@ def _same_interface(original: ir.Model, optimised: ir.Model) -> None:
         before = [value.name for value in getattr(original.graph, what)]
         after = [value.name for value in getattr(optimised.graph, what)]
         if before != after:
-            raise VerificationError(f"the models have other {what}: {before} and {after}")
+            raise VerificationError(
+                f"the models have different {what}: {before} and {after}; compare models with the same {what}"
+            )

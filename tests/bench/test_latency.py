@@ -113,8 +113,13 @@ def test_executed_operators_are_those_after_the_runtimes_own_optimisations() -> 
 
 
 def test_a_model_that_cannot_be_run_is_an_error() -> None:
-    with pytest.raises(VerificationError, match="Got invalid dimensions"):
+    with pytest.raises(VerificationError, match=r"^one: .*Got invalid dimensions"):
         measure({"one": one()}, {"x": np.ones((2, 4), np.float32)})
+    other = ir.from_onnx_text(TEXT.replace("x)", "z)").replace(" x", " z"))
+    with pytest.raises(
+        VerificationError, match=r"other: takes the input 'z', .* given \['x'\]; measure models with the same"
+    ):
+        measure({"one": one(), "other": other}, X)
 
 
 def test_the_size_of_the_file_counts_weights() -> None:
