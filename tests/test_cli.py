@@ -291,3 +291,12 @@ def test_max_opset_keeps_the_model_below(tmp_path: Path) -> None:
     ]
     assert any("needs opset 23, and at most 17 is allowed" in reason for reason in reasons)
     assert "would match if the result may use opset 23" in result.output
+
+
+def test_a_model_above_the_limit_of_opsets_stays_there_and_that_is_said() -> None:
+    opset = ir.load(BERT).graph.opset_imports[""]
+    result = run("optimize", BERT, "--max-opset", str(opset - 1))
+    assert f"the model is at opset {opset}, above the limit of {opset - 1}, and stays there" in " ".join(
+        result.output.split()
+    )
+    assert "nothing was written; -o RESULT writes" in result.output

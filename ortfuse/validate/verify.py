@@ -230,5 +230,5 @@ def _same_interface(original: ir.Model, optimised: ir.Model) -> None:
         after = [value.name for value in getattr(optimised.graph, what)]
         if before != after:
             raise VerificationError(
-                f"the models have different {what}: {before} and {after}; compare models with the same {what}"
+                f"the models have different {what}: {before} and {after}; compare models with the same {what} in the same order"
             )

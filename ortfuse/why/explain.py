@@ -140,8 +140,21 @@ def explanation(original: ir.Model, report: RunReport, catalogue: Catalogue, rul
     found = {site.rule for site in fused} | {site.rule for site in missed}
     families = {name.partition(".")[0] for name in found}
     sought = {name: rule for name, rule in chosen.items() if rule.family not in families} if rules else {}
-    absent = _absent(original, sought, report.log.hits())
-    return Explanation(tuple(fused), tuple(missed), absent, tuple(report.notes))
+    left_out = _left_out(report, catalogue)
+    absent = {
+        **_absent(original, [rule for name, rule in sought.items() if name not in left_out], report.log.hits()),
+        **{name: f"the pipeline does not run {left_out[name]}" for name in sought if name in left_out},
+    }
+    notes = list(report.notes)
+    if fusions <= left_out.keys():
+        notes.append(f"the pipeline runs no fusions: {report.pipeline}")
+    return Explanation(tuple(fused), tuple(missed), absent, tuple(notes))
+
+
+def _left_out(report: RunReport, catalogue: Catalogue) -> dict[str, str]:
+    """The rules whose pass the pipeline did not run, with that pass."""
+    run = {leaf.name.partition("{")[0] for entry in report.passes for leaf in entry.leaves()}
+    return {rule.name: name for name, group in catalogue.passes().items() if name not in run for rule in group}
 
 
 def _chosen(catalogue: Catalogue, wanted: Sequence[str]) -> dict[str, Rule]:
@@ -209,10 +222,10 @@ def _described(miss: NearMiss, least: int) -> Missed:
     return Missed(miss.rule, miss.site, root, miss.step, miss.matched, least, miss.reason, advice(miss.reason), names)
 
 
-def _absent(model: ir.Model, sought: Mapping[str, Rule], hits: Mapping[str, int]) -> dict[str, str]:
+def _absent(model: ir.Model, sought: Iterable[Rule], hits: Mapping[str, int]) -> dict[str, str]:
     """Why rules that were asked for have no site, not even a near one; `hits` are those of all rules in the run."""
     present = Counter(node.op_type for graph in walk.graphs(model) for node in graph)
-    return {name: _why_absent(rule, present, hits) for name, rule in sought.items()}
+    return {rule.name: _why_absent(rule, present, hits) for rule in sought}
 
 
 def _why_absent(rule: Rule, present: Counter[str], hits: Mapping[str, int]) -> str:

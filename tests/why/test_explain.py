@@ -114,6 +114,13 @@ def test_rules_that_others_came_before_are_told_from_those_without_a_site() -> N
     assert "there already: 5 LayerNormalization" in absent["layernorm.decomposed"]
 
 
+def test_a_pipeline_without_fusions_is_said_to_be_the_reason() -> None:
+    found = ortfuse.explain(model(), passes="basic", rules=["gelu.erf"])
+    assert found.absent == {"gelu.erf": "the pipeline does not run fuse.activation"}
+    assert any("the pipeline runs no fusions: canonicalize" in note for note in found.notes)
+    assert not ortfuse.explain(model()).notes
+
+
 @pytest.mark.parametrize(
     "body",
     [
