@@ -34,6 +34,9 @@ OPEN_AT_ONCE = 4 << 30
 NOISY = 0.1
 """From this distance of the quartiles on, as a part of the median, a machine is called noisy."""
 
+MOST_NAMED = 3
+"""Models that are named in one remark."""
+
 
 @dataclass(frozen=True)
 class Latency:
@@ -260,10 +263,9 @@ def doubts(rows: Sequence[Latency]) -> list[str]:
         )
     unsure = [row for row in rows if row.speedup_bounds and row.speedup_bounds[0] <= 1 <= row.speedup_bounds[1]]
     if unsure:
-        names = ", ".join(row.name for row in unsure)
-        said.append(
-            f"faster or slower than {rows[0].name}? That cannot be told from these runs of {names}; try more --rounds"
-        )
+        more = f" and {len(unsure) - MOST_NAMED} others" if len(unsure) > MOST_NAMED else ""
+        names = ", ".join(row.name for row in unsure[:MOST_NAMED]) + more
+        said.append(f"which is faster, {names} or {rows[0].name}, cannot be told from these runs; try more --rounds")
     if any(row.speedup_bounds is None for row in rows[1:]):
         said.append("too few rounds to tell how far the speedups can be trusted; --rounds 6 is the least")
     return said

@@ -96,7 +96,9 @@ def test_what_cannot_be_trusted_is_said() -> None:
     (noise,) = doubts([row("a", None, 0.02), row("b", (1.1, 1.2), 0.25)])
     assert "the middle half of the runs of b is spread over 25% of the median" in noise
     (unsure,) = doubts([row("a", None), row("b", (0.99, 1.2)), row("c", (1.1, 1.2))])
-    assert "faster or slower than a? That cannot be told from these runs of b;" in unsure
+    assert "which is faster, b or a, cannot be told from these runs" in unsure
+    (many,) = doubts([row("a", None), *(row(name, (0.9, 1.1)) for name in "bcdefg")])
+    assert "which is faster, b, c, d and 3 others or a, cannot be told" in many
     (few,) = doubts([row("a", None), row("b", None)])
     assert "too few rounds" in few
     assert doubts([row("a", None)]) == []
