@@ -46,7 +46,7 @@ def _data_sets(path: Path) -> Iterator[Path]:
 
 
 def _read_npz(file: Path, inputs: Sequence[ir.Value]) -> Inputs:
-    how = f"numpy.savez('inputs.npz', {', '.join(f'{value.name}=...' for value in inputs)})"
+    how = f"numpy.savez('inputs.npz', **{{{', '.join(f'{value.name!r}: ...' for value in inputs)}}})"
     try:
         with file.open("rb") as opened:
             is_single = opened.read(6) == b"\x93NUMPY"
@@ -58,6 +58,8 @@ def _read_npz(file: Path, inputs: Sequence[ir.Value]) -> Inputs:
             return _complete({name: _array(content, name, file) for name in content.files}, inputs, file)
     except VerificationError:
         raise
+    except OSError as error:
+        raise VerificationError(f"{file}: cannot be read: {error.strerror or error}") from error
     except Exception as error:  # numpy and zipfile raise many kinds on damaged files
         raise VerificationError(f"{file}: is a damaged .npz file ({error}); make it again with {how}") from error
 
@@ -104,12 +106,20 @@ def _complete(arrays: Inputs, inputs: Sequence[ir.Value], place: Path) -> Inputs
             f"{place}: holds '{surplus[0]}', which is none of the model's inputs {sorted(known)}; leave it out"
         )
     for name, value in known.items():
+        arrays[name] = _typed(arrays[name], value)
         if not _fits(arrays[name], value):
             raise VerificationError(
                 f"{place}: the array '{name}' is {_text(arrays[name].dtype, arrays[name].shape)}, "
                 f"and the input {_text(value.dtype, value.shape)}; convert it with .astype() and .reshape()"
             )
     return arrays
+
+
+def _typed(array: Any, value: ir.Value) -> Any:
+    """An array of the type of an input, if it holds only bytes: numpy's files do not tell bfloat16 and its like apart."""
+    if array.dtype.kind == "V" and value.dtype is not None and value.dtype.itemsize == array.dtype.itemsize:
+        return array.view(value.dtype.numpy())
+    return array
 
 
 def _fits(array: Any, value: ir.Value) -> bool:

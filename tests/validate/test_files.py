@@ -51,7 +51,7 @@ def test_unusable_files_are_named(tmp_path: Path) -> None:
     for name, content in (("text", b"no"), ("empty", b""), ("zip", b"PK\x03\x04broken"), ("half", whole[:99])):
         (tmp_path / f"{name}.npz").write_bytes(content)
         with pytest.raises(
-            VerificationError, match=rf"{name}\.npz: is not an \.npz file; make one with numpy\.savez.*x=\.\.\."
+            VerificationError, match=rf"{name}\.npz: is not an \.npz file; make one with numpy\.savez.*'x': \.\.\."
         ):
             read_inputs(tmp_path / f"{name}.npz", [X_INPUT])
     (tmp_path / "damaged.npz").write_bytes(whole.replace(b"float", b"fl_at").replace(b"NUMPY", b"NUMPI"))
@@ -89,6 +89,13 @@ def test_strings_and_inputs_of_no_declared_shape_are_taken_as_they_are(tmp_path:
     np.savez(tmp_path / "a.npz", words=np.array(["one", "two"]), x=X)
     inputs = [ir.val("words", ir.DataType.STRING, ["b"]), ir.val("x", ir.DataType.FLOAT)]
     assert read_inputs(tmp_path, inputs)[0]["words"].tolist() == ["one", "two"]
+
+
+def test_bfloat16_is_told_by_the_input_that_it_is_for(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=X.astype(ir.DataType.BFLOAT16.numpy()))
+    (found,) = read_inputs(tmp_path / "a.npz", [ir.val("x", ir.DataType.BFLOAT16, ["b", 3])])
+    assert found["x"].dtype == ir.DataType.BFLOAT16.numpy()
+    assert (found["x"].astype(np.float32) == X).all()
 
 
 def test_unusable_protobufs_are_named(tmp_path: Path) -> None:
