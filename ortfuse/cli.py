@@ -31,11 +31,11 @@ from ortfuse.options import (
     Threads,
     Tolerance,
     Verify,
+    check_folder,
     check_sizes_used,
     check_targets,
     given_inputs,
     load_model,
-    make_folder,
     parse_sizes,
     write_json,
 )
@@ -336,6 +336,7 @@ def prove(
         from ortfuse.views import show_proof
 
         check_targets(None, json_file)
+        check_folder(counterexamples)
         own = [rule for file in load_catalogue(rules).files if file.source == "user" for rule in file.rules]
         reports = []
         for rule in own:
@@ -345,7 +346,7 @@ def prove(
             reports.append(report)
             show_proof(out, report)
             if report.smallest is not None:
-                make_folder(counterexamples)
+                counterexamples.mkdir(parents=True, exist_ok=True)
                 path = counterexamples / f"{rule.name}.onnx"
                 save(report.smallest[1], path)
                 out.print(f"  written: {path}", markup=False, highlight=False)

@@ -170,13 +170,14 @@ def write_json(path: Path | None, content: dict[str, Any]) -> None:
         raise OutputError(f"{path}: the report cannot be written: {error.strerror or error}") from error
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder, should it not be there.
+def check_folder(path: Path) -> None:
+    """See that a folder is there to be written to, or can be made.
 
     Raises:
-        OutputError: It cannot be made.
+        OutputError: It cannot.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{path}: the folder cannot be made: {error.strerror or error}") from error
+    present = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if not present.is_dir():
+        raise OutputError(f"{path}: cannot be made: {present} is a file; give another folder")
+    if not os.access(present, os.W_OK | os.X_OK):
+        raise OutputError(f"{path}: cannot be written to: the folder {present} is read-only")
