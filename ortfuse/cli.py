@@ -1,4 +1,7 @@
-"""The command line: `ortfuse optimize`, `verify`, `bisect`, `explain`, `bench`, `prove` and `passes`."""
+"""The command line: `ortfuse optimize`, `verify`, `bisect`, `explain`, `bench`, `prove` and `passes`.
+
+The exit codes are those of `ortfuse.usage`.
+"""
 
 from __future__ import annotations
 
@@ -30,23 +33,44 @@ from ortfuse.options import (
     Threads,
     Tolerance,
     Verify,
-    WithVerify,
+    check_folder,
+    check_sizes_used,
+    check_targets,
     given_inputs,
     load_model,
     parse_pins,
     parse_sizes,
     write_json,
 )
+from ortfuse.usage import INTERRUPTED, NO, UNUSABLE, OneLineErrors, WithVerify, show_version, whole_number
 
 app = typer.Typer(
     name="ortfuse",
-    help="Rewrite ONNX models into the operators that ONNX Runtime has fast kernels for, and prove them equal.",
-    no_args_is_help=True,
+    cls=OneLineErrors,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 out = Console(width=None if sys.stdout.isatty() else 140)
 err = Console(stderr=True)
+
+
+@app.callback()
+def everything(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=show_version,
+            is_eager=True,
+            help="Show the versions of ortfuse, onnx and the runtime.",
+        ),
+    ] = False,
+) -> None:
+    """Rewrite ONNX models into the operators that ONNX Runtime has fast kernels for, and prove them equal.
+
+    Exit codes: 0 if all is well; 1 if the answer is no (outputs differ, so that nothing is written; a rule is not proved);
+    2 if something cannot be used, with one line that says what to do.
+    """
 
 
 @app.command(cls=WithVerify)
@@ -64,15 +88,7 @@ def optimize(
     approximate: Approximate = False,
     pin: Pins = None,
     measure: Measure = False,
-    verify: Annotated[
-        Verify | None,
-        typer.Option(
-            "--verify",
-            help="Run both models and compare; a result that differs is not written. --verify=sites checks each rewrite on "
-            "its own nodes instead and undoes wrong ones, which serves models too large to be run twice.",
-            show_default=False,
-        ),
-    ] = None,
+    verify: Verify = None,
     bench: Annotated[
         bool, typer.Option("--bench", help="Measure the latency after each pass, interleaved with the original.")
     ] = False,
@@ -91,9 +107,12 @@ def optimize(
     """Optimise a model: ortfuse optimize bert.onnx -o bert.opt.onnx --verify --bench
 
     Prints the nodes before and after, the fused sites of each family, the passes with their time and changes and, when
-    asked for, the largest error against the original and the latency after each pass.
+    asked for, the largest error against the original and the latency after each pass. The exit code is 1 if the result is
+    wrong, and then it is not written.
     """
     with guarded(debug):
+        check_targets(output, json_file)
+        check_sizes_used(size, bench or measure, inputs)
         from ortfuse.pipeline import PassManager
         from ortfuse.views import show_explanation, show_outcome
         from ortfuse.why import explanation
@@ -114,7 +133,7 @@ def optimize(
                 original,
                 manager,
                 output=output,
-                verify=verify.value if verify else None,
+                verify=verify,
                 bench=bench,
                 measure=measure,
                 inputs=given_inputs(inputs, original),
@@ -129,6 +148,8 @@ def optimize(
         if explain:
             show_explanation(out, explanation(original, outcome.report, manager.catalogue))
         write_json(json_file, {"model": str(model), **outcome.to_dict()})
+    if not outcome.ok:
+        raise typer.Exit(NO)
 
 
 @app.command()
@@ -149,6 +170,7 @@ def verify(
         from ortfuse.validate import verify as compare
         from ortfuse.views import show_verdict
 
+        check_targets(None, json_file)
         with progress_line() as progress:
             progress("comparing")
             first = load_model(original)
@@ -158,7 +180,7 @@ def verify(
         show_verdict(out, verdict)
         write_json(json_file, verdict.to_dict())
     if not verdict.ok:
-        raise typer.Exit(1)
+        raise typer.Exit(NO)
 
 
 @app.command()
@@ -188,6 +210,7 @@ def bisect(
         from ortfuse.validate.bisect import bisect as search
         from ortfuse.validate.optimisers import bisect_runtime
 
+        check_targets(None, json_file)
         manager = PassManager(passes, patterns=patterns or (), max_opset=max_opset, approximate=approximate)
         with progress_line() as progress:
             original = load_model(model)
@@ -198,7 +221,7 @@ def bisect(
             out.print(line, markup=False, highlight=False)
         write_json(json_file, {"model": str(model), **found.to_dict()})
     if found.moved:
-        raise typer.Exit(1)
+        raise typer.Exit(NO)
 
 
 @app.command()
@@ -228,6 +251,7 @@ def explain(
         from ortfuse.views import show_explanation, show_notes
         from ortfuse.why import explain as find_reasons
 
+        check_targets(None, json_file)
         manager = PassManager(
             passes, patterns=patterns or (), max_opset=max_opset, approximate=approximate, explain=True
         )
@@ -257,19 +281,23 @@ def bench(
 ) -> None:
     """Measure models side by side: ortfuse bench bert.onnx bert.opt.onnx
 
-    Runs are interleaved; the speedup is the median over rounds of the first model's latency divided by each one's.
+    Runs are interleaved; the speedup is the median over rounds of the first model's latency divided by each one's, and
+    beside it stand the bounds between which that median lies with 95 % confidence.
     """
     with guarded(debug):
-        from ortfuse.bench import measure, table
+        from ortfuse.bench import measure, numbered
+        from ortfuse.views import show_latencies
         from ortfuse.workflow import bench_inputs
 
+        check_targets(None, json_file)
+        check_sizes_used(size, True, inputs)
         with progress_line() as progress:
             progress("measuring")
-            models = {str(path): load_model(path) for path in model}
+            models = numbered((str(path), load_model(path)) for path in model)
             first = next(iter(models.values()))
             label, typical = bench_inputs(first, given_inputs(inputs, first), parse_sizes(size), seed)
             rows = measure(models, typical, rounds=rounds, threads=threads)
-        out.print(table(rows, f"Latency at {label}"))
+        show_latencies(out, rows, f"Latency at {label}")
         write_json(json_file, {"inputs": label, "latency": [row.to_dict() for row in rows]})
 
 
@@ -284,9 +312,7 @@ def passes(patterns: Patterns = None, debug: Debug = False) -> None:
         texts = {name: (inspect.getdoc(kind) or "").partition("\n")[0] for name, kind in registered().items()}
         texts["canonicalize"] = "The normal form: its rules with constants, fold, cse and dce, to a fixed point."
         texts["fixpoint(...)"] = "Repeats the passes within until none changes anything."
-        lists: Any = built_in_lists()
-        entries = lists.values() if hasattr(lists, "values") else lists
-        show_passes(out, load_catalogue(patterns or []), entries, texts)
+        show_passes(out, load_catalogue(patterns or []), built_in_lists().values(), texts)
 
 
 @app.command()
@@ -296,11 +322,17 @@ def prove(
     ],
     spellings: Annotated[
         int,
-        typer.Option("--spellings", min=0, help="Spellings tried for pairs of options, beyond one for each option."),
+        typer.Option(
+            "--spellings",
+            parser=whole_number(0),
+            metavar="NUMBER",
+            help="Spellings tried for pairs of options, beyond one for each option.",
+        ),
     ] = 24,
     counterexamples: Annotated[
         Path, typer.Option("--counterexamples", help="Folder for models on which a rule is wrong.")
     ] = Path("counterexamples"),
+    json_file: Json = None,
     debug: Debug = False,
 ) -> None:
     """Prove rules of your own from their declarations: ortfuse prove my_rules.py
@@ -314,21 +346,24 @@ def prove(
         from ortfuse.proof import prove as try_rule
         from ortfuse.views import show_proof
 
+        check_targets(None, json_file)
+        check_folder(counterexamples)
         own = [rule for file in load_catalogue(rules).files if file.source == "user" for rule in file.rules]
         reports = []
         for rule in own:
             with progress_line() as progress:
                 progress(f"proving {rule.name}")
-                reports.append(try_rule(rule, pairs=spellings))
-            show_proof(out, reports[-1])
-            if reports[-1].counterexamples:
+                report = try_rule(rule, pairs=spellings)
+            reports.append(report)
+            show_proof(out, report)
+            if report.smallest is not None:
                 counterexamples.mkdir(parents=True, exist_ok=True)
                 path = counterexamples / f"{rule.name}.onnx"
-                save(reports[-1].counterexamples[0], path)
-                load_model(path)
-                out.print(f"  counterexample: {path}", highlight=False)
+                save(report.smallest[1], path)
+                out.print(f"  written: {path}", markup=False, highlight=False)
+        write_json(json_file, {"rules": [report.to_dict() for report in reports]})
     if not all(report.proved for report in reports):
-        raise typer.Exit(1)
+        raise typer.Exit(NO)
 
 
 @contextlib.contextmanager
@@ -347,10 +382,10 @@ def guarded(debug: bool) -> Iterator[None]:
         if debug:
             raise
         err.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from None
+        raise typer.Exit(UNUSABLE) from None
     except KeyboardInterrupt:
         err.print("interrupted; nothing was written")
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

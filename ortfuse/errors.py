@@ -1,7 +1,7 @@
 """The hierarchy of errors ortfuse raises on purpose.
 
 Every message names the file, node or value it speaks of and what the user can do. The command line prints them without a
-traceback and exits with code 2.
+traceback and exits with code 2. That outputs differ is an answer there and no error: its exit code is 1.
 """
 
 from __future__ import annotations

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import enum
 import json
 import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from ortfuse.errors import OutputError, PipelineError, VerificationError
+from ortfuse.usage import Verification, positive_number, verification, whole_number
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
 Passes = Annotated[
@@ -29,7 +28,14 @@ Patterns = Annotated[
     ),
 ]
 MaxOpset = Annotated[
-    int | None, typer.Option("--max-opset", help="Highest ai.onnx opset that the result may use.", show_default=False)
+    int | None,
+    typer.Option(
+        "--max-opset",
+        parser=whole_number(1),
+        metavar="NUMBER",
+        help="Highest ai.onnx opset that the result may use.",
+        show_default=False,
+    ),
 ]
 Approximate = Annotated[
     bool, typer.Option("--approximate", help="Allow rules that change the mathematics (tanh for erf).")
@@ -44,20 +50,53 @@ Json = Annotated[
     Path | None, typer.Option("--json", help="Write the whole report as JSON to this file.", show_default=False)
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of the generated inputs.")]
+Seed = Annotated[
+    int, typer.Option("--seed", parser=whole_number(0), metavar="NUMBER", help="Seed of the generated inputs.")
+]
 Tolerance = Annotated[
     float | None,
     typer.Option(
         "--tolerance",
-        min=0.0,
+        parser=positive_number,
+        metavar="NUMBER",
         help="Allowed error relative to an output's largest magnitude; by default 1e-4 for float32, 1e-2 for float16.",
         show_default=False,
     ),
 ]
-Threads = Annotated[int, typer.Option("--threads", min=0, help="Threads of the runtime; 0 leaves the choice to it.")]
+Threads = Annotated[
+    int,
+    typer.Option(
+        "--threads",
+        parser=whole_number(0),
+        metavar="NUMBER",
+        help="Threads of the runtime when measuring; 0 leaves the choice to it.",
+    ),
+]
 Sizes = Annotated[
     list[str] | None,
-    typer.Option("--size", help="Size of an open dimension when measuring, such as sequence=128.", show_default=False),
+    typer.Option(
+        "--size",
+        metavar="NAME=NUMBER",
+        help="Size of an open dimension when measuring, such as sequence=128; may be given several times.",
+        show_default=False,
+    ),
+]
+Rounds = Annotated[
+    int,
+    typer.Option(
+        "--rounds", parser=whole_number(1), metavar="NUMBER", help="How often each model is run when it is measured."
+    ),
+]
+Verify = Annotated[
+    Verification | None,
+    typer.Option(
+        "--verify",
+        parser=verification,
+        metavar="[sites]",
+        help="Run both models and compare; a result that differs is not written. --verify=sites checks each rewrite on "
+        "its own nodes instead and undoes wrong ones, which serves models too large to be run twice.",
+        show_default=False,
+    ),
 ]
 Pins = Annotated[
     list[str] | None,
@@ -76,24 +115,6 @@ Measure = Annotated[
         "of asking the table that comes with ortfuse. What was measured is kept for the next time.",
     ),
 ]
-Rounds = Annotated[int, typer.Option("--rounds", min=1, help="How often each model is run when it is measured.")]
-
-
-class Verify(enum.StrEnum):
-    """What `--verify` checks."""
-
-    WHOLE = "whole"
-    SITES = "sites"
-
-
-class WithVerify(TyperCommand):
-    """A command whose `--verify` may stand without a value, which then is `whole`; others are given by `=`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Write the value out."""
-        end = args.index("--") if "--" in args else len(args)
-        whole = [f"--verify={Verify.WHOLE}" if text == "--verify" else text for text in args[:end]]
-        return super().parse_args(ctx, whole + args[end:])
 
 
 def load_model(path: Path) -> Any:
@@ -109,17 +130,20 @@ def given_inputs(path: Path | None, model: Any) -> Any:
         return None
     from ortfuse.validate import read_inputs
 
-    return read_inputs(path, [v.name for v in model.graph.inputs if v.name not in model.graph.initializers])
+    return read_inputs(path, [value for value in model.graph.inputs if value.name not in model.graph.initializers])
 
 
 def parse_sizes(texts: list[str] | None) -> dict[str, int]:
     """`["sequence=128"]` as `{"sequence": 128}`."""
-    sizes = {}
+    sizes: dict[str, int] = {}
     for text in texts or []:
         name, _, number = text.rpartition("=")
-        if not name or not number.isdigit():
-            raise VerificationError(f"--size {text}: write it as NAME=NUMBER, such as sequence=128")
-        sizes[name] = int(number)
+        if not name or not number.isdecimal() or int(number) < 1:
+            raise VerificationError(
+                f"--size {text}: write NAME=NUMBER, such as sequence=128, with a number of 1 or more"
+            )
+        if sizes.setdefault(name, int(number)) != int(number):
+            raise VerificationError(f"--size {name}: has two sizes, {sizes[name]} and {number}; write one of them")
     return sizes
 
 
@@ -134,6 +158,35 @@ def parse_pins(texts: list[str] | None) -> dict[str, str]:
     return pins
 
 
+def check_targets(output: Path | None, json_file: Path | None) -> None:
+    """See that the files can be written before minutes of work are spent on what is to stand in them.
+
+    Raises:
+        OutputError: Naming the file that cannot be.
+    """
+    from ortfuse.ir.staging import writable_target
+
+    for path in (output, json_file):
+        if path is not None:
+            writable_target(path)
+    if output is not None and json_file is not None and output.resolve() == json_file.resolve():
+        raise OutputError(f"{output}: -o and --json name the same file; write two names")
+
+
+def check_sizes_used(sizes: list[str] | None, bench: bool, inputs: Path | None) -> None:
+    """Refuse sizes that would be ignored.
+
+    Raises:
+        VerificationError: Nothing is measured, or it is on inputs that have sizes of their own.
+    """
+    if sizes and inputs is not None:
+        raise VerificationError(f"--size {sizes[0]}: --inputs have sizes of their own; leave out one of the two")
+    if sizes and not bench:
+        raise VerificationError(
+            f"--size {sizes[0]}: is the size that is measured; add --bench or --measure, or leave it out"
+        )
+
+
 def write_json(path: Path | None, content: dict[str, Any]) -> None:
     """Write a report aside and move it into place."""
     if path is None:
@@ -145,3 +198,16 @@ def write_json(path: Path | None, content: dict[str, Any]) -> None:
     except OSError as error:
         aside.unlink(missing_ok=True)
         raise OutputError(f"{path}: the report cannot be written: {error.strerror or error}") from error
+
+
+def check_folder(path: Path) -> None:
+    """See that a folder is there to be written to, or can be made.
+
+    Raises:
+        OutputError: It cannot.
+    """
+    present = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if not present.is_dir():
+        raise OutputError(f"{path}: cannot be made: {present} is a file; give another folder")
+    if not os.access(present, os.W_OK | os.X_OK):
+        raise OutputError(f"{path}: cannot be written to: the folder {present} is read-only")

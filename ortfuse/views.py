@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Collection, Iterable, Sequence
 
+import onnx
+import onnx_ir as ir
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ortfuse.bench import Latency, doubts
 from ortfuse.bench import table as latency_table
 from ortfuse.passes import Choice
 from ortfuse.pipeline import Catalogue, PassList, PassReport, RunReport
+from ortfuse.pipeline.passlists import FALLBACK
 from ortfuse.proof import ProofReport
 from ortfuse.validate import SiteChecks, Verdict
-from ortfuse.why import Explanation
+from ortfuse.why import Explanation, Missed
 from ortfuse.workflow import Outcome
 
 MOST_MISSES = 40
+MOST_FAILURES = 3
+LONGEST_MODEL = 40
 LONGEST_REASON = 240
 
 
@@ -25,13 +32,23 @@ def show_outcome(console: Console, outcome: Outcome) -> None:
     show_report(console, outcome.report)
     if outcome.verdict is not None:
         show_verdict(console, outcome.verdict)
+    if outcome.blame:
+        console.print(f"{outcome.blame}; nothing was written", style="bold red", markup=False, highlight=False)
     if outcome.sites is not None:
         show_sites(console, outcome.sites)
     if outcome.latencies:
-        console.print(latency_table(outcome.latencies, f"Latency at {outcome.sizes}, interleaved with the original"))
+        show_latencies(console, outcome.latencies, f"Latency at {outcome.sizes}, interleaved with the original")
     show_notes(console, outcome.report.notes)
     if outcome.written is not None:
-        console.print(f"written: {outcome.written}", highlight=False)
+        console.print(f"written: {outcome.written}", markup=False, highlight=False)
+    elif outcome.ok:
+        console.print("nothing was written; -o RESULT writes the optimised model", highlight=False)
+
+
+def show_latencies(console: Console, rows: Sequence[Latency], title: str) -> None:
+    """The measurements, and how far they can be trusted."""
+    console.print(latency_table(rows, title))
+    show_notes(console, doubts(rows))
 
 
 def show_notes(console: Console, notes: Iterable[str]) -> None:
@@ -112,7 +129,8 @@ def show_sites(console: Console, checks: SiteChecks) -> None:
 def show_explanation(console: Console, found: Explanation) -> None:
     """The fused sites in a table, then the nearest misses, one paragraph each."""
     made = Table(title="Fused", title_justify="left")
-    for heading in ("rule", "site", "made", "stands for"):
+    made.add_column("rule", no_wrap=True)
+    for heading in ("site", "made", "stands for"):
         made.add_column(heading, overflow="fold")
     for site in found.fused:
         made.add_row(site.rule, escape(site.site), ", ".join(site.operators), escape(_originals(site.nodes)))
@@ -120,17 +138,25 @@ def show_explanation(console: Console, found: Explanation) -> None:
         console.print(made)
     for miss in found.missed[:MOST_MISSES]:
         console.print(f"{miss.rule} at '{miss.site}' ({miss.root})", style="bold", markup=False, highlight=False)
-        text = (
-            f"  matched: {miss.matched} nodes; the pattern takes at least {miss.least}\n  stopped by: {_short(miss.reason)}\n"
-            f"  would match if {miss.remedy}"
-        )
+        text = f"  matched: {_matched(miss)}\n  stopped by: {_short(miss.reason)}\n  would match if {miss.remedy}"
         console.print(text, markup=False, highlight=False)
     if len(found.missed) > MOST_MISSES:
         console.print(f"and {len(found.missed) - MOST_MISSES} more misses; --json has them all")
     for rule, why in found.absent.items():
         console.print(f"{rule}: {why}", markup=False, highlight=False)
-    if not (found.fused or found.missed or found.absent):
-        console.print("no fusion has a site in this model, nor comes near to one")
+    if not (found.missed or found.absent):
+        console.print(
+            "no other site comes near to a fusion"
+            if found.fused
+            else "no fusion has a site in this model, nor comes near to one"
+        )
+
+
+def _matched(miss: Missed) -> str:
+    """How much of a pattern matched."""
+    if miss.step != "pattern":
+        return f"all of the pattern, {miss.matched} nodes"
+    return f"{miss.matched} nodes" + (f" of at least {miss.least}" if miss.matched < miss.least else "")
 
 
 def _short(text: str) -> str:
@@ -144,7 +170,7 @@ def _originals(names: Sequence[str]) -> str:
     return f"{len(names)} nodes: {names[0]}{more}" if names else "none"
 
 
-def show_passes(console: Console, catalogue: Catalogue, lists: Iterable[PassList], built_in: dict[str, str]) -> None:
+def show_passes(console: Console, catalogue: Catalogue, lists: Collection[PassList], built_in: dict[str, str]) -> None:
     """Every pass, rule and pass list."""
     made = Table(title="Passes", title_justify="left")
     made.add_column("name")
@@ -153,23 +179,39 @@ def show_passes(console: Console, catalogue: Catalogue, lists: Iterable[PassList
         made.add_row(name, text)
     console.print(made)
     rules = Table(title="Rules", title_justify="left")
-    for heading in ("rule", "pass", "exactness", "makes", "formula"):
+    rules.add_column("rule", no_wrap=True)
+    for heading in ("pass", "exactness", "makes", "formula"):
         rules.add_column(heading, overflow="fold")
     for pass_name, entries in catalogue.passes().items():
         for rule in entries:
             makes = ", ".join(rule.targets) or "its input"
             rules.add_row(rule.name, pass_name, rule.exactness.value, makes, escape(rule.formula))
     console.print(rules)
+    show_lists(console, lists)
+
+
+def show_lists(console: Console, lists: Collection[PassList]) -> None:
+    """The pass lists, those with the same passes as one before them called so, and which of them `auto` takes."""
     named = Table(title="Pass lists", title_justify="left")
-    for heading in ("name", "passes", "description"):
+    for heading in ("name", "passes", "auto takes it for models", "description"):
         named.add_column(heading, overflow="fold")
+    suited = [entry.name for entry in lists if entry.when is not None]
+    named.add_row(
+        "auto", f"those of the list that suits the model: {', '.join(suited)}, else {FALLBACK}", "", "The default."
+    )
+    first: dict[str, str] = {}
     for entry in lists:
-        named.add_row(entry.name, str(entry.pipeline), entry.description)
+        passes = str(entry.pipeline)
+        known = first.setdefault(passes, entry.name)
+        when = (
+            str(entry.when) if entry.when is not None else "that no other list suits" if entry.name == FALLBACK else "-"
+        )
+        named.add_row(entry.name, passes if known == entry.name else f"the same as {known}", when, entry.description)
     console.print(named)
 
 
 def show_proof(console: Console, report: ProofReport) -> None:
-    """What was tried for one rule, and each kind of failure once."""
+    """What was tried for one rule, the smallest model on which it fails, and how many other failures there are."""
     verdict = "proved" if report.proved else "NOT PROVED"
     console.print(
         f"{report.rule}: {verdict} on {report.instances} instances and {report.near_misses} near misses "
@@ -179,5 +221,18 @@ def show_proof(console: Console, report: ProofReport) -> None:
         style="green" if report.proved else "bold red",
         highlight=False,
     )
-    for failure in dict.fromkeys(report.failures):
-        console.print(f"  {failure}", markup=False, highlight=False)
+    failures = list(dict.fromkeys(report.failures))
+    smallest = report.smallest
+    shown = failures[:MOST_FAILURES] if smallest is None else [smallest[0]]
+    for text in shown:
+        console.print(f"  {text}", markup=False, highlight=False)
+    if smallest is not None:
+        console.print(textwrap.indent(_as_text(smallest[1]), "    "), markup=False, highlight=False)
+    if len(failures) > len(shown):
+        console.print(f"  and {len(failures) - len(shown)} more failures, none on a smaller model; --json has them all")
+
+
+def _as_text(model: ir.Model) -> str:
+    """A model in ONNX's textual form."""
+    lines = str(onnx.printer.to_text(ir.to_proto(model))).strip().splitlines()
+    return "\n".join(lines if len(lines) <= LONGEST_MODEL else [*lines[:LONGEST_MODEL], "..."])

@@ -5,33 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import onnx_ir as ir
 
 from ortfuse.bench import Latency, SiteMeter, per_pass, typical_inputs
-from ortfuse.errors import VerificationError
+from ortfuse.bench.inputs import check_sizes
 from ortfuse.ir.io import save
 from ortfuse.pipeline import PassEvent, PassManager, RunReport
+from ortfuse.usage import Verification
 from ortfuse.validate import Experiment, Inputs, SiteChecks, Verdict, experiments, judge
 
 Progress = Callable[[str], None]
 """Told in a few words what is going on."""
 
-Verification = Literal["whole", "sites"]
-"""What is verified: the model as a whole, or each rewrite by itself."""
-
 
 @dataclass
 class Outcome:
-    """What came of one optimisation: the report, and the verdict, site checks and latencies if they were asked for."""
+    """What came of one optimisation: the report, and the verdict, site checks and latencies if they were asked for.
+
+    If the verdict is that the result is wrong, `blame` says which pass broke it, and nothing was measured or written.
+    """
 
     report: RunReport
     verdict: Verdict | None = None
+    blame: str = ""
     sites: SiteChecks | None = None
     latencies: list[Latency] = field(default_factory=list)
     sizes: str = ""
     written: Path | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the result is right, as far as that was asked for."""
+        return self.verdict is None or self.verdict.ok
 
     @property
     def model(self) -> ir.Model:
@@ -44,6 +51,7 @@ class Outcome:
         return {
             **self.report.to_dict(),
             "verdict": self.verdict.to_dict() if self.verdict else None,
+            "blame": self.blame,
             "sites": [check.to_dict() for check in self.sites.found.values()] if self.sites else None,
             "latency_sizes": self.sizes,
             "latency": [row.to_dict() for row in self.latencies],
@@ -74,9 +82,11 @@ def optimise(
     what is to be chosen by cost is measured there too, at the given `sizes`.
 
     Raises:
-        VerificationError: The result is wrong; the message names the output, the element and the pass that broke it.
+        VerificationError: The original cannot be executed, or has no dimensions of the names of `sizes`.
         OrtfuseError: Whatever else goes wrong.
     """
+    if (bench or measure) and sizes:
+        check_sizes(original, sizes)
     stages: list[tuple[str, ir.Model]] = []
 
     def on_pass(event: PassEvent) -> None:
@@ -94,9 +104,10 @@ def optimise(
         found, notes = experiments(original, inputs, seed)
         progress("verifying")
         outcome.verdict = Verdict(judge(found, outcome.model, tolerance), notes)
-        if not outcome.verdict.ok:
-            culprit = blame(found, original, stages, tolerance)
-            raise VerificationError(f"{outcome.verdict.summary()}; {culprit}. Nothing was written")
+        if not outcome.ok:
+            progress("looking for the pass that broke it")
+            outcome.blame = blame(found, original, stages, tolerance)
+            return outcome
     if bench:
         progress("measuring")
         outcome.sizes, typical = bench_inputs(original, inputs, sizes, seed)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from ortfuse.cli import app
+from ortfuse.pipeline import PassManager, built_in_lists
+from ortfuse.views import show_lists
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "models"
 BERT = str(GOLDEN / "bert.sdpa.ts.onnx")
@@ -94,12 +99,17 @@ def test_verify_tells_equal_from_unequal_by_its_exit_code(tmp_path: Path) -> Non
 def test_a_wrong_result_is_not_written_and_the_pass_is_named(tmp_path: Path) -> None:
     rules, output = tmp_path / "wrong.py", tmp_path / "out.onnx"
     rules.write_text(WRONG_RULE)
-    result = run("optimize", BERT, "-o", str(output), "--verify", "--patterns", str(rules))
-    assert result.exit_code == 2
+    report = tmp_path / "report.json"
+    result = run("optimize", BERT, "-o", str(output), "--verify", "--patterns", str(rules), "--json", str(report))
+    assert result.exit_code == 1
     message = " ".join(result.output.split())
     assert "output 'pooler_output' differs" in message
-    assert "fuse.wrong broke it" in message
+    assert "the pass fuse.wrong broke it; nothing was written" in message
     assert not output.exists()
+    content = json.loads(report.read_text())
+    assert content["verdict"]["ok"] is False
+    assert content["blame"] == "the pass fuse.wrong broke it"
+    assert content["written"] is None
 
 
 def test_verify_sites_undoes_the_wrong_rewrite_and_writes_the_rest(tmp_path: Path) -> None:
@@ -119,7 +129,62 @@ def test_verify_sites_undoes_the_wrong_rewrite_and_writes_the_rest(tmp_path: Pat
 
 def test_verify_without_a_value_is_of_the_whole_model_wherever_it_stands() -> None:
     assert "verified: equal on 6 runs" in run("optimize", "--verify", BERT).output
-    assert run("optimize", BERT, "--verify=nonsense").exit_code == 2
+    assert "rewrites checked where they happen" in run("optimize", "--verify", "sites", BERT).output
+
+
+def test_the_version_comes_with_those_of_what_the_result_depends_on() -> None:
+    result = run("--version")
+    assert result.exit_code == 0
+    for name in ("ortfuse", "onnx", "onnxruntime", "onnx_ir"):
+        assert f"{name} {version(name)}" in result.output
+
+
+def test_no_command_shows_the_help() -> None:
+    result = run()
+    assert result.exit_code == 0
+    assert "Exit codes" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--verify=site"], "write --verify alone or --verify=sites, not 'site'"),
+        (["--verify", "site"], "extra argument(s) (site); see `ortfuse optimize --help`"),
+        (["--threads", "two"], "'--threads': write a whole number, 0 or more, not 'two'"),
+        (["--threads", "-1"], "'--threads': write a whole number, 0 or more, not '-1'"),
+        (["--seed", "-1"], "'--seed': write a whole number, 0 or more"),
+        (["--rounds", "0"], "'--rounds': write a whole number, 1 or more"),
+        (["--max-opset", "0"], "'--max-opset': write a whole number, 1 or more"),
+        (["--tolerance", "small"], "'--tolerance': write a number that is 0 or more, such as 1e-3, not 'small'"),
+        (["--tolerance", "nan"], "'--tolerance': write a number that is 0 or more"),
+        (["--bnch"], "--bench"),
+        (["--size", "sequence=8"], "--size sequence=8: is the size that is measured; add --bench"),
+        (["--bench", "--size", "sequence"], "--size sequence: write NAME=NUMBER"),
+        (["--bench", "--size", "sequence=0"], "with a number of 1 or more"),
+        (["--bench", "--size", "sequence=8", "--size", "sequence=9"], "--size sequence: has two sizes, 8 and 9"),
+        (["--bench", "--size", "length=8"], "'length': the inputs have no open dimension of that name; write one of batch, seq"),
+        (["--bench", "--size", "sequence=8", "--inputs", "x.npz"], "--inputs have sizes of their own"),
+        (["--json", "none/report.json"], "none/report.json: cannot be written: the folder none does not exist; create it"),
+        (["-o", "out.onnx", "--json", "./out.onnx"], "-o and --json name the same file"),
+    ],
+)  # fmt: skip
+def test_an_option_that_cannot_be_used_is_refused_at_once_in_one_line(
+    arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PassManager, "run", None)  # nothing may be run
+    result = run("optimize", BERT, *arguments)
+    assert result.exit_code == 2
+    (line,) = result.output.strip().splitlines()
+    assert line.startswith("error: ")
+    assert words in line
+
+
+@pytest.mark.parametrize("command", ["verify", "bisect", "explain", "bench"])
+def test_every_command_looks_first_whether_its_report_can_be_written(command: str, tmp_path: Path) -> None:
+    models = ["missing.onnx"] * (2 if command == "verify" else 1)
+    result = run(command, *models, "--json", str(tmp_path / "none" / "report.json"))
+    assert result.exit_code == 2
+    assert "report.json: cannot be written" in result.output
 
 
 def test_bisect_names_the_site_and_says_that_it_is_wrong(tmp_path: Path) -> None:
@@ -144,10 +209,25 @@ def test_bisect_runtime_takes_the_users_inputs(tmp_path: Path) -> None:
 def test_prove_finds_the_wrong_rule_and_writes_a_counterexample(tmp_path: Path) -> None:
     rules = tmp_path / "wrong.py"
     rules.write_text(WRONG_RULE)
-    result = run("prove", str(rules), "--counterexamples", str(tmp_path / "found"), "--spellings", "1")
+    folder, report = tmp_path / "found", tmp_path / "report.json"
+    result = run("prove", str(rules), "--counterexamples", str(folder), "--spellings", "1", "--json", str(report))
     assert result.exit_code == 1
     assert "wrong.tanh: NOT PROVED" in result.output
-    onnx.checker.check_model(onnx.load(tmp_path / "found" / "wrong.tanh.onnx"))
+    (written,) = onnx.load(folder / "wrong.tanh.onnx").graph.node
+    assert written.op_type == "Tanh"
+    failures = json.loads(report.read_text())["rules"][0]["failures"]
+    assert result.output.count("output 0 is off by") == 1 < len(failures)
+    assert "= Tanh (x)" in result.output
+    assert f"and {len(set(failures)) - 1} more failures" in result.output
+
+
+def test_a_folder_for_counterexamples_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    rules = tmp_path / "wrong.py"
+    rules.write_text(WRONG_RULE)
+    result = run("prove", str(rules), "--counterexamples", str(rules / "found"))
+    assert result.exit_code == 2
+    assert "found: cannot be made:" in result.output
+    assert "wrong.tanh" not in result.output
 
 
 def test_passes_lists_rules_and_lists() -> None:
@@ -157,11 +237,23 @@ def test_passes_lists_rules_and_lists() -> None:
         assert word in result.output
 
 
+def test_pass_lists_say_what_differs_and_what_auto_takes() -> None:
+    console = Console(file=io.StringIO(), width=400)
+    show_lists(console, built_in_lists().values())
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count("fixpoint(fuse.*, user, canonicalize)") == 1
+    assert text.count("the same as all") == 3
+    assert "those of the list that suits the model: convnet, transformer, else all" in text
+    assert "with Conv, without MatMul, Softmax" in text
+
+
 def test_bench_measures_side_by_side(tmp_path: Path) -> None:
     report = tmp_path / "bench.json"
-    result = run("bench", BERT, BERT.replace(".ts", ".dynamo"), "--rounds", "2", "--json", str(report))
+    result = run("bench", BERT, BERT.replace(".ts", ".dynamo"), BERT, "--rounds", "2", "--json", str(report))
     assert result.exit_code == 0, result.output
-    assert len(json.loads(report.read_text())["latency"]) == 2
+    assert "too few rounds" in result.output
+    rows = json.loads(report.read_text())["latency"]
+    assert [row["name"] for row in rows] == [BERT, BERT.replace(".ts", ".dynamo"), f"{BERT} (2)"]
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "empty", "text", "truncated"])
@@ -229,3 +321,12 @@ def test_max_opset_keeps_the_model_below(tmp_path: Path) -> None:
     ]
     assert any("needs opset 23, and at most 17 is allowed" in reason for reason in reasons)
     assert "would match if the result may use opset 23" in result.output
+
+
+def test_a_model_above_the_limit_of_opsets_stays_there_and_that_is_said() -> None:
+    opset = ir.load(BERT).graph.opset_imports[""]
+    result = run("optimize", BERT, "--max-opset", str(opset - 1))
+    assert f"the model is at opset {opset}, above the limit of {opset - 1}, and stays there" in " ".join(
+        result.output.split()
+    )
+    assert "nothing was written; -o RESULT writes" in result.output

@@ -2,7 +2,17 @@
 
 from ortfuse.bench.executed import executed_ops
 from ortfuse.bench.inputs import typical_inputs
-from ortfuse.bench.latency import Latency, measure, per_pass, table
+from ortfuse.bench.latency import Latency, doubts, measure, numbered, per_pass, table
 from ortfuse.bench.meter import SiteMeter
 
-__all__ = ["Latency", "SiteMeter", "executed_ops", "measure", "per_pass", "table", "typical_inputs"]
+__all__ = [
+    "Latency",
+    "SiteMeter",
+    "doubts",
+    "executed_ops",
+    "measure",
+    "numbered",
+    "per_pass",
+    "table",
+    "typical_inputs",
+]

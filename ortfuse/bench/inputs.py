@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -10,7 +10,7 @@ from ortfuse.errors import VerificationError
 from ortfuse.validate.experiments import attempt
 from ortfuse.validate.inputs import Inputs, input_specs
 from ortfuse.validate.runtime import Session
-from ortfuse.validate.sizes import open_dims, uniform
+from ortfuse.validate.sizes import OpenDim, open_dims, uniform
 
 LEADING, OTHERS = 1, 128
 """Sizes of open dimensions: those that lead an input (batches), and the others (lengths)."""
@@ -32,16 +32,28 @@ def typical_inputs(model: ir.Model, *, sizes: Mapping[str, int] | None = None, s
     """
     specs = input_specs(model)
     dims = open_dims(specs)
-    given = dict(sizes or {})
-    names = {dim.label: dim.symbol for dim in dims}
-    unknown = [name for name in given if name not in names]
-    if unknown:
-        raise VerificationError(
-            f"the inputs have no open dimension '{unknown[0]}'; there are: {', '.join(names) or 'none'}"
-        )
-    fixed = {names[name]: size for name, size in given.items()}
+    fixed = _fixed(dims, sizes or {})
     ran, note = attempt(Session(model), specs, uniform(dims, LEADING, OTHERS) | fixed, seed, fixed)
     if ran is None:
         raise VerificationError(f"the model runs on none of the sizes tried: {note}")
     label, inputs, _ = ran
     return label, inputs
+
+
+def check_sizes(model: ir.Model, sizes: Mapping[str, int]) -> None:
+    """See that a model has open dimensions of these names.
+
+    Raises:
+        VerificationError: It has not.
+    """
+    _fixed(open_dims(input_specs(model)), sizes)
+
+
+def _fixed(dims: Sequence[OpenDim], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Sizes by symbol instead of by name."""
+    symbols = {dim.label: dim.symbol for dim in dims}
+    for name in sizes:
+        if name not in symbols:
+            there = f"write one of {', '.join(symbols)}" if symbols else "all their sizes are fixed"
+            raise VerificationError(f"size of '{name}': the inputs have no open dimension of that name; {there}")
+    return {symbols[name]: size for name, size in sizes.items()}

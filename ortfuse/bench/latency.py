@@ -3,6 +3,7 @@
 Machines drift: a number measured now cannot be compared with one measured a minute ago. Models therefore run in turn,
 round after round; each is compared with the first within the round, and the median of these ratios is reported. Where
 the weights are too large for all sessions to be open at once, the first model runs again with each group of the others.
+How far a ratio can be trusted is told from how it scatters over the rounds (see `ortfuse.bench.scatter`).
 """
 
 from __future__ import annotations
@@ -21,12 +22,20 @@ from rich import box
 from rich.table import Table
 
 from ortfuse.bench.executed import profiled
+from ortfuse.bench.scatter import median_bounds, quartile_spread
+from ortfuse.errors import VerificationError
 from ortfuse.ir.convert import separate
 from ortfuse.validate.inputs import Inputs
 from ortfuse.validate.runtime import SHARED, Session, weight_bytes
 
 OPEN_AT_ONCE = 4 << 30
 """Bytes of weights in sessions that are open at the same time, besides those of the first model."""
+
+NOISY = 0.1
+"""From this distance of the quartiles on, as a part of the median, a machine is called noisy."""
+
+MOST_NAMED = 3
+"""Models that are named in one remark."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,9 @@ class Latency:
         median_ms: Median latency in milliseconds.
         low_ms: First decile of the latencies.
         high_ms: Ninth decile.
+        spread: Distance of the quartiles of the latencies as a part of their median.
         speedup: Median over rounds of the first model's latency divided by this one's.
+        speedup_bounds: Bounds of that median with 95 % confidence; `None` for the first model and for less than six rounds.
         session_ms: Time to create a session from the model in memory, the shorter of two.
         nodes: Nodes of the model, those in subgraphs included.
         executed: Nodes that a run executes after the runtime's own optimisations.
@@ -49,7 +60,9 @@ class Latency:
     median_ms: float
     low_ms: float
     high_ms: float
+    spread: float
     speedup: float
+    speedup_bounds: tuple[float, float] | None
     session_ms: float
     nodes: int
     executed: int
@@ -73,25 +86,39 @@ def measure(
         warmup: Rounds before those, which are not counted.
 
     Raises:
-        VerificationError: The runtime refuses a model, or cannot execute it on the inputs.
+        VerificationError: The runtime refuses a model, or cannot execute it on the inputs; the message names the model.
     """
     names = list(models)
-    profiled(models[names[0]], inputs, threads)  # the first session pays for fresh memory, which would be unfair
-    profiles = {name: profiled(model, inputs, threads) for name, model in models.items()}
+    _profile(names[0], models, inputs, threads)  # the first session pays for fresh memory, which would be unfair
+    profiles = {name: _profile(name, models, inputs, threads) for name in names}
     created = {name: seconds for name, (_, seconds) in profiles.items()}
     first = _open(names[0], models, threads, created)
-    times, speedups = dict[str, list[float]](), {names[0]: 1.0}
+    times, ratios = dict[str, list[float]](), dict[str, list[float]]()
     for group in _groups(models, names[1:]):
         sessions = {names[0]: first, **{name: _open(name, models, threads, created) for name in group}}
         taken = _interleaved(sessions, inputs, rounds, warmup)
         del sessions  # closed before those of the next group are opened
         for name in group:
-            speedups[name] = statistics.median(a / b for a, b in zip(taken[names[0]], taken[name], strict=True))
+            ratios[name] = [a / b for a, b in zip(taken[names[0]], taken[name], strict=True)]
         times |= {name: times.get(name, []) + seconds for name, seconds in taken.items()}
     return [
-        _latency(name, model, times[name], speedups[name], profiles[name][0], created[name])
+        _latency(name, model, times[name], ratios.get(name), profiles[name][0], created[name])
         for name, model in models.items()
     ]
+
+
+def _profile(name: str, models: Mapping[str, ir.Model], inputs: Inputs, threads: int) -> tuple[Counter[str], float]:
+    graph = models[name].graph
+    for value in graph.inputs:
+        if value.name not in inputs and value.name not in graph.initializers:
+            raise VerificationError(
+                f"{name}: takes the input '{value.name}', and what is measured is given {sorted(inputs)}; "
+                "measure models with the same inputs"
+            )
+    try:
+        return profiled(models[name], inputs, threads)
+    except VerificationError as error:
+        raise VerificationError(f"{name}: {error}") from error
 
 
 def _open(name: str, models: Mapping[str, ir.Model], threads: int, created: dict[str, float]) -> Session:
@@ -115,13 +142,19 @@ def per_pass(
 
     Passes that occur again are numbered.
     """
-    models = {"original": original}
-    for name, model in stages:
-        label, number = f"after {name}", 2
-        while label in models:
-            label, number = f"after {name} ({number})", number + 1
-        models[label] = model
+    models = numbered([("original", original), *((f"after {name}", model) for name, model in stages)])
     return measure(models, inputs, rounds=rounds, threads=threads, warmup=warmup)
+
+
+def numbered(models: Iterable[tuple[str, ir.Model]]) -> dict[str, ir.Model]:
+    """Models by name; to a name that occurs again, its number is added."""
+    found: dict[str, ir.Model] = {}
+    for name, model in models:
+        label, number = name, 2
+        while label in found:
+            label, number = f"{name} ({number})", number + 1
+        found[label] = model
+    return found
 
 
 def _groups(models: Mapping[str, ir.Model], names: Sequence[str]) -> Iterator[list[str]]:
@@ -167,7 +200,12 @@ def _no_collection() -> Iterator[None]:
 
 
 def _latency(
-    name: str, model: ir.Model, seconds: Sequence[float], speedup: float, executed: Counter[str], created: float
+    name: str,
+    model: ir.Model,
+    seconds: Sequence[float],
+    ratios: Sequence[float] | None,
+    executed: Counter[str],
+    created: float,
 ) -> Latency:
     deciles = statistics.quantiles(seconds, n=10) if len(seconds) > 1 else [seconds[0]]
     return Latency(
@@ -175,7 +213,9 @@ def _latency(
         median_ms=statistics.median(seconds) * 1e3,
         low_ms=max(deciles[0], min(seconds)) * 1e3,  # quantiles of few numbers are extrapolated
         high_ms=min(deciles[-1], max(seconds)) * 1e3,
-        speedup=speedup,
+        spread=quartile_spread(seconds),
+        speedup=statistics.median(ratios) if ratios else 1.0,
+        speedup_bounds=median_bounds(ratios) if ratios else None,
         session_ms=created * 1e3,
         nodes=sum(1 for _ in model.graph.all_nodes()),
         executed=executed.total(),
@@ -195,7 +235,7 @@ def table(rows: Sequence[Latency], title: str = "Latency") -> Table:
     """The measurements as a table."""
     made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     made.add_column("model", overflow="fold", min_width=8)
-    for heading in ("median ms", "10%..90%", "speedup", "session ms", "nodes", "executed", "file MB"):
+    for heading in ("median ms", "10%..90%", "speedup", "(95 %)", "session ms", "nodes", "executed", "file MB"):
         made.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         made.add_row(
@@ -203,9 +243,29 @@ def table(rows: Sequence[Latency], title: str = "Latency") -> Table:
             f"{row.median_ms:.4g}",
             f"{row.low_ms:.3g}..{row.high_ms:.3g}",
             f"{row.speedup:.2f}",
+            "{:.2f}..{:.2f}".format(*row.speedup_bounds) if row.speedup_bounds else "",
             f"{row.session_ms:.0f}",
             str(row.nodes),
             str(row.executed),
             f"{row.file_mb:.2f}",
         )
     return made
+
+
+def doubts(rows: Sequence[Latency]) -> list[str]:
+    """What must be known before the measurements are believed, in words; nothing if they can be."""
+    said = []
+    noisy = max(rows, key=lambda row: row.spread)
+    if noisy.spread > NOISY:
+        said.append(
+            f"the times scatter: the middle half of the runs of {noisy.name} is spread over {noisy.spread:.0%} of the "
+            "median. Something else runs on this machine, or it changes its clock; end what can be ended"
+        )
+    unsure = [row for row in rows if row.speedup_bounds and row.speedup_bounds[0] <= 1 <= row.speedup_bounds[1]]
+    if unsure:
+        more = f" and {len(unsure) - MOST_NAMED} others" if len(unsure) > MOST_NAMED else ""
+        names = ", ".join(row.name for row in unsure[:MOST_NAMED]) + more
+        said.append(f"which is faster, {names} or {rows[0].name}, cannot be told from these runs; try more --rounds")
+    if any(row.speedup_bounds is None for row in rows[1:]):
+        said.append("too few rounds to tell how far the speedups can be trusted; --rounds 6 is the least")
+    return said

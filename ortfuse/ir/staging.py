@@ -155,7 +155,7 @@ def writable_target(path: str | os.PathLike[str]) -> Path:
     if present is not None and stat.S_ISDIR(present):
         raise OutputError(f"{path}: is a folder; give the name of a file in it")
     if present is not None and not stat.S_ISREG(present):
-        raise OutputError(f"{path}: is a device or a pipe; a model is written to a regular file")
+        raise OutputError(f"{path}: is a device or a pipe; give the name of a regular file")
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise OutputError(f"{path}: cannot be written: the folder {target.parent} is read-only")
     if present is not None and not os.access(target, os.W_OK):

@@ -256,9 +256,15 @@ class Op(Pattern):
         return tuple(pattern for pattern in self.inputs if pattern is not None)
 
     def __str__(self) -> str:
-        parts = ["-" if pattern is None else str(pattern) for pattern in self.inputs]
+        parts = ["-" if pattern is None else bare(pattern) for pattern in self.inputs]
         parts += [f"{name}={value}" for name, value in self.attributes.items() if not callable(value)]
-        return f"{self.op_type}({', '.join(parts)})"
+        return f"{self.domain + '.' if self.domain else ''}{self.op_type}({', '.join(parts)})"
+
+
+def bare(pattern: Pattern) -> str:
+    """A pattern as text without the parentheses that keep a sum or alternatives together within something else."""
+    text = str(pattern)
+    return text[1:-1] if isinstance(pattern, Alt | Sum) else text
 
 
 class Out(Pattern):

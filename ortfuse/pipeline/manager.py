@@ -151,6 +151,11 @@ class PassManager:
             if opset > target.max_opset:
                 target = _limited(target, opset)  # a limit keeps a model from being raised; it lowers none
             context = Context(model, Facts(model), target, Log(self._explain), self._approximate)
+            if opset > self._target.max_opset:
+                context.note(
+                    f"the model is at opset {opset}, above the limit of {self._target.max_opset}, and stays there: "
+                    "ortfuse lowers no model; export it at an older opset"
+                )
             context.inspector, context.debugging = inspector, self._debugging
             context.choices = Choices(target.costs, self._pins, meter=meter)
             analysed = time.perf_counter()

@@ -46,6 +46,14 @@ class When:
             and not any(name in operators for name in self.none)
         )
 
+    def __str__(self) -> str:
+        conditions = (
+            ("with ", " and ", self.all),
+            ("with one of ", ", ", self.any),
+            ("without ", ", ", self.none),
+        )
+        return ", ".join(before + between.join(names) for before, between, names in conditions if names)
+
 
 @dataclass(frozen=True)
 class PassList:

@@ -44,7 +44,7 @@ class ProofReport:
     silent: list[str] = field(default_factory=list)
     """Instances that run and on which the rule does not fire, with the reason; no failure by themselves."""
     failures: list[str] = field(default_factory=list)
-    counterexamples: list[ir.Model] = field(default_factory=list)
+    counterexamples: dict[str, ir.Model] = field(default_factory=dict)
     """For the failures that one model shows, that model."""
 
     @property
@@ -56,7 +56,17 @@ class ProofReport:
         """Note a failure and the model that shows it."""
         self.failures.append(text)
         if model is not None:
-            self.counterexamples.append(model)
+            self.counterexamples.setdefault(text, model)
+
+    @property
+    def smallest(self) -> tuple[str, ir.Model] | None:
+        """The failure on the model with the fewest nodes, the first of those, with that model."""
+        return min(self.counterexamples.items(), key=lambda item: len(item[1].graph), default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as data for JSON, without the models."""
+        numbers = {key: value for key, value in vars(self).items() if key != "counterexamples"}
+        return {**numbers, "proved": self.proved}
 
 
 class _Failed(Exception):  # noqa: N818 - no error: ends a proof of which one failure is enough

@@ -2,7 +2,7 @@
 
 from ortfuse.rewrite.chooser import Chooser, FirstLegal
 from ortfuse.rewrite.invariants import Debugging
-from ortfuse.rewrite.log import Event, Log, NearMiss, RuleStatistics
+from ortfuse.rewrite.log import Event, Log, NearMiss, RuleStatistics, Step
 from ortfuse.rewrite.rewriter import NODES_KEY, RULE_KEY, Rewriter
 from ortfuse.rewrite.rule import Exactness, Proof, Rule, Variation
 from ortfuse.rewrite.scopes import Scope, scopes, subgraphs
@@ -25,6 +25,7 @@ __all__ = [
     "RuleStatistics",
     "Scope",
     "Site",
+    "Step",
     "Variation",
     "scopes",
     "subgraphs",

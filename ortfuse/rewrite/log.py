@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import onnx_ir as ir
+
+Step = Literal["pattern", "guards", "replacement"]
+"""What a rule failed at: only part of its pattern matched; all of it did, but a guard or another use of one of the nodes was in
+the way; or nothing was, but the replacement cannot be made or executed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +41,18 @@ class NearMiss:
     Attributes:
         rule: The rule.
         site: The value at the root.
+        step: What it failed at.
         matched: How many nodes matched.
         reason: What stopped it, in words.
-        complete: Whether the pattern and the guards held, and it was the replacement that could not be.
         root: The node that computes the value at the root.
         nodes: The nodes that matched.
     """
 
     rule: str
     site: str
+    step: Step
     matched: int
     reason: str
-    complete: bool = False
     root: ir.Node | None = field(default=None, repr=False, compare=False)
     nodes: tuple[ir.Node, ...] = field(default=(), repr=False, compare=False)
 
@@ -62,9 +66,9 @@ class NearMiss:
         return {
             "rule": self.rule,
             "site": self.site,
+            "step": self.step,
             "matched": self.matched,
             "reason": self.reason,
-            "complete": self.complete,
             "nodes": [node.name or node.op_type for node in self.nodes],
         }
 
@@ -86,15 +90,14 @@ class Log:
         self,
         rule: str,
         value: ir.Value,
+        step: Step,
         matched: int,
         reason: str,
-        nodes: Iterable[ir.Node] = (),
-        *,
-        complete: bool = False,
+        nodes: Iterable[ir.Node],
     ) -> None:
         """Keep a near miss, the latest at each site: the graph around it has changed since the ones before."""
         site = value.name or "?"
-        self.misses[rule, site] = NearMiss(rule, site, matched, reason, complete, value.producer(), tuple(nodes))
+        self.misses[rule, site] = NearMiss(rule, site, step, matched, reason, value.producer(), tuple(nodes))
 
     def hits(self) -> dict[str, int]:
         """How many sites each rule rewrote, rules without any left out."""

@@ -21,7 +21,7 @@ from ortfuse.pattern.match import Match, Miss
 from ortfuse.rewrite.chooser import Chooser, FirstLegal
 from ortfuse.rewrite.emit import Emitter
 from ortfuse.rewrite.invariants import Debugging
-from ortfuse.rewrite.log import Event, Log
+from ortfuse.rewrite.log import Event, Log, Step
 from ortfuse.rewrite.rule import Exactness, Rule
 from ortfuse.rewrite.scopes import Scope, captured_values, scopes
 from ortfuse.rewrite.site import Inspector, Site
@@ -159,23 +159,27 @@ class _Run:
                     found = rule.matcher.match(output, self.facts, rule.residual)
                 applied = isinstance(found, Match) and self._apply(rule, found, started)
                 if isinstance(found, Miss) and self.log.explain and found.matched > 0:
-                    self.log.miss(rule.name, output, found.matched, found.reason, found.nodes)
+                    step: Step = "guards" if found.whole else "pattern"
+                    self.log.miss(rule.name, output, step, found.matched, found.reason, found.nodes)
                 if applied:
                     break
         statistics.seconds += time.perf_counter() - started
         return applied
 
     def _apply(self, rule: Rule, match: Match, started: float) -> bool:
-        reason = self.chooser.refusal(rule, match)
-        if reason is None:
-            reason = "the rule has no replacement"
+        refusal = self.chooser.refusal(rule, match)
+        reasons = [] if refusal is None else [refusal]
+        if refusal is None:
             for replacement, may_raise in self._candidates(rule, match):
                 reason = self._replace(rule, match, replacement, may_raise, started)
                 if reason is None:
                     self.log.statistics(rule.name).hits += 1
                     return True
+                if may_raise:
+                    reasons.append(reason)
         if self.log.explain:
-            self.log.miss(rule.name, match.root, len(match.nodes), reason, match.nodes, complete=True)
+            # What was in the way of the replacement that is wanted most, not of a makeshift.
+            self.log.miss(rule.name, match.root, "replacement", len(match.nodes), reasons[0], match.nodes)
         return False
 
     def _candidates(self, rule: Rule, match: Match) -> Iterator[tuple[Pattern, bool]]:

@@ -12,7 +12,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.errors import RuleError
-from ortfuse.pattern.language import Op, Pattern
+from ortfuse.pattern.language import Op, Pattern, bare
 from ortfuse.pattern.match import Guard, Matcher
 
 _NAME = re.compile(r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")
@@ -137,7 +137,7 @@ class Rule:
         if not self.replacements:
             raise RuleError(f"rule {self.name} replaces its pattern by nothing")
         if not self.formula:
-            object.__setattr__(self, "formula", _plain(str(self.pattern)))
+            object.__setattr__(self, "formula", bare(self.pattern))
         _ = self.matcher  # a pattern that cannot be a rule's root is an error of the declaration
 
     @property
@@ -165,8 +165,3 @@ def operators_of(pattern: Pattern) -> tuple[str, ...]:
     """The operators of a pattern, each once, with their domains where those are not ai.onnx."""
     found = (part for part in pattern.walk() if isinstance(part, Op))
     return tuple(dict.fromkeys(f"{part.domain}.{part.op_type}" if part.domain else part.op_type for part in found))
-
-
-def _plain(text: str) -> str:
-    """A printed pattern without the parentheses around the whole of a sum."""
-    return text[1:-1] if text.startswith("(") and text.endswith(")") and "|" not in text else text

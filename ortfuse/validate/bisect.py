@@ -3,7 +3,8 @@
 The passes are narrowed down by delta debugging, then the rules in them, then the single rewrites: of those the first
 that moves the output, with all before it applied, is found by halving, and what it takes of the others by delta debugging
 again. That rewrite is then cut out of the model and run on what reaches it in the model, before and after, against
-float64: whether it is rounding or a wrong rewrite is judged there, not by how far the model's outputs moved.
+float64: whether it is rounding or a wrong rewrite is judged there, not by how far the model's outputs moved. A result that
+cannot be loaded or run is neither, but a finding of its own.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class Bisection:
             found.append(f"site: {rule} at '{site}'{rest}")
         if self.culprit is not None:
             found.append(self.culprit.text())
-        if self.before is not None and self.after is not None:
+        if self.before is not None and self.after is not None and self.after.element is not None:
             found.append(f"output '{self.after.output}': {_errors(self.before, self.after)}")
         return [*found, f"{self.runs} models were made and run"]
 
@@ -180,7 +181,7 @@ def bisect(
         return Bisection(verdict, runs=1)
     worst = _failing(trials)
     experiment = next(one for one in found if one.label == worst.label)
-    search = _Search(original, manager, experiment, worst.optimise, tolerance, progress)
+    search = _Search(original, manager, experiment, worst, tolerance, progress)
     return search.run(verdict, report)
 
 
@@ -205,12 +206,12 @@ class _Search:
         original: ir.Model,
         manager: PassManager,
         experiment: Experiment,
-        optimise: bool,
+        failing: Trial,
         tolerance: float | None,
         progress: Callable[[str], None],
     ) -> None:
         self._original, self._manager, self._experiment = original, manager, experiment
-        self._optimise, self._tolerance, self._progress = optimise, tolerance, progress
+        self._failing, self._tolerance, self._progress = failing, tolerance, progress
         self._passes: frozenset[str] = frozenset()
         self._runs = 1
 
@@ -241,16 +242,14 @@ class _Search:
         self._make(gate)
         last = first_showing(len(gate.applied), lambda count: self._moves(replace(allowed, first=count)))
         culprit = self._examine(allowed, last)
-        before, after = self._compare(replace(allowed, first=last - 1), replace(allowed, first=last))
+        compared = self._compare(replace(allowed, first=last - 1), replace(allowed, first=last))
         final = gate.applied[last - 1]
         others = [key for key in dict.fromkeys(gate.applied[: last - 1]) if key != final]
         if others and self._moves(replace(allowed, sites=frozenset({final}))):
             others = []
         elif others and self._moves(replace(allowed, sites=frozenset({*others, final}))):
             others = smallest(others, lambda some: self._moves(replace(allowed, sites=frozenset({*some, final}))))
-        return replace(
-            result, sites=(*others, final), culprit=culprit, before=before, after=after, runs=self._runs
-        )  # fmt: skip
+        return self._finished(replace(result, sites=(*others, final)), culprit, *compared)
 
     def _with_model(self, result: Bisection, allowed: Restriction) -> Bisection:
         """Passes that are no rules are to blame: all that can be compared are whole models."""
@@ -258,7 +257,14 @@ class _Search:
         culprit = (
             None if model is None else examine_model(", ".join(result.passes), self._original, model, self._experiment)
         )
-        before, after = self._compare(Restriction(frozenset()), allowed)
+        return self._finished(result, culprit, *self._compare(Restriction(frozenset()), allowed))
+
+    def _finished(
+        self, result: Bisection, culprit: Culprit | None, before: Difference | None, after: Difference | None
+    ) -> Bisection:
+        """The finding; that the model as a whole does not run is the verdict, whatever the rewrite does by itself."""
+        if culprit is not None and self._failing.refusal:
+            culprit = replace(culprit, nature="does not run", reason=self._failing.refusal)
         return replace(result, culprit=culprit, before=before, after=after, runs=self._runs)
 
     def _examine(self, allowed: Restriction, number: int) -> Culprit | None:
@@ -289,11 +295,12 @@ class _Search:
         model = self._make(Gate(allowed))
         if model is None:
             return None
-        return judge([self._experiment], model, self._tolerance, levels=(self._optimise,))[0]
+        return judge([self._experiment], model, self._tolerance, levels=(self._failing.optimise,))[0]
 
     def _moves(self, allowed: Restriction) -> bool:
+        """Whether what is sought shows: an output that moves, or a model that does not run, but not the other of the two."""
         trial = self._trial(allowed)
-        return trial is not None and not trial.ok
+        return trial is not None and not trial.ok and bool(trial.refusal) == bool(self._failing.refusal)
 
     def _compare(self, without: Restriction, including: Restriction) -> tuple[Difference | None, Difference | None]:
         """The output that moves most, without and with what is to blame."""

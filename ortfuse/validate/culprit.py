@@ -24,16 +24,16 @@ from ortfuse.validate.inputs import Inputs
 from ortfuse.validate.reference import Reference
 from ortfuse.validate.region import Sides, sides
 from ortfuse.validate.runtime import Session
-from ortfuse.validate.verify import Verdict, judge
+from ortfuse.validate.verify import Judged, Verdict, judge
 
-Nature = Literal["rounding", "approximation", "wrong rewrite", "not known"]
+Nature = Literal["rounding", "approximation", "wrong rewrite", "does not run", "not known"]
 
 SAME = 1e-6
 """Relative error in float64 up to which both sides are the same mathematics; constants are rounded to float32."""
 
 
 @dataclass(frozen=True)
-class Culprit:
+class Culprit(Judged):
     """What is known of a rewrite.
 
     Attributes:
@@ -54,27 +54,13 @@ class Culprit:
     reason: str
     verdict: Verdict | None = None
 
-    @property
-    def error_before(self) -> float | None:
-        """Largest error of the old nodes against float64."""
-        return None if self.verdict is None else self.verdict.largest("original_error")
-
-    @property
-    def error_after(self) -> float | None:
-        """Largest error of the new nodes against float64."""
-        return None if self.verdict is None else self.verdict.largest("optimised_error")
-
     def text(self) -> str:
         """The finding in words."""
         text = f"{self.nature.upper()}: {self.reason}"
         if self.nodes:
             operators = ", ".join(dict.fromkeys(node.partition(" ")[0] for node in self.nodes))
             text += f". {operators} became {', '.join(self.added) or 'nothing'}"
-        if self.error_before is not None and self.error_after is not None:
-            text += (
-                f"; there, the error against float64 is {self.error_before:.3g} before, {self.error_after:.3g} after"
-            )
-        return text
+        return text + (f"; there, the {errors}" if (errors := self.errors()) else "")
 
     def to_dict(self) -> dict[str, Any]:
         """The finding as data for JSON."""
@@ -169,9 +155,12 @@ def _run_up_to(values: Sequence[ir.Value], model: ir.Model, facts: Facts, inputs
 
 def _nature(before: ir.Model, after: ir.Model, inputs: Sequence[Inputs], verdict: Verdict) -> tuple[Nature, str]:
     """Whether two models differ by rounding."""
+    refusal = next((trial.refusal for trial in verdict.trials if trial.refusal), "")
+    if refusal:
+        return "does not run", refusal
     worst = verdict.worst
     if worst is not None and not worst.ok and worst.element is None:
-        return "wrong rewrite", worst.reason  # it cannot be executed, or has another shape or type
+        return "wrong rewrite", worst.reason  # it has another shape or type
     first, second = Reference(before), Reference(after)
     pairs = [(first.run(given), second.run(given)) for given in inputs]
     if all(one is not None and other is not None for one, other in pairs):

@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -94,7 +94,7 @@ class RuntimeBisection:
             return [f"the runtime's optimisers move no output beyond tolerance: {self.verdict.summary()}"]
         found = [self.verdict.summary(), f"optimisers that changed the model: {', '.join(self.candidates) or 'none'}"]
         if not self.optimisers:
-            found.append("the output moves with all of them disabled: what moves it is none that has a name")
+            found.append("it is so with all of them disabled: what does it is none that has a name")
         else:
             names = ", ".join(self.optimisers)
             found.append(f"to blame: {names}; InferenceSession(..., disabled_optimizers={list(self.optimisers)})")
@@ -158,7 +158,7 @@ def bisect_runtime(
         return RuntimeBisection(verdict, candidates=tuple(changed), runs=1)
     failing = max((trial for trial in trials if not trial.ok), key=lambda trial: _relative(trial))
     experiment = next(one for one in found if one.label == failing.label)
-    search = _Search(make, frozenset({*seen, *_RULES}), experiment, tolerance, progress)
+    search = _Search(make, frozenset({*seen, *_RULES}), experiment, bool(failing.refusal), tolerance, progress)
     culprits = search.run(changed)
     site = _site(original, search.names - set(culprits) - search.helpers, experiment) if culprits else None
     return RuntimeBisection(verdict, tuple(culprits), tuple(changed), site, search.runs)
@@ -180,10 +180,12 @@ class _Search:
         make: Disabled,
         names: frozenset[str],
         experiment: Experiment,
+        refused: bool,
         tolerance: float | None,
         progress: Callable[[str], None],
     ) -> None:
         self._make, self._experiment, self._tolerance, self._progress = make, experiment, tolerance, progress
+        self._refused = refused
         self.names = names
         self.helpers: frozenset[str] = frozenset()
         self.runs = 2
@@ -205,13 +207,14 @@ class _Search:
         self.runs += 1
         self._progress(f"session {self.runs}")
         trials = _trials(self._make, sorted(self.names - set(enabled)), [self._experiment], self._tolerance)
-        return not trials[0].ok
+        return not trials[0].ok and bool(trials[0].refusal) == self._refused
 
 
 def _optimisers(model: ir.Model) -> tuple[list[str], set[str]]:
     """The optimisers that change a model, in the order in which they are applied, and all that are tried."""
     with _standard_error() as log:
-        Session(model, verbose=True)
+        with suppress(VerificationError):  # what was applied before is on the log
+            Session(model, verbose=True)
         log.seek(0)
         found = _APPLIED.findall(log.read().decode(errors="replace"))
     return list(dict.fromkeys(name for name, hit in found if hit == "1")), {name for name, _ in found}

@@ -15,7 +15,7 @@ from ortfuse.rewrite import Site
 from ortfuse.validate.experiments import experiments
 from ortfuse.validate.inputs import Inputs, InputSpec
 from ortfuse.validate.region import sides
-from ortfuse.validate.verify import Verdict, judge
+from ortfuse.validate.verify import Judged, Verdict, judge
 
 QUIET = 2.0**-6
 """What the numbers of one run are scaled by: their variance then is of the size of usual epsilons, or a few times that."""
@@ -24,7 +24,7 @@ State = Literal["equal", "undone", "unchecked"]
 
 
 @dataclass(frozen=True)
-class SiteCheck:
+class SiteCheck(Judged):
     """One rewrite that was checked.
 
     Attributes:
@@ -41,22 +41,10 @@ class SiteCheck:
     verdict: Verdict | None = None
     reason: str = ""
 
-    @property
-    def error_before(self) -> float | None:
-        """Largest error of the old nodes against float64, `None` where that is not feasible."""
-        return None if self.verdict is None else self.verdict.largest("original_error")
-
-    @property
-    def error_after(self) -> float | None:
-        """Largest error of the new nodes against float64."""
-        return None if self.verdict is None else self.verdict.largest("optimised_error")
-
     def text(self) -> str:
         """The rule, the site, and what is wrong with the errors of both sides."""
-        text = f"{self.rule} at '{self.site}': {self.reason or 'equal'}"
-        if self.error_before is not None and self.error_after is not None:
-            text += f"; error against float64 {self.error_before:.3g} before, {self.error_after:.3g} after"
-        return text
+        errors = self.errors()
+        return f"{self.rule} at '{self.site}': {self.reason or 'equal'}" + (f"; {errors}" if errors else "")
 
     def to_dict(self) -> dict[str, Any]:
         """The check as data for JSON."""

@@ -23,11 +23,13 @@ class Trial:
         label: The sizes of the inputs.
         optimise: Whether the runtime's own optimisations were on.
         differences: How each output compares.
+        refusal: What the runtime said if it could not load or run the candidate; all outputs then count as different.
     """
 
     label: str
     optimise: bool
     differences: list[Difference]
+    refusal: str = ""
 
     @property
     def ok(self) -> bool:
@@ -93,12 +95,16 @@ class Verdict:
         trial = max(
             (trial for trial in self.trials if not trial.ok), key=lambda trial: _badness(trial.worst or _NOTHING)
         )
+        if trial.refusal:
+            return f"the model does not run with {trial.label}: {trial.refusal}{self._only_optimised_text()}"
         worst = trial.worst or _NOTHING
         where = f" at {list(worst.element)}: {worst.expected} became {worst.found}" if worst.element is not None else ""
-        text = f"output '{worst.output}' differs{where} ({worst.reason}) with {trial.label}"
-        if self.only_optimised:
-            text += ", but only with the runtime's own optimisations"
-        return text
+        return (
+            f"output '{worst.output}' differs{where} ({worst.reason}) with {trial.label}{self._only_optimised_text()}"
+        )
+
+    def _only_optimised_text(self) -> str:
+        return ", but only with the runtime's own optimisations" if self.only_optimised else ""
 
     def to_dict(self) -> dict[str, Any]:
         """The verdict as data for JSON."""
@@ -107,11 +113,33 @@ class Verdict:
             "summary": self.summary(),
             "notes": self.notes,
             "trials": [
-                {"inputs": trial.label, "runtime_optimisations": trial.optimise, "ok": trial.ok,
+                {"inputs": trial.label, "runtime_optimisations": trial.optimise, "ok": trial.ok, "refusal": trial.refusal,
                  "outputs": [difference.to_dict() for difference in trial.differences]}
                 for trial in self.trials
             ],
         }  # fmt: skip
+
+
+class Judged:
+    """A rewrite whose two sides were compared, if they could be."""
+
+    verdict: Verdict | None
+
+    @property
+    def error_before(self) -> float | None:
+        """Largest error of the old nodes against float64, `None` where that is not feasible."""
+        return None if self.verdict is None else self.verdict.largest("original_error")
+
+    @property
+    def error_after(self) -> float | None:
+        """Largest error of the new nodes against float64."""
+        return None if self.verdict is None else self.verdict.largest("optimised_error")
+
+    def errors(self) -> str:
+        """Both errors in words, empty where there are none."""
+        if self.error_before is None or self.error_after is None:
+            return ""
+        return f"error against float64 {self.error_before:.3g} before, {self.error_after:.3g} after"
 
 
 _NOTHING = Difference("", True, 0.0, 0.0)
@@ -141,23 +169,24 @@ def judge_session(
     try:
         session = make()
     except VerificationError as error:
-        return [Trial(experiment.label, optimise, _all_failed(experiment, error)) for experiment in found]
+        return [_refused(experiment, optimise, error) for experiment in found]
     trials = []
     for experiment in found:
         try:
             outputs = session.run(experiment.inputs)
         except VerificationError as error:
-            differences = _all_failed(experiment, error)
+            trials.append(_refused(experiment, optimise, error))
         else:
             differences = compare_all(
                 experiment.expected, outputs, experiment.reference, tolerance, experiment.precision
             )
-        trials.append(Trial(experiment.label, optimise, differences))
+            trials.append(Trial(experiment.label, optimise, differences))
     return trials
 
 
-def _all_failed(experiment: Experiment, error: VerificationError) -> list[Difference]:
-    return [failed(name, str(error)) for name in experiment.expected]
+def _refused(experiment: Experiment, optimise: bool, error: VerificationError) -> Trial:
+    differences = [failed(name, str(error)) for name in experiment.expected]
+    return Trial(experiment.label, optimise, differences, str(error))
 
 
 def verify(
@@ -202,4 +231,6 @@ def _same_interface(original: ir.Model, optimised: ir.Model) -> None:
         before = [value.name for value in getattr(original.graph, what)]
         after = [value.name for value in getattr(optimised.graph, what)]
         if before != after:
-            raise VerificationError(f"the models have other {what}: {before} and {after}")
+            raise VerificationError(
+                f"the models have different {what}: {before} and {after}; compare models with the same {what} in the same order"
+            )

@@ -18,7 +18,8 @@ _ADVICE = (
     (r"(\S+) of (.+) is not known when the model is compiled", r"\1 of \2 is constant: export with fixed values for it"),
     (r"(\S+) of (\S+ '.*') is (.+), not (.+)", r"\1 of \2 is \4"),
     (r"(.+) \(\w+\) is not (.+)", r"\1 is \2"),
-    (r"no part of (.+?) matches [(]*(\w+)[(]", r"an operand of the sum or product \1 is computed by \2"),
+    (r"no part of (.+?) matches [(]*([\w.]+)[(]", r"an operand of the sum or product \1 is computed by \2"),
+    (r"no part of (.+?) is (.+)", r"\2 is an operand of the sum or product \1 too"),
     (r"no part of (.+?) matches (.+)", r"an operand of the sum or product \1 is \2"),
     (r"(.+) has no place in", r"\1 is not part of the same sum or product: compute it before or after"),
     (r"(\w+) would have to be (.+) as well", r"\1 is \2 in both places"),
@@ -37,7 +38,9 @@ _ADVICE = (
     (r"(\w+ .+) is not one angle for (.+)", r"\1 had one row of angles for \2: the same batch and the same positions"),
     (r"handled by the rule of the other kind", "the other rule of the family, which is meant for this, applied"),
     (r"the check at the site failed", "the rule is right here: see `ortfuse bisect`"),
-    (r"instead of", "the shape or type is the one named second"),
+    (r"mask is broadcast over the queries", "the mask has a row for each query"),
+    (r"the result would (?:be|have) (.+) instead of (.+)", r"the result were to have \2, not \1"),
+    (r"(.+) at (\S+) instead of (\S+)$", r"\1 at \3, not at \2"),
 )  # fmt: skip
 """Reasons of the matcher, the guards and the target, the more special first, and what has to be otherwise."""
 

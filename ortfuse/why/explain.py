@@ -1,12 +1,14 @@
 """Why a model was rewritten where it was, and why not elsewhere: for each site the rule that fused it or the nearest miss.
 
-A miss is left out when its nodes have been rewritten by another rule since, when another rule of the family came further
-at the same value, or when a rule of the family came further with mostly the same nodes.
+A miss is left out when it tells nothing (see `ortfuse.why.near`), when its nodes have been rewritten by another rule since,
+when another rule of the family came further at the same value, or when a rule of the family came further with mostly the
+same nodes.
 """
 
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,16 +18,10 @@ import onnx_ir as ir
 from ortfuse.errors import RuleError
 from ortfuse.ir import walk
 from ortfuse.ir.interop import AnyModel, enter
-from ortfuse.pattern.least import least_nodes
 from ortfuse.pipeline import Catalogue, PassManager, RunReport
-from ortfuse.rewrite import NODES_KEY, RULE_KEY, NearMiss, Rule
+from ortfuse.rewrite import NODES_KEY, RULE_KEY, NearMiss, Rule, Step
 from ortfuse.why.advice import advice
-
-NEAR = 0.5
-"""The part of a pattern's nodes that must match for a miss to be called near, unless rules were asked for by name."""
-
-FEWEST = 2
-"""Nodes that must match at least: of a pattern of which only the root matched there is nothing to tell."""
+from ortfuse.why.near import PLAIN, Nearness
 
 NORMAL_FORM = "canonicalize"
 """The pass whose rules are no fusions, and are explained only when asked for by name."""
@@ -60,6 +56,7 @@ class Missed:
         rule: The rule that came furthest of its family.
         site: The value at the root.
         root: The node there, as its operator and name.
+        step: What it failed at: the pattern, its guards (or another use of a node), or the replacement.
         matched: How many nodes matched.
         least: How many nodes the pattern takes at least.
         reason: The node or fact that stopped it.
@@ -70,6 +67,7 @@ class Missed:
     rule: str
     site: str
     root: str
+    step: Step
     matched: int
     least: int
     reason: str
@@ -84,8 +82,8 @@ class Missed:
     def to_dict(self) -> dict[str, Any]:
         """The site as data for JSON."""
         return {
-            "rule": self.rule, "site": self.site, "root": self.root, "matched": self.matched, "least": self.least,
-            "reason": self.reason, "remedy": self.remedy, "nodes": list(self.nodes),
+            "rule": self.rule, "site": self.site, "root": self.root, "step": self.step,
+            "matched": self.matched, "least": self.least, "reason": self.reason, "remedy": self.remedy, "nodes": list(self.nodes),
         }  # fmt: skip
 
 
@@ -137,10 +135,26 @@ def explanation(original: ir.Model, report: RunReport, catalogue: Catalogue, rul
     """What a run that kept its near misses has to say; see `explain`."""
     chosen = _chosen(catalogue, rules)
     fused = _fused(report.model, chosen)
-    missed = _missed(report.misses, chosen, rules)
+    fusions = {rule.name for name, group in catalogue.passes().items() if name != NORMAL_FORM for rule in group}
+    missed = _missed(report.misses, Nearness(chosen, rules, fusions), chosen)
     found = {site.rule for site in fused} | {site.rule for site in missed}
-    absent = _absent(original, chosen, {name.partition(".")[0] for name in found}) if rules else {}
-    return Explanation(tuple(fused), tuple(missed), absent, tuple(report.notes))
+    families = {name.partition(".")[0] for name in found}
+    sought = {name: rule for name, rule in chosen.items() if rule.family not in families} if rules else {}
+    left_out = _left_out(report, catalogue)
+    absent = {
+        **_absent(original, [rule for name, rule in sought.items() if name not in left_out], report.log.hits()),
+        **{name: f"the pipeline does not run {left_out[name]}" for name in sought if name in left_out},
+    }
+    notes = list(report.notes)
+    if fusions <= left_out.keys():
+        notes.append(f"the pipeline runs no fusions: {report.pipeline}")
+    return Explanation(tuple(fused), tuple(missed), absent, tuple(notes))
+
+
+def _left_out(report: RunReport, catalogue: Catalogue) -> dict[str, str]:
+    """The rules whose pass the pipeline did not run, with that pass."""
+    run = {leaf.name.partition("{")[0] for entry in report.passes for leaf in entry.leaves()}
+    return {rule.name: name for name, group in catalogue.passes().items() if name not in run for rule in group}
 
 
 def _chosen(catalogue: Catalogue, wanted: Sequence[str]) -> dict[str, Rule]:
@@ -179,32 +193,20 @@ def _fused(model: ir.Model, chosen: Mapping[str, Rule]) -> list[Fused]:
     ]
 
 
-def _missed(misses: Iterable[NearMiss], chosen: Mapping[str, Rule], asked: Sequence[str]) -> list[Missed]:
-    """The nearest miss of each family at each site, those left out that say nothing new.
-
-    Rules that refine what others make are explained only when `asked` for by their own name.
-    """
-    least = {name: least_nodes(rule.pattern) for name, rule in chosen.items()}
-
-    def nearness(miss: NearMiss) -> tuple[bool, float, int]:
-        return miss.complete, min(miss.matched / max(least[miss.rule], 1), 1.0), miss.matched
-
+def _missed(misses: Iterable[NearMiss], nearness: Nearness, chosen: Mapping[str, Rule]) -> list[Missed]:
+    """The nearest miss of each family at each site, those left out that say nothing new."""
     best: dict[tuple[str, str], NearMiss] = {}
     for miss in misses:
-        if miss.rule not in chosen or not miss.stands or miss.matched < FEWEST:
-            continue
-        is_helper = chosen[miss.rule].refines and miss.rule not in asked
-        if is_helper or (not asked and nearness(miss)[1] < NEAR):
-            continue
-        key = (chosen[miss.rule].family, miss.site)
-        if key not in best or nearness(miss) > nearness(best[key]):
-            best[key] = miss
-    ordered = sorted(best.items(), key=lambda item: nearness(item[1]), reverse=True)
+        if nearness.tells(miss):
+            key = (chosen[miss.rule].family, miss.site)
+            if key not in best or nearness.order(miss) > nearness.order(best[key]):
+                best[key] = miss
+    ordered = sorted(best.items(), key=lambda item: nearness.order(item[1]), reverse=True)
     kept: list[tuple[str, NearMiss]] = []
     for (family, _), miss in ordered:
         if not any(family == other and _same_place(miss, further) for other, further in kept):
             kept.append((family, miss))
-    return [_described(miss, least[miss.rule]) for _, miss in kept]
+    return [_described(miss, nearness.least[miss.rule]) for _, miss in kept]
 
 
 def _same_place(miss: NearMiss, other: NearMiss) -> bool:
@@ -217,20 +219,27 @@ def _described(miss: NearMiss, least: int) -> Missed:
     assert miss.root is not None
     root = f"{miss.root.op_type} '{miss.root.name}'"
     names = tuple(node.name or node.op_type for node in miss.nodes)
-    return Missed(miss.rule, miss.site, root, miss.matched, least, miss.reason, advice(miss.reason), names)
+    return Missed(miss.rule, miss.site, root, miss.step, miss.matched, least, miss.reason, advice(miss.reason), names)
 
 
-def _absent(model: ir.Model, chosen: Mapping[str, Rule], families: Iterable[str]) -> dict[str, str]:
-    """Why rules that were asked for have no site, not even a near one."""
-    present = {node.op_type for graph in walk.graphs(model) for node in graph}
-    absent = {}
-    for name, rule in chosen.items():
-        if rule.family in families:
-            continue
-        lacking = sorted(rule.matcher.required - present)
-        absent[name] = (
-            f"the model has no {' and no '.join(lacking)}, which the pattern needs"
-            if lacking
-            else f"nowhere do {FEWEST} nodes of the pattern match: {rule.formula}"
-        )
-    return absent
+def _absent(model: ir.Model, sought: Iterable[Rule], hits: Mapping[str, int]) -> dict[str, str]:
+    """Why rules that were asked for have no site, not even a near one; `hits` are those of all rules in the run."""
+    present = Counter(node.op_type for graph in walk.graphs(model) for node in graph)
+    return {rule.name: _why_absent(rule, present, hits) for rule in sought}
+
+
+def _why_absent(rule: Rule, present: Counter[str], hits: Mapping[str, int]) -> str:
+    if rule.name in hits:
+        return f"applied at {hits[rule.name]} sites, all of which other rules have rewritten since"
+    siblings = [f"{name} ({count})" for name, count in hits.items() if name.partition(".")[0] == rule.family]
+    if siblings:
+        return f"the sites are those of other rules of the family: {', '.join(siblings)}"
+    lacking = sorted(rule.matcher.required - present.keys())
+    text = (
+        f"the model has no {' and no '.join(lacking)}, which the pattern needs"
+        if lacking
+        else f"no site comes near to {rule.formula}"
+    )
+    made = (name.rpartition(".")[2] for name in rule.targets)
+    there = [f"{present[op_type]} {op_type}" for op_type in made if present[op_type] and op_type not in PLAIN]
+    return text + (f"; what the rule makes is there already: {', '.join(there)}" if there else "")

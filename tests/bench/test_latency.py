@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortfuse.bench import executed_ops, latency, measure, per_pass, table, typical_inputs
-from ortfuse.bench.latency import file_bytes
+from ortfuse.bench import doubts, executed_ops, latency, measure, per_pass, table, typical_inputs
+from ortfuse.bench.latency import Latency, file_bytes
+from ortfuse.bench.scatter import median_bounds, quartile_spread
 from ortfuse.errors import VerificationError
 from ortfuse.validate import Session
 
@@ -29,12 +30,20 @@ def test_every_model_is_measured_and_the_first_is_the_yardstick() -> None:
     assert all(0 < row.low_ms <= row.median_ms <= row.high_ms for row in rows)
     assert all((row.nodes, row.executed) == (2, 2) for row in rows)
     assert table(rows).row_count == 2
+    assert all(row.spread >= 0 and row.speedup_bounds is None for row in rows)
     assert json.loads(json.dumps(rows[1].to_dict(), allow_nan=False))["name"] == "other"
 
 
 def test_a_single_model_and_a_single_round_can_be_measured() -> None:
     (row,) = measure({"one": one()}, X, rounds=1, warmup=0)
     assert row.low_ms == row.median_ms == row.high_ms
+
+
+def test_from_six_rounds_on_the_speedup_lies_within_bounds() -> None:
+    first, second = measure({"one": one(), "other": one()}, X, rounds=6, warmup=0)
+    assert first.speedup_bounds is None
+    assert second.speedup_bounds is not None
+    assert second.speedup_bounds[0] <= second.speedup <= second.speedup_bounds[1]
 
 
 def test_models_run_in_turn_and_the_first_runs_with_every_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +67,43 @@ def test_models_run_in_turn_and_the_first_runs_with_every_group(monkeypatch: pyt
     assert [row.name for row in rows] == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize(
+    ("count", "smallest"),  # the tables of the sign test: from the k-th smallest to the k-th largest
+    [(6, 1), (8, 1), (9, 2), (20, 6), (25, 8), (100, 40)],
+)
+def test_the_bounds_of_a_median_are_those_of_the_sign_test(count: int, smallest: int) -> None:
+    numbers = [float(number) for number in range(count, 0, -1)]
+    assert median_bounds(numbers) == (smallest, count + 1 - smallest)
+
+
+def test_few_numbers_have_no_bounds() -> None:
+    assert median_bounds([1.0, 2.0, 3.0, 4.0, 5.0]) is None
+    assert median_bounds([]) is None
+
+
+def test_the_spread_is_that_of_the_middle_half() -> None:
+    assert quartile_spread([1.0]) == 0
+    assert quartile_spread([2.0] * 9 + [100.0]) == 0
+    assert quartile_spread([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx(2 / 3)
+
+
+def row(name: str, bounds: tuple[float, float] | None, spread: float = 0.01) -> Latency:
+    return Latency(name, 1.0, 1.0, 1.0, spread, 1.0, bounds, 1.0, 1, 1, 1.0)
+
+
+def test_what_cannot_be_trusted_is_said() -> None:
+    assert doubts([row("a", None), row("b", (1.1, 1.2)), row("c", (0.8, 0.9))]) == []
+    (noise,) = doubts([row("a", None, 0.02), row("b", (1.1, 1.2), 0.25)])
+    assert "the middle half of the runs of b is spread over 25% of the median" in noise
+    (unsure,) = doubts([row("a", None), row("b", (0.99, 1.2)), row("c", (1.1, 1.2))])
+    assert "which is faster, b or a, cannot be told from these runs" in unsure
+    (many,) = doubts([row("a", None), *(row(name, (0.9, 1.1)) for name in "bcdefg")])
+    assert "which is faster, b, c, d and 3 others or a, cannot be told" in many
+    (few,) = doubts([row("a", None), row("b", None)])
+    assert "too few rounds" in few
+    assert doubts([row("a", None)]) == []
+
+
 def test_passes_that_occur_again_are_numbered() -> None:
     rows = per_pass(one(), [("fold", one()), ("fuse", one()), ("fold", one())], X, rounds=2)
     assert [row.name for row in rows] == ["original", "after fold", "after fuse", "after fold (2)"]
@@ -69,8 +115,13 @@ def test_executed_operators_are_those_after_the_runtimes_own_optimisations() -> 
 
 
 def test_a_model_that_cannot_be_run_is_an_error() -> None:
-    with pytest.raises(VerificationError, match="Got invalid dimensions"):
+    with pytest.raises(VerificationError, match=r"^one: .*Got invalid dimensions"):
         measure({"one": one()}, {"x": np.ones((2, 4), np.float32)})
+    other = ir.from_onnx_text(TEXT.replace("x)", "z)").replace(" x", " z"))
+    with pytest.raises(
+        VerificationError, match=r"other: takes the input 'z', .* given \['x'\]; measure models with the same"
+    ):
+        measure({"one": one(), "other": other}, X)
 
 
 def test_the_size_of_the_file_counts_weights() -> None:
@@ -85,7 +136,9 @@ def test_typical_inputs_are_one_sample_of_the_usual_length() -> None:
     assert label == "b=1, s=128"
     assert inputs["x"].shape == (1, 128)
     assert typical_inputs(model, sizes={"s": 17})[1]["x"].shape == (1, 17)
-    with pytest.raises(VerificationError, match="no open dimension 't'; there are: b, s"):
+    with pytest.raises(
+        VerificationError, match="'t': the inputs have no open dimension of that name; write one of b, s"
+    ):
         typical_inputs(model, sizes={"t": 1})
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from ortfuse.errors import PatternError
 from ortfuse.ir.facts import Facts
-from ortfuse.pattern import Match, Matcher, Miss, Pattern, attr, const, maybe, op, opt, rest, scalar, variables
+from ortfuse.pattern import Match, Matcher, Miss, Pattern, attr, const, maybe, ms, op, opt, rest, scalar, variables
+from ortfuse.pattern.language import bare
 
 x, y, z = variables("x y z")
 
@@ -265,3 +266,16 @@ def test_a_named_alternative_must_be_the_same_value_each_time() -> None:
     twice = op.MatMul(either.named("part"), either.named("part"))
     assert matches(twice, "r = Relu(x) out = MatMul(r, r)")
     assert not matches(twice, "r = Relu(x) n = Neg(x) out = MatMul(r, n)")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (op.Gelu(x + y) | ms.Gelu(x + y), "Gelu(x + y) | com.microsoft.Gelu(x + y)"),
+        ((x + y) * (x - y), "(x + y) * (x - y)"),
+        (x + y, "x + y"),
+        (op.Relu(op.Abs(x) | op.Exp(x)), "Relu(Abs(x) | Exp(x))"),
+    ],
+)
+def test_a_pattern_reads_like_a_formula(pattern: Pattern, text: str) -> None:
+    assert bare(pattern) == text

@@ -125,13 +125,46 @@ def test_what_a_wrong_rewrite_takes_is_part_of_the_set(rules: Write) -> None:
     assert "1 other rewrite" in "\n".join(found.lines())
 
 
-def test_a_replacement_that_cannot_be_executed_is_called_wrong(rules: Write) -> None:
-    patterns = rules('"wrong.shape", op.Tanh(x), op.MatMul(x, op.Sigmoid(x))')
+def test_a_result_that_does_not_run_is_a_finding_of_its_own(rules: Write) -> None:
+    # The other rule is wrong too, but a model on which it alone is applied runs.
+    patterns = rules(
+        '"wrong.shape", op.Tanh(x), op.MatMul(x, op.Sigmoid(x))', '"wrong.relu", op.Relu(x), op.Sigmoid(x)'
+    )
     m = model("e = Exp(x) t = Tanh(e) y = Relu(t)", inputs="float[b,c] x", outputs="float[b,c] y")
     found = bisect(m, PassManager("user", patterns=[patterns]))
+    assert found.sites == (("wrong.shape", "t"),)
     assert found.culprit is not None
-    assert found.culprit.nature == "wrong rewrite"
+    assert found.culprit.nature == "does not run"
     assert "cannot execute" in found.culprit.reason
+    assert found.verdict.summary().startswith("the model does not run with ")
+    text = "\n".join(found.lines())
+    assert "DOES NOT RUN: ONNX Runtime cannot execute the model" in text
+    assert "ROUNDING" not in text
+    assert json.loads(json.dumps(found.to_dict()))["verdict"]["trials"][-1]["refusal"]
+
+
+def test_a_model_that_does_not_load_is_not_called_rounding_though_the_rewrite_by_itself_is_right(rules: Write) -> None:
+    patterns = rules('"right.abs", op.Abs(op.Abs(x)), op.Identity(op.Abs(x))')
+
+    class Breaker:
+        """Breaks another node of a model in which there is an Identity."""
+
+        name = "breaker"
+
+        def run(self, context: Context) -> int:
+            operators = {node.op_type: node for node in context.model.graph}
+            if "Identity" not in operators or "Relu" not in operators:
+                return 0
+            operators["Relu"].domain = "nowhere"
+            context.model.graph.opset_imports["nowhere"] = 1
+            return 1
+
+    m = model("t = Abs(x) u = Abs(t) y = Relu(u)")
+    found = bisect(m, PassManager(["user", Breaker()], patterns=[patterns]))
+    assert found.sites == (("right.abs", "u"),)
+    assert found.culprit is not None
+    assert found.culprit.nature == "does not run"
+    assert "refuses the model" in found.culprit.reason
 
 
 def test_rounding_is_told_from_wrong() -> None:

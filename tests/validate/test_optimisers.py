@@ -8,6 +8,7 @@ from pathlib import Path
 
 from small_graphs import model
 
+from ortfuse.errors import VerificationError
 from ortfuse.ir.io import load
 from ortfuse.validate import Session
 from ortfuse.validate.optimisers import bisect_runtime
@@ -49,6 +50,19 @@ def test_a_wrong_optimiser_is_found() -> None:
 
     found = bisect_runtime(right, session=session)
     assert found.optimisers == ("GeluFusionL2",)
+
+
+def test_an_optimiser_that_makes_a_model_that_does_not_load_is_found() -> None:
+    right = model(GELU, initializers=NUMBERS)
+
+    def session(disabled: Collection[str]) -> Session:
+        if "GeluFusionL2" not in disabled:
+            raise VerificationError("ONNX Runtime refuses the model: no kernel")
+        return Session(right if "BiasGeluFusion" in disabled else model("y = Relu(x)"), disabled=disabled)
+
+    found = bisect_runtime(right, session=session)
+    assert found.optimisers == ("GeluFusionL2",)
+    assert "does not run" in found.lines()[0]
 
 
 def test_what_moves_with_every_optimiser_disabled_is_said_to_have_no_name() -> None:

@@ -101,6 +101,56 @@ def test_a_family_without_a_site_says_what_the_model_lacks() -> None:
     assert "the model has no BatchNormalization and no Conv" in found.absent["conv.batch_norm"]
 
 
+def test_rules_that_others_came_before_are_told_from_those_without_a_site() -> None:
+    assert ortfuse.explain(BERT, rules=["attention.sdpa_nan_guard"]).absent == {
+        "attention.sdpa_nan_guard": "applied at 2 sites, all of which other rules have rewritten since"
+    }
+    found = ortfuse.explain(BERT, rules=["gelu.tanh"])
+    assert found.absent == {
+        "gelu.tanh": "the sites are those of other rules of the family: gelu.erf (2), gelu.bias_erf (2)"
+    }
+    absent = ortfuse.explain(BERT, rules=["layernorm"]).absent
+    assert "no ReduceMean" in absent["layernorm.decomposed"]
+    assert "there already: 5 LayerNormalization" in absent["layernorm.decomposed"]
+
+
+def test_a_pipeline_without_fusions_is_said_to_be_the_reason() -> None:
+    found = ortfuse.explain(model(), passes="basic", rules=["gelu.erf"])
+    assert found.absent == {"gelu.erf": "the pipeline does not run fuse.activation"}
+    assert any("the pipeline runs no fusions: canonicalize" in note for note in found.notes)
+    assert not ortfuse.explain(model()).notes
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "s = Sigmoid(x) y = Mul(s, z)",  # a gated linear unit, not a swish gone wrong
+        "s = Mul(x, z) y = Add(s, w)",  # no affine map of channels
+        "s = Add(x, z) y = Relu(s)",  # no residual convolution
+        "s = Less(x, w) y = Where(s, z, x)",  # no leaky ReLU
+    ],
+)
+def test_plain_arithmetic_is_no_near_miss(body: str) -> None:
+    text = f"g (float[4,3] x, float[4,3] z, float[4,3] w) => (float[4,3] y) {{ {body} }}"
+    found = ortfuse.explain(ir.from_onnx_text('<ir_version: 9, opset_import: ["": 18]>' + text))
+    assert found.missed == ()
+
+
+@pytest.mark.parametrize("name", ["bert.sdpa.ts", "detr.sdpa.dynamo", "deberta.dynamo", "t5_decoder.sdpa.ts"])
+def test_a_model_whose_sites_are_all_fused_has_no_near_miss(name: str) -> None:
+    found = ortfuse.explain(GOLDEN / f"{name}.onnx")
+    assert found.fused
+    assert [(miss.rule, miss.site) for miss in found.missed] == []
+
+
+def test_two_nodes_kept_apart_by_another_use_are_a_near_miss() -> None:
+    text = "g (float[1,2,4,4] x) => (float[1,2,4,4] y, float[1,2,4,4] c) <float[2,2,1,1] w = {1, 2, 3, 4}, float[2] s = {1, 2}, "
+    text += "float[2] b = {1, 2}, float[2] m = {1, 2}, float[2] v = {1, 2}> { c = Conv(x, w) y = BatchNormalization(c, s, b, m, v) }"
+    (miss,) = ortfuse.explain(ir.from_onnx_text('<ir_version: 9, opset_import: ["": 18]>' + text)).missed
+    assert (miss.rule, miss.step, miss.matched) == ("conv.batch_norm", "guards", 2)
+    assert "'c' is a graph output" in miss.reason
+
+
 def test_an_unknown_rule_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(RuleError, match="did you mean 'attention'"):
         ortfuse.explain(model(), rules=["attenton"])
@@ -118,6 +168,11 @@ def test_an_unknown_rule_is_refused_with_the_nearest_name() -> None:
         ("'w' (weight) is not a constant", "'w' is a constant"),
         ("query [b] and key [c] do not provably fit", "same name, same size"),
         ("a shape of query, key or value is not known", "declare"),
+        ("no part of 'g' is 'x'", "'x' is an operand of the sum or product 'g' too"),
+        ("the result is clipped at 15 instead of 1", "the result is clipped at 1, not at 15"),
+        ("the result would be FLOAT16 instead of FLOAT", "have FLOAT, not FLOAT16"),
+        ("the attention mask does not provably cover the keys (4 instead of s)", "same name, same size"),
+        ("the attention mask is broadcast over the queries (1 instead of s)", "a row for each query"),
         ("CPUExecutionProvider has no kernel for Attention on (bfloat16)", "float32"),
     ],
 )
@@ -164,7 +219,10 @@ def test_explain_on_the_command_line(run: Callable[..., str]) -> None:
     assert "attention.sdpa_nan_guard at '/module/encoder/layer.1/attention/self/MatMul_1_output_0'" in text
     assert "stopped by: Attention needs opset 23" in text
     assert "would match if the result may use opset 23" in text
-    assert "attention.merged_heads" in run("explain", str(BERT))
+    assert "matched: all of the pattern, 9 nodes" in text
+    text = run("explain", str(BERT))
+    assert "attention.merged_heads" in text
+    assert "no other site comes near to a fusion" in text
 
 
 @pytest.fixture

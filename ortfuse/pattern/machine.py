@@ -1,0 +1,169 @@
+"""The machine that matches: goals, choices that are resumed, bindings that are undone, like a small Prolog.
+
+A goal says "this pattern must match this value". Handlers (see `ortfuse.pattern.match`) turn one goal into the goals below
+it, or open a choice (which operand order, which alternative, which part of a sum) that is resumed when a later goal fails.
+Bindings are undone by a trail. Recursion depth is that of the pattern, never that of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from ortfuse.ir.facts import Facts
+from ortfuse.pattern.language import Pattern
+from ortfuse.pattern.outline import capture_names
+from ortfuse.pattern.result import Match, Miss
+
+if TYPE_CHECKING:
+    from ortfuse.pattern.match import Matcher
+
+MAX_STEPS = 4000
+"""Goals tried in one attempt before it is given up: a bound on the worst case of backtracking."""
+
+FAIL: Any = object()
+
+Goals = Any  # a linked list of goals: (pattern, value, Goals) or None
+
+Handler = Callable[["Machine", Any, Any, Goals], Goals]
+"""Works on a goal: what is left to do then, or `FAIL`."""
+
+
+class Machine:
+    """One attempt to match one value; `handlers` work on the goals, by the class of their pattern.
+
+    Attributes:
+        bindings: What was captured so far, by name.
+        choices: Which option of each named alternative is tried.
+        memo: The value that each shared part of the pattern stands for, by the part's id.
+        nodes: The nodes matched so far, and whether each may stay when the match is replaced.
+        entered: The outermost nodes of chains under way: the nodes of a chain are known only when all its parts are placed.
+    """
+
+    def __init__(self, matcher: Matcher, facts: Facts, residual: bool) -> None:
+        self.matcher, self.facts, self.allow_residual = matcher, facts, residual
+        self.bindings: dict[Any, Any] = {}
+        self.choices: dict[Any, Any] = {}
+        self.memo: dict[Any, Any] = {}
+        self.nodes: dict[Any, Any] = {}
+        self.trail: list[tuple[dict[Any, Any], Any]] = []
+        self.stack: list[tuple[int, Iterator[Goals]]] = []
+        self.residual: list[tuple[int, ir.Value]] = []
+        self.residual_is_product = False
+        self.depth = -1
+        self.why: Callable[[], str] = lambda: "not tried"
+        self.reached: tuple[ir.Node, ...] = ()
+        self.whole = False
+        self.entered: dict[Any, Any] = {}
+        self.graph: Any = None
+
+    def run(self, root: ir.Value, handlers: Mapping[type, Handler]) -> Match | Miss:
+        """Match `root`."""
+        producer = root.producer()
+        if producer is None:
+            return Miss(0, lambda: "an input or constant has no node to rewrite")
+        self.root, self.graph = root, producer.graph
+        goals: Goals = (self.matcher.pattern, root, None)
+        steps = 0
+        while True:
+            if goals is None:
+                match = self._accept()
+                if match is not None:
+                    return match
+                goals = FAIL
+            else:
+                pattern, value, rest = goals
+                goals = handlers[type(pattern)](self, pattern, value, rest)
+            if goals is FAIL:
+                goals = self._retry()
+                if goals is FAIL:
+                    return Miss(len(self.reached), self.why, self.reached, self.whole)
+            steps += 1
+            if steps > MAX_STEPS:
+                return Miss(len(self.reached), lambda: f"gave up after {MAX_STEPS} steps of search", self.reached)
+
+    def put(self, container: dict[Any, Any], key: Any, value: Any) -> None:
+        """Add an entry that backtracking takes out again."""
+        container[key] = value
+        self.trail.append((container, key))
+
+    def bind(self, name: str, value: Any) -> bool:
+        """Capture `value` as `name`; false if `name` already captured another."""
+        if name in self.bindings:
+            known = self.bindings[name]
+            return known is value or (not isinstance(value, ir.Value) and known == value)
+        self.put(self.bindings, name, value)
+        return True
+
+    def fail(self, reason: Callable[[], str], whole: bool = False) -> Goals:
+        """Note why this attempt ends here, if no attempt came further; with `whole`, all of the pattern has matched."""
+        progress = len(self.nodes) + len(self.entered)
+        if (progress > self.depth and whole >= self.whole) or whole > self.whole:
+            self.depth, self.why, self.reached = progress, reason, tuple({**self.nodes, **self.entered})
+            self.whole = whole
+        return FAIL
+
+    def choose(self, alternatives: Iterator[Goals]) -> Goals:
+        """Go on with the first alternative, and with the next ones when that fails."""
+        self.stack.append((len(self.trail), alternatives))
+        return self._retry()
+
+    def _retry(self) -> Goals:
+        while self.stack:
+            mark, alternatives = self.stack[-1]
+            while len(self.trail) > mark:
+                container, key = self.trail.pop()
+                del container[key]
+            goals = next(alternatives, FAIL)
+            if goals is not FAIL:
+                return goals
+            self.stack.pop()
+        return FAIL
+
+    def _accept(self) -> Match | None:
+        reason = self._needed_elsewhere()
+        if reason is None:
+            match = Match(self.root, self)
+            reason = next((text for guard in self.matcher.guards if (text := guard(match)) is not None), None)
+            if reason is None:
+                return match
+        self.fail(said(reason), whole=True)
+        return None
+
+    def _needed_elsewhere(self) -> str | None:
+        """Which intermediate has to stay because something else needs it."""
+        emitted = {id(self.bindings.get(label)) for label in self.matcher.emitted}
+        for node, may_stay in self.nodes.items():
+            for output in () if may_stay else node.outputs:
+                if output is self.root or id(output) in emitted:
+                    continue
+                if output.is_graph_output():
+                    return f"{named(output)} is a graph output, so it must stay"
+                for use in output.uses():
+                    if use.node not in self.nodes:
+                        return f"{named(output)} is also used by {described(use.node)}"
+        return None
+
+
+def named(value: ir.Value | None) -> str:
+    """A value in words."""
+    return "nothing" if value is None else f"'{value.name}'"
+
+
+def described(node: ir.Node | None) -> str:
+    """A node in words."""
+    return "an input or constant" if node is None else f"{node.op_type} '{node.name}'"
+
+
+def said(text: str) -> Callable[[], str]:
+    """A reason that is in words already."""
+    return lambda: text
+
+
+def bind_absent(m: Machine, pattern: Pattern) -> None:
+    """Capture nothing under the names of a part that is not there."""
+    for name in capture_names(pattern):
+        if name not in m.bindings:
+            m.put(m.bindings, name, None)

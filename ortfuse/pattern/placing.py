@@ -1,0 +1,138 @@
+"""Matching of sums and products: the parts of a pattern are placed on those of the flattened chain in the graph, one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from ortfuse.pattern import chain as chains
+from ortfuse.pattern.constants import EPSILON, close
+from ortfuse.pattern.language import Chain, Opt, Product, Var
+from ortfuse.pattern.machine import Goals, Machine, bind_absent, named
+
+
+class Placement:
+    """A chain half matched: the next part to place, the leaves used up, the parts bound so far."""
+
+    __slots__ = ("bound", "chain", "index", "is_root", "tree", "used")
+
+    def __init__(
+        self, chain: Chain, tree: chains.Tree, index: int, used: int, bound: tuple[int, ...], is_root: bool
+    ) -> None:
+        self.chain, self.tree, self.index, self.used, self.bound, self.is_root = (
+            chain,
+            tree,
+            index,
+            used,
+            bound,
+            is_root,
+        )
+
+
+def match_chain(m: Machine, pattern: Chain, value: ir.Value | None, rest: Goals) -> Goals:
+    """Flatten the chain that computes `value` and go on with placing the parts of the pattern."""
+    if value is None:
+        return m.fail(lambda: f"{pattern} is missing")
+    key = id(pattern)
+    if key in m.matcher.shared:
+        known = m.memo.get(key)
+        if known is not None:
+            return rest if known is value else m.fail(lambda: f"{named(value)} is not the {pattern} matched before")
+        m.put(m.memo, key, value)
+    if pattern.label is not None and not m.bind(pattern.label, value):
+        return m.fail(lambda: f"{pattern.label} would have to be {named(value)} as well")
+    if value is m.root or value.producer() is None or value.producer().graph is m.graph:  # type: ignore[union-attr]
+        tree = chains.flatten(value, isinstance(pattern, Product), m.facts)
+    else:
+        tree = chains.Tree([chains.Entry(value, 1, -1, mask=1)], 1)
+    node = tree.entries[0].node
+    if node is not None and node not in m.entered:
+        m.put(m.entered, node, True)
+    placement = Placement(pattern, tree, 0, 0, (), value is m.root and pattern is m.matcher.pattern)
+    return (placement, value, rest)
+
+
+def place(m: Machine, state: Placement, value: ir.Value, rest: Goals) -> Goals:
+    """Place the next part, or finish."""
+    if state.index == len(state.chain.parts):
+        return _finish_chain(m, state, value, rest)
+    return m.choose(_placements(m, state, value, rest))
+
+
+def _placements(m: Machine, state: Placement, value: ir.Value, rest: Goals) -> Iterator[Goals]:
+    sign, part = state.chain.parts[state.index]
+    inner = part.inner if isinstance(part, Opt) else part
+    heads = inner.heads
+    bound = m.bindings.get(inner.name) if isinstance(inner, Var) else None
+    entries = state.tree.entries
+    # Deepest first, so that a captured scalar collects every constant of the chain; constants themselves last.
+    for index in sorted(range(len(entries) - 1, -1, -1), key=lambda index: entries[index].scalar is not None):
+        entry = entries[index]
+        if entry.value is None or entry.sign != sign or entry.mask & state.used:
+            continue
+        if bound is not None and entry.value is not bound:
+            continue
+        if heads is not None:
+            producer = entry.value.producer()
+            if producer is None or producer.op_type not in heads:
+                continue
+        if index == 0 and len(entries) > 1 and isinstance(inner, Chain) and type(inner) is type(state.chain):
+            continue  # the whole chain as its own only part: the same question again
+        following = Placement(
+            state.chain, state.tree, state.index + 1, state.used | entry.mask, (*state.bound, index), state.is_root
+        )
+        yield (inner, entry.value, (following, value, rest))
+    if isinstance(part, Opt):
+        bind_absent(m, inner)
+        yield (
+            Placement(state.chain, state.tree, state.index + 1, state.used, state.bound, state.is_root),
+            value,
+            rest,
+        )
+    else:
+        m.fail(lambda: f"no part of {named(value)} {f'matches {inner}' if bound is None else f'is {named(bound)}'}")
+
+
+def _finish_chain(m: Machine, state: Placement, value: ir.Value, rest: Goals) -> Goals:
+    product = isinstance(state.chain, Product)
+    covered = [state.tree.entries[index].mask for index in state.bound]
+    total = state.chain.neutral
+    numbers = 0
+    residual: list[tuple[int, ir.Value]] = []
+    has_children = {entry.parent for entry in state.tree.entries}
+    for index, entry in enumerate(state.tree.entries):
+        if index in has_children or entry.mask & state.used:
+            continue
+        if entry.scalar is not None:
+            numbers += 1
+            factor = entry.scalar if entry.sign > 0 or not product else (1 / entry.scalar if entry.scalar else math.inf)
+            total = total * factor if product else total + entry.sign * factor
+        elif entry.value is not None:
+            residual.append((entry.sign, entry.value))
+    if residual and not (state.is_root and m.allow_residual):
+        return m.fail(lambda: f"{named(residual[0][1])} has no place in {state.chain}")
+    if not _scalar_fits(m, state.chain, value, total, product, numbers):
+        return m.fail(lambda: f"the constant in {named(value)} is {total:.7g}, not {state.chain.scalar:.7g}")
+    if state.is_root:
+        m.residual, m.residual_is_product = residual, product
+    for entry in state.tree.entries:
+        if (
+            entry.node is not None
+            and not any(entry.mask & ~mask == 0 for mask in covered)
+            and entry.node not in m.nodes
+        ):
+            m.put(m.nodes, entry.node, False)
+    return rest
+
+
+def _scalar_fits(m: Machine, chain: Chain, value: ir.Value, total: float, product: bool, numbers: int) -> bool:
+    if chain.capture is not None:
+        number = total / chain.scalar if product else total - chain.scalar
+        return math.isfinite(number) and m.bind(chain.capture.name, number)
+    dtype = m.facts.dtype(value)
+    if numbers > 1 and product and dtype is not None:
+        # A product of rounded constants: √2 · √2 is 2 within rounding.
+        return math.isclose(total, chain.scalar, rel_tol=numbers * EPSILON.get(dtype, 0.0))
+    return close(total, chain.scalar, dtype)
