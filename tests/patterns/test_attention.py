@@ -242,3 +242,26 @@ def test_weights_of_one_head_have_no_axis_of_heads() -> None:
     kinds = optimized(m)
     assert "Attention" in kinds
     assert "Softmax" not in kinds
+
+
+WINDOWS = """<ir_version: 10, opset_import: ["": 23]>
+g (float[b,4,36] q, float[b,4,36] k, float[b,4,36] v, float[1,3,1,4,4] mask) => (float[n,2,4,6] out)
+<int64[4] split = {-1, 4, 2, 6}, int64[5] windows = {-1, 3, 2, 4, 4}, int64[4] merged = {-1, 2, 4, 4}> {
+    q4 = Reshape(q, split) k4 = Reshape(k, split) v4 = Reshape(v, split) qh = Transpose<perm = [0, 2, 1, 3]>(q4)
+    kt = Transpose<perm = [0, 2, 3, 1]>(k4) vh = Transpose<perm = [0, 2, 1, 3]>(v4) qk = MatMul(qh, kt)
+    w = Reshape(qk, windows) once = Add(w, mask) twice = Add(mask, once) m = Reshape(twice, merged)
+    p = Softmax<axis = -1>(m) out = MatMul(p, vh)
+}"""
+
+
+def test_a_mask_for_each_window_is_one_of_the_batch() -> None:
+    m = ir.from_onnx_text(WINDOWS)
+    values = m.graph.inputs[-1]
+    levels = np.where(np.random.default_rng(0).random((1, 3, 1, 4, 4)) < 0.5, 0, -100).astype(np.float32)
+    constant = ir.Value(name="mask", const_value=ir.Tensor(levels), shape=values.shape, type=values.type)
+    values.replace_all_uses_with(constant)
+    m.graph.inputs.pop()
+    m.graph.register_initializer(constant)
+    kinds = optimized(m)
+    assert kinds.count("Attention") == 1
+    assert "Softmax" not in kinds
