@@ -1,6 +1,6 @@
 """Masks of attention in one form: softmax(s q k^T + mask).
 
-(s q k^T + a) + b = s q k^T + (a + b)
+(s q k^T + a) + b = s q k^T + (a + b)          (s q k^T + a) - b = s q k^T + (a + -b)
 softmax(where(keep, s q k^T + m, filler)) = softmax(s q k^T + where(keep, m, filler))
 windows(s q k^T) + w = windows(s q k^T + merged(w))
 
@@ -58,6 +58,14 @@ def leads_to_softmax(match: Match) -> str | None:
         if not level:
             return None
     return "no Softmax is near"
+
+
+def second_mask_is_no_product(match: Match) -> str | None:
+    """The root is not a product and the rest of the sum already: of two products either could be the scores."""
+    node = match["second_mask"].producer()
+    while node is not None and node.op_type in ("Mul", "Div") and any(map(match.facts.is_const, node.inputs)):
+        node = next((value.producer() for value in node.inputs if not match.facts.is_const(value)), None)
+    return "what is added last is a product too" if node is not None and node.op_type == "MatMul" else None
 
 
 def hides_altogether(match: Match) -> str | None:
@@ -163,12 +171,28 @@ def _mask_rules() -> list[Rule]:
             refines=True,
             pattern=op.Add(op.Add(product_of_values, first_mask), second_mask),
             replace=op.Add(product_of_values, op.Add(first_mask, second_mask)),
-            guards=(operands_are_computed, leads_to_softmax),
+            guards=(operands_are_computed, second_mask_is_no_product, leads_to_softmax),
             exactness=Exactness.ROUNDING,
             source=PAPER,
             proof=Proof(
                 followed_by="Softmax",
                 shapes={**scores_shapes, "first_mask": "1 2 s t", "second_mask": "b 1 1 t"},
+                scalars=scalars,
+                redundant={**REDUNDANT, "guard second_mask_is_no_product": "without it the rule would undo itself"},
+            ),
+        ),
+        Rule(
+            name="attention.subtracted_mask",
+            formula="(s q k^T + first_mask) - mask",
+            refines=True,
+            pattern=op.Sub(scores, mask),
+            replace=scores + op.Neg(mask),
+            guards=(operands_are_computed, leads_to_softmax),
+            exactness=Exactness.ROUNDING,
+            source=PAPER,
+            proof=Proof(
+                followed_by="Softmax",
+                shapes={**scores_shapes, "first_mask": "1 2 s t", "mask": "b 1 1 t"},
                 scalars=scalars,
                 redundant=REDUNDANT,
             ),
