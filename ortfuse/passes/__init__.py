@@ -6,6 +6,7 @@ from ortfuse.passes.cse import CommonSubexpressions
 from ortfuse.passes.dce import DeadCode
 from ortfuse.passes.finalize import Finalize
 from ortfuse.passes.fold import Fold
+from ortfuse.passes.minima import Minima
 from ortfuse.passes.rules import RulePass
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "DeadCode",
     "Finalize",
     "Fold",
+    "Minima",
     "Pass",
     "RulePass",
 ]
