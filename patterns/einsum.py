@@ -14,7 +14,6 @@ An ellipsis, a label that one operand has twice, and one of two operands that on
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, var
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import ints, text
+from ._equation import Equation, parsed, positions
 from ._proofs import SHAPES
 
 SOURCE = "ONNX operator Einsum"
@@ -31,39 +31,10 @@ FEWEST_ROWS = 8
 """With fewer rows, one product for each of many leading axes would be slower than merging those."""
 
 
-@dataclass(frozen=True)
-class Equation:
-    """The labels of each operand and of the result."""
-
-    operands: tuple[str, ...]
-    result: str
-
-
-@functools.cache
-def parsed(equation: str) -> Equation | None:
-    """The equation, `None` if it has an ellipsis, a label twice in one place, or an implicit result of capital letters."""
-    left, arrow, result = equation.replace(" ", "").partition("->")
-    operands = tuple(left.split(","))
-    if not arrow:
-        if not left.replace(",", "").islower():
-            return None
-        result = "".join(sorted(label for label in set(left) - {","} if left.count(label) == 1))
-    parts = (*operands, result)
-    if not all(part == "" or (part.isascii() and part.isalpha()) for part in parts) or "" in operands:
-        return None
-    if any(len(set(part)) < len(part) for part in parts) or not set(result) <= set("".join(operands)):
-        return None
-    return Equation(operands, result)
-
-
 def _equation(match: Match) -> Equation:
     found = parsed(match["equation"])
     assert found is not None
     return found
-
-
-def _permutation(labels: str, wanted: str) -> list[int]:
-    return [labels.index(label) for label in wanted]
 
 
 def can_be_read(match: Match) -> str | None:
@@ -90,7 +61,7 @@ def sums(match: Match) -> str | None:
 def kept_first(match: Match) -> list[int]:
     """The permutation that brings the labels of the result to the front."""
     labels, result = _equation(match).operands[0], _equation(match).result
-    return _permutation(labels, result + "".join(label for label in labels if label not in result))
+    return positions(labels, result + "".join(label for label in labels if label not in result))
 
 
 def summed_axes(match: Match) -> list[int]:
@@ -215,7 +186,7 @@ def _transposed(match: Match, first: int, which: int) -> list[int]:
         found.lead + found.batch + found.rows[-1:] + found.contracted,
         found.batch + found.contracted + found.columns,
     )
-    return _permutation(labels, wanted[which])
+    return positions(labels, wanted[which])
 
 
 def _operand(first: int, which: int) -> Op:
@@ -225,7 +196,7 @@ def _operand(first: int, which: int) -> Op:
 
 def _back(product: Pattern, first: int) -> Op:
     def permutation(match: Match) -> list[int]:
-        return _permutation(_product(match, first).result(), _equation(match).result)
+        return positions(_product(match, first).result(), _equation(match).result)
 
     made: Op = op.Transpose(product, perm=permutation)
     return made
@@ -269,7 +240,7 @@ def _spread(name: str, new_axes: bool) -> Op:
     def permutation(match: Match) -> list[int]:
         found = _equation(match)
         labels = found.operands[position]
-        return _permutation(labels, "".join(label for label in found.result if label in labels))
+        return positions(labels, "".join(label for label in found.result if label in labels))
 
     def missing(match: Match) -> list[int]:
         found = _equation(match)

@@ -67,8 +67,8 @@ def _copied(rule: Rule) -> tuple[Rule, list[Pattern]]:
     """A rule with patterns of its own, and all of these; a pattern shared in the original is shared in the copy."""
     pattern, replacements, emits = copy.deepcopy((rule.pattern, rule.replacements, dict(rule.emits)))
     changed = dataclasses.replace(rule, pattern=pattern, replace=replacements, emits=emits)
-    roots = [pattern, *replacements, *(made for _, emitted in changed.candidates for made in emitted.values())]
-    return changed, [part for root in roots for part in root.walk()]
+    emitted = [made for one in changed.replacements for made in changed.emitted_with(one).values()]
+    return changed, [part for root in (pattern, *replacements, *emitted) for part in root.walk()]
 
 
 def _without_check(rule: Rule, name: str) -> Rule:

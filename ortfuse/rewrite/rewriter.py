@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -166,8 +166,8 @@ class _Run:
         reason: str | None = "the rule has no replacement"
         # First what runs at the model's opset; what needs a higher one only if nothing else is legal (or worth it).
         for may_raise in (True,) if rule.raises else (False, True):
-            for replacement, emits in rule.candidates:
-                reason = self._replace(rule, match, replacement, emits, may_raise, started)
+            for replacement in rule.replacements:
+                reason = self._replace(rule, match, replacement, may_raise, started)
                 if reason is None:
                     self.log.statistics(rule.name).hits += 1
                     return True
@@ -175,15 +175,7 @@ class _Run:
             self.log.miss(rule.name, match.root, len(match.nodes), reason or "", match.nodes, complete=True)
         return False
 
-    def _replace(
-        self,
-        rule: Rule,
-        match: Match,
-        replacement: Pattern,
-        emits: Mapping[str, Pattern],
-        may_raise: bool,
-        started: float,
-    ) -> str | None:
+    def _replace(self, rule: Rule, match: Match, replacement: Pattern, may_raise: bool, started: float) -> str | None:
         root_node = match.root.producer()
         assert root_node is not None
         assert root_node.graph is not None
@@ -195,7 +187,7 @@ class _Run:
             return f"the replacement {replacement} has no value here"
         new_root = _with_residual(emitter, match, new_root)
         outputs = [(match.root, new_root)]
-        for label, pattern in emits.items():
+        for label, pattern in rule.emitted_with(replacement).items():
             old = match.get(label)
             if old is not None and old is not match.root and match.is_used_elsewhere(label):
                 with _author_of(rule, match.root):

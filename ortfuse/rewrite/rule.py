@@ -152,13 +152,10 @@ class Rule:
         """The candidate replacements in order of preference."""
         return (self.replace,) if isinstance(self.replace, Pattern) else tuple(self.replace)
 
-    @cached_property
-    def candidates(self) -> tuple[tuple[Pattern, Mapping[str, Pattern]], ...]:
-        """Each replacement with what computes the intermediates beside it."""
-        return tuple(
-            (made, {label: one if isinstance(one, Pattern) else one[number] for label, one in self.emits.items()})
-            for number, made in enumerate(self.replacements)
-        )
+    def emitted_with(self, replacement: Pattern) -> Mapping[str, Pattern]:
+        """What computes each intermediate that is used elsewhere, beside one of the replacements."""
+        number = next(index for index, made in enumerate(self.replacements) if made is replacement)
+        return {label: one if isinstance(one, Pattern) else one[number] for label, one in self.emits.items()}
 
     @cached_property
     def targets(self) -> tuple[str, ...]:
