@@ -31,17 +31,20 @@ def _softmax(x: Array) -> Array:
         return np.asarray(exponents / exponents.sum(-1, keepdims=True))
 
 
-def _attention(q: Array, k: Array, v: Array, bias: Array | float = 0.0, causal: bool = False, scale: float = 0.0,
-               cap: float = 0.0) -> Array:  # fmt: skip
-    groups = q.shape[1] // k.shape[1]
-    k, v = np.repeat(k, groups, 1), np.repeat(v, groups, 1)
+def _attention(q: Array, k: Array, v: Array, *more: Any, **options: Any) -> Array:
+    return np.asarray(_weights(q, k, *more, **options) @ np.repeat(v, q.shape[1] // v.shape[1], 1))
+
+
+def _weights(q: Array, k: Array, bias: Array | float = 0.0, causal: bool = False, scale: float = 0.0,
+             cap: float = 0.0) -> Array:  # fmt: skip
+    k = np.repeat(k, q.shape[1] // k.shape[1], 1)
     scores = q @ k.swapaxes(-1, -2) * (scale or 1 / math.sqrt(q.shape[-1]))
     scores = cap * np.tanh(scores / cap) if cap else scores
     scores = scores + bias
     if causal:
         length, total = scores.shape[-2:]
         scores = np.where(np.tri(length, total, total - length if total > length else 0, dtype=bool), scores, -np.inf)
-    return _softmax(scores) @ v
+    return _softmax(scores)
 
 
 def _mask(*shape: int) -> Array:
@@ -123,6 +126,49 @@ def attention() -> Iterator[Case]:
         outputs = (merge_heads(_attention(q4, *joined, _as_bias(mask))), *joined)
         yield Case("Attention", f"{opset}: past, present and bool mask", (q, k, v, mask, *past), outputs, opset=opset,
                    attributes=heads)  # fmt: skip
+
+
+def attention_weights() -> Iterator[Case]:
+    """ai.onnx Attention with the weights as fourth output."""
+    q, k, v = (random_array(BATCH, LENGTH + more, HIDDEN, salt=more) for more in (0, 2, 2))
+    q4, k4, v4 = (split_heads(x, HEADS) for x in (q, k, v))
+    total = LENGTH + 2
+    heads = {"q_num_heads": HEADS, "kv_num_heads": HEADS}
+    mask, bias = _mask(BATCH, 1, LENGTH, total), 2 * random_array(1, HEADS, LENGTH, total)
+    none = np.broadcast_to(np.arange(LENGTH)[:, None] != 1, (1, 1, LENGTH, total)).copy()
+    few, few4 = k[..., : 2 * SIZE], split_heads(k[..., : 2 * SIZE], 2)
+    qs = random_array(BATCH, total, HIDDEN, salt=9)
+    qs4 = split_heads(qs, HEADS)
+
+    def case(what: str, inputs: tuple[Array, ...], y: Array, weights: Array, **attributes: Any) -> Iterator[Case]:
+        for opset in (23, 24):
+            yield Case("Attention", f"{opset}: weights, {what}", inputs, (y, None, None, weights), opset=opset,
+                       attributes={"qk_matmul_output_mode": 3, **attributes})  # fmt: skip
+
+    def three(what: str, weights: Array, *masks: Array, **attributes: Any) -> Iterator[Case]:
+        yield from case(what, (q, k, v, *masks), merge_heads(weights @ v4), weights, **heads, **attributes)
+
+    yield from three("3-D", _weights(q4, k4))
+    weights = _weights(q4, k4)
+    yield from case("4-D", (q4, k4, v4), weights @ v4, weights)
+    yield from three("bool mask [b,1,s,t]", _weights(q4, k4, _as_bias(mask)), mask)
+    yield from three("float mask [1,h,s,t]", _weights(q4, k4, bias), bias)
+    yield from three("soft cap and mask", _weights(q4, k4, bias, cap=1.5), bias, softcap=1.5)
+    hidden = _as_bias(none)
+    zero = np.nan_to_num(_weights(q4, k4, hidden))
+    for kind, added in (("bool", none), ("float -inf", hidden), ("float lowest", np.maximum(hidden, LOWEST))):
+        yield from three(f"{kind} mask that hides a whole row, which becomes 0", zero, added)
+    weights = _weights(qs4, k4, causal=True)
+    yield from case("causal", (qs, k, v), merge_heads(weights @ v4), weights, is_causal=1, **heads)
+    weights = _weights(q4, few4, bias)
+    y = merge_heads(weights @ np.repeat(few4, HEADS // 2, 1))
+    yield from case("grouped heads and mask", (q, few, few, bias), y, weights, q_num_heads=HEADS, kv_num_heads=2)
+    past = [random_array(BATCH, HEADS, 3, SIZE), random_array(BATCH, HEADS, 3, SIZE, salt=1)]
+    joined = [np.concatenate(pair, 2) for pair in zip(past, (k4, v4), strict=True)]
+    weights = _weights(q4, joined[0])
+    outputs = (merge_heads(weights @ joined[1]), *joined, weights)
+    yield Case("Attention", "23: weights, past and present", (q, k, v, None, *past), outputs,
+               attributes={"qk_matmul_output_mode": 3, **heads})  # fmt: skip
 
 
 def _dimension_names(shape: tuple[int, ...], total: int) -> list[str]:

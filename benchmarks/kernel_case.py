@@ -18,7 +18,7 @@ LOWEST = float(np.finfo(np.float32).min)
 
 @dataclass(frozen=True)
 class Case:
-    """One use of an operator: inputs by position (None: left out) and the outputs it should have (None: not compared)."""
+    """One use of an operator: inputs by position (None: left out) and the outputs it should have (None: left out)."""
 
     op_type: str
     what: str

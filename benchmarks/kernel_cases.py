@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from kernel_attention_cases import attention, grouped_query_attention, multi_head_attention
+from kernel_attention_cases import attention, attention_weights, grouped_query_attention, multi_head_attention
 from kernel_case import BATCH, HEADS, LENGTH, MS, SIZE, Array, Case, exact, merge_heads, random_array, weights
 
 
@@ -223,6 +223,6 @@ def rotary() -> Iterator[Case]:
 
 def cases() -> list[Case]:
     """All of them."""
-    groups = (attention, multi_head_attention, grouped_query_attention, normalization, activation, convolution, product,
-              rotary)  # fmt: skip
+    groups = (attention, attention_weights, multi_head_attention, grouped_query_attention, normalization, activation,
+              convolution, product, rotary)  # fmt: skip
     return [case for group in groups for case in group()]

@@ -96,14 +96,14 @@ def model_of(case: Case, dtype: str) -> onnx.ModelProto:
 
 def _model(case: Case, arrays: Sequence[Array | None]) -> onnx.ModelProto:
     names = ["" if array is None else f"x{index}" for index, array in enumerate(arrays)]
-    outputs = [f"y{index}" for index in range(len(case.expected))]
+    outputs = ["" if expected is None else f"y{index}" for index, expected in enumerate(case.expected)]
     node = helper.make_node(case.op_type, names, outputs, domain=case.domain, **case.attributes)
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in zip(names, arrays, strict=True)
         if array is not None
     ]
-    wanted = [name for name, expected in zip(outputs, case.expected, strict=True) if expected is not None]
+    wanted = [name for name in outputs if name]
     imports = [helper.make_opsetid("", case.opset), helper.make_opsetid("com.microsoft", 1)]
     graph = helper.make_graph([node], "case", inputs, [onnx.ValueInfoProto(name=name) for name in wanted])
     return helper.make_model(graph, opset_imports=imports, ir_version=11)

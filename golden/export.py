@@ -9,6 +9,7 @@ To add an architecture, add a ``Case`` to ``CASES`` of its family in ``golden/ca
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Annotated
 
@@ -26,8 +27,8 @@ TOKEN_SIZES = ({"batch": 2, "sequence": 9}, {"batch": 3, "sequence": 14})
 IMAGE_SIZES = ({"batch": 2}, {"batch": 3})
 
 
-def bert(attention: str) -> nn.Module:
-    """BERT encoder with pooler, 2 layers of 4 heads of 8."""
+def bert(attention: str, attentions: bool = False) -> nn.Module:
+    """BERT encoder with pooler, 2 layers of 4 heads of 8; `attentions` asks for the weights of attention as well."""
     config = tf.BertConfig(
         vocab_size=100,
         hidden_size=32,
@@ -35,6 +36,7 @@ def bert(attention: str) -> nn.Module:
         num_attention_heads=4,
         intermediate_size=64,
         max_position_embeddings=64,
+        output_attentions=attentions,
         attn_implementation=attention,
     )
     return tf.BertModel(config)
@@ -48,18 +50,21 @@ def resnet() -> nn.Module:
     return tf.ResNetForImageClassification(config)
 
 
+BERT_INPUTS = {
+    "input_ids": Input(("batch", "sequence"), "tokens", high=100),
+    "attention_mask": Input(("batch", "sequence"), "mask"),
+    "token_type_ids": Input(("batch", "sequence"), "tokens", high=2),
+}
+
 CASES = (
+    Case("bert", bert, BERT_INPUTS, TOKEN_SIZES, attentions=("eager", "sdpa"), exporters=(*EXPORTERS, "ts14")),
     Case(
-        "bert",
-        bert,
-        inputs={
-            "input_ids": Input(("batch", "sequence"), "tokens", high=100),
-            "attention_mask": Input(("batch", "sequence"), "mask"),
-            "token_type_ids": Input(("batch", "sequence"), "tokens", high=2),
-        },
-        sizes=TOKEN_SIZES,
-        attentions=("eager", "sdpa"),
-        exporters=(*EXPORTERS, "ts14"),
+        "bert_attentions",
+        functools.partial(bert, attentions=True),
+        BERT_INPUTS,
+        TOKEN_SIZES,
+        attentions=("eager",),
+        exporters=("ts", "dynamo"),
     ),
     Case(
         "resnet",

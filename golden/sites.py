@@ -21,6 +21,8 @@ from torch.overrides import TorchFunctionMode
 # Function names (``torch.x``, ``torch.nn.functional.x`` and ``Tensor.x`` alike) by what they count as.
 _FUNCTIONS = {
     "scaled_dot_product_attention": "attention",
+    "multi_head_attention_forward": "attention",
+    "_native_multi_head_attention": "attention",
     "layer_norm": "layer_norm",
     "rms_norm": "rms_norm",
     "batch_norm": "batch_norm",
@@ -66,7 +68,10 @@ _TRANSPARENT = frozenset(
 
 
 class _Recorder(TorchFunctionMode):
-    """Counts function calls; recognises eager attention as softmax(...) used as a factor of a matrix product."""
+    """Counts function calls; recognises eager attention as a softmax over the last axis that is a factor of a product.
+
+    What a counted function calls itself is not seen: the linear layers of torch's own multi-head attention do not count.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +97,8 @@ class _Recorder(TorchFunctionMode):
         elif name == "addmm":
             self.functions["linear"] += 1
         elif name == "softmax":
-            self._weights[id(out)] = out
+            if kwargs.get("dim", args[1] if len(args) > 1 else None) in (-1, out.ndim - 1):
+                self._weights[id(out)] = out
         elif name in _TRANSPARENT and self._is_attention_weight(args):
             if isinstance(out, torch.Tensor):
                 self._weights[id(out)] = out

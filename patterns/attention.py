@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from ortfuse.ir.dims import DimLike
-from ortfuse.pattern import Guard, Match, Pattern, attr, computed, op, opt, scalar, var
+from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, opt, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import array_like, ints, is_rank, text
@@ -57,18 +57,29 @@ class _Spelling:
 
     def probabilities(self, mask: Pattern) -> Pattern:
         """softmax(scores + mask)"""
-        return op.Softmax(self.scores + mask, axis=-1)
+        return op.Softmax(self.scores + mask, axis=-1).named("weights")
 
     def guarded(self, mask: Pattern) -> Pattern:
         """The same with rows of NaN made zero."""
-        softmax = self.probabilities(mask)
-        return op.Where(op.IsNaN(softmax), 0.0, softmax)
+        softmax = op.Softmax(self.scores + mask, axis=-1)
+        return op.Where(op.IsNaN(softmax), 0.0, softmax).named("weights")
 
-    def attention(self, mask: Pattern) -> Pattern:
+    def attention(self, mask: Pattern) -> Op:
         """The operator on what the pattern captured; permutations of the key that cancel are dropped by the normal form."""
         key = op.Transpose(var("key") | var("transposed_key"), perm=key_perm)
         heads = {} if self.rank == 4 else {"q_num_heads": 1, "kv_num_heads": 1}
-        return op.Attention(var("query"), key, var("value"), mask, scale=scale, softcap=softcap, **heads)
+        return op.Attention(
+            var("query"), key, var("value"), mask, scale=scale, softcap=softcap, qk_matmul_output_mode=weights_mode,
+            outputs=4, **heads,
+        )  # fmt: skip
+
+    def weights(self, attention: Op) -> Pattern:
+        """The weights of the values, which the operator returns as [batch, heads, queries, keys]."""
+        return (
+            attention[3]
+            if self.rank == 4
+            else op.Squeeze(attention[3], computed("heads_axis", lambda match: ints([1])))
+        )
 
 
 def key_perm(match: Match) -> list[int]:
@@ -88,6 +99,14 @@ def softcap(match: Match) -> float | None:
     """The bound that the hyperbolic tangent sets to the scores, which the operator divides them by first."""
     cap: float | None = match["cap"]
     return cap
+
+
+AFTER_SOFTMAX = 3
+
+
+def weights_mode(match: Match) -> int | None:
+    """What the operator returns beside the result: the weights, if anything else uses them."""
+    return AFTER_SOFTMAX if match.is_used_elsewhere("weights") else None
 
 
 def _cap_is_positive(match: Match) -> str | None:
@@ -204,14 +223,14 @@ def _sdpa(
         else (((0, 2, 1), "b t 4", "s t"), ((1, 2, 0), "t b 4", "t"))
     )  # fmt: skip
     h = "2 " if four else ""
+    masks = (hidden, _over_all_scores(hidden), _as_long_as_values(_over_all_scores(hidden)))
+    made = [spelling.attention(lift(mask_input)) for mask_input in masks]
     return Rule(
         name=name,
         formula=formula,
         pattern=op.MatMul(probabilities, spelling.tensor("value")),
-        replace=tuple(
-            spelling.attention(lift(mask_input))
-            for mask_input in (hidden, _over_all_scores(hidden), _as_long_as_values(_over_all_scores(hidden)))
-        ),
+        replace=tuple(attention[0] for attention in made),
+        emits={"weights": tuple(map(spelling.weights, made))},
         guards=(
             _shapes_agree,
             _cap_is_positive,
@@ -225,8 +244,8 @@ def _sdpa(
         source=PAPER,
         proof=Proof(
             shapes=tuple(
-                {"query": f"b {h}s 4", "key": keys, "transposed_key": f"b {h}4 t", "value": f"b {h}t 4", "mask": masks}
-                for _, keys, masks in shapes
+                {"query": f"b {h}s 4", "key": keys, "transposed_key": f"b {h}4 t", "value": f"b {h}t 4", "mask": dims}
+                for _, keys, dims in shapes
             ),
             attributes=tuple({"key_perm": [perm]} for perm, _, _ in shapes),
             scalars={

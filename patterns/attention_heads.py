@@ -67,12 +67,14 @@ def heads_of(name: str) -> Any:
     return count
 
 
-_kept_attributes = {"scale": attr("scale"), "is_causal": attr("is_causal"), "softcap": attr("softcap")}
+_kept_attributes = {
+    "scale": attr("scale"), "is_causal": attr("is_causal"), "softcap": attr("softcap"), "qk_matmul_output_mode": attr("mode"),
+}  # fmt: skip
 past_key, past_value = var("past_key", is_rank(4), "of rank 4"), var("past_value", is_rank(4), "of rank 4")
 # With what is attended to in front of the keys, the operator also returns both together, to be the past of the next step.
 attended = op.Attention(
     split_query, split_key, split_value, opt(mask), opt(past_key), opt(past_value), **_kept_attributes
-).naming(present_key=1, present_value=2)
+).naming(present_key=1, present_value=2, weights=3)
 merged = op.Transpose(attended, perm=(0, 2, 1, 3))
 # Key and value heads that are repeated for the groups of query heads
 shared_key, shared_value = var("shared_key", is_rank(4), "of rank 4"), var("shared_value", is_rank(4), "of rank 4")
@@ -107,13 +109,14 @@ def heads_are_repeated(match: Match) -> str | None:
 
 grouped = op.Attention(
     var("query"), _repeated(shared_key, "key"), _repeated(shared_value, "value"), opt(mask), **_kept_attributes
-)
-_LAYOUT: dict[str, list[Any]] = {"scale": [0.5], "is_causal": [0], "softcap": [0.0]}
+).naming(weights=3)
+grouped_attention = op.Attention(var("query"), shared_key, shared_value, opt(mask), outputs=4, **_kept_attributes)
+_LAYOUT: dict[str, list[Any]] = {"scale": [0.5], "is_causal": [0], "softcap": [0.0], "mode": [0, 3]}
 
 q3, k3, v3 = var("query"), var("key"), var("value")
 merged_attention = op.Attention(
     q3, k3, v3, opt(mask), opt(past_key), opt(past_value), q_num_heads=heads_of("query"), kv_num_heads=heads_of("key"),
-    outputs=3, **_kept_attributes,
+    outputs=4, **_kept_attributes,
 )  # fmt: skip
 
 # Keys and values of earlier steps, kept by whoever runs the model
@@ -124,9 +127,9 @@ cached = op.Attention(
     op.Concat(past_value, new_value, axis=2).named("present_value"),
     opt(mask),
     **_kept_attributes,
-)
+).naming(weights=3)
 cached_attention = op.Attention(
-    var("query"), new_key, new_value, opt(mask), past_key, past_value, outputs=3, **_kept_attributes
+    var("query"), new_key, new_value, opt(mask), past_key, past_value, outputs=4, **_kept_attributes
 )
 
 
@@ -151,7 +154,11 @@ RULES = [
         refines=True,
         pattern=cached,
         replace=cached_attention[0],
-        emits={"present_key": cached_attention[1], "present_value": cached_attention[2]},
+        emits={
+            "present_key": cached_attention[1],
+            "present_value": cached_attention[2],
+            "weights": cached_attention[3],
+        },
         guards=(past_fits,),
         raises=True,
         exactness=Exactness.ROUNDING,
@@ -180,7 +187,8 @@ RULES = [
         formula="attention(query, repeat(key), repeat(value), mask)",
         refines=True,
         pattern=grouped,
-        replace=op.Attention(var("query"), shared_key, shared_value, opt(mask), **_kept_attributes),
+        replace=grouped_attention[0],
+        emits={"weights": grouped_attention[3]},
         guards=(heads_are_repeated,),
         raises=True,
         exactness=Exactness.ROUNDING,
@@ -219,7 +227,11 @@ RULES = [
         formula="transpose(attention(split(query), split(key), split(value), mask))",
         pattern=merged,
         replace=op.Reshape(merged_attention[0], computed("split_again", merged_shape)),
-        emits={"present_key": merged_attention[1], "present_value": merged_attention[2]},
+        emits={
+            "present_key": merged_attention[1],
+            "present_value": merged_attention[2],
+            "weights": merged_attention[3],
+        },
         guards=(heads_split_last_axis,),
         raises=True,
         exactness=Exactness.ROUNDING,
@@ -233,14 +245,7 @@ RULES = [
                 )
             ),
             constants={name: [0, 0, 2, 4] for name in _SPLITS},
-            attributes={
-                "scale": [0.5],
-                "is_causal": [0],
-                "softcap": [0.0],
-                "query_allowzero": [0],
-                "key_allowzero": [0],
-                "value_allowzero": [0],
-            },
+            attributes={**_LAYOUT, "query_allowzero": [0], "key_allowzero": [0], "value_allowzero": [0]},
             inputs={"mask": masked(-math.inf)},
             redundant={"check of *": RANKS},
             opset=23,

@@ -1,9 +1,11 @@
 """Masks of attention in one form: softmax(s q k^T + mask).
 
-(s q k^T + a) + b = s q k^T + (a + b)
+(s q k^T + a) + b = s q k^T + (a + b)          (s q k^T + a) - b = s q k^T + (a + -b)
 softmax(where(keep, s q k^T + m, filler)) = softmax(s q k^T + where(keep, m, filler))
+windows(s q k^T) + w = windows(s q k^T + merged(w))
 
-The second holds where the filler swallows any score that is added to it.
+The second holds where the filler swallows any score that is added to it. In the third, windows are an axis of their own that
+the scores have together with the batch: [batch * windows, heads, queries, keys].
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ortfuse.pattern import Match, Op, Pattern, computed, op, opt, scalar, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.pattern import Match, Op, Pattern, attr, computed, op, opt, scalar, var
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from ._common import array_like, is_rank, text
+from ._common import array_like, ints, is_rank, text
 from ._masks import DEEP
 from ._proofs import COST, FINITE_SCORES
 from .attention import LOWEST, PAPER
@@ -56,6 +58,14 @@ def leads_to_softmax(match: Match) -> str | None:
         if not level:
             return None
     return "no Softmax is near"
+
+
+def second_mask_is_no_product(match: Match) -> str | None:
+    """The root is not a product and the rest of the sum already: of two products either could be the scores."""
+    node = match["second_mask"].producer()
+    while node is not None and node.op_type in ("Mul", "Div") and any(map(match.facts.is_const, node.inputs)):
+        node = next((value.producer() for value in node.inputs if not match.facts.is_const(value)), None)
+    return "what is added last is a product too" if node is not None and node.op_type == "MatMul" else None
 
 
 def hides_altogether(match: Match) -> str | None:
@@ -121,6 +131,35 @@ REDUNDANT = {
 }  # fmt: skip
 
 
+# Scores [batch * windows, ...] seen as [batch, windows, ...], to add a mask for each window
+scores = (product_of_values + opt(first_mask)).named("scores")
+_split = {"allowzero": attr("split_zero")}
+windows = op.Reshape(scores, var("split_target"), **_split).named("windows")
+
+
+def mask_is_of_windows(match: Match) -> str | None:
+    """The Reshape splits the first axis of the scores alone, into a known number of windows, and the mask broadcasts to that."""
+    queries, before, after, shape = map(match.shape, ("query", "scores", "windows", "mask"))
+    if queries is None or before is None or after is None or shape is None:
+        return "a shape is not known"
+    if queries[0] != before[0]:
+        return "the query is the same for all windows"
+    if after[2:] != before[1:] or after[0] * after[1] != before[0] or not isinstance(after[1], int) or after[1] < 1:
+        return f"the first axis of {text(before)} is not provably split into a known number of windows: {text(after)}"
+    if len(shape) != len(after) or shape[0] not in (1, after[0]) or shape[1] not in (1, after[1]):
+        return f"the mask {text(shape)} does not provably broadcast to {text(after)}"
+    return None if match.facts.shape(match.root) == after else "the mask broadcasts the scores"
+
+
+def _merged_windows() -> Pattern:
+    """The mask repeated for the whole batch, with the windows in the axis of the batch."""
+    count = computed("windows", lambda match: ints([match.shape("windows")[1]]))
+    ones = computed("ones", lambda match: ints([1] * ((match.rank("mask") or 0) - 2)))
+    both = op.Shape(query, start=0, end=1)
+    repeated = op.Expand(mask, op.Concat(op.Div(both, count), count, ones, axis=0))
+    return op.Reshape(repeated, op.Concat(both, op.Shape(mask, start=2), axis=0), allowzero=1)
+
+
 def _mask_rules() -> list[Rule]:
     outer = computed("outer", lambda match: array_like(match, match["outer"]))
     scores_shapes = {"query": "b 2 s 4", "transposed_key": "b 2 4 t"}
@@ -132,12 +171,28 @@ def _mask_rules() -> list[Rule]:
             refines=True,
             pattern=op.Add(op.Add(product_of_values, first_mask), second_mask),
             replace=op.Add(product_of_values, op.Add(first_mask, second_mask)),
-            guards=(operands_are_computed, leads_to_softmax),
+            guards=(operands_are_computed, second_mask_is_no_product, leads_to_softmax),
             exactness=Exactness.ROUNDING,
             source=PAPER,
             proof=Proof(
                 followed_by="Softmax",
                 shapes={**scores_shapes, "first_mask": "1 2 s t", "second_mask": "b 1 1 t"},
+                scalars=scalars,
+                redundant={**REDUNDANT, "guard second_mask_is_no_product": "without it the rule would undo itself"},
+            ),
+        ),
+        Rule(
+            name="attention.subtracted_mask",
+            formula="(s q k^T + first_mask) - mask",
+            refines=True,
+            pattern=op.Sub(scores, mask),
+            replace=scores + op.Neg(mask),
+            guards=(operands_are_computed, leads_to_softmax),
+            exactness=Exactness.ROUNDING,
+            source=PAPER,
+            proof=Proof(
+                followed_by="Softmax",
+                shapes={**scores_shapes, "first_mask": "1 2 s t", "mask": "b 1 1 t"},
                 scalars=scalars,
                 redundant=REDUNDANT,
             ),
@@ -161,6 +216,49 @@ def _mask_rules() -> list[Rule]:
                 scalars={**scalars, "outer": [0.5, 2.0]},
                 assumes=FINITE_SCORES,
                 redundant=REDUNDANT,
+            ),
+        ),
+        Rule(
+            name="attention.window_mask",
+            formula="windows(s q k^T + first_mask) + mask",
+            refines=True,
+            pattern=op.Add(windows, mask),
+            replace=op.Reshape(scores + _merged_windows(), var("split_target"), **_split),
+            guards=(operands_are_computed, mask_is_of_windows, leads_to_softmax),
+            exactness=Exactness.ROUNDING,
+            source="arXiv:2103.14030",
+            proof=Proof(
+                followed_by="Softmax",
+                shapes=tuple(
+                    {
+                        "query": "6 2 5 4",
+                        "transposed_key": "6 2 4 7",
+                        "first_mask": "1 2 5 7",
+                        "split_target": "5",
+                        "mask": dims,
+                    }
+                    for dims in ("1 3 1 5 7", "2 1 2 1 7")
+                ),
+                scalars=scalars,
+                constants={"split_target": [-1, 3, 2, 5, 7]},
+                attributes={"split_zero": [0]},
+                redundant={words: why for words, why in REDUNDANT.items() if words != "guard operands_are_computed"},
+                uncovered=dict.fromkeys(
+                    ("query is: a constant", "transposed_key is: a constant"), "such products are left alone"
+                ),
+                opset=17,
+                counterexamples={
+                    "heads split too": Variation(
+                        shapes={"mask": "3 4 1 5 7"},
+                        constants={"split_target": [3, 4, 1, 5, 7]},
+                        options={"first_mask": "absent"},
+                    ),
+                    "positions split too": Variation(
+                        shapes={"mask": "1 3 1 7 5"},
+                        constants={"split_target": [2, 3, 2, 7, 5]},
+                        options={"first_mask": "absent"},
+                    ),
+                },
             ),
         ),
         _factor_rule("head_factor", op.Mul),

@@ -8,6 +8,7 @@ from ortfuse.passes.dce import DeadCode
 from ortfuse.passes.finalize import Finalize
 from ortfuse.passes.fold import Fold
 from ortfuse.passes.lengths import Lengths
+from ortfuse.passes.minima import Minima
 from ortfuse.passes.rules import RulePass
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Fold",
     "Lengths",
     "Meter",
+    "Minima",
     "Pass",
     "RulePass",
     "check_pins",

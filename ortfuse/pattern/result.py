@@ -56,6 +56,11 @@ class Match:
         """The captured constant as a numpy array, or `None` if the value is no constant."""
         return self.facts.const(self[name])
 
+    def is_used_elsewhere(self, name: str) -> bool:
+        """Whether a captured value is a graph output or used by a node that did not match."""
+        value, inside = self[name], set(self.nodes)
+        return value.is_graph_output() or any(use.node not in inside for use in value.uses())
+
     def __repr__(self) -> str:
         names = ", ".join(f"{k}={v.name if isinstance(v, ir.Value) else v}" for k, v in self.bindings.items())
         return f"Match({self.root.name}: {names})"

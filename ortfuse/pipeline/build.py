@@ -3,7 +3,7 @@
 Besides registered passes, a name may be a pass of the catalogue (`fuse.attention`), a pass list (`transformer`), or one
 of these:
 
-- `canonicalize`: the rules of the normal form together with constants, fold, cse and dce, to a fixed point;
+- `canonicalize`: the rules of the normal form together with constants, fold, lengths, minima, cse and dce, to a fixed point;
 - `fuse.*`: every fusion that comes with ortfuse, except those that the pipeline names itself;
 - `user`: every pass of rule files that do not come with ortfuse, except those that the pipeline names itself;
 - `auto`: the pass list that suits the model.
@@ -16,7 +16,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any, TypeAlias
 
 from ortfuse.errors import PipelineError
-from ortfuse.passes import CommonSubexpressions, Constants, DeadCode, Fold, Lengths, Pass, RulePass
+from ortfuse.passes import CommonSubexpressions, Constants, DeadCode, Fold, Lengths, Minima, Pass, RulePass
 from ortfuse.pipeline import registry
 from ortfuse.pipeline.catalogue import Catalogue
 from ortfuse.pipeline.passlists import PassList, built_in_lists, suitable_list
@@ -131,7 +131,15 @@ class Builder:
         options = registry.checked_options(call, {"max_rounds": int, "max_growth": int, **_RULE_OPTIONS})
         growth = {"max_growth": int(options["max_growth"])} if "max_growth" in options else {}
         rules = self._rule_pass(CANONICALIZE, options)
-        passes: list[Pass] = [Constants(), Fold(**growth), Lengths(), rules, CommonSubexpressions(), DeadCode()]
+        passes: list[Pass] = [
+            Constants(),
+            Fold(**growth),
+            Lengths(),
+            Minima(),
+            rules,
+            CommonSubexpressions(),
+            DeadCode(),
+        ]
         steps = tuple(Single(made.name, made) for made in passes)
         return Repeated(str(call), steps, int(options.get("max_rounds", MAX_ROUNDS)))
 

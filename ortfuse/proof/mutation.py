@@ -67,7 +67,8 @@ def _copied(rule: Rule) -> tuple[Rule, list[Pattern]]:
     """A rule with patterns of its own, and all of these; a pattern shared in the original is shared in the copy."""
     pattern, replacements, emits = copy.deepcopy((rule.pattern, rule.replacements, dict(rule.emits)))
     changed = dataclasses.replace(rule, pattern=pattern, replace=replacements, emits=emits)
-    return changed, [part for root in (pattern, *replacements, *emits.values()) for part in root.walk()]
+    emitted = [made for one in changed.replacements for made in changed.emitted_with(one).values()]
+    return changed, [part for root in (pattern, *replacements, *emitted) for part in root.walk()]
 
 
 def _without_check(rule: Rule, name: str) -> Rule:

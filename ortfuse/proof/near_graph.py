@@ -142,9 +142,19 @@ def _any_values(name: str, kind: Any, value: Any) -> list[Any]:
         return _other_lists(list(value))
     if kind == types.FLOAT:
         return [number for number in (value * 1.5 + 0.25, 0.0, -value, 1.0) if number != value]
+    if name == "equation":
+        return _other_equations(value)
     if kind == types.STRING:
         return [text for text in ("reflect", "edge", "SAME_UPPER", "tanh", "none", "NOTSET") if text != value]
     return []
+
+
+def _other_equations(equation: str) -> list[str]:
+    """Of the same operands: other orders of the result, fewer and more labels in it. The runtime dies of a malformed one."""
+    operands, _, result = equation.replace(" ", "").partition("->")
+    labels = "".join(dict.fromkeys(operands.replace(",", "")))
+    results = (result[::-1], result[1:] + result[:1], result[:-1], result[1:], "", labels, labels[::-1])
+    return [f"{operands}->{other}" for other in dict.fromkeys(results) if other != result]
 
 
 def _other_lists(numbers: list[int]) -> list[list[int]]:

@@ -235,9 +235,9 @@ class _Run:
             return f"the replacement {replacement} has no value here"
         new_root = _with_residual(emitter, match, new_root)
         outputs = [(match.root, new_root)]
-        for label, pattern in rule.emits.items():
+        for label, pattern in rule.emitted_with(replacement).items():
             old = match.get(label)
-            if old is not None and old is not match.root and _used_outside(old, match):
+            if old is not None and old is not match.root and match.is_used_elsewhere(label):
                 with _author_of(rule, match.root):
                     value = emitter.build(pattern)
                 if value is None:
@@ -398,11 +398,6 @@ def _with_residual(emitter: Emitter, match: Match, root: ir.Value) -> ir.Value:
     for sign, value in match.residual:
         root = emitter.node(names[0] if sign > 0 else names[1], [root, value]).outputs[0]
     return root
-
-
-def _used_outside(value: ir.Value, match: Match) -> bool:
-    inside = set(match.nodes)
-    return value.is_graph_output() or any(use.node not in inside for use in value.uses())
 
 
 def _depends_on(nodes: Sequence[ir.Node], outputs: set[ir.Value], match: Match) -> bool:

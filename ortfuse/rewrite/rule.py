@@ -106,10 +106,9 @@ class Rule:
     `replace` is an expression over the captured names, or several in order of preference: the first legal one is used.
     A replacement that needs a higher opset than the model has is used only if none other is legal, unless `raises` says
     that it is worth it. `emits` gives, for intermediates of the pattern that may be used elsewhere, what computes them
-    afterwards. `refines` says that the rule improves on what another rule
+    afterwards: one expression, or one for each of `replace`. `refines` says that the rule improves on what another rule
     made, so that it adds no site to its family. `formula` is for readers; by default it is the printed pattern.
-    `residual` allows a root sum or
-    product to have parts that the pattern lacks.
+    `residual` allows a root sum or product to have parts that the pattern lacks.
     """
 
     name: str
@@ -119,7 +118,7 @@ class Rule:
     source: str
     proof: Proof
     guards: tuple[Guard, ...] = ()
-    emits: Mapping[str, Pattern] = field(default_factory=dict)
+    emits: Mapping[str, Pattern | Sequence[Pattern]] = field(default_factory=dict)
     residual: bool = False
     raises: bool = False
     refines: bool = False
@@ -136,6 +135,9 @@ class Rule:
             raise RuleError(f"rule {self.name} must name the source of its formula")
         if not self.replacements:
             raise RuleError(f"rule {self.name} replaces its pattern by nothing")
+        for label, emitted in self.emits.items():
+            if not isinstance(emitted, Pattern) and len(emitted) != len(self.replacements):
+                raise RuleError(f"rule {self.name} must say for each replacement what computes {label}")
         if not self.formula:
             object.__setattr__(self, "formula", bare(self.pattern))
         _ = self.matcher  # a pattern that cannot be a rule's root is an error of the declaration
@@ -149,6 +151,11 @@ class Rule:
     def replacements(self) -> tuple[Pattern, ...]:
         """The candidate replacements in order of preference."""
         return (self.replace,) if isinstance(self.replace, Pattern) else tuple(self.replace)
+
+    def emitted_with(self, replacement: Pattern) -> Mapping[str, Pattern]:
+        """What computes each intermediate that is used elsewhere, beside one of the replacements."""
+        number = next(index for index, made in enumerate(self.replacements) if made is replacement)
+        return {label: one if isinstance(one, Pattern) else one[number] for label, one in self.emits.items()}
 
     @cached_property
     def targets(self) -> tuple[str, ...]:

@@ -172,3 +172,96 @@ def test_a_quotient_of_integers_is_not_moved_into_the_product() -> None:
 @pytest.mark.parametrize("body", ["y = Div(p, f)", "y = Mul(p, f)", "y = Where(keep, p, filler)"])
 def test_products_that_are_no_scores_of_a_softmax_are_left_alone(body: str) -> None:
     assert product_only(body) == ["MatMul", body.split()[2].partition("(")[0]]
+
+
+def with_weights(body: str, weights: str, inputs: str = INPUTS) -> ir.Model:
+    """Attention of hidden rows, with `weights` as a second output."""
+    m = with_mask(BOOLEAN, guarded=True, inputs=inputs, filler=-np.inf)
+    proto = ir.to_proto(m)
+    extra = onnx.parser.parse_graph(f"g () => () {{ {body} }}")
+    proto.graph.node.extend(extra.node)
+    for name in (weights, *(output for node in extra.node for output in node.output)):
+        proto.graph.output.append(onnx.ValueInfoProto(name=name))
+    return ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+
+
+def hidden_rows() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    shapes = {"q": (2, 2, 3, 4), "k": (2, 2, 5, 4), "v": (2, 2, 5, 4)}
+    made = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    keep = rng.random((2, 1, 3, 5)) < 0.7
+    keep[0, 0, 1] = False
+    return {**made, "keep": keep, "number": np.zeros((2, 1, 3, 5), np.int64)}
+
+
+@pytest.mark.parametrize(
+    "body", ["", "mean = ReduceMean(p)", "other = MatMul(p, k)"], ids=["output", "mean", "product"]
+)
+def test_weights_that_are_used_are_an_output_of_the_operator(body: str) -> None:
+    m = with_weights(body, "p")
+    result = ortfuse.optimize(m)
+    assert verify(m, result.model, inputs=[hidden_rows()]).ok
+    kinds = [node.op_type for node in result.model.graph]
+    assert kinds.count("Attention") == 1
+    assert "Softmax" not in kinds
+
+
+def test_weights_before_the_guard_that_makes_hidden_rows_zero_stay() -> None:
+    m = with_weights("", "soft")
+    result = ortfuse.optimize(m)
+    assert verify(m, result.model, inputs=[hidden_rows()]).ok
+    assert "Softmax" in [node.op_type for node in result.model.graph]
+
+
+def test_values_computed_from_the_weights_are_not_an_input_of_what_returns_the_weights() -> None:
+    m = with_weights("square = MatMul(p, p) again = MatMul(p, square)", "p", INPUTS.replace("t,", "s,"))
+    result = ortfuse.optimize(m)
+    inputs = {name: array[..., :3, :] if name in "kv" else array[..., :3] for name, array in hidden_rows().items()}
+    inputs["q"] = hidden_rows()["q"]
+    inputs["k"], inputs["v"] = inputs["k"][..., :4], inputs["v"][..., :4]
+    assert verify(m, result.model, inputs=[inputs]).ok
+
+
+def test_weights_of_merged_heads_and_a_cache_are_returned_too() -> None:
+    m = cached(3, 2)
+    weights = next(node.outputs[0] for node in m.graph if node.op_type == "Softmax")
+    weights.shape, weights.type = ir.Shape(["b", 2, 2, 5]), ir.TensorType(ir.DataType.FLOAT)
+    m.graph.outputs.append(weights)
+    result = ortfuse.optimize(m)
+    assert verify(m, result.model, inputs=[step(3, 2)]).ok
+    kinds = [node.op_type for node in result.model.graph]
+    assert kinds.count("Attention") == 1
+    assert not {"Concat", "Transpose", "Softmax"} & set(kinds)
+
+
+def test_weights_of_one_head_have_no_axis_of_heads() -> None:
+    m = ir.from_onnx_text(
+        """<ir_version: 10, opset_import: ["": 23]> g (float[b,s,4] q, float[b,t,4] k, float[b,t,4] v) => (float[b,s,4] out, float[b,s,t] p)
+        { kt = Transpose<perm = [0, 2, 1]>(k) qk = MatMul(q, kt) p = Softmax<axis = -1>(qk) out = MatMul(p, v) }"""
+    )
+    kinds = optimized(m)
+    assert "Attention" in kinds
+    assert "Softmax" not in kinds
+
+
+WINDOWS = """<ir_version: 10, opset_import: ["": 23]>
+g (float[b,4,36] q, float[b,4,36] k, float[b,4,36] v, float[1,3,1,4,4] mask) => (float[n,2,4,6] out)
+<int64[4] split = {-1, 4, 2, 6}, int64[5] windows = {-1, 3, 2, 4, 4}, int64[4] merged = {-1, 2, 4, 4}> {
+    q4 = Reshape(q, split) k4 = Reshape(k, split) v4 = Reshape(v, split) qh = Transpose<perm = [0, 2, 1, 3]>(q4)
+    kt = Transpose<perm = [0, 2, 3, 1]>(k4) vh = Transpose<perm = [0, 2, 1, 3]>(v4) qk = MatMul(qh, kt)
+    w = Reshape(qk, windows) once = Add(w, mask) twice = Add(mask, once) m = Reshape(twice, merged)
+    p = Softmax<axis = -1>(m) out = MatMul(p, vh)
+}"""
+
+
+def test_a_mask_for_each_window_is_one_of_the_batch() -> None:
+    m = ir.from_onnx_text(WINDOWS)
+    values = m.graph.inputs[-1]
+    levels = np.where(np.random.default_rng(0).random((1, 3, 1, 4, 4)) < 0.5, 0, -100).astype(np.float32)
+    constant = ir.Value(name="mask", const_value=ir.Tensor(levels), shape=values.shape, type=values.type)
+    values.replace_all_uses_with(constant)
+    m.graph.inputs.pop()
+    m.graph.register_initializer(constant)
+    kinds = optimized(m)
+    assert kinds.count("Attention") == 1
+    assert "Softmax" not in kinds

@@ -83,6 +83,16 @@ def test_an_intermediate_used_elsewhere_is_kept_or_emitted() -> None:
     assert sorted(run(model(body), emitting)) == ["Add", "Max", "Min", "Neg"]
 
 
+def test_each_replacement_has_its_own_way_to_compute_an_intermediate() -> None:
+    body = "s = Add(x, y) r = Relu(s) t = Neg(s) out = Add(r, t)"
+    total = op.Add(x, y).named("total")
+    replacements, intermediates = (ms.QuickGelu(x), op.Max(x, y)), (op.Tanh(x), op.Min(x, y))
+    emitting = rule("a.emitting", op.Relu(total), replacements, emits={"total": intermediates})
+    assert sorted(run(model(body), emitting, target=Everything("QuickGelu"))) == ["Add", "Max", "Min", "Neg"]
+    with pytest.raises(RuleError, match="each replacement"):
+        rule("a.emitting", op.Relu(total), replacements, emits={"total": intermediates[:1]})
+
+
 def test_a_target_without_a_kernel_refuses_the_replacement_with_its_reason() -> None:
     log = Log(explain=True)
     m = model("s = Sigmoid(x) out = Mul(x, s)")
