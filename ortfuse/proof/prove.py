@@ -119,7 +119,9 @@ class _Proof:
         spellings(self._attempt, self.coverage, pairs)
         for group, fired in self.fired.items():
             if not fired:
-                self.report.fail(f"no instance fires with {_group_text(group)}: {self.reasons.get(group, 'not tried')}", None)
+                self.report.fail(
+                    f"no instance fires with {_group_text(group)}: {self.reasons.get(group, 'not tried')}", None
+                )
         if any(self.fired.values()):
             self._report_coverage()
 
@@ -174,7 +176,9 @@ class _Proof:
         for text in sorted(missing - set(self.rule.proof.uncovered)):
             self.report.fail(f"no instance covers {text}", None)
         for text in sorted(set(self.rule.proof.uncovered) - missing):
-            self.report.fail(f"the proof calls {text} uncovered, but an instance covers it or no such option exists", None)
+            self.report.fail(
+                f"the proof calls {text} uncovered, but an instance covers it or no such option exists", None
+            )
 
     # Near misses and counterexamples
 
@@ -279,4 +283,3 @@ class _ByWords(Chooser):
 
 def _group_text(group: tuple[int, str, int]) -> str:
     return f"shape set {group[0]} in {group[1]} at opset {group[2]}"
-

@@ -45,7 +45,11 @@ class Tried:
         if rewritten.error is not None:
             return f"raises {rewritten.error}" if not self.is_near or self.runs else None
         problem = self._compare(rule, rewritten.model)
-        if problem and self.is_near and any(fnmatch.fnmatchcase(self.instance.text, words) for words in rule.proof.assumes):
+        if (
+            problem
+            and self.is_near
+            and any(fnmatch.fnmatchcase(self.instance.text, words) for words in rule.proof.assumes)
+        ):
             return None
         return problem
 
