@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ortfuse.passes.context import Context
 from ortfuse.passes.edit import initializers_to_nodes
 from ortfuse.pattern import Match
-from ortfuse.rewrite import Exactness, Rewriter, Rule
+from ortfuse.rewrite import Exactness, Rewriter, Rule, demand_proof
 from ortfuse.target import Target
 
 
@@ -26,6 +26,10 @@ class RulePass:
     rules: tuple[Rule, ...]
     without: str = ""
     always: str = ""
+
+    def __post_init__(self) -> None:
+        for rule in self.rules:
+            demand_proof(rule)
 
     def run(self, context: Context) -> int:
         """Apply the rules whose exactness is allowed; returns the number of rewrites."""

@@ -3,7 +3,7 @@
 from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.log import Event, Log, NearMiss, RuleStatistics
 from ortfuse.rewrite.rewriter import NODES_KEY, RULE_KEY, Rewriter
-from ortfuse.rewrite.rule import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.rule import Exactness, Proof, Rule, Variation, demand_proof, unproved
 from ortfuse.rewrite.scopes import Scope, scopes, subgraphs
 from ortfuse.rewrite.site import Inspector, Site
 
@@ -23,6 +23,8 @@ __all__ = [
     "Scope",
     "Site",
     "Variation",
+    "demand_proof",
     "scopes",
     "subgraphs",
+    "unproved",
 ]
