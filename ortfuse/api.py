@@ -38,7 +38,7 @@ class Result:
         model: The model.
         report: What was done.
         verdict: How it compares with the original, if it was verified as a whole.
-        sites: The check of each rewrite, if those were verified.
+        sites: The check of each change, if those were verified.
     """
 
     model: Any
@@ -81,7 +81,7 @@ def optimize(
         patterns: Files and folders with rules of the user's own.
         approximate: Whether rules that replace the mathematics by an approximation may be applied.
         explain: Whether to keep near misses in the report, which takes time.
-        verify: `"whole"` compares the result with the original. `"sites"` checks each rewrite where it happens, on its
+        verify: `"whole"` compares the result with the original. `"sites"` checks each change where it happens, on its
             own nodes with the real weights and generated inputs, and undoes it if it is wrong; the result lists all checks.
         on_pass: Called after each item of the pipeline.
         debugging: An order in which sites are visited, and checks after every rewrite; see `ortfuse.rewrite.Debugging`.

@@ -63,7 +63,7 @@ def optimize(
         Verify | None,
         typer.Option(
             "--verify",
-            help="Run both models and compare; a result that differs is not written. --verify=sites checks each rewrite on "
+            help="Run both models and compare; a result that differs is not written. --verify=sites checks each change on "
             "its own nodes instead and undoes wrong ones, which serves models too large to be run twice.",
             show_default=False,
         ),

@@ -69,7 +69,7 @@ def optimise(
     """Optimise `original` (which stays as it is), check and measure the result, and write it.
 
     With `verify="whole"` the result is compared with the original, and nothing is written if they differ. With
-    `verify="sites"` every rewrite is checked where it happens, on its own nodes, and undone if it is wrong.
+    `verify="sites"` every change is checked where it happens, on its own nodes, and undone if it is wrong.
 
     Raises:
         VerificationError: The result is wrong; the message names the output, the element and the pass that broke it.

@@ -5,12 +5,13 @@ from ortfuse.rewrite.log import Event, Log, NearMiss, RuleStatistics
 from ortfuse.rewrite.rewriter import NODES_KEY, RULE_KEY, Rewriter
 from ortfuse.rewrite.rule import Exactness, Proof, Rule, Variation, demand_proof, unproved
 from ortfuse.rewrite.scopes import Scope, scopes, subgraphs
-from ortfuse.rewrite.site import Inspector, Site
+from ortfuse.rewrite.site import Edit, Inspector, Site
 
 __all__ = [
     "NODES_KEY",
     "RULE_KEY",
     "Debugging",
+    "Edit",
     "Event",
     "Exactness",
     "Inspector",
