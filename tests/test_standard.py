@@ -14,7 +14,7 @@ ALL = cases()
 SAMPLE = [
     *[case for case in ALL if case.kind == "node" and len(case.model().graph.node) > 1][::3],
     *[case for case in ALL if case.kind not in ("node", LIGHT)][::7],
-    *[case for case in ALL if case.name in ("light_squeezenet", "light_shufflenet")],
+    *[case for case in ALL if case.name in ("light_squeezenet_random", "light_shufflenet_random")],
 ]
 
 
