@@ -38,7 +38,7 @@ class Result:
         model: The model.
         report: What was done.
         verdict: How it compares with the original, if it was verified as a whole.
-        sites: The check of each rewrite, if those were verified.
+        sites: The check of each change, if those were verified.
     """
 
     model: Any
@@ -89,7 +89,7 @@ def optimize(
         measure: Whether to measure on this machine, where several operators are legal, instead of asking the table that
             comes with ortfuse.
         sizes: Sizes of the model's open dimensions at which to measure, by name.
-        verify: `"whole"` compares the result with the original. `"sites"` checks each rewrite where it happens, on its
+        verify: `"whole"` compares the result with the original. `"sites"` checks each change where it happens, on its
             own nodes with the real weights and generated inputs, and undoes it if it is wrong; the result lists all checks.
         on_pass: Called after each item of the pipeline.
         debugging: An order in which sites are visited, and checks after every rewrite; see `ortfuse.rewrite.Debugging`.

@@ -93,7 +93,7 @@ Verify = Annotated[
         "--verify",
         parser=verification,
         metavar="[sites]",
-        help="Run both models and compare; a result that differs is not written. --verify=sites checks each rewrite on "
+        help="Run both models and compare; a result that differs is not written. --verify=sites checks each change on "
         "its own nodes instead and undoes wrong ones, which serves models too large to be run twice.",
         show_default=False,
     ),

@@ -78,7 +78,7 @@ def optimise(
     """Optimise `original` (which stays as it is), check and measure the result, and write it.
 
     With `verify="whole"` the result is compared with the original, and nothing is written if they differ. With
-    `verify="sites"` every rewrite is checked where it happens, on its own nodes, and undone if it is wrong. With `measure`,
+    `verify="sites"` every change is checked where it happens, on its own nodes, and undone if it is wrong. With `measure`,
     what is to be chosen by cost is measured there too, at the given `sizes`.
 
     Raises:

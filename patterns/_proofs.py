@@ -22,6 +22,8 @@ RANKS = "the guards, or the rewriter by the shape of the result, ask for the sha
 SHAPES = "the rewriter refuses a result that has not provably the same shape"
 KERNEL = "the target asks for the same before it takes the kernel"
 COST = "the rule would be right, but not worth it"
+NUMBERS = "another condition asks for the numbers, which only a constant has"
+ADDS_NO_AXES = "the matcher takes a constant for a number only where it adds no axes"
 
 
 def masked(filler: float) -> Callable[[Any], ir.Value]:

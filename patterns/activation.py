@@ -87,7 +87,9 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source="arXiv:1710.05941",
         residual=True,
-        proof=Proof(shapes=SHAPES, scalars={"negated": [-1.0, -1.702]}, typical=TYPICAL),
+        proof=Proof(
+            shapes=SHAPES, scalars={"negated": [-1.0, -1.702]}, typical=TYPICAL, redundant={"guard falls": COST}
+        ),
     ),
     Rule(
         name="gelu.erf",

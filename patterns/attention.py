@@ -20,7 +20,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import array_like, ints, is_rank, text
 from ._masks import DEEPEST_ALLOWED, acts_alike, mask_range
-from ._proofs import FINITE_SCORES, NEVER_EMPTY, RANKS, SHAPES, masked
+from ._proofs import FINITE_SCORES, KERNEL, NEVER_EMPTY, RANKS, SHAPES, masked
 
 PAPER = "arXiv:1706.03762"
 LOWEST = -3.4028234663852886e38
@@ -254,7 +254,15 @@ def _sdpa(
             },
             inputs={"mask": masked(filler)},
             never_empty=NEVER_EMPTY,
-            redundant={"check of *": RANKS, "guard _mask_shape_fits": SHAPES},
+            redundant={
+                "check of key": RANKS,
+                "check of value": RANKS,
+                "guard _mask_shape_fits": SHAPES,
+                **(
+                    {"guard _needs_floor": "without a floor to need, the rule does what the others do"} if floor else {}
+                ),
+                **({"guard _mask_has_rank": KERNEL} if mask_rank == 3 else {}),
+            },
             counterexamples={
                 "a mask for more batches": Variation(
                     shapes={

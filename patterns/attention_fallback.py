@@ -84,6 +84,12 @@ RULES = [
                 "positions split too": Variation(
                     shapes={"query": "b s 16"}, constants={"query_shape": [0, -1, 2, 4]}, options={"mask": "absent"}
                 ),
+                "any number of heads": Variation(
+                    shapes={"query": "b s h", "key": "b t h", "value": "b t h"},
+                    constants={name: [0, 0, -1, 4] for name in ("query_shape", "key_shape", "value_shape")},
+                    options={"mask": "absent"},
+                    sizes={"h": 8},
+                ),
             },
         ),
     ),

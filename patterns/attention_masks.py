@@ -121,10 +121,16 @@ def _factor_rule(name: str, made: Callable[..., Op]) -> Rule:
             constants={"factor": "positive"},
             assumes=FINITE_SCORES,
             redundant=REDUNDANT,
+            counterexamples={
+                "as many keys as the size of a head": Variation(
+                    shapes={"transposed_key": "b 2 4 4", "factor": "2 1 4"}, constants={"factor": FACTORS}
+                )
+            },
         ),
     )
 
 
+FACTORS = [0.5, 1.0, 2.0, 3.0, 4.0, 3.0, 2.0, 1.0]
 REDUNDANT = {
     "guard operands_are_computed": COST, "guard leads_to_softmax": COST, "guard *lambda*": COST,
     **dict.fromkeys(("check of query", "check of transposed_key"), "the same holds for operands of any rank"),

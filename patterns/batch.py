@@ -15,7 +15,7 @@ from typing import Any
 
 from ortfuse.ir.dims import DimLike
 from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, scalar, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import ints, is_rank, text
 from ._proofs import RANKS, SHAPES
@@ -80,6 +80,9 @@ def _targets(**targets: list[int]) -> dict[str, Any]:
 
 
 def _moved(name: str, pattern: Pattern, replace: Op, proof: Proof, *guards: Guard) -> Rule:
+    redundant = (
+        {"check of *": RANKS} if name == "softmax" else {"guard merges_leading_axes": SHAPES, "check of *": RANKS}
+    )
     return Rule(
         name=f"batch.{name}",
         pattern=pattern,
@@ -87,7 +90,7 @@ def _moved(name: str, pattern: Pattern, replace: Op, proof: Proof, *guards: Guar
         guards=guards,
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=dataclasses.replace(proof, redundant={"guard merges_leading_axes": SHAPES, "check of *": RANKS}),
+        proof=dataclasses.replace(proof, redundant=redundant),
     )
 
 
@@ -158,12 +161,17 @@ def _split_sums(name: str) -> list[Rule]:
         "opset": 17,
     }
     shapes = {"x": "3 2 3 4", "x_target": "3", "target": "4"}
+    copied = {
+        "the second axis copied from one that the other operand broadcasts": Variation(
+            shapes={"x": "3 3 3 4", "other": "9 1 4"}, constants=_targets(x=[-1, 3, 4]) | {"target": [-1, 0, 3, 4]}
+        )
+    }
     return [
         _moved(
             f"split_{name.lower()}",
             pattern,
             made(x, split),
-            Proof(shapes=({**shapes, "other": "6 3 4"}, {**shapes, "other": "6 1 4"}), **proof),
+            Proof(shapes=({**shapes, "other": "6 3 4"}, {**shapes, "other": "6 1 4"}), **proof, counterexamples=copied),
             merges_leading_axes("x"),
             splits_again,
             other_is_merged_alike,
@@ -174,7 +182,6 @@ def _split_sums(name: str) -> list[Rule]:
             made(x, lifted),
             Proof(shapes=({**shapes, "other": "1 3 4"}, {**shapes, "other": "1 1 4"}), **proof),
             merges_leading_axes("x"),
-            splits_again,
             other_is_broadcast,
         ),
     ]

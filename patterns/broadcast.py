@@ -16,7 +16,7 @@ from ortfuse.pattern import const, op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import same_shape
-from ._proofs import computed_shape
+from ._proofs import NUMBERS, computed_shape
 
 PASS = "canonicalize"
 SOURCE = "Multidirectional broadcasting in ONNX"
@@ -62,6 +62,10 @@ RULES = [
         guards=(same_shape("x", "root"),),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(shapes={"x": "b 3 4", "ones": "3 1"}, constants={"ones": np.ones((3, 1))}),
+        proof=Proof(
+            shapes={"x": "b 3 4", "ones": "3 1"},
+            constants={"ones": np.ones((3, 1))},
+            redundant={"demand that *": NUMBERS},
+        ),
     ),
 ]

@@ -17,10 +17,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.ir.facts import Facts
-from ortfuse.pattern import Match, Pattern, computed, const, op, opt, scalar, var
+from ortfuse.pattern import Guard, Match, Pattern, computed, const, op, opt, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import array_like, text
+from ._proofs import NUMBERS
 from .normalization import bias, normalised, scale
 
 PASS = "fuse.normalization"
@@ -120,14 +121,14 @@ batch_norm = op.BatchNormalization(
 )
 
 
-def _batch_norm(name: str, formula: str, pattern: Pattern) -> Rule:
+def _batch_norm(name: str, formula: str, pattern: Pattern, *guards: Guard) -> Rule:
     names = ("factor", "divisor", "mean", "shift")
     return Rule(
         name=name,
         formula=formula,
         pattern=pattern,
         replace=batch_norm,
-        guards=(by_channel(*names), offset_is_moderate),
+        guards=(by_channel(*names), *guards),
         exactness=Exactness.ROUNDING,
         source=BATCH_NORM,
         proof=Proof(
@@ -137,6 +138,7 @@ def _batch_norm(name: str, formula: str, pattern: Pattern) -> Rule:
             ),
             constants={"divisor": "positive"},
             dtypes=("float32", "float64"),
+            redundant={"check of *": "by_channel asks for the same", "demand that *": NUMBERS},
             typical=tuple(
                 {"x": f"1 {size}", **dict.fromkeys(names, f"1 {size.split()[0]} 1 1")}
                 for size in ("64 56 56", "512 7 7", "32 112 112")
@@ -166,8 +168,11 @@ RULES = [
             scalars={"epsilon": [0.125, 0.5]},
             constants={"scale": "normal", "bias": "normal"},
             typical=({"x": "1 64 56 56", "scale": "64 1 1", "bias": "64 1 1"},),
+            redundant={"check of attribute axes": "normalises_each_channel asks for all axes from the third on"},
         ),
     ),
-    _batch_norm("batchnorm.centred", "(x - mean) / deviation * scale + bias", op.Add(scaled, shift) | scaled),
+    _batch_norm(
+        "batchnorm.centred", "(x - mean) / deviation * scale + bias", op.Add(scaled, shift) | scaled, offset_is_moderate
+    ),
     _batch_norm("batchnorm.affine", "x * scale + bias, for each channel", op.Add(op.Mul(x, factor), shift)),
 ]

@@ -16,9 +16,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.pattern import Match, attr, computed, op, scalar, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import array_like, same_shape
+from ._proofs import ADDS_NO_AXES
 
 PASS = "fuse.activation"
 SOURCE = "ONNX operators Clip, Relu, Max and Min"
@@ -96,7 +97,19 @@ chain = _limiting(_limiting(x, "inner"), "outer")
 
 def _chain_proof(low: float, high: float) -> Proof:
     numbers = {"inner_low": [low], "outer_low": [low], "inner_high": [high], "outer_high": [high]}
-    return Proof(shapes=SHAPES, attributes=numbers, scalars=numbers, dtypes=("float32", "float64"), typical=TYPICAL)
+    return Proof(
+        shapes=SHAPES,
+        attributes=numbers,
+        scalars=numbers,
+        dtypes=("float32", "float64"),
+        typical=TYPICAL,
+        redundant={"guard same_shape": ADDS_NO_AXES},
+        counterexamples={
+            "integers without an upper bound": Variation(
+                attributes={"inner_low": 0, "inner_high": None, "outer_low": 0, "outer_high": None}, dtype="int32"
+            )
+        },
+    )
 
 
 RULES = [
@@ -109,7 +122,12 @@ RULES = [
         # A zero may get another sign.
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(shapes=SHAPES, dtypes=("float32", "float64"), typical=TYPICAL),
+        proof=Proof(
+            shapes=SHAPES,
+            dtypes=("float32", "float64"),
+            typical=TYPICAL,
+            redundant={"guard is_floating": "Relu of integers is right too", "guard same_shape": ADDS_NO_AXES},
+        ),
     ),
     Rule(
         name="clip.relu_chain",

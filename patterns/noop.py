@@ -14,6 +14,7 @@ from ortfuse.pattern import Guard, Match, Pattern, attr, op, opt, var
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import is_zero, text
+from ._proofs import ADDS_NO_AXES
 
 PASS = "canonicalize"
 SOURCE = "ONNX operator specification"
@@ -59,7 +60,6 @@ def _is_identity_permutation(perm: Any, facts: Any) -> bool:
 
 zero = var("zero", is_zero, "zero everywhere")
 
-ADDS_NO_AXES = "the matcher takes a constant for a number only where it adds no axes"
 EMPTY = np.zeros(0, np.int64)
 PLAIN = Proof(shapes=({"x": "b 3 4"}, {"x": ""}))
 

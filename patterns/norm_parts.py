@@ -16,6 +16,7 @@ from ortfuse.ir.facts import Facts
 from ortfuse.pattern import Match, Op, Pattern, attr, computed, const, op, opt, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
+from ._proofs import NUMBERS
 from .broadcast import is_ones
 
 PASS = "fuse.normalization"
@@ -84,6 +85,7 @@ def _normalisation(kind: str, *inputs: Pattern) -> Op:
     return made
 
 
+STASH = "the runtime computes in float32 whatever `stash_type` says"
 _ATTRIBUTES: dict[str, list[Any]] = {
     "axis": [-1], "epsilon": [1e-5], "stash_type": [1], "saturate": [1], "round_mode": [None], "to": [ir.DataType.FLOAT16.value],
 }  # fmt: skip
@@ -120,6 +122,11 @@ def _between_casts(kind: str, biased: bool) -> Rule:
             attributes=_ATTRIBUTES,
             inputs={"weight": _vector("weight"), "bias": _vector("bias")},
             dtypes=("float16",),
+            redundant={
+                "check of attribute *": STASH,
+                "check of *": "of another type there is no kernel, or one that is as exact",
+                **({} if biased else {"guard vectors_fit": "the kernel broadcasts the scale as the standard says"}),
+            },
             opset=23,
         ),
     )
@@ -140,6 +147,7 @@ def _scaled(kind: str, biased: bool) -> Rule:
             shapes={"x": "b s 8", "unit": "8", "scale": "8", "shift": "8"},
             attributes=_ATTRIBUTES,
             constants={"unit": np.ones(8)},
+            redundant={"demand that *": NUMBERS, "check of attribute *": STASH},
             opset=23,
         ),
     )

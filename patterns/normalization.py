@@ -211,7 +211,12 @@ RULES = [
             shapes=({"x": "b s 8"}, {"x": "b 6"}),
             attributes=({"axes": [(-1,), (2,)]}, {"axes": [(-1,), (1,)]}),
             scalars={"epsilon": [2.0**-17, 0.125], "gain": [1.0, 3.0]},
-            assumes={"input 0 of * is the lowest number*": "a gain that makes the result infinite is none"},
+            assumes=dict.fromkeys(
+                ("input 0 of * is the lowest number*", "input * of Mul* is the lowest number*"),
+                "a gain that makes the result infinite is none",
+            ),
+            counterexamples={"an axis left out": Variation(shapes={"x": "2 3 4"}, attributes={"axes": (0, 2)})},
+            redundant={"guard has_epsilon": "the kernel of this runtime gives NaN for a row of zeros too"},
             typical=({"x": "1 128 768"}, {"x": "1 12 128 64"}),
         ),
     ),

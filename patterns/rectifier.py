@@ -20,6 +20,7 @@ from ortfuse.pattern import Match, Pattern, attr, computed, const, op, scalar, v
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import array_like, nearly, same_shape
+from ._proofs import ADDS_NO_AXES
 from .clip import SHAPES, TYPICAL
 
 PASS = "fuse.activation"
@@ -134,7 +135,7 @@ def _rule(name: str, pattern: Pattern, replace: Pattern, source: str, proof: dic
         guards=guards,
         exactness=Exactness.ROUNDING,
         source=source,
-        proof=Proof(**{"shapes": SHAPES, "typical": TYPICAL, **proof}),
+        proof=Proof(**{"shapes": SHAPES, "typical": TYPICAL, "redundant": {"guard same_shape": ADDS_NO_AXES}, **proof}),
     )
 
 
@@ -154,6 +155,7 @@ _SLOPES = {
         for shape, slopes in (("b 3 4", "3 1"), ("b 5", "5"), ("n", ""))
     ),
     "typical": ({"x": "1 64 56 56", "slope": "64 1 1"}, {"x": "1 128 3072", "slope": "3072"}),
+    "redundant": {"guard same_shape": "PRelu of the runtime broadcasts as Mul does; of known shapes the rewriter asks"},
 }
 _ELU = {"gamma": [1.0], "steepness": [1.0], "weight": [0.75, 1.0, 1.5]}
 _CELU = {"gamma": [1.0], "steepness": [2.0], "weight": [0.5]}

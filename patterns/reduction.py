@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ortfuse.pattern import Match, attr, computed, op, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import ints, text
 
@@ -49,6 +49,11 @@ def _keepdims(name: str) -> Rule:
             shapes={"x": "2 3 4", "shape": "3"},
             constants={"shape": np.array([2, 1, 4])},
             attributes={"axes": [(1,)], "allowzero": [0]},
+            counterexamples={
+                "all axes, not given": Variation(
+                    shapes={"x": "1 1 1"}, constants={"shape": np.array([1, 1, 1])}, attributes={"axes": None}
+                )
+            },
         ),
     )
 

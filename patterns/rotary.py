@@ -236,6 +236,8 @@ def parts_make_the_whole(match: Match) -> str | None:
     size, part = _size(match, "heads"), _size(match, "part")
     if size is None or part is None:
         return "the size of the heads is not known"
+    if part % 2:
+        return "the rotated part has an odd size, and its last element no partner"
     if match["rest_start"] != (part,) or not reaches(match["rest_end"], size):
         return "the two parts are not the whole head"
     if match["part_steps"] not in (None, (1,)) or match["rest_steps"] not in (None, (1,)):

@@ -10,7 +10,7 @@ logarithm of a softmax that underflows is infinite, and logsumexp of a row with 
 from __future__ import annotations
 
 from ortfuse.pattern import Match, attr, op, var
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .reduction import axes
 
@@ -48,6 +48,7 @@ _PROOF = Proof(
     shapes=({"x": "b s 8"}, {"x": "b 5"}),
     attributes=({"axes": [(-1,), (2,)]}, {"axes": [(1,)]}),
     dtypes=("float32", "float64"),
+    counterexamples={"all axes, not given": Variation(shapes={"x": "8"}, attributes={"axes": None})},
     typical=({"x": "1 12 128 128"}, {"x": "1 1000"}, {"x": "16 50257"}),
 )
 RULES = [

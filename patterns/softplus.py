@@ -18,6 +18,7 @@ from ortfuse.pattern import Match, op, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import nearly, same_shape
+from ._proofs import ADDS_NO_AXES
 from .clip import SHAPES, TYPICAL
 
 PASS = "fuse.activation"
@@ -63,7 +64,12 @@ RULES = [
         guards=(threshold_is_high, same_shape("x", "root")),
         exactness=Exactness.ROUNDING,
         source="torch.nn.Softplus",
-        proof=Proof(shapes=SHAPES, scalars={"beta": [0.5], "inverse": [2.0], "threshold": [20.0]}, typical=TYPICAL),
+        proof=Proof(
+            shapes=SHAPES,
+            scalars={"beta": [0.5], "inverse": [2.0], "threshold": [20.0]},
+            typical=TYPICAL,
+            redundant={"guard same_shape": ADDS_NO_AXES},
+        ),
     ),
     Rule(
         name="softplus.log_exp",

@@ -129,7 +129,7 @@ def test_verify_sites_undoes_the_wrong_rewrite_and_writes_the_rest(tmp_path: Pat
 
 def test_verify_without_a_value_is_of_the_whole_model_wherever_it_stands() -> None:
     assert "verified: equal on 6 runs" in run("optimize", "--verify", BERT).output
-    assert "rewrites checked where they happen" in run("optimize", "--verify", "sites", BERT).output
+    assert "changes checked where they happen" in run("optimize", "--verify", "sites", BERT).output
 
 
 def test_the_version_comes_with_those_of_what_the_result_depends_on() -> None:

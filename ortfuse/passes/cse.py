@@ -7,13 +7,14 @@ In a subgraph also with what can be seen of the graphs around it, never the reve
 
 Left alone: operators that draw random numbers or may be in training mode; operators of unknown domains; nodes with
 subgraphs; nodes of which a graph output would have to change its name or graph. Two graph outputs that are equal stay
-two. Max, Min and Sum are taken in the order written: which NaN or zero they return depends on it.
+two. Max, Min and Sum are taken in the order written: which NaN or zero they return depends on it. What the context's
+inspector objects to is not merged either.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -23,7 +24,7 @@ from ortfuse.passes.context import Context
 from ortfuse.passes.edit import remove_nodes, replace_value
 from ortfuse.passes.purity import Purity
 from ortfuse.passes.share import TensorPool, can_be_shared, content_key
-from ortfuse.rewrite import subgraphs
+from ortfuse.rewrite import Edit, subgraphs
 
 _COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"})
 
@@ -51,6 +52,7 @@ class CommonSubexpressions:
 class _Frame:
     """A graph being walked: the nodes still to come, the constants in sight, and the keys to forget at its end."""
 
+    graph: ir.Graph
     nodes: Iterator[ir.Node]
     constants: TensorPool
     keys: list[Key] = field(default_factory=list)
@@ -88,12 +90,12 @@ class _Merger:
             if not can_be_shared(value):
                 continue
             first = pool.first_equal(value)
-            if first is not value:
+            if first is not value and self._is_agreed(graph, (), (), [(value, first)]):
                 # The facts need not be told: of two equal constants they know the same.
                 value.replace_all_uses_with(first)
                 del graph.initializers[name]
                 self.shared += 1
-        return _Frame(iter(graph), pool)
+        return _Frame(graph, iter(graph), pool)
 
     def _visit(self, node: ir.Node, frame: _Frame) -> None:
         if not self._purity.is_pure(node):
@@ -103,7 +105,7 @@ class _Merger:
         if first is None:
             self._visible[key] = node
             frame.keys.append(key)
-        elif _can_stand_for(first, node):
+        elif _can_stand_for(first, node) and self._is_agreed(frame.graph, [node], [first], self._pairs(node, first)):
             for old, new in zip(node.outputs, first.outputs, strict=True):
                 self._merge_values(old, new)
             self.duplicates.append(node)
@@ -116,6 +118,22 @@ class _Merger:
         if sizes is None or not sizes.elements or None in sizes.elements:
             return None
         return ("sizes", self._context.facts.dtype(node.outputs[0]), sizes.elements, sizes.shape)
+
+    @staticmethod
+    def _pairs(node: ir.Node, first: ir.Node) -> list[tuple[ir.Value, ir.Value]]:
+        return [(old, new) for old, new in zip(node.outputs, first.outputs, strict=True) if old.name]
+
+    def _is_agreed(
+        self, graph: ir.Graph, nodes: Sequence[ir.Node], first: Sequence[ir.Node],
+        values: Sequence[tuple[ir.Value, ir.Value]],
+    ) -> bool:  # fmt: skip
+        """Whether nobody objects to the merger."""
+        inspector = self._context.inspector
+        if inspector is None:
+            return True
+        scope = next(scope for scope in self._context.scopes() if scope.graph is graph)
+        edit = Edit(CommonSubexpressions.name, nodes, first, values, scope, self._context.facts)
+        return inspector.edit_objection(edit) is None
 
     def _merge_values(self, old: ir.Value, new: ir.Value) -> None:
         """Let `new` stand for `old`, under the name and declared type of `old` if that is a graph output."""

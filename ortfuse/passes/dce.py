@@ -23,7 +23,7 @@ import onnx_ir as ir
 from ortfuse.ir.operators import kept_outputs
 from ortfuse.passes.context import Context, version_in
 from ortfuse.passes.edit import remove_nodes
-from ortfuse.rewrite import Scope, subgraphs
+from ortfuse.rewrite import Edit, Scope, subgraphs
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,22 @@ class DeadCode:
             for node in scope.graph:
                 if node not in live:
                     dead.append(node)
+        if dead and not _is_agreed(context, dead):
+            return changes
         changes += len(dead)
         _remove_dead(context, dead)
         for scope in context.scopes():
             changes += _remove_initializers(scope.graph)
             changes += sum(_remove_optional_outputs(node, scope) for node in scope.graph if len(node.outputs) > 1)
         return changes
+
+
+def _is_agreed(context: Context, dead: list[ir.Node]) -> bool:
+    """Whether nobody objects to the removal. It is refused as a whole: of dead nodes one needs the other."""
+    if context.inspector is None:
+        return True
+    edit = Edit(DeadCode.name, dead, (), (), next(iter(context.scopes())), context.facts)
+    return context.inspector.edit_objection(edit) is None
 
 
 def _live_nodes(roots: Iterable[ir.Graph]) -> set[ir.Node]:

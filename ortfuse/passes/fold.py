@@ -17,14 +17,14 @@ Left alone:
 - integer division by a constant that contains 0 or -1, which can end the process;
 - nodes that rules made for a newer opset than the model has, and nodes that refer to attributes of their function.
 
-A node that fails to evaluate is left alone, with a note.
+A node that fails to evaluate is left alone, with a note. So is one to whose result the context's inspector objects.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -37,7 +37,7 @@ from ortfuse.passes.edit import make_constant, remove_nodes, replace_value, uses
 from ortfuse.passes.evaluate import NATIVE, Region, evaluate
 from ortfuse.passes.moves import moved_constant
 from ortfuse.passes.purity import Purity
-from ortfuse.rewrite import Scope
+from ortfuse.rewrite import Edit, Scope
 
 _LEFT_ALONE = frozenset({"Constant", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 
@@ -106,7 +106,7 @@ class _Folder:
         if not (known or constant) or not self._bounded(node):
             return
         if known:
-            self._finish(node, known)
+            self._finish_if_agreed(node, known)
         elif self._can_evaluate(node):
             self._region[node] = None
             self._push(uses_of(node.outputs))
@@ -121,7 +121,7 @@ class _Folder:
             return True
         moved = moved_constant(node, self._facts)
         if moved is not None:
-            self._finish(node, {output: moved})
+            self._finish_if_agreed(node, {output: moved})
         return moved is not None
 
     def _is_pending(self, node: ir.Node) -> bool:
@@ -152,6 +152,21 @@ class _Folder:
             new = make_constant(self._context, self._scope(node), output, tensor)
             self._push(uses_of([new]))
         self._folded.add(node)
+
+    def _finish_if_agreed(self, node: ir.Node, results: dict[ir.Value, Any]) -> None:
+        if self._is_agreed([node], node, results):
+            self._finish(node, results)
+        else:
+            self._failed.add(node)
+
+    def _is_agreed(self, nodes: Sequence[ir.Node], node: ir.Node, results: Mapping[ir.Value, Any]) -> bool:
+        """Whether nobody objects to constants for outputs of `node`, which is computed by `nodes` from constants."""
+        inspector = self._context.inspector
+        if inspector is None or not results:
+            return True
+        outputs = [(old, _constant_value(tensor)) for old, tensor in results.items()]
+        edit = Edit(Fold.name, nodes, (), outputs, self._scope(node), self._facts)
+        return inspector.edit_objection(edit) is None
 
     def _is_constant(self, value: ir.Value) -> bool:
         if value.is_initializer() and not value.is_graph_input():
@@ -252,13 +267,28 @@ class _Folder:
             self._failed.add(node)
             if reason is not None:
                 self._context.note(f"fold: {node.op_type} '{node.name}' is left as it is: {reason}")
-        for node in region.nodes:
-            if node not in results.failures:
-                computed = [output for output in node.outputs if output in results.values]
-                self._finish(node, {output: ir.Tensor(results.values[output]) for output in computed})
+        found = {
+            node: {output: ir.Tensor(results.values[output]) for output in node.outputs if output in results.values}
+            for node in region.nodes
+            if node not in results.failures
+        }
+        refused = {node for node, tensors in found.items() if not self._is_agreed(region.nodes, node, tensors)}
+        for node in reversed(region.nodes):
+            if node in refused:
+                # What only it needs has to stay, too.
+                producers = {value.producer() for value in node.inputs if value is not None}
+                refused |= {producer for producer in producers if producer is not None and found.get(producer) == {}}
+        self._failed |= refused
+        for node, tensors in found.items():
+            if node not in refused:
+                self._finish(node, tensors)
 
     def _is_needed(self, value: ir.Value) -> bool:
         return value.is_graph_output() or any(use.node not in self._region for use in value.uses())
+
+
+def _constant_value(tensor: ir.TensorProtocol) -> ir.Value:
+    return ir.Value(type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor)
 
 
 def _names_an_output(node: ir.Node) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ortfuse.passes.context import Context
 from ortfuse.passes.edit import initializers_to_nodes
-from ortfuse.rewrite import Exactness, Rewriter, Rule
+from ortfuse.rewrite import Exactness, Rewriter, Rule, demand_proof
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,10 @@ class RulePass:
     rules: tuple[Rule, ...]
     without: str = ""
     always: str = ""
+
+    def __post_init__(self) -> None:
+        for rule in self.rules:
+            demand_proof(rule)
 
     def run(self, context: Context) -> int:
         """Apply the rules whose exactness is allowed; returns the number of rewrites."""

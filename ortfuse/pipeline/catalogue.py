@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import Literal
 
 from ortfuse.errors import OrtfuseError, RuleError
-from ortfuse.rewrite import Rule
+from ortfuse.rewrite import Rule, demand_proof, unproved
 
 ENTRY_POINTS = "ortfuse.patterns"
 """The entry point group by which an installed package offers a rule module, or a package of them."""
@@ -210,10 +210,20 @@ def _rule_file(module: ModuleType, source: Source) -> RuleFile:
     for index, rule in enumerate(rules):
         if not isinstance(rule, Rule):
             raise RuleError(f"{origin}: RULES[{index}] is a {type(rule).__name__}, not a Rule")
+        _check_proof(rule, origin)
     pass_name = getattr(module, "PASS", f"fuse.{stem}")
     if not isinstance(pass_name, str) or not _PASS_NAME.fullmatch(pass_name):
         raise RuleError(f"{origin}: PASS must be the name of a pass, such as 'fuse.{stem}', not {pass_name!r}")
     return RuleFile(pass_name, tuple(rules), origin, source)
+
+
+def _check_proof(rule: Rule, origin: str) -> None:
+    try:
+        demand_proof(rule)
+    except RuleError as error:
+        raise RuleError(f"{origin}: {error}") from error
+    if missing := unproved(rule):
+        raise RuleError(f"{origin}: the proof of rule {rule.name} gives no shape for {', '.join(missing)}")
 
 
 def _where(error: Exception, path: str = "") -> str:

@@ -8,20 +8,25 @@ from __future__ import annotations
 import copy
 import dataclasses
 import fnmatch
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
+
+import onnx_ir as ir
 
 from ortfuse.pattern.language import Attr, Op, Pattern, Var
 from ortfuse.proof.prove import prove
+from ortfuse.proof.run import Rewritten, rewrite
+from ortfuse.proof.tried import Tried
 from ortfuse.rewrite import Rule
 from ortfuse.target import Target
 
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """A rule that lacks `condition`."""
+    """What a rule, the `original`, becomes without `condition`."""
 
-    rule: Rule
+    original: Rule
     condition: str
+    rule: Rule
 
     @property
     def name(self) -> str:
@@ -33,16 +38,16 @@ def mutants(rule: Rule) -> Iterator[Mutant]:
     """Every rule that `rule` becomes by losing one condition."""
     for index, guard in enumerate(rule.guards):
         fewer = (*rule.guards[:index], *rule.guards[index + 1 :])
-        yield Mutant(dataclasses.replace(rule, guards=fewer), f"guard {_guard_name(rule, index, guard)}")
+        yield Mutant(rule, f"guard {_guard_name(rule, index, guard)}", dataclasses.replace(rule, guards=fewer))
     variables = {part.name: part for part in rule.pattern.walk() if isinstance(part, Var)}
     for name in sorted(variables):
         found = [part for part in rule.pattern.walk() if isinstance(part, Var) and part.name == name]
         if any(part.check for part in found):
-            yield Mutant(_without_check(rule, name), f"check of {name}")
+            yield Mutant(rule, f"check of {name}", _without_check(rule, name))
         if any(part.constant for part in found):
-            yield Mutant(_without_constness(rule, name), f"demand that {name} is constant")
+            yield Mutant(rule, f"demand that {name} is constant", _without_constness(rule, name))
     for name in sorted({wanted.name for wanted in _attributes(rule.pattern) if wanted.check is not None}):
-        yield Mutant(_without_attribute_check(rule, name), f"check of attribute {name}")
+        yield Mutant(rule, f"check of attribute {name}", _without_attribute_check(rule, name))
 
 
 def _guard_name(rule: Rule, index: int, guard: object) -> str:
@@ -131,6 +136,41 @@ def reason(mutant: Mutant) -> str | None:
     return next((why for words, why in declared if fnmatch.fnmatchcase(mutant.condition, words)), None)
 
 
-def is_noticed(mutant: Mutant, target: Target | None = None, known: Collection[str] = ()) -> bool:
-    """Whether the proof of the mutant fails otherwise than the rule's own, whose failures are `known`."""
-    return not prove(mutant.rule, target, first_failure=True, known=known).proved
+class Trial:
+    """A witness of a rule's proof: tries mutants of the rule on every model that the rule itself is tried on.
+
+    Attributes:
+        found: The conditions whose loss is noticed, each with the first counterexample in words.
+    """
+
+    def __init__(self, mutants: Iterable[Mutant], target: Target | None = None) -> None:
+        self.found: dict[str, str] = {}
+        self._left, self._target = list(mutants), target or Target()
+
+    def see(self, tried: Tried) -> bool:
+        """Let the mutants that are left do what they do to a model; false once none is left."""
+        self._left = [mutant for mutant in self._left if not self._is_wrong(mutant, tried)]
+        return bool(self._left)
+
+    def _is_wrong(self, mutant: Mutant, tried: Tried) -> bool:
+        rewritten = rewrite(mutant.rule, tried.instance.model, self._target)
+        if not rewritten.hits or _same(rewritten, tried.rewritten):
+            return False
+        problem = tried.problem(mutant.rule, rewritten)
+        if problem:
+            self.found[mutant.condition] = f"{tried.instance.text} {problem}"
+        return bool(problem)
+
+
+def _same(one: Rewritten, other: Rewritten) -> bool:
+    """Whether two rules did the same: what the mutant is to be judged by is what its rule would not have done."""
+    if not other.hits or one.error is not None or other.error is not None:
+        return False
+    return bool(ir.to_proto(one.model) == ir.to_proto(other.model))
+
+
+def counterexample(mutant: Mutant, target: Target | None = None) -> str | None:
+    """The first model that the proof of the original tries and on which the mutant is wrong, in words; `None` if none."""
+    trial = Trial([mutant], target)
+    prove(mutant.original, target, witness=trial.see)
+    return trial.found.get(mutant.condition)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
 from ortfuse.ir.facts import Facts
 from ortfuse.pattern.operators import attribute_default
 from ortfuse.proof.instance import Instance
+from ortfuse.proof.near_shapes import new_constant
 
 Change = Callable[[Instance], bool]
 
@@ -26,6 +28,9 @@ _FLAGS = {"saturate", "keepdims", "allowzero", "transA", "transB", "training_mod
           "is_causal", "exclusive", "reverse", "fmod"}  # fmt: skip
 _POSITIVE = {"strides", "dilations", "kernel_shape", "group", "num_heads", "q_num_heads", "kv_num_heads", "block_size"}
 """Attributes that kernels divide by; the runtime dies of some that are not positive instead of refusing them."""
+
+_SCALED = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16})
+"""Element types of operands that are multiplied by a number: patterns match modulo scalar coefficients."""
 
 _FROM_OUTSIDE = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BOOL})
 
@@ -48,6 +53,12 @@ def graph_changes(instance: Instance, names: Sequence[str]) -> Iterator[tuple[st
                 yield f"operands {index} and {index + 1} of {name} exchanged", _exchanged(position, index)
         if node.op_type in _KIN and not node.domain:
             yield f"{_KIN[node.op_type]} instead of {name}", _other_operator(position, _KIN[node.op_type])
+        if node.op_type == "Slice" and not node.domain:
+            yield from _other_windows(position, node, name, facts)
+        for index, operand in enumerate(node.inputs):
+            dtype = facts.dtype(operand)
+            if operand is not None and dtype in _SCALED and not facts.is_const(operand):
+                yield f"operand {index} of {name} doubled", _doubled(position, index, dtype)
         if len(node.outputs) == 1:
             yield f"all outputs of {name} asked for", _all_outputs(position)
         yield f"{name} before its operand", _earlier(position)
@@ -188,6 +199,56 @@ def _exchanged(position: int, index: int) -> Change:
         first, second = node.inputs[index], node.inputs[index + 1]
         node.replace_input_with(index, second)
         node.replace_input_with(index + 1, first)
+        return True
+
+    return change
+
+
+def _doubled(position: int, index: int, dtype: ir.DataType) -> Change:
+    def change(instance: Instance) -> bool:
+        graph = instance.model.graph
+        node = graph[position]
+        doubled = ir.Node("", "Mul", [node.inputs[index], new_constant(graph, "two", np.asarray(2, dtype.numpy()))])
+        doubled.outputs[0].name = "doubled"
+        graph.insert_before(node, doubled)
+        node.replace_input_with(index, doubled.outputs[0])
+        return True
+
+    return change
+
+
+def _other_windows(position: int, node: ir.Node, name: str, facts: Facts) -> Iterator[tuple[str, Change]]:
+    """Slices along one axis of known size that give as many elements, but others or in another order."""
+    starts, ends, axes, steps = ([*node.inputs[1:], None, None, None, None][number] for number in range(4))
+    numbers = [None if value is None else facts.const(value) for value in (starts, ends, axes, steps)]
+    shape = facts.shape(node.inputs[0])
+    start, end, axis = (
+        None if found is None or found.size != 1 else int(found.reshape(-1)[0]) for found in numbers[:3]
+    )
+    if start is None or end is None or axis is None or shape is None or not -len(shape) <= axis < len(shape):
+        return
+    size = shape[axis]
+    if not isinstance(size, int) or (
+        steps is not None and (numbers[3] is None or numbers[3].reshape(-1).tolist() != [1])
+    ):
+        return
+    start, end, _ = slice(start, end).indices(size)
+    for first in dict.fromkeys((0, start - 1, start + 1, size - (end - start))):
+        if first != start and 0 <= first <= size - (end - start):
+            yield f"{name} from {first} on", _window(position, first, first + end - start)
+    if end > start + 1:
+        yield f"{name} backwards", _window(position, end - 1, start - 1 if start else -size - 1, -1)
+
+
+def _window(position: int, start: int, end: int, step: int | None = None) -> Change:
+    def change(instance: Instance) -> bool:
+        graph = instance.model.graph
+        old = graph[position]
+        inputs = list(old.inputs)
+        for index, number in ((1, start), (2, end), (4, step)):
+            if number is not None:
+                inputs[index:] = [new_constant(graph, f"window_{index}", np.array([number])), *inputs[index + 1 :]]
+        _replace_node(instance, old, ir.Node("", "Slice", inputs))
         return True
 
     return change

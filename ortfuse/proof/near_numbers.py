@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,12 +34,16 @@ _SCALARS: dict[str, Callable[[Array], Any]] = {
 }
 """What a floating-point constant of one element is replaced by."""
 
+_FEW = 16
+"""Integers of which each is replaced by others; longer tensors are no parameters."""
+
 _RELATIVE = {"1e-6 of itself more": 1.0 + 1e-6, "1e-3 of itself more": 1.0 + 1e-3}
 
 _VECTORS: dict[str, Callable[[Array], Any]] = {
     "all 0": lambda c: np.zeros_like(c),
     "negative": lambda c: -c,
     "other numbers": lambda c: c[::-1] * 1.25 + 0.25,
+    "1e5 times as large": lambda c: c * 1e5,
 }
 
 
@@ -49,20 +54,35 @@ def number_changes(
     graph = instance.model.graph
     facts = Facts(instance.model)
     positions = dict(zip(graph, names, strict=True))
+    alike: defaultdict[str, list[str]] = defaultdict(list)
     for name, value in graph.initializers.items():
         if value.const_value is None or not value.uses() or name.startswith(HIDING):
             continue
         use = next(iter(value.uses()))
-        where = f"input {use.idx} of {positions[use.node]}"
+        where = f"input {use.idx} of {positions[use.node]}{_before(use.node)}"
         array = value.const_value.numpy()
         with np.errstate(all="ignore"):
             others = list(_others(array, scalars_only, _axis_of(value, facts)))
+            if not scalars_only:
+                others += _spread(value, array, facts, next(instance.bindings()))
         for text, other in others:
             yield f"{where} is {text}", _set(name, other)
             if at_run_time and other.dtype.kind == "i" and other.shape == array.shape:
                 yield f"{where} is {text}, known at run time only", _given_at_run_time(name, other)
         if not scalars_only:
             yield f"{where} is known at run time only", _given_at_run_time(name)
+            if array.dtype.kind == "i" and 0 < array.size <= _FEW:
+                alike[str(array.tolist())].append(name)
+    for same in alike.values():
+        array = graph.initializers[same[0]].const_value.numpy()  # type: ignore[union-attr]
+        for text, other in _other_integers(array) if len(same) > 1 else ():
+            yield f"all {len(same)} {array.tolist()} are {text}", _set_all(same, other)
+
+
+def _before(node: ir.Node) -> str:
+    """What takes the result of a node: a number may be right before one operator and wrong before another."""
+    users = sorted({use.node.op_type for output in node.outputs for use in output.uses()})
+    return f" before {' and '.join(users)}" if users else ""
 
 
 def _others(array: Array, scalars_only: bool, axis: int | None) -> Iterator[tuple[str, Array]]:
@@ -78,7 +98,7 @@ def _others(array: Array, scalars_only: bool, axis: int | None) -> Iterator[tupl
             first = np.concatenate([~array.reshape(-1)[:1], array.reshape(-1)[1:]])
             yield "flipped in its first element", first.reshape(array.shape)
         yield from _other_layouts(array)
-    elif array.size <= 16:
+    elif array.size <= _FEW:
         yield from _other_integers(array)
 
 
@@ -155,6 +175,20 @@ def _other_integers(array: Array) -> Iterator[tuple[str, Array]]:
             yield f"with {number} after it", np.concatenate([flat, np.asarray([number], array.dtype)])
 
 
+def _spread(value: ir.Value, array: Array, facts: Facts, sizes: Mapping[str, int]) -> Iterator[tuple[str, Array]]:
+    """Other numbers along an axis of size 1, as many as what the constant is combined with has there."""
+    if array.dtype.kind != "f":
+        return
+    operands = (operand for use in value.uses() for operand in use.node.inputs if operand is not value)
+    for shape in filter(None, map(facts.shape, operands)):
+        for axis in range(-min(array.ndim, len(shape)), 0):
+            dim = shape[axis]
+            size = dim if isinstance(dim, int) else sizes.get(str(dim), 1)
+            if array.shape[axis] == 1 < size:
+                factors = np.arange(1, size + 1).reshape([size, *[1] * (-axis - 1)])
+                yield f"another along axis {axis}", (array * factors).astype(array.dtype)
+
+
 def _axis_of(value: ir.Value, facts: Facts) -> int | None:
     """The last axis of what the constant is combined with, where that is known."""
     for use in value.uses():
@@ -173,6 +207,14 @@ def _set(name: str, array: Array) -> Change:
         value.type = ir.TensorType(tensor.dtype)
         value.shape = ir.Shape(array.shape)
         return True
+
+    return change
+
+
+def _set_all(names: Sequence[str], array: Array) -> Change:
+    def change(instance: Instance) -> bool:
+        done = [_set(name, array)(instance) for name in names]
+        return all(done)
 
     return change
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.proof.instance import Instance
+from ortfuse.proof.instance import Dims, Instance
 
 Change = Callable[[Instance], bool]
 
@@ -41,6 +41,8 @@ def shape_changes(instance: Instance, names: Sequence[str]) -> Iterator[tuple[st
             yield f"{value.name} lacks its first axis", _reshaped(position, dims[1:])
         yield f"{value.name} has an axis more", _reshaped(position, [2, *dims])
         yield f"{value.name} has an axis of 1 more", _reshaped(position, [1, *dims])
+        for dim in _axes_before(dims, [instance.dims(other) for other in inputs]):
+            yield f"{value.name} has the axis {dim} of another more", _reshaped(position, [dim, *dims])
         for text, shape in (("its own", dims), ("one axis more", [2, *dims]), ("one axis less", dims[1:])):
             yield f"{value.name} is of unknown rank, in fact {text}", undeclared(position, shape)
         yield f"{value.name} is of unknown rank and type", hidden(position)
@@ -71,6 +73,12 @@ def input_changes(instance: Instance) -> Iterator[tuple[str, Change]]:
             if dim != 1:
                 shape = [*dims[:axis], 1, *dims[axis + 1 :]]
                 yield f"{value.name} is broadcast along axis {axis}", undeclared(position, shape)
+
+
+def _axes_before(dims: Dims, others: Sequence[Dims]) -> list[int | str]:
+    """The axes that others have in front of those that they share with a value of the sizes `dims`, if it broadcasts."""
+    found = [other[-len(dims) - 1] for other in others if len(other) > len(dims)]
+    return [dim for dim in dict.fromkeys(found) if dim not in (1, 2)]
 
 
 def _all_reshaped(edit: Callable[[Any], Any]) -> Change:
@@ -152,8 +160,8 @@ def hidden(position: int) -> Change:
     def change(instance: Instance) -> bool:
         graph = instance.model.graph
         value = graph.inputs[position]
-        axis = _initializer(graph, f"{HIDING}{value.name}_axis", np.array(0, np.int32))
-        axes = _initializer(graph, f"{HIDING}{value.name}_axes", np.array([0]))
+        axis = new_constant(graph, f"{HIDING}{value.name}_axis", np.array(0, np.int32))
+        axes = new_constant(graph, f"{HIDING}{value.name}_axes", np.array([0]))
         wider = ir.Node("com.microsoft", "ExpandDims", [value, axis])
         same = ir.Node("", "Squeeze", [wider.outputs[0], axes])
         wider.outputs[0].name, same.outputs[0].name = f"{value.name}_wider", f"{value.name}_hidden"
@@ -166,7 +174,8 @@ def hidden(position: int) -> Change:
     return change
 
 
-def _initializer(graph: ir.Graph, name: str, array: Any) -> ir.Value:
+def new_constant(graph: ir.Graph, name: str, array: Any) -> ir.Value:
+    """A new initializer."""
     tensor = ir.tensor(array, name=name)
     value = ir.Value(name=name, const_value=tensor, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype))
     graph.register_initializer(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,11 +14,12 @@ from ortfuse.errors import RuleError
 from ortfuse.pattern.language import Op
 from ortfuse.proof.build import OPSETS, Builder, element_type, exists, opsets_for
 from ortfuse.proof.choice import Chooser, Coverage, spellings
-from ortfuse.proof.instance import Instance, Kind
+from ortfuse.proof.instance import Instance
 from ortfuse.proof.near import near_misses, near_misses_with_less_known
 from ortfuse.proof.near_shapes import hidden
-from ortfuse.proof.run import Runner, Truth, disagreement, rewrite
-from ortfuse.rewrite import Exactness, Rule, Variation
+from ortfuse.proof.run import Runner, rewrite
+from ortfuse.proof.tried import Tried
+from ortfuse.rewrite import Rule, Variation
 from ortfuse.target import Target
 
 OTHER_DTYPES = ("float32", "float16", "float64", "bfloat16", "int32", "int64")
@@ -69,40 +70,36 @@ class ProofReport:
         return {**numbers, "proved": self.proved}
 
 
-class _Failed(Exception):  # noqa: N818 - no error: ends a proof of which one failure is enough
+class _Enough(Exception):  # noqa: N818 - no error: ends a proof whose witness has seen enough
     pass
 
 
+Witness = Callable[[Tried], bool]
+"""Shown every model that a rule is tried on; answers whether to go on."""
+
+
 def prove(
-    rule: Rule,
-    target: Target | None = None,
-    pairs: int = PAIRS,
-    *,
-    first_failure: bool = False,
-    known: Collection[str] = (),
+    rule: Rule, target: Target | None = None, pairs: int = PAIRS, *, witness: Witness = lambda tried: True
 ) -> ProofReport:
     """Try `rule` on instances of its pattern, on near misses of them and on its declared counterexamples.
 
     Every shape set is tried in every element type and opset; every option of the pattern and of the proof at least once;
-    `pairs` spellings more have as many pairs of options as they can. With `first_failure` one failure ends the proof;
-    failures with the words of `known` do not count.
+    `pairs` spellings more have as many pairs of options as they can.
     """
     report = ProofReport(rule.name)
-    proof = _Proof(rule, target or Target(), report, first_failure, frozenset(known))
+    proof = _Proof(rule, target or Target(), report, witness)
     try:
         proof.try_counterexamples()
         proof.try_instances(pairs)
         proof.try_near_misses()
-    except _Failed:
+    except _Enough:
         return report
     return report
 
 
 class _Proof:
-    def __init__(
-        self, rule: Rule, target: Target, report: ProofReport, first_failure: bool, known: frozenset[str]
-    ) -> None:
-        self.rule, self.target, self.report, self.first_failure, self.known = rule, target, report, first_failure, known
+    def __init__(self, rule: Rule, target: Target, report: ProofReport, witness: Witness) -> None:
+        self.rule, self.target, self.report, self.witness = rule, target, report, witness
         self.coverage = Coverage()
         self.groups = [
             (number, dtype, opset)
@@ -116,12 +113,13 @@ class _Proof:
         self.reasons: dict[tuple[int, str, int], str] = {}
         self.spelled: dict[tuple[tuple[str, int], ...], Instance] = {}
 
-    def fail(self, text: str, model: ir.Model | None) -> None:
-        if text in self.known:
-            return
-        self.report.fail(text, model)
-        if self.first_failure:
-            raise _Failed
+    def _try(self, instance: Instance, runner: Runner, exact: Callable[[], ir.Model] | None = None) -> Tried:
+        """Apply the rule to a model, a near miss unless there is one in float64 for it."""
+        rewritten = rewrite(self.rule, instance.model, self.target)
+        tried = Tried(instance, runner, rewritten, is_near=exact is None, exact=exact)
+        if not self.witness(tried):
+            raise _Enough
+        return tried
 
     # Instances
 
@@ -131,7 +129,9 @@ class _Proof:
         spellings(self._attempt, self.coverage, pairs)
         for group, fired in self.fired.items():
             if not fired:
-                self.fail(f"no instance fires with {_group_text(group)}: {self.reasons.get(group, 'not tried')}", None)
+                self.report.fail(
+                    f"no instance fires with {_group_text(group)}: {self.reasons.get(group, 'not tried')}", None
+                )
         if any(self.fired.values()):
             self._report_coverage()
 
@@ -164,57 +164,19 @@ class _Proof:
         if runner.run(instance.inputs(next(instance.bindings()), 0)) is None:
             self.reasons.setdefault(group, runner.refusal)
             return True
-        rewritten = rewrite(self.rule, instance.model, self.target)
-        if not rewritten.hits:
-            self.report.silent.append(f"{text}: {rewritten.reason}")
-            self.reasons[group] = rewritten.reason
+        tried = self._try(instance, runner, exact)
+        if not tried.rewritten.hits:
+            self.report.silent.append(f"{text}: {tried.rewritten.reason}")
+            self.reasons[group] = tried.rewritten.reason
             return True
         self.report.instances += 1
         self.fired[group] = True
         self.coverage.cover(chooser)
         self.spelled.setdefault(tuple(sorted(chooser.made.items())), instance)
-        if rewritten.error is not None:
-            self.fail(f"{text}: raises {rewritten.error}", instance.model)
-            return True
-        problem = self._compare(instance, exact, runner, rewritten.model)
+        problem = tried.problem(self.rule, tried.rewritten)
         if problem:
-            self.fail(f"{text} {problem}", instance.model)
+            self.report.fail(f"{text} {problem}", instance.model)
         return True
-
-    def _compare(
-        self, instance: Instance, exact: Callable[[], ir.Model], runner: Runner, after: ir.Model
-    ) -> str | None:
-        """Run both sides on several sizes and kinds of inputs: what is wrong, or nothing (an empty text).
-
-        `None` if the original runs on none of them that are not empty.
-        A model that runs on empty inputs alone is no instance of anything. `exact` is built and evaluated in float64 only
-        where the two results are not equal as they are.
-        """
-        bit_equal = self.rule.exactness is Exactness.EXACT
-        replaced, truth, ran = Runner(after), None, False
-        for seed, (sizes, kind) in enumerate(_conditions(instance)):
-            if 0 in sizes.values() and (not ran or self._assumed_not_empty(sizes)):
-                continue
-            inputs = instance.inputs(sizes, seed, kind)
-            old = runner.run(inputs)
-            if old is None:
-                continue
-            ran = True
-            new = replaced.run(inputs)
-            where = f"({_sizes_text(sizes)}{', inputs all zero' if kind == 'zero' else ''})"
-            if new is None:
-                return f"{where}: the runtime cannot execute the replacement: {replaced.refusal}"
-            problem = disagreement(old, new, None, bit_equal)
-            if problem is not None and not bit_equal:
-                truth = truth or Truth(exact())
-                problem = disagreement(old, new, truth.run(inputs), bit_equal)
-            if problem is not None:
-                return f"{where}: {problem}"
-        return "" if ran else None
-
-    def _assumed_not_empty(self, sizes: Mapping[str, int]) -> bool:
-        empty = [symbol for symbol, size in sizes.items() if size == 0]
-        return any(fnmatch.fnmatchcase(symbol, name) for symbol in empty for name in self.rule.proof.never_empty)
 
     def _report_coverage(self) -> None:
         report, coverage = self.report, self.coverage
@@ -222,9 +184,11 @@ class _Proof:
         missing = {coverage.text(option) for option in coverage.uncovered()}
         report.options_covered, report.pairs_covered = report.options - len(missing), len(coverage.pairs)
         for text in sorted(missing - set(self.rule.proof.uncovered)):
-            self.fail(f"no instance covers {text}", None)
+            self.report.fail(f"no instance covers {text}", None)
         for text in sorted(set(self.rule.proof.uncovered) - missing):
-            self.fail(f"the proof calls {text} uncovered, but an instance covers it or no such option exists", None)
+            self.report.fail(
+                f"the proof calls {text} uncovered, but an instance covers it or no such option exists", None
+            )
 
     # Near misses and counterexamples
 
@@ -258,26 +222,17 @@ class _Proof:
 
     def _try_near_miss(self, near: Instance, must_run: bool = False) -> None:
         self.report.near_misses += 1
-        rewritten = rewrite(self.rule, near.model, self.target)
-        if not rewritten.hits and not must_run:
+        tried = self._try(near, Runner(near.model))
+        if must_run and not tried.runs:
+            self.report.fail(f"near miss ({near.text}): the runtime refuses it: {tried.runner.refusal}", near.model)
+        if not tried.rewritten.hits:
             return
-        runner = Runner(near.model)
-        if must_run and runner.run(near.inputs(next(near.bindings()), 0)) is None:
-            self.fail(f"near miss ({near.text}): the runtime refuses it: {runner.refusal}", near.model)
-        if not rewritten.hits:
-            return
-        text = f"near miss ({near.text})"
-        if rewritten.error is not None:
-            if runner.run(near.inputs(next(near.bindings()), 0)) is not None:
-                self.fail(f"{text}: raises {rewritten.error}", near.model)
-            return
-        problem = self._compare(near, lambda: near.model, runner, rewritten.model)
+        problem = tried.problem(self.rule, tried.rewritten)
         if problem is None:
             return
         self.report.near_misses_fired += 1
-        assumed = [words for words in self.rule.proof.assumes if problem and fnmatch.fnmatchcase(near.text, words)]
-        if problem and not assumed:
-            self.fail(f"{text} {problem}", near.model)
+        if problem:
+            self.report.fail(f"near miss ({near.text}) {problem}", near.model)
 
     def try_counterexamples(self) -> None:
         for name, variation in self.rule.proof.counterexamples.items():
@@ -336,17 +291,5 @@ class _ByWords(Chooser):
         return super().pick(label, options, forced)
 
 
-def _conditions(instance: Instance) -> Iterator[tuple[dict[str, int], Kind]]:
-    bindings = list(instance.bindings())
-    yield bindings[0], "normal"
-    yield bindings[0], "zero"
-    for sizes in sorted(bindings[1:], key=lambda sizes: 0 in sizes.values()):
-        yield sizes, "normal"
-
-
 def _group_text(group: tuple[int, str, int]) -> str:
     return f"shape set {group[0]} in {group[1]} at opset {group[2]}"
-
-
-def _sizes_text(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{symbol} = {size}" for symbol, size in sizes.items()) or "no symbols"

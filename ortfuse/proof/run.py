@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -52,15 +53,19 @@ def rewrite(rule: Rule, model: ir.Model, target: Target) -> Rewritten:
 
 
 class Runner:
-    """Runs one model on several inputs, without the runtime's own optimisations."""
+    """Runs one model on several inputs, without the runtime's own optimisations; made ready when it is first run."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._session: Session | None = None
+        self._model = model
         self.refusal = ""
+
+    @functools.cached_property
+    def _session(self) -> Session | None:
         try:
-            self._session = Session(model, optimise=False, threads=1)
+            return Session(self._model, optimise=False, threads=1)
         except VerificationError as error:
             self.refusal = str(error)
+            return None
 
     def run(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays | None:
         """The outputs; `None` if the runtime refuses the model or cannot execute it on these inputs (see `refusal`)."""

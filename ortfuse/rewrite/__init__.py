@@ -4,15 +4,16 @@ from ortfuse.rewrite.chooser import Chooser, FirstLegal
 from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.log import Event, Log, NearMiss, RuleStatistics, Step
 from ortfuse.rewrite.rewriter import NODES_KEY, RULE_KEY, Rewriter
-from ortfuse.rewrite.rule import Exactness, Proof, Rule, Variation
+from ortfuse.rewrite.rule import Exactness, Proof, Rule, Variation, demand_proof, unproved
 from ortfuse.rewrite.scopes import Scope, scopes, subgraphs
-from ortfuse.rewrite.site import Inspector, Site
+from ortfuse.rewrite.site import Edit, Inspector, Site
 
 __all__ = [
     "NODES_KEY",
     "RULE_KEY",
     "Chooser",
     "Debugging",
+    "Edit",
     "Event",
     "Exactness",
     "FirstLegal",
@@ -27,6 +28,8 @@ __all__ = [
     "Site",
     "Step",
     "Variation",
+    "demand_proof",
     "scopes",
     "subgraphs",
+    "unproved",
 ]

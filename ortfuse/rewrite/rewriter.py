@@ -22,7 +22,7 @@ from ortfuse.rewrite.chooser import Chooser, FirstLegal
 from ortfuse.rewrite.emit import Emitter
 from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.log import Event, Log, Step
-from ortfuse.rewrite.rule import Exactness, Rule
+from ortfuse.rewrite.rule import Exactness, Rule, demand_proof
 from ortfuse.rewrite.scopes import Scope, captured_values, scopes
 from ortfuse.rewrite.site import Inspector, Site
 
@@ -56,8 +56,15 @@ class Rewriter:
     chooser: Chooser = field(default_factory=FirstLegal)
 
     def run(self, rules: Iterable[Rule]) -> int:
-        """Apply `rules` until none applies; the number of rewrites."""
-        run = _Run(self, list(rules))
+        """Apply `rules` until none applies; the number of rewrites.
+
+        Raises:
+            RuleError: A rule has no proof, or its code fails.
+        """
+        chosen = list(rules)
+        for rule in chosen:
+            demand_proof(rule)
+        run = _Run(self, chosen)
         return run.to_fixed_point()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.errors import RuleError
-from ortfuse.pattern.language import Op, Pattern, bare
+from ortfuse.pattern.language import Op, Opt, Pattern, Var, bare
 from ortfuse.pattern.match import Guard, Matcher
 
 _NAME = re.compile(r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")
@@ -127,8 +127,7 @@ class Rule:
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):
             raise RuleError(f"rule name {self.name!r} must be `family.variant` in lower case, such as 'gelu.erf'")
-        if not isinstance(self.proof, Proof):
-            raise RuleError(f"rule {self.name} has no proof: give proof=Proof(shapes=...) so that it can be tested")
+        demand_proof(self)
         if not isinstance(self.exactness, Exactness):
             raise RuleError(f"rule {self.name} must declare its exactness: exact, rounding or approximate")
         if not self.source:
@@ -172,3 +171,24 @@ def operators_of(pattern: Pattern) -> tuple[str, ...]:
     """The operators of a pattern, each once, with their domains where those are not ai.onnx."""
     found = (part for part in pattern.walk() if isinstance(part, Op))
     return tuple(dict.fromkeys(f"{part.domain}.{part.op_type}" if part.domain else part.op_type for part in found))
+
+
+def demand_proof(rule: Rule) -> None:
+    """Refuse what has no proof. A subclass may leave out the checks of `Rule`, so that whoever takes rules asks again.
+
+    Raises:
+        RuleError: There is no proof, or it is empty.
+    """
+    name, proof = getattr(rule, "name", None), getattr(rule, "proof", None)
+    if not isinstance(proof, Proof):
+        raise RuleError(f"rule {name} has no proof: give proof=Proof(shapes=...) so that it can be tested")
+    if not proof.shape_sets():
+        raise RuleError(f"rule {name} has an empty proof: give shapes for the values of its pattern")
+
+
+def unproved(rule: Rule) -> list[str]:
+    """The values that the pattern always has and to which a shape set of the proof gives no shape: nothing can be built."""
+    parts = list(rule.pattern.walk())
+    optional = {part.inner.name for part in parts if isinstance(part, Opt) and isinstance(part.inner, Var)}
+    wanted = {part.name for part in parts if isinstance(part, Var)} - optional - {*rule.proof.inputs}
+    return sorted({name for shapes in rule.proof.shape_sets() for name in wanted - {*shapes}})

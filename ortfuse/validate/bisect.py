@@ -17,7 +17,7 @@ import onnx_ir as ir
 from ortfuse.errors import OrtfuseError, TargetError
 from ortfuse.passes import Finalize
 from ortfuse.pipeline import PassManager, RunReport
-from ortfuse.rewrite import Site
+from ortfuse.rewrite import Edit, Site
 from ortfuse.validate.compare import Difference
 from ortfuse.validate.culprit import Culprit, examine, examine_model
 from ortfuse.validate.delta import first_showing, smallest
@@ -75,6 +75,10 @@ class Gate:
         self.applied.append(key)
         if len(self.applied) == self.watched:
             self.watch(site)
+        return None
+
+    def edit_objection(self, edit: Edit) -> str | None:
+        """None: passes that are no rules are left out as a whole."""
         return None
 
 

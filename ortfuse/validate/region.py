@@ -23,7 +23,7 @@ from ortfuse.ir.dims import DimLike
 from ortfuse.ir.facts import Facts
 from ortfuse.ir.operators import kept_outputs
 from ortfuse.passes import Context, Finalize
-from ortfuse.rewrite import Log, Site
+from ortfuse.rewrite import Edit, Log, Site
 from ortfuse.target import Target
 from ortfuse.validate.inputs import InputSpec
 from ortfuse.validate.reference import RANDOM
@@ -65,7 +65,7 @@ class Sides:
     border: list[ir.Value]
 
 
-def sides(site: Site, *, prelude: bool = True) -> Sides:
+def sides(site: Site | Edit, *, prelude: bool = True) -> Sides:
     """Cut a rewrite out of its model, which stays as it is.
 
     Args:
@@ -75,7 +75,7 @@ def sides(site: Site, *, prelude: bool = True) -> Sides:
     Raises:
         VerificationError: It cannot be cut out; the message says why.
     """
-    matched, added = set(site.match.nodes), set(site.added)
+    matched, added = set(site.nodes), set(site.added)
     olds, news = [old for old, _ in site.outputs], [new for _, new in site.outputs]
     inside = set(_upstream(olds, matched)) | set(_upstream(news, matched | added))
     for value in _border([*olds, *news], inside) if prelude else ():
@@ -122,13 +122,13 @@ def _known_integers(value: ir.Value, facts: Facts) -> tuple[DimLike, ...] | None
     return known if found is not None and len(known) == len(found.elements) else None
 
 
-def _prelude(value: ir.Value, site: Site) -> set[ir.Node]:
+def _prelude(value: ir.Value, site: Site | Edit) -> set[ir.Node]:
     """The nodes of the model that `value` is to be computed by, none if it is to be random."""
     computed = _computed(value, site)
     return computed if computed is not None else _ranged(value, site.facts)
 
 
-def _computed(value: ir.Value, site: Site) -> set[ir.Node] | None:
+def _computed(value: ir.Value, site: Site | Edit) -> set[ir.Node] | None:
     """All nodes above a value that depends on integer inputs of the model, sizes and small constants alone."""
     nodes: set[ir.Node] = set()
     stack = [value]
@@ -154,7 +154,7 @@ def _is_small(value: ir.Value) -> bool:
     return value.const_value is not None and value.const_value.nbytes <= SMALL
 
 
-def _is_integer_input(value: ir.Value, site: Site) -> bool:
+def _is_integer_input(value: ir.Value, site: Site | Edit) -> bool:
     dtype = site.facts.dtype(value)
     whole = dtype is not None and (dtype.is_integer() or dtype == ir.DataType.BOOL)
     return value.is_graph_input() and value.const_value is None and value.graph is site.scope.root and whole
@@ -192,7 +192,7 @@ def _model(
     computed: Sequence[ir.Value],
     inside: Collection[ir.Node],
     names: dict[ir.Value, str],
-    site: Site,
+    site: Site | Edit,
 ) -> ir.Model:
     """A model of the nodes `inside` that gives `computed` under the names of `outputs`."""
     copies: dict[ir.Value, ir.Value] = {}

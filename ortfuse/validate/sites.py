@@ -1,7 +1,8 @@
-"""Translation validation: every rewrite of a model is checked where it happens, on its own nodes with its own weights.
+"""Translation validation: every change of a model is checked where it happens, on its own nodes with its own weights.
 
 A model too large to be run twice, or at all, is checked this way too: what is run is one rewrite at a time, before and
-after, on generated inputs of several sizes (see `ortfuse.validate.region`).
+after, on generated inputs of several sizes (see `ortfuse.validate.region`). Edits of passes that are no rules have to give the
+same bits.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import onnx_ir as ir
+
 from ortfuse.errors import OrtfuseError
-from ortfuse.rewrite import Site
+from ortfuse.ir import walk
+from ortfuse.rewrite import Edit, Site
 from ortfuse.validate.experiments import experiments
 from ortfuse.validate.inputs import Inputs, InputSpec
 from ortfuse.validate.region import sides
+from ortfuse.validate.runtime import Session
 from ortfuse.validate.verify import Judged, Verdict, judge
 
 QUIET = 2.0**-6
@@ -25,11 +30,11 @@ State = Literal["equal", "undone", "unchecked"]
 
 @dataclass(frozen=True)
 class SiteCheck(Judged):
-    """One rewrite that was checked.
+    """One change that was checked.
 
     Attributes:
-        rule: The rule.
-        site: The value at the root.
+        rule: The rule, or the pass (`fold`, `cse`, `dce`).
+        site: The value at the root, or the first that is replaced or removed.
         state: Whether both sides agree, the rewrite was undone because they do not, or they could not be compared.
         verdict: The comparisons, `None` if there are none.
         reason: What is wrong, or why nothing could be compared.
@@ -86,6 +91,15 @@ class SiteChecks:
             known = self.found[key] = check_site(site, tolerance=self.tolerance, seed=self.seed)
         return known.reason if known.state == "undone" else None
 
+    def edit_objection(self, edit: Edit) -> str | None:
+        """What is wrong with an edit of a pass that is no rule: it must give the same bits."""
+        key = (edit.author, edit.name)
+        known = self.found.get(key)
+        if known is None or known.state != "undone":
+            self.progress(f"checking {edit.author} ({len(self.found) + 1})")
+            known = self.found[key] = check_edit(edit, seed=self.seed)
+        return known.reason if known.state == "undone" else None
+
     def of_state(self, state: State) -> list[SiteCheck]:
         """The checks that ended in this state."""
         return [check for check in self.found.values() if check.state == state]
@@ -96,11 +110,11 @@ class SiteChecks:
 
 
 def summary(checks: Iterable[SiteCheck]) -> str:
-    """How many rewrites were checked, and how that ended."""
+    """How many changes were checked, and how that ended."""
     counts = {"equal": 0, "undone": 0, "unchecked": 0}
     for check in checks:
         counts[check.state] += 1
-    text = f"{counts['equal'] + counts['undone']} rewrites checked where they happen, {counts['equal']} equal"
+    text = f"{counts['equal'] + counts['undone']} changes checked where they happen, {counts['equal']} equal"
     text += f", {counts['undone']} wrong and undone" if counts["undone"] else ""
     return text + (f", {counts['unchecked']} not checked" if counts["unchecked"] else "")
 
@@ -123,6 +137,72 @@ def check_site(site: Site, *, tolerance: float | None = None, seed: int = 0) -> 
     if verdict.ok:
         return SiteCheck(site.rule.name, site.name, "equal", verdict)
     return SiteCheck(site.rule.name, site.name, "undone", verdict, f"the check at the site failed: {verdict.summary()}")
+
+
+def check_edit(edit: Edit, *, seed: int = 0) -> SiteCheck:
+    """Whether what takes the place of values has the same bits, and whether nothing needs what is removed.
+
+    Constants are compared as they are, everything else is run in the runtime without its optimisations, on generated inputs
+    if there are any. Equal nodes with the same inputs are not run.
+    """
+    if not edit.outputs:
+        return _check_removal(edit)
+    try:
+        reason = _unequal(edit, seed)
+    except OrtfuseError as error:
+        return SiteCheck(edit.author, edit.name, "unchecked", reason=str(error))
+    except Exception as error:
+        return SiteCheck(edit.author, edit.name, "unchecked", reason=f"the check itself failed: {error!r}")
+    if reason is None:
+        return SiteCheck(edit.author, edit.name, "equal")
+    return SiteCheck(edit.author, edit.name, "undone", reason=f"the check at the site failed: {reason}")
+
+
+def _check_removal(edit: Edit) -> SiteCheck:
+    """That no value of the removed nodes is used by a node that stays, or is an output of a graph that stays."""
+    removed = set(edit.nodes)
+    inner = {graph for node in removed for body in walk.subgraphs(node) for graph in walk.nested(body)}
+    for node in edit.nodes:
+        for output in node.outputs:
+            left = [use.node for use in output.uses() if use.node not in removed and use.node.graph not in inner]
+            if left or (output.is_graph_output() and node.graph not in inner):
+                user = walk.describe(left[0]) if left else "the graph's outputs"
+                return SiteCheck(edit.author, edit.name, "undone", reason=f"'{output.name}' is needed by {user}")
+    return SiteCheck(edit.author, edit.name, "equal")
+
+
+def _unequal(edit: Edit, seed: int) -> str | None:
+    """How the two sides differ, `None` if they do not."""
+    if not edit.nodes:
+        same = all(_same_tensor(old.const_value, new.const_value) for old, new in edit.outputs)
+        return None if same else "the constants are not the same"
+    if len(edit.nodes) == len(edit.added) == 1 and _same_node(edit.nodes[0], edit.added[0]):
+        return None
+    both = sides(edit)
+    found, _ = experiments(both.before, seed=seed, reference=False, specs=both.inputs)
+    after = Session(both.after, optimise=False)
+    for experiment in found:
+        for name, array in after.run(experiment.inputs).items():
+            before = experiment.expected[name]
+            if before.dtype != array.dtype or before.shape != array.shape or before.tobytes() != array.tobytes():
+                return f"'{name}' has other bits with {experiment.label or 'the constants of the model'}"
+    return None
+
+
+def _same_tensor(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> bool:
+    if one is None or other is None or one.dtype != other.dtype or tuple(one.shape) != tuple(other.shape):
+        return False
+    return one.tobytes() == other.tobytes()
+
+
+def _same_node(one: ir.Node, other: ir.Node) -> bool:
+    """Whether two nodes are one operator on the same values, with attributes that are written alike."""
+    written = [
+        [ir.serde.serialize_attribute(node.attributes[name]) for name in sorted(node.attributes)]
+        for node in (one, other)
+    ]
+    alike = one.op_identifier() == other.op_identifier() and one.version == other.version
+    return alike and tuple(one.inputs) == tuple(other.inputs) and written[0] == written[1]
 
 
 def _quieter(specs: Sequence[InputSpec]) -> Callable[[Inputs], Inputs]:

@@ -1,17 +1,27 @@
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import shutil
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
+import onnx
+import onnx_ir as ir
 import pytest
 from rule_files import HEAD, rules
 
+import ortfuse
 from ortfuse.errors import RuleError
+from ortfuse.ir.facts import Facts
+from ortfuse.passes import RulePass
+from ortfuse.pipeline import PassManager, load_catalogue
 from ortfuse.pipeline import catalogue as catalogue_module
-from ortfuse.pipeline import load_catalogue
+from ortfuse.rewrite import Rewriter, Rule
+from ortfuse.target import Target
 
 ROOT = Path(__file__).parents[2]
 
@@ -139,6 +149,60 @@ def test_an_installed_package_offers_rules_by_its_entry_point(tmp_path: Path, mo
     importlib.invalidate_caches()
     with pytest.raises(RuleError, match="package acme-rules"):
         load_catalogue()
+
+
+UNPROVED = (
+    (rules("mine.one").replace(',\n                proof=Proof(shapes={"x": "2"})', ""), "proof"),
+    (rules("mine.one").replace('Proof(shapes={"x": "2"})', "None"), "rule mine.one has no proof"),
+    (rules("mine.one").replace('{"x": "2"}', "()"), "rule mine.one has an empty proof"),
+    (rules("mine.one").replace('{"x": "2"}', '{"y": "2"}'), "the proof of rule mine.one gives no shape for x"),
+    (
+        rules("mine.one").replace("def rule", "class Own(Rule):\n    def __post_init__(self): pass\ndef rule")
+        .replace("Rule(name", "Own(name").replace('Proof(shapes={"x": "2"})', "None"),
+        "rule mine.one has no proof",
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), UNPROVED, ids=("left out", "None", "empty", "other values", "subclass")
+)
+def test_rules_without_a_proof_come_in_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, message: str
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(content)
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 18]> g (float[2] x) => (float[2] y) { y = Neg(x) }'
+    )
+    with pytest.raises(RuleError, match=message):
+        ortfuse.optimize(model, passes="canonicalize, user", patterns=path)
+    with pytest.raises(RuleError, match=message):
+        PassManager("user", patterns=[tmp_path])
+    entry = EntryPoint("acme", "mine", catalogue_module.ENTRY_POINTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(catalogue_module, "entry_points", lambda group: [entry])
+    with pytest.raises(RuleError, match=message):
+        load_catalogue()
+    sys.modules.pop("mine", None)
+
+
+def test_rules_without_a_proof_cannot_be_handed_over_as_objects_either() -> None:
+    class Own(Rule):
+        def __post_init__(self) -> None:
+            pass
+
+    known = next(iter(load_catalogue().rules()))
+    fields = {field.name: getattr(known, field.name) for field in dataclasses.fields(known)} | {"proof": None}
+    unproved: Any = Own(**fields)
+    model = ir.from_onnx_text('<ir_version: 9, opset_import: ["": 18]> g (float[2] x) => (float[2] y) { y = Neg(x) }')
+    for hand_over in (
+        lambda: dataclasses.replace(known, proof=None),
+        lambda: RulePass("fuse.mine", (unproved,)),
+        lambda: Rewriter(model, Facts(model), Target()).run([unproved]),
+    ):
+        with pytest.raises(RuleError, match="has no proof"):
+            hand_over()
 
 
 def test_a_built_in_catalogue_that_fails_to_load_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

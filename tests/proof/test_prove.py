@@ -56,6 +56,29 @@ def test_a_rule_that_forgets_broadcasting_is_found_by_a_near_miss() -> None:
     assert any("broadcast" in failure for failure in prove(careless).failures)
 
 
+def test_a_rule_that_forgets_a_factor_is_found_where_the_proof_has_none() -> None:
+    proof = Proof(shapes={"x": "b 3"}, scalars={"factor": [1.0]}, followed_by="Neg")
+    careless = rule(scalar("factor") * op.Relu(x), op.Relu(x), proof=proof)
+    assert any("doubled" in failure for failure in prove(careless).failures)
+
+
+def test_a_rule_that_forgets_where_slices_begin_is_found() -> None:
+    parts = [op.Slice(x, starts=attr(f"start_{part}"), ends=attr(f"end_{part}"), axes=(1,)) for part in "ab"]
+    ends = {"start_a": [(0,)], "end_a": [(2,)], "start_b": [(2,)], "end_b": [(4,)]}
+    careless = rule(op.Concat(*parts, axis=1), op.Neg(op.Neg(x)), proof=Proof(shapes={"x": "b 4"}, attributes=ends))
+    failures = prove(careless).failures
+    assert any("Slice from 1 on" in failure for failure in failures)
+    assert any("Slice 2 from 0 on" in failure for failure in failures)
+
+
+def test_a_rule_that_forgets_what_two_parameters_have_in_common_is_found() -> None:
+    proof = Proof(shapes={"x": "3 3"}, attributes={"axes": [(1,)]})
+    axes, last = attr("axes"), computed("last", lambda match: np.array([1]))
+    spread = op.ReduceMax(x, axes=axes, keepdims=0) - op.ReduceMin(x, axes=axes, keepdims=0)
+    careless = rule(spread, op.ReduceMax(x, last, keepdims=0) - op.ReduceMin(x, last, keepdims=0), proof=proof)
+    assert any("all 2 [1] are [0]" in failure for failure in prove(careless).failures)
+
+
 def test_a_guard_that_refuses_the_rules_own_pattern_is_found() -> None:
     shy = rule(op.Relu(x), op.Max(x, 0.0), guards=(lambda match: "never",))
     assert any("no instance fires" in failure for failure in prove(shy).failures)

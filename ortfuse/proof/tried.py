@@ -1,0 +1,99 @@
+"""A model that a rule is tried on, and whether what the rule makes of it is right."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortfuse.proof.instance import Instance, Kind
+from ortfuse.proof.run import Rewritten, Runner, Truth, disagreement
+from ortfuse.rewrite import Exactness, Rule
+
+
+@dataclass
+class Tried:
+    """A model, and what became of it.
+
+    Attributes:
+        instance: The model as it was.
+        runner: Runs it.
+        rewritten: What the rule made of it.
+        is_near: Whether it is a near miss, on which the rule may stay silent.
+        exact: Makes the model in float64; the model itself if there is no other.
+    """
+
+    instance: Instance
+    runner: Runner
+    rewritten: Rewritten
+    is_near: bool
+    exact: Callable[[], ir.Model] | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether the runtime executes the model on the first of its inputs."""
+        instance = self.instance
+        return self.runner.run(instance.inputs(next(instance.bindings()), 0)) is not None
+
+    def problem(self, rule: Rule, rewritten: Rewritten) -> str | None:
+        """What is wrong with `rewritten`, which `rule` made of the model: nothing (an empty text) if it is right.
+
+        `None` if the model does not run, so that nothing can be said, or the proof assumes that it does not come up.
+        """
+        if rewritten.error is not None:
+            return f"raises {rewritten.error}" if not self.is_near or self.runs else None
+        problem = self._compare(rule, rewritten.model)
+        if (
+            problem
+            and self.is_near
+            and any(fnmatch.fnmatchcase(self.instance.text, words) for words in rule.proof.assumes)
+        ):
+            return None
+        return problem
+
+    def _compare(self, rule: Rule, after: ir.Model) -> str | None:
+        """Run both sides on several sizes and kinds of inputs.
+
+        A model that runs on empty inputs alone is no instance of anything. The model in float64 is built and evaluated only
+        where the two results are not equal as they are.
+        """
+        bit_equal = rule.exactness is Exactness.EXACT
+        replaced, truth, ran = Runner(after), None, False
+        for seed, (sizes, kind) in enumerate(_conditions(self.instance)):
+            if 0 in sizes.values() and (not ran or _assumed_not_empty(rule, sizes)):
+                continue
+            inputs = self.instance.inputs(sizes, seed, kind)
+            old = self.runner.run(inputs)
+            if old is None:
+                continue
+            ran = True
+            new = replaced.run(inputs)
+            where = f"({_sizes_text(sizes)}{', inputs all zero' if kind == 'zero' else ''})"
+            if new is None:
+                return f"{where}: the runtime cannot execute the replacement: {replaced.refusal}"
+            problem = disagreement(old, new, None, bit_equal)
+            if problem is not None and not bit_equal:
+                truth = truth or Truth(self.exact() if self.exact else self.instance.model)
+                problem = disagreement(old, new, truth.run(inputs), bit_equal)
+            if problem is not None:
+                return f"{where}: {problem}"
+        return "" if ran else None
+
+
+def _assumed_not_empty(rule: Rule, sizes: Mapping[str, int]) -> bool:
+    empty = [symbol for symbol, size in sizes.items() if size == 0]
+    return any(fnmatch.fnmatchcase(symbol, name) for symbol in empty for name in rule.proof.never_empty)
+
+
+def _conditions(instance: Instance) -> Iterator[tuple[dict[str, int], Kind]]:
+    bindings = list(instance.bindings())
+    yield bindings[0], "normal"
+    yield bindings[0], "zero"
+    for sizes in sorted(bindings[1:], key=lambda sizes: 0 in sizes.values()):
+        yield sizes, "normal"
+
+
+def _sizes_text(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{symbol} = {size}" for symbol, size in sizes.items()) or "no symbols"
