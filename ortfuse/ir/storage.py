@@ -13,6 +13,7 @@ import os
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any, Protocol
 
 import numpy as np
@@ -21,8 +22,11 @@ import onnx_ir
 
 from ortfuse.errors import ModelFileError
 
-_CHUNK = 1 << 22
-"""Bytes that are in memory at once when a weight is copied from file to file through the process."""
+_CHUNK = 1 << 20
+"""Bytes that are in memory at once when a weight is copied, compared or hashed; larger buffers do not fit the caches."""
+
+_BLOCK = 1 << 12
+"""Files share and copy blocks as a whole only if they lie at the same offset modulo this."""
 
 _CANNOT_COPY_IN_KERNEL = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV, errno.EBADF}
 
@@ -46,8 +50,8 @@ class DataFile:
         self._descriptor: int | None = None
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         try:
-            self._stamp = _stamp(descriptor)
-            self.size = os.fstat(descriptor).st_size
+            status = os.fstat(descriptor)
+            self._stamp, self.size = _stamp(status), status.st_size
         except BaseException:
             os.close(descriptor)
             raise
@@ -81,7 +85,7 @@ class DataFile:
         except OSError as error:
             raise ModelFileError(f"{self.path}: the weights in it can no longer be read: {error.strerror}") from error
         try:
-            if _stamp(descriptor) != self._stamp:
+            if _stamp(os.fstat(descriptor)) != self._stamp:
                 raise ModelFileError(f"{self.path}: changed after the model was loaded; load the model again")
             yield descriptor
         finally:
@@ -109,26 +113,62 @@ class DataFile:
         except OSError as error:
             raise ModelFileError(f"{self.path}: cannot be read: {error.strerror}") from error
         if not part:
-            raise ModelFileError(f"{self.path}: ends before byte {offset + length:,}; load the model again")
+            raise self._too_short(offset + length)
         return part
 
+    def chunks(self, offset: int, length: int) -> Iterator[memoryview]:
+        """The bytes at `[offset, offset + length)` piece by piece; each piece is gone when the next is asked for.
+
+        Raises:
+            ModelFileError: The file changed since it was loaded, or cannot be read.
+        """
+        buffer = memoryview(bytearray(min(_CHUNK, length)))
+        with self._open() as descriptor:
+            while length > 0:
+                count = self._read_into(descriptor, buffer[:length], offset)
+                yield buffer[:count]
+                offset += count
+                length -= count
+
+    def _read_into(self, descriptor: int, buffer: memoryview, offset: int) -> int:
+        try:
+            count = os.preadv(descriptor, [buffer], offset)
+        except OSError as error:
+            raise ModelFileError(f"{self.path}: cannot be read: {error.strerror}") from error
+        if not count:
+            raise self._too_short(offset + len(buffer))
+        return count
+
+    def _too_short(self, end: int) -> ModelFileError:
+        return ModelFileError(f"{self.path}: ends before byte {end:,}; load the model again")
+
     def copy_to(self, file: IO[bytes], offset: int, length: int) -> None:
-        """Append the bytes at `[offset, offset + length)` to `file`, inside the kernel where the system can do that.
+        """Append the bytes at `[offset, offset + length)` to `file`, inside the kernel where that can share blocks.
 
         Raises:
             ModelFileError: The file changed since it was loaded, or cannot be read.
             OSError: `file` cannot be written.
         """
-        with self._open() as source:
-            copied = _copy_in_kernel(source, file, offset, length)
-            while copied < length:
-                part = self._pread(source, min(_CHUNK, length - copied), offset + copied)
-                file.write(part)
-                copied += len(part)
+        copied = 0
+        if (file.tell() - offset) % _BLOCK == 0:
+            with self._open() as source:
+                copied = _copy_in_kernel(source, file, offset, length)
+        for part in self.chunks(offset + copied, length - copied):
+            file.write(part)
+
+    def link_to(self, path: Path) -> bool:
+        """Make `path` another name of the file as it was loaded; whether that was possible."""
+        try:
+            os.link(self.path, path)
+        except OSError:  # another file system, one without hard links, somebody else's file, a file that was deleted
+            return False
+        if _stamp(path.stat()) == self._stamp:
+            return True
+        path.unlink()
+        return False
 
 
-def _stamp(descriptor: int) -> tuple[int, int, int, int]:
-    status = os.fstat(descriptor)
+def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
@@ -162,6 +202,9 @@ class Bytes(Protocol):
     def read(self) -> bytes:
         """All of them."""
 
+    def chunks(self) -> Iterator[memoryview]:
+        """All of them, piece by piece; each piece is gone when the next is asked for."""
+
     def copy_to(self, file: IO[bytes]) -> None:
         """Append them to a file."""
 
@@ -177,6 +220,10 @@ class FileBytes:
     def read(self) -> bytes:
         """All of them."""
         return self.file.read(self.offset, self.length)
+
+    def chunks(self) -> Iterator[memoryview]:
+        """All of them, piece by piece; each piece is gone when the next is asked for."""
+        return self.file.chunks(self.offset, self.length)
 
     def copy_to(self, file: IO[bytes]) -> None:
         """Append them to a file."""
@@ -194,6 +241,10 @@ class ProtoBytes:
     def read(self) -> bytes:
         """All of them."""
         return self._proto.raw_data
+
+    def chunks(self) -> Iterator[memoryview]:
+        """All of them, in one piece."""
+        yield memoryview(self._proto.raw_data)
 
     def copy_to(self, file: IO[bytes]) -> None:
         """Append them to a file."""
@@ -296,6 +347,21 @@ class ExternalStoredTensor(onnx_ir.ExternalTensor):
     def tofile(self, file: IO[bytes]) -> None:
         """Append the bytes to a file without holding all of them in memory."""
         self.data.copy_to(file)
+
+
+def in_file(tensor: onnx_ir.TensorProtocol) -> FileBytes | None:
+    """Where the bytes of a tensor are in a file; None if they are somewhere else."""
+    if isinstance(tensor, StoredTensor | ExternalStoredTensor) and isinstance(tensor.data, FileBytes):
+        return tensor.data
+    return None
+
+
+def chunks(tensor: onnx_ir.TensorProtocol) -> Iterator[memoryview]:
+    """The bytes of a tensor, a mebibyte at a time if they are in a file; a piece is gone when the next is asked for."""
+    if isinstance(tensor, StoredTensor | ExternalStoredTensor):
+        yield from tensor.data.chunks()
+    else:
+        yield memoryview(tensor.tobytes())
 
 
 def decode(data: bytes, dtype: onnx_ir.DataType, shape: onnx_ir.Shape) -> Array:
