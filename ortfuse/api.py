@@ -46,7 +46,7 @@ class Result:
     verdict: Verdict | None = None
     sites: tuple[SiteCheck, ...] = ()
 
-    def save(self, path: str | os.PathLike[str], *, link: bool = True) -> None:
+    def save(self, path: str | os.PathLike[str], *, link: bool = False) -> None:
         """Write the model to a file; `link` says whether external data may be hard links (see `ortfuse.save`).
 
         Raises:

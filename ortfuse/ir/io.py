@@ -149,25 +149,28 @@ def _leave_weights_in_file(model: onnx_ir.Model, proto: onnx.ModelProto, outline
         )
 
 
-def save(model: onnx_ir.Model, path: str | os.PathLike[str], *, link: bool = True) -> None:
+def save(model: onnx_ir.Model, path: str | os.PathLike[str], *, link: bool = False) -> None:
     """Write a model to a file.
 
     Everything is written aside in the same folder and then moved into place: after any failure or interrupt the old
     files are as they were and no other file is left. The model may be saved over the file it was loaded from. Only a
     process that is killed may leave a file behind, named `.ortfuse-*.tmp`; the model in place is whole even then.
 
-    Weights go through without being held in memory. A model that has external weights, or is larger than 2 GB, gets
-    data files beside it, named like the model file with `.data`, `.data.1`, ... after it. An external file at least half
-    of which the model still needs becomes one of them as it is, by a hard link, which takes no time and no space: it is
-    then one file with two names, so a program that writes *into* the original data (most exporters do, when they export
-    over an older model) changes the result too. Deleting, moving or replacing the original does it no harm. Where there
-    can be no link, and with `link=False`, the weights are copied.
+    Weights go through without being held in memory. A model that has external weights, or is larger than 2 GB, gets a
+    data file beside it, named like the model file with `.data` after it. File systems that can share blocks (Btrfs, XFS,
+    ...) share those of weights that did not change.
+
+    With `link=True`, an external file at least half of which the model still needs becomes a data file as it is, by a
+    hard link where that is possible; other weights get a file of their own (`.data.1`, ...). That takes no time and no
+    space, but the file then has two names: a program that writes into the original (most exporters do, when they export
+    over an older model) changes the result too, and `onnx.load` and `onnx.checker` refuse data files with two names,
+    the original's as well. ONNX Runtime and onnx_ir read them.
 
     Args:
         model: The model; not changed, except that tensors of the class `onnx_ir.ExternalTensor` are exchanged for ones
             that stay readable when their file is replaced.
         path: The file to write or replace.
-        link: Whether external files may be linked; with False the result shares no bytes with the original.
+        link: Whether external files may become data files of the result by hard links.
 
     Raises:
         OutputError: The file cannot be written: no such folder, no permission, no space; what stood there is unchanged.
