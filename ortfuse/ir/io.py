@@ -18,8 +18,9 @@ from ortfuse.ir import external, wire
 from ortfuse.ir.admit import admit
 from ortfuse.ir.check import check
 from ortfuse.ir.convert import from_proto
+from ortfuse.ir.datafile import DataFile
 from ortfuse.ir.staging import writable_target
-from ortfuse.ir.storage import DataFile, FileBytes, StoredTensor
+from ortfuse.ir.storage import FileBytes, StoredTensor
 from ortfuse.ir.writing import write
 
 __all__ = ["check", "load", "save"]

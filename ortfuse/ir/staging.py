@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import IO, Literal, Self
 
 from ortfuse.errors import OutputError
-from ortfuse.ir.storage import DataFile
+from ortfuse.ir.datafile import DataFile
 
 
 class Staging:

@@ -12,8 +12,9 @@ import onnx_ir
 from ortfuse.errors import OutputError
 from ortfuse.ir import walk, wire
 from ortfuse.ir.convert import Weight, separate
+from ortfuse.ir.datafile import DataFile
 from ortfuse.ir.staging import Staging
-from ortfuse.ir.storage import DataFile, ExternalStoredTensor
+from ortfuse.ir.storage import ExternalStoredTensor
 
 MAX_FILE = 2**31 - 1
 """The size in bytes up to which protobuf can read a message."""

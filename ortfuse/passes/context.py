@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 import onnx_ir as ir
 
 from ortfuse.ir.facts import Facts
+from ortfuse.passes.scratch import Scratch
 from ortfuse.rewrite import Debugging, Inspector, Log, Scope, scopes
 from ortfuse.rewrite.rewriter import Legality
 
@@ -26,6 +27,7 @@ class Context:
         notes: What a pass could not do and why, in words for the user.
         inspector: Sees every rewrite before it is final, and may object.
         debugging: Checks and orders that are asked for when a mistake is looked for.
+        scratch: Where computed constants are kept.
     """
 
     model: ir.Model
@@ -36,6 +38,7 @@ class Context:
     notes: dict[str, None] = field(default_factory=dict)
     inspector: Inspector | None = None
     debugging: Debugging = field(default_factory=Debugging)
+    scratch: Scratch = field(default_factory=Scratch)
 
     def scopes(self) -> Iterator[Scope]:
         """Every graph of the model, an outer graph before its subgraphs."""

@@ -7,9 +7,10 @@ import onnx_ir as ir
 import pytest
 from small_models import apply, context_of, floats, model_of, operators
 
+from ortfuse.ir.datafile import DataFile
 from ortfuse.ir.io import load, save
 from ortfuse.ir.own import own
-from ortfuse.ir.storage import DataFile, chunks
+from ortfuse.ir.storage import chunks
 from ortfuse.passes import CommonSubexpressions
 from ortfuse.passes import share as share_module
 

@@ -7,8 +7,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from ortfuse.ir.datafile import DataFile
 from ortfuse.ir.io import load, save
-from ortfuse.ir.storage import DataFile, in_file
+from ortfuse.ir.storage import in_file
 from ortfuse.passes.moves import MovedTensor
 
 
