@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -14,7 +14,7 @@ from ortfuse.ir import walk, wire
 from ortfuse.ir.convert import Weight, separate
 from ortfuse.ir.datafile import DataFile
 from ortfuse.ir.staging import Staging
-from ortfuse.ir.storage import ExternalStoredTensor
+from ortfuse.ir.storage import ExternalStoredTensor, in_file
 
 MAX_FILE = 2**31 - 1
 """The size in bytes up to which protobuf can read a message."""
@@ -161,14 +161,16 @@ def _link_files(tensors: Iterable[onnx_ir.TensorProtocol], staging: Staging) -> 
 def _write_data(pairs: Iterable[Pair], file: IO[bytes], index: int) -> list[Placed]:
     """Write tensors to the data file with this index, each once."""
     placed: list[Placed] = []
-    offsets: dict[int, int] = {}
+    offsets: dict[Hashable, int] = {}
     for proto, tensor in pairs:
-        if id(tensor) not in offsets:
+        stored = in_file(tensor)
+        source: Hashable = id(tensor) if stored is None else (stored.file, stored.offset, stored.length)
+        if source not in offsets:
             alignment = _PAGE if tensor.nbytes >= 4 * _PAGE else _LINE
             file.write(bytes(-file.tell() % alignment))
-            offsets[id(tensor)] = file.tell()
+            offsets[source] = file.tell()
             _write_tensor(tensor, file)
-        placed.append(Placed(proto, index, offsets[id(tensor)], tensor.nbytes))
+        placed.append(Placed(proto, index, offsets[source], tensor.nbytes))
     return placed
 
 

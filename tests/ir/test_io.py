@@ -307,6 +307,17 @@ def test_one_tensor_of_two_initializers_is_stored_once_in_the_data_file(tmp_path
     assert (tmp_path / "o.onnx.data").stat().st_size == large().nbytes
 
 
+def test_one_place_that_two_initializers_have_in_a_data_file_stays_one(tmp_path: Path) -> None:
+    path = write_external(tmp_path / "m.onnx")
+    proto = onnx.load(path, load_external_data=False)
+    proto.graph.initializer.add().CopyFrom(proto.graph.initializer[0])
+    proto.graph.initializer[1].name = "tied"
+    onnx.save(proto, path)
+    save(load(path), tmp_path / "o.onnx")
+    assert (tmp_path / "o.onnx.data").stat().st_size == large().nbytes
+    np.testing.assert_array_equal(weight_of(load(tmp_path / "o.onnx"), "tied"), large())
+
+
 def test_saving_leaves_the_model_as_it_was(tmp_path: Path) -> None:
     model = load(write_external(tmp_path / "m.onnx"))
     before = onnx_ir.to_proto(model)
