@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -35,13 +36,13 @@ def measure(tool: str, source: Path, target: Path) -> dict[str, Any]:
         target: The file to write.
 
     Returns:
-        `process_seconds` from the start of the interpreter to its end, the peaks `RssAnon`, `RssFile` and `VmHWM` in MB,
+        `process_seconds` from the start of the interpreter to its end, `cpu_seconds` of the processor, the peaks `RssAnon`, `RssFile` and `VmHWM` in MB,
         and what the tool's own process found: `import_seconds`, `seconds` for the work, for ortfuse also
         `engine_seconds` and `families`. A tool that fails has an `error` instead.
     """
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as complaint:
         peaks = dict.fromkeys(_WATCHED, 0)
-        started = time.perf_counter()
+        used, started = _processor_seconds(), time.perf_counter()
         command = [sys.executable, __file__, tool, str(source), str(target)]
         process = subprocess.Popen(command, stdout=answer, stderr=complaint, env=_environment())
         while process.poll() is None:
@@ -49,7 +50,7 @@ def measure(tool: str, source: Path, target: Path) -> dict[str, Any]:
                 peaks[name] = max(peaks[name], kilobytes)
             time.sleep(INTERVAL)
         seconds = time.perf_counter() - started
-        found: dict[str, Any] = {"process_seconds": seconds}
+        found: dict[str, Any] = {"process_seconds": seconds, "cpu_seconds": _processor_seconds() - used}
         found |= {name: kilobytes * 1024 / 1e6 for name, kilobytes in peaks.items()}
         if process.returncode:
             complaint.seek(0)
@@ -57,6 +58,12 @@ def measure(tool: str, source: Path, target: Path) -> dict[str, Any]:
             return {**found, "error": lines[-1][:300]}
         answer.seek(0)
         return {**found, **json.loads(answer.read().splitlines()[-1])}
+
+
+def _processor_seconds() -> float:
+    """What all processes that have ended used of the processor."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _environment() -> dict[str, str]:

@@ -5,7 +5,8 @@
 
 A model in one file is copied and optimised in turn, each into a new file in the same folder, after the file was read once
 (so both find it in the page cache) and nothing waits to be written. Both end with an fsync; a copy is timed without it
-too. Every optimisation is a fresh process (`file_to_file.py`).
+too. Every optimisation is a fresh process (`file_to_file.py`). Times are only worth something where nothing else runs; the
+load average of the machine is stored with them, and a run of its own on one core makes it 1.
 
 Decoders are exports by PyTorch with external data (`decoder.py`) in three forms: with weights as MatMul takes them, so
 that no weight changes, copied or linked, and with weights behind Transpose nodes, so that nearly every one does. From 8 GB on
@@ -43,7 +44,16 @@ PEERS = ("onnxslim", "onnxscript")
 FORMS = ("copied", "linked", "transposed")
 SPARSE_FROM = 8.0
 """Gigabytes from which on the data of a decoder are sparse."""
-_FIGURES = ("process_seconds", "import_seconds", "seconds", "engine_seconds", "RssAnon", "RssFile", "VmHWM")
+_FIGURES = (
+    "process_seconds",
+    "cpu_seconds",
+    "import_seconds",
+    "seconds",
+    "engine_seconds",
+    "RssAnon",
+    "RssFile",
+    "VmHWM",
+)
 
 
 def compare_with_copy(model: Path, folder: Path, tools: Sequence[str], rounds: int) -> dict[str, Any]:
@@ -66,6 +76,8 @@ def compare_with_copy(model: Path, folder: Path, tools: Sequence[str], rounds: i
     found: dict[str, Any] = {
         "model": model.name,
         "bytes": model.stat().st_size,
+        "rounds": rounds,
+        "load_average": os.getloadavg()[0],
         "copy_seconds": plain,
         "copy_and_sync_seconds": synced,
         "tools": {tool: _medians(each) for tool, each in runs.items()},
@@ -111,7 +123,8 @@ def decoder(gigabytes: float, folder: Path, form: str) -> dict[str, Any]:
     if "error" not in found:
         found |= _checked(source, target, made["layers"], gigabytes)
     _settle(folder)
-    return {"gigabytes": gigabytes, "form": form, "sparse": not written, **made, **found}
+    load = {"load_average": os.getloadavg()[0]}
+    return {"gigabytes": gigabytes, "form": form, "sparse": not written, **load, **made, **found}
 
 
 def _checked(source: Path, target: Path, layers: int, gigabytes: float) -> dict[str, Any]:
@@ -159,10 +172,12 @@ def _compare_weights(before: ir.Model, after: ir.Model) -> int:
 
 def _show(console: Console, rows: Sequence[dict[str, Any]], title: str) -> None:
     table = Table(title=title, title_justify="left")
-    for heading in rows[0]:
+    headings = list(dict.fromkeys(heading for row in rows for heading in row))
+    for heading in headings:
         table.add_column(heading, justify="right")
     for row in rows:
-        table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()))
+        values = (row.get(heading, "") for heading in headings)
+        table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in values))
     console.print(table)
 
 
