@@ -36,9 +36,9 @@ def measure(tool: str, source: Path, target: Path) -> dict[str, Any]:
         target: The file to write.
 
     Returns:
-        `process_seconds` from the start of the interpreter to its end, `cpu_seconds` of the processor, the peaks `RssAnon`, `RssFile` and `VmHWM` in MB,
-        and what the tool's own process found: `import_seconds`, `seconds` for the work, for ortfuse also
-        `engine_seconds` and `families`. A tool that fails has an `error` instead.
+        `process_seconds` from the start of the interpreter to its end, `cpu_seconds` of the processor, the peaks
+        `RssAnon`, `RssFile` and `VmHWM` in MB, and what the tool's own process found: `import_seconds`, `seconds` for
+        the work, for ortfuse also `engine_seconds` and `families`. A tool that fails has an `error` instead.
     """
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as complaint:
         peaks = dict.fromkeys(_WATCHED, 0)
