@@ -46,13 +46,13 @@ class Result:
     verdict: Verdict | None = None
     sites: tuple[SiteCheck, ...] = ()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to a file.
+    def save(self, path: str | os.PathLike[str], *, link: bool = False) -> None:
+        """Write the model to a file; `link` says whether external data may be hard links (see `ortfuse.save`).
 
         Raises:
             OutputError: It cannot be written; what was there before is unchanged.
         """
-        save(enter(self.model, copy=False)[0], path)
+        save(enter(self.model, copy=False)[0], path, link=link)
 
 
 def optimize(

@@ -16,8 +16,9 @@ import onnx_ir
 
 from ortfuse.errors import ModelFileError
 from ortfuse.ir import walk
+from ortfuse.ir.datafile import DataFile
 from ortfuse.ir.sizes import byte_size
-from ortfuse.ir.storage import DataFile, ExternalStoredTensor, FileBytes
+from ortfuse.ir.storage import ExternalStoredTensor, FileBytes
 
 _HELD_OPEN = 64
 """External files that are held open per model; a process may hold about 1,000."""

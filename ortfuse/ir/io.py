@@ -18,8 +18,9 @@ from ortfuse.ir import external, wire
 from ortfuse.ir.admit import admit
 from ortfuse.ir.check import check
 from ortfuse.ir.convert import from_proto
+from ortfuse.ir.datafile import DataFile
 from ortfuse.ir.staging import writable_target
-from ortfuse.ir.storage import DataFile, FileBytes, StoredTensor
+from ortfuse.ir.storage import FileBytes, StoredTensor
 from ortfuse.ir.writing import write
 
 __all__ = ["check", "load", "save"]
@@ -149,19 +150,28 @@ def _leave_weights_in_file(model: onnx_ir.Model, proto: onnx.ModelProto, outline
         )
 
 
-def save(model: onnx_ir.Model, path: str | os.PathLike[str]) -> None:
+def save(model: onnx_ir.Model, path: str | os.PathLike[str], *, link: bool = False) -> None:
     """Write a model to a file.
 
     Everything is written aside in the same folder and then moved into place: after any failure or interrupt the old
-    file is as it was and no other file is left. The model may be saved over the file it was loaded from. Weights go
-    through without being held in memory. A model that has external weights, or is larger than 2 GB, gets a data file
-    beside it, named like the model file with `.data` after it. Only a process that is killed may leave a file behind,
-    named `.ortfuse-*.tmp`; the model in place is whole even then.
+    files are as they were and no other file is left. The model may be saved over the file it was loaded from. Only a
+    process that is killed may leave a file behind, named `.ortfuse-*.tmp`; the model in place is whole even then.
+
+    Weights go through without being held in memory. A model that has external weights, or is larger than 2 GB, gets a
+    data file beside it, named like the model file with `.data` after it. File systems that can share blocks (Btrfs, XFS,
+    ...) share those of weights that did not change.
+
+    With `link=True`, an external file at least half of which the model still needs becomes a data file as it is, by a
+    hard link where that is possible; other weights get a file of their own (`.data.1`, ...). That takes no time and no
+    space, but the file then has two names: a program that writes into the original (most exporters do, when they export
+    over an older model) changes the result too, and `onnx.load` and `onnx.checker` refuse data files with two names,
+    the original's as well. ONNX Runtime and onnx_ir read them.
 
     Args:
         model: The model; not changed, except that tensors of the class `onnx_ir.ExternalTensor` are exchanged for ones
             that stay readable when their file is replaced.
         path: The file to write or replace.
+        link: Whether external files may become data files of the result by hard links.
 
     Raises:
         OutputError: The file cannot be written: no such folder, no permission, no space; what stood there is unchanged.
@@ -171,7 +181,7 @@ def save(model: onnx_ir.Model, path: str | os.PathLike[str]) -> None:
     target = writable_target(path)
     external.attach(model, name=os.fspath(path), model_file=None)
     try:
-        write(model, target)
+        write(model, target, link=link)
     except OrtfuseError:
         raise
     except OSError as error:

@@ -1,155 +1,22 @@
 """Tensors whose bytes stay where they are: in the model file, in an external data file, or in the caller's protobuf.
 
-The bytes are read when they are asked for and streamed when the model is saved. They are read with `pread`, not mapped:
-a mapping of a file that someone truncates kills the process, a read that comes back short can be reported.
+The bytes are read when they are asked for and streamed when the model is saved.
 """
 
 from __future__ import annotations
 
-import errno
 import functools
-import mmap
-import os
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import IO, Any, Protocol
 
 import numpy as np
 import onnx
 import onnx_ir
 
-from ortfuse.errors import ModelFileError
-
-_CHUNK = 1 << 22
-"""Bytes that are in memory at once when a weight is copied from file to file through the process."""
-
-_CANNOT_COPY_IN_KERNEL = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV, errno.EBADF}
+from ortfuse.ir.datafile import DataFile
 
 Array = np.ndarray[Any, Any]
-
-
-class DataFile:
-    """A file that holds the bytes of tensors, as it was when the model was loaded.
-
-    Args:
-        path: The file.
-        keep_open: Hold the file open, so that its content stays readable after it is deleted or replaced. Without it
-            the file is opened for each read; for models that consist of more files than a process may hold open.
-
-    Raises:
-        OSError: The file cannot be opened.
-    """
-
-    def __init__(self, path: str, *, keep_open: bool = True) -> None:
-        self.path = path
-        self._descriptor: int | None = None
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        try:
-            self._stamp = _stamp(descriptor)
-            self.size = os.fstat(descriptor).st_size
-        except BaseException:
-            os.close(descriptor)
-            raise
-        if keep_open:
-            self._descriptor = descriptor
-        else:
-            os.close(descriptor)
-
-    def __del__(self) -> None:
-        if getattr(self, "_descriptor", None) is not None:
-            os.close(self._descriptor)  # type: ignore[arg-type]
-            self._descriptor = None
-
-    def hold(self) -> None:
-        """Hold the file open from now on: called before its path is given to another file."""
-        if self._descriptor is None:
-            with self._open() as descriptor:
-                self._descriptor = os.dup(descriptor)
-
-    @contextmanager
-    def mapped(self) -> Iterator[mmap.mmap]:
-        """The whole file as a buffer, for as long as the context lasts."""
-        with self._open() as descriptor, mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:
-            yield content
-
-    @contextmanager
-    def _open(self) -> Iterator[int]:
-        """A descriptor of the file, after a check that it is still the file that was loaded."""
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY) if self._descriptor is None else self._descriptor
-        except OSError as error:
-            raise ModelFileError(f"{self.path}: the weights in it can no longer be read: {error.strerror}") from error
-        try:
-            if _stamp(descriptor) != self._stamp:
-                raise ModelFileError(f"{self.path}: changed after the model was loaded; load the model again")
-            yield descriptor
-        finally:
-            if self._descriptor is None:
-                os.close(descriptor)
-
-    def read(self, offset: int, length: int) -> bytes:
-        """The bytes at `[offset, offset + length)`.
-
-        Raises:
-            ModelFileError: The file changed since it was loaded, or cannot be read.
-        """
-        parts = []
-        with self._open() as descriptor:
-            while length > 0:
-                part = self._pread(descriptor, length, offset)
-                parts.append(part)
-                offset += len(part)
-                length -= len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _pread(self, descriptor: int, length: int, offset: int) -> bytes:
-        try:
-            part = os.pread(descriptor, length, offset)
-        except OSError as error:
-            raise ModelFileError(f"{self.path}: cannot be read: {error.strerror}") from error
-        if not part:
-            raise ModelFileError(f"{self.path}: ends before byte {offset + length:,}; load the model again")
-        return part
-
-    def copy_to(self, file: IO[bytes], offset: int, length: int) -> None:
-        """Append the bytes at `[offset, offset + length)` to `file`, inside the kernel where the system can do that.
-
-        Raises:
-            ModelFileError: The file changed since it was loaded, or cannot be read.
-            OSError: `file` cannot be written.
-        """
-        with self._open() as source:
-            copied = _copy_in_kernel(source, file, offset, length)
-            while copied < length:
-                part = self._pread(source, min(_CHUNK, length - copied), offset + copied)
-                file.write(part)
-                copied += len(part)
-
-
-def _stamp(descriptor: int) -> tuple[int, int, int, int]:
-    status = os.fstat(descriptor)
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _copy_in_kernel(source: int, file: IO[bytes], offset: int, length: int) -> int:
-    """Copy as much as the system can copy by itself; returns the number of bytes copied."""
-    try:
-        copy, target = os.copy_file_range, file.fileno()
-    except (AttributeError, OSError):
-        return 0
-    file.flush()
-    copied = 0
-    try:
-        while copied < length:
-            step = copy(source, target, length - copied, offset_src=offset + copied)
-            if step == 0:
-                break
-            copied += step
-    except OSError as error:
-        if error.errno not in _CANNOT_COPY_IN_KERNEL:
-            raise
-    return copied
 
 
 class Bytes(Protocol):
@@ -161,6 +28,9 @@ class Bytes(Protocol):
 
     def read(self) -> bytes:
         """All of them."""
+
+    def chunks(self) -> Iterator[memoryview]:
+        """All of them, piece by piece; each piece is gone when the next is asked for."""
 
     def copy_to(self, file: IO[bytes]) -> None:
         """Append them to a file."""
@@ -178,6 +48,10 @@ class FileBytes:
         """All of them."""
         return self.file.read(self.offset, self.length)
 
+    def chunks(self) -> Iterator[memoryview]:
+        """All of them, piece by piece; each piece is gone when the next is asked for."""
+        return self.file.chunks(self.offset, self.length)
+
     def copy_to(self, file: IO[bytes]) -> None:
         """Append them to a file."""
         self.file.copy_to(file, self.offset, self.length)
@@ -194,6 +68,10 @@ class ProtoBytes:
     def read(self) -> bytes:
         """All of them."""
         return self._proto.raw_data
+
+    def chunks(self) -> Iterator[memoryview]:
+        """All of them, in one piece."""
+        yield memoryview(self._proto.raw_data)
 
     def copy_to(self, file: IO[bytes]) -> None:
         """Append them to a file."""
@@ -296,6 +174,21 @@ class ExternalStoredTensor(onnx_ir.ExternalTensor):
     def tofile(self, file: IO[bytes]) -> None:
         """Append the bytes to a file without holding all of them in memory."""
         self.data.copy_to(file)
+
+
+def in_file(tensor: onnx_ir.TensorProtocol) -> FileBytes | None:
+    """Where the bytes of a tensor are in a file; None if they are somewhere else."""
+    if isinstance(tensor, StoredTensor | ExternalStoredTensor) and isinstance(tensor.data, FileBytes):
+        return tensor.data
+    return None
+
+
+def chunks(tensor: onnx_ir.TensorProtocol) -> Iterator[memoryview]:
+    """The bytes of a tensor, a mebibyte at a time if they are in a file; a piece is gone when the next is asked for."""
+    if isinstance(tensor, StoredTensor | ExternalStoredTensor):
+        yield from tensor.data.chunks()
+    else:
+        yield memoryview(tensor.tobytes())
 
 
 def decode(data: bytes, dtype: onnx_ir.DataType, shape: onnx_ir.Shape) -> Array:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import onnx
 import onnx_ir
@@ -12,8 +12,9 @@ import onnx_ir
 from ortfuse.errors import OutputError
 from ortfuse.ir import walk, wire
 from ortfuse.ir.convert import Weight, separate
+from ortfuse.ir.datafile import DataFile
 from ortfuse.ir.staging import Staging
-from ortfuse.ir.storage import ExternalStoredTensor
+from ortfuse.ir.storage import ExternalStoredTensor, in_file
 
 MAX_FILE = 2**31 - 1
 """The size in bytes up to which protobuf can read a message."""
@@ -26,13 +27,28 @@ _PAGE, _LINE = 4096, 64
 """Alignment in the data file of tensors that are larger than a few pages, so that they can be mapped and their blocks
 shared with the file they come from, and of the others."""
 
+_WORTH_LINKING = 0.5
+"""An external file is kept whole if the model needs at least this part of its bytes; else what it needs is copied."""
+
 Pair = tuple[onnx.TensorProto, onnx_ir.TensorProtocol]
-Placed = tuple[onnx.TensorProto, int, int]
-"""A tensor's protobuf, and the offset and length of its data in the data file."""
 
 
-def write(model: onnx_ir.Model, target: Path) -> None:
-    """Write a model to `target`; with a data file `<target>.data` if it has external weights or is too large for one.
+class Placed(NamedTuple):
+    """A tensor's protobuf, and where its data are: in which of the data files, at which offset, how many bytes."""
+
+    proto: onnx.TensorProto
+    file: int
+    offset: int
+    length: int
+
+
+def write(model: onnx_ir.Model, target: Path, *, link: bool) -> None:
+    """Write a model to `target`; with data files `<target>.data`, ... if it has external weights or is too large for one.
+
+    Args:
+        model: The model.
+        target: The model file.
+        link: Whether external files whose bytes are needed may become data files by hard links.
 
     Raises:
         OutputError: The model does not fit into the file format.
@@ -47,16 +63,16 @@ def write(model: onnx_ir.Model, target: Path) -> None:
     with Staging(target) as staging:
         if external:
             pairs = [*nested, *((w.header, w.tensor) for w in weights if w.tensor is not None)]
-            placed = _write_data(pairs, staging.open("data"))
+            placed = _place_data(pairs, staging, link=link)
             weights = [Weight(w.header, None) for w in weights]
-            if (interim := staging.interim_data_name()) is not None:
+            if (interim := staging.interim_data_names()) is not None:
                 _refer(placed, interim)
                 _write_model(proto, weights, staging.open("interim"))
-            _refer(placed, staging.data.name)
+            _refer(placed, [path.name for path in staging.data])
         if _size(proto, weights) > MAX_FILE:
             raise OutputError(f"{target}: the model is larger than 2 GB without its weights; no ONNX file can hold it")
         _write_model(proto, weights, staging.open("model"))
-        _hold_open(model, (staging.model, staging.data))
+        _hold_open(model, (staging.model, *staging.data))
         staging.commit()
 
 
@@ -106,31 +122,64 @@ def _frame(header: bytes, tensor: onnx_ir.TensorProtocol | None) -> bytes:
     return wire.header(wire.INITIALIZER, len(header) + len(raw) + tensor.nbytes) + header + raw
 
 
-def _write_data(pairs: Iterable[Pair], file: IO[bytes]) -> list[Placed]:
-    """Write the large tensors of `pairs` to the data file, each once; the small ones go into their protobufs."""
-    placed: list[Placed] = []
-    offsets: dict[int, int] = {}
+def _place_data(pairs: Iterable[Pair], staging: Staging, *, link: bool) -> list[Placed]:
+    """Put the large tensors of `pairs` into data files, each once; the small ones go into their protobufs."""
+    large: list[Pair] = []
     for proto, tensor in pairs:
-        if tensor.nbytes < _STREAMED:
-            proto.ClearField("external_data")
-            proto.ClearField("data_location")
-            proto.raw_data = tensor.tobytes()
+        if tensor.nbytes >= _STREAMED:
+            large.append((proto, tensor))
             continue
-        if id(tensor) not in offsets:
-            alignment = _PAGE if tensor.nbytes >= 4 * _PAGE else _LINE
-            file.write(bytes(-file.tell() % alignment))
-            offsets[id(tensor)] = file.tell()
-            _write_tensor(tensor, file)
-        placed.append((proto, offsets[id(tensor)], tensor.nbytes))
+        proto.ClearField("external_data")
+        proto.ClearField("data_location")
+        proto.raw_data = tensor.tobytes()
+    linked = _link_files([tensor for _, tensor in large], staging) if link else {}
+    placed: list[Placed] = []
+    rest: list[Pair] = []
+    for proto, tensor in large:
+        if isinstance(tensor, ExternalStoredTensor) and (index := linked.get(tensor.data.file)) is not None:
+            placed.append(Placed(proto, index, tensor.data.offset, tensor.data.length))
+        else:
+            rest.append((proto, tensor))
+    if rest:
+        placed += _write_data(rest, staging.open("data"), len(linked))
     return placed
 
 
-def _refer(placed: Iterable[Placed], location: str) -> None:
-    """Make protobufs refer to where their data are in the file `location`."""
-    for proto, offset, length in placed:
+def _link_files(tensors: Iterable[onnx_ir.TensorProtocol], staging: Staging) -> dict[DataFile, int]:
+    """Take whole files for data files, where that is possible and worth it; the index that each has."""
+    needed: dict[DataFile, dict[int, int]] = {}
+    for tensor in tensors:
+        if isinstance(tensor, ExternalStoredTensor):
+            needed.setdefault(tensor.data.file, {})[tensor.data.offset] = tensor.data.length
+    linked: dict[DataFile, int] = {}
+    for file, extents in needed.items():
+        if sum(extents.values()) >= _WORTH_LINKING * file.size and staging.link(file):
+            linked[file] = len(linked)
+    return linked
+
+
+def _write_data(pairs: Iterable[Pair], file: IO[bytes], index: int) -> list[Placed]:
+    """Write tensors to the data file with this index, each once."""
+    placed: list[Placed] = []
+    offsets: dict[Hashable, int] = {}
+    for proto, tensor in pairs:
+        stored = in_file(tensor)
+        source: Hashable = id(tensor) if stored is None else (stored.file, stored.offset, stored.length)
+        if source not in offsets:
+            alignment = _PAGE if tensor.nbytes >= 4 * _PAGE else _LINE
+            file.write(bytes(-file.tell() % alignment))
+            offsets[source] = file.tell()
+            _write_tensor(tensor, file)
+        placed.append(Placed(proto, index, offsets[source], tensor.nbytes))
+    return placed
+
+
+def _refer(placed: Iterable[Placed], names: Sequence[str]) -> None:
+    """Make protobufs refer to where their data are, in files of these names."""
+    for proto, file, offset, length in placed:
         proto.ClearField("external_data")
         proto.data_location = onnx.TensorProto.EXTERNAL
-        for key, value in {"location": location, "offset": str(offset), "length": str(length)}.items():
+        for key, value in {"location": names[file], "offset": str(offset), "length": str(length)}.items():
             proto.external_data.add(key=key, value=value)
 
 

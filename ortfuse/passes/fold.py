@@ -4,7 +4,8 @@ Folded, in the main graph, in subgraphs and in functions (constants of an outer 
 - a node whose outputs the facts know completely, although its inputs may vary (the Shape of a static dimension);
 - an Identity, Transpose, Reshape, Flatten, Squeeze or Unsqueeze of a constant, without touching its bytes (see `moves`);
 - any other pure node of constants: all of them are computed in one session of the runtime (see `evaluate`), again until
-  nothing new is constant. The results have the bits that the runtime would compute.
+  nothing new is constant. The results have the bits that the runtime would compute. Where they are large it takes more
+  sessions, and results go into a temporary file (see `scratch`).
 
 Left alone:
 - operators that draw random numbers, operators of unknown domains, nodes with subgraphs;
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -43,6 +44,9 @@ _LEFT_ALONE = frozenset({"Constant", "QuantizeLinear", "DequantizeLinear", "Dyna
 
 _SMALL_RESULT = frozenset({"NonZero", "Compress", "Unique"})
 """Operators whose result has an unknown shape but at most 8 bytes for every element and axis of the input."""
+
+_BATCH_BYTES = 1 << 28
+"""Bytes of constants up to which nodes are computed together; what comes of a batch is put away before the next."""
 
 _MANY_USES = 64
 """A constant with more uses than this is taken to stay, without asking each of them."""
@@ -257,8 +261,30 @@ class _Folder:
             if model.functions and node.op_identifier() in model.functions:
                 regions[root].functions = tuple(model.functions.values())
         for region in regions.values():
-            self._evaluate(region)
+            for batch in self._batches(region.nodes):
+                region.nodes = [node for node in batch if not self._lacks_input(node)]
+                self._evaluate(region)
         self._region = {}
+
+    def _batches(self, nodes: Iterable[ir.Node]) -> Iterator[list[ir.Node]]:
+        """The nodes in order, as many at once as take no more memory than is allowed, but at least one."""
+        batch: list[ir.Node] = []
+        total = 0
+        for node in nodes:
+            size = sum(self._bytes(value) or 0 for value in (*node.inputs, *node.outputs) if value is not None)
+            if batch and total + size > _BATCH_BYTES:
+                yield batch
+                batch, total = [], 0
+            batch.append(node)
+            total += size
+        yield batch
+
+    def _lacks_input(self, node: ir.Node) -> bool:
+        """Whether an input of the node was to come from a node that failed in an earlier batch."""
+        lacks = any(value is not None and value.producer() in self._failed for value in node.inputs)
+        if lacks:
+            self._failed.add(node)
+        return lacks
 
     def _evaluate(self, region: Region) -> None:
         wanted = {output for node in region.nodes for output in node.outputs if self._is_needed(output)}
@@ -267,11 +293,7 @@ class _Folder:
             self._failed.add(node)
             if reason is not None:
                 self._context.note(f"fold: {node.op_type} '{node.name}' is left as it is: {reason}")
-        found = {
-            node: {output: ir.Tensor(results.values[output]) for output in node.outputs if output in results.values}
-            for node in region.nodes
-            if node not in results.failures
-        }
+        found = {node: self._kept(node, results.values) for node in region.nodes if node not in results.failures}
         refused = {node for node, tensors in found.items() if not self._is_agreed(region.nodes, node, tensors)}
         for node in reversed(region.nodes):
             if node in refused:
@@ -282,6 +304,10 @@ class _Folder:
         for node, tensors in found.items():
             if node not in refused:
                 self._finish(node, tensors)
+
+    def _kept(self, node: ir.Node, values: dict[ir.Value, Any]) -> dict[ir.Value, ir.TensorProtocol]:
+        """The computed outputs of a node as tensors, put away where they are large."""
+        return {output: self._context.scratch.keep(values.pop(output)) for output in node.outputs if output in values}
 
     def _is_needed(self, value: ir.Value) -> bool:
         return value.is_graph_output() or any(use.node not in self._region for use in value.uses())

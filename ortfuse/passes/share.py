@@ -1,20 +1,21 @@
 """Which initializers are equal, found without reading weights that are not.
 
-Two tensors are equal if they have the same type, shape and bytes. A tensor that is the only one of its type and shape
-is not read at all. Small ones are compared by all their bytes; large ones by a sample first, which in a file is read in
-place, and in full only when the samples agree. Strings are never equal here: they are not worth the code.
+Two tensors are equal if they have the same type, shape and bytes. They are told apart by fingerprints, each of which is
+only taken where the ones before it agree: type and shape; a few bytes, which in a file are read in place; a digest of the
+first mebibyte; a digest of all bytes. So a tensor that is the only one of its type and shape is not read at all, and
+none is read as a whole more than once. Strings are never equal here: they are not worth the code.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.ir.storage import ExternalStoredTensor, FileBytes, StoredTensor
+from ortfuse.ir.storage import chunks, in_file
 from ortfuse.passes.moves import MovedTensor
 
 SMALL = 1024
@@ -23,53 +24,50 @@ SMALL = 1024
 _SAMPLE_BYTES = 64
 """Bytes from the middle of a larger tensor that are compared first: its ends are often padding."""
 
+_START_BYTES = 1 << 20
+"""Bytes at the beginning that are compared where the samples agree; no more than a piece of a file."""
+
+Key = tuple[Hashable, ...]
+
 
 class TensorPool:
     """The initializers that can be seen from one graph: its own and those of the graphs around it."""
 
     def __init__(self, outer: TensorPool | None = None) -> None:
         self._outer = outer
-        self._alone: dict[Hashable, ir.Value] = {}
-        self._kinds: set[Hashable] = set()
-        self._sampled: dict[Hashable, list[ir.Value]] = {}
+        self._first: dict[Key, ir.Value] = {}
+        self._separated: set[Key] = set()
 
     def first_equal(self, value: ir.Value) -> ir.Value:
         """The first initializer seen that is equal to this one: the value itself, then remembered, if there is none."""
-        found = self._find(value)
-        if found is None:
-            self._add(value)
-        return found or value
-
-    def _find(self, value: ir.Value) -> ir.Value | None:
         pool: TensorPool | None = self
         while pool is not None:
             found = pool._find_here(value)
             if found is not None:
                 return found
             pool = pool._outer
-        return None
+        self._add(value)
+        return value
 
     def _find_here(self, value: ir.Value) -> ir.Value | None:
-        kind = _kind(value)
-        if kind not in self._kinds:
-            return None
-        if kind in self._alone:
-            self._file(self._alone.pop(kind))
-        for other in self._sampled.get((kind, _sample(_tensor(value))), ()):
-            if _is_equal(_tensor(other), _tensor(value)):
+        key: Key = ()
+        for depth, fingerprint in enumerate(_FINGERPRINTS):
+            key = (*key, fingerprint(_tensor(value)))
+            other = self._first.get(key)
+            if other is None or depth == len(_FINGERPRINTS) - 1 or _same_place(_tensor(other), _tensor(value)):
                 return other
+            if key not in self._separated:
+                self._separated.add(key)
+                self._first[*key, _FINGERPRINTS[depth + 1](_tensor(other))] = other
         return None
 
     def _add(self, value: ir.Value) -> None:
-        kind = _kind(value)
-        if kind in self._kinds:
-            self._file(value)
-        else:
-            self._kinds.add(kind)
-            self._alone[kind] = value
-
-    def _file(self, value: ir.Value) -> None:
-        self._sampled.setdefault((_kind(value), _sample(_tensor(value))), []).append(value)
+        key: Key = ()
+        for fingerprint in _FINGERPRINTS:
+            key = (*key, fingerprint(_tensor(value)))
+            if key not in self._first:
+                self._first[key] = value
+                return
 
 
 def can_be_shared(value: ir.Value) -> bool:
@@ -89,16 +87,20 @@ def content_key(tensor: ir.TensorProtocol) -> Hashable:
         return tensor.dtype, tuple(tensor.shape), tuple(tensor.string_data())
     if isinstance(tensor, MovedTensor):
         return tensor.key
-    data = tensor.tobytes()
-    return tensor.dtype, tuple(tensor.shape), data if len(data) <= SMALL else hashlib.sha256(data).digest()
+    return tensor.dtype, tuple(tensor.shape), tensor.tobytes() if tensor.nbytes <= SMALL else _digest(tensor)
 
 
-def _is_equal(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
-    """Whether two tensors of the same type, shape and sample are equal."""
-    if isinstance(one, MovedTensor) and isinstance(other, MovedTensor):
-        return one.key == other.key
-    # Bytes, not numbers: NaN is equal to itself here, and 0.0 is not equal to -0.0.
-    return one.nbytes <= SMALL or one.tobytes() == other.tobytes()
+def _digest(tensor: ir.TensorProtocol) -> bytes:
+    digest = hashlib.sha256()
+    for piece in chunks(tensor):
+        digest.update(piece)
+    return digest.digest()
+
+
+def _same_place(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
+    """Whether two tensors of one type and shape are the same bytes of the same file."""
+    mine, theirs = in_file(one), in_file(other)
+    return mine is not None and theirs is not None and mine.file is theirs.file and mine.offset == theirs.offset
 
 
 def _tensor(value: ir.Value) -> ir.TensorProtocol:
@@ -106,31 +108,47 @@ def _tensor(value: ir.Value) -> ir.TensorProtocol:
     return value.const_value
 
 
-def _kind(value: ir.Value) -> Hashable:
-    tensor = _tensor(value)
+Fingerprint = Callable[[ir.TensorProtocol], Hashable]
+
+
+def _remembered(take: Fingerprint) -> Fingerprint:
+    """Tensors do not change, and in a fixpoint each is asked for again and again."""
+    known: WeakKeyDictionary[ir.TensorProtocol, Hashable] = WeakKeyDictionary()
+
+    def fingerprint(tensor: ir.TensorProtocol) -> Hashable:
+        if tensor not in known:
+            known[tensor] = tensor.key if isinstance(tensor, MovedTensor) else take(tensor)
+        return known[tensor]
+
+    return fingerprint
+
+
+def _kind(tensor: ir.TensorProtocol) -> Hashable:
     return tensor.dtype, tuple(tensor.shape)
 
 
-_known_samples: WeakKeyDictionary[ir.TensorProtocol, Hashable] = WeakKeyDictionary()
-"""The samples taken so far. Tensors do not change, and in a fixpoint each is asked for again and again."""
-
-
+@_remembered
 def _sample(tensor: ir.TensorProtocol) -> Hashable:
     """Some of the tensor's bytes; all of them if it is small."""
-    if tensor not in _known_samples:
-        _known_samples[tensor] = _take_sample(tensor)
-    return _known_samples[tensor]
-
-
-def _take_sample(tensor: ir.TensorProtocol) -> Hashable:
-    if isinstance(tensor, MovedTensor):
-        return tensor.key
     length = tensor.nbytes
     if length <= SMALL:
         return tensor.tobytes()
-    if isinstance(tensor, StoredTensor | ExternalStoredTensor) and isinstance(tensor.data, FileBytes):
-        return tensor.data.file.read(tensor.data.offset + length // 2, _SAMPLE_BYTES)
+    if (stored := in_file(tensor)) is not None:
+        return stored.file.read(stored.offset + length // 2, _SAMPLE_BYTES)
     array = tensor.numpy()
     if tensor.dtype.bitwidth < 8 or not array.flags.c_contiguous:
         return bytes(array[tuple(size // 2 for size in array.shape)].tobytes())
     return array.reshape(-1).view(np.uint8)[length // 2 : length // 2 + _SAMPLE_BYTES].tobytes()
+
+
+@_remembered
+def _start(tensor: ir.TensorProtocol) -> Hashable:
+    return b"" if tensor.nbytes <= SMALL else hashlib.sha256(next(chunks(tensor))[:_START_BYTES]).digest()
+
+
+@_remembered
+def _whole(tensor: ir.TensorProtocol) -> Hashable:
+    return b"" if tensor.nbytes <= _START_BYTES else _digest(tensor)
+
+
+_FINGERPRINTS: tuple[Fingerprint, ...] = (_kind, _sample, _start, _whole)

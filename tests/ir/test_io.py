@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 import sys
@@ -165,6 +166,84 @@ def test_external_weights_stay_external(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(tmp_path / "out" / "o.onnx"), run(path))
 
 
+def test_external_data_that_are_all_needed_are_copied_and_on_request_linked(tmp_path: Path) -> None:
+    model = load(write_external(tmp_path / "m.onnx"))
+    save(model, tmp_path / "copied.onnx")
+    onnx.checker.check_model(tmp_path / "copied.onnx")  # refuses data files with two names
+    save(model, tmp_path / "linked.onnx", link=True)
+    assert (tmp_path / "linked.onnx.data").samefile(tmp_path / "weights.bin")
+    assert not (tmp_path / "copied.onnx.data").samefile(tmp_path / "weights.bin")
+    expected = run(tmp_path / "m.onnx")
+    (tmp_path / "weights.bin").unlink()
+    for name in ("linked.onnx", "copied.onnx"):
+        np.testing.assert_array_equal(run(tmp_path / name), expected)
+
+
+def test_weights_that_changed_get_a_data_file_of_their_own_beside_the_linked_one(tmp_path: Path) -> None:
+    model = load(write_external(tmp_path / "m.onnx"))
+    extra = np.arange(5000, dtype=np.float32)
+    model.graph.register_initializer(onnx_ir.Value(name="new", const_value=onnx_ir.tensor(extra, name="new")))
+    save(model, tmp_path / "o.onnx", link=True)
+    assert (tmp_path / "o.onnx.data").samefile(tmp_path / "weights.bin")
+    assert (tmp_path / "o.onnx.data.1").stat().st_size == extra.nbytes
+    np.testing.assert_array_equal(weight_of(load(tmp_path / "o.onnx")), large())
+    np.testing.assert_array_equal(weight_of(load(tmp_path / "o.onnx"), "new"), extra)
+
+
+def test_an_external_file_of_which_little_is_needed_is_not_kept(tmp_path: Path) -> None:
+    path = write_external(tmp_path / "m.onnx")
+    with (tmp_path / "weights.bin").open("ab") as file:
+        file.truncate(3 * large().nbytes)
+    save(load(path), tmp_path / "o.onnx", link=True)
+    assert (tmp_path / "o.onnx.data").stat().st_size == large().nbytes
+    np.testing.assert_array_equal(run(tmp_path / "o.onnx"), run(path))
+
+
+def test_where_there_can_be_no_link_weights_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_external(tmp_path / "m.onnx")
+    model = load(path)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    save(model, tmp_path / "o.onnx", link=True)
+    assert not (tmp_path / "o.onnx.data").samefile(tmp_path / "weights.bin")
+    np.testing.assert_array_equal(run(tmp_path / "o.onnx"), run(path))
+
+
+def test_a_file_that_took_the_place_of_the_loaded_one_is_not_linked(tmp_path: Path) -> None:
+    path = write_external(tmp_path / "m.onnx")
+    model, expected = load(path), run(path)
+    (tmp_path / "other").write_bytes(bytes(large().nbytes))
+    (tmp_path / "other").replace(tmp_path / "weights.bin")
+    save(model, tmp_path / "o.onnx", link=True)
+    np.testing.assert_array_equal(run(tmp_path / "o.onnx"), expected)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["m.onnx", "o.onnx", "o.onnx.data", "weights.bin"]
+
+
+def test_a_model_saved_over_itself_keeps_its_data_file(tmp_path: Path) -> None:
+    path = write_external(tmp_path / "m.onnx", "m.onnx.data")
+    before, expected = (tmp_path / "m.onnx.data").stat().st_ino, run(path)
+    save(load(path), path, link=True)
+    assert (tmp_path / "m.onnx.data").stat().st_ino == before
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]
+    np.testing.assert_array_equal(run(path), expected)
+
+
+def test_two_models_that_share_data_can_be_saved_over(tmp_path: Path) -> None:
+    path = write_external(tmp_path / "m.onnx", "m.onnx.data")
+    expected = run(path)
+    save(load(path), tmp_path / "o.onnx", link=True)
+    changed = load(path)
+    changed.graph.initializers["w"].const_value = onnx_ir.tensor(2 * large(), name="w")
+    kept = onnx_ir.Value(name="kept", const_value=load(path).graph.initializers["w"].const_value)
+    changed.graph.register_initializer(kept)
+    save(changed, path)
+    np.testing.assert_array_equal(weight_of(load(path)), 2 * large())
+    np.testing.assert_array_equal(run(tmp_path / "o.onnx"), expected)
+
+
 def test_external_tensors_in_subgraphs_and_attributes_move_with_the_model(tmp_path: Path) -> None:
     model = parser.parse_model(
         """
@@ -226,6 +305,17 @@ def test_one_tensor_of_two_initializers_is_stored_once_in_the_data_file(tmp_path
     model.graph.register_initializer(tied)
     save(model, tmp_path / "o.onnx")
     assert (tmp_path / "o.onnx.data").stat().st_size == large().nbytes
+
+
+def test_one_place_that_two_initializers_have_in_a_data_file_stays_one(tmp_path: Path) -> None:
+    path = write_external(tmp_path / "m.onnx")
+    proto = onnx.load(path, load_external_data=False)
+    proto.graph.initializer.add().CopyFrom(proto.graph.initializer[0])
+    proto.graph.initializer[1].name = "tied"
+    onnx.save(proto, path)
+    save(load(path), tmp_path / "o.onnx")
+    assert (tmp_path / "o.onnx.data").stat().st_size == large().nbytes
+    np.testing.assert_array_equal(weight_of(load(tmp_path / "o.onnx"), "tied"), large())
 
 
 def test_saving_leaves_the_model_as_it_was(tmp_path: Path) -> None:

@@ -1,16 +1,22 @@
 from __future__ import annotations
 
 import cProfile
+import errno
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from onnx import TensorProto
 from small_models import apply, context_of, execute, floats, model_of, operators, proto_of
 
 from ortfuse.ir.interop import enter
+from ortfuse.ir.storage import StoredTensor
 from ortfuse.passes import Constants, DeadCode, Fold
+from ortfuse.passes import fold as fold_module
+from ortfuse.passes import scratch as scratch_module
+from ortfuse.passes.evaluate import evaluate
 from ortfuse.passes.moves import MovedTensor
 
 
@@ -227,3 +233,57 @@ def test_the_original_is_not_touched() -> None:
     before = proto.SerializeToString(deterministic=True)
     Fold().run(context_of(enter(proto)[0]))
     assert proto.SerializeToString(deterministic=True) == before
+
+
+def _little_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Every node is computed by itself, and results go into a file; the list grows with the nodes of every session."""
+    sessions: list[int] = []
+    monkeypatch.setattr(fold_module, "_BATCH_BYTES", 1)
+    monkeypatch.setattr(scratch_module, "IN_MEMORY", 0)
+    monkeypatch.setattr(scratch_module, "_SMALL", 0)
+    monkeypatch.setattr(
+        fold_module, "evaluate", lambda region, wanted: sessions.append(len(region.nodes)) or evaluate(region, wanted)
+    )
+    return sessions
+
+
+@pytest.mark.parametrize("kind", ["float", "float16", "double", "int32"])
+def test_what_is_computed_does_not_pile_up_in_memory(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = _little_memory(monkeypatch)
+    text = f"""agraph (float[2, 2] x) => (float[2, 2] y, {kind}[4, 2] z) <float[2, 2] p = {{1, 2, 3, 4}}> {{
+        a = Exp(p)
+        b = Cast <to = {TensorProto.DataType.Value(kind.upper())}> (a)
+        c = Sin(a)
+        y = Add(x, c)
+        k = CastLike(x, b)
+        z = Concat <axis = 0> (k, b) }}"""
+    model, _, _ = apply(text, Fold(), inputs={"x": floats(2, 2)})
+    assert operators(model) == ["Add", "CastLike", "Concat"]
+    assert sessions == [1, 1, 1]
+    used = [value.const_value for value in model.graph.initializers.values() if value.uses()]
+    assert all(isinstance(tensor, StoredTensor) for tensor in used)
+
+
+def test_nodes_after_one_that_failed_are_left_alone_in_later_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = _little_memory(monkeypatch)
+    text = """agraph (float[2] x) => (float[2] y) <float[2] p = {1, 2}, int64[2] outside = {0, 7}> {
+        e = Exp(p)
+        g = Gather(e, outside)
+        s = Sin(g)
+        t = Cos(s)
+        y = Add(x, t) }"""
+    model, _, context = apply(text, Fold())
+    assert operators(model) == ["Gather", "Sin", "Cos", "Add"]
+    assert sessions == [1, 1, 0, 0]
+    assert [note.split(":")[0] for note in context.notes] == ["fold"]
+
+
+def test_without_a_place_for_temporary_files_constants_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    _little_memory(monkeypatch)
+    monkeypatch.setattr(scratch_module, "ScratchFile", refuse)
+    text = "agraph (float[2] x) => (float[2] y) <float[2] p = {1, 2}> { a = Exp(p) y = Add(x, a) }"
+    model, _, _ = apply(text, Fold(), inputs={"x": floats(2)})
+    assert operators(model) == ["Add"]
