@@ -248,7 +248,7 @@ def _mask_rules() -> list[Rule]:
                 scalars=scalars,
                 constants={"split_target": [-1, 3, 2, 5, 7]},
                 attributes={"split_zero": [0]},
-                redundant={words: why for words, why in REDUNDANT.items() if words != "guard operands_are_computed"},
+                redundant=REDUNDANT,
                 uncovered=dict.fromkeys(
                     ("query is: a constant", "transposed_key is: a constant"), "such products are left alone"
                 ),

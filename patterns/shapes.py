@@ -19,7 +19,7 @@ from ortfuse.pattern import Match, attr, computed, op, opt, var
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import ints, text
-from ._proofs import computed_shape
+from ._proofs import SHAPES, computed_shape
 
 PASS = "canonicalize"
 SOURCE = "ONNX operator specification"
@@ -320,6 +320,7 @@ RULES = [
             shapes=({"x": "", "y": "", "true": "b 3"}, {"x": "3", "y": "b 1", "true": "b 3"}),
             inputs={"true": _expanded_truth},
             counterexamples={"counted": Variation(inputs={"true": _counted_truth})},
+            redundant={"guard condition_has_shape_of_root": SHAPES},
         ),
     ),
     Rule(
