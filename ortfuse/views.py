@@ -81,7 +81,8 @@ def show_choices(console: Console, choices: Iterable[Choice]) -> None:
     """What was decided by cost, with the numbers."""
     choices = list(choices)
     sources = dict.fromkeys(choice.estimate.source for choice in choices if choice.estimate is not None)
-    made = Table(title="Chosen by cost", caption="; ".join(sources), title_justify="left", caption_justify="left")
+    title = "Chosen by cost: speedup over what stood there, at the nearest size that was measured"
+    made = Table(title=title, caption="; ".join(sources), title_justify="left", caption_justify="left")
     for heading in ("rule", "makes", "speedup", "measured at", "sites", "choice"):
         made.add_column(heading, overflow="fold", justify="right" if heading in ("speedup", "sites") else "left")
     for choice in choices:

@@ -19,8 +19,8 @@ import onnx_ir as ir
 import onnxruntime
 import platformdirs
 
-from ortfuse.bench.inputs import LEADING, OTHERS
-from ortfuse.errors import OrtfuseError
+from ortfuse.bench.inputs import LEADING, OTHERS, check_sizes
+from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.ir.dims import Dim, evaluate, symbols
 from ortfuse.rewrite import Site
 from ortfuse.target import Estimate
@@ -65,7 +65,12 @@ class SiteMeter:
     @classmethod
     def for_model(cls, model: ir.Model, sizes: Sizes, **options: Any) -> SiteMeter:
         """A meter for a model whose open dimensions have the usual sizes, but for those given by their names."""
-        dims = open_dims(input_specs(model))
+        if sizes:
+            check_sizes(model, sizes)
+        try:
+            dims = open_dims(input_specs(model))
+        except VerificationError:
+            dims = []  # inputs of unknown rank, and sequences: sites bring sizes of their own
         given = {dim.symbol: sizes[dim.label] for dim in dims if dim.label in sizes}
         return cls(uniform(dims, LEADING, OTHERS) | given, **options)
 
@@ -99,7 +104,7 @@ class SiteMeter:
                 for side in (0, 1) if number % 2 else (1, 0):
                     taken[side] = _seconds(sessions[side], inputs, times)
                 ratios.append(taken[0] / taken[1])
-        except OrtfuseError:
+        except (OrtfuseError, MemoryError):
             return None
         return round(statistics.median(ratios), 3)
 

@@ -11,7 +11,8 @@ is. Facts hold in every run of the model whose inputs honour the declared shapes
 Bodies of If, Loop and Scan and of model functions are covered: facts inside a loop body hold in every iteration, facts
 inside a function body at every call.
 
-Taken on trust: sizes that make a detour through float32 are below 2**24, sizes fit in 32 bits, and the symbolic
+Taken on trust: constant sizes that the model declares (a declared size of what -1 stands for in a Reshape target also tells
+the one other size that is not known); sizes that make a detour through float32 are below 2**24, sizes fit in 32 bits, and the symbolic
 elements of a Reshape target are meant literally (see `ortfuse.ir.transfer.shaping`). For empty tensors facts follow
 ONNX where the runtime does not (its reductions over the last axis of an empty tensor keep that axis).
 """

@@ -12,6 +12,8 @@ from ortfuse.rewrite import Rule, Site
 from ortfuse.rewrite.rule import operators_of
 from ortfuse.target import CostTable, Estimate
 
+STANDARD = "ai.onnx."
+
 LEAVE = "none"
 """Pinned, it says that sites of a family stay as they are."""
 
@@ -164,7 +166,9 @@ def _slower(estimate: Estimate) -> str:
 
 
 def _names(pin: str, operators: Collection[str]) -> bool:
-    """Whether a pin is one of these operators; the domain may be left out."""
+    """Whether a pin is one of these operators. The domain may be left out, and then is any; ai.onnx is the standard's own."""
+    if pin.startswith(STANDARD):
+        return pin.removeprefix(STANDARD) in operators
     return any(pin in (operator, operator.rpartition(".")[2]) for operator in operators)
 
 

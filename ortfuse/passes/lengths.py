@@ -7,6 +7,10 @@ that round towards zero. For inputs that are too short these say something else 
 finds them equal; but then the Reshape, and with it the run, fails. Where the facts solve the one unknown element of a
 Reshape target from the sizes of its input, that element is therefore read off the input wherever it is used.
 
+The element must stand for itself: 0 could copy a size of the input, and -1 ask for whatever is left, and the run would
+succeed although the element is not that size. So the target must have another -1 (of which there is at most one), and 0
+must mean nothing but 0, by `allowzero` or because the input has no axis there.
+
 Left alone: targets in subgraphs, which need not be executed; lengths that the input of the Reshape itself depends on.
 """
 
@@ -62,6 +66,9 @@ def _solved(context: Context, node: ir.Node) -> tuple[ir.Value, int] | None:
     if numbers is None or before is None or after is None or list(numbers.elements).count(None) != 1:
         return None
     position = list(numbers.elements).index(None)
+    zero = node.attributes.get("allowzero")
+    if -1 not in numbers.elements or not ((zero is not None and zero.as_int()) or position >= len(before)):
+        return None
     size: DimLike = after[position]
     if (isinstance(size, Dim) and size.fresh) or size not in before:
         return None

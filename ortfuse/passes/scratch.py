@@ -33,8 +33,8 @@ class Scratch:
 
         Without a place for temporary files (set TMPDIR), or space in it, everything stays in memory.
         """
-        self._left -= array.nbytes
-        if self._left >= 0 or array.nbytes <= _SMALL:
+        if array.nbytes <= max(self._left, _SMALL):
+            self._left -= array.nbytes
             return ir.Tensor(array)
         try:
             if self._file is None:

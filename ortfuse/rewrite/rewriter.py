@@ -192,16 +192,12 @@ class _Run:
     def _candidates(self, rule: Rule, match: Match) -> Iterator[tuple[Pattern, bool]]:
         """Replacements in the order in which they are tried, and whether they may need a higher opset.
 
-        The fastest first where that is measured, else in the order of the rule what runs at the model's opset; what needs
-        a higher one only if nothing else is legal (or worth it).
+        In the order of the rule or, where that is measured, the fastest first; what needs a higher opset than the model has
+        only if nothing else is legal (or worth it).
         """
-        found = self.chooser.candidates(rule)
+        found = list(self.chooser.candidates(rule))
         if len(found) > 1 and self.chooser.measures(rule):
-            speeds = [(self._measured(rule, match, replacement), replacement) for replacement in found]
-            legal = [(speed, replacement) for speed, replacement in speeds if speed is not None]
-            if legal:
-                yield from ((replacement, True) for _, replacement in sorted(legal, key=lambda one: -one[0]))
-                return
+            found.sort(key=lambda replacement: -(self._measured(rule, match, replacement) or 0.0))
         for may_raise in (True,) if rule.raises else (False, True):
             yield from ((replacement, may_raise) for replacement in found)
 

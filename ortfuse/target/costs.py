@@ -22,6 +22,9 @@ from ortfuse.errors import TargetError
 WORTH_IT = 0.97
 """A replacement that runs at this fraction of the speed or faster is not refused: less is within the noise."""
 
+SHOWN = 2
+"""Sizes that are listed where several measurements are equally near."""
+
 ShapeOf = Callable[[str], Sequence[Any] | None]
 """The shape of a captured value by its name, `None` if it is not known; of its dimensions only integers count."""
 
@@ -98,7 +101,10 @@ class CostTable:
         nearest = min(distances)
         found = [row for row, distance in zip(rows, distances, strict=True) if distance - nearest < 1e-9]
         speedup = statistics.geometric_mean(row.speedup for row in found)
-        return Estimate(speedup, " and ".join(sizes_text(row.shapes) for row in found), self.source)
+        sizes = " and ".join(sizes_text(row.shapes) for row in found)
+        if len(found) > SHOWN:
+            sizes = f"{len(found)} sizes alike near, as the lengths are not known: their mean"
+        return Estimate(speedup, sizes, self.source)
 
     @classmethod
     def read(cls, path: str | Path) -> CostTable:

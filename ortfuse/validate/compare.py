@@ -12,7 +12,7 @@ scale:
     bfloat16       5e-2       2e-2          1e-3
     others         equal
 
-A model whose coarsest step (see `ortfuse.validate.precision`) is coarser than its output is judged by that step's type.
+An output whose coarsest step (see `ortfuse.validate.precision`) is coarser than its type has that step's tolerance.
 
 With a float64 evaluation of the original as the truth, the allowance is what the original itself is off, times
 `FACTOR`, plus `FLOOR` roundings of the element type. That is stricter where the original is accurate and more lenient
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -117,11 +117,11 @@ def compare_all(
     found: Mapping[str, Any],
     reference: Mapping[str, Any] | None,
     tolerance: float | None,
-    precision: str = "",
+    precision: Mapping[str, str] | None = None,
 ) -> list[Difference]:
     """Compare the outputs of one run by name; an output that is missing is a difference. See `compare`."""
     return [
-        compare(name, array, found[name], (reference or {}).get(name), tolerance, precision)
+        compare(name, array, found[name], (reference or {}).get(name), tolerance, (precision or {}).get(name, ""))
         if name in found
         else failed(name, "the optimised model has no such output")
         for name, array in expected.items()
@@ -153,7 +153,8 @@ def compare(
     limits = TOLERANCES.get(expected.dtype.name)
     if limits is None:
         return _compare_exactly(name, expected, found)
-    limits = max(limits, TOLERANCES.get(precision, limits), key=lambda limit: limit.relative)
+    coarse = max(limits, TOLERANCES.get(precision, limits), key=lambda limit: limit.relative)
+    limits = replace(coarse, epsilon=limits.epsilon)
     misplaced = _misplaced(expected, found)
     if misplaced is not None:
         where = "NaN or infinity stands where the original has none, or the other way round"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
@@ -24,14 +24,14 @@ REFERENCE_SECONDS = 60.0
 class Experiment:
     """The original on one set of inputs: its outputs, and those of its evaluation in float64 where there is one.
 
-    `precision` is the coarsest floating-point type in which it computes.
+    `precision` is the coarsest floating-point type in which each output is computed.
     """
 
     label: str
     inputs: Inputs
     expected: Arrays
     reference: Arrays | None
-    precision: str = ""
+    precision: Mapping[str, str] = field(default_factory=dict)
 
 
 def experiments(

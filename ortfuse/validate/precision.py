@@ -1,4 +1,4 @@
-"""In which precision a model computes: that of its coarsest step, whatever type its outputs have.
+"""In which precision a model computes an output: that of its coarsest step, whatever type the output has.
 
 A model of float64 may normalise in float32, one with float32 outputs multiply in float16. Its outputs are then no more
 exact than that step, and must not be measured by their own type alone.
@@ -6,10 +6,13 @@ exact than that step, and must not be measured by their own type alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnx_ir as ir
 
 from ortfuse.ir import walk
 from ortfuse.ir.facts import Facts
+from ortfuse.rewrite.scopes import captured_values
 from ortfuse.validate.compare import TOLERANCES
 
 _EXACT = frozenset(
@@ -39,15 +42,38 @@ _OF_MASKS = frozenset({"Add", "Sub", "Mul"})
 """Operators that mask arithmetic, on zeros and ones, is made of."""
 
 
-def coarsest(model: ir.Model) -> str:
-    """The name of the coarsest floating-point type in which something is rounded, empty if there is none.
+def coarsest(model: ir.Model) -> dict[str, str]:
+    """For each output the name of the coarsest floating-point type in which something that it needs is rounded, if any.
 
     Constants are left out, and casts of integers, which are masks and positions; what is computed of these by sums and
     products alone is not told from exact.
     """
     facts = Facts(model)
-    found = {_rounded_in(node, facts) for graph in walk.graphs(model) for node in graph} & TOLERANCES.keys()
-    return max(found, key=lambda name: TOLERANCES[name].relative, default="")
+    functions = {
+        identifier: _coarser(_rounded_in(node, facts) for node in function.graph.all_nodes())
+        for identifier, function in model.functions.items()
+    }
+    found: dict[ir.Value, str] = {}
+    for node in model.graph:
+        inside = [inner for graph in walk.subgraphs(node) for inner in graph.all_nodes()]
+        needed = [*node.inputs, *captured_values(node)]
+        kind = _coarser(
+            [
+                _rounded_in(node, facts),
+                functions.get(node.op_identifier(), ""),
+                *(_rounded_in(inner, facts) for inner in inside),
+                *(functions.get(inner.op_identifier(), "") for inner in inside),
+                *(found.get(value, "") for value in needed if value is not None),
+            ]
+        )
+        if kind:
+            found |= dict.fromkeys(node.outputs, kind)
+    return {value.name or "": found[value] for value in model.graph.outputs if value in found}
+
+
+def _coarser(kinds: Iterable[str]) -> str:
+    """The coarsest of some types, empty if there is none with a tolerance."""
+    return max((kind for kind in kinds if kind in TOLERANCES), key=lambda kind: TOLERANCES[kind].relative, default="")
 
 
 def _rounded_in(node: ir.Node, facts: Facts) -> str:

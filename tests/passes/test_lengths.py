@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from small_models import apply, execute, floats, operators, proto_of
 
 from ortfuse.passes import DeadCode, Lengths
@@ -62,3 +63,15 @@ def test_short_inputs_fail_before_and_after() -> None:
         except Exception as error:  # the runtime's exceptions share no base class
             failures.append(type(error).__name__)
     assert len(failures) == 2
+
+
+def test_an_element_that_may_copy_or_infer_a_size_is_not_that_size() -> None:
+    head = "g (float[2, l, 8] x, int64 t) => (float[a, b, c, d] y, int64 z) <float[2, b, 2, 4] h> {"
+    length = "one = Constant<value = int64 {1}>() axis = Constant<value = int64[1] {0}>() u = Add(t, one) v = Unsqueeze(u, axis)"
+    two, four = "two = Constant<value = int64[1] {2}>()", "four = Constant<value = int64[1] {4}>()"
+    for parts in ("two, v, open, four", "two, v, two, four"):
+        target = f"{two} {four} open = Constant<value = int64[1] {{-1}}>() target = Concat<axis = 0>({parts})"
+        text = f"{head} {length} {target} h = Reshape(x, target) y = Relu(h) z = Neg(u) }}"
+        # 0 copies the length, as t = -1 makes it
+        _, counts, _ = apply(text, Lengths(), inputs={"x": floats(2, 3, 8), "t": np.array(-1, np.int64)})
+        assert counts == [0]

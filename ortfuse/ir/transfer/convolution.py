@@ -11,6 +11,8 @@ from ortfuse.ir.transfer import elements as el
 from ortfuse.ir.transfer.fact import UNKNOWN, Fact, Shape
 from ortfuse.ir.transfer.op import MICROSOFT, Op, UnknownError, normalize_axes, transfer
 
+_POOLS = frozenset({"MaxPool", "AveragePool", "LpPool", "QLinearAveragePool"})
+
 
 def _window_sizes(op: Op, sizes: Shape, kernel: Sequence[DimLike], *, ceil: bool = False) -> Shape:
     """How many windows fit along each spatial axis (ONNX, Conv and the pooling operators)."""
@@ -30,7 +32,8 @@ def _window_sizes(op: Op, sizes: Shape, kernel: Sequence[DimLike], *, ceil: bool
     for axis, size in enumerate(padded):
         reach = (kernel[axis] - 1) * dilations[axis] + 1
         if not ceil:
-            counts.append(_floor_count(sizes[axis], size - sizes[axis], reach, strides[axis]))
+            count = _pool_count if op.node.op_type in _POOLS else _floor_count
+            counts.append(count(sizes[axis], size - sizes[axis], reach, strides[axis]))
         else:
             counts.append(_ceil_count(sizes[axis] + pads[axis], size - reach, strides[axis]))
     return tuple(counts)
@@ -45,6 +48,19 @@ def _floor_count(size: DimLike, padding: DimLike, reach: DimLike, stride: int) -
     if isinstance(padding, int) and isinstance(reach, int) and padding < reach:
         size = uncut(size)
     return maximum(floor_div(size + padding - reach, stride) + 1, 0)
+
+
+def _pool_count(size: DimLike, padding: DimLike, reach: DimLike, stride: int) -> DimLike:
+    """Windows of a pool in floor mode. The runtime's pools divide towards zero, and refuse axes of size 0."""
+    count = floor_div(size + padding - reach, stride) + 1
+    if is_nonnegative(size + padding - reach):
+        return count
+    if not isinstance(padding, int) or not isinstance(reach, int):
+        return UNKNOWN
+    short = reach - padding - 1  # how much room an input of size 1 lacks
+    if short <= 0:
+        return maximum(count, 0)
+    return maximum(count, 1) if short < stride else UNKNOWN
 
 
 def _ceil_count(reachable: DimLike, room: DimLike, stride: int) -> DimLike:
