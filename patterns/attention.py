@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+import onnx_ir as ir
+
 from ortfuse.ir.dims import DimLike
 from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, opt, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
@@ -102,6 +105,18 @@ def softcap(match: Match) -> float | None:
 
 
 AFTER_SOFTMAX = 3
+
+
+def _weights_have_known_length(match: Match) -> str | None:
+    """The number of keys is known where other nodes use the weights: shape inference takes an open one for 0 (ONNX 1.23)."""
+    weights = match["weights"]
+    inside = set(match.nodes)
+    if all(use.node in inside for use in weights.uses()):
+        return None
+    shape = match.shape("weights")
+    if shape is not None and isinstance(shape[-1], int):
+        return None
+    return "other nodes use the weights, whose last dimension the runtime takes for 0 where it is not a number"
 
 
 def weights_mode(match: Match) -> int | None:
@@ -238,6 +253,7 @@ def _sdpa(
             _mask_shape_fits,
             _masked_rows_agree(nan_guard),
             _needs_floor(floor),
+            _weights_have_known_length,
         ),
         raises=True,
         exactness=Exactness.ROUNDING,
@@ -276,6 +292,9 @@ def _sdpa(
                     }
                 ),
                 "a mask of rank 5": Variation(shapes={"mask": "1 b 1 s t"}),
+                "weights of open length used by a node that asks for their size": Variation(
+                    sizes={"t": 7}, change=_add_to_weights
+                ),
                 "a negative cap": Variation(
                     scalars={"cap": -1.5, "score_scale": -1.0}, options={"(score_scale * MatMul(*": "cap"}
                 ),
@@ -283,6 +302,18 @@ def _sdpa(
             assumes=FINITE_SCORES if nan_guard else {},
         ),
     )
+
+
+def _add_to_weights(model: ir.Model) -> None:
+    """Add a constant as long as there are keys (7) to the weights, as another result."""
+    weights = next(node for node in model.graph if node.op_type == "Softmax").outputs[0]
+    guarded = [use.node for use in weights.uses() if use.node.op_type == "Where"]
+    constant = ir.node("Constant", [], {"value": ir.tensor(np.zeros(7, np.float32))})
+    total = ir.node("Add", [guarded[0].outputs[0] if guarded else weights, constant.outputs[0]])
+    constant.outputs[0].name, total.outputs[0].name = "numbers", "total"
+    total.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+    model.graph.extend([constant, total])
+    model.graph.outputs.append(total.outputs[0])
 
 
 def _mask_has_rank(wanted: int | None) -> Guard:

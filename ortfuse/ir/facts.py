@@ -12,9 +12,9 @@ Bodies of If, Loop and Scan and of model functions are covered: facts inside a l
 inside a function body at every call.
 
 Taken on trust: constant sizes that the model declares (a declared size of what -1 stands for in a Reshape target also tells
-the one other size that is not known); sizes that make a detour through float32 are below 2**24, sizes fit in 32 bits, and the symbolic
-elements of a Reshape target are meant literally (see `ortfuse.ir.transfer.shaping`). For empty tensors facts follow
-ONNX where the runtime does not (its reductions over the last axis of an empty tensor keep that axis).
+the one other size that is not known); sizes that make a detour through float32 are below 2**24, sizes fit in 32 bits, and
+the symbolic elements of a Reshape target are meant literally (see `ortfuse.ir.transfer.shaping`). For empty tensors facts
+follow ONNX where the runtime does not (its reductions over the last axis of an empty tensor keep that axis).
 """
 
 from __future__ import annotations
