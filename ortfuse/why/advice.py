@@ -29,7 +29,7 @@ _ADVICE = (
     (r"belongs to another graph", "all of it is in one graph, not partly in a branch or loop"),
     (r"has more inputs than|has an input .+ does not have|the inputs .+ differ", "it has the inputs of the pattern alone"),
     (r"gave up after", "the search is shorter: this is a limit of ortfuse, please report it"),
-    (r"-inf", "the mask uses a finite low number, such as -10000, instead of -inf"),
+    (r"-inf", "the mask adds the lowest finite number of its type (torch.finfo(dtype).min) instead of -inf"),
     (r"mask are not known", "the mask is made by comparisons, Where and constants within the model, or of bool type"),
     (r"provably", "the shapes are declared so that the sizes are equal by number or by name: same name, same size"),
     (r"shapes? of .+ (is|are) not known|a shape is not known|rank", "the model's inputs declare their shapes"),
