@@ -1,17 +1,30 @@
-"""Spellings that keep the runtime's own optimisations from making a model slower.
+"""Spellings that keep the runtime's own optimisations from making a model slower, or from crashing on it.
 
 LayerNormalization(Add(x, skip)) = LayerNormalization(Sum(x, skip))
 
 At session creation ONNX Runtime fuses a sum and the normalisation behind it into SkipLayerNormalization, which on the CPU is
 several times slower than the two nodes (benchmarks/kernels.md). It looks for Add; Sum computes the same bits.
+
+MatMul(transpose(x), y) = MatMul(squeeze(transpose(unsqueeze(x))), y)
+
+ONNX Runtime (1.31 among others) crashes when it creates a session for this product of float16 if the Transpose moves the first
+axis behind the batch axes and the operands differ in rank, as with a weight. The CPU has no such product, so a Cast to float32
+comes between; MatmulTransposeFusion exchanges the two, then gives up because of the ranks and does not tell that it has changed
+the graph, and NchwcTransformer reads the missing schema of the new nodes. A Cast of the model's own does as well. The fusion
+looks no further than the Transpose, so with a Squeeze there it changes nothing.
 """
 
 from __future__ import annotations
 
-from ortfuse.pattern import Match, Op, Pattern, all_attributes, op, opt, var
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.pattern import Match, Op, Pattern, all_attributes, attr, computed, op, opt, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._common import text
+from ._common import ints, text
 
 SOURCE = "ONNX Runtime graph transformer SkipLayerNormFusion"
 
@@ -60,4 +73,68 @@ def _sum_before(kind: str) -> Rule:
     )
 
 
-RULES = [_sum_before("LayerNormalization"), _sum_before("RMSNormalization")]
+def _moves_first_axis(perm: Any, facts: Any) -> bool:
+    """The first axis goes behind the batch axes, before or behind the last one."""
+    if not isinstance(perm, tuple | list) or len(perm) < 3:
+        return False
+    last = len(perm) - 1
+    return list(perm) in ([*range(1, last), 0, last], [*range(1, last), last, 0])
+
+
+def crashes_in_product(match: Match) -> str | None:
+    """Directly in float16 or behind a Cast, the result is multiplied by something that may have another rank."""
+    operands = [match.root] if match.dtype("root") == ir.DataType.FLOAT16 else []
+    operands += [user.outputs[0] for user in match.root.consumers() if user.op_type == "Cast"]
+    for operand in operands:
+        for product in operand.consumers():
+            if product.op_type not in ("MatMul", "FusedMatMul"):
+                continue
+            ranks = {None if value is None else match.facts.rank(value) for value in product.inputs}
+            if None in ranks or len(ranks) > 1:
+                return None
+    return "it is no operand, cast or of float16, of a product of operands that differ in rank"
+
+
+def _product(build: Any, root: ir.Value) -> ir.Value:
+    """The product with a weight that may crash the runtime."""
+    made: ir.Value = build.node("MatMul", [root, build.constant(np.ones((4, 5), np.float16))]).outputs[0]
+    return made
+
+
+HEALTHY = "it would be right, but the runtime does not crash"
+
+
+def _lifted_permutation(match: Match) -> list[int]:
+    return [0, *(axis + 1 for axis in match["perm"])]
+
+
+_front = computed("front", lambda match: ints([0]))  # axes are an input since opset 13
+
+
+RULES = [
+    _sum_before("LayerNormalization"),
+    _sum_before("RMSNormalization"),
+    Rule(
+        name="runtime.squeezed_transposition",
+        formula="transpose(x)",
+        pattern=op.Transpose(x, perm=attr("perm", _moves_first_axis, "of the first axis behind the batch")),
+        replace=(
+            op.Squeeze(op.Transpose(op.Unsqueeze(x, _front), perm=_lifted_permutation), _front),
+            op.Squeeze(op.Transpose(op.Unsqueeze(x, axes=(0,)), perm=_lifted_permutation), axes=(0,)),
+        ),
+        refines=True,
+        guards=(crashes_in_product,),
+        exactness=Exactness.EXACT,
+        source="ONNX Runtime issue 28392",
+        proof=Proof(
+            shapes=({"x": "3 b 4"}, {"x": "4 3 b"}, {"x": "3 b 2 4"}),
+            attributes=({"perm": [(1, 0, 2)]}, {"perm": [(1, 2, 0)]}, {"perm": [(1, 2, 0, 3)]}),
+            dtypes=("float16",),
+            followed_by=_product,
+            redundant={
+                "guard crashes_in_product": HEALTHY,
+                "check of attribute perm": HEALTHY,
+            },
+        ),
+    ),
+]

@@ -74,8 +74,9 @@ class Builder:
         if any(isinstance(replacement, Var) for replacement in self.rule.replacements):
             # A graph output keeps its name, so that an input could not take its place.
             root = self.node("Identity", [root]).outputs[0]
-        if self.proof.followed_by is not None:
-            root = self.node(self.proof.followed_by, [root]).outputs[0]
+        after = self.proof.followed_by
+        if after is not None:
+            root = after(self, root) if callable(after) else self.node(after, [root]).outputs[0]
         self.graph.outputs.append(root)
         for number, node in enumerate(self.graph):
             for index, output in enumerate(node.outputs):

@@ -72,7 +72,7 @@ class Proof:
     (as the failure prints them), `never_empty` symbols that the rule takes to be greater than 0, and `assumes` the near
     misses (by their words, `*` for any) that break an assumption of the rule. `redundant` names conditions of the rule
     without which it would still be right, as mutation tests print them. `followed_by` is a unary operator that takes the
-    root, for rules that ask what becomes of it.
+    root, or a function of the builder and the root, for rules that ask what becomes of it.
     """
 
     shapes: Mapping[str, str] | Sequence[Mapping[str, str]]
@@ -88,7 +88,7 @@ class Proof:
     never_empty: Mapping[str, str] = field(default_factory=dict)
     assumes: Mapping[str, str] = field(default_factory=dict)
     redundant: Mapping[str, str] = field(default_factory=dict)
-    followed_by: str | None = None
+    followed_by: str | Callable[[Any, ir.Value], ir.Value] | None = None
 
     def shape_sets(self) -> Sequence[Mapping[str, str]]:
         """The shape sets, also when only one was given."""

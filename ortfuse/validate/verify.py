@@ -13,6 +13,7 @@ from ortfuse.validate.compare import Difference, compare_all, failed
 from ortfuse.validate.experiments import Experiment, experiments
 from ortfuse.validate.inputs import Inputs
 from ortfuse.validate.runtime import Session
+from ortfuse.validate.survival import demand_survival
 
 
 @dataclass(frozen=True)
@@ -153,13 +154,19 @@ def judge(
 ) -> list[Trial]:
     """Run a candidate on every experiment, with and without the runtime's own optimisations, and compare.
 
-    A candidate that cannot be executed where the original can is a difference of all outputs.
+    A candidate that cannot be executed where the original can, or that crashes the runtime's optimisers, is a difference of
+    all outputs.
     """
     return [trial for optimise in levels for trial in _judge_at(found, candidate, tolerance, optimise)]
 
 
 def _judge_at(found: Sequence[Experiment], candidate: ir.Model, tolerance: float | None, optimise: bool) -> list[Trial]:
-    return judge_session(lambda: Session(candidate, optimise=optimise), found, tolerance, optimise=optimise)
+    def make() -> Session:
+        if optimise:
+            demand_survival(candidate)
+        return Session(candidate, optimise=optimise)
+
+    return judge_session(make, found, tolerance, optimise=optimise)
 
 
 def judge_session(
