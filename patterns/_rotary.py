@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ortfuse.ir.dims import broadcast
 from ortfuse.pattern import Match, Op, Pattern, attr, computed, op, var
 
 from ._common import ints, is_rank, text
@@ -54,13 +55,15 @@ def one_angle_for_each_position(match: Match, heads: int, last: Sequence[int]) -
     """Cosines and sines broadcast to x but for their last dimensions, which are `last`, and are the same for all its heads."""
     shape = match.shape("x")
     assert shape is not None
-    wanted = [(1, dim) for dim in shape[:3]]
-    wanted[heads] = (1, 1)
+    wanted = [*shape[:3]]
+    wanted[heads] = 1
     for name in ("cos", "sin"):
         found = match.shape(name) or ()
         leading = found[: -len(last)]
         fits = leading and len(leading) <= 3 and found[-len(last) :] == tuple(last)
-        if not fits or any(dim not in dims for dim, dims in zip(reversed(leading), reversed(wanted), strict=False)):
+        if not fits or any(
+            broadcast(dim, common) != common for dim, common in zip(reversed(leading), reversed(wanted), strict=False)
+        ):
             return f"{name} {text(found)} is not one angle for each position of x {text(shape)}"
     if heads == LENGTH_FIRST and not isinstance(shape[heads], int):
         return "the number of heads is not known"

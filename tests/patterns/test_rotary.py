@@ -124,6 +124,20 @@ def test_unequal_parts_of_x_are_no_halves() -> None:
     assert "RotaryEmbedding" not in ops(rewritten(m, "fuse.rotary"))
 
 
+@pytest.mark.parametrize("length", [1, 5, 8])
+def test_angles_cut_from_a_table_reach_as_far_as_x(length: int) -> None:
+    m = parse(
+        '<ir_version: 9, opset_import: ["": 17]> g (float[b,2,n,6] x, float[8,3] cs, float[8,3] ss) => (float[b,2,n,6] y)'
+        f"<{CONSTANTS}> {{ n = Shape<start = 2, end = 3>(x) c = Slice(cs, zero, n, zero) s = Slice(ss, zero, n, zero)"
+        f" {SLICES} {TURN} {JOIN} }}"
+    )
+    result = rewritten(m, "fuse.rotary")
+    assert "RotaryEmbedding" in ops(result)
+    rng = np.random.default_rng(0)
+    shapes = {"x": (3, 2, length, 6), "cs": (8, 3), "ss": (8, 3)}
+    same(m, result, {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()})
+
+
 def test_an_odd_size_has_no_halves() -> None:
     m = parse(
         '<ir_version: 9, opset_import: ["": 17]> g (float[b,2,n,7] x, float[n,3] c, float[n,3] s) => (float[b,2,n,6] y)'
