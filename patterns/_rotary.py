@@ -54,7 +54,8 @@ def not_halves(match: Match, size: int) -> str | None:
 def one_angle_for_each_position(match: Match, heads: int, last: Sequence[int]) -> str | None:
     """Cosines and sines broadcast to x but for their last dimensions, which are `last`, and are the same for all its heads."""
     shape = match.shape("x")
-    assert shape is not None
+    if shape is None or len(shape) != 4:
+        return f"x {text(shape or ())} has not the axes batch, heads, length and size"
     wanted = [*shape[:3]]
     wanted[heads] = 1
     for name in ("cos", "sin"):
