@@ -8,29 +8,41 @@ the same, because they are computed from the concatenation of one tensor with it
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
 
 from ortfuse.ir.dims import DimLike
 from ortfuse.ir.facts import Facts
-from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, var
+from ortfuse.pattern import Guard, Match, Pattern, attr, computed, op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._common import ints, is_rank, reaches, text
+from ._common import ints, is_rank, reaches
 from ._proofs import RANKS, angles
+from ._rotary import (
+    HEADS_FIRST,
+    LENGTH_FIRST,
+    NEVER_EMPTY,
+    ODD,
+    PAPER,
+    constant,
+    cos,
+    even,
+    even_size,
+    heads_apart,
+    high,
+    low,
+    not_halves,
+    odd,
+    one_angle_for_each_position,
+    rotary,
+    sin,
+    size_of,
+    x,
+)
 
-PAPER = "arXiv:2104.09864"
-
-x = var("x", is_rank(4), "of rank 4")
-cos, sin = var("cos"), var("sin")
-low = op.Slice(x, starts=(0,), ends=attr("low_end"), axes=(-1,), steps=attr("low_steps"))
-high = op.Slice(x, starts=attr("high_start"), ends=attr("high_end"), axes=(-1,), steps=attr("high_steps"))
 rotated = op.Concat(op.Neg(high), low, axis=-1)
 
-even = op.Slice(x, starts=(0,), ends=attr("even_end"), axes=(-1,), steps=(2,))
-odd = op.Slice(x, starts=(1,), ends=attr("odd_end"), axes=(-1,), steps=(2,))
 stacked = op.Concat(op.Unsqueeze(op.Neg(odd), axes=(-1,)), op.Unsqueeze(even, axes=(-1,)), axis=-1)
 pairs = op.Reshape(stacked, var("pair_shape"), allowzero=attr("pair_allowzero")).named("pairs")
 
@@ -97,47 +109,25 @@ def _leaves_last_axis(node: ir.Node, rank: int, facts: Facts) -> bool:
     return axes is not None and all(axis not in (-1, rank - 1) for axis in axes.elements)
 
 
-HEADS_FIRST, LENGTH_FIRST = 1, 2
-"""The axis of the heads in [batch, heads, length, size] and in [batch, length, heads, size]."""
-
-
-def _one_angle_for_each_position(match: Match, heads: int, interleaved: bool) -> str | None:
-    """Cosines and sines broadcast to x, are the same for all its heads, and hold every number twice."""
-    shape = match.shape("x")
-    assert shape is not None
-    wanted = [(1, dim) for dim in shape[:3]]
-    wanted[heads] = (1, 1)
+def _angles_twice(match: Match, heads: int, size: int, interleaved: bool) -> str | None:
+    """Cosines and sines are one for each position of x, and hold every number twice."""
+    reason = one_angle_for_each_position(match, heads, (size,))
+    if reason is not None:
+        return reason
     for name in ("cos", "sin"):
-        found = match.shape(name)
-        fits = found is not None and len(found) in range(2, 5) and found[-1] == shape[-1]
-        if not fits or any(dim not in dims for dim, dims in zip(reversed(found[:-1]), reversed(wanted), strict=False)):  # type: ignore[index]
-            return f"{name} {text(found or ())} is not one angle for each position of x {text(shape)}"
         if not _repeats(match[name], match.facts, interleaved):
             return f"the numbers of {name} do not provably occur twice"
-    if heads == LENGTH_FIRST and not isinstance(shape[heads], int):
-        return "the number of heads is not known"
     return None
-
-
-def _size(match: Match, name: str = "x") -> int | None:
-    shape = match.shape(name)
-    return shape[-1] if shape is not None and isinstance(shape[-1], int) else None
 
 
 def rotates_halves(heads: int) -> Guard:
     """The slices are the two halves, and the angles of the halves are the same."""
 
     def guard(match: Match) -> str | None:
-        size = _size(match)
-        if size is None or size % 2:
-            return "the size of the heads is not known, or odd"
-        if match["low_end"] != (size // 2,) or match["high_start"] != (size // 2,):
-            return f"the slices {match['low_end']} and {match['high_start']} are not halves of {size}"
-        if match["low_steps"] not in (None, (1,)) or match["high_steps"] not in (None, (1,)):
-            return "the slices leave elements out"
-        if not reaches(match["high_end"], size):
-            return "the slices leave elements out"
-        return _one_angle_for_each_position(match, heads, interleaved=False)
+        size = even_size(match)
+        if size is None:
+            return ODD
+        return not_halves(match, size) or _angles_twice(match, heads, size, interleaved=False)
 
     return guard
 
@@ -146,56 +136,28 @@ def rotates_pairs(heads: int) -> Guard:
     """The slices are the even and odd elements, put together again pair by pair, and the angles of a pair are the same."""
 
     def guard(match: Match) -> str | None:
-        size = _size(match)
-        if size is None or size % 2:
-            return "the size of the heads is not known, or odd"
+        size = even_size(match)
+        if size is None:
+            return ODD
         if not (reaches(match["even_end"], size) and reaches(match["odd_end"], size)):
             return "the slices leave elements out"
         if match.shape("pairs") != match.shape("x"):
             return "the pairs are not merged into the shape of x"
-        return _one_angle_for_each_position(match, heads, interleaved=True)
+        return _angles_twice(match, heads, size, interleaved=True)
 
     return guard
 
 
-def _constant(*numbers: int) -> Pattern:
-    return computed("_".join(map(str, numbers)), lambda match: ints(numbers))
-
-
 def half_size(match: Match) -> Any:
     """Half the size of a head, as a Slice end."""
-    return ints([(_size(match) or 0) // 2])
+    return ints([(size_of(match) or 0) // 2])
 
 
-def _cache(name: str, heads: int, interleaved: bool) -> Pattern:
-    """Angles that broadcast to x, each of them twice, as [batch, length, size / 2]."""
+def _once(angles: Pattern, interleaved: bool) -> Pattern:
+    """The first half of angles that all occur twice: [..., size] as [..., size / 2]."""
     if interleaved:
-        once: Pattern = op.Slice(var(name), _constant(0), _constant(1 << 62), _constant(-1), _constant(2))
-    else:
-        once = op.Slice(var(name), _constant(0), computed("half", half_size), _constant(-1))
-    batch, length = op.Shape(x, start=0, end=1), op.Shape(x, start=3 - heads, end=4 - heads)
-    lengths = (_constant(1), length) if heads == HEADS_FIRST else (length, _constant(1))
-    return op.Squeeze(op.Expand(once, op.Concat(batch, *lengths, _constant(1), axis=0)), _constant(heads))
-
-
-def _rotary(heads: int, interleaved: bool) -> Op:
-    caches = _cache("cos", heads, interleaved), _cache("sin", heads, interleaved)
-    if heads == HEADS_FIRST:
-        first: Op = op.RotaryEmbedding(x, *caches, interleaved=int(interleaved))
-        return first
-    merged = op.Reshape(x, computed("merged", lambda match: ints([0, 0, -1])))
-    rotated = op.RotaryEmbedding(merged, *caches, interleaved=int(interleaved), num_heads=_heads_of("x"))
-    return _heads_apart(rotated, "x")
-
-
-def _heads_of(name: str) -> Callable[[Match], Any]:
-    return lambda match: (match.shape(name) or ())[LENGTH_FIRST]
-
-
-def _heads_apart(rotated: Op, name: str) -> Op:
-    """[batch, length, heads * size] with the heads and sizes of the captured value."""
-    made: Op = op.Reshape(rotated, computed("apart", lambda match: ints([0, 0, *(match.shape(name) or ())[2:]])))
-    return made
+        return op.Slice(angles, constant(0), constant(1 << 62), constant(-1), constant(2))
+    return op.Slice(angles, constant(0), computed("half", half_size), constant(-1))
 
 
 # Only the first elements of a head are rotated
@@ -233,7 +195,7 @@ def heads_stay_apart(match: Match) -> str | None:
 
 def parts_make_the_whole(match: Match) -> str | None:
     """The rotated part and the rest are all of a head, in order."""
-    size, part = _size(match, "heads"), _size(match, "part")
+    size, part = size_of(match, "heads"), size_of(match, "part")
     if size is None or part is None:
         return "the size of the heads is not known"
     if part % 2:
@@ -273,9 +235,6 @@ def heads(match: Match) -> int:
     return shape[2]
 
 
-NEVER_EMPTY = {"*": "a Reshape to [0, 0, -1] of an empty tensor is refused"}
-
-
 def _rotations(heads: int, note: str, text_of_layout: str) -> list[Rule]:
     lengths = "b 2 s 8" if heads == HEADS_FIRST else "b s 2 8"
     pair_shape = [0, 2, -1, 8] if heads == HEADS_FIRST else [0, -1, 2, 8]
@@ -284,7 +243,7 @@ def _rotations(heads: int, note: str, text_of_layout: str) -> list[Rule]:
             name=f"rotary.half_rotation{note}",
             formula=f"x cos + concat(-x[h/2:], x[:h/2]) sin{text_of_layout}",
             pattern=x * cos + rotated * sin,
-            replace=_rotary(heads, interleaved=False),
+            replace=rotary(heads, False, _once(cos, False), _once(sin, False)),
             guards=(rotates_halves(heads),),
             raises=True,
             exactness=Exactness.ROUNDING,
@@ -304,7 +263,7 @@ def _rotations(heads: int, note: str, text_of_layout: str) -> list[Rule]:
             name=f"rotary.interleaved{note}",
             formula=f"x cos + stack(-x[1::2], x[0::2]) sin{text_of_layout}",
             pattern=x * cos + pairs * sin,
-            replace=_rotary(heads, interleaved=True),
+            replace=rotary(heads, True, _once(cos, True), _once(sin, True)),
             guards=(rotates_pairs(heads),),
             raises=True,
             exactness=Exactness.ROUNDING,
@@ -334,7 +293,7 @@ RULES = [
         pattern=op.Concat(rotated_part, kept_part, axis=-1),
         replace=op.RotaryEmbedding(
             whole_heads, var("cos"), var("sin"), interleaved=attr("interleaved"),
-            rotary_embedding_dim=lambda match: _size(match, "part"),
+            rotary_embedding_dim=lambda match: size_of(match, "part"),
         ),
         guards=(parts_make_the_whole,),
         raises=True,
@@ -355,11 +314,11 @@ RULES = [
         formula="concat(rotary(heads[:part]), heads[part:]) on [batch, length, heads, size]",
         refines=True,
         pattern=op.Concat(rotated_part_by_length, kept_part, axis=-1),
-        replace=_heads_apart(
+        replace=heads_apart(
             op.RotaryEmbedding(
                 op.Reshape(whole_heads, computed("merged_whole", lambda match: ints([0, 0, -1]))), var("cos"), var("sin"),
                 interleaved=attr("interleaved"), num_heads=attr("num_heads"),
-                rotary_embedding_dim=lambda match: _size(match, "part"),
+                rotary_embedding_dim=lambda match: size_of(match, "part"),
             ),
             "heads",
         ),

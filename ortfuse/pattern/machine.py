@@ -37,7 +37,7 @@ class Machine:
     Attributes:
         bindings: What was captured so far, by name.
         choices: Which option of each named alternative is tried.
-        memo: The value that each shared part of the pattern stands for, by the part's id.
+        memo: The node (of alternatives and chains: the value) that each shared part of the pattern stands for, by its id.
         nodes: The nodes matched so far, and whether each may stay when the match is replaced.
         entered: The outermost nodes of chains under way: the nodes of a chain are known only when all its parts are placed.
     """

@@ -155,15 +155,15 @@ def _match_node(m: Machine, pattern: Op, value: ir.Value | None, index: int, res
     node = None if value is None else value.producer()
     if node is None or node.op_type != pattern.op_type or node.domain != pattern.domain:
         return m.fail(lambda: f"{named(value)} comes from {described(node)}, not from {pattern.op_type}")
-    known = m.memo.get(id(pattern))
-    if known is not None:
-        return rest if known is value else m.fail(lambda: f"{described(node)} is not the node matched before")
-    if node.graph is not m.graph:
-        return m.fail(lambda: f"{described(node)} belongs to another graph than the root")
     if value is not None and value.index() != index:
         return m.fail(lambda: f"{named(value)} is output {value.index()} of {described(node)}, not {index}")
+    known = m.memo.get(id(pattern))
+    if known is not None:
+        return rest if known is node else m.fail(lambda: f"{described(node)} is not the node matched before")
+    if node.graph is not m.graph:
+        return m.fail(lambda: f"{described(node)} belongs to another graph than the root")
     if id(pattern) in m.matcher.shared:
-        m.put(m.memo, id(pattern), value)
+        m.put(m.memo, id(pattern), node)
     if pattern.label is not None and not m.bind(pattern.label, value):
         return m.fail(lambda: f"{pattern.label} would have to be {named(value)} as well")
     for name, number in pattern.others.items():

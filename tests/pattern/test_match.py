@@ -199,6 +199,16 @@ def test_one_output_of_several() -> None:
     assert not matches(op.Relu(split[0]), "a, b = Split<axis = 1, num_outputs = 2>(x) out = Relu(b)")
 
 
+def test_several_outputs_are_those_of_one_node() -> None:
+    split = op.Split(x, axis=attr("axis"), num_outputs=attr("n"), outputs=2)
+    difference = op.Sub(split[0], op.Relu(split[1]))
+    first, second = "a, b = Split<axis = 1, num_outputs = 2>(x)", "c, d = Split<axis = 1, num_outputs = 2>(x)"
+    assert matches(difference, f"{first} r = Relu(b) out = Sub(a, r)")
+    assert not matches(difference, f"{first} r = Relu(a) out = Sub(b, r)")
+    assert not matches(difference, f"{first} r = Relu(a) out = Sub(a, r)")
+    assert not matches(difference, f"{first} {second} r = Relu(d) out = Sub(a, r)")
+
+
 def test_what_is_left_over_at_the_root_is_the_residual() -> None:
     swish = x * op.Sigmoid(x)
     body = "s = Sigmoid(x) t = Mul(s, y) out = Mul(x, t)"

@@ -1,0 +1,154 @@
+"""Rotary position embedding spelled by the two parts of x: what becomes the operator, and what only looks like it."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from rewriting import ops, parse, rewritten, same
+
+CONSTANTS = """int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, int64[1] five = {5},
+int64[1] six = {6}, int64[1] last = {-1}, int64[1] end = {9223372036854775807}, int64[2] ones = {1, 1},
+int64[2] equal = {3, 3}, int64[3] thirds = {2, 2, 2}, int64 index0 = {0}, int64 index1 = {1},
+int64[5] apart = {0, 0, 0, 3, 2}, int64[5] in_halves = {0, 0, 0, 2, 3}, int64[4] whole = {0, 0, 0, 6},
+int64[4] mixed = {0, -1, 2, 6}"""
+
+SLICES = "a = Slice(x, zero, three, last) b = Slice(x, three, end, last)"
+SPLIT = "a, b = Split<axis = -1>(x, equal)"
+EVEN_AND_ODD = "a = Slice(x, zero, end, last, two) b = Slice(x, one, end, last, two)"
+GATHERS = "p = Reshape(x, apart) a = Gather<axis = -1>(p, index0) b = Gather<axis = -1>(p, index1)"
+SQUEEZED = "p = Reshape(x, apart) a1, b1 = Split<axis = -1>(p, ones) a = Squeeze(a1, last) b = Squeeze(b1, last)"
+COLUMNS = "p = Reshape(x, apart) a = Slice(p, zero, one, last) b = Slice(p, one, two, last)"
+
+TURN = "ac = Mul(a, c) bs = Mul(b, s) r = Sub(ac, bs) bc = Mul(b, c) as_ = Mul(s, a) i = Add(as_, bc)"
+JOIN = "y = Concat<axis = -1>(r, i)"
+STACK = "r1 = Unsqueeze(r, last) i1 = Unsqueeze(i, last) st = Concat<axis = -1>(r1, i1) y = Reshape(st, whole)"
+VIEW = "st = Concat<axis = -1>(r, i) y = Reshape(st, whole)"
+
+HEADS_FIRST, LENGTH_FIRST = "b,2,n,6", "b,n,2,6"
+
+
+def model(*parts: str, x: str = HEADS_FIRST, angles: str = "n,3", opset: int = 17) -> ir.Model:
+    """x of 2 heads of size 6, unless said otherwise, turned by given cosines and sines."""
+    return parse(
+        f'<ir_version: 9, opset_import: ["": {opset}]> g (float[{x}] x, float[{angles}] c, float[{angles}] s) => (float[{x}] y)'
+        f"<{CONSTANTS}> {{ {' '.join(parts)} }}"
+    )
+
+
+def numbers(m: ir.Model) -> dict[str, np.ndarray]:
+    """Inputs for a batch of 3 and a length of 5."""
+    rng = np.random.default_rng(0)
+    sizes = {"b": 3, "n": 5}
+    dims = {value.name: [sizes.get(str(dim), dim) for dim in value.shape or ()] for value in m.graph.inputs}
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in dims.items()}
+
+
+SPELLINGS = {
+    "slices": ((SLICES, TURN, JOIN), 0, ""),
+    "split": ((SPLIT, TURN, JOIN), 0, ""),
+    "even and odd slices": ((EVEN_AND_ODD, TURN, STACK), 1, ""),
+    "gathered elements of pairs": ((GATHERS, TURN, STACK), 1, ""),
+    "squeezed elements of pairs": ((SQUEEZED, TURN, STACK), 1, ""),
+    "complex numbers": ((COLUMNS, TURN, VIEW), 1, ",1"),
+}
+
+
+@pytest.mark.parametrize(("x", "angles"), [(HEADS_FIRST, "n,3"), (HEADS_FIRST, "b,1,n,3"), (LENGTH_FIRST, "1,n,1,3")])
+@pytest.mark.parametrize(("parts", "interleaved", "axis"), SPELLINGS.values(), ids=SPELLINGS)
+def test_parts_turned_by_angles_are_a_rotary_embedding(
+    parts: tuple[str, ...], interleaved: int, axis: str, x: str, angles: str
+) -> None:
+    m = model(*parts, x=x, angles=angles + axis)
+    result = rewritten(m, "fuse.rotary")
+    made = [node for node in result.graph if node.op_type == "RotaryEmbedding"]
+    assert [node.attributes["interleaved"].value for node in made] == [interleaved]
+    assert not {"Mul", "Add", "Sub"} & set(ops(result).split())
+    same(m, result, numbers(m))
+
+
+def test_equal_parts_without_sizes_are_halves() -> None:
+    m = model("a, b = Split<axis = -1, num_outputs = 2>(x)", TURN, JOIN, opset=23)
+    result = rewritten(m, "fuse.rotary")
+    assert "RotaryEmbedding" in ops(result)
+    same(m, result, numbers(m))
+
+
+NEAR_MISSES = {
+    "turned backwards": (SLICES, TURN.replace("Sub(ac, bs)", "Add(ac, bs)").replace("Add(as_, bc)", "Sub(bc, as_)"), JOIN),
+    "added twice": (SLICES, TURN.replace("Sub", "Add"), JOIN),
+    "subtracted twice": (SLICES, TURN.replace("Add(as_, bc)", "Sub(bc, as_)"), JOIN),
+    "exchanged difference": (SLICES, TURN.replace("Sub(ac, bs)", "Sub(bs, ac)"), JOIN),
+    "other sines in the second part": (SLICES, TURN.replace("Mul(s, a)", "Mul(c, a)"), JOIN),
+    "exchanged results": (SLICES, TURN, JOIN.replace("r, i", "i, r")),
+    "exchanged halves": ("b = Slice(x, zero, three, last) a = Slice(x, three, end, last)", TURN, JOIN),
+    "exchanged halves of a split": ("b, a = Split<axis = -1>(x, equal)", TURN, JOIN),
+    "a second part that begins too early": ("a = Slice(x, zero, three, last) b = Slice(x, two, five, last)", TURN, JOIN),
+    "the first part twice": ("a = Slice(x, zero, three, last) b = Slice(x, zero, three, last)", TURN, JOIN),
+    "every other element as first half": ("a = Slice(x, zero, end, last, two) b = Slice(x, three, end, last)", TURN, JOIN),
+    "the second part backwards": ("a = Slice(x, zero, three, last) b = Slice(x, three, zero, last, last)", TURN, JOIN),
+    "halves joined pair by pair": (SLICES, TURN, STACK),
+    "pairs joined half by half": (EVEN_AND_ODD, TURN, JOIN),
+    "exchanged elements": (GATHERS.replace(" a =", " z =").replace(" b =", " a =").replace(" z =", " b ="), TURN, STACK),
+    "one element twice": (GATHERS.replace("index1", "index0"), TURN, STACK),
+    "pairs of halves": (
+        "p = Reshape(x, in_halves) a = Gather<axis = -2>(p, index0) b = Gather<axis = -2>(p, index1)", TURN, STACK,
+    ),
+    "exchanged columns": (COLUMNS, TURN, VIEW.replace("r, i", "i, r")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("parts", NEAR_MISSES.values(), ids=NEAR_MISSES)
+def test_what_only_looks_like_a_rotation_stays(parts: tuple[str, ...]) -> None:
+    m = model(*parts, angles="n,3,1" if parts[0] == COLUMNS else "n,3")
+    assert "RotaryEmbedding" not in ops(rewritten(m, "fuse.rotary"))
+
+
+def test_pairs_joined_into_another_shape_stay() -> None:
+    m = model(EVEN_AND_ODD, TURN, STACK.replace("whole", "mixed"))
+    m.graph.outputs[0].shape = ir.Shape(["b", "n", 2, 6])
+    assert "RotaryEmbedding" not in ops(rewritten(m, "fuse.rotary"))
+
+
+@pytest.mark.parametrize("angles", ["n,1", "1,3", "2,1,3", "1,2,n,3", "2,n,3", "3"])
+def test_angles_that_are_not_one_for_each_position_and_pair(angles: str) -> None:
+    m = model(SLICES, TURN, JOIN, angles=angles)
+    result = rewritten(m, "fuse.rotary")
+    assert ("RotaryEmbedding" in ops(result)) == (angles == "1,3")
+    same(m, result, numbers(m))
+
+
+def test_unequal_parts_of_x_are_no_halves() -> None:
+    m = model("a, b, rest = Split<axis = -1>(x, thirds)", TURN, JOIN, x="b,2,n,6", angles="n,2")
+    m.graph.outputs[0].shape = ir.Shape(["b", 2, "n", 4])
+    assert "RotaryEmbedding" not in ops(rewritten(m, "fuse.rotary"))
+
+
+@pytest.mark.parametrize("length", [1, 5, 8])
+def test_angles_cut_from_a_table_reach_as_far_as_x(length: int) -> None:
+    m = parse(
+        '<ir_version: 9, opset_import: ["": 17]> g (float[b,2,n,6] x, float[8,3] cs, float[8,3] ss) => (float[b,2,n,6] y)'
+        f"<{CONSTANTS}> {{ n = Shape<start = 2, end = 3>(x) c = Slice(cs, zero, n, zero) s = Slice(ss, zero, n, zero)"
+        f" {SLICES} {TURN} {JOIN} }}"
+    )
+    result = rewritten(m, "fuse.rotary")
+    assert "RotaryEmbedding" in ops(result)
+    rng = np.random.default_rng(0)
+    shapes = {"x": (3, 2, length, 6), "cs": (8, 3), "ss": (8, 3)}
+    same(m, result, {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()})
+
+
+def test_an_odd_size_has_no_halves() -> None:
+    m = parse(
+        '<ir_version: 9, opset_import: ["": 17]> g (float[b,2,n,7] x, float[n,3] c, float[n,3] s) => (float[b,2,n,6] y)'
+        f"<{CONSTANTS}> {{ a = Slice(x, zero, three, last) b = Slice(x, three, six, last) {TURN} {JOIN} }}"
+    )
+    assert "RotaryEmbedding" not in ops(rewritten(m, "fuse.rotary"))
+
+
+def test_products_that_something_else_needs_stay() -> None:
+    m = model(SLICES, TURN, JOIN)
+    product = next(node.outputs[0] for node in m.graph if node.outputs[0].name == "ac")
+    product.shape, product.type = ir.Shape(["b", 2, "n", 3]), ir.TensorType(ir.DataType.FLOAT)
+    m.graph.outputs.append(product)
+    assert "RotaryEmbedding" not in ops(rewritten(m, "fuse.rotary"))
