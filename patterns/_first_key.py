@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import onnx_ir as ir
 
@@ -171,12 +172,10 @@ def _transpose_keeps(node: ir.Node, facts: Facts) -> bool:
     return perm is not UNKNOWN and bool(perm) and perm[-1] == len(perm) - 1
 
 
-def _axes_change_keeps(node: ir.Node, facts: Facts) -> bool:
-    """The last axis of the longer shape is neither made by Unsqueeze nor dropped by Squeeze."""
-    last = _last_axis(node.inputs[0] if node.op_type == "Squeeze" else node.outputs[0], facts)
-    axes = parameter(node, "axes", facts)
-    known = isinstance(axes, tuple | list) and all(isinstance(axis, int) for axis in axes)
-    return last is not None and known and last not in axes
+def _unsqueeze_keeps(node: ir.Node, facts: Facts) -> bool:
+    """The last axis is not a new one."""
+    last, axes = _last_axis(node.outputs[0], facts), parameter(node, "axes", facts)
+    return _is_vector(axes) and all(isinstance(axis, int) for axis in axes) and last not in (None, *axes)
 
 
 def _gather_keeps(node: ir.Node, facts: Facts) -> bool:
@@ -189,19 +188,20 @@ def _slice_keeps(node: ir.Node, facts: Facts) -> bool:
     """The last axis is not cut, or from 0 on, forwards."""
     last = _last_axis(node.inputs[0], facts)
     starts, axes, steps = (parameter(node, name, facts) for name in ("starts", "axes", "steps"))
-    if axes is None and isinstance(starts, tuple | list):
+    if axes is None and _is_vector(starts):
         axes = range(len(starts))
-    if last is None or axes is UNKNOWN or axes is None or not all(isinstance(axis, int) for axis in axes):
+    if last is None or not _is_vector(axes) or not all(isinstance(axis, int) for axis in axes):
         return False
-    places = [place for place, axis in enumerate(axes) if axis == last]
-    if not places:
+    if last not in axes:
         return True
-    if starts is UNKNOWN or steps is UNKNOWN:
+    if not _is_vector(starts, len(axes)) or not (steps is None or _is_vector(steps, len(axes))):
         return False
-    return all(
-        starts[place] == 0 and (steps is None or (isinstance(steps[place], int) and steps[place] > 0))
-        for place in places
-    )
+    place = list(axes).index(last)
+    return starts[place] == 0 and (steps is None or (isinstance(steps[place], int) and steps[place] > 0))
+
+
+def _is_vector(numbers: Any, size: int | None = None) -> bool:
+    return isinstance(numbers, tuple | list | range) and size in (None, len(numbers))
 
 
 _KEPT_BY: dict[str, Callable[[ir.Node, Facts], bool]] = {
@@ -210,8 +210,8 @@ _KEPT_BY: dict[str, Callable[[ir.Node, Facts], bool]] = {
     "Tile": _always,
     "Reshape": _reshape_keeps,
     "Transpose": _transpose_keeps,
-    "Squeeze": _axes_change_keeps,
-    "Unsqueeze": _axes_change_keeps,
+    "Squeeze": _always,  # where it drops the last axis, that has nothing but a first column
+    "Unsqueeze": _unsqueeze_keeps,
     "Gather": _gather_keeps,
     "Slice": _slice_keeps,
 }

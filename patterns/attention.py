@@ -18,7 +18,7 @@ from ortfuse.ir.dims import DimLike
 from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, opt, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from ._common import array_like, ints, is_rank, text
+from ._common import array_like, broadcasts_within, ints, is_rank, text
 from ._first_key import keeps_first_key
 from ._masks import DEEPEST_ALLOWED, acts_alike, mask_range
 from ._proofs import FINITE_SCORES, KERNEL, NEVER_EMPTY, RANKS, SHAPES, masked
@@ -141,7 +141,7 @@ def _mask_shape_fits(match: Match) -> str | None:
     if shape is None or q is None or v is None:
         return "the shape of the mask is not known"
     if len(shape) not in range(1, len(q) + 1) or not all(
-        dim in (1, full) for dim, full in zip(reversed(shape[:-1]), reversed(q[:-1]), strict=False)
+        broadcasts_within(dim, full) for dim, full in zip(reversed(shape[:-1]), reversed(q[:-1]), strict=False)
     ):
         return f"the mask {text(shape)} does not provably broadcast to the scores {text((*q[:-1], v[-2]))}"
     return None

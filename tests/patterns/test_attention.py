@@ -90,6 +90,8 @@ def with_sizes(mask: str, filler: float) -> ir.Model:
         f"shifted = Add(column, step) see = Less(row, shifted) {KEEP}",
         f"{LOWER} seen = Cast<to = 9>(lower) see = Or(seen, keep) {KEEP}",
         f"{LOWER} cut = Slice(lower, begin, far, axis, second) hide = Equal(cut, zero) {HIDE}",
+        f"{LOWER} four = Unsqueeze(lower, begin) three = Squeeze(four, begin) hide = Equal(three, zero) {HIDE}",
+        f"{LOWER} shape = Concat<axis = 0>(second, queries, keys) three = Reshape(lower, shape) hide = Equal(three, zero) {HIDE}",
         f"{LOWER} rows = Gather<axis = 0>(lower, places) hide = Equal(rows, zero) {HIDE}",
         "row_filler = Expand(filler, both) hidden = Trilu<upper = 1>(row_filler, step) mask = Add(hidden, half)",
     ],
@@ -113,6 +115,10 @@ def test_infinite_fillers_of_causal_masks_are_fused_without_a_guard(mask: str) -
         f"turned = Concat<axis = 0>(keys, queries) other = Expand(one, turned) lower = Trilu<upper = 0>(other)"
         f" upper = Transpose<perm = [1, 0]>(lower) hide = Equal(upper, zero) {HIDE}",
         f"{LOWER} reversed = Slice(lower, last, before, axis, last) hide = Equal(reversed, zero) {HIDE}",
+        f"two = Add(second, second) twice = Mul(keys, two) wide = Concat<axis = 0>(queries, twice) other = Expand(one, wide)"
+        f" lower = Trilu<upper = 0>(other) shape = Concat<axis = 0>(two, queries, keys) halves = Reshape(lower, shape)"
+        f" hide = Equal(halves, zero) {HIDE}",
+        f"late = Greater(places, first) hide = Unsqueeze(late, axis) {HIDE}",
         f"more = Add(keys, second) wide = Concat<axis = 0>(queries, more) other = Expand(one, wide)"
         f" lower = Trilu<upper = 0>(other) cut = Slice(lower, second, far, axis) hide = Equal(cut, zero) {HIDE}",
         f"{LOWER} order = Sub(m, row) places_back = Sub(order, step) reversed = Gather<axis = 1>(lower, places_back)"
@@ -135,6 +141,30 @@ def test_of_a_constant_mask_the_first_column_counts(column: int) -> None:
     body = f"qk = MatMul(q, kt) scaled = Mul(qk, half) masked = Add(scaled, hidden) {scores_to_result()}"
     kinds = [node.op_type for node in ortfuse.optimize(model(body, fixed, hidden=hidden)).model.graph]
     assert ("Attention" in kinds) == (column == 1)
+
+
+def cut_from_a_table(rows: int) -> ir.Model:
+    """A causal mask cut out of a stored one of `rows` rows, as large as the queries are many."""
+    body = f"""length = Shape<start = 2, end = 3>(q) begin = Constant<value_ints = [0]>() axis = Constant<value_ints = [1]>()
+        wide = Slice(table, begin, length, begin) cut = Slice(wide, begin, length, axis) hide = Equal(cut, zero)
+        mask = Where(hide, filler, zero) qk = MatMul(q, kt) scaled = Mul(qk, half) masked = Add(scaled, mask)
+        {scores_to_result()}"""
+    return model(body, INPUTS.replace("t,", "s,"), table=np.tri(8)[:rows], filler=-np.inf)
+
+
+@pytest.mark.parametrize("length", [1, 2, 8])
+def test_a_mask_cut_from_a_table_is_as_large_as_the_scores(length: int) -> None:
+    m = cut_from_a_table(8)
+    result = ortfuse.optimize(m)
+    assert "Attention" in [node.op_type for node in result.model.graph]
+    rng = np.random.default_rng(length)
+    feeds = {name: rng.standard_normal((2, 2, length, 4)).astype(np.float32) for name in "qkv"}
+    assert verify(m, result.model, inputs=[feeds]).ok
+
+
+def test_a_mask_of_one_row_may_be_broadcast() -> None:
+    kinds = [node.op_type for node in ortfuse.optimize(cut_from_a_table(1)).model.graph]
+    assert "Attention" not in kinds
 
 
 @pytest.mark.parametrize("causal", [True, False])
