@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.ir.dims import DimLike, is_cut_of
 from ortfuse.ir.facts import Facts
 from ortfuse.pattern import Guard, Match, Pattern, op
 
@@ -80,6 +81,11 @@ def same_shape(first: str, second: str) -> Guard:
         )
 
     return guard
+
+
+def broadcasts_within(dim: DimLike, full: DimLike) -> bool:
+    """Whether a size that is broadcast with `full` is 1 or `full` in every run that does not fail there."""
+    return dim in (1, full) or is_cut_of(dim, full, least=2)
 
 
 def vector_of_last_axis(vector: str, of: str) -> Guard:

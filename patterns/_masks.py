@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.ir.facts import Facts
+from ortfuse.ir.dims import bounds
+from ortfuse.ir.facts import Facts, IntTensor
 
 MAX_LEVELS = 8
 MAX_VALUES = 200
@@ -27,6 +28,7 @@ DEEP = -1e30
 """Below this a float32 score added to the mask is lost in rounding, so that all such fillers act alike."""
 
 _LARGEST_CONSTANT = 1 << 22
+_LARGEST_SIZE = 1 << 60
 _MOVES_DATA = frozenset(
     {"Unsqueeze", "Squeeze", "Expand", "Reshape", "Slice", "Transpose", "Identity", "Gather", "Flatten", "Tile",
      "GatherND", "GatherElements", "Split", "Trilu"}
@@ -62,7 +64,7 @@ ACTIVATION = Range(frozenset(), None, -1e15, 1e15)
 
 def mask_range(value: ir.Value, facts: Facts) -> Range | None:
     """What `value` can hold, as far as constants tell; `None` if not known."""
-    return _Search(facts).range_of(value)
+    return Search(facts).range_of(value)
 
 
 def _of_numbers(numbers: np.ndarray) -> Range | None:
@@ -82,7 +84,7 @@ def _of_numbers(numbers: np.ndarray) -> Range | None:
     return Range(frozenset(map(float, deep)), levels, low, high)
 
 
-class _Search:
+class Search:
     """One walk from a mask back to its constants; every value is looked at once."""
 
     def __init__(self, facts: Facts) -> None:
@@ -98,9 +100,8 @@ class _Search:
         return self.known[value]
 
     def _find(self, value: ir.Value) -> Range | None:
-        array = self.facts.const(value) if self.facts.is_const(value) else None
-        if array is not None:
-            return _of_numbers(array) if array.size <= _LARGEST_CONSTANT and array.dtype.kind in "fiubV" else None
+        if self.facts.is_const(value):
+            return of_constant(value, self.facts)
         dtype, node = self.facts.dtype(value), value.producer()
         if dtype is None:
             return None
@@ -108,8 +109,7 @@ class _Search:
             return Range(frozenset(), frozenset((0.0, 1.0)), 0.0, 1.0)
         found = None if node is None or node.domain else self._computed(node, dtype)
         if found is None and dtype.is_integer():
-            limits = _integer_limits(dtype)
-            return Range(frozenset(), None, *limits)
+            return _of_integers(self.facts.ints(value), dtype)
         return found
 
     def _computed(self, node: ir.Node, dtype: ir.DataType) -> Range | None:
@@ -122,31 +122,59 @@ class _Search:
         if kind in _MOVES_DATA and operands:
             found = self.range_of(operands[0])
             # The upper or lower triangle that Trilu does not keep is zero.
-            return _union([found, ZERO]) if kind == "Trilu" else found
+            return union([found, ZERO]) if kind == "Trilu" else found
         if kind == "ConstantOfShape":
             content = node.attributes.get("value")
             return ZERO if content is None else None if content.is_ref() else _of_numbers(content.value.numpy())
         if kind == "Cast":
             return _stored(self.range_of(operands[0]), dtype)
         if kind in ("Where", "Concat"):
-            return _union([self.range_of(part) for part in (operands[1:] if kind == "Where" else operands)])
+            return union([self.range_of(part) for part in (operands[1:] if kind == "Where" else operands)])
         if kind == "Neg":
             return _combined("Sub", ZERO, self.range_of(operands[0]), dtype)
         if kind == "Pad":
             given = node.inputs[2] if len(node.inputs) > 2 else None
             filler = ZERO if given is None else self.range_of(given)
-            return _union([self.range_of(operands[0]), filler])
+            return union([self.range_of(operands[0]), filler])
         if kind == "Div" and dtype.is_floating_point():
             divisor = self.facts.scalar(operands[1])
             inverse = _of_numbers(np.array([1.0 / divisor])) if divisor else None
             return _combined("Mul", self.range_of(operands[0]), inverse, dtype)
+        if kind == "Range" and dtype.is_integer():
+            return self._counted(*operands)
         if kind in _ARITHMETIC and len(operands) == 2:
             return _combined(kind, self.range_of(operands[0]), self.range_of(operands[1]), dtype)
         return None
 
+    def _counted(self, start: ir.Value, limit: ir.Value, step: ir.Value) -> Range | None:
+        """What counting upwards from `start` gives: numbers that are at least that, and below `limit`."""
+        first, end, by = self.range_of(start), self.range_of(limit), self.facts.scalar(step)
+        if first is None or end is None or by is None or by <= 0:
+            return None
+        return Range(frozenset(), None, first.low, max(first.low, end.high))
+
     def _is_activation(self, value: ir.Value) -> bool:
         found = self.range_of(value)
         return not self.facts.is_const(value) if found is None else found.is_quiet
+
+
+def of_constant(value: ir.Value, facts: Facts, first_column: bool = False) -> Range | None:
+    """What a constant holds, or index 0 of its last axis."""
+    array = facts.const(value)
+    if array is not None and first_column and array.ndim and array.size:
+        array = array[..., 0]
+    known = array is not None and array.size <= _LARGEST_CONSTANT and array.dtype.kind in "fiubV"
+    return _of_numbers(array) if array is not None and known else None
+
+
+def _of_integers(known: IntTensor | None, dtype: ir.DataType) -> Range:
+    """What whole numbers can be: those computed from sizes keep to the bounds of their formulas and do not wrap."""
+    low, high = _integer_limits(dtype)
+    if known is None or not known.elements or None in known.elements:
+        return Range(frozenset(), None, low, high)
+    ends = [bounds(element) for element in known.elements if element is not None]
+    lowest, highest = zip(*((low if a is None else a, _LARGEST_SIZE if b is None else b) for a, b in ends), strict=True)
+    return Range(frozenset(), None, float(max(low, min(lowest))), float(min(high, max(highest))))
 
 
 def _integer_limits(dtype: ir.DataType) -> tuple[float, float]:
@@ -156,7 +184,7 @@ def _integer_limits(dtype: ir.DataType) -> tuple[float, float]:
     return float(limits.min), float(limits.max)
 
 
-def _union(parts: list[Range | None]) -> Range | None:
+def union(parts: list[Range | None]) -> Range | None:
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None

@@ -21,7 +21,8 @@ from ortfuse.ir.dims import DimLike
 from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, opt, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from ._common import array_like, ints, is_rank, text
+from ._common import array_like, broadcasts_within, ints, is_rank, text
+from ._first_key import keeps_first_key
 from ._masks import DEEPEST_ALLOWED, acts_alike, mask_range
 from ._proofs import FINITE_SCORES, KERNEL, NEVER_EMPTY, RANKS, SHAPES, masked
 
@@ -155,7 +156,7 @@ def _mask_shape_fits(match: Match) -> str | None:
     if shape is None or q is None or v is None:
         return "the shape of the mask is not known"
     if len(shape) not in range(1, len(q) + 1) or not all(
-        dim in (1, full) for dim, full in zip(reversed(shape[:-1]), reversed(q[:-1]), strict=False)
+        broadcasts_within(dim, full) for dim, full in zip(reversed(shape[:-1]), reversed(q[:-1]), strict=False)
     ):
         return f"the mask {text(shape)} does not provably broadcast to the scores {text((*q[:-1], v[-2]))}"
     return None
@@ -170,7 +171,7 @@ def _masked_rows_agree(nan_guard: bool) -> Guard:
         found = mask_range(match["mask"], match.facts)
         if found is None:
             return "the values of the mask are not known, so that a fully masked row may come out otherwise"
-        if -math.inf in found.deep and not nan_guard:
+        if -math.inf in found.deep and not nan_guard and not keeps_first_key(match["mask"], match.facts):
             return "a row masked with -inf alone is NaN in the graph and zero in the kernel"
         return acts_alike(found, match.dtype("mask"))
 
@@ -178,11 +179,11 @@ def _masked_rows_agree(nan_guard: bool) -> Guard:
 
 
 def mask_floor(match: Match) -> Any:
-    """The lowest mask value to pass on, if the mask holds one that the kernel would take for a row without keys."""
+    """The lowest mask value to pass on, if a row may hold nothing but one that the kernel takes for a row without keys."""
     found = mask_range(match["mask"], match.facts) if match["mask"] is not None else None
     if found is None or not any(-math.inf < level < DEEPEST_ALLOWED for level in found.deep):
         return None
-    return array_like(match, DEEPEST_ALLOWED)
+    return None if keeps_first_key(match["mask"], match.facts) else array_like(match, DEEPEST_ALLOWED)
 
 
 def _needs_floor(wanted: bool) -> Guard:

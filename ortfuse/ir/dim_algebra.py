@@ -86,7 +86,7 @@ def broadcast(a: DimLike, b: DimLike) -> DimLike:
     if a == 1:
         return b
     # A size that is never 1 is the result, and so is one that the other is a minimum of.
-    certain = [x for x, y in ((a, b), (b, a)) if is_nonzero(x - 1) or _is_cut_of(y, x)]
+    certain = [x for x, y in ((a, b), (b, a)) if is_nonzero(x - 1) or is_cut_of(y, x)]
     if certain:
         return min(certain, key=_argument_key)
     args = {argument for dim in (a, b) for argument in _arguments("broadcast", dim)}
@@ -95,12 +95,16 @@ def broadcast(a: DimLike, b: DimLike) -> DimLike:
     return function("broadcast", tuple(sorted(args, key=_argument_key)))
 
 
-def _is_cut_of(cut: DimLike, dim: DimLike) -> bool:
-    """Whether ``cut == min(dim, c, ...)`` with every c >= 1: then it is 1 when `dim` is, and broadcasts to `dim`."""
+def is_cut_of(cut: DimLike, dim: DimLike, least: int = 1) -> bool:
+    """Whether ``cut == min(dim, c, ...)`` with every c >= `least`.
+
+    From 1 on it is 1 when `dim` is, and broadcasts to `dim`. From 2 on it is 1 only then: where the two broadcast they are
+    equal, and for a `dim` that is really cut the run fails.
+    """
     atom = only_atom(cut)
     if atom is None or atom.kind != "min" or dim not in atom.args:
         return False
-    return all(argument == dim or (lower_bound(argument) or 0) >= 1 for argument in atom.args)
+    return all(argument == dim or (lower_bound(argument) or 0) >= least for argument in atom.args)
 
 
 def _floor_div_int(a: DimLike, divisor: int) -> DimLike:

@@ -20,7 +20,7 @@ expressions still compare equal. Equality is exact in one direction: equal dimen
 sizes; unequal ones may still agree, which only costs a rewrite.
 """
 
-from ortfuse.ir.dim_algebra import broadcast, ceil_div, floor_div, maximum, minimum, mod, product, uncut
+from ortfuse.ir.dim_algebra import broadcast, ceil_div, floor_div, is_cut_of, maximum, minimum, mod, product, uncut
 from ortfuse.ir.dim_bounds import (
     at_most,
     bounds,
@@ -44,6 +44,7 @@ __all__ = [
     "exact_div",
     "floor_div",
     "fresh",
+    "is_cut_of",
     "is_nonnegative",
     "is_nonzero",
     "is_positive",

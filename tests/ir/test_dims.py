@@ -22,6 +22,7 @@ from ortfuse.ir.dims import (
     exact_div,
     floor_div,
     fresh,
+    is_cut_of,
     is_nonnegative,
     is_nonzero,
     is_positive,
@@ -244,6 +245,12 @@ def test_division_that_is_not_provable() -> None:
 )
 def test_formulas_are_brought_to_one_form(left: DimLike, right: DimLike) -> None:
     assert left == right
+
+
+@pytest.mark.parametrize(("bound", "least", "expected"), [(1, 1, True), (1, 2, False), (2, 2, True), (t, 1, False)])
+def test_what_is_cut_at_a_bound(bound: DimLike, least: int, expected: bool) -> None:
+    assert is_cut_of(minimum(bound, s), s, least) == expected
+    assert not is_cut_of(minimum(bound, s), b, least)
 
 
 def test_what_is_provable_about_sizes() -> None:

@@ -60,6 +60,121 @@ def test_infinite_fillers_are_fused_only_with_the_guard_that_makes_hidden_rows_z
     assert "Attention" in optimized(with_mask(BOOLEAN, guarded=True, filler=-np.inf))
 
 
+SIZES = """queries = Shape<start = 2, end = 3>(q) keys = Shape<start = 2, end = 3>(k) both = Concat<axis = 0>(queries, keys)
+    ones = Expand(one, both) n = Squeeze(queries) m = Squeeze(keys) first = Constant<value_int = 0>()
+    step = Constant<value_int = 1>() back = Constant<value_int = -1>() axis = Constant<value_ints = [1]>()
+    begin = Constant<value_ints = [0]>() second = Constant<value_ints = [1]>() last = Constant<value_ints = [-1]>()
+    far = Constant<value_ints = [9223372036854775807]>() before = Constant<value_ints = [-9223372036854775807]>()
+    places = Range(first, n, step) row = Range(first, m, step) column = Unsqueeze(places, axis)"""
+HIDE = "mask = Where(hide, filler, zero)"
+KEEP = "mask = Where(see, zero, filler)"
+LOWER = "lower = Trilu<upper = 0>(ones)"
+
+
+def with_sizes(mask: str, filler: float) -> ir.Model:
+    return with_mask(f"{SIZES} {mask}", filler=filler, one=1.0)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        f"{LOWER} hide = Equal(lower, zero) {HIDE}",
+        f"{LOWER} seen = Cast<to = 9>(lower) four = Unsqueeze(seen, begin) see = Identity(four) {KEEP}",
+        f"{LOWER} seen = Cast<to = 9>(lower) hide = Not(seen) {HIDE}",
+        f"later = Trilu<upper = 0>(ones, step) see = Greater(later, zero) {KEEP}",
+        f"upper = Trilu<upper = 1>(ones, step) hide = Cast<to = 9>(upper) {HIDE}",
+        "fillers = Expand(filler, both) mask = Trilu<upper = 1>(fillers, step)",
+        f"see = GreaterOrEqual(column, row) {KEEP}",
+        f"see = LessOrEqual(row, column) {KEEP}",
+        f"hide = Greater(row, column) {HIDE}",
+        f"shifted = Add(column, step) see = Less(row, shifted) {KEEP}",
+        f"{LOWER} seen = Cast<to = 9>(lower) see = Or(seen, keep) {KEEP}",
+        f"{LOWER} cut = Slice(lower, begin, far, axis, second) hide = Equal(cut, zero) {HIDE}",
+        f"{LOWER} four = Unsqueeze(lower, begin) three = Squeeze(four, begin) hide = Equal(three, zero) {HIDE}",
+        f"{LOWER} shape = Concat<axis = 0>(second, queries, keys) three = Reshape(lower, shape) hide = Equal(three, zero) {HIDE}",
+        f"{LOWER} rows = Gather<axis = 0>(lower, places) hide = Equal(rows, zero) {HIDE}",
+        "row_filler = Expand(filler, both) hidden = Trilu<upper = 1>(row_filler, step) mask = Add(hidden, half)",
+    ],
+)
+def test_infinite_fillers_of_causal_masks_are_fused_without_a_guard(mask: str) -> None:
+    assert "Attention" in optimized(with_sizes(mask, -np.inf))
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        f"earlier = Trilu<upper = 0>(ones, back) hide = Equal(earlier, zero) {HIDE}",
+        f"offset = Sub(m, n) shifted = Trilu<upper = 0>(ones, offset) hide = Equal(shifted, zero) {HIDE}",
+        f"upper = Trilu<upper = 1>(ones) hide = Cast<to = 9>(upper) {HIDE}",
+        f"upper = Trilu<upper = 1>(ones, step) hide = Equal(upper, zero) {HIDE}",
+        f"see = Greater(column, row) {KEEP}",
+        f"see = LessOrEqual(column, row) hide = Identity(see) {HIDE}",
+        f"offset = Sub(m, n) shifted = Add(column, offset) see = GreaterOrEqual(shifted, row) {KEEP}",
+        f"see_past = GreaterOrEqual(column, row) see = And(see_past, keep) {KEEP}",
+        f"see_past = GreaterOrEqual(column, row) see = Xor(see_past, keep) {KEEP}",
+        f"turned = Concat<axis = 0>(keys, queries) other = Expand(one, turned) lower = Trilu<upper = 0>(other)"
+        f" upper = Transpose<perm = [1, 0]>(lower) hide = Equal(upper, zero) {HIDE}",
+        f"{LOWER} reversed = Slice(lower, last, before, axis, last) hide = Equal(reversed, zero) {HIDE}",
+        f"two = Add(second, second) twice = Mul(keys, two) wide = Concat<axis = 0>(queries, twice) other = Expand(one, wide)"
+        f" lower = Trilu<upper = 0>(other) shape = Concat<axis = 0>(two, queries, keys) halves = Reshape(lower, shape)"
+        f" hide = Equal(halves, zero) {HIDE}",
+        f"late = Greater(places, first) hide = Unsqueeze(late, axis) {HIDE}",
+        f"more = Add(keys, second) wide = Concat<axis = 0>(queries, more) other = Expand(one, wide)"
+        f" lower = Trilu<upper = 0>(other) cut = Slice(lower, second, far, axis) hide = Equal(cut, zero) {HIDE}",
+        f"{LOWER} order = Sub(m, row) places_back = Sub(order, step) reversed = Gather<axis = 1>(lower, places_back)"
+        f" hide = Equal(reversed, zero) {HIDE}",
+        f"fewer = Sub(keys, second) narrow = Concat<axis = 0>(queries, fewer) other = Expand(one, narrow)"
+        f" lower = Trilu<upper = 0>(other) hide = Equal(lower, zero) rest = {HIDE.split('= ')[1]}"
+        " one_key = Concat<axis = 0>(queries, second) hidden = Expand(filler, one_key) mask = Concat<axis = 1>(hidden, rest)",
+    ],
+)
+def test_infinite_fillers_are_left_alone_where_the_first_key_may_be_hidden(mask: str) -> None:
+    assert "Attention" in optimized(with_sizes(mask, -10000.0))
+    assert "Attention" not in optimized(with_sizes(mask, -np.inf))
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_of_a_constant_mask_the_first_column_counts(column: int) -> None:
+    hidden = np.zeros((5, 5))
+    hidden[2, column:] = -np.inf
+    fixed = INPUTS.replace("s,", "5,").replace("t,", "5,")
+    body = f"qk = MatMul(q, kt) scaled = Mul(qk, half) masked = Add(scaled, hidden) {scores_to_result()}"
+    kinds = [node.op_type for node in ortfuse.optimize(model(body, fixed, hidden=hidden)).model.graph]
+    assert ("Attention" in kinds) == (column == 1)
+
+
+def cut_from_a_table(rows: int) -> ir.Model:
+    """A causal mask cut out of a stored one of `rows` rows, as large as the queries are many."""
+    body = f"""length = Shape<start = 2, end = 3>(q) begin = Constant<value_ints = [0]>() axis = Constant<value_ints = [1]>()
+        wide = Slice(table, begin, length, begin) cut = Slice(wide, begin, length, axis) hide = Equal(cut, zero)
+        mask = Where(hide, filler, zero) qk = MatMul(q, kt) scaled = Mul(qk, half) masked = Add(scaled, mask)
+        {scores_to_result()}"""
+    return model(body, INPUTS.replace("t,", "s,"), table=np.tri(8)[:rows], filler=-np.inf)
+
+
+@pytest.mark.parametrize("length", [1, 2, 8])
+def test_a_mask_cut_from_a_table_is_as_large_as_the_scores(length: int) -> None:
+    m = cut_from_a_table(8)
+    result = ortfuse.optimize(m)
+    assert "Attention" in [node.op_type for node in result.model.graph]
+    rng = np.random.default_rng(length)
+    feeds = {name: rng.standard_normal((2, 2, length, 4)).astype(np.float32) for name in "qkv"}
+    assert verify(m, result.model, inputs=[feeds]).ok
+
+
+def test_a_mask_of_one_row_may_be_broadcast() -> None:
+    kinds = [node.op_type for node in ortfuse.optimize(cut_from_a_table(1)).model.graph]
+    assert "Attention" not in kinds
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_lowest_number_is_kept_from_the_kernel_only_where_a_row_may_hold_nothing_else(causal: bool) -> None:
+    mask = f"see = {'Identity(past)' if causal else 'And(past, keep)'} {KEEP}"
+    made = optimized(with_sizes(f"past = GreaterOrEqual(column, row) {mask}", LOWEST))
+    assert "Attention" in made
+    assert ("Max" in made) != causal
+
+
 @pytest.mark.parametrize("filler", [-10000.0, -65504.0])
 def test_a_finite_filler_of_float16_stays(filler: float) -> None:
     assert "Attention" not in optimized(with_mask(BOOLEAN, "float16", filler=filler))
