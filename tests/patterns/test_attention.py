@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -313,12 +314,19 @@ def hidden_rows() -> dict[str, np.ndarray]:
     "body", ["", "mean = ReduceMean(p)", "other = MatMul(p, k)"], ids=["output", "mean", "product"]
 )
 def test_weights_that_are_used_are_an_output_of_the_operator(body: str) -> None:
-    m = with_weights(body, "p")
+    m = with_weights(body, "p", re.sub(r"\bt\b", "5", INPUTS) if body else INPUTS)
     result = ortfuse.optimize(m)
     assert verify(m, result.model, inputs=[hidden_rows()]).ok
     kinds = [node.op_type for node in result.model.graph]
     assert kinds.count("Attention") == 1
     assert "Softmax" not in kinds
+
+
+def test_weights_of_open_length_are_not_handed_to_other_nodes() -> None:
+    m = with_weights("five = Constant<value = float[5] {1, 2, 3, 4, 5}>() total = Add(p, five)", "p")
+    result = ortfuse.optimize(m)
+    assert verify(m, result.model, inputs=[hidden_rows()]).ok
+    assert "Softmax" in [node.op_type for node in result.model.graph]
 
 
 def test_weights_before_the_guard_that_makes_hidden_rows_zero_stay() -> None:
