@@ -28,6 +28,6 @@ def verdict(experiments: Path, candidate: Path) -> str:
     from ortfuse.validate import Verdict, judge
 
     # By its path: the runtime has the say about a file, not ortfuse's own loader.
-    trials = judge(pickle.loads(experiments.read_bytes()), candidate)  # type: ignore[arg-type]
+    trials = judge(pickle.loads(experiments.read_bytes()), candidate)
     result = Verdict(trials)
     return "" if result.ok else result.summary()[:400]

@@ -29,15 +29,18 @@ _REFUSED = 1
 """Python's exit code after an exception: what is wrong is told in words when the model is loaded here."""
 
 
-def demand_survival(model: ir.Model) -> None:
-    """Load `model` in another process, with the runtime's own optimisations, from a copy in the temporary folder.
+def demand_survival(model: ir.Model | Path) -> None:
+    """Load `model`, or the file at a path, in another process with the runtime's own optimisations.
 
-    That takes a few tenths of a second, and for hundreds of megabytes of weights a few seconds. Nothing is tried if there
-    are more than `LARGEST` bytes of them or the folder has no room.
+    A model is copied to the temporary folder, which takes a few tenths of a second, and for hundreds of megabytes of weights a
+    few seconds. Nothing is tried if there are more than `LARGEST` bytes of them or the folder has no room.
 
     Raises:
         VerificationError: The process died.
     """
+    if isinstance(model, Path):
+        _demand_loading(model)
+        return
     if weight_bytes(model) > LARGEST:
         return
     with tempfile.TemporaryDirectory(prefix="ortfuse-") as folder:
@@ -46,9 +49,11 @@ def demand_survival(model: ir.Model) -> None:
             save(model, path)
         except OutputError:
             return
-        code = subprocess.run(
-            [sys.executable, "-P", "-c", _LOAD, str(path)], capture_output=True, check=False
-        ).returncode
+        _demand_loading(path)
+
+
+def _demand_loading(path: Path) -> None:
+    code = subprocess.run([sys.executable, "-P", "-c", _LOAD, str(path)], capture_output=True, check=False).returncode
     if code not in (0, _REFUSED):
         raise VerificationError(f"ONNX Runtime crashes when it creates a session of the model ({_cause(code)})")
 

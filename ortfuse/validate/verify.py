@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -148,11 +149,11 @@ _NOTHING = Difference("", True, 0.0, 0.0)
 
 def judge(
     found: Sequence[Experiment],
-    candidate: ir.Model,
+    candidate: ir.Model | Path,
     tolerance: float | None = None,
     levels: Sequence[bool] = (False, True),
 ) -> list[Trial]:
-    """Run a candidate on every experiment, with and without the runtime's own optimisations, and compare.
+    """Run a candidate (a model, or a file) on every experiment, with and without the runtime's own optimisations, and compare.
 
     A candidate that cannot be executed where the original can, or that crashes the runtime's optimisers, is a difference of
     all outputs.
@@ -160,7 +161,9 @@ def judge(
     return [trial for optimise in levels for trial in _judge_at(found, candidate, tolerance, optimise)]
 
 
-def _judge_at(found: Sequence[Experiment], candidate: ir.Model, tolerance: float | None, optimise: bool) -> list[Trial]:
+def _judge_at(
+    found: Sequence[Experiment], candidate: ir.Model | Path, tolerance: float | None, optimise: bool
+) -> list[Trial]:
     def make() -> Session:
         if optimise:
             demand_survival(candidate)
