@@ -153,7 +153,7 @@ def _other(field: FieldDescriptor, value: Any, rng: random.Random, names: list[s
         )
     if isinstance(value, float):
         return rng.choice(_REALS)
-    number = rng.choice([*_NUMBERS, value + 1, value - 1])
+    number = max(-(2**63), min(rng.choice([*_NUMBERS, value + 1, value - 1]), 2**63 - 1))
     if field.cpp_type in (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_ENUM):
         number = max(-(2**31), min(number, 2**31 - 1))
     if field.cpp_type == FieldDescriptor.CPPTYPE_UINT64:
