@@ -124,9 +124,9 @@ def markdown(content: Mapping[str, Any]) -> str:
         "than its limit, and wrote nothing. The transformers optimizer is told heads and hidden size, and taken with the kind of",
         f"model, of {', '.join(content['transformers_kinds'])}, that fuses most without breaking the model.",
         "",
-        "What the exporters merged or folded themselves counts as missed for every tool: 7 of the 26 Swish calls in a U-Net are",
-        "the same call on the same tensor, the U-Net's group normalisations have no kernel on the CPU, and DeBERTa normalises a",
-        "table of constants.",
+        "Some calls count as missed that nobody can fuse: 7 of the 26 Swish calls in a U-Net are the same call on the same",
+        "tensor, which the exporters merged; DeBERTa normalises a table of constants, which is folded; and group",
+        "normalisation has no kernel on the CPU.",
     ]
     for name, group in content["totals"].items():
         lines += ["", f"## {TITLES[name]}, {group['files']} models", ""]

@@ -311,7 +311,7 @@ def passes(patterns: Patterns = None, debug: Debug = False) -> None:
 
         texts = {name: (inspect.getdoc(kind) or "").partition("\n")[0] for name, kind in registered().items()}
         texts["canonicalize"] = (
-            "The normal form: its rules with constants, fold, minima, cse and dce, to a fixed point."
+            "The normal form: its rules with constants, fold, lengths, minima, cse and dce, to a fixed point."
         )
         texts["fixpoint(...)"] = "Repeats the passes within until none changes anything."
         show_passes(out, load_catalogue(patterns or []), built_in_lists().values(), texts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortfuse.ir.facts import Facts
 from ortfuse.passes.choice import Choices
 from ortfuse.passes.scratch import Scratch
-from ortfuse.rewrite import Debugging, Inspector, Log, Scope, scopes
+from ortfuse.rewrite import Debugging, Edit, Inspector, Log, Scope, scopes
 from ortfuse.rewrite.rewriter import Legality
 
 
@@ -50,6 +50,10 @@ class Context:
     def note(self, text: str) -> None:
         """Keep a remark for the user, once however often it is made."""
         self.notes[text] = None
+
+    def is_agreed(self, edit: Callable[[], Edit]) -> bool:
+        """Whether nobody objects to an edit, which is described only if there is somebody to ask."""
+        return self.inspector is None or self.inspector.edit_objection(edit()) is None
 
     def renew_facts(self) -> None:
         """Learn the facts anew, after an edit of the whole model that they were not told of."""

@@ -128,12 +128,12 @@ class _Merger:
         values: Sequence[tuple[ir.Value, ir.Value]],
     ) -> bool:  # fmt: skip
         """Whether nobody objects to the merger."""
-        inspector = self._context.inspector
-        if inspector is None:
-            return True
-        scope = next(scope for scope in self._context.scopes() if scope.graph is graph)
-        edit = Edit(CommonSubexpressions.name, nodes, first, values, scope, self._context.facts)
-        return inspector.edit_objection(edit) is None
+
+        def edit() -> Edit:
+            scope = next(scope for scope in self._context.scopes() if scope.graph is graph)
+            return Edit(CommonSubexpressions.name, nodes, first, values, scope, self._context.facts)
+
+        return self._context.is_agreed(edit)
 
     def _merge_values(self, old: ir.Value, new: ir.Value) -> None:
         """Let `new` stand for `old`, under the name and declared type of `old` if that is a graph output."""

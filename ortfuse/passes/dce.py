@@ -54,10 +54,7 @@ class DeadCode:
 
 def _is_agreed(context: Context, dead: list[ir.Node]) -> bool:
     """Whether nobody objects to the removal. It is refused as a whole: of dead nodes one needs the other."""
-    if context.inspector is None:
-        return True
-    edit = Edit(DeadCode.name, dead, (), (), next(iter(context.scopes())), context.facts)
-    return context.inspector.edit_objection(edit) is None
+    return context.is_agreed(lambda: Edit(DeadCode.name, dead, (), (), next(iter(context.scopes())), context.facts))
 
 
 def _live_nodes(roots: Iterable[ir.Graph]) -> set[ir.Node]:

@@ -165,12 +165,12 @@ class _Folder:
 
     def _is_agreed(self, nodes: Sequence[ir.Node], node: ir.Node, results: Mapping[ir.Value, Any]) -> bool:
         """Whether nobody objects to constants for outputs of `node`, which is computed by `nodes` from constants."""
-        inspector = self._context.inspector
-        if inspector is None or not results:
-            return True
-        outputs = [(old, _constant_value(tensor)) for old, tensor in results.items()]
-        edit = Edit(Fold.name, nodes, (), outputs, self._scope(node), self._facts)
-        return inspector.edit_objection(edit) is None
+
+        def edit() -> Edit:
+            outputs = [(old, _constant_value(tensor)) for old, tensor in results.items()]
+            return Edit(Fold.name, nodes, (), outputs, self._scope(node), self._facts)
+
+        return not results or self._context.is_agreed(edit)
 
     def _is_constant(self, value: ir.Value) -> bool:
         if value.is_initializer() and not value.is_graph_input():
