@@ -15,8 +15,8 @@ def experiment(source: Path, target: Path) -> list[str]:
     It is evaluated in float64 too: compared with the original's rounded outputs alone, sums over thousands of terms that
     are taken in another order look broken.
     """
-    from ortfuse.ir.io import load
-    from ortfuse.validate import experiments
+    from ortfuse.model.io import load
+    from ortfuse.verification import experiments
 
     found, notes = experiments(load(source))
     target.write_bytes(pickle.dumps(found))
@@ -25,7 +25,7 @@ def experiment(source: Path, target: Path) -> list[str]:
 
 def verdict(experiments: Path, candidate: Path) -> str:
     """Why a candidate is broken, "" if it is not."""
-    from ortfuse.validate import Verdict, judge
+    from ortfuse.verification import Verdict, judge
 
     # By its path: the runtime has the say about a file, not ortfuse's own loader.
     trials = judge(pickle.loads(experiments.read_bytes()), candidate)

@@ -22,13 +22,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from ortfuse.execution.session import Session
 from ortfuse.pipeline import load_catalogue
 from ortfuse.proof.build import Builder
 from ortfuse.proof.run import rewrite
 from ortfuse.rewrite import Rule
-from ortfuse.target import CPU, Target
-from ortfuse.target.costs import sizes_text
-from ortfuse.validate.runtime import Session
+from ortfuse.targets import CPU, Target
+from ortfuse.targets.costs import sizes_text
 
 OPSET = 23
 """Where models with attention end up."""
@@ -81,7 +81,7 @@ def main(
     write: Annotated[bool, typer.Option(help="Store the table that ortfuse ships.")] = False,
 ) -> None:
     """Measure and print; with --write, store."""
-    path = Path(__file__).parents[1] / "ortfuse" / "target" / f"costs_{CPU}.json"
+    path = Path(__file__).parents[1] / "ortfuse" / "targets" / f"costs_{CPU}.json"
     stored = json.loads(path.read_text()) if path.exists() else {"speedups": {}}
     table = Table("rule", "size", "speedup")
     for rule in load_catalogue([]).rules():

@@ -23,7 +23,7 @@ def nearest(source: Path, missing: Mapping[str, int]) -> dict[str, list[dict[str
     For each rule as many of the places that are still in the result count as sites are missing, the furthest first.
     Then, for all that the rules do not say, come the operators around what is left.
     """
-    from ortfuse.ir.io import load
+    from ortfuse.model.io import load
     from ortfuse.pipeline import PassManager
     from ortfuse.rewrite import NearMiss
 

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from stack import transformer_stack
 
-from ortfuse.ir.io import load
+from ortfuse.model.io import load
 from ortfuse.pipeline import PassManager
 
 FULL = ("bert.sdpa.ts", "bert.sdpa.dynamo", "gpt2.sdpa.ts", "gpt2.sdpa.dynamo", "swin.sdpa.ts", "swin.sdpa.dynamo")

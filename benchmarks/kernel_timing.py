@@ -14,7 +14,7 @@ import onnxruntime
 from rich.console import Console
 from rich.table import Table
 
-from ortfuse.target import CPU
+from ortfuse.targets import CPU
 
 ROUNDS = 41
 SECONDS_A_ROUND = 0.004

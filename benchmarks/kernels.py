@@ -26,7 +26,7 @@ from onnx import helper
 from rich.console import Console
 from rich.progress import track
 
-from ortfuse.target import CPU, Target
+from ortfuse.targets import CPU, Target
 
 TYPES = {"float": np.float32, "float16": np.float16, "double": np.float64}
 RIGHT = 64
@@ -144,7 +144,7 @@ def _document(findings: Sequence[Finding], times: Sequence[str]) -> str:
     head = f"""# Kernels of this runtime
 
 Made by `python benchmarks/kernels.py --write` with onnxruntime {onnxruntime.__version__} ({CPU}), onnx {onnx.__version__},
-{os.cpu_count()} processors. Guards that follow from the refusals are in `ortfuse/target/limits.py`.
+{os.cpu_count()} processors. Guards that follow from the refusals are in `ortfuse/targets/limits.py`.
 
 ## Right, wrong, refused
 

@@ -72,7 +72,7 @@ def latencies(
 ) -> tuple[str, dict[str, dict[str, Any]]]:
     """The sizes in words, and for the original (as `default`) and each result what was measured."""
     from ortfuse.bench import measure, typical_inputs
-    from ortfuse.ir.io import load
+    from ortfuse.model.io import load
 
     original = load(source)
     label, inputs = typical_inputs(original, sizes=sizes)

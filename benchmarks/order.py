@@ -20,10 +20,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "golden"))
 import suite
 
 from ortfuse.errors import OrtfuseError
-from ortfuse.ir.io import load
+from ortfuse.model.io import load
 from ortfuse.pipeline import PassManager
 from ortfuse.rewrite import Debugging
-from ortfuse.validate import verify
+from ortfuse.verification import verify
 
 RESULT = Path(__file__).parent / "results" / "order.json"
 

@@ -21,7 +21,7 @@ Peer = Callable[[Path, Path], Any]
 TRANSFORMERS_TYPES = ("bert", "gpt2", "bart", "t5", "clip", "unet", "qwen3")
 PACKAGES = ("ortfuse", "onnx", "onnx-ir", "onnxruntime", "onnxscript", "onnxslim", "onnxsim")
 PRELOADED = ("onnx", "onnxruntime", "onnxscript.rewriter.ort_fusions", "onnxruntime.transformers.optimizer",
-             "onnxslim", "onnxsim", "ortfuse.pipeline", "ortfuse.validate")  # fmt: skip
+             "onnxslim", "onnxsim", "ortfuse.pipeline", "ortfuse.verification")  # fmt: skip
 PROTOBUF_LIMIT = 2 << 30
 
 
@@ -30,7 +30,7 @@ def ortfuse(source: Path, target: Path) -> dict[str, Any]:
 
     Near misses are not asked for: keeping them takes time.
     """
-    from ortfuse.ir.io import load, save
+    from ortfuse.model.io import load, save
     from ortfuse.pipeline import PassManager
 
     report = PassManager("auto").run(load(source))

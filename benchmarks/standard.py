@@ -25,7 +25,7 @@ from rich.progress import track
 
 from ortfuse.errors import VerificationError
 from ortfuse.pipeline import PassManager
-from ortfuse.validate import Session
+from ortfuse.verification import Session
 
 RESULTS = Path(__file__).parent / "results" / "standard.json"
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"

@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.ir.io import load
+from ortfuse.model.io import load
 from ortfuse.pipeline import PassManager, RunReport
 
 FOLDER = Path(__file__).parent

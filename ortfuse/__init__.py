@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ortfuse.api import Result, benchmark, bisect, bisect_runtime, explain, find, load, optimize, save, verify
     from ortfuse.errors import OrtfuseError
-    from ortfuse.ir.facts import Facts
+    from ortfuse.facts.facts import Facts
     from ortfuse.passes import Context
     from ortfuse.pattern import (
         Match,
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     )
     from ortfuse.pipeline import PassManager, RunReport, register_pass
     from ortfuse.rewrite import Exactness, Proof, Rule
-    from ortfuse.target import Target
+    from ortfuse.targets import Target
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "ortfuse.api": "Result benchmark bisect bisect_runtime explain find load optimize save verify",
     "ortfuse.errors": "OrtfuseError",
-    "ortfuse.ir.facts": "Facts",
+    "ortfuse.facts.facts": "Facts",
     "ortfuse.passes": "Context",
     "ortfuse.pattern": "Match Pattern attr computed const maybe ms op opt rest scalar var variables",
     "ortfuse.pipeline": "PassManager RunReport register_pass",
     "ortfuse.rewrite": "Exactness Proof Rule",
-    "ortfuse.target": "Target",
+    "ortfuse.targets": "Target",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

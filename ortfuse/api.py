@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING, Any, Literal
 import onnx_ir as ir
 
 from ortfuse.errors import PipelineError, VerificationError
-from ortfuse.ir.facts import Facts
-from ortfuse.ir.interop import AnyModel, enter
-from ortfuse.ir.io import load, save
+from ortfuse.facts.facts import Facts
+from ortfuse.graph.scopes import scopes
+from ortfuse.model.interop import AnyModel, enter
+from ortfuse.model.io import load, save
 from ortfuse.pattern import Guard, Match, Matcher, Pattern
 from ortfuse.pipeline.manager import PassManager, PipelineLike
 from ortfuse.pipeline.report import RunReport
 from ortfuse.pipeline.runner import OnPass
-from ortfuse.rewrite import Debugging, scopes
-from ortfuse.target import Target
+from ortfuse.rewrite import Debugging
+from ortfuse.targets import Target
 
 if TYPE_CHECKING:
     from ortfuse.bench import Latency, SiteMeter
-    from ortfuse.validate import Inputs, SiteCheck, SiteChecks, Verdict
-    from ortfuse.validate.bisect import Bisection
-    from ortfuse.validate.optimisers import RuntimeBisection
-    from ortfuse.why import Explanation
+    from ortfuse.bisection.bisect import Bisection
+    from ortfuse.bisection.runtime_optimizers import RuntimeBisection
+    from ortfuse.explanation import Explanation
+    from ortfuse.verification import Inputs, SiteCheck, SiteChecks, Verdict
 
 __all__ = ["Result", "benchmark", "bisect", "bisect_runtime", "explain", "find", "load", "optimize", "save", "verify"]
 
@@ -125,7 +126,7 @@ def optimize(
 
 
 def _site_checks() -> SiteChecks:
-    from ortfuse.validate import SiteChecks
+    from ortfuse.verification import SiteChecks
 
     return SiteChecks()
 
@@ -182,13 +183,13 @@ def verify(
 ) -> Verdict:
     """Compare what two models compute, on generated inputs of several sizes or on inputs of one's own.
 
-    See `ortfuse.validate.verify` for the arguments.
+    See `ortfuse.verification.verify` for the arguments.
 
     Raises:
         VerificationError: One of the models cannot be executed, or their inputs or outputs have other names.
         OrtfuseError: One of the models cannot be used.
     """
-    from ortfuse.validate import verify as compare
+    from ortfuse.verification import verify as compare
 
     return compare(
         enter(original)[0],
@@ -223,13 +224,13 @@ def bisect(
         approximate: Whether rules that replace the mathematics by an approximation may be applied.
         inputs: Sets of inputs by name, instead of generated ones.
         seed: Of the generated inputs.
-        tolerance: Allowed relative error; by default what `ortfuse.validate.compare` says.
+        tolerance: Allowed relative error; by default what `ortfuse.execution.compare` says.
 
     Raises:
         VerificationError: The model cannot be executed.
         OrtfuseError: The model, the pipeline or a rule file cannot be used.
     """
-    from ortfuse.validate.bisect import bisect as search
+    from ortfuse.bisection.bisect import bisect as search
 
     manager = PassManager(passes, target=target, patterns=patterns, approximate=approximate, max_opset=max_opset)
     return search(enter(model)[0], manager, inputs=inputs, seed=seed, tolerance=tolerance)
@@ -246,7 +247,7 @@ def bisect_runtime(
         VerificationError: The model cannot be executed without the runtime's optimisations.
         OrtfuseError: The model cannot be used.
     """
-    from ortfuse.validate.optimisers import bisect_runtime as search
+    from ortfuse.bisection.runtime_optimizers import bisect_runtime as search
 
     return search(enter(model)[0], inputs=inputs, seed=seed, tolerance=tolerance)
 
@@ -277,7 +278,7 @@ def explain(
         RuleError: There is no such family or rule.
         OrtfuseError: The model or the pipeline cannot be used.
     """
-    from ortfuse.why import explain as find_reasons
+    from ortfuse.explanation import explain as find_reasons
 
     manager = PassManager(
         passes, target=target, patterns=patterns, approximate=approximate, explain=True, max_opset=max_opset
@@ -307,7 +308,7 @@ def benchmark(
         OrtfuseError: One of the models cannot be used.
     """
     from ortfuse.bench import measure
-    from ortfuse.validate import experiments
+    from ortfuse.verification import experiments
 
     entered = {name: enter(model)[0] for name, model in models.items()}
     if inputs is None:

@@ -11,10 +11,10 @@ import onnx_ir as ir
 
 from ortfuse.bench import Latency, SiteMeter, per_pass, typical_inputs
 from ortfuse.bench.inputs import check_sizes
-from ortfuse.ir.io import save
+from ortfuse.cli.usage import Verification
+from ortfuse.model.io import save
 from ortfuse.pipeline import PassEvent, PassManager, RunReport
-from ortfuse.usage import Verification
-from ortfuse.validate import Experiment, Inputs, SiteChecks, Verdict, experiments, judge
+from ortfuse.verification import Experiment, Inputs, SiteChecks, Verdict, experiments, judge
 
 Progress = Callable[[str], None]
 """Told in a few words what is going on."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.ir.dims import DimLike, is_cut_of
-from ortfuse.ir.facts import Facts
+from ortfuse.dims import DimLike, is_cut_of
+from ortfuse.facts.facts import Facts
 from ortfuse.pattern import Guard, Match, Pattern, op
 
 

@@ -15,9 +15,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from ortfuse.cli import app
+from ortfuse.cli.app import app
 from ortfuse.pipeline import PassManager, built_in_lists
-from ortfuse.views import show_lists
+from ortfuse.report.console import show_lists
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "models"
 BERT = str(GOLDEN / "bert.sdpa.ts.onnx")

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import ortfuse
 from ortfuse.errors import ModelFileError, OrtfuseError
-from ortfuse.ir.io import load
+from ortfuse.model.io import load
 
 SECONDS = 120
 """Far more than any of these takes, and far less than what is exponential in anything."""
@@ -343,7 +343,7 @@ def test_an_initializer_that_claims_another_size_is_an_error(dims: list[int], fi
 WRITER = """
 import sys, time
 import numpy as np, onnx_ir
-from ortfuse.ir.io import load, save
+from ortfuse.model.io import load, save
 one, other = (load(path) for path in sys.argv[2:])
 print("ready", flush=True)
 while True:
@@ -378,7 +378,7 @@ def test_killing_the_writer_at_any_moment_leaves_one_whole_model(external: bool,
 FULL = """
 import resource, sys
 from ortfuse.errors import OutputError
-from ortfuse.ir.io import load, save
+from ortfuse.model.io import load, save
 model = load(sys.argv[2])
 for size in (0, 1, 100, 1000, 50_000, 199_999):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))

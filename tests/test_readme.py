@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import ortfuse
-from ortfuse.cli import app
+from ortfuse.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from ortfuse.validate.inputs import Inputs
-from ortfuse.validate.runtime import Session
+from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.session import Session
 
 
 def executed_ops(model: ir.Model, inputs: Inputs) -> Counter[str]:

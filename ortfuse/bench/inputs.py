@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from ortfuse.errors import VerificationError
-from ortfuse.validate.experiments import attempt
-from ortfuse.validate.inputs import Inputs, input_specs
-from ortfuse.validate.runtime import Session
-from ortfuse.validate.sizes import OpenDim, open_dims, uniform
+from ortfuse.execution.experiments import attempt
+from ortfuse.execution.input_sizes import OpenDim, open_dims, uniform
+from ortfuse.execution.inputs import Inputs, input_specs
+from ortfuse.execution.session import Session
 
 LEADING, OTHERS = 1, 128
 """Sizes of open dimensions: those that lead an input (batches), and the others (lengths)."""

@@ -24,9 +24,9 @@ from rich.table import Table
 from ortfuse.bench.executed import profiled
 from ortfuse.bench.scatter import median_bounds, quartile_spread
 from ortfuse.errors import VerificationError
-from ortfuse.ir.convert import separate
-from ortfuse.validate.inputs import Inputs
-from ortfuse.validate.runtime import SHARED, Session, weight_bytes
+from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.session import SHARED, Session, weight_bytes
+from ortfuse.model.proto import separate
 
 OPEN_AT_ONCE = 4 << 30
 """Bytes of weights in sessions that are open at the same time, besides those of the first model."""

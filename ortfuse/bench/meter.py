@@ -20,16 +20,16 @@ import onnxruntime
 import platformdirs
 
 from ortfuse.bench.inputs import LEADING, OTHERS, check_sizes
+from ortfuse.dims import Dim, evaluate, symbols
 from ortfuse.errors import OrtfuseError, VerificationError
-from ortfuse.ir.dims import Dim, evaluate, symbols
+from ortfuse.execution.experiments import attempt
+from ortfuse.execution.extract import sides
+from ortfuse.execution.input_sizes import Sizes, open_dims, uniform
+from ortfuse.execution.inputs import Inputs, input_specs
+from ortfuse.execution.session import Session
 from ortfuse.rewrite import Site
-from ortfuse.target import Estimate
-from ortfuse.target.costs import sizes_text
-from ortfuse.validate.experiments import attempt
-from ortfuse.validate.inputs import Inputs, input_specs
-from ortfuse.validate.region import sides
-from ortfuse.validate.runtime import Session
-from ortfuse.validate.sizes import Sizes, open_dims, uniform
+from ortfuse.targets import Estimate
+from ortfuse.targets.costs import sizes_text
 
 ROUNDS = 25
 """How often both sides are run, interleaved."""

@@ -1,14 +1,14 @@
 """Whole-graph algorithms, one per file. Each states in its file what it handles, and what it leaves alone and why."""
 
-from ortfuse.passes.choice import Choice, Choices, Meter, check_pins
 from ortfuse.passes.constants import Constants
 from ortfuse.passes.context import Context, Pass
 from ortfuse.passes.cse import CommonSubexpressions
 from ortfuse.passes.dce import DeadCode
+from ortfuse.passes.dims_from_reshape import DimsFromReshape
+from ortfuse.passes.drop_length_clamps import DropLengthClamps
 from ortfuse.passes.finalize import Finalize
 from ortfuse.passes.fold import Fold
-from ortfuse.passes.lengths import Lengths
-from ortfuse.passes.minima import Minima
+from ortfuse.passes.profitability import Choice, Choices, Meter, check_pins
 from ortfuse.passes.rules import RulePass
 
 __all__ = [
@@ -18,11 +18,11 @@ __all__ = [
     "Constants",
     "Context",
     "DeadCode",
+    "DimsFromReshape",
+    "DropLengthClamps",
     "Finalize",
     "Fold",
-    "Lengths",
     "Meter",
-    "Minima",
     "Pass",
     "RulePass",
     "check_pins",

@@ -8,10 +8,11 @@ from typing import Protocol, runtime_checkable
 
 import onnx_ir as ir
 
-from ortfuse.ir.facts import Facts
-from ortfuse.passes.choice import Choices
-from ortfuse.passes.scratch import Scratch
-from ortfuse.rewrite import Debugging, Edit, Inspector, Log, Scope, scopes
+from ortfuse.facts.facts import Facts
+from ortfuse.graph.scopes import Scope, scopes
+from ortfuse.passes.profitability import Choices
+from ortfuse.passes.spill import Spill
+from ortfuse.rewrite import Debugging, Edit, Inspector, Log
 from ortfuse.rewrite.rewriter import Legality
 
 
@@ -29,7 +30,7 @@ class Context:
         choices: Decides by cost between a rewrite and what it replaces, and keeps account of it.
         inspector: Sees every rewrite before it is final, and may object.
         debugging: Checks and orders that are asked for when a mistake is looked for.
-        scratch: Where computed constants are kept.
+        spill: Where computed constants are kept.
     """
 
     model: ir.Model
@@ -41,7 +42,7 @@ class Context:
     choices: Choices = field(default_factory=Choices)
     inspector: Inspector | None = None
     debugging: Debugging = field(default_factory=Debugging)
-    scratch: Scratch = field(default_factory=Scratch)
+    spill: Spill = field(default_factory=Spill)
 
     def scopes(self) -> Iterator[Scope]:
         """Every graph of the model, an outer graph before its subgraphs."""

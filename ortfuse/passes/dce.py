@@ -20,10 +20,11 @@ from typing import ClassVar
 import onnx
 import onnx_ir as ir
 
-from ortfuse.ir.operators import kept_outputs
+from ortfuse.graph.scopes import Scope, subgraphs
+from ortfuse.model.operator_check import kept_outputs
 from ortfuse.passes.context import Context, version_in
 from ortfuse.passes.edit import remove_nodes
-from ortfuse.rewrite import Edit, Scope, subgraphs
+from ortfuse.rewrite import Edit
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 import onnx_ir as ir
 
+from ortfuse.graph.scopes import Scope, subgraphs
 from ortfuse.passes.context import Context
-from ortfuse.rewrite import Scope, subgraphs
 
 
 def nested_nodes(node: ir.Node) -> Iterator[ir.Node]:

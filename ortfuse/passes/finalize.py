@@ -1,6 +1,6 @@
 """Makes of the graph that the passes worked on a model that can be written: the last step of every pipeline.
 
-- Nodes that rules made for a newer opset than the model imports: the whole model is raised to it, by `ortfuse.target`.
+- Nodes that rules made for a newer opset than the model imports: the whole model is raised to it, by `ortfuse.targets`.
 - A model of IR version 3, which lists every initializer as an input as well, gets version 4 if it has others now. What
   was an input only for that reason is none any more: the runtime never took a value for it.
 - Opset imports of domains that no node uses any more are dropped, the default domain excepted.
@@ -20,12 +20,12 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ortfuse.dims import DimLike
 from ortfuse.errors import TargetError
-from ortfuse.ir.dims import DimLike
+from ortfuse.graph.scopes import Scope, subgraphs
 from ortfuse.passes.context import Context
 from ortfuse.passes.edit import initializers_to_nodes, nested_nodes
-from ortfuse.rewrite import Scope, subgraphs
-from ortfuse.target import raise_opset
+from ortfuse.targets import raise_opset
 
 _FREE_INITIALIZERS = 4
 """The first IR version in which initializers need not be inputs."""

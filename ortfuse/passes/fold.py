@@ -32,13 +32,14 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.execution.constants import NATIVE, Region, evaluate
+from ortfuse.graph.purity import Purity
+from ortfuse.graph.scopes import Scope
 from ortfuse.passes.constants import constant_tensor
 from ortfuse.passes.context import Context
 from ortfuse.passes.edit import make_constant, remove_nodes, replace_value, uses_of
-from ortfuse.passes.evaluate import NATIVE, Region, evaluate
-from ortfuse.passes.moves import moved_constant
-from ortfuse.passes.purity import Purity
-from ortfuse.rewrite import Edit, Scope
+from ortfuse.passes.lazy_transpose import moved_constant
+from ortfuse.rewrite import Edit
 
 _LEFT_ALONE = frozenset({"Constant", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 
@@ -307,7 +308,7 @@ class _Folder:
 
     def _kept(self, node: ir.Node, values: dict[ir.Value, Any]) -> dict[ir.Value, ir.TensorProtocol]:
         """The computed outputs of a node as tensors, put away where they are large."""
-        return {output: self._context.scratch.keep(values.pop(output)) for output in node.outputs if output in values}
+        return {output: self._context.spill.keep(values.pop(output)) for output in node.outputs if output in values}
 
     def _is_needed(self, value: ir.Value) -> bool:
         return value.is_graph_output() or any(use.node not in self._region for use in value.uses())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortfuse.ir.facts import Facts
+from ortfuse.facts.facts import Facts
 from ortfuse.pattern.language import PRODUCT_OPS, SUM_OPS
 
 MAX_ENTRIES = 24

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from ortfuse.ir.facts import Facts
+from ortfuse.facts.facts import Facts
 from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.outline import capture_names
 from ortfuse.pattern.result import Match, Miss
@@ -42,16 +42,16 @@ class Machine:
         entered: The outermost nodes of chains under way: the nodes of a chain are known only when all its parts are placed.
     """
 
-    def __init__(self, matcher: Matcher, facts: Facts, residual: bool) -> None:
-        self.matcher, self.facts, self.allow_residual = matcher, facts, residual
+    def __init__(self, matcher: Matcher, facts: Facts, allow_extra: bool) -> None:
+        self.matcher, self.facts, self.allow_extra = matcher, facts, allow_extra
         self.bindings: dict[Any, Any] = {}
         self.choices: dict[Any, Any] = {}
         self.memo: dict[Any, Any] = {}
         self.nodes: dict[Any, Any] = {}
         self.trail: list[tuple[dict[Any, Any], Any]] = []
         self.stack: list[tuple[int, Iterator[Goals]]] = []
-        self.residual: list[tuple[int, ir.Value]] = []
-        self.residual_is_product = False
+        self.extra_operands: list[tuple[int, ir.Value]] = []
+        self.extra_are_factors = False
         self.depth = -1
         self.why: Callable[[], str] = lambda: "not tried"
         self.reached: tuple[ir.Node, ...] = ()

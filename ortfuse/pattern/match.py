@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.errors import PatternError
-from ortfuse.ir.facts import Facts
+from ortfuse.facts.facts import Facts
 from ortfuse.pattern.constants import close
 from ortfuse.pattern.language import (
     COMMUTATIVE_OPS,
@@ -70,9 +70,9 @@ class Matcher:
                 return False
         return True
 
-    def match(self, value: ir.Value, facts: Facts, residual: bool = False) -> Match | Miss:
-        """Match `value` as the root; with `residual`, a root sum or product may have parts that the pattern lacks."""
-        return Machine(self, facts, residual).run(value, _HANDLERS)
+    def match(self, value: ir.Value, facts: Facts, allow_extra: bool = False) -> Match | Miss:
+        """Match `value` as the root; with `allow_extra`, a root sum or product may have parts that the pattern lacks."""
+        return Machine(self, facts, allow_extra).run(value, _HANDLERS)
 
 
 def _produced_by(value: ir.Value | None, heads: frozenset[str]) -> bool:

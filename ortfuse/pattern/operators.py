@@ -9,8 +9,8 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from ortfuse.ir.dims import DimLike
-from ortfuse.ir.facts import Facts
+from ortfuse.dims import DimLike
+from ortfuse.facts.facts import Facts
 
 UNKNOWN: Any = object()
 """An attribute or parameter whose value is not known here (computed at run time, or given by a function's caller)."""

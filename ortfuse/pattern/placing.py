@@ -100,7 +100,7 @@ def _finish_chain(m: Machine, state: Placement, value: ir.Value, rest: Goals) ->
     covered = [state.tree.entries[index].mask for index in state.bound]
     total = state.chain.neutral
     numbers = 0
-    residual: list[tuple[int, ir.Value]] = []
+    extra: list[tuple[int, ir.Value]] = []
     has_children = {entry.parent for entry in state.tree.entries}
     for index, entry in enumerate(state.tree.entries):
         if index in has_children or entry.mask & state.used:
@@ -110,13 +110,13 @@ def _finish_chain(m: Machine, state: Placement, value: ir.Value, rest: Goals) ->
             factor = entry.scalar if entry.sign > 0 or not product else (1 / entry.scalar if entry.scalar else math.inf)
             total = total * factor if product else total + entry.sign * factor
         elif entry.value is not None:
-            residual.append((entry.sign, entry.value))
-    if residual and not (state.is_root and m.allow_residual):
-        return m.fail(lambda: f"{named(residual[0][1])} has no place in {state.chain}")
+            extra.append((entry.sign, entry.value))
+    if extra and not (state.is_root and m.allow_extra):
+        return m.fail(lambda: f"{named(extra[0][1])} has no place in {state.chain}")
     if not _scalar_fits(m, state.chain, value, total, product, numbers):
         return m.fail(lambda: f"the constant in {named(value)} is {total:.7g}, not {state.chain.scalar:.7g}")
     if state.is_root:
-        m.residual, m.residual_is_product = residual, product
+        m.extra_operands, m.extra_are_factors = extra, product
     for entry in state.tree.entries:
         if (
             entry.node is not None

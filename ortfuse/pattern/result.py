@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from ortfuse.dims import DimLike
 from ortfuse.errors import PatternError
-from ortfuse.ir.dims import DimLike
 
 if TYPE_CHECKING:
     from ortfuse.pattern.machine import Machine
@@ -23,8 +23,8 @@ class Match:
         self.bindings: dict[str, Any] = {**dict.fromkeys(machine.matcher.names), "root": root, **machine.bindings}
         self.choices: dict[str, int] = dict(machine.choices)
         self.nodes: list[ir.Node] = list(machine.nodes)
-        self.residual: list[tuple[int, ir.Value]] = machine.residual
-        self.residual_is_product = machine.residual_is_product
+        self.extra_operands: list[tuple[int, ir.Value]] = machine.extra_operands
+        self.extra_are_factors = machine.extra_are_factors
 
     def __getitem__(self, name: str) -> Any:
         try:

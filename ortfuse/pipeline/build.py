@@ -3,7 +3,8 @@
 Besides registered passes, a name may be a pass of the catalogue (`fuse.attention`), a pass list (`transformer`), or one
 of these:
 
-- `canonicalize`: the rules of the normal form together with constants, fold, lengths, minima, cse and dce, to a fixed point;
+- `canonicalize`: the rules of the normal form together with constants, fold, dims_from_reshape, drop_length_clamps, cse
+  and dce, to a fixed point;
 - `fuse.*`: every fusion that comes with ortfuse, except those that the pipeline names itself;
 - `user`: every pass of rule files that do not come with ortfuse, except those that the pipeline names itself;
 - `auto`: the pass list that suits the model.
@@ -16,7 +17,16 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any, TypeAlias
 
 from ortfuse.errors import PipelineError
-from ortfuse.passes import CommonSubexpressions, Constants, DeadCode, Fold, Lengths, Minima, Pass, RulePass
+from ortfuse.passes import (
+    CommonSubexpressions,
+    Constants,
+    DeadCode,
+    DimsFromReshape,
+    DropLengthClamps,
+    Fold,
+    Pass,
+    RulePass,
+)
 from ortfuse.pipeline import registry
 from ortfuse.pipeline.catalogue import Catalogue
 from ortfuse.pipeline.passlists import PassList, built_in_lists, suitable_list
@@ -134,8 +144,8 @@ class Builder:
         passes: list[Pass] = [
             Constants(),
             Fold(**growth),
-            Lengths(),
-            Minima(),
+            DimsFromReshape(),
+            DropLengthClamps(),
             rules,
             CommonSubexpressions(),
             DeadCode(),

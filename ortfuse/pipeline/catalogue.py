@@ -2,7 +2,8 @@
 
 A rule file is a Python module with `RULES`, a list of rules, and optionally `PASS`, the name of the pass that runs them
 (`fuse.<module name>` if it is not given). Files that share a `PASS` are one pass. A folder of rule files holds one
-module per family; modules whose names start with an underscore are helpers, which the others import relatively.
+module per family, or a package per family, whose files make up one pass: `fuse.<package name>`, or the `PASS` of its
+`__init__.py`. Modules whose names start with an underscore are helpers, which the others import relatively.
 
 The engine never imports the catalogue by a statement. In an installed package it is the module `ortfuse.patterns`, in a
 checkout the folder `patterns/` beside the package.
@@ -178,15 +179,17 @@ def _folder_as_package(folder: Path, name: str) -> ModuleType:
     return module
 
 
-def _rule_files(module: ModuleType, source: Source) -> Iterator[RuleFile]:
-    """The rule file that a module is, or those that a package holds."""
+def _rule_files(module: ModuleType, source: Source, default: str | None = None) -> Iterator[RuleFile]:
+    """The rule file that a module is, or those that a package holds; `default` is the pass of the folder they are in."""
     if not hasattr(module, "__path__"):
-        yield _rule_file(module, source)
+        yield _rule_file(module, source, default)
         return
     for found in sorted(pkgutil.iter_modules(module.__path__), key=lambda found: found.name):
         if not found.name.startswith("_"):
             name = f"{module.__name__}.{found.name}"
-            yield from _rule_files(_import(name, _path_of(name)), source)
+            inner = _import(name, _path_of(name))
+            folder = getattr(inner, "PASS", f"fuse.{found.name}") if found.ispkg else default
+            yield from _rule_files(inner, source, folder)
 
 
 def _path_of(name: str) -> str:
@@ -201,7 +204,7 @@ def _import(name: str, path: str) -> ModuleType:
         raise RuleError(f"{path}: {_where(error, path)}") from error
 
 
-def _rule_file(module: ModuleType, source: Source) -> RuleFile:
+def _rule_file(module: ModuleType, source: Source, default: str | None = None) -> RuleFile:
     origin = getattr(module, "__file__", None) or module.__name__
     stem = module.__name__.rpartition(".")[2]
     rules = getattr(module, "RULES", None)
@@ -211,7 +214,7 @@ def _rule_file(module: ModuleType, source: Source) -> RuleFile:
         if not isinstance(rule, Rule):
             raise RuleError(f"{origin}: RULES[{index}] is a {type(rule).__name__}, not a Rule")
         _check_proof(rule, origin)
-    pass_name = getattr(module, "PASS", f"fuse.{stem}")
+    pass_name = getattr(module, "PASS", default or f"fuse.{stem}")
     if not isinstance(pass_name, str) or not _PASS_NAME.fullmatch(pass_name):
         raise RuleError(f"{origin}: PASS must be the name of a pass, such as 'fuse.{stem}', not {pass_name!r}")
     return RuleFile(pass_name, tuple(rules), origin, source)

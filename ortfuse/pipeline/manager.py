@@ -11,10 +11,10 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ortfuse.errors import InvalidModelError, PipelineError, RewriteError, TargetError
-from ortfuse.ir.check import check
-from ortfuse.ir.facts import Facts
-from ortfuse.ir.interop import AnyModel, enter, leave
-from ortfuse.ir.io import uncollected
+from ortfuse.facts.facts import Facts
+from ortfuse.model.check import check
+from ortfuse.model.interop import AnyModel, enter, leave
+from ortfuse.model.io import uncollected
 from ortfuse.passes import Choices, Context, Finalize, Meter, Pass, check_pins
 from ortfuse.pipeline.build import Builder, Repeated, Single, Step, call_of
 from ortfuse.pipeline.catalogue import Catalogue, load_catalogue
@@ -23,7 +23,7 @@ from ortfuse.pipeline.report import Counts, RunReport
 from ortfuse.pipeline.runner import OnPass, Runner
 from ortfuse.pipeline.text import Item, parse
 from ortfuse.rewrite import Debugging, Inspector, Log
-from ortfuse.target import CPU, Target, shipped_costs
+from ortfuse.targets import CPU, Target, shipped_costs
 
 PipelineLike = str | os.PathLike[str] | Sequence[str | Pass]
 """A pipeline as text, the path of a TOML pass list, or a sequence of texts and pass objects."""

@@ -9,7 +9,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from ortfuse.errors import PipelineError
-from ortfuse.passes import CommonSubexpressions, Constants, DeadCode, Finalize, Fold, Lengths, Minima, Pass
+from ortfuse.passes import (
+    CommonSubexpressions,
+    Constants,
+    DeadCode,
+    DimsFromReshape,
+    DropLengthClamps,
+    Finalize,
+    Fold,
+    Pass,
+)
 from ortfuse.pipeline.text import Call, OptionValue
 
 _P = TypeVar("_P", bound=type[Any])
@@ -17,7 +26,8 @@ _P = TypeVar("_P", bound=type[Any])
 _OPTION_TYPES: Mapping[type, str] = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
 
 BUILT_IN: Mapping[str, type[Any]] = {
-    kind.name: kind for kind in (Constants, Fold, Lengths, Minima, CommonSubexpressions, DeadCode, Finalize)
+    kind.name: kind
+    for kind in (Constants, Fold, DimsFromReshape, DropLengthClamps, CommonSubexpressions, DeadCode, Finalize)
 }
 _registered: dict[str, type[Any]] = {}
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import onnx_ir as ir
 
+from ortfuse.graph.scopes import scopes
 from ortfuse.passes import Choice
-from ortfuse.rewrite import Event, Log, NearMiss, scopes
+from ortfuse.rewrite import Event, Log, NearMiss
 
 
 @dataclass
@@ -104,7 +105,7 @@ class RunReport:
             for leaf in report.leaves():
                 if leaf.name != "canonicalize":
                     for rule, hits in leaf.hits.items():
-                        if not self.log.statistics(rule).refines:
+                        if not self.log.statistics(rule).is_refinement:
                             found[rule.partition(".")[0]] += hits
         return dict(found.most_common())
 

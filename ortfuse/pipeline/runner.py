@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortfuse.errors import PipelineError
-from ortfuse.ir.facts import Facts
+from ortfuse.facts.facts import Facts
 from ortfuse.passes import Context, Finalize
 from ortfuse.pipeline.build import Repeated, Single, Step
 from ortfuse.pipeline.report import PassReport

@@ -17,8 +17,8 @@ import onnx
 import onnx_ir as ir
 
 from ortfuse.errors import RuleError
-from ortfuse.ir.facts import Facts
-from ortfuse.ir.operators import kept_outputs
+from ortfuse.facts.facts import Facts
+from ortfuse.model.operator_check import kept_outputs
 from ortfuse.pattern.language import (
     COMMUTATIVE_OPS,
     Alt,

@@ -17,7 +17,7 @@ from ortfuse.proof.prove import prove
 from ortfuse.proof.run import Rewritten, rewrite
 from ortfuse.proof.tried import Tried
 from ortfuse.rewrite import Rule
-from ortfuse.target import Target
+from ortfuse.targets import Target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,9 +70,9 @@ def _attributes(pattern: Pattern) -> Iterator[Attr]:
 
 def _copied(rule: Rule) -> tuple[Rule, list[Pattern]]:
     """A rule with patterns of its own, and all of these; a pattern shared in the original is shared in the copy."""
-    pattern, replacements, emits = copy.deepcopy((rule.pattern, rule.replacements, dict(rule.emits)))
-    changed = dataclasses.replace(rule, pattern=pattern, replace=replacements, emits=emits)
-    emitted = [made for one in changed.replacements for made in changed.emitted_with(one).values()]
+    pattern, replacements, intermediates = copy.deepcopy((rule.pattern, rule.replacements, dict(rule.intermediates)))
+    changed = dataclasses.replace(rule, pattern=pattern, replace=replacements, intermediates=intermediates)
+    emitted = [made for one in changed.replacements for made in changed.intermediates_with(one).values()]
     return changed, [part for root in (pattern, *replacements, *emitted) for part in root.walk()]
 
 

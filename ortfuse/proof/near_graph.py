@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortfuse.ir.facts import Facts
+from ortfuse.facts.facts import Facts
 from ortfuse.pattern.operators import attribute_default
 from ortfuse.proof.instance import Instance
 from ortfuse.proof.near_shapes import new_constant

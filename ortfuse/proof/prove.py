@@ -20,7 +20,7 @@ from ortfuse.proof.near_shapes import hidden
 from ortfuse.proof.run import Runner, rewrite
 from ortfuse.proof.tried import Tried
 from ortfuse.rewrite import Rule, Variation
-from ortfuse.target import Target
+from ortfuse.targets import Target
 
 OTHER_DTYPES = ("float32", "float16", "float64", "bfloat16", "int32", "int64")
 OLDER_OPSETS = (*OPSETS, 11)

@@ -11,10 +11,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import OrtfuseError, VerificationError
-from ortfuse.ir.facts import Facts
+from ortfuse.facts.facts import Facts
 from ortfuse.rewrite import Log, Rewriter, Rule
-from ortfuse.target import Target, raise_opset
-from ortfuse.validate import Reference, Session
+from ortfuse.targets import Target, raise_opset
+from ortfuse.verification import Reference, Session
 
 Arrays = list[np.ndarray[Any, Any]]
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.dims import Dim, DimLike
 from ortfuse.errors import RewriteError
-from ortfuse.ir.dims import Dim, DimLike
-from ortfuse.ir.facts import Facts
-from ortfuse.rewrite.scopes import Scope, scopes
+from ortfuse.facts.facts import Facts
+from ortfuse.graph.scopes import Scope, scopes
 
 
 @dataclass(frozen=True)

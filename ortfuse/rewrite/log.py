@@ -31,7 +31,7 @@ class RuleStatistics:
     attempts: int = 0
     hits: int = 0
     seconds: float = 0.0
-    refines: bool = False
+    is_refinement: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ class Log:
     rules: dict[str, RuleStatistics] = field(default_factory=dict)
     misses: dict[tuple[str, str], NearMiss] = field(default_factory=dict)
 
-    def statistics(self, rule: str, refines: bool = False) -> RuleStatistics:
+    def statistics(self, rule: str, is_refinement: bool = False) -> RuleStatistics:
         """The statistics of one rule, created when first asked for."""
-        return self.rules.setdefault(rule, RuleStatistics(refines=refines))
+        return self.rules.setdefault(rule, RuleStatistics(is_refinement=is_refinement))
 
     def miss(
         self,

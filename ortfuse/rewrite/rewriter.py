@@ -12,18 +12,18 @@ from typing import Any, Protocol
 
 import onnx_ir as ir
 
+from ortfuse.dims import Dim, DimLike
 from ortfuse.errors import OrtfuseError, RewriteError, RuleError
-from ortfuse.ir.dims import Dim, DimLike
-from ortfuse.ir.facts import Facts
-from ortfuse.ir.operators import kept_outputs
+from ortfuse.facts.facts import Facts
+from ortfuse.graph.scopes import Scope, captured_values, scopes
+from ortfuse.model.operator_check import kept_outputs
 from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.match import Match, Miss
-from ortfuse.rewrite.chooser import Chooser, FirstLegal
 from ortfuse.rewrite.emit import Emitter
 from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.log import Event, Log, Step
+from ortfuse.rewrite.profitability import Chooser, FirstLegal
 from ortfuse.rewrite.rule import Exactness, Rule, demand_proof
-from ortfuse.rewrite.scopes import Scope, captured_values, scopes
 from ortfuse.rewrite.site import Inspector, Site
 
 RULE_KEY = "ortfuse.rule"
@@ -157,13 +157,13 @@ class _Run:
         if not self.log.explain and not rule.matcher.may_match(node):
             return False
         started = time.perf_counter()
-        statistics = self.log.statistics(rule.name, rule.refines)
+        statistics = self.log.statistics(rule.name, rule.is_refinement)
         statistics.attempts += 1
         applied = False
         for output in node.outputs:
             if output.uses() or output.is_graph_output():
                 with _author_of(rule, output):
-                    found = rule.matcher.match(output, self.facts, rule.residual)
+                    found = rule.matcher.match(output, self.facts, rule.allow_extra_operands)
                 applied = isinstance(found, Match) and self._apply(rule, found, started)
                 if isinstance(found, Miss) and self.log.explain and found.matched > 0:
                     step: Step = "guards" if found.whole else "pattern"
@@ -198,7 +198,7 @@ class _Run:
         found = list(self.chooser.candidates(rule))
         if len(found) > 1 and self.chooser.measures(rule):
             found.sort(key=lambda replacement: -(self._measured(rule, match, replacement) or 0.0))
-        for may_raise in (True,) if rule.raises else (False, True):
+        for may_raise in (True,) if rule.may_raise_opset else (False, True):
             yield from ((replacement, may_raise) for replacement in found)
 
     def _measured(self, rule: Rule, match: Match, replacement: Pattern) -> float | None:
@@ -236,9 +236,9 @@ class _Run:
             new_root = emitter.build(replacement)
         if new_root is None:
             return f"the replacement {replacement} has no value here"
-        new_root = _with_residual(emitter, match, new_root)
+        new_root = _with_extra_operands(emitter, match, new_root)
         outputs = [(match.root, new_root)]
-        for label, pattern in rule.emitted_with(replacement).items():
+        for label, pattern in rule.intermediates_with(replacement).items():
             old = match.get(label)
             if old is not None and old is not match.root and match.is_used_elsewhere(label):
                 with _author_of(rule, match.root):
@@ -396,9 +396,9 @@ def _author_of(rule: Rule, site: ir.Value) -> Iterator[None]:
         ) from error
 
 
-def _with_residual(emitter: Emitter, match: Match, root: ir.Value) -> ir.Value:
-    names = ("Mul", "Div") if match.residual_is_product else ("Add", "Sub")
-    for sign, value in match.residual:
+def _with_extra_operands(emitter: Emitter, match: Match, root: ir.Value) -> ir.Value:
+    names = ("Mul", "Div") if match.extra_are_factors else ("Add", "Sub")
+    for sign, value in match.extra_operands:
         root = emitter.node(names[0] if sign > 0 else names[1], [root, value]).outputs[0]
     return root
 

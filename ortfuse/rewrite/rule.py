@@ -104,11 +104,11 @@ class Rule:
     """`pattern` becomes `replace` wherever it matches, the guards hold and the target has kernels for the result.
 
     `replace` is an expression over the captured names, or several in order of preference: the first legal one is used.
-    A replacement that needs a higher opset than the model has is used only if none other is legal, unless `raises` says
-    that it is worth it. `emits` gives, for intermediates of the pattern that may be used elsewhere, what computes them
-    afterwards: one expression, or one for each of `replace`. `refines` says that the rule improves on what another rule
+    A replacement that needs a higher opset than the model has is used only if none other is legal, unless `may_raise_opset` says
+    that it is worth it. `intermediates` gives, for intermediates of the pattern that may be used elsewhere, what computes them
+    afterwards: one expression, or one for each of `replace`. `is_refinement` says that the rule improves on what another rule
     made, so that it adds no site to its family. `formula` is for readers; by default it is the printed pattern.
-    `residual` allows a root sum or product to have parts that the pattern lacks.
+    `allow_extra_operands` allows a root sum or product to have parts that the pattern lacks.
     """
 
     name: str
@@ -118,10 +118,10 @@ class Rule:
     source: str
     proof: Proof
     guards: tuple[Guard, ...] = ()
-    emits: Mapping[str, Pattern | Sequence[Pattern]] = field(default_factory=dict)
-    residual: bool = False
-    raises: bool = False
-    refines: bool = False
+    intermediates: Mapping[str, Pattern | Sequence[Pattern]] = field(default_factory=dict)
+    allow_extra_operands: bool = False
+    may_raise_opset: bool = False
+    is_refinement: bool = False
     formula: str = ""
 
     def __post_init__(self) -> None:
@@ -134,7 +134,7 @@ class Rule:
             raise RuleError(f"rule {self.name} must name the source of its formula")
         if not self.replacements:
             raise RuleError(f"rule {self.name} replaces its pattern by nothing")
-        for label, emitted in self.emits.items():
+        for label, emitted in self.intermediates.items():
             if not isinstance(emitted, Pattern) and len(emitted) != len(self.replacements):
                 raise RuleError(f"rule {self.name} must say for each replacement what computes {label}")
         if not self.formula:
@@ -151,10 +151,10 @@ class Rule:
         """The candidate replacements in order of preference."""
         return (self.replace,) if isinstance(self.replace, Pattern) else tuple(self.replace)
 
-    def emitted_with(self, replacement: Pattern) -> Mapping[str, Pattern]:
+    def intermediates_with(self, replacement: Pattern) -> Mapping[str, Pattern]:
         """What computes each intermediate that is used elsewhere, beside one of the replacements."""
         number = next(index for index, made in enumerate(self.replacements) if made is replacement)
-        return {label: one if isinstance(one, Pattern) else one[number] for label, one in self.emits.items()}
+        return {label: one if isinstance(one, Pattern) else one[number] for label, one in self.intermediates.items()}
 
     @cached_property
     def targets(self) -> tuple[str, ...]:
@@ -164,7 +164,7 @@ class Rule:
     @cached_property
     def matcher(self) -> Matcher:
         """The pattern made ready for matching."""
-        return Matcher(self.pattern, self.guards, tuple(self.emits))
+        return Matcher(self.pattern, self.guards, tuple(self.intermediates))
 
 
 def operators_of(pattern: Pattern) -> tuple[str, ...]:

@@ -8,10 +8,10 @@ from typing import Protocol
 
 import onnx_ir as ir
 
-from ortfuse.ir.facts import Facts
+from ortfuse.facts.facts import Facts
+from ortfuse.graph.scopes import Scope
 from ortfuse.pattern.match import Match
 from ortfuse.rewrite.rule import Rule
-from ortfuse.rewrite.scopes import Scope
 
 
 @dataclass(frozen=True)

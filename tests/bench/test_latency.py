@@ -12,7 +12,7 @@ from ortfuse.bench import doubts, executed_ops, latency, measure, per_pass, tabl
 from ortfuse.bench.latency import Latency, file_bytes
 from ortfuse.bench.scatter import median_bounds, quartile_spread
 from ortfuse.errors import VerificationError
-from ortfuse.validate import Session
+from ortfuse.verification import Session
 
 HEADER = '<ir_version: 9, opset_import: ["": 18]>'
 TEXT = HEADER + " g (float[2,3] x) => (float[2,3] y) { t = Relu(x) y = Sigmoid(t) }"

@@ -15,11 +15,11 @@ import onnx_ir as ir
 
 import ortfuse
 from ortfuse.errors import VerificationError
+from ortfuse.execution.compare import compare_all
+from ortfuse.execution.reference import Reference
+from ortfuse.execution.session import Session
 from ortfuse.pipeline.catalogue import load_catalogue
 from ortfuse.rewrite import Exactness
-from ortfuse.validate.compare import compare_all
-from ortfuse.validate.reference import Reference
-from ortfuse.validate.runtime import Session
 
 from .builder import Array, session
 

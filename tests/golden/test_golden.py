@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ortfuse.bench import executed_ops, typical_inputs
-from ortfuse.ir.io import load
-from ortfuse.validate import verify
+from ortfuse.model.io import load
+from ortfuse.verification import verify
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
 import suite

@@ -8,8 +8,8 @@ import onnx_ir as ir
 import pytest
 
 import ortfuse
-from ortfuse.rewrite import scopes
-from ortfuse.validate import verify
+from ortfuse.graph.scopes import scopes
+from ortfuse.verification import verify
 
 GELU = "d = Div(x, root) e = Erf(d) p = Add(e, one) m = Mul(x, p) {out} = Mul(m, half)"
 NORM = """mean = ReduceMean<axes = [-1]>(g) dev = Sub(g, mean) sq = Mul(dev, dev) var = ReduceMean<axes = [-1]>(sq)

@@ -7,12 +7,12 @@ import onnx_ir as ir
 import pytest
 from small_models import apply, context_of, floats, model_of, operators
 
-from ortfuse.ir.datafile import DataFile
-from ortfuse.ir.io import load, save
-from ortfuse.ir.own import own
-from ortfuse.ir.storage import chunks
+from ortfuse.model.data_file import DataFile
+from ortfuse.model.detach import own
+from ortfuse.model.io import load, save
+from ortfuse.model.stored_tensor import chunks
 from ortfuse.passes import CommonSubexpressions
-from ortfuse.passes import share as share_module
+from ortfuse.passes import tensor_hash as tensor_hash_module
 
 
 def test_the_same_computation_is_done_once() -> None:
@@ -140,7 +140,7 @@ def test_large_weights_are_shared_when_equal_and_hardly_read_when_not(
     one, other, late = floats(64, 64), -floats(64, 64), floats(64, 64)
     late[-1, -1] += 1
     read: list[str | None] = []
-    monkeypatch.setattr(share_module, "chunks", lambda tensor: read.append(tensor.name) or chunks(tensor))
+    monkeypatch.setattr(tensor_hash_module, "chunks", lambda tensor: read.append(tensor.name) or chunks(tensor))
     model = _with_weights(tmp_path / "m.onnx", one, other, late, one.copy())
     assert CommonSubexpressions().run(context_of(model)) == 1
     assert sorted(model.graph.initializers) == ["w0", "w1", "w2"]

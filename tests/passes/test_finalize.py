@@ -6,7 +6,7 @@ import pytest
 from small_models import apply, context_of, execute, floats, model_of
 
 from ortfuse.errors import TargetError
-from ortfuse.ir.check import check
+from ortfuse.model.check import check
 from ortfuse.passes import Finalize, Fold
 from ortfuse.passes import finalize as finalize_module
 

@@ -11,13 +11,13 @@ import pytest
 from onnx import TensorProto
 from small_models import apply, context_of, execute, floats, model_of, operators, proto_of
 
-from ortfuse.ir.interop import enter
-from ortfuse.ir.storage import StoredTensor
+from ortfuse.execution.constants import evaluate
+from ortfuse.model.interop import enter
+from ortfuse.model.stored_tensor import StoredTensor
 from ortfuse.passes import Constants, DeadCode, Fold
 from ortfuse.passes import fold as fold_module
-from ortfuse.passes import scratch as scratch_module
-from ortfuse.passes.evaluate import evaluate
-from ortfuse.passes.moves import MovedTensor
+from ortfuse.passes import spill as spill_module
+from ortfuse.passes.lazy_transpose import MovedTensor
 
 
 def test_a_chain_of_constants_becomes_one_constant_with_the_bits_of_the_runtime() -> None:
@@ -239,8 +239,8 @@ def _little_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Every node is computed by itself, and results go into a file; the list grows with the nodes of every session."""
     sessions: list[int] = []
     monkeypatch.setattr(fold_module, "_BATCH_BYTES", 1)
-    monkeypatch.setattr(scratch_module, "IN_MEMORY", 0)
-    monkeypatch.setattr(scratch_module, "_SMALL", 0)
+    monkeypatch.setattr(spill_module, "IN_MEMORY", 0)
+    monkeypatch.setattr(spill_module, "_SMALL", 0)
     monkeypatch.setattr(
         fold_module, "evaluate", lambda region, wanted: sessions.append(len(region.nodes)) or evaluate(region, wanted)
     )
@@ -283,7 +283,7 @@ def test_without_a_place_for_temporary_files_constants_stay_in_memory(monkeypatc
         raise OSError(errno.ENOSPC, "No space left on device")
 
     _little_memory(monkeypatch)
-    monkeypatch.setattr(scratch_module, "ScratchFile", refuse)
+    monkeypatch.setattr(spill_module, "ScratchFile", refuse)
     text = "agraph (float[2] x) => (float[2] y) <float[2] p = {1, 2}> { a = Exp(p) y = Add(x, a) }"
     model, _, _ = apply(text, Fold(), inputs={"x": floats(2)})
     assert operators(model) == ["Add"]

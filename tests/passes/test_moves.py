@@ -7,10 +7,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortfuse.ir.datafile import DataFile
-from ortfuse.ir.io import load, save
-from ortfuse.ir.storage import in_file
-from ortfuse.passes.moves import MovedTensor
+from ortfuse.model.data_file import DataFile
+from ortfuse.model.io import load, save
+from ortfuse.model.stored_tensor import in_file
+from ortfuse.passes.lazy_transpose import MovedTensor
 
 
 def _in_a_file(array: np.ndarray, folder: Path, *, dtype: ir.DataType | None = None) -> ir.TensorProtocol:

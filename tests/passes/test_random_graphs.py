@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from small_models import HEAD, execute, floats, operators, proto_of
 
-from ortfuse.ir.check import check
-from ortfuse.ir.interop import enter
+from ortfuse.model.check import check
+from ortfuse.model.interop import enter
 from ortfuse.pipeline import PassManager
 
 UNARY = ["Exp", "Tanh", "Neg", "Abs", "Identity", "local.twice", "Sigmoid"]

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from ortfuse.errors import PatternError
-from ortfuse.ir.facts import Facts
+from ortfuse.facts.facts import Facts
 from ortfuse.pattern import Match, Matcher, Miss, Pattern, attr, const, maybe, ms, op, opt, rest, scalar, variables
 from ortfuse.pattern.language import bare
 
@@ -18,8 +18,8 @@ def graph(body: str, inputs: str = "float[2,3] x, float[2,3] y, float[2,3] z", i
     return ir.from_onnx_text(text)
 
 
-def match(pattern: Pattern, model: ir.Model, residual: bool = False) -> Match | Miss:
-    return Matcher(pattern).match(model.graph.outputs[0], Facts(model), residual)
+def match(pattern: Pattern, model: ir.Model, extra: bool = False) -> Match | Miss:
+    return Matcher(pattern).match(model.graph.outputs[0], Facts(model), extra)
 
 
 def matches(pattern: Pattern, body: str, **keywords: str) -> bool:
@@ -209,13 +209,13 @@ def test_several_outputs_are_those_of_one_node() -> None:
     assert not matches(difference, f"{first} {second} r = Relu(d) out = Sub(a, r)")
 
 
-def test_what_is_left_over_at_the_root_is_the_residual() -> None:
+def test_what_is_left_over_at_the_root_are_extra_operands() -> None:
     swish = x * op.Sigmoid(x)
     body = "s = Sigmoid(x) t = Mul(s, y) out = Mul(x, t)"
     assert not matches(swish, body)
-    found = match(swish, graph(body), residual=True)
+    found = match(swish, graph(body), extra=True)
     assert isinstance(found, Match)
-    assert [value.name for _, value in found.residual] == ["y"]
+    assert [value.name for _, value in found.extra_operands] == ["y"]
 
 
 def test_patterns_print_as_formulas() -> None:

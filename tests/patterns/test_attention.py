@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 import ortfuse
-from ortfuse.validate import verify
+from ortfuse.verification import verify
 
 INPUTS = "float[b,2,s,4] q, float[b,2,t,4] k, float[b,2,t,4] v"
 

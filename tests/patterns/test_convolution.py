@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 import ortfuse
-from ortfuse.validate import verify
+from ortfuse.verification import verify
 
 
 def model(opset: int, outputs: str = "y") -> ir.Model:

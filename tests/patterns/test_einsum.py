@@ -8,7 +8,7 @@ import pytest
 from rewriting import ops, parse, rewritten, same
 
 import ortfuse
-from ortfuse.validate import verify
+from ortfuse.verification import verify
 
 
 def model(equation: str, *shapes: str, result: str, dtype: str = "float") -> ir.Model:

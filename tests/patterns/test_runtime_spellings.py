@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
+from rewriting import ops, parse, rewritten
 
 import ortfuse
-from ortfuse.validate import Session
-from tests.patterns.rewriting import ops, parse, rewritten
+from ortfuse.verification import Session
 
 LOAD = "import sys, onnxruntime as o; o.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])"
 

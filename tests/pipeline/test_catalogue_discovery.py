@@ -16,12 +16,12 @@ from rule_files import HEAD, rules
 
 import ortfuse
 from ortfuse.errors import RuleError
-from ortfuse.ir.facts import Facts
+from ortfuse.facts.facts import Facts
 from ortfuse.passes import RulePass
 from ortfuse.pipeline import PassManager, load_catalogue
 from ortfuse.pipeline import catalogue as catalogue_module
 from ortfuse.rewrite import Rewriter, Rule
-from ortfuse.target import Target
+from ortfuse.targets import Target
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,7 +67,7 @@ def test_a_folder_has_helpers_relative_imports_and_subfolders(tmp_path: Path) ->
         "from ..first import rule, op, x\nRULES = [rule('a.three', op.Neg(op.Neg(x)), x)]"
     )
     (tmp_path / "notes.txt").write_text("not a rule file")
-    assert load_catalogue([tmp_path]).passes_from("user") == ("fuse.first", "fuse.third", "mine.pass")
+    assert load_catalogue([tmp_path]).passes_from("user") == ("fuse.first", "fuse.inner", "mine.pass")
     assert load_catalogue([tmp_path / "second.py"]).passes_from("user") == ("mine.pass",)
 
 

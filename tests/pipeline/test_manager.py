@@ -15,13 +15,13 @@ import pytest
 from rule_files import rules
 
 from ortfuse.errors import PipelineError, TargetError
-from ortfuse.ir.facts import Facts
+from ortfuse.facts.facts import Facts
 from ortfuse.passes import Context, Fold, finalize
 from ortfuse.pipeline import PassEvent, PassManager, registry
 from ortfuse.pipeline.build import Repeated, Single
 from ortfuse.pipeline.registry import register_pass
 from ortfuse.pipeline.runner import Runner
-from ortfuse.target import Target
+from ortfuse.targets import Target
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>

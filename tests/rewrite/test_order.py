@@ -10,8 +10,8 @@ import onnx_ir as ir
 import pytest
 
 from ortfuse.errors import RewriteError
-from ortfuse.ir.facts import Facts
-from ortfuse.ir.io import load
+from ortfuse.facts.facts import Facts
+from ortfuse.model.io import load
 from ortfuse.pattern import op, opt, var
 from ortfuse.pipeline import PassManager
 from ortfuse.rewrite import Debugging, Exactness, Log, Proof, Rewriter, Rule

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from ortfuse.errors import PatternError, RewriteError, RuleError
-from ortfuse.ir.facts import Facts
+from ortfuse.facts.facts import Facts
 from ortfuse.pattern import attr, ms, op, var, variables
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, Exactness, Log, Proof, Rewriter, Rule, Site
 
@@ -71,7 +71,7 @@ def test_the_new_node_names_the_rule_and_the_nodes_it_stands_for() -> None:
 
 
 def test_what_a_residual_leaves_is_multiplied_back() -> None:
-    residual = rule("swish.residual", x * op.Sigmoid(x), ms.QuickGelu(x, alpha=1.0), residual=True)
+    residual = rule("swish.residual", x * op.Sigmoid(x), ms.QuickGelu(x, alpha=1.0), allow_extra_operands=True)
     assert run(model("s = Sigmoid(x) t = Mul(s, y) out = Mul(x, t)"), residual) == ["QuickGelu", "Mul"]
 
 
@@ -79,7 +79,7 @@ def test_an_intermediate_used_elsewhere_is_kept_or_emitted() -> None:
     body = "s = Add(x, y) r = Relu(s) t = Neg(s) out = Add(r, t)"
     assert run(model(body), rule("a.plain", op.Relu(op.Add(x, y)), op.Max(x, y))) == ["Add", "Relu", "Neg", "Add"]
     total = op.Add(x, y).named("total")
-    emitting = rule("a.emitting", op.Relu(total), op.Max(x, y), emits={"total": op.Min(x, y)})
+    emitting = rule("a.emitting", op.Relu(total), op.Max(x, y), intermediates={"total": op.Min(x, y)})
     assert sorted(run(model(body), emitting)) == ["Add", "Max", "Min", "Neg"]
 
 
@@ -87,10 +87,10 @@ def test_each_replacement_has_its_own_way_to_compute_an_intermediate() -> None:
     body = "s = Add(x, y) r = Relu(s) t = Neg(s) out = Add(r, t)"
     total = op.Add(x, y).named("total")
     replacements, intermediates = (ms.QuickGelu(x), op.Max(x, y)), (op.Tanh(x), op.Min(x, y))
-    emitting = rule("a.emitting", op.Relu(total), replacements, emits={"total": intermediates})
+    emitting = rule("a.emitting", op.Relu(total), replacements, intermediates={"total": intermediates})
     assert sorted(run(model(body), emitting, target=Everything("QuickGelu"))) == ["Add", "Max", "Min", "Neg"]
     with pytest.raises(RuleError, match="each replacement"):
-        rule("a.emitting", op.Relu(total), replacements, emits={"total": intermediates[:1]})
+        rule("a.emitting", op.Relu(total), replacements, intermediates={"total": intermediates[:1]})
 
 
 def test_a_target_without_a_kernel_refuses_the_replacement_with_its_reason() -> None:
@@ -195,7 +195,7 @@ def test_a_value_that_a_body_reads_is_an_input_of_its_node() -> None:
         "two.outputs",
         op.Add(op.Relu(x).named("inner"), y),
         op.Max(x, y),
-        emits={"inner": op.Max(x, y)},
+        intermediates={"inner": op.Max(x, y)},
     )
     text = """<ir_version: 9, opset_import: ["": 18]> g (float[3] x, bool c) => (float[3] out, float[3] r)
         { r = Relu(x) y = If(c) <then_branch = t () => (float[3] a) { a = Neg(r) }, else_branch = e () => (float[3] d) { d = Abs(x) }>

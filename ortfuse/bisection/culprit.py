@@ -1,0 +1,175 @@
+"""A rewrite under suspicion: rounding, or wrong?
+
+Both sides are run on what reaches the rewrite in the model, and in float64. If they agree there, the mathematics is the
+same and what differs is rounding. Where the runtime and ONNX's reference cannot evaluate the new side in float64, the new
+side may be as far from the old one in float64 as rounding allows (see `ortfuse.execution.compare`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import onnx_ir as ir
+
+from ortfuse.errors import OrtfuseError, VerificationError
+from ortfuse.execution.compare import compare_all
+from ortfuse.execution.experiments import Experiment, experiments
+from ortfuse.execution.extract import Sides, sides
+from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.reference import Reference
+from ortfuse.execution.session import Session
+from ortfuse.facts.facts import Facts
+from ortfuse.passes import Context, DeadCode, Finalize
+from ortfuse.rewrite import Exactness, Log, Site
+from ortfuse.targets import Target
+from ortfuse.verification.verify import Judged, Verdict, judge
+
+Nature = Literal["rounding", "approximation", "wrong rewrite", "does not run", "not known"]
+
+SAME = 1e-6
+"""Relative error in float64 up to which both sides are the same mathematics; constants are rounded to float32."""
+
+
+@dataclass(frozen=True)
+class Culprit(Judged):
+    """What is known of a rewrite.
+
+    Attributes:
+        name: The rule, or the passes.
+        site: The value at its root, empty for passes.
+        nodes: The nodes before, each as its operator and name.
+        added: The operators after.
+        nature: What it is.
+        reason: How that was told.
+        verdict: The comparison of both sides, on what reaches them in the model; `None` if it could not be made.
+    """
+
+    name: str
+    site: str
+    nodes: tuple[str, ...]
+    added: tuple[str, ...]
+    nature: Nature
+    reason: str
+    verdict: Verdict | None = None
+
+    def text(self) -> str:
+        """The finding in words."""
+        text = f"{self.nature.upper()}: {self.reason}"
+        if self.nodes:
+            operators = ", ".join(dict.fromkeys(node.partition(" ")[0] for node in self.nodes))
+            text += f". {operators} became {', '.join(self.added) or 'nothing'}"
+        return text + (f"; there, the {errors}" if (errors := self.errors()) else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The finding as data for JSON."""
+        return {
+            "name": self.name,
+            "site": self.site,
+            "nature": self.nature,
+            "reason": self.reason,
+            "nodes": list(self.nodes),
+            "added": list(self.added),
+            "error_before": self.error_before,
+            "error_after": self.error_after,
+        }
+
+
+def examine(site: Site, model: ir.Model, experiment: Experiment) -> Culprit:
+    """Judge one rewrite of `model` at the moment before it is final, on the inputs of `experiment`.
+
+    Within a loop or a function, where what reaches the rewrite is not one array, generated inputs are used.
+    """
+    names = tuple(f"{node.op_type} '{node.name}'" for node in reversed(site.match.nodes))
+    added = tuple(node.op_type for node in site.added)
+    try:
+        both, found = _on_real_inputs(site, model, experiment)
+        verdict = Verdict(judge(found, both.after, levels=(False,)))
+        nature, reason = _nature(both.before, both.after, [one.inputs for one in found], verdict)
+    except OrtfuseError as error:
+        return Culprit(site.rule.name, site.name, names, added, "not known", str(error))
+    if nature == "wrong rewrite" and site.rule.exactness is Exactness.APPROXIMATE:
+        nature, reason = "approximation", "the rule declares other mathematics"
+    return Culprit(site.rule.name, site.name, names, added, nature, reason, verdict)
+
+
+def examine_model(name: str, original: ir.Model, changed: ir.Model, experiment: Experiment) -> Culprit:
+    """Judge what passes made of a whole model."""
+    try:
+        verdict = Verdict(judge([experiment], changed, levels=(False,)))
+        nature, reason = _nature(original, changed, [experiment.inputs], verdict)
+    except OrtfuseError as error:
+        return Culprit(name, "", (), (), "not known", str(error))
+    return Culprit(name, "", (), (), nature, reason, verdict)
+
+
+def _on_real_inputs(site: Site, model: ir.Model, experiment: Experiment) -> tuple[Sides, list[Experiment]]:
+    try:
+        both = sides(site, prelude=False)
+        given = _captured(both, site, model, experiment.inputs)
+        return both, experiments(both.before, [given])[0]
+    except VerificationError:
+        both = sides(site)
+        return both, experiments(both.before, specs=both.inputs)[0]
+
+
+def _captured(both: Sides, site: Site, model: ir.Model, inputs: Inputs) -> Inputs:
+    """What stands at the border of a rewrite when the model is run."""
+    if site.scope.graph is not model.graph:
+        raise VerificationError("the rewrite is inside of a loop, a branch or a function")
+    wanted = [value for value in both.border if value.producer() is not None]
+    computed = _run_up_to(wanted, model, site.facts, inputs)
+    arrays = dict(zip(wanted, computed, strict=True))
+    return {
+        spec.name: arrays[value] if value in arrays else inputs[value.name or ""]
+        for spec, value in zip(both.inputs, both.border, strict=True)
+    }
+
+
+def _run_up_to(values: Sequence[ir.Value], model: ir.Model, facts: Facts, inputs: Inputs) -> list[Any]:
+    """The values in a run of the model, which stays as it is."""
+    if not values:
+        return []
+    places = {
+        output: (row, column) for row, node in enumerate(model.graph) for column, output in enumerate(node.outputs)
+    }
+    copy = model.clone()
+    nodes = list(copy.graph)
+    results = []
+    for number, value in enumerate(values):
+        row, column = places[value]
+        identity = ir.node("Identity", [nodes[row].outputs[column]])
+        dtype = facts.dtype(value)
+        result = identity.outputs[0]
+        result.name, result.type = f"ortfuse.captured.{number}", None if dtype is None else ir.TensorType(dtype)
+        copy.graph.append(identity)
+        results.append(result)
+    copy.graph.outputs[:] = results
+    context = Context(copy, Facts(copy), Target(), Log())
+    DeadCode().run(context)
+    Finalize().run(context)
+    found = Session(copy, optimise=False).run(inputs)
+    return [found[result.name or ""] for result in copy.graph.outputs]
+
+
+def _nature(before: ir.Model, after: ir.Model, inputs: Sequence[Inputs], verdict: Verdict) -> tuple[Nature, str]:
+    """Whether two models differ by rounding."""
+    refusal = next((trial.refusal for trial in verdict.trials if trial.refusal), "")
+    if refusal:
+        return "does not run", refusal
+    worst = verdict.worst
+    if worst is not None and not worst.ok and worst.element is None:
+        return "wrong rewrite", worst.reason  # it has another shape or type
+    first, second = Reference(before), Reference(after)
+    pairs = [(first.run(given), second.run(given)) for given in inputs]
+    if all(one is not None and other is not None for one, other in pairs):
+        differences = [d for one, other in pairs for d in compare_all(one or {}, other or {}, None, SAME)]
+        apart = max(difference.relative for difference in differences)
+        if all(difference.ok for difference in differences):
+            return "rounding", f"in float64 both sides agree to {apart:.1g}"
+        return "wrong rewrite", f"in float64 both sides differ by {apart:.3g} of the scale"
+    without = "" if any(found.judged_by == "float64" for found in verdict.differences) else " (no float64 evaluation)"
+    if verdict.ok:
+        return "rounding", f"both sides differ by no more than rounding explains{without}"
+    return "wrong rewrite", f"both sides differ by more than rounding explains{without}"

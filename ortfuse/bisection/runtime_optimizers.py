@@ -1,0 +1,302 @@
+"""Bisection of ONNX Runtime's own optimisers: the smallest set of them that moves an output beyond tolerance.
+
+The runtime says on its log which of its optimisers changed a model; those are narrowed down by delta debugging, the
+others being disabled by name. What the culprits made of the model is then written out and compared with the original,
+value by value, in the order in which they are computed: the first value that is off is the site.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import onnx_ir as ir
+
+from ortfuse.bisection.culprit import Nature
+from ortfuse.bisection.ddmin import smallest
+from ortfuse.errors import OrtfuseError, VerificationError
+from ortfuse.execution.compare import Difference, compare
+from ortfuse.execution.experiments import Experiment, experiments
+from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.reference import Reference
+from ortfuse.execution.session import Session
+from ortfuse.facts.facts import Facts
+from ortfuse.model.io import load, save
+from ortfuse.verification.verify import Trial, Verdict, judge_session
+
+_RULES = (
+    "EliminateIdentity", "EliminateSlice", "UnsqueezeElimination", "EliminateDropout", "ExpandElimination",
+    "CastElimination", "PreShapeNodeElimination", "NoopElimination", "DivMulFusion", "FuseReluClip", "GemmSumFusion",
+    "GemmTransposeFusion", "NotWhereFusion", "ConvAddFusion", "ConvMulFusion", "ConvBNFusion", "Pad_Fusion",
+    "MatMul_BatchNormalization_Fusion", "LabelEncoderFusion", "ClipQuantRewrite", "ReluQuantRewrite",
+    "CastChainElimination",
+)  # fmt: skip
+"""Rewrite rules that the runtime runs within its `Level1_RuleBasedTransformer` and `Level2_RuleBasedTransformer`."""
+
+_RULE_BASED = "_RuleBasedTransformer"
+_APPLIED = re.compile(r"GraphTransformer (\S+) modified: ([01])")
+
+Disabled = Callable[[Collection[str]], Session]
+"""A session of the model in which these optimisers are left out."""
+
+
+@dataclass(frozen=True)
+class RuntimeSite:
+    """A value that the runtime's optimisers moved.
+
+    Attributes:
+        value: Its name, the same before and after.
+        operator: What computes it after.
+        before: What computes it in the model.
+        difference: The comparison; the original is before, the optimised after.
+        nature: Rounding, or a wrong rewrite.
+    """
+
+    value: str
+    operator: str
+    before: str
+    difference: Difference
+    nature: Nature
+
+
+@dataclass(frozen=True)
+class RuntimeBisection:
+    """What was found.
+
+    Attributes:
+        verdict: How the model with all of the runtime's optimisations compares with it without them.
+        optimisers: The smallest set that moves an output; empty if nothing moves, or if what does has no name.
+        candidates: The optimisers that changed the model.
+        site: The first value that is off.
+        runs: How many sessions were made.
+    """
+
+    verdict: Verdict
+    optimisers: tuple[str, ...] = ()
+    candidates: tuple[str, ...] = ()
+    site: RuntimeSite | None = None
+    runs: int = 0
+
+    @property
+    def moved(self) -> bool:
+        """Whether an output moves beyond tolerance."""
+        return not self.verdict.ok
+
+    def lines(self) -> list[str]:
+        """The finding in words."""
+        if not self.moved:
+            return [f"the runtime's optimisers move no output beyond tolerance: {self.verdict.summary()}"]
+        found = [self.verdict.summary(), f"optimisers that changed the model: {', '.join(self.candidates) or 'none'}"]
+        if not self.optimisers:
+            found.append("it is so with all of them disabled: what does it is none that has a name")
+        else:
+            names = ", ".join(self.optimisers)
+            found.append(f"to blame: {names}; InferenceSession(..., disabled_optimizers={list(self.optimisers)})")
+        if self.site is not None:
+            found.append(_site_text(self.site))
+        return [*found, f"{self.runs} sessions were made"]
+
+    def to_dict(self) -> dict[str, object]:
+        """The finding as data for JSON."""
+        site = self.site
+        return {
+            "moved": self.moved,
+            "verdict": self.verdict.to_dict(),
+            "optimisers": list(self.optimisers),
+            "candidates": list(self.candidates),
+            "site": {
+                "value": site.value, "operator": site.operator, "before": site.before, "nature": site.nature,
+                "difference": site.difference.to_dict(),
+            } if site else None,
+            "runs": self.runs,
+        }  # fmt: skip
+
+
+def _site_text(site: RuntimeSite) -> str:
+    found = site.difference
+    text = f"site: '{site.value}', computed by {site.before} before and {site.operator} after. {site.nature.upper()}: "
+    if found.original_error is not None and found.optimised_error is not None:
+        return text + f"error against float64 {found.original_error:.3g} before, {found.optimised_error:.3g} after"
+    return text + f"error against the original {found.absolute:.3g} (no float64 evaluation)"
+
+
+def bisect_runtime(
+    original: ir.Model,
+    *,
+    inputs: Sequence[Inputs] | None = None,
+    seed: int = 0,
+    tolerance: float | None = None,
+    session: Disabled | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> RuntimeBisection:
+    """Find the smallest set of the runtime's own optimisers that moves an output of `original` beyond tolerance.
+
+    Args:
+        original: Stays as it is.
+        inputs: Sets of inputs by name, instead of generated ones.
+        seed: Of the generated inputs.
+        tolerance: Allowed relative error; by default what `ortfuse.execution.compare` says.
+        session: Makes a session with some optimisers disabled; by default one of the installed runtime.
+        progress: Told in a few words what is going on.
+
+    Raises:
+        VerificationError: The model cannot be executed without the runtime's optimisations.
+    """
+    progress("running the model without optimisations")
+    found, notes = experiments(original, inputs, seed)
+    make = session or (lambda disabled: Session(original, disabled=disabled))
+    changed, seen = _optimisers(original)
+    trials = _trials(make, (), found, tolerance)
+    verdict = Verdict(trials, notes)
+    if verdict.ok:
+        return RuntimeBisection(verdict, candidates=tuple(changed), runs=1)
+    failing = max((trial for trial in trials if not trial.ok), key=lambda trial: _relative(trial))
+    experiment = next(one for one in found if one.label == failing.label)
+    search = _Search(make, frozenset({*seen, *_RULES}), experiment, bool(failing.refusal), tolerance, progress)
+    culprits = search.run(changed)
+    site = _site(original, search.names - set(culprits) - search.helpers, experiment) if culprits else None
+    return RuntimeBisection(verdict, tuple(culprits), tuple(changed), site, search.runs)
+
+
+def _relative(trial: Trial) -> float:
+    return trial.worst.relative if trial.worst else 0.0
+
+
+def _trials(
+    make: Disabled, disabled: Collection[str], found: Sequence[Experiment], tolerance: float | None
+) -> list[Trial]:
+    return judge_session(lambda: make(disabled), found, tolerance, optimise=True)
+
+
+class _Search:
+    def __init__(
+        self,
+        make: Disabled,
+        names: frozenset[str],
+        experiment: Experiment,
+        refused: bool,
+        tolerance: float | None,
+        progress: Callable[[str], None],
+    ) -> None:
+        self._make, self._experiment, self._tolerance, self._progress = make, experiment, tolerance, progress
+        self._refused = refused
+        self.names = names
+        self.helpers: frozenset[str] = frozenset()
+        self.runs = 2
+
+    def run(self, changed: Sequence[str]) -> list[str]:
+        """The optimisers to blame; where that is a set of rules, those of them."""
+        everything = [*changed]
+        if not changed or self._moves(()) or not self._moves([*everything, *_RULES]):
+            return []
+        groups = smallest(everything, lambda some: self._moves([*some, *_RULES]))
+        self.helpers = frozenset(name for name in groups if name.endswith(_RULE_BASED))
+        if not self.helpers:
+            return groups
+        rest = [name for name in groups if name not in self.helpers]
+        units = [*rest, *_RULES]
+        return smallest(units, lambda some: self._moves([*some, *self.helpers]))
+
+    def _moves(self, enabled: Collection[str]) -> bool:
+        self.runs += 1
+        self._progress(f"session {self.runs}")
+        trials = _trials(self._make, sorted(self.names - set(enabled)), [self._experiment], self._tolerance)
+        return not trials[0].ok and bool(trials[0].refusal) == self._refused
+
+
+def _optimisers(model: ir.Model) -> tuple[list[str], set[str]]:
+    """The optimisers that change a model, in the order in which they are applied, and all that are tried."""
+    with _standard_error() as log:
+        with suppress(VerificationError):  # what was applied before is on the log
+            Session(model, verbose=True)
+        log.seek(0)
+        found = _APPLIED.findall(log.read().decode(errors="replace"))
+    return list(dict.fromkeys(name for name, hit in found if hit == "1")), {name for name, _ in found}
+
+
+@contextmanager
+def _standard_error() -> Iterator[IO[bytes]]:
+    """What is written to the process's standard error, by the runtime too, in a file instead."""
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield file
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+def _site(model: ir.Model, disabled: Collection[str], experiment: Experiment) -> RuntimeSite | None:
+    """The first value that is off in what the culprits made of the model, else the one that moves most."""
+    try:
+        changed = _as_executed(model, disabled)
+        names = _touched(model, changed)
+        before = _run_with(model, names, experiment.inputs)
+        after = _run_with(changed, names, experiment.inputs)
+        truth = Reference(_exposing(model, names)).run(experiment.inputs) or {}
+    except OrtfuseError:
+        return None
+    found = [compare(name, before[name], after[name], truth.get(name)) for name in names]
+    wrong = next((one for one in found if not one.ok), None)
+    chosen = wrong or max(found, key=lambda one: one.relative, default=None)
+    if chosen is None:
+        return None
+    nature: Nature = "rounding" if wrong is None else "wrong rewrite"
+    return RuntimeSite(
+        chosen.output, _producer(changed, chosen.output), _producer(model, chosen.output), chosen, nature
+    )
+
+
+def _as_executed(model: ir.Model, disabled: Collection[str]) -> ir.Model:
+    with tempfile.TemporaryDirectory(prefix="ortfuse") as folder:
+        source, target = Path(folder) / "model.onnx", Path(folder) / "executed.onnx"
+        save(model, source)
+        Session(source, disabled=disabled, dump=target)
+        return load(target).clone()
+
+
+def _touched(model: ir.Model, changed: ir.Model) -> list[str]:
+    """Values that both models compute, in other ways, in the order of the changed one."""
+    ways = {output.name: _way(node) for node in model.graph for output in node.outputs}
+    return [
+        output.name
+        for node in changed.graph
+        for output in node.outputs
+        if output.name and output.name in ways and ways[output.name] != _way(node)
+    ]
+
+
+def _way(node: ir.Node) -> tuple[str, str, tuple[str | None, ...]]:
+    return node.domain, node.op_type, tuple(None if value is None else value.name for value in node.inputs)
+
+
+def _exposing(model: ir.Model, names: Collection[str]) -> ir.Model:
+    """A copy whose outputs are these values."""
+    copy = model.clone()
+    facts = Facts(copy)
+    wanted = set(names)
+    found = [output for node in copy.graph for output in node.outputs if output.name in wanted]
+    for value in found:
+        dtype = facts.dtype(value)
+        if value.type is None and dtype is not None:
+            value.type = ir.TensorType(dtype)
+    copy.graph.outputs[:] = found
+    return copy
+
+
+def _run_with(model: ir.Model, names: Collection[str], inputs: Inputs) -> dict[str, object]:
+    if not names:
+        raise VerificationError("no value of the model is computed in another way")
+    return dict(Session(_exposing(model, names), optimise=False).run(inputs))
+
+
+def _producer(model: ir.Model, name: str) -> str:
+    node = next(node for node in model.graph for output in node.outputs if output.name == name)
+    return f"{node.op_type} '{node.name}'"

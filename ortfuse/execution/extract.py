@@ -1,0 +1,274 @@
+"""The two sides of a rewrite as models of their own: the matched nodes, and those that take their place.
+
+Both have the real weights and the same inputs: the values at the border of the rewrite. What the rest of the model says
+about those is kept where it can be:
+
+- Integers inside shape tensors, which the facts give as formulas of the model's sizes, follow the sizes of the run.
+- What is computed from nothing but integer inputs of the model, sizes and small constants (positions, masks) is computed
+  by the model's own nodes, which come with the rewrite.
+- What comes from an operator that answers in a range of its own (Softmax, Relu, Exp, ...) is computed by it.
+- Everything else is random, in the shape that the facts give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortfuse.dims import DimLike
+from ortfuse.errors import VerificationError
+from ortfuse.execution.input_roles import Role, role_of
+from ortfuse.execution.inputs import InputSpec
+from ortfuse.execution.reference import RANDOM
+from ortfuse.facts.facts import Facts
+from ortfuse.graph import walk
+from ortfuse.model.operator_check import kept_outputs
+from ortfuse.passes import Context, Finalize
+from ortfuse.rewrite import Edit, Log, Site
+from ortfuse.targets import Target
+
+SMALL = 1 << 16
+"""Bytes of the largest constant from which an input of a rewrite is computed; a larger one is a table or a weight."""
+
+MOST_NODES = 150
+"""Nodes from which one input of a rewrite is computed, at most."""
+
+_LAYERS = frozenset({"Attention", "Softmax", "LayerNormalization", "RMSNormalization", "InstanceNormalization", "Conv"})
+"""What depends on these is an activation, which may as well be random: it is no mask, position or angle."""
+
+_RANGED = frozenset(
+    {"Abs", "Exp", "Relu", "Sigmoid", "Softmax", "Softplus", "Sqrt", "Tanh", "LogSoftmax", "HardSigmoid"}
+)
+"""Operators of one input whose results have a range of their own."""
+
+_MOST_RANGED = 4
+
+_SIZES = frozenset({"Shape", "Size"})
+
+
+@dataclass(frozen=True)
+class Sides:
+    """A rewrite, before and after.
+
+    Attributes:
+        before: The model of the old nodes; its outputs are named after the values that are replaced.
+        after: The same of the new ones.
+        inputs: What both take.
+        border: The values of the whole model that these inputs stand for.
+    """
+
+    before: ir.Model
+    after: ir.Model
+    inputs: list[InputSpec]
+    border: list[ir.Value]
+
+
+def sides(site: Site | Edit, *, prelude: bool = True) -> Sides:
+    """Cut a rewrite out of its model, which stays as it is.
+
+    Args:
+        site: The rewrite.
+        prelude: Whether inputs that can be computed from integer inputs of the model and constants are.
+
+    Raises:
+        VerificationError: It cannot be cut out; the message says why.
+    """
+    matched, added = set(site.nodes), set(site.added)
+    olds, news = [old for old, _ in site.outputs], [new for _, new in site.outputs]
+    inside = set(_upstream(olds, matched)) | set(_upstream(news, matched | added))
+    for value in _border([*olds, *news], inside) if prelude else ():
+        if _known_integers(value, site.facts) is None:
+            inside |= _prelude(value, site)
+    border = [value for value in _border([*olds, *news], inside) if not _is_constant(value)]
+    names = _names(border, olds)
+    before = _model(olds, olds, inside - added, names, site)
+    after = _model(olds, news, inside, names, site)
+    return Sides(before, after, _specs(before, border, names, site.facts), border)
+
+
+def _upstream(values: Iterable[ir.Value], inside: Collection[ir.Node]) -> list[ir.Node]:
+    """Those nodes among `inside` from which `values` are computed, each after those it needs."""
+    found: dict[ir.Node, None] = {}
+    entered: set[ir.Node] = set()
+    stack = [(producer, False) for value in values if (producer := value.producer()) is not None]
+    while stack:
+        node, finished = stack.pop()
+        if finished:
+            found[node] = None
+        elif node in inside and node not in entered:
+            entered.add(node)
+            stack.append((node, True))
+            stack += [(above, False) for v in node.inputs if v is not None and (above := v.producer()) is not None]
+    return list(found)
+
+
+def _border(values: Iterable[ir.Value], inside: Collection[ir.Node]) -> list[ir.Value]:
+    """What the nodes `inside` take from elsewhere to compute `values`."""
+    values = list(values)
+    used = [v for node in _upstream(values, inside) for v in node.inputs if v is not None]
+    return [value for value in dict.fromkeys([*used, *values]) if value.producer() not in inside]
+
+
+def _is_constant(value: ir.Value) -> bool:
+    return value.const_value is not None and value.producer() is None
+
+
+def _known_integers(value: ir.Value, facts: Facts) -> tuple[DimLike, ...] | None:
+    """The integers inside a shape tensor, if all of them are known."""
+    found = facts.ints(value)
+    known = () if found is None else tuple(element for element in found.elements if element is not None)
+    return known if found is not None and len(known) == len(found.elements) else None
+
+
+def _prelude(value: ir.Value, site: Site | Edit) -> set[ir.Node]:
+    """The nodes of the model that `value` is to be computed by, none if it is to be random."""
+    computed = _computed(value, site)
+    return computed if computed is not None else _ranged(value, site.facts)
+
+
+def _computed(value: ir.Value, site: Site | Edit) -> set[ir.Node] | None:
+    """All nodes above a value that depends on integer inputs of the model, sizes and small constants alone."""
+    nodes: set[ir.Node] = set()
+    stack = [value]
+    while stack:
+        above = stack.pop()
+        producer = above.producer()
+        if producer is None:
+            if not _is_small(above) and not _is_integer_input(above, site):
+                return None
+        elif producer not in nodes:
+            nodes.add(producer)
+            is_layer = producer.domain or producer.op_type in _LAYERS
+            if len(nodes) > MOST_NODES or is_layer or not _can_be_copied(producer) or producer in site.added:
+                return None
+            if producer.op_type not in _SIZES:
+                stack += [operand for operand in producer.inputs if operand is not None]
+            elif site.facts.shape(producer.inputs[0]) is None:
+                return None
+    return nodes
+
+
+def _is_small(value: ir.Value) -> bool:
+    return value.const_value is not None and value.const_value.nbytes <= SMALL
+
+
+def _is_integer_input(value: ir.Value, site: Site | Edit) -> bool:
+    dtype = site.facts.dtype(value)
+    whole = dtype is not None and (dtype.is_integer() or dtype == ir.DataType.BOOL)
+    return value.is_graph_input() and value.const_value is None and value.graph is site.scope.root and whole
+
+
+def _can_be_copied(node: ir.Node) -> bool:
+    return not (walk.subgraphs(node) or node.op_type in RANDOM or any(a.is_ref() for a in node.attributes.values()))
+
+
+def _ranged(value: ir.Value, facts: Facts) -> set[ir.Node]:
+    nodes: set[ir.Node] = set()
+    producer = value.producer()
+    while producer is not None and producer.op_type in _RANGED and not producer.domain and len(nodes) < _MOST_RANGED:
+        operand = producer.inputs[0]
+        if facts.shape(operand) is None or facts.dtype(operand) is None or not _can_be_copied(producer):
+            break
+        nodes.add(producer)
+        producer = operand.producer() if operand is not None else None
+    return nodes
+
+
+def _names(border: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> dict[ir.Value, str]:
+    """Names for what the models take and give, each only once."""
+    names: dict[ir.Value, str] = {}
+    taken: set[str] = set()
+    for number, value in enumerate(dict.fromkeys([*outputs, *border])):
+        name = value.name or f"value_{number}"
+        names[value] = name if name not in taken else f"{name}_{number}"
+        taken.add(names[value])
+    return names
+
+
+def _model(
+    outputs: Sequence[ir.Value],
+    computed: Sequence[ir.Value],
+    inside: Collection[ir.Node],
+    names: dict[ir.Value, str],
+    site: Site | Edit,
+) -> ir.Model:
+    """A model of the nodes `inside` that gives `computed` under the names of `outputs`."""
+    copies: dict[ir.Value, ir.Value] = {}
+    inputs: list[ir.Value] = []
+    initializers: list[ir.Value] = []
+    nodes: list[ir.Node] = []
+    taken = _border([*(old for old, _ in site.outputs), *(new for _, new in site.outputs)], {*inside, *site.added})
+    for value in taken:
+        if _is_constant(value):
+            copy = ir.Value(name=f"ortfuse.weight.{len(initializers)}", const_value=value.const_value)
+            initializers.append(copy)
+        else:
+            copy = ir.Value(name=names[value])
+            inputs.append(copy)
+        copies[value] = _typed(copy, value, site.facts)
+    for node in _upstream(computed, inside):
+        nodes.append(_copy(node, copies, site.scope.opset, computed))
+    results = []
+    for old, value in zip(outputs, computed, strict=True):
+        nodes.append(ir.node("Identity", [copies[value]]))
+        result = nodes[-1].outputs[0]
+        result.name = names[old]
+        results.append(_typed(result, old, site.facts))
+    used = [value for value in initializers if value.uses()]
+    graph = ir.Graph(
+        inputs, results, nodes=nodes, initializers=used, name="site",
+        opset_imports=dict(site.scope.root.opset_imports),
+    )  # fmt: skip
+    model = ir.Model(graph, ir_version=10)
+    if any(node.version is not None for node in nodes):
+        Finalize().run(Context(model, Facts(model), Target(), Log()))
+    return model
+
+
+def _typed(copy: ir.Value, value: ir.Value, facts: Facts) -> ir.Value:
+    """`copy` with the type and the sizes that the facts know of `value`."""
+    dtype = facts.dtype(value)
+    if dtype is None:
+        raise VerificationError(f"the element type of '{value.name}' is not known")
+    copy.type = ir.TensorType(dtype)
+    shape = facts.shape(value)
+    if shape is not None:
+        copy.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in shape])
+    return copy
+
+
+def _copy(node: ir.Node, copies: dict[ir.Value, ir.Value], opset: int, asked: Collection[ir.Value]) -> ir.Node:
+    """A copy of a node on copied inputs, with the outputs that something uses, that are asked for or that it must have."""
+    if not _can_be_copied(node):
+        raise VerificationError(f"{walk.describe(node)} holds graphs, draws random numbers or belongs to a function")
+    copy = ir.Node(
+        node.domain,
+        node.op_type,
+        [None if value is None else copies[value] for value in node.inputs],
+        node.attributes.values(),
+        overload=node.overload,
+        num_outputs=len(node.outputs),
+        version=node.version if not node.domain and (node.version or 0) > opset else None,
+    )
+    kept = {0, *kept_outputs(copy)}
+    for number, (value, output) in enumerate(zip(node.outputs, copy.outputs, strict=True)):
+        wanted = number in kept or value in asked or value.uses() or value.is_graph_output()
+        output.name = f"ortfuse.inner.{len(copies)}" if wanted else ""
+        copies[value] = output
+    return copy
+
+
+def _specs(before: ir.Model, border: Sequence[ir.Value], names: dict[ir.Value, str], facts: Facts) -> list[InputSpec]:
+    """What the inputs are like, by the facts of the whole model, and what the old nodes do with them."""
+    own = Facts(before)
+    found = []
+    for value, copy in zip(border, before.graph.inputs, strict=True):
+        dtype, shape = facts.dtype(value), facts.shape(value)
+        if dtype is None or shape is None:
+            raise VerificationError(f"the rank or element type of '{value.name}' is not known")
+        elements = _known_integers(value, facts)
+        role = role_of(copy, own) if elements is None else Role()
+        found.append(InputSpec(copy.name or "", dtype, shape, role, elements))
+    return found

@@ -1,0 +1,144 @@
+"""The user's own inputs, read from files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from zipfile import is_zipfile
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ortfuse.errors import VerificationError
+from ortfuse.execution.inputs import Inputs
+
+
+def read_inputs(path: str | Path, inputs: Sequence[ir.Value]) -> list[Inputs]:
+    """Read inputs of a model.
+
+    Args:
+        path: An .npz file (arrays by input name), a folder of such files, a folder with `input_0.pb`, `input_1.pb`, ...
+            as in ONNX's test data, or a folder of such `test_data_set_N` folders.
+        inputs: The model's inputs in their order. A protobuf belongs to the input it names, else to that of its number.
+
+    Raises:
+        VerificationError: Naming the file that cannot be used, and the array that is missing, of another element type or
+            shape than its input declares, or of no input.
+    """
+    path = Path(path)
+    if path.is_file():
+        return [_read_npz(path, inputs)]
+    if not path.is_dir():
+        raise VerificationError(f"{path}: no such file or folder; inputs are .npz files or a folder of them")
+    found = [_read_npz(file, inputs) for file in sorted(path.glob("*.npz"))]
+    found += [_read_protobufs(folder, inputs) for folder in _data_sets(path)]
+    if not found:
+        raise VerificationError(f"{path}: holds neither .npz files nor input_0.pb files")
+    return found
+
+
+def _data_sets(path: Path) -> Iterator[Path]:
+    for folder in (path, *sorted(path.glob("test_data_set_*"))):
+        if any(folder.glob("input_*.pb")):
+            yield folder
+
+
+def _read_npz(file: Path, inputs: Sequence[ir.Value]) -> Inputs:
+    how = f"numpy.savez('inputs.npz', **{{{', '.join(f'{value.name!r}: ...' for value in inputs)}}})"
+    try:
+        with file.open("rb") as opened:
+            is_single = opened.read(6) == b"\x93NUMPY"
+        if is_single:
+            raise VerificationError(f"{file}: holds one array without a name; save it with {how}")
+        if not is_zipfile(file):
+            raise VerificationError(f"{file}: is not an .npz file; make one with {how}")
+        with np.load(file, allow_pickle=False) as content:
+            return _complete({name: _array(content, name, file) for name in content.files}, inputs, file)
+    except VerificationError:
+        raise
+    except OSError as error:
+        raise VerificationError(f"{file}: cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # numpy and zipfile raise many kinds on damaged files
+        raise VerificationError(f"{file}: is a damaged .npz file ({error}); make it again with {how}") from error
+
+
+def _array(content: Any, name: str, file: Path) -> Any:
+    try:
+        return content[name]
+    except ValueError as error:
+        if "pickle" not in str(error):
+            raise
+        raise VerificationError(
+            f"{file}: the array '{name}' holds Python objects, not numbers; convert it with numpy.asarray(..., dtype)"
+        ) from error
+
+
+def _read_protobufs(folder: Path, inputs: Sequence[ir.Value]) -> Inputs:
+    names = [value.name or "" for value in inputs]
+    arrays: dict[str, Any] = {}
+    for file in sorted(folder.glob("input_*.pb")):
+        number = file.stem.removeprefix("input_")
+        try:
+            proto = onnx.TensorProto.FromString(file.read_bytes())
+            array = onnx.numpy_helper.to_array(proto)
+        except Exception as error:
+            raise VerificationError(f"{file}: cannot be read as a TensorProto: {error}") from error
+        if proto.name in names:
+            arrays[proto.name] = array
+        elif number.isdigit() and int(number) < len(names):
+            arrays[names[int(number)]] = array
+        else:
+            raise VerificationError(f"{file}: the model has no input '{proto.name}' and none of that number")
+    return _complete(arrays, inputs, folder)
+
+
+def _complete(arrays: Inputs, inputs: Sequence[ir.Value], place: Path) -> Inputs:
+    """The arrays, seen to be those of the inputs."""
+    known = {value.name or "": value for value in inputs}
+    missing = [name for name in known if name not in arrays]
+    if missing:
+        raise VerificationError(f"{place}: lacks the input '{missing[0]}'; it holds {sorted(arrays)}")
+    surplus = [name for name in arrays if name not in known]
+    if surplus:
+        raise VerificationError(
+            f"{place}: holds '{surplus[0]}', which is none of the model's inputs {sorted(known)}; leave it out"
+        )
+    for name, value in known.items():
+        arrays[name] = _typed(arrays[name], value)
+        if not _fits(arrays[name], value):
+            raise VerificationError(
+                f"{place}: the array '{name}' is {_text(arrays[name].dtype, arrays[name].shape)}, "
+                f"and the input {_text(value.dtype, value.shape)}; convert it with .astype() and .reshape()"
+            )
+    return arrays
+
+
+def _typed(array: Any, value: ir.Value) -> Any:
+    """An array of the type of an input, if it holds only bytes: numpy's files do not tell bfloat16 and its like apart."""
+    if array.dtype.kind == "V" and value.dtype is not None and value.dtype.itemsize == array.dtype.itemsize:
+        return array.view(value.dtype.numpy())
+    return array
+
+
+def _fits(array: Any, value: ir.Value) -> bool:
+    """Whether an array has the element type, the rank and the fixed sizes of an input, as far as these are declared."""
+    dtype, shape = value.dtype, value.shape
+    if not isinstance(value.type, ir.TensorType) or dtype is None:
+        return True
+    same_type = array.dtype.kind in "USO" if dtype == ir.DataType.STRING else array.dtype == dtype.numpy()
+    if not same_type or shape is None:
+        return same_type
+    return len(shape) == array.ndim and all(
+        not isinstance(dim, int) or dim == size for dim, size in zip(shape, array.shape, strict=True)
+    )
+
+
+def _text(dtype: Any, shape: Iterable[Any] | None) -> str:
+    """An element type and a shape as in `int64[batch, 5]`."""
+    if isinstance(dtype, ir.DataType):
+        name = "string" if dtype == ir.DataType.STRING else dtype.numpy().name
+    else:
+        name = dtype.name
+    return name if shape is None else f"{name}[{', '.join(str(dim) for dim in shape)}]"

@@ -1,0 +1,257 @@
+"""What the inputs of a model are for, found by following them through the graph; names are never looked at.
+
+Followed are the nodes that keep the numbers of an input (casts, reshaping, slicing, ...) or change them by constants
+(`x + 2` selects from a table of position embeddings, `1 - mask`), into the bodies of control flow too.
+
+- **Index**: it selects rows of a table (Gather, OneHot, RotaryEmbedding, ...).
+- **Mask**: it is cast to bool, compared with a constant, chosen by (Where), subtracted from 1, or multiplied with
+  something that is not a constant. Which of its values hide a position is told by what they lead to: a product with a
+  large negative number, or the side of a Where on which that stands.
+- **Bias**: a floating-point input that is added to the scores of a Softmax.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import onnx_ir as ir
+
+from ortfuse.dims import DimLike
+from ortfuse.execution import index_consumers
+from ortfuse.facts.facts import Facts
+
+MOST_STEPS = 100_000
+"""An input is followed no further: constants on many branching paths can make up too many different numbers."""
+
+
+class Use(Enum):
+    """How a mask's values are meant."""
+
+    KEEP = "1 keeps a position"
+    HIDE = "1 hides a position"
+    EITHER = "one of the two"
+    BIAS = "added to the scores of a softmax"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """`scale * x + offset` selects from a table of `extent` rows; `None` if that is not known."""
+
+    extent: DimLike | None
+    scale: int = 1
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Role:
+    """What an input is for: the tables it selects from, and how it masks (`None` if it does not)."""
+
+    limits: tuple[Limit, ...] = ()
+    mask: Use | None = None
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A value on the way, and what happened to the input's numbers until there.
+
+    Attributes:
+        value: Has the elements `scale * x + offset`, or something that is true where the input is not 0.
+        scale: Of the numbers; 0 once they are only a truth value or lost.
+        offset: Of the numbers.
+        most: The largest number possible here, `None` if unknown.
+        flipped: Whether what is true or large here is 0 in the input.
+        scored: Whether it has been added to something that is not constant.
+    """
+
+    value: ir.Value
+    scale: int = 1
+    offset: int = 0
+    most: int | None = None
+    flipped: bool = False
+    scored: bool = False
+
+
+def role_of(value: ir.Value, facts: Facts) -> Role:
+    """What `value`, an input of the model that `facts` are about, is for. Model functions must have been inlined."""
+    return _Walk(value, facts).run()
+
+
+class _Walk:
+    def __init__(self, value: ir.Value, facts: Facts) -> None:
+        self._facts = facts
+        self._input = value
+        self._floating = value.dtype is not None and value.dtype.is_floating_point()
+        self._limits: dict[Limit, None] = {}
+        self._uses: set[Use] = set()
+
+    def run(self) -> Role:
+        pending = [_Step(self._input)]
+        seen = set(pending)
+        while pending and len(seen) < MOST_STEPS:
+            step = pending.pop()
+            for use in step.value.uses():
+                for follower in self._follow(step, use.node, use.idx):
+                    if follower not in seen:
+                        seen.add(follower)
+                        pending.append(follower)
+        return Role(tuple(self._limits), self._mask())
+
+    def _mask(self) -> Use | None:
+        if Use.BIAS in self._uses:
+            return Use.BIAS
+        known = self._uses - {Use.EITHER}
+        if len(known) == 1:
+            return known.pop()
+        return Use.EITHER if self._uses else None
+
+    def _follow(self, step: _Step, node: ir.Node, index: int) -> Iterator[_Step]:
+        """Note what `node` does with its input number `index`, and go on to its outputs where that makes sense."""
+        if step.scale and not self._floating:
+            for extent in index_consumers.extents(node, index, self._facts):
+                self._limit(step, extent)
+        fused = index_consumers.MASK_INPUTS.get((node.domain, node.op_type), {}).get(index)
+        if fused is not None:
+            self._uses.add(Use.BIAS if self._floating else _fused_use(fused, step.flipped))
+        elif node.domain:
+            return
+        elif node.op_type in ("Loop", "Scan"):
+            yield from self._into_body(step, node, index)
+        elif node.op_type in _ARITHMETIC:
+            yield from self._arithmetic(step, node, index)
+        elif node.op_type in _LOGIC:
+            yield from self._logic(step, node, index)
+        elif node.op_type == "Softmax" and step.scored and self._floating:
+            self._uses.add(Use.BIAS)
+        elif node.op_type in index_consumers.MOVES and index in index_consumers.MOVES[node.op_type]:
+            yield from (replace(step, value=output) for output in node.outputs)
+
+    def _limit(self, step: _Step, extent: DimLike | None) -> None:
+        if step.most is None or not isinstance(extent, int) or step.most >= extent:
+            self._limits[Limit(extent, step.scale, step.offset)] = None
+
+    def _into_body(self, step: _Step, node: ir.Node, index: int) -> Iterator[_Step]:
+        body = node.attributes["body"].as_graph()
+        if index < len(body.inputs):
+            yield replace(step, value=body.inputs[index])
+
+    def _arithmetic(self, step: _Step, node: ir.Node, index: int) -> Iterator[_Step]:
+        """Add, Sub, Mul, Min, Max, Mod, Clip: with a constant they shift the numbers, else they use a mask."""
+        output = node.outputs[0]
+        rest = [value for position, value in enumerate(node.inputs) if position != index]
+        other = self._number(rest[0]) if len(rest) == 1 else None
+        kind = node.op_type
+        if kind in ("Clip", "Mod", "Min"):
+            if index == 0 or kind == "Min":
+                yield replace(step, value=output, most=_smaller(step.most, self._ceiling(node, other)))
+        elif kind == "Max":
+            yield replace(step, value=output)
+        elif kind == "Mul":
+            yield from self._product(step, output, other)
+        elif other is None:
+            if kind == "Add":
+                yield replace(step, value=output, scale=0, scored=True)
+        elif kind == "Sub" and index == 1:
+            if other == 1:
+                self._note(Use.EITHER)
+                yield replace(step, value=output, scale=0, flipped=not step.flipped)
+        else:
+            yield self._shifted(step, output, other if kind == "Add" else -other)
+
+    def _ceiling(self, node: ir.Node, other: float | None) -> float | None:
+        """The largest number that comes out of Clip, Mod or Min, as far as constants say."""
+        if node.op_type == "Clip":
+            return self._number(node.inputs[2]) if len(node.inputs) > 2 else None
+        return other - 1 if node.op_type == "Mod" and other is not None else other
+
+    def _shifted(self, step: _Step, output: ir.Value, by: float) -> _Step:
+        if not float(by).is_integer():
+            return replace(step, value=output, scale=0)
+        most = None if step.most is None else step.most + int(by)
+        return replace(step, value=output, offset=step.offset + int(by), most=most)
+
+    def _product(self, step: _Step, output: ir.Value, other: float | None) -> Iterator[_Step]:
+        if other is None:
+            if not self._floating:
+                self._note(Use.HIDE if step.flipped else Use.KEEP)
+            return
+        if _hides(other):
+            self._uses.add(Use.KEEP if step.flipped else Use.HIDE)
+        whole = step.scale and float(other).is_integer() and other > 0
+        scale, offset = (step.scale * int(other), step.offset * int(other)) if whole else (0, 0)
+        yield replace(step, value=output, scale=scale, offset=offset, most=None)
+
+    def _logic(self, step: _Step, node: ir.Node, index: int) -> Iterator[_Step]:
+        """Comparisons, boolean operators, casts and Where."""
+        output, kind = node.outputs[0], node.op_type
+        if kind == "Cast":
+            if self._facts.dtype(output) == ir.DataType.BOOL and step.value.dtype != ir.DataType.BOOL:
+                self._note(Use.EITHER)
+                step = replace(step, scale=0)
+            yield replace(step, value=output)
+        elif kind == "Where":
+            if index == 0:
+                self._chosen(step, node)
+            yield replace(step, value=output, scale=step.scale if index else 0)
+        elif kind in _BOOLEAN:
+            self._note(Use.EITHER)
+            yield replace(step, value=output, scale=0, flipped=step.flipped != (kind == "Not"))
+        else:
+            other = self._number(node.inputs[1 - index])
+            if other is not None:
+                self._note(Use.EITHER)
+                yield replace(step, value=output, scale=0, flipped=step.flipped != _inverts(kind, index, other))
+
+    def _chosen(self, step: _Step, node: ir.Node) -> None:
+        """Learn from a Where by `step` which values hide: those that lead to a large negative number."""
+        for side, when in ((node.inputs[1], True), (node.inputs[2], False)):
+            number = self._number(side)
+            if number is not None and _hides(number):
+                self._uses.add(Use.HIDE if when != step.flipped else Use.KEEP)
+                return
+        self._note(Use.EITHER)
+
+    def _note(self, use: Use) -> None:
+        """Evidence that counts for integers and truth values; floating-point numbers are compared for many reasons."""
+        if not self._floating:
+            self._uses.add(use)
+
+    def _number(self, value: ir.Value | None) -> float | None:
+        number = self._facts.scalar(value)
+        return None if number is None else float(number)
+
+
+def _fused_use(keeps: bool, flipped: bool) -> Use:
+    """The use of a mask that an operator takes as a whole."""
+    return Use.KEEP if keeps != flipped else Use.HIDE
+
+
+def _smaller(most: int | None, other: float | None) -> int | None:
+    if other is None or not math.isfinite(other):
+        return most
+    return int(other) if most is None else min(most, int(other))
+
+
+def _hides(number: float) -> bool:
+    return number <= -1e3
+
+
+def _inverts(comparison: str, index: int, other: float) -> bool:
+    """Whether a comparison of the input (operand number `index`) with `other` is true for 0 and false for 1."""
+    zero, one = ((0.0, other), (1.0, other)) if index == 0 else ((other, 0.0), (other, 1.0))
+    compare = _COMPARISONS[comparison]
+    return compare(*zero) and not compare(*one)
+
+
+_COMPARISONS = {
+    "Equal": float.__eq__,
+    "Less": float.__lt__,
+    "Greater": float.__gt__,
+    "LessOrEqual": float.__le__,
+    "GreaterOrEqual": float.__ge__,
+}
+_BOOLEAN = frozenset({"Not", "And", "Or", "Xor"})
+_LOGIC = frozenset({"Cast", "Where", *_BOOLEAN, *_COMPARISONS})
+_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Min", "Max", "Mod", "Clip"})

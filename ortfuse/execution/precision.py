@@ -1,0 +1,117 @@
+"""In which precision a model computes an output: that of its coarsest step, whatever type the output has.
+
+A model of float64 may normalise in float32, one with float32 outputs multiply in float16. Its outputs are then no more
+exact than that step, and must not be measured by their own type alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from ortfuse.execution.compare import TOLERANCES
+from ortfuse.facts.facts import Facts
+from ortfuse.graph import walk
+from ortfuse.graph.scopes import captured_values
+
+_EXACT = frozenset(
+    {
+        *("Identity", "Reshape", "Transpose", "Expand", "Tile", "Concat", "Split", "Slice", "Gather", "GatherElements"),
+        *(
+            "GatherND",
+            "Squeeze",
+            "Unsqueeze",
+            "Flatten",
+            "Pad",
+            "Where",
+            "Max",
+            "Min",
+            "Clip",
+            "Neg",
+            "Abs",
+            "Relu",
+            "Sign",
+        ),
+        *("Constant", "ConstantOfShape", "Range", "CastLike", "Floor", "Ceil", "Round", "If", "Loop", "Scan"),
+    }
+)
+"""Operators whose results are elements of their operands, or numbers that the type holds exactly; Cast apart."""
+
+_OF_MASKS = frozenset({"Add", "Sub", "Mul"})
+"""Operators that mask arithmetic, on zeros and ones, is made of."""
+
+
+def coarsest(model: ir.Model) -> dict[str, str]:
+    """For each output the name of the coarsest floating-point type in which something that it needs is rounded, if any.
+
+    Constants are left out, and casts of integers, which are masks and positions; what is computed of these by sums and
+    products alone is not told from exact.
+    """
+    facts = Facts(model)
+    functions = {
+        identifier: _coarser(_rounded_in(node, facts) for node in function.graph.all_nodes())
+        for identifier, function in model.functions.items()
+    }
+    found: dict[ir.Value, str] = {}
+    for node in model.graph:
+        inside = [inner for graph in walk.subgraphs(node) for inner in graph.all_nodes()]
+        needed = [*node.inputs, *captured_values(node)]
+        kind = _coarser(
+            [
+                _rounded_in(node, facts),
+                functions.get(node.op_identifier(), ""),
+                *(_rounded_in(inner, facts) for inner in inside),
+                *(functions.get(inner.op_identifier(), "") for inner in inside),
+                *(found.get(value, "") for value in needed if value is not None),
+            ]
+        )
+        if kind:
+            found |= dict.fromkeys(node.outputs, kind)
+    return {value.name or "": found[value] for value in model.graph.outputs if value in found}
+
+
+def _coarser(kinds: Iterable[str]) -> str:
+    """The coarsest of some types, empty if there is none with a tolerance."""
+    return max((kind for kind in kinds if kind in TOLERANCES), key=lambda kind: TOLERANCES[kind].relative, default="")
+
+
+def _rounded_in(node: ir.Node, facts: Facts) -> str:
+    """The type in which a node rounds what it computes, empty if it does not."""
+    kinds = [facts.dtype(value) for value in node.outputs if value.name and not facts.is_const(value)]
+    kind = kinds[0] if kinds else None
+    if kind is None or not kind.is_floating_point() or (node.op_type in _EXACT and not node.domain):
+        return ""
+    if node.op_type == "Cast" and not node.domain:
+        before = facts.dtype(node.inputs[0]) if node.inputs[0] is not None else None
+        if before is None or not before.is_floating_point() or before.bitwidth <= kind.bitwidth:
+            return ""
+    if node.op_type in _OF_MASKS and all(_of_integers(value, facts) for value in node.inputs if value is not None):
+        return ""
+    return _name(kind)
+
+
+def _of_integers(value: ir.Value, facts: Facts) -> bool:
+    """Whether a value is a constant, or comes from integers by casts, moves and mask arithmetic."""
+    pending, seen = [value], 0
+    while pending:
+        value = pending.pop()
+        seen += 1
+        kind = facts.dtype(value)
+        if (
+            facts.is_const(value)
+            or value.const_value is not None
+            or (kind is not None and not kind.is_floating_point())
+        ):
+            continue
+        node = value.producer()
+        if node is None or node.domain or seen > 100:
+            return False
+        if node.op_type != "Cast" and node.op_type not in _EXACT and node.op_type not in _OF_MASKS:
+            return False
+        pending += [operand for operand in node.inputs if operand is not None]
+    return True
+
+
+def _name(kind: ir.DataType) -> str:
+    return {"FLOAT": "float32", "DOUBLE": "float64"}.get(kind.name, kind.name.lower())

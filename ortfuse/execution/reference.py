@@ -1,0 +1,185 @@
+"""The original evaluated in float64: the yardstick that tells rounding from error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+
+from ortfuse.errors import VerificationError
+from ortfuse.execution.partition import Segment, cut, to_model, used_values
+from ortfuse.execution.session import Arrays, Session, weight_bytes
+from ortfuse.execution.to_float64 import in_float64
+from ortfuse.facts.facts import Facts
+from ortfuse.graph import walk
+from ortfuse.targets import Target
+
+LARGEST = 2 << 30
+"""Models with more bytes of weights are not evaluated in float64: it would take longer than all the rest."""
+
+RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+)
+_QUANTIZING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "QLinearMatMul", "QLinearConv", "MatMulInteger"})
+_ROUNDING = frozenset({"AffineGrid", "CausalConvWithState", "LinearAttention", "MelWeightMatrix", "TfIdfVectorizer"})
+"""Operators that the reference implementation computes in float32 on any input."""
+
+_INLINED = frozenset({"Constant", "CastLike"})
+"""Operators that the runtime executes without a kernel of their own."""
+
+_Execute = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class Reference:
+    """Evaluates a model in float64: in the runtime where it has the kernels, else by ONNX's reference implementation."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.reason = _infeasible(model)
+        """Why there is no float64 evaluation, `None` if there is."""
+        if self.reason is not None:
+            return
+        self._model = in_float64(model)
+        facts, target = Facts(self._model), Target()
+        opsets = self._model.graph.opset_imports
+        self._segments = cut(self._model.graph, lambda node: _has_kernels(node, opsets, facts, target))
+        self._executors: dict[int, _Execute] = {}
+
+    def run(self, inputs: Mapping[str, Any]) -> Arrays | None:
+        """All outputs in float64 (those of other types as they are), or `None` (see `reason`)."""
+        if self.reason is not None:
+            return None
+        known = {name: _wide(array) for name, array in inputs.items()}
+        try:
+            for index, segment in enumerate(self._segments):
+                known |= self._execute(index, segment, known)
+        except _InfeasibleError as error:
+            self.reason = str(error)
+            return None
+        return {value.name or "": self._value(value, known) for value in self._model.graph.outputs}
+
+    def _value(self, value: ir.Value, known: Mapping[str, Any]) -> Any:
+        name = value.name or ""
+        if name in known:
+            return known[name]
+        if value.const_value is None:
+            raise _InfeasibleError(f"'{name}' has no value")
+        return value.const_value.numpy()
+
+    def _execute(self, index: int, segment: Segment, known: Mapping[str, Any]) -> dict[str, Any]:
+        given = {value.name or "": self._value(value, known) for value in segment.inputs}
+        if index not in self._executors:
+            self._executors[index] = self._executor(segment, given)
+        try:
+            return self._executors[index](given)
+        except VerificationError:
+            # What a kernel cannot do in float64 is not always declared.
+            self._executors[index] = _by_reference(self._proto(segment, given))
+            return self._executors[index](given)
+
+    def _executor(self, segment: Segment, given: Mapping[str, Any]) -> _Execute:
+        proto = self._proto(segment, given)
+        if segment.by_runtime:
+            try:
+                return Session(proto.SerializeToString(), optimise=False).run
+            except VerificationError:
+                return _by_reference(proto)
+        return _by_reference(proto)
+
+    def _proto(self, segment: Segment, given: Mapping[str, Any]) -> onnx.ModelProto:
+        types = {value.name or "": _type_of(given[value.name or ""], value) for value in segment.inputs}
+        return to_model(segment, types, dict(self._model.graph.opset_imports))
+
+
+class _InfeasibleError(Exception):
+    """There is no float64 evaluation."""
+
+
+def _infeasible(model: ir.Model) -> str | None:
+    if weight_bytes(model) > LARGEST:
+        return f"the weights exceed {LARGEST >> 30} GB"
+    for graph in walk.graphs(model):
+        for node in graph:
+            if node.op_type in RANDOM:
+                return f"{node.op_type} draws random numbers"
+            if node.op_type in _QUANTIZING:
+                return f"{node.op_type} rounds to integers, and would round others in float64"
+    return None
+
+
+def _has_kernels(node: ir.Node, opsets: Mapping[str, int], facts: Facts, target: Target) -> bool:
+    """Whether the runtime executes the node, and all in its subgraphs, on the types it has in the widened model."""
+    if any(facts.dtype(value) is None for value in used_values(node)) and not walk.subgraphs(node):
+        return False
+    outputs = [facts.dtype(value) if value.name else None for value in node.outputs]
+    types = [facts.dtype(value) for value in node.inputs]
+    if node.op_type in _INLINED and not node.domain:
+        return True
+    if not target.supports(node.domain, node.op_type, opsets.get(node.domain, 1), types, outputs):
+        return False
+    inner = (deep for graph in walk.subgraphs(node) for deep in graph)
+    return all(_has_kernels(deep, opsets, facts, target) for deep in inner)
+
+
+class Erf(OpRun):
+    """The error function in float64; that of the reference implementation rounds to float32."""
+
+    op_domain = ""
+
+    def _run(self, x: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any]]:
+        return (_ERF(x).astype(x.dtype),)
+
+
+_ERF = np.vectorize(math.erf, otypes=[np.float64])
+
+
+class _Evaluator(ReferenceEvaluator):
+    """The reference implementation with an exact Erf, in the functions that ONNX defines operators by (Gelu) too."""
+
+    def __init__(self, proto: Any, **options: Any) -> None:
+        options["new_ops"] = [*(op for op in options.get("new_ops") or () if op is not Erf), Erf]
+        super().__init__(proto, **options)
+
+
+def _by_reference(proto: onnx.ModelProto) -> _Execute:
+    operators = ", ".join(dict.fromkeys(node.op_type for node in proto.graph.node))
+
+    def execute(given: dict[str, Any]) -> dict[str, Any]:
+        if any(node.op_type in _ROUNDING for node in proto.graph.node):
+            raise _InfeasibleError(f"ONNX's reference does {operators} in float32")
+        try:
+            with np.errstate(all="ignore"):
+                evaluator = _Evaluator(proto)
+                results = evaluator.run(None, given)
+        except Exception as error:
+            # The reference lacks contrib operators, and some of its own implementations fail on legal input.
+            raise _InfeasibleError(f"neither the runtime nor ONNX's reference can do {operators} in float64") from error
+        return dict(zip(evaluator.output_names, results or [], strict=True))
+
+    return execute
+
+
+def _wide(array: Any) -> Any:
+    if isinstance(array, list):
+        return [_wide(element) for element in array]
+    return array.astype(np.float64) if array.dtype.name in ("float16", "bfloat16", "float32") else array
+
+
+def _type_of(value: Any, declared: ir.Value) -> onnx.TypeProto:
+    """The type of a value that was computed; only of an empty sequence the declared type has to be believed."""
+    if isinstance(value, list):
+        if value:
+            return onnx.helper.make_sequence_type_proto(_type_of(value[0], declared))
+        if not isinstance(declared.type, ir.SequenceType):
+            raise _InfeasibleError(f"the type of the empty sequence '{declared.name}' is not known")
+        element = onnx.helper.make_tensor_type_proto(int(declared.type.dtype), None)
+        return onnx.helper.make_sequence_type_proto(element)
+    if value is None:
+        raise _InfeasibleError(f"'{declared.name}' is an optional without a value")
+    dtype = onnx.helper.np_dtype_to_tensor_dtype(np.asarray(value).dtype)
+    return onnx.helper.make_tensor_type_proto(dtype, None)

@@ -1,0 +1,107 @@
+"""A model in float64: every float16, bfloat16 and float32 in it becomes float64.
+
+Weights, constants, attributes that name a type (or that default to float32), inputs, outputs, and everything in the
+bodies of control flow; model functions are inlined first. The constants keep their values: 0.1 rounded to float32 stays
+that number. Weights are widened when they are read, so the model takes no memory of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from ortfuse.graph import walk
+
+NARROW = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+
+_TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_datatype", "softmax_precision"})
+_FLOAT_BY_DEFAULT = {
+    "BlackmanWindow": "output_datatype",
+    "GroupNormalization": "stash_type",
+    "HammingWindow": "output_datatype",
+    "HannWindow": "output_datatype",
+    "MelWeightMatrix": "output_datatype",
+    "SequenceEmpty": "dtype",
+}
+"""Operators that compute or answer in float32 unless this attribute says otherwise.
+
+LayerNormalization and RMSNormalization compute at least as their input, whatever their `stash_type`, and ONNX's reference
+knows no other than float32.
+"""
+
+_INTRODUCED = {"GroupNormalization": 21}
+"""The opset from which on an operator has the attribute, where that is not the operator's first."""
+
+
+def in_float64(model: ir.Model) -> ir.Model:
+    """A copy of `model` that computes in float64."""
+    copy = model.clone()
+    if copy.functions:
+        copy = InlinePass()(copy).model
+    opset = copy.graph.opset_imports.get("", 1)
+    for graph in walk.nested(copy.graph):
+        for value in graph.initializers.values():
+            if value.const_value is not None and value.const_value.dtype in NARROW:
+                value.const_value = _widened(value.const_value)
+            _widen_type(value)
+        for value in graph.inputs:
+            _widen_type(value)
+        for node in graph:
+            _widen_node(node, opset)
+    return copy
+
+
+def _widen_type(value: ir.Value) -> None:
+    if value.type is not None:
+        # A new type: a clone shares its types with the original.
+        value.type = _wide_type(value.type)
+
+
+def _wide_type(kind: ir.TypeProtocol) -> ir.TypeProtocol:
+    if isinstance(kind, ir.SequenceType | ir.OptionalType):
+        return type(kind)(_wide_type(kind.elem_type), denotation=kind.denotation)
+    if isinstance(kind, ir.TensorType) and kind.dtype in NARROW:
+        return ir.TensorType(ir.DataType.DOUBLE, denotation=kind.denotation)
+    return kind
+
+
+def _widened(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    return ir.LazyTensor(
+        lambda: ir.Tensor(tensor.numpy().astype(np.float64)),
+        ir.DataType.DOUBLE,
+        ir.Shape(tensor.shape.numpy()),
+        name=tensor.name,
+    )
+
+
+def _widen_node(node: ir.Node, opset: int) -> None:
+    for output in node.outputs:
+        _widen_type(output)
+    for name, attribute in list(node.attributes.items()):
+        wide = _wide_attribute(node, name, attribute)
+        if wide is not attribute:
+            node.attributes.pop(name)
+            node.attributes[wide.name] = wide
+    if node.domain:
+        return
+    if node.op_type == "ConstantOfShape" and "value" not in node.attributes:
+        node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(np.zeros(1)))
+    default = _FLOAT_BY_DEFAULT.get(node.op_type)
+    if default is not None and default not in node.attributes and opset >= _INTRODUCED.get(node.op_type, 1):
+        node.attributes[default] = ir.AttrInt64(default, int(ir.DataType.DOUBLE))
+
+
+def _wide_attribute(node: ir.Node, name: str, attribute: ir.Attr) -> ir.Attr:
+    kind: Any = attribute.type
+    types = ir.AttributeType
+    if kind == types.TENSOR and attribute.value.dtype in NARROW:
+        return ir.AttrTensor(name, _widened(attribute.value))
+    if node.op_type == "Constant" and kind in (types.FLOAT, types.FLOATS):
+        return ir.AttrTensor("value", ir.Tensor(np.asarray(attribute.value, np.float64)))
+    names_type = name in _TYPE_ATTRIBUTES or name == _FLOAT_BY_DEFAULT.get(node.op_type)
+    if names_type and kind == types.INT and attribute.value in set(map(int, NARROW)):
+        return ir.AttrInt64(name, int(ir.DataType.DOUBLE))
+    return attribute

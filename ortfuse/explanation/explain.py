@@ -1,0 +1,245 @@
+"""Why a model was rewritten where it was, and why not elsewhere: for each site the rule that fused it or the nearest miss.
+
+A miss is left out when it tells nothing (see `ortfuse.explanation.nearness`), when its nodes have been rewritten by another
+rule since, when another rule of the family came further at the same value, or when a rule of the family came further with
+mostly the same nodes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.errors import RuleError
+from ortfuse.explanation.advice import advice
+from ortfuse.explanation.nearness import PLAIN, Nearness
+from ortfuse.graph import walk
+from ortfuse.model.interop import AnyModel, enter
+from ortfuse.pipeline import Catalogue, PassManager, RunReport
+from ortfuse.rewrite import NODES_KEY, RULE_KEY, NearMiss, Rule, Step
+
+NORMAL_FORM = "canonicalize"
+"""The pass whose rules are no fusions, and are explained only when asked for by name."""
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A site that a rule made.
+
+    Attributes:
+        rule: The rule.
+        site: The value it computes.
+        operators: The nodes that the rule made.
+        nodes: The names of the original nodes they stand for.
+    """
+
+    rule: str
+    site: str
+    operators: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The site as data for JSON."""
+        return {"rule": self.rule, "site": self.site, "operators": list(self.operators), "nodes": list(self.nodes)}
+
+
+@dataclass(frozen=True)
+class Missed:
+    """A site that a rule came near to.
+
+    Attributes:
+        rule: The rule that came furthest of its family.
+        site: The value at the root.
+        root: The node there, as its operator and name.
+        step: What it failed at: the pattern, its guards (or another use of a node), or the replacement.
+        matched: How many nodes matched.
+        least: How many nodes the pattern takes at least.
+        reason: The node or fact that stopped it.
+        remedy: What would make it match.
+        nodes: The names of the nodes that matched.
+    """
+
+    rule: str
+    site: str
+    root: str
+    step: Step
+    matched: int
+    least: int
+    reason: str
+    remedy: str
+    nodes: tuple[str, ...]
+
+    @property
+    def family(self) -> str:
+        """The family of the rule."""
+        return self.rule.partition(".")[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The site as data for JSON."""
+        return {
+            "rule": self.rule, "site": self.site, "root": self.root, "step": self.step,
+            "matched": self.matched, "least": self.least, "reason": self.reason, "remedy": self.remedy, "nodes": list(self.nodes),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What became of the sites of a model.
+
+    Attributes:
+        fused: The sites that rules made, in the order of the graph.
+        missed: The nearest misses, the nearest first.
+        absent: For rules that were asked for and found no site: why there is none.
+        notes: What the run had to say, such as rules left out because they are slower here.
+    """
+
+    fused: tuple[Fused, ...]
+    missed: tuple[Missed, ...]
+    absent: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The explanation as data for JSON."""
+        return {
+            "fused": [site.to_dict() for site in self.fused],
+            "missed": [site.to_dict() for site in self.missed],
+            "absent": dict(self.absent),
+            "notes": list(self.notes),
+        }
+
+
+def explain(model: AnyModel, manager: PassManager, rules: Sequence[str] = ()) -> Explanation:
+    """Run a pipeline and say for each site what fused it, or what came nearest.
+
+    Args:
+        model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`; it is not changed.
+        manager: The pipeline; made with `explain=True`.
+        rules: Families (`attention`) or rules (`attention.sdpa`) to explain; by default all fusions, and of the misses
+            those that are near.
+
+    Raises:
+        RuleError: There is no such family or rule.
+        OrtfuseError: The pipeline fails on the model.
+    """
+    _chosen(manager.catalogue, rules)  # a name that is wrong is refused before the work begins
+    original = enter(model)[0]
+    return explanation(original, manager.run(original), manager.catalogue, rules)
+
+
+def explanation(original: ir.Model, report: RunReport, catalogue: Catalogue, rules: Sequence[str] = ()) -> Explanation:
+    """What a run that kept its near misses has to say; see `explain`."""
+    chosen = _chosen(catalogue, rules)
+    fused = _fused(report.model, chosen)
+    fusions = {rule.name for name, group in catalogue.passes().items() if name != NORMAL_FORM for rule in group}
+    missed = _missed(report.misses, Nearness(chosen, rules, fusions), chosen)
+    found = {site.rule for site in fused} | {site.rule for site in missed}
+    families = {name.partition(".")[0] for name in found}
+    sought = {name: rule for name, rule in chosen.items() if rule.family not in families} if rules else {}
+    left_out = _left_out(report, catalogue)
+    absent = {
+        **_absent(original, [rule for name, rule in sought.items() if name not in left_out], report.log.hits()),
+        **{name: f"the pipeline does not run {left_out[name]}" for name in sought if name in left_out},
+    }
+    notes = list(report.notes)
+    if fusions <= left_out.keys():
+        notes.append(f"the pipeline runs no fusions: {report.pipeline}")
+    return Explanation(tuple(fused), tuple(missed), absent, tuple(notes))
+
+
+def _left_out(report: RunReport, catalogue: Catalogue) -> dict[str, str]:
+    """The rules whose pass the pipeline did not run, with that pass."""
+    run = {leaf.name.partition("{")[0] for entry in report.passes for leaf in entry.leaves()}
+    return {rule.name: name for name, group in catalogue.passes().items() if name not in run for rule in group}
+
+
+def _chosen(catalogue: Catalogue, wanted: Sequence[str]) -> dict[str, Rule]:
+    """The rules to explain by name."""
+    passes = catalogue.passes()
+    known = {rule.name: rule for rules in passes.values() for rule in rules}
+    if not wanted:
+        return {rule.name: rule for name, rules in passes.items() if name != NORMAL_FORM for rule in rules}
+    chosen: dict[str, Rule] = {}
+    for name in wanted:
+        found = {key: rule for key, rule in known.items() if name in (key, rule.family)}
+        if not found:
+            names = [*known, *(rule.family for rule in known.values())]
+            close = difflib.get_close_matches(name, names, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise RuleError(f"there is no rule or family {name!r}{hint}; `ortfuse passes` shows all rules")
+        chosen |= found
+    return chosen
+
+
+def _fused(model: ir.Model, chosen: Mapping[str, Rule]) -> list[Fused]:
+    groups: dict[tuple[str, str], list[ir.Node]] = {}
+    for graph in walk.graphs(model):
+        for node in graph:
+            rule = node.metadata_props.get(RULE_KEY, "")
+            if rule in chosen:
+                groups.setdefault((rule, node.metadata_props.get(NODES_KEY, "")), []).append(node)
+    return [
+        Fused(
+            rule,
+            nodes[-1].outputs[0].name or "?",
+            tuple(node.op_type for node in nodes),
+            tuple(name for name in names.split(";") if name),
+        )
+        for (rule, names), nodes in groups.items()
+    ]
+
+
+def _missed(misses: Iterable[NearMiss], nearness: Nearness, chosen: Mapping[str, Rule]) -> list[Missed]:
+    """The nearest miss of each family at each site, those left out that say nothing new."""
+    best: dict[tuple[str, str], NearMiss] = {}
+    for miss in misses:
+        if nearness.tells(miss):
+            key = (chosen[miss.rule].family, miss.site)
+            if key not in best or nearness.order(miss) > nearness.order(best[key]):
+                best[key] = miss
+    ordered = sorted(best.items(), key=lambda item: nearness.order(item[1]), reverse=True)
+    kept: list[tuple[str, NearMiss]] = []
+    for (family, _), miss in ordered:
+        if not any(family == other and _same_place(miss, further) for other, further in kept):
+            kept.append((family, miss))
+    return [_described(miss, nearness.least[miss.rule]) for _, miss in kept]
+
+
+def _same_place(miss: NearMiss, other: NearMiss) -> bool:
+    """Whether most of what matched is the same: roots one above the other, of one sum or product."""
+    nodes, others = set(miss.nodes), set(other.nodes)
+    return 2 * len(nodes & others) > min(len(nodes), len(others))
+
+
+def _described(miss: NearMiss, least: int) -> Missed:
+    assert miss.root is not None
+    root = f"{miss.root.op_type} '{miss.root.name}'"
+    names = tuple(node.name or node.op_type for node in miss.nodes)
+    return Missed(miss.rule, miss.site, root, miss.step, miss.matched, least, miss.reason, advice(miss.reason), names)
+
+
+def _absent(model: ir.Model, sought: Iterable[Rule], hits: Mapping[str, int]) -> dict[str, str]:
+    """Why rules that were asked for have no site, not even a near one; `hits` are those of all rules in the run."""
+    present = Counter(node.op_type for graph in walk.graphs(model) for node in graph)
+    return {rule.name: _why_absent(rule, present, hits) for rule in sought}
+
+
+def _why_absent(rule: Rule, present: Counter[str], hits: Mapping[str, int]) -> str:
+    if rule.name in hits:
+        return f"applied at {hits[rule.name]} sites, all of which other rules have rewritten since"
+    siblings = [f"{name} ({count})" for name, count in hits.items() if name.partition(".")[0] == rule.family]
+    if siblings:
+        return f"the sites are those of other rules of the family: {', '.join(siblings)}"
+    lacking = sorted(rule.matcher.required - present.keys())
+    text = (
+        f"the model has no {' and no '.join(lacking)}, which the pattern needs"
+        if lacking
+        else f"no site comes near to {rule.formula}"
+    )
+    made = (name.rpartition(".")[2] for name in rule.targets)
+    there = [f"{present[op_type]} {op_type}" for op_type in made if present[op_type] and op_type not in PLAIN]
+    return text + (f"; what the rule makes is there already: {', '.join(there)}" if there else "")

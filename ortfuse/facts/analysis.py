@@ -1,0 +1,382 @@
+"""The forward analysis: runs the transfer functions over the graphs of a model (used through `ortfuse.facts.facts`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count
+
+import onnx_ir as ir
+
+from ortfuse.dims import Dim, DimLike, fresh, only_atom, parse, symbols
+from ortfuse.facts import transfer
+from ortfuse.facts.transfer.creation import fact_of_tensor
+from ortfuse.facts.transfer.evaluate import EVALUATED, evaluate
+from ortfuse.facts.transfer.fact import NOTHING, UNKNOWN, Element, Elements, Fact, Shape, static_size
+from ortfuse.facts.transfer.fallback import infer
+from ortfuse.facts.transfer.op import Op, UnknownError
+
+_MAX_DIM_SIZE = 64
+"""A formula larger than this is given up for a fresh symbol, which keeps the analysis linear."""
+_LARGEST = 2**64 - 1
+"""No integer of a tensor is larger."""
+_DEEPEST_CALL = 32
+"""Calls in calls are followed down to here. Deeper ones are as good as unknown."""
+_MOST_SIGNATURES = 64
+"""A function is analysed for so many kinds of arguments; one that calls another twice has twice as many as that."""
+_OVERRIDABLE_SINCE = 4
+"""The IR version since which an initializer that is also a graph input is only a default."""
+_NOT_KNOWN = (UnknownError, ArithmeticError, LookupError, ValueError, TypeError)
+"""What a transfer function raises where it needs something unknown, or where a node breaks its operator's rules."""
+
+Signature = tuple[tuple[object, ...], ...]
+
+
+class Analysis:
+    """The facts of a model and the means to compute them.
+
+    Attributes:
+        refining: set while existing facts are improved, not computed anew: bodies are then not run again, and results
+            are merged with what was known.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.facts: dict[ir.Value, Fact] = {}
+        self.refining = False
+        self._numbers = count()
+        self._born: dict[str, ir.Graph | None] = {}
+        self._owners: dict[ir.Graph, ir.Node] = {}
+        self._imports: dict[ir.Graph, Mapping[str, int]] = {model.graph: model.graph.opset_imports}
+        self._functions = model.functions
+        self._sites: dict[ir.OperatorIdentifier, dict[Signature, list[Fact]]] = {}
+        self._calls: dict[ir.OperatorIdentifier, dict[Signature, tuple[Fact, ...]]] = {}
+        self._calling: list[ir.OperatorIdentifier] = []
+
+    # Reading.
+
+    def fact(self, value: ir.Value) -> Fact:
+        """The fact of a value; of an initializer or undeclared value it is made when first asked for."""
+        found = self.facts.get(value)
+        if found is None:
+            found = self.facts[value] = self._leaf(value)
+        return found
+
+    def owner(self, graph: ir.Graph | None) -> ir.Node | None:
+        """The node whose body the graph is."""
+        return None if graph is None else self._owners.get(graph)
+
+    # Running.
+
+    def run_model(self) -> None:
+        """Compute the facts of the whole model."""
+        for function in self._functions.values():
+            self._imports[function.graph] = function.opset_imports
+        self.run(self.model.graph)
+        self._run_functions()
+
+    def renew_functions(self, node: ir.Node) -> None:
+        """Compute the bodies of the model functions anew if the node, which was just added, is a call.
+
+        The new call may have arguments for which the facts of the bodies do not hold.
+        """
+        if self._functions and node.op_identifier() in self._functions:
+            self.refining = False
+            self._run_functions()
+            self.refining = True
+
+    def run(self, nodes: Iterable[ir.Node]) -> None:
+        """Compute the facts of all outputs of the nodes, which stand in topological order."""
+        facts = self.facts
+        imports: Mapping[str, int] | None = None
+        for node in nodes:
+            if imports is None:
+                imports = self.imports_of(node)
+            for value, fact in zip(node.outputs, self.transfer(node, imports), strict=False):
+                facts[value] = fact
+
+    def transfer(self, node: ir.Node, imports: Mapping[str, int] | None = None) -> list[Fact]:
+        """The facts of the outputs of a node, from those of its inputs."""
+        version = node.version
+        if version is None:
+            version = (self.imports_of(node) if imports is None else imports).get(node.domain, 1)
+        get = self.facts.get
+        inputs = [None if value is None else get(value) or self.fact(value) for value in node.inputs]
+        found = self._apply(Op(node, version, inputs, self))
+        outputs = node.outputs
+        if len(outputs) == 1:
+            return [self._complete(outputs[0], found[0] if found else NOTHING)]
+        given = len(found)
+        return [self._complete(v, found[index] if index < given else NOTHING) for index, v in enumerate(outputs)]
+
+    def _apply(self, op: Op) -> tuple[Fact, ...]:
+        node = op.node
+        domain, op_type = node.domain, node.op_type
+        if self._functions:
+            function = self._functions.get(node.op_identifier())
+            if function is not None and function.identifier() not in self._calling:  # ONNX forbids recursion
+                return self._call(op, function)
+        apply = transfer.TRANSFERS.get((domain, op_type))
+        if apply is not None:
+            try:
+                found = apply(op)
+                if isinstance(found, Fact):
+                    found = (found,)
+                return evaluate(op, found) if op_type in EVALUATED and not domain else found
+            except _NOT_KNOWN:
+                pass  # ONNX may still know the element type
+        try:
+            return infer(op)
+        except UnknownError:
+            return ()
+
+    # Completing what transfer functions leave open.
+
+    def _complete(self, value: ir.Value, fact: Fact) -> Fact:
+        """Fill in what is not known: from the declared type what it may add, fresh symbols for the rest."""
+        shape = fact.shape
+        dtype = fact.dtype if fact.dtype is not None else _declared_dtype(value)
+        if shape is None:
+            shape = _declared_shape(value, named=False)
+        if shape is not None:
+            for dim in shape:
+                if (
+                    (dim.fresh or dim.size > _MAX_DIM_SIZE or _is_quotient(dim))
+                    if isinstance(dim, Dim)
+                    else not 0 <= dim <= _LARGEST
+                ):
+                    shape = self._named(value, shape)
+                    break
+        elements = fact.known_elements
+        if elements is not None:
+            elements = _bounded(elements) if len(elements) == static_size(shape) else None
+        if shape is fact.shape and dtype is fact.dtype and elements is fact.known_elements:
+            return fact
+        return fact.with_changes(dtype, shape, elements)
+
+    def _named(self, value: ir.Value, shape: Shape) -> Shape:
+        """The shape with a declared size or a fresh symbol for every dimension that is unknown or too complicated."""
+        declared = _declared_shape(value, named=False)
+        dims: list[DimLike] = []
+        for axis, dim in enumerate(shape):
+            known = declared[axis] if declared is not None and len(declared) == len(shape) else UNKNOWN
+            if _useless(dim):
+                dims.append(self._fresh(value.graph) if known is UNKNOWN else known)
+            elif _is_quotient(dim) and known is not UNKNOWN:
+                dims.append(known)
+            else:
+                dims.append(dim)
+        return tuple(dims)
+
+    def _fresh(self, graph: ir.Graph | None) -> Dim:
+        dim = fresh(next(self._numbers))
+        self._born[str(dim)] = graph
+        return dim
+
+    def _leaf(self, value: ir.Value) -> Fact:
+        """The fact of a value that no analysed node produces."""
+        tensor = value.const_value
+        if tensor is not None and value.producer() is None and not self._overridable(value):
+            return fact_of_tensor(tensor)
+        # Only an input's declared dimension names are a contract; elsewhere they are an exporter's remark.
+        shape = _declared_shape(value, named=value.is_graph_input())
+        return self._complete(value, Fact(_declared_dtype(value), shape))
+
+    def _overridable(self, value: ir.Value) -> bool:
+        return value.is_graph_input() and (self.model.ir_version or 0) >= _OVERRIDABLE_SINCE
+
+    # What bodies of control flow need (see `ortfuse.facts.transfer.control`).
+
+    def enter(self, graph: ir.Graph, node: ir.Node) -> bool:
+        """Announce that the graph is a body of the node; whether it has to be run."""
+        known = graph in self._owners
+        self._owners[graph] = node
+        return not (self.refining and known)
+
+    def assume(self, value: ir.Value, fact: Fact) -> Fact:
+        """Set the fact of a body's input, which only the node around the body knows."""
+        completed = self.facts[value] = self._complete(value, fact)
+        return completed
+
+    def outward(self, fact: Fact, graph: ir.Graph | None) -> Fact:
+        """The fact as it may be used in `graph`: without the unknown dimensions of the bodies it comes from.
+
+        Their symbols stand for another number in each iteration or call.
+        """
+        scopes: set[ir.Graph | None] = {graph}
+        while (node := self.owner(graph)) is not None:
+            graph = node.graph
+            scopes.add(graph)
+
+        def visible(dim: DimLike) -> bool:
+            if not isinstance(dim, Dim) or not dim.fresh:
+                return True
+            return all(self._born[name] in scopes for name in symbols(dim) if name in self._born)
+
+        return _seen_by(fact, visible)
+
+    def imports_of(self, node: ir.Node) -> Mapping[str, int]:
+        """The opset imports that govern a node: those of the main graph or function whose bodies it is in."""
+        graph = node.graph
+        while (owner := self.owner(graph)) is not None:
+            graph = owner.graph
+        found = None if graph is None else self._imports.get(graph)
+        return self.model.graph.opset_imports if found is None else found
+
+    # Model functions.
+
+    def _call(self, op: Op, function: ir.Function) -> tuple[Fact, ...]:
+        """The outputs of a call: the body is run on the facts of this call, in a store of its own.
+
+        The body's lasting facts must hold for every call; `_run_functions` computes them from the sites noted here.
+        """
+        name = function.identifier()
+        sources = [op.fact(index) for index in range(len(function.inputs))]
+        arguments = [Fact(fact.dtype, fact.shape, fact.integers()) for fact in sources]
+        signature = tuple([(fact.dtype, fact.shape, fact.known_elements) for fact in arguments])
+        if not self._calling:
+            self._sites.setdefault(name, {})[signature] = arguments
+        found = self._calls.setdefault(name, {})
+        if signature not in found:
+            if len(self._calling) >= _DEEPEST_CALL or len(found) >= _MOST_SIGNATURES:
+                return ()
+            found[signature] = ()  # counts already while nested calls are analysed
+            found[signature] = self._run_apart(function, arguments)
+        return found[signature]
+
+    def _run_apart(self, function: ir.Function, arguments: list[Fact]) -> tuple[Fact, ...]:
+        """The outputs of a function for the given inputs, leaving all other facts alone."""
+        saved = self.facts, self.refining
+        self.facts, self.refining = {}, False
+        self._calling.append(function.identifier())
+        try:
+            for value, fact in zip(function.inputs, arguments, strict=True):
+                self.assume(value, fact)
+            self.run(function)
+            outputs = [self.fact(value) for value in function.outputs]
+        finally:
+            self._calling.pop()
+            self.facts, self.refining = saved
+        given = {name for fact in arguments for dim in fact.shape or () for name in symbols(dim)}
+        return tuple([_seen_by(fact, lambda dim: self._only(dim, given)) for fact in outputs])
+
+    def _only(self, dim: DimLike, names: set[str]) -> bool:
+        """Whether a dimension mentions no unknown dimensions but the given ones."""
+        if not isinstance(dim, Dim) or not dim.fresh:
+            return True
+        return all(name in names for name in symbols(dim) if name in self._born)
+
+    def _run_functions(self) -> None:
+        """Compute the facts in the bodies of the model functions, callers first."""
+        for function in _callers_first(self._functions):
+            sites = list(self._sites.get(function.identifier(), {}).values())
+            for value, fact in zip(function.inputs, self._meet(function, sites), strict=True):
+                self.assume(value, fact)
+            self.run(function)
+
+    def _meet(self, function: ir.Function, sites: list[list[Fact]]) -> list[Fact]:
+        """What holds for the inputs of a function at every call.
+
+        Dimensions that differ between calls become fresh symbols, the same one where they differ in the same way.
+        """
+        if not sites:
+            return [NOTHING] * len(function.inputs)
+        if len(sites) == 1:
+            return sites[0]
+        differing: dict[tuple[DimLike, ...], DimLike] = {}
+        return [self._meet_one(function, list(facts), differing) for facts in zip(*sites, strict=True)]
+
+    def _meet_one(
+        self, function: ir.Function, facts: list[Fact], differing: dict[tuple[DimLike, ...], DimLike]
+    ) -> Fact:
+        first = facts[0]
+        dtype = first.dtype if all(fact.dtype == first.dtype for fact in facts) else None
+        if first.shape is None or any(fact.rank != first.rank for fact in facts):
+            return Fact(dtype)
+        dims: list[DimLike] = []
+        for axis in range(len(first.shape)):
+            sizes = tuple([fact.shape[axis] for fact in facts if fact.shape is not None])
+            if any(size != sizes[0] for size in sizes) and sizes not in differing:
+                differing[sizes] = self._fresh(function.graph)
+            dims.append(differing.get(sizes, sizes[0]))
+        rows = [fact.integers() for fact in facts]
+        if tuple(dims) != first.shape or any(row is None for row in rows):
+            return Fact(dtype, tuple(dims))
+        columns = zip(*[row for row in rows if row is not None], strict=True)
+        return Fact(dtype, tuple(dims), tuple([c[0] if all(e == c[0] for e in c) else None for c in columns]))
+
+
+def _seen_by(fact: Fact, visible: Callable[[DimLike], bool]) -> Fact:
+    """The fact without the dimensions and elements that are not visible."""
+    if fact.shape is None:
+        return Fact(fact.dtype)
+    elements = fact.integers()
+    if elements is not None:
+        elements = tuple([None if e is None or not visible(e) else e for e in elements])
+    return Fact(fact.dtype, tuple([dim if visible(dim) else UNKNOWN for dim in fact.shape]), elements)
+
+
+def _callers_first(functions: dict[ir.OperatorIdentifier, ir.Function]) -> list[ir.Function]:
+    """The functions, each after all that call it (recursive ones, which ONNX forbids, last)."""
+    callees = {
+        name: {node.op_identifier() for node in function.all_nodes()} & functions.keys()
+        for name, function in functions.items()
+    }
+    callers = Counter(callee for found in callees.values() for callee in found)
+    ready = [name for name in functions if not callers[name]]
+    order: dict[ir.OperatorIdentifier, None] = {}
+    while ready:
+        name = ready.pop()
+        order[name] = None
+        for callee in callees[name]:
+            callers[callee] -= 1
+            if not callers[callee]:
+                ready.append(callee)
+    return [functions[name] for name in {**order, **dict.fromkeys(functions)}]
+
+
+def _useless(dim: DimLike) -> bool:
+    """Whether a dimension is impossible, too complicated, or mentions the placeholder for unknown ones."""
+    if isinstance(dim, int):
+        return not 0 <= dim <= _LARGEST
+    return dim.size > _MAX_DIM_SIZE or (dim.fresh and str(UNKNOWN) in symbols(dim))
+
+
+def _bounded(elements: Elements) -> Elements:
+    """The elements without formulas that have grown too large, and without numbers that overflow in the runtime."""
+    if any(_overgrown(element) for element in elements):
+        return tuple([None if _overgrown(element) else element for element in elements])
+    return elements
+
+
+def _is_quotient(dim: DimLike) -> bool:
+    """Whether a dimension is a division by another that no algebra could do, such as what -1 stands for in a Reshape."""
+    atom = only_atom(dim)
+    return atom is not None and atom.kind == "floordiv" and isinstance(atom.args[1], Dim)
+
+
+def _overgrown(element: Element) -> bool:
+    if isinstance(element, int):
+        return not -_LARGEST <= element <= _LARGEST
+    return isinstance(element, Dim) and element.size > _MAX_DIM_SIZE
+
+
+def _declared_dtype(value: ir.Value) -> ir.DataType | None:
+    return value.dtype if isinstance(value.type, ir.TensorType) else None
+
+
+def _declared_shape(value: ir.Value, *, named: bool) -> Shape | None:
+    """The declared shape: its numbers, and with `named` its names; `UNKNOWN` elsewhere."""
+    shape = value.shape
+    if shape is None or not isinstance(value.type, ir.TensorType | None):
+        return None
+    return tuple([_declared_dim(dim, named=named) for dim in shape.dims])
+
+
+def _declared_dim(dim: int | ir.SymbolicDim, *, named: bool) -> DimLike:
+    if isinstance(dim, int):
+        return dim if dim >= 0 else UNKNOWN
+    if not named or dim.value is None or dim.value.strip() in ("", "?"):
+        return UNKNOWN
+    found = parse(dim.value)
+    return UNKNOWN if isinstance(found, int) and found < 0 else found

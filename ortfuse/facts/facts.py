@@ -1,0 +1,197 @@
+"""Facts: what is known about every value of a model, kept true and as precise as possible while the graph is edited.
+
+For each value: element type, symbolic shape, the symbolic integers inside small integer tensors, and the constant it
+is. Facts hold in every run of the model whose inputs honour the declared shapes; what is not provable is not a fact:
+
+- A dimension of which nothing is known is a fresh symbol of its own (``?0``, ``?1``, ...), never a guess.
+- Declared names of a graph input's dimensions are a contract; declared types of other values only add element types and
+  constant sizes where inference finds nothing.
+- An initializer that is also a graph input (from IR version 4 on) is a default, not a constant.
+
+Bodies of If, Loop and Scan and of model functions are covered: facts inside a loop body hold in every iteration, facts
+inside a function body at every call.
+
+Taken on trust: constant sizes that the model declares (a declared size of what -1 stands for in a Reshape target also tells
+the one other size that is not known); sizes that make a detour through float32 are below 2**24, sizes fit in 32 bits, and
+the symbolic elements of a Reshape target are meant literally (see `ortfuse.facts.transfer.shaping`). For empty tensors facts
+follow ONNX where the runtime does not (its reductions over the last axis of an empty tensor keep that axis).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.dims import Dim, DimLike
+from ortfuse.facts.analysis import Analysis
+from ortfuse.facts.transfer.fact import INTEGERS, Element, Fact, IntTensor, Shape, static_shape
+
+__all__ = ["Facts", "IntTensor"]
+
+
+class Facts:
+    """The facts of a model. Its graphs must be in topological order.
+
+    Values are told apart by identity, so values of outer scopes are found in bodies too.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._analysis = Analysis(model)
+        self._scalars: dict[ir.Value, float | int | bool | None] = {}
+        self._analysis.run_model()
+        self._analysis.refining = True
+
+    def dtype(self, value: ir.Value | None) -> ir.DataType | None:
+        """The element type; None if it is unknown, if `value` is None, or for sequences, maps and optionals."""
+        return None if value is None else self._analysis.fact(value).dtype
+
+    def shape(self, value: ir.Value | None) -> Shape | None:
+        """The dimensions; None only if the rank is unknown (unknown dimensions are fresh symbols)."""
+        return None if value is None else self._analysis.fact(value).shape
+
+    def rank(self, value: ir.Value | None) -> int | None:
+        """The number of dimensions, None if it is unknown."""
+        return None if value is None else self._analysis.fact(value).rank
+
+    def ints(self, value: ir.Value | None) -> IntTensor | None:
+        """The symbolic integers inside an integer or bool tensor of at most 64 elements (truth values are 0 and 1)."""
+        if value is None:
+            return None
+        fact = self._analysis.fact(value)
+        if fact.dtype not in INTEGERS:
+            return None
+        elements, shape = fact.integers(), static_shape(fact.shape)
+        return None if elements is None or shape is None else IntTensor(elements, shape)
+
+    def is_const(self, value: ir.Value | None) -> bool:
+        """Whether `const` gives the value; nothing large is read to answer.
+
+        True for initializers and Constant nodes, and for small tensors that are computed from nothing else.
+        """
+        return value is not None and self._analysis.fact(value).is_constant
+
+    def const(self, value: ir.Value | None) -> np.ndarray | None:
+        """The constant a value is, None if it is none. Large constants are read anew at each call; do not change it."""
+        if value is None:
+            return None
+        fact = self._analysis.fact(value)
+        array = fact.array()
+        if array is None and fact.tensor is not None:
+            array = fact.tensor.numpy()
+        return array
+
+    def scalar(self, value: ir.Value | None) -> float | int | bool | None:
+        """The number in a constant of one element (of any rank), None for everything else."""
+        if value is None:
+            return None
+        try:
+            return self._scalars[value]
+        except KeyError:
+            number = self._scalars[value] = _number(self._analysis.fact(value))
+            return number
+
+    def version(self, node: ir.Node) -> int:
+        """The version of its domain by which a node is to be read: its own when it has one, else its scope's import."""
+        return node.version if node.version is not None else self._analysis.imports_of(node).get(node.domain, 1)
+
+    def node_added(self, node: ir.Node) -> None:
+        """Learn the facts of the outputs of a node that was put into a graph; its inputs already have facts."""
+        for value, fact in zip(node.outputs, self._analysis.transfer(node), strict=True):
+            self._set(value, fact)
+        self._analysis.renew_functions(node)
+
+    def node_removed(self, node: ir.Node) -> None:
+        """Forget the outputs of a node that was taken out of its graph."""
+        for value in node.outputs:
+            self._analysis.facts.pop(value, None)
+            self._scalars.pop(value, None)
+
+    def value_replaced(self, old: ir.Value, new: ir.Value) -> None:
+        """Note that the users of `old` now use `new`, which has the same value in every run.
+
+        What is known of either then holds for `new`; what its users gain from that is propagated. Facts only become
+        more precise, so this ends.
+        """
+        before_old, before_new = self._analysis.fact(old), self._analysis.fact(new)
+        merged = _refined(before_new, before_old)
+        if merged is not before_new:
+            self._set(new, merged)
+        if _refined(before_old, merged) is not before_old or merged is not before_new:
+            self._propagate(new)
+
+    def _propagate(self, value: ir.Value) -> None:
+        """Recompute what depends on a value whose fact has become more precise."""
+        queue = deque(self._dependents(value))
+        waiting = set(queue)
+        while queue:
+            node = queue.popleft()
+            waiting.discard(node)
+            for output, fact in zip(node.outputs, self._analysis.transfer(node), strict=True):
+                known = self._analysis.fact(output)
+                refined = _refined(known, fact)
+                if refined is not known:
+                    self._set(output, refined)
+                    found = [user for user in self._dependents(output) if user not in waiting]
+                    queue.extend(found)
+                    waiting.update(found)
+
+    def _dependents(self, value: ir.Value) -> list[ir.Node]:
+        """The nodes that use a value, and the node whose body it is a result of."""
+        found = dict.fromkeys(usage.node for usage in value.uses() if usage.node.graph is not None)
+        owner = self._analysis.owner(value.graph) if value.is_graph_output() else None
+        return [*found] if owner is None else [*found, owner]
+
+    def _set(self, value: ir.Value, fact: Fact) -> None:
+        self._analysis.facts[value] = fact
+        self._scalars.pop(value, None)
+
+
+def _number(fact: Fact) -> float | int | bool | None:
+    if fact.size != 1:
+        return None
+    array = fact.array()
+    if array is None or array.dtype.kind in "OSUc":
+        return None  # text and complex numbers
+    number: float | int | bool = array.reshape(-1)[0].item()
+    return number
+
+
+def _refined(fact: Fact, other: Fact) -> Fact:
+    """`fact` with what `other`, a fact of the same value, knows better; `fact` itself if that is nothing.
+
+    Constants are not taken over: a rewrite may round differently.
+    """
+    dtype = fact.dtype if fact.dtype is not None else other.dtype
+    # Read before they are compared: a constant whose elements were not asked for yet would look less precise.
+    shape, elements = fact.shape, fact.elements()
+    if shape is None:
+        shape = other.shape
+    elif other.shape is not None and len(shape) == len(other.shape) and shape != other.shape:
+        better = tuple([_better(mine, theirs) for mine, theirs in zip(shape, other.shape, strict=True)])
+        shape = better if better != shape else shape
+    found = other.integers() if dtype in INTEGERS else None
+    if elements is None:
+        elements = found
+    elif found is not None and elements is not None and len(found) == len(elements) and found != elements:
+        merged = tuple([_better_element(mine, theirs) for mine, theirs in zip(elements, found, strict=True)])
+        elements = merged if merged != elements else elements
+    if dtype == fact.dtype and shape is fact.shape and elements is fact.elements():
+        return fact
+    return fact.with_changes(dtype, shape, elements)
+
+
+def _better(mine: DimLike, theirs: DimLike) -> DimLike:
+    """The more telling of two dimensions that are equal in every run; `mine` if neither is."""
+    return theirs if _complexity(theirs) < _complexity(mine) else mine
+
+
+def _complexity(dim: DimLike) -> tuple[bool, int]:
+    return (dim.fresh, dim.size) if isinstance(dim, Dim) else (False, 0)
+
+
+def _better_element(mine: Element, theirs: DimLike | None) -> Element:
+    if mine is None or theirs is None:
+        return theirs if mine is None else mine
+    return _better(mine, theirs) if isinstance(mine, int | Dim) else mine

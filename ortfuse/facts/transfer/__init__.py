@@ -1,0 +1,38 @@
+"""Transfer functions: what each operator says about its outputs, given what is known about its inputs.
+
+One module per kind of operator; each function is registered by the `transfer` decorator in the module `op`.
+"""
+
+from ortfuse.facts.transfer import (
+    attention,
+    control,
+    convolution,
+    creation,
+    elementwise,
+    indexing,
+    linear,
+    normalization,
+    quantization,
+    recurrent,
+    reduction,
+    sequence,
+    shaping,
+)
+from ortfuse.facts.transfer.op import TRANSFERS
+
+__all__ = [
+    "TRANSFERS",
+    "attention",
+    "control",
+    "convolution",
+    "creation",
+    "elementwise",
+    "indexing",
+    "linear",
+    "normalization",
+    "quantization",
+    "recurrent",
+    "reduction",
+    "sequence",
+    "shaping",
+]

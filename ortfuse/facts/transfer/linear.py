@@ -1,0 +1,88 @@
+"""Matrix products: MatMul, Gemm, Einsum and their integer and fused forms."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortfuse.dims import DimLike
+from ortfuse.facts.transfer.broadcasting import broadcast_shapes
+from ortfuse.facts.transfer.fact import Fact, Shape
+from ortfuse.facts.transfer.op import MICROSOFT, Op, UnknownError, transfer
+from ortfuse.facts.transfer.shaping import best_dim
+
+
+def product_shape(a: Shape | None, b: Shape | None) -> Shape | None:
+    """The shape of a matrix product with broadcast batch dimensions, as numpy.matmul defines it."""
+    if not a or not b:
+        return None
+    rows: Shape = a[-2:-1]
+    columns: Shape = b[-1:] if len(b) > 1 else ()
+    batch = broadcast_shapes(a[:-2], b[:-2])
+    return None if batch is None else (*batch, *rows, *columns)
+
+
+@transfer("MatMul")
+def matmul(op: Op) -> Fact:
+    """Matrix product."""
+    return Fact(op.dtype(0) or op.dtype(1), product_shape(op.shape(0), op.shape(1)))
+
+
+@transfer("MatMulInteger")
+def matmul_integer(op: Op) -> Fact:
+    """Matrix product of 8-bit integers."""
+    return Fact(ir.DataType.INT32, product_shape(op.shape(0), op.shape(1)))
+
+
+@transfer("Gemm")
+def gemm(op: Op) -> Fact:
+    """Product of two matrices, each transposed if asked, plus a bias."""
+    a, b = op.known_shape(0), op.known_shape(1)
+    if len(a) != 2 or len(b) != 2:
+        raise UnknownError
+    rows = a[1] if op.attr_int("transA", 0) else a[0]
+    columns = b[0] if op.attr_int("transB", 0) else b[1]
+    return Fact(op.dtype(0) or op.dtype(1), (rows, columns))
+
+
+transfer("FusedGemm", domain=MICROSOFT)(gemm)
+
+
+@transfer("FusedMatMul", "TransposeMatMul", domain=MICROSOFT)
+def fused_matmul(op: Op) -> Fact:
+    """Matrix product of operands whose last two axes (or the batch axes, for transBatchA/B) are moved first."""
+    if op.attr_int("transBatchA", 0) or op.attr_int("transBatchB", 0):
+        raise UnknownError
+    a, b = [
+        _transposed(op.known_shape(index)) if op.attr_int(name, 0) else op.known_shape(index)
+        for index, name in enumerate(("transA", "transB"))
+    ]
+    return Fact(op.dtype(0) or op.dtype(1), product_shape(a, b))
+
+
+def _transposed(shape: Shape) -> Shape:
+    return shape if len(shape) < 2 else (*shape[:-2], shape[-1], shape[-2])
+
+
+@transfer("Einsum")
+def einsum(op: Op) -> Fact:
+    """Sum of products over indices; an ellipsis is not read."""
+    equation = op.attr_str("equation", "").replace(" ", "")
+    if "." in equation:
+        raise UnknownError
+    left, arrow, right = equation.partition("->")
+    dims: dict[str, list[DimLike]] = {}
+    for index, letters in enumerate(left.split(",")):
+        shape = op.known_shape(index)
+        if len(letters) != len(shape):
+            raise UnknownError
+        for letter, dim in zip(letters, shape, strict=True):
+            dims.setdefault(letter, []).append(dim)
+    if not arrow:
+        right = "".join(sorted(letter for letter in dims if left.count(letter) == 1))
+    return Fact(op.dtype(0), tuple([_index_size(dims[letter]) for letter in right]))
+
+
+def _index_size(dims: list[DimLike]) -> DimLike:
+    # The runtime lets an index of size 1 broadcast, so a 1 says nothing if another operand has the index too.
+    others = [dim for dim in dims if dim != 1]
+    return best_dim(others) if others else 1

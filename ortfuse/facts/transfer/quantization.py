@@ -1,0 +1,69 @@
+"""Quantised tensors: conversions to and from small integers, and products of them."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortfuse.facts.transfer.broadcasting import broadcast_shapes
+from ortfuse.facts.transfer.convolution import conv_shape
+from ortfuse.facts.transfer.fact import Fact
+from ortfuse.facts.transfer.linear import product_shape
+from ortfuse.facts.transfer.op import MICROSOFT, Op, transfer
+
+
+@transfer("QuantizeLinear")
+def quantize_linear(op: Op) -> Fact:
+    """The input as integers of the zero point's type, of ``output_dtype``, or uint8."""
+    named = op.attr_dtype("output_dtype")
+    dtype = op.dtype(2) if op.has(2) else named or ir.DataType.UINT8
+    return Fact(dtype, op.shape())
+
+
+@transfer("DequantizeLinear")
+def dequantize_linear(op: Op) -> Fact:
+    """The numbers that the integers stand for, in the type of the scale (or ``output_dtype``)."""
+    return Fact(op.attr_dtype("output_dtype") or op.dtype(1), op.shape())
+
+
+transfer("QuantizeLinear", domain=MICROSOFT)(quantize_linear)
+transfer("DequantizeLinear", domain=MICROSOFT)(dequantize_linear)
+
+
+@transfer("DynamicQuantizeLinear")
+def dynamic_quantize_linear(op: Op) -> tuple[Fact, ...]:
+    """The input as uint8, with the scale and zero point that fit it."""
+    return (
+        Fact(ir.DataType.UINT8, op.shape()),
+        Fact(ir.DataType.FLOAT, ()),
+        Fact(ir.DataType.UINT8, ()),
+    )
+
+
+@transfer("QLinearMatMul")
+def qlinear_matmul(op: Op) -> Fact:
+    """Product of two quantised matrices (inputs 0 and 3), in the type of the result's zero point."""
+    return Fact(op.dtype(7), product_shape(op.shape(0), op.shape(3)))
+
+
+@transfer("QLinearConv")
+def qlinear_conv(op: Op) -> Fact:
+    """Convolution of quantised data (input 0) with quantised weights (input 3)."""
+    return Fact(op.dtype(7), conv_shape(op, op.known_shape(0), op.known_shape(3)))
+
+
+@transfer("QLinearAdd", "QLinearMul", domain=MICROSOFT)
+def qlinear_binary(op: Op) -> Fact:
+    """Sum or product of two quantised tensors (inputs 0 and 3)."""
+    return Fact(op.dtype(0), broadcast_shapes(op.shape(0), op.shape(3)))
+
+
+@transfer("DynamicQuantizeMatMul", "MatMulIntegerToFloat", domain=MICROSOFT)
+def matmul_to_float(op: Op) -> Fact:
+    """Product of matrices of which at least the second is quantised, as floats of the scale's type."""
+    return Fact(op.dtype(2), product_shape(op.shape(0), op.shape(1)))
+
+
+@transfer("MatMulNBits", domain=MICROSOFT)
+def matmul_nbits(op: Op) -> Fact:
+    """Product with a matrix of N columns that is packed in a few bits per number."""
+    return Fact(op.dtype(), (*op.known_shape()[:-1], op.attr_int("N", 0)))

@@ -1,0 +1,22 @@
+"""Recurrent layers: RNN, GRU, LSTM."""
+
+from __future__ import annotations
+
+from ortfuse.facts.transfer.fact import Fact
+from ortfuse.facts.transfer.op import Op, transfer
+
+
+@transfer("RNN", "GRU", "LSTM")
+def recurrent(op: Op) -> tuple[Fact, ...]:
+    """All hidden states [sequence, directions, batch, hidden], then the last hidden (and cell) state."""
+    data, weight = op.known_shape(0), op.known_shape(2)
+    directions, hidden = weight[0], weight[2]
+    if op.attr_int("layout", 0):
+        batch, sequence = data[0], data[1]
+        states = Fact(op.dtype(), (batch, sequence, directions, hidden))
+        last = Fact(op.dtype(), (batch, directions, hidden))
+    else:
+        sequence, batch = data[0], data[1]
+        states = Fact(op.dtype(), (sequence, directions, batch, hidden))
+        last = Fact(op.dtype(), (directions, batch, hidden))
+    return states, last, last

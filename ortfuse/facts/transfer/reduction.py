@@ -1,0 +1,71 @@
+"""Reductions over axes, whole-tensor pooling included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ortfuse.facts.transfer import elements as el
+from ortfuse.facts.transfer.fact import UNKNOWN, Element, Elements, Fact, Shape
+from ortfuse.facts.transfer.op import Op, UnknownError, normalize_axes, transfer
+
+_AXES_INPUT_SINCE = {"ReduceSum": 13}
+_AXES_INPUT_SINCE_OTHERS = 18
+
+
+@transfer(
+    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin"),
+    *("ReduceProd", "ReduceSum", "ReduceSumSquare"),
+)
+def reduction(op: Op) -> Fact:
+    """One number for all elements along the axes; of integer vectors also which."""
+    data = op.fact(0)
+    keep = bool(op.attr_int("keepdims", 1))
+    try:
+        axes = _axes(op)
+    except UnknownError:
+        return Fact(data.dtype, (UNKNOWN,) * len(data.shape) if keep and data.shape is not None else None)
+    if axes is None and op.attr_int("noop_with_empty_axes", 0):
+        return Fact(data.dtype, data.shape, data.elements())
+    if data.shape is None:
+        return Fact(data.dtype, () if axes is None and not keep else None)
+    rank = len(data.shape)
+    reduced = range(rank) if axes is None else normalize_axes(axes, rank)
+    if keep:
+        shape: Shape = tuple([1 if index in reduced else dim for index, dim in enumerate(data.shape)])
+    else:
+        shape = tuple([dim for index, dim in enumerate(data.shape) if index not in reduced])
+    return Fact(data.dtype, shape, _reduced(op, data) if len(reduced) == rank == 1 else None)
+
+
+def _axes(op: Op) -> tuple[int, ...] | None:
+    """The axes to reduce, None for all of them (or for none, with noop_with_empty_axes)."""
+    since = _AXES_INPUT_SINCE.get(op.node.op_type, _AXES_INPUT_SINCE_OTHERS)
+    if op.version < since:
+        return op.attr_ints("axes") or None
+    return (op.constants(1) or None) if op.has(1) else None
+
+
+_REDUCERS: dict[str, tuple[Callable[..., Element], int | None]] = {
+    "ReduceSum": (el.total, 0),
+    "ReduceProd": (el.product, 1),
+    "ReduceMax": (el.largest, None),
+    "ReduceMin": (el.smallest, None),
+}
+
+
+def _reduced(op: Op, data: Fact) -> Elements | None:
+    """The sum, product, maximum or minimum of a vector."""
+    elements = data.elements()
+    if elements is None or op.node.op_type not in _REDUCERS:
+        return None
+    function, neutral = _REDUCERS[op.node.op_type]
+    if not elements:
+        return None if neutral is None else (neutral,)
+    return (el.fitting(function(*elements), data.dtype),)
+
+
+@transfer("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+def global_pool(op: Op) -> Fact:
+    """One number for each channel."""
+    shape = op.known_shape()
+    return Fact(op.dtype(), shape[:2] + (1,) * (len(shape) - 2))

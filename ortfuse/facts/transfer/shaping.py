@@ -1,0 +1,338 @@
+"""Operators that move elements without computing: Reshape, Transpose, Expand, Concat, ..."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from ortfuse.dims import Dim, DimLike, ceil_div, exact_div, floor_div, is_nonzero, product
+from ortfuse.facts.transfer.broadcasting import broadcast_shapes, map_elements
+from ortfuse.facts.transfer.fact import MAX_ELEMENTS, UNKNOWN, Elements, Fact, Shape, static_size
+from ortfuse.facts.transfer.op import Op, UnknownError, normalize_axes, normalize_axis, transfer
+
+
+def moved(source: Fact, shape: Shape | None) -> Fact:
+    """The same elements in the same order under another shape."""
+    return Fact(source.dtype, shape, source.elements())
+
+
+@transfer("Reshape")
+def reshape(op: Op) -> Fact:
+    """Reshape to the target in input 1 (an attribute before opset 5)."""
+    data = op.fact(0)
+    target = op.integers(1) if op.version >= 5 else op.attr_ints("shape")
+    if target is None:
+        return Fact(data.dtype, rank_of_target(op.shape(1)))
+    shape = reshaped(data.shape, target, allow_zero=bool(op.attr_int("allowzero", 0)))
+    if data.shape is not None and -1 in target and target.count(None) == 1:
+        shape = _solve_beside_declared(data.shape, target, shape, op.declared())
+    return moved(data, shape)
+
+
+def rank_of_target(shape: Shape | None) -> Shape | None:
+    """Unknown dimensions, as many as a shape tensor of the given shape has elements."""
+    if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
+        return None
+    return (UNKNOWN,) * shape[0]
+
+
+def reshaped(data: Shape | None, target: tuple[DimLike | None, ...], *, allow_zero: bool) -> Shape:
+    """The shape that Reshape gives a tensor of shape `data`.
+
+    A symbolic element of the target is taken at its word. With ``allowzero=0`` an element that is 0 at run time copies
+    the input's dimension instead; the result then has as many elements as the input only if it is empty, so the two
+    readings can differ only for empty tensors of which several target elements are 0 at once.
+    """
+    dims: list[DimLike] = []
+    open_at: int | None = None
+    known = True
+    for position, element in enumerate(target):
+        if element == -1:
+            open_at = position
+            dims.append(UNKNOWN)
+        elif element is None:
+            known = False
+            dims.append(UNKNOWN)
+        elif element == 0 and not allow_zero:
+            dims.append(data[position] if data is not None and position < len(data) else UNKNOWN)
+        else:
+            dims.append(element)
+    if data is None:
+        return tuple(dims)
+    if open_at is not None and known:
+        dims[open_at] = _remaining(data, dims, open_at)
+    elif open_at is None and not known:
+        _solve_single(data, target, dims)
+    return tuple(dims)
+
+
+def _remaining(data: Shape, dims: list[DimLike], position: int) -> DimLike:
+    """What -1 stands for: the input's elements by those of the other dimensions (the runtime rejects other sizes)."""
+    left, right = list(data), [dim for index, dim in enumerate(dims) if index != position]
+    for dim in list(right):
+        if dim in left:  # cancelling equal dimensions first keeps the polynomials small
+            left.remove(dim)
+            right.remove(dim)
+    divisor = product(right)
+    return UNKNOWN if divisor == 0 else floor_div(product(left), divisor)
+
+
+def _solve_single(data: Shape, target: tuple[DimLike | None, ...], dims: list[DimLike]) -> None:
+    """Find the only unknown dimension of a target without -1 from the number of elements, where that is certain."""
+    if target.count(None) != 1:
+        return
+    position = target.index(None)
+    others = product([dim for index, dim in enumerate(dims) if index != position])
+    found = exact_div(product(data), others) if is_nonzero(others) else None
+    if found is not None:
+        dims[position] = found
+
+
+def _solve_beside_declared(
+    data: Shape,
+    target: tuple[DimLike | None, ...],
+    shape: Shape,
+    declared: Sequence[int | ir.SymbolicDim] | None,
+) -> Shape:
+    """The only unknown dimension of a target with a -1 whose size the model declares.
+
+    The runtime finds what -1 stands for by a division, so that the other dimensions are not 0 in any run that succeeds.
+    """
+    size = declared[target.index(-1)] if declared is not None and len(declared) == len(target) else None
+    if not isinstance(size, int) or size <= 0 or UNKNOWN in data:
+        return shape
+    position = target.index(None)
+    dims: list[DimLike] = [size if element == -1 else dim for element, dim in zip(target, shape, strict=True)]
+    found = exact_div(product(data), product([dim for index, dim in enumerate(dims) if index != position]))
+    if found is not None:
+        dims[position] = found
+    return tuple(dims)
+
+
+@transfer("Flatten")
+def flatten(op: Op) -> Fact:
+    """A matrix of the dimensions before and from `axis`."""
+    data = op.fact(0)
+    if data.shape is None:
+        return Fact(data.dtype, (UNKNOWN, UNKNOWN))
+    axis = op.attr_int("axis", 1)
+    axis = axis + len(data.shape) if axis < 0 else axis
+    return moved(data, (product(data.shape[:axis]), product(data.shape[axis:])))
+
+
+@transfer("Squeeze")
+def squeeze(op: Op) -> Fact:
+    """Remove dimensions of size 1: those of `axes`, or all."""
+    data = op.fact(0)
+    axes = op.int_list("axes", 1)
+    shape = op.known_shape()
+    if axes is not None and not axes:
+        return Fact(data.dtype)  # the runtime takes an empty list for all dimensions, ONNX for none
+    if axes is None:
+        if not all(dim == 1 or is_nonzero(dim - 1) for dim in shape):
+            raise UnknownError  # whether a symbolic dimension goes depends on the run
+        return moved(data, tuple([dim for dim in shape if dim != 1]))
+    removed = normalize_axes(axes, len(shape))
+    return moved(data, tuple([dim for index, dim in enumerate(shape) if index not in removed]))
+
+
+@transfer("Unsqueeze")
+def unsqueeze(op: Op) -> Fact:
+    """Insert dimensions of size 1 so that they stand at `axes`."""
+    data = op.fact(0)
+    axes = op.int_list("axes", 1)
+    shape = op.known_shape()
+    if axes is None:
+        raise UnknownError
+    rank = len(shape) + len(axes)
+    if len(axes) == 1:
+        axis = normalize_axis(axes[0], rank)
+        return moved(data, (*shape[:axis], 1, *shape[axis:]))
+    inserted = normalize_axes(axes, rank)
+    if len(set(inserted)) != len(axes):
+        raise UnknownError  # an axis twice breaks the operator's rules
+    rest = iter(shape)
+    return moved(data, tuple([1 if index in inserted else next(rest) for index in range(rank)]))
+
+
+@transfer("Transpose")
+def transpose(op: Op) -> Fact:
+    """Permute the dimensions; reversed without `perm`."""
+    data = op.fact(0)
+    perm = op.attr_ints("perm")
+    if data.shape is None:
+        return Fact(data.dtype, None if perm is None else (UNKNOWN,) * len(perm))
+    if perm is None:
+        perm = tuple(range(len(data.shape)))[::-1]
+    if len(perm) != len(data.shape):
+        raise UnknownError
+    elements = data.elements() if len(perm) < 2 else None
+    return Fact(data.dtype, tuple([data.shape[axis] for axis in perm]), elements)
+
+
+@transfer("Expand")
+def expand(op: Op) -> Fact:
+    """Broadcast the input with a shape."""
+    data = op.fact(0)
+    target = op.integers(1)
+    if target is None:
+        shape = rank_of_target(op.shape(1))
+        known = shape is not None and data.shape is not None and len(data.shape) <= len(shape)
+        return Fact(data.dtype, shape if known else None)
+    shape = broadcast_shapes(data.shape, tuple([UNKNOWN if element is None else element for element in target]))
+    if shape is not None and None in target:
+        shape = _with_unknown_targets(data.shape, target, shape)
+    return Fact(data.dtype, shape, map_elements(lambda element: element, [data], shape))
+
+
+def _with_unknown_targets(data: Shape | None, target: tuple[DimLike | None, ...], shape: Shape) -> Shape:
+    """An unknown target element leaves the dimension of the input only if that is never 1."""
+    dims = list(shape)
+    for back in range(1, len(target) + 1):
+        if target[-back] is None:
+            kept = data[-back] if data is not None and back <= len(data) else 1
+            dims[-back] = kept if is_nonzero(kept - 1) else UNKNOWN
+    return tuple(dims)
+
+
+@transfer("Tile")
+def tile(op: Op) -> Fact:
+    """Repeat along each axis."""
+    data = op.fact(0)
+    shape = op.known_shape()
+    repeats = op.integers(1)
+    if repeats is None or len(repeats) != len(shape):
+        return Fact(data.dtype, (UNKNOWN,) * len(shape))
+    dims = [UNKNOWN if n is None else dim * n for dim, n in zip(shape, repeats, strict=True)]
+    return Fact(data.dtype, tuple(dims))
+
+
+@transfer("Concat")
+def concat(op: Op) -> Fact:
+    """Join along an axis."""
+    return concatenated([op.fact(index) for index in range(len(op.inputs))], op.attr_int("axis", 1))
+
+
+def concatenated(facts: list[Fact], axis: int) -> Fact:
+    """The tensors joined along an axis."""
+    dtype = next((fact.dtype for fact in facts if fact.dtype is not None), None)
+    ranked = next((fact.shape for fact in facts if fact.shape is not None), None)
+    if ranked is None:
+        return Fact(dtype)
+    axis = normalize_axis(axis, len(ranked))
+    shapes = [fact.shape if fact.shape is not None else (UNKNOWN,) * len(ranked) for fact in facts]
+    dims = [best_dim([shape[index] for shape in shapes]) for index in range(len(ranked))]
+    total: DimLike = 0
+    for shape in shapes:
+        total = UNKNOWN if shape[axis] is UNKNOWN or total is UNKNOWN else total + shape[axis]
+    dims[axis] = total
+    return Fact(dtype, tuple(dims), _joined(facts, total) if len(ranked) == 1 else None)
+
+
+def _joined(facts: list[Fact], total: DimLike) -> Elements | None:
+    """The elements of vectors one after the other, those of an untracked vector unknown."""
+    if not isinstance(total, int) or total > MAX_ELEMENTS:
+        return None
+    joined: Elements = ()
+    for fact in facts:
+        elements = fact.elements()
+        joined += elements if elements is not None else (None,) * (static_size(fact.shape) or 0)
+    return joined
+
+
+def best_dim(dims: list[DimLike]) -> DimLike:
+    """The most telling of dimensions that are equal: a number before a formula, a formula before an unknown."""
+    for dim in dims:
+        if isinstance(dim, int):
+            return dim
+    return min(dims, key=lambda dim: (dim.fresh, dim.size) if isinstance(dim, Dim) else (False, 0))
+
+
+@transfer("Split")
+def split(op: Op) -> tuple[Fact, ...]:
+    """Cut along an axis into given or equal parts."""
+    data = op.fact(0)
+    shape = op.known_shape()
+    axis = op.axis("axis", 0, len(shape))
+    sizes = _split_sizes(op, shape[axis])
+    dtype, elements = data.dtype, data.elements() if len(shape) == 1 else None
+    facts, start = [], 0
+    for size in sizes:
+        part = None
+        if elements is not None and isinstance(size, int):
+            part, start = elements[start : start + size], start + size
+        facts.append(Fact(dtype, (*shape[:axis], size, *shape[axis + 1 :]), part))
+    return tuple(facts)
+
+
+def _split_sizes(op: Op, dim: DimLike) -> list[DimLike]:
+    count = op.output_count
+    given = op.integers(1) if op.has(1) else op.attr_ints("split")
+    if given is not None and len(given) == count:
+        return [UNKNOWN if size is None else size for size in given]
+    if given is not None or op.has(1):
+        return [UNKNOWN] * count
+    if op.version < 18:
+        return [dim if count == 1 else exact_div(dim, count) or UNKNOWN] * count
+    size = ceil_div(dim, op.attr_int("num_outputs", count))
+    return [size] * (count - 1) + [dim - size * (count - 1)]
+
+
+@transfer("SpaceToDepth", "DepthToSpace")
+def depth_space(op: Op) -> Fact:
+    """Move blocks of pixels between space and channels."""
+    batch, channels, height, width = _four(op.known_shape())
+    block = op.attr_int("blocksize", 1)
+    if op.node.op_type == "SpaceToDepth":
+        channels, height, width = channels * block**2, floor_div(height, block), floor_div(width, block)
+    else:
+        channels, height, width = floor_div(channels, block**2), height * block, width * block
+    return Fact(op.dtype(), (batch, channels, height, width))
+
+
+def _four(shape: Shape) -> tuple[DimLike, DimLike, DimLike, DimLike]:
+    if len(shape) != 4:
+        raise UnknownError
+    return shape[0], shape[1], shape[2], shape[3]
+
+
+@transfer("Pad")
+def pad(op: Op) -> Fact:
+    """Add (or with negative numbers remove) elements at both ends of axes."""
+    shape = op.known_shape()
+    pads = op.attr_ints("pads" if op.version >= 2 else "paddings") if op.version < 11 else op.integers(1)
+    axes = tuple(range(len(shape)))
+    if op.has(3):
+        axes = normalize_axes(op.constants(3), len(shape))
+    dims = list(shape)
+    for position, axis in enumerate(axes):
+        before = None if pads is None else pads[position]
+        after = None if pads is None else pads[position + len(axes)]
+        dims[axis] = UNKNOWN if before is None or after is None else shape[axis] + before + after
+    return Fact(op.dtype(), tuple(dims))
+
+
+@transfer("Shape")
+def shape_(op: Op) -> Fact:
+    """The dimensions of the input from `start` to `end`."""
+    shape = op.shape()
+    if shape is None:
+        return Fact(ir.DataType.INT64, (UNKNOWN,))
+    if op.version >= 15:
+        end = op.attribute("end")
+        shape = shape[_clamped(op.attr_int("start", 0), len(shape)) : _clamped(end, len(shape))]
+    return Fact(ir.DataType.INT64, (len(shape),), shape)
+
+
+def _clamped(index: int | None, rank: int) -> int:
+    if index is None:
+        return rank
+    return max(0, min(rank, index + rank if index < 0 else index))
+
+
+@transfer("Size")
+def size(op: Op) -> Fact:
+    """The number of elements of the input."""
+    shape = op.shape()
+    return Fact(ir.DataType.INT64, (), None if shape is None else (product(shape),))

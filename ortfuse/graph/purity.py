@@ -1,0 +1,69 @@
+"""Which nodes compute the same outputs from the same inputs, every time, and do nothing else."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortfuse.graph.scopes import subgraphs
+
+KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft"})
+"""Domains whose operators are known here. Of an operator from elsewhere nothing is assumed."""
+
+_RANDOM = frozenset(
+    {
+        "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli",
+        "Sampling", "BeamSearch", "GreedySearch", "WhisperBeamSearch",
+        "BiasDropout", "BitmaskDropout", "BitmaskBiasDropout",
+    }
+)  # fmt: skip
+"""Operators that draw random numbers (or, like BeamSearch, may)."""
+
+
+class Purity:
+    """Answers for the nodes of one model; remembers what it found out about the model's functions."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._functions = model.functions
+        self._known: dict[ir.OperatorIdentifier, bool] = {}
+
+    def is_pure(self, node: ir.Node) -> bool:
+        """Whether the node is a deterministic operator of a known domain, or calls a function made of such.
+
+        Nodes with subgraphs are not: their bodies would have to be looked into each time.
+        """
+        if node.op_type in _RANDOM or subgraphs(node):
+            return False
+        if node.op_type == "Dropout":
+            return not _may_train(node)
+        if node.op_type == "BatchNormalization":
+            return not _updates_statistics(node)
+        if self._functions and node.op_identifier() in self._functions:
+            return self._is_pure_function(node.op_identifier())
+        return node.domain in KNOWN_DOMAINS
+
+    def _is_pure_function(self, identifier: ir.OperatorIdentifier) -> bool:
+        """Whether no function that can be reached from this one has an impure node."""
+        if identifier not in self._known:
+            pending, seen = [identifier], {identifier}
+            self._known[identifier] = True
+            while pending:
+                for node in self._functions[pending.pop()]:
+                    called = node.op_identifier()
+                    if called in self._functions:
+                        if called not in seen:
+                            seen.add(called)
+                            pending.append(called)
+                    elif not self.is_pure(node):
+                        self._known[identifier] = False
+        return self._known[identifier]
+
+
+def _may_train(node: ir.Node) -> bool:
+    """Whether a Dropout has a training_mode input (opset 12 and later), whatever it holds."""
+    return len(node.inputs) > 2 and node.inputs[2] is not None
+
+
+def _updates_statistics(node: ir.Node) -> bool:
+    """Whether a BatchNormalization is in training mode: by attribute since opset 14, by its outputs before."""
+    mode = node.attributes.get("training_mode")
+    return len(node.outputs) > 1 or (mode is not None and (mode.is_ref() or mode.as_int() != 0))

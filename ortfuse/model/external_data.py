@@ -1,0 +1,110 @@
+"""External data: weights in files beside the model file, which the model names by a relative path.
+
+A model is data from anywhere, and a path in it must not make ortfuse read (and copy into its output) a file that has
+nothing to do with the model. So the file must lie in the model's folder or below it, after symbolic links are followed.
+As in ONNX Runtime, a model file that is itself a symbolic link may also have its data beside the file the link leads
+to: that is how the Hugging Face cache stores models.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path, PureWindowsPath
+
+import onnx_ir
+
+from ortfuse.errors import ModelFileError
+from ortfuse.graph import walk
+from ortfuse.model.data_file import DataFile
+from ortfuse.model.stored_tensor import ExternalStoredTensor, FileBytes
+from ortfuse.model.tensor_size import byte_size
+
+_HELD_OPEN = 64
+"""External files that are held open per model; a process may hold about 1,000."""
+
+
+BESIDE_THE_MODEL = "it must lie beside the model file (was that moved without it?)"
+
+
+def attach(model: onnx_ir.Model, *, name: str, model_file: Path | None, missing: str = BESIDE_THE_MODEL) -> None:
+    """Tie every external tensor of a model to the file that holds it, which from then on is read on demand.
+
+    Args:
+        model: The model; its external tensors are exchanged in place.
+        name: What error messages call the model.
+        model_file: The file whose folder holds the data. None if the tensors were made by the caller in memory: then
+            their own paths are taken as they are.
+        missing: What to tell the user about a data file that is missing.
+
+    Raises:
+        ModelFileError: A data file is missing, unreadable, or outside the folder of the model file, or does not hold
+            as many bytes as a tensor takes.
+    """
+    files: dict[str, DataFile] = {}
+    for slot in walk.tensors(model):
+        tensor = slot.tensor
+        if not isinstance(tensor, onnx_ir.ExternalTensor) or isinstance(tensor, ExternalStoredTensor):
+            continue
+        where = f"{name}: {slot.owner}"
+        if model_file is None:
+            path = tensor.path
+        else:
+            tensor.base_dir = model_file.parent
+            path = _resolve(tensor.location, model_file, where)
+        if path not in files:
+            files[path] = _open(path, where, missing, keep_open=len(files) < _HELD_OPEN)
+        offset, length = _extent(tensor, files[path], where)
+        slot.replace(ExternalStoredTensor(FileBytes(files[path], offset, length), tensor))
+
+
+def _resolve(location: str | os.PathLike[str], model_file: Path, where: str) -> str:
+    """The real path of an external data file, if it may be read."""
+    if not isinstance(location, str) or not location or "\0" in location:
+        raise ModelFileError(
+            f"{where}: its external data has no usable file name ({location!r}); export the model again"
+        )
+    if Path(location).is_absolute() or PureWindowsPath(location).drive:
+        raise ModelFileError(
+            f"{where}: its external data is at the absolute path {location!r}; only files in the model's folder are "
+            "read: move the file there and name it by a relative path"
+        )
+    folder = model_file.parent
+    path = os.path.realpath(folder / location)
+    allowed = {os.path.realpath(folder), str(model_file.resolve().parent)}
+    if any(os.path.commonpath((path, root)) == root for root in allowed):
+        return path
+    how = "through '..'" if ".." in Path(location).parts else "through a symbolic link"
+    raise ModelFileError(
+        f"{where}: its external data {location!r} leads {how} to {path}, outside the model's folder "
+        f"{os.path.realpath(folder)}; copy the file into that folder"
+    )
+
+
+def _open(path: str, where: str, missing: str, *, keep_open: bool) -> DataFile:
+    try:
+        if not stat.S_ISREG(Path(path).stat().st_mode):
+            raise ModelFileError(f"{where}: its external data {path} is not a regular file")
+        return DataFile(path, keep_open=keep_open)
+    except FileNotFoundError:
+        raise ModelFileError(f"{where}: its external data file {path} is missing; {missing}") from None
+    except OSError as error:
+        raise ModelFileError(f"{where}: its external data file {path} cannot be opened: {error.strerror}") from error
+
+
+def _extent(tensor: onnx_ir.ExternalTensor, file: DataFile, where: str) -> tuple[int, int]:
+    """Offset and length of a tensor's bytes, checked against its type and against the size of the file."""
+    offset = tensor.offset or 0
+    needed = byte_size(tensor.dtype, tensor.shape.numpy())
+    length = needed if tensor.length is None else tensor.length
+    if length != needed:
+        raise ModelFileError(
+            f"{where}: type {tensor.dtype} and shape {tensor.shape} take {needed:,} bytes, "
+            f"but its external data is {length:,} bytes long; export the model again"
+        )
+    if offset < 0 or offset + length > file.size:
+        raise ModelFileError(
+            f"{where}: its external data is bytes {offset:,} to {offset + length:,} of {file.path}, which has only "
+            f"{file.size:,}; the file is truncated or belongs to another model"
+        )
+    return offset, length

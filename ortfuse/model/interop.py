@@ -1,0 +1,184 @@
+"""The border of the compiler: every kind of model comes in as `onnx_ir.Model` and goes out as the kind that came in.
+
+`model, source = enter(anything)` at the start, `result = leave(model, source)` at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
+
+import onnx
+import onnx_ir
+
+from ortfuse.errors import InvalidModelError
+from ortfuse.model import external_data
+from ortfuse.model.check import RepairableError, check
+from ortfuse.model.detach import own, take
+from ortfuse.model.io import load, uncollected
+from ortfuse.model.proto import from_proto, separate, to_proto
+from ortfuse.model.repair import admit
+
+if TYPE_CHECKING:
+    from onnx_graphsurgeon.ir.graph import Graph as SurgeonGraph
+
+AnyModel: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | onnx_ir.Model | SurgeonGraph"
+"""What a user may hand over: the path of a model file, or a model object of one of the three common kinds."""
+
+K = TypeVar("K")
+
+_NO_FOLDER = (
+    "a ModelProto does not know the folder it was loaded from, so the file is looked for in the current one: "
+    "give ortfuse the path of the model file, or load the weights with onnx.load(path)"
+)
+
+
+@dataclass(frozen=True)
+class Source(Generic[K]):
+    """Where a model came from, and how it goes back.
+
+    Attributes:
+        kind: What came in.
+        name: What messages call the model: its path, else the name of its graph.
+        path: The model file, if a path came in.
+        restore: Makes an object of the kind that came in.
+    """
+
+    kind: Literal["path", "proto", "ir", "graphsurgeon"]
+    name: str
+    path: Path | None
+    restore: Callable[[onnx_ir.Model], K] = field(repr=False)
+
+
+@overload
+def enter(model: str | os.PathLike[str], *, copy: bool = True) -> tuple[onnx_ir.Model, Source[onnx_ir.Model]]: ...
+@overload
+def enter(model: onnx.ModelProto, *, copy: bool = True) -> tuple[onnx_ir.Model, Source[onnx.ModelProto]]: ...
+@overload
+def enter(model: onnx_ir.Model, *, copy: bool = True) -> tuple[onnx_ir.Model, Source[onnx_ir.Model]]: ...
+@overload
+def enter(model: SurgeonGraph, *, copy: bool = True) -> tuple[onnx_ir.Model, Source[SurgeonGraph]]: ...
+def enter(model: AnyModel, *, copy: bool = True) -> tuple[onnx_ir.Model, Source[Any]]:
+    """Turn any kind of model into a valid, topologically sorted graph.
+
+    The caller's object is never changed. Weights are not copied: the graph reads them from the caller's object or from
+    the file, so the caller must not overwrite them while the graph is in use.
+
+    Args:
+        model: The path of a model file, an `onnx.ModelProto`, an `onnx_ir.Model` or an `onnx_graphsurgeon.Graph`.
+        copy: With False an `onnx_ir.Model` is taken over and changed in place.
+
+    Returns:
+        The graph, and the source that `leave` takes.
+
+    Raises:
+        ModelFileError: The file, or an external data file of the model, cannot be used.
+        InvalidModelError: The model is not a valid graph; the message names the node or value.
+        TypeError: `model` is none of these kinds.
+    """
+    if isinstance(model, str | os.PathLike):
+        return load(model), Source("path", os.fspath(model), Path(model), _same)
+    if isinstance(model, onnx.ModelProto):
+        return _enter_proto(model), Source("proto", model.graph.name or "ModelProto", None, to_proto)
+    if isinstance(model, onnx_ir.Model):
+        return _enter_ir(model, copy=copy), Source("ir", model.graph.name or "onnx_ir.Model", None, _same)
+    # A user who has such a graph has imported its package; all others need not wait for the import.
+    surgeon = sys.modules.get("onnx_graphsurgeon")
+    if surgeon is not None and isinstance(model, surgeon.Graph):
+        return _enter_surgeon(model), Source("graphsurgeon", model.name or "onnx_graphsurgeon.Graph", None, _to_surgeon)
+    raise TypeError(
+        "a model is a path, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, "
+        f"not {type(model).__module__}.{type(model).__qualname__}"
+    )
+
+
+def leave(model: onnx_ir.Model, source: Source[K]) -> K:
+    """Give a graph back as the kind of object that came in.
+
+    A path comes back as `onnx_ir.Model`; `ortfuse.save` writes it to a file. An `onnx.ModelProto` holds all weights
+    that were not external when it came in. An `onnx_graphsurgeon.Graph` has no place for the metadata of a model and
+    for documentation strings, which are lost.
+
+    Raises:
+        InvalidModelError: Something in the graph cannot be represented, such as an initializer without data.
+        ModelFileError: A weight can no longer be read from the file the model was loaded from.
+    """
+    return source.restore(model)
+
+
+def _same(model: onnx_ir.Model) -> onnx_ir.Model:
+    return model
+
+
+def _enter_proto(proto: onnx.ModelProto) -> onnx_ir.Model:
+    name = proto.graph.name or "ModelProto"
+    if not proto.HasField("graph"):
+        raise InvalidModelError(f"{name}: has no graph")
+    with uncollected():
+        model = from_proto(proto, name=name)
+        take(model)
+        admit(model, name=name)
+        external_data.attach(model, name=name, model_file=Path("model.onnx"), missing=_NO_FOLDER)
+    return model
+
+
+def _enter_ir(model: onnx_ir.Model, *, copy: bool) -> onnx_ir.Model:
+    name = model.graph.name or "onnx_ir.Model"
+    with uncollected():
+        if copy:
+            model = _copied(model, name)
+        else:
+            admit(model, name=name)
+        external_data.attach(model, name=name, model_file=None)
+    return model
+
+
+def _copied(model: onnx_ir.Model, name: str) -> onnx_ir.Model:
+    """A valid copy of a model that shares the data of its tensors."""
+    try:
+        check(model, name=name)
+    except RepairableError:
+        # Only sorted graphs can be cloned, and the caller's must not be sorted; so the copy is made by way of protobuf.
+        copy = _copied_by_proto(model, name)
+        admit(copy, name=name)
+    else:
+        try:
+            copy = model.clone()
+        except RuntimeError:
+            # The one reason why a valid graph cannot be cloned: the cloning recurses into subgraphs.
+            raise InvalidModelError(f"{name}: its subgraphs are nested too deeply") from None
+        take(copy)
+    return copy
+
+
+def _copied_by_proto(model: onnx_ir.Model, name: str) -> onnx_ir.Model:
+    proto, weights = separate(model)
+    proto.graph.initializer.extend(weight.header for weight in weights)
+    copy = from_proto(proto, name=name)
+    for weight in weights:
+        if weight.tensor is not None:
+            copy.graph.initializers[weight.header.name].const_value = own(weight.tensor)
+    return copy
+
+
+def _enter_surgeon(graph: SurgeonGraph) -> onnx_ir.Model:
+    from onnx_graphsurgeon.exporters.onnx_exporter import export_onnx
+
+    try:
+        proto = export_onnx(graph)
+    except Exception as error:
+        # It fails in its own ways, on graphs that it imported itself (an attribute that is an empty list, for one).
+        raise InvalidModelError(
+            f"{graph.name}: onnx_graphsurgeon cannot export the graph: {error}; hand over the model it was made from"
+        ) from error
+    return _enter_proto(proto)
+
+
+def _to_surgeon(model: onnx_ir.Model) -> SurgeonGraph:
+    from onnx_graphsurgeon.importers.onnx_importer import import_onnx
+
+    return import_onnx(to_proto(model))

@@ -1,0 +1,192 @@
+"""Load and save model files: `model = load("bert.onnx")`, `save(model, "bert.opt.onnx")`."""
+
+from __future__ import annotations
+
+import gc
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import onnx
+import onnx_ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from ortfuse.errors import ModelFileError, OrtfuseError, OutputError
+from ortfuse.model import external_data, wire_format
+from ortfuse.model.atomic_write import writable_target
+from ortfuse.model.check import check
+from ortfuse.model.data_file import DataFile
+from ortfuse.model.proto import from_proto
+from ortfuse.model.repair import admit
+from ortfuse.model.stored_tensor import FileBytes, StoredTensor
+from ortfuse.model.write import write
+
+__all__ = ["check", "load", "save"]
+
+_LEFT_IN_FILE = 1 << 16
+"""Weights of at least this many bytes are left in the file until they are asked for."""
+
+
+def load(path: str | os.PathLike[str]) -> onnx_ir.Model:
+    """Load a model file.
+
+    The nodes come in topological order. Weights stay in the file, or in the external data files beside it, and are read
+    when they are asked for; the files are held open, so the model survives their being deleted or replaced.
+
+    Args:
+        path: An ONNX file in binary protobuf form.
+
+    Raises:
+        ModelFileError: The file is missing, unreadable, damaged or not ONNX, or external data is missing, too short, or
+            outside the folder of the model.
+        InvalidModelError: The model is not a valid graph; the message names the node or value.
+    """
+    name = os.fspath(path)
+    file = _open(path)
+    with uncollected():
+        outline = _outline(file, name)
+        try:
+            proto = onnx.ModelProto.FromString(outline.skeleton)
+        except DecodeError as error:
+            raise ModelFileError(f"{name}: {_what_it_is(outline.skeleton, error)}") from None
+        if not proto.HasField("graph"):
+            raise ModelFileError(
+                f"{name}: is not an ONNX model, or has no graph; {_what_it_is(outline.skeleton, None)}"
+            )
+        model = from_proto(proto, name=name)
+        _leave_weights_in_file(model, proto, outline, file)
+        admit(model, name=name)
+        external_data.attach(model, name=name, model_file=Path(path))
+    return model
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep the garbage collector from walking again and again over a graph that is being built: a third of the time."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
+
+
+def _outline(file: DataFile, name: str) -> wire_format.Outline:
+    try:
+        with file.mapped() as data:
+            try:
+                return wire_format.outline(data, _LEFT_IN_FILE)
+            except wire_format.WireError as error:
+                raise ModelFileError(f"{name}: {_what_it_is(data[:_SNIFFED], error)}") from None
+    except OSError as error:
+        raise ModelFileError(f"{name}: cannot be read: {error.strerror}") from error
+
+
+def _open(path: str | os.PathLike[str]) -> DataFile:
+    name = os.fspath(path)
+    try:
+        mode = Path(path).stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise ModelFileError(f"{name}: is a folder; give the path of a model file in it")
+        if not stat.S_ISREG(mode):
+            raise ModelFileError(f"{name}: is a device or a pipe; a model is read from a regular file")
+        file = DataFile(name)
+    except FileNotFoundError:
+        raise ModelFileError(f"{name}: no such file; check the path (relative paths start from {Path.cwd()})") from None
+    except (OSError, ValueError) as error:
+        raise ModelFileError(f"{name}: cannot be opened: {error}") from None
+    if file.size == 0:
+        raise ModelFileError(f"{name}: the file is empty; was the export or the download interrupted?")
+    return file
+
+
+_SNIFFED = 64
+"""As many bytes are looked at to tell what a file is that is not ONNX."""
+
+_SIGNATURES = {
+    (0, b"version https://git-lfs"): "a Git LFS pointer, not the file itself: fetch it with `git lfs pull`",
+    (0, b"PK\x03\x04"): "a zip archive (a PyTorch .pt or .pt2 file?): export it with torch.onnx.export",
+    (0, b"\x1f\x8b"): "a gzip archive: unpack it first",
+    (0, b"\x89HDF"): "an HDF5 file (Keras?): convert it with tf2onnx",
+    (0, b"\x80\x02"): "a Python pickle: export the model with torch.onnx.export",
+    (4, b"TFL3"): "a TensorFlow Lite model: convert it with tf2onnx",
+    (4, b"ORTM"): "a model in ORT format, which cannot be changed: take the .onnx file it was made from",
+}
+
+
+def _what_it_is(head: bytes, error: Exception | None) -> str:
+    """What a file is that does not read as ONNX, by its first bytes, and what to do about it."""
+    for (offset, signature), what in _SIGNATURES.items():
+        if head[offset:].startswith(signature):
+            return f"is not ONNX but {what}"
+    head = head[:_SNIFFED]
+    if head.isascii() and all(byte >= 0x20 or byte in b"\t\r\n" for byte in head):
+        return "is a text file; ortfuse reads ONNX in its binary form (convert it with onnx.load and onnx.save)"
+    if error is None:
+        return "the file is something else, or was written by an export that failed"
+    # Every ONNX writer puts the IR version first.
+    if head[:1] == b"\x08":
+        return f"is cut off or damaged ({error}); copy or export it again"
+    return f"is not an ONNX model ({error})"
+
+
+def _leave_weights_in_file(
+    model: onnx_ir.Model, proto: onnx.ModelProto, outline: wire_format.Outline, file: DataFile
+) -> None:
+    """Give the initializers whose bytes were left out of `proto` tensors that read them from the file."""
+    for header, extent in zip(proto.graph.initializer, outline.weights, strict=True):
+        value = model.graph.initializers[header.name]
+        tensor = value.const_value
+        if extent is None or not isinstance(tensor, onnx_ir.TensorProtoTensor):
+            continue
+        value.const_value = StoredTensor(
+            FileBytes(file, *extent),
+            tensor.dtype,
+            tensor.shape,
+            name=tensor.name,
+            doc_string=tensor.doc_string,
+            metadata_props=dict(tensor.metadata_props),
+        )
+
+
+def save(model: onnx_ir.Model, path: str | os.PathLike[str], *, link: bool = False) -> None:
+    """Write a model to a file.
+
+    Everything is written aside in the same folder and then moved into place: after any failure or interrupt the old
+    files are as they were and no other file is left. The model may be saved over the file it was loaded from. Only a
+    process that is killed may leave a file behind, named `.ortfuse-*.tmp`; the model in place is whole even then.
+
+    Weights go through without being held in memory. A model that has external weights, or is larger than 2 GB, gets a
+    data file beside it, named like the model file with `.data` after it. File systems that can share blocks (Btrfs, XFS,
+    ...) share those of weights that did not change.
+
+    With `link=True`, an external file at least half of which the model still needs becomes a data file as it is, by a
+    hard link where that is possible; other weights get a file of their own (`.data.1`, ...). That takes no time and no
+    space, but the file then has two names: a program that writes into the original (most exporters do, when they export
+    over an older model) changes the result too, and `onnx.load` and `onnx.checker` refuse data files with two names,
+    the original's as well. ONNX Runtime and onnx_ir read them.
+
+    Args:
+        model: The model; not changed, except that tensors of the class `onnx_ir.ExternalTensor` are exchanged for ones
+            that stay readable when their file is replaced.
+        path: The file to write or replace.
+        link: Whether external files may become data files of the result by hard links.
+
+    Raises:
+        OutputError: The file cannot be written: no such folder, no permission, no space; what stood there is unchanged.
+        InvalidModelError: Something in the model cannot be written, such as an initializer without data.
+        ModelFileError: Weights can no longer be read from the file the model was loaded from.
+    """
+    target = writable_target(path)
+    external_data.attach(model, name=os.fspath(path), model_file=None)
+    try:
+        write(model, target, link=link)
+    except OrtfuseError:
+        raise
+    except OSError as error:
+        raise OutputError(
+            f"{os.fspath(path)}: cannot be written: {error.strerror or error}; nothing was changed"
+        ) from error

@@ -1,0 +1,149 @@
+"""What is legal to put right in a model that comes in is put right silently; the rest is an error.
+
+Put right: nodes that are not in topological order, inputs and initializers of a subgraph that have the name of a value
+outside of it, the spelling "ai.onnx" of the default domain in the opset imports, a missing import of the runtime's own
+operator domain, and value_info that contradicts an initializer. ONNX Runtime accepts all of these; the rest of ortfuse
+need not know that they exist.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import onnx_ir
+
+from ortfuse.errors import InvalidModelError
+from ortfuse.graph import walk
+from ortfuse.graph.walk import describe
+from ortfuse.model.check import RUNTIME_DOMAIN, RepairableError, check
+
+
+def admit(model: onnx_ir.Model, *, name: str) -> None:
+    """Put right what is legal to put right, in place, and check the rest.
+
+    Args:
+        model: The model.
+        name: What error messages call it, such as its path.
+
+    Raises:
+        InvalidModelError: The model is not valid; the message names the node or value.
+    """
+    _spell_default_domain(model, name)
+    try:
+        check(model, name=name)
+    except RepairableError:
+        # Repairs cost a walk each, and nearly every model needs none.
+        _repair(model, name)
+        check(model, name=name)
+
+
+def _repair(model: onnx_ir.Model, name: str) -> None:
+    for graph in [model.graph, *(function.graph for function in model.functions.values())]:
+        _sort(graph, name)
+    for graph in walk.graphs(model):
+        _declare_initializers_as_they_are(graph)
+    owners: list[onnx_ir.Model | onnx_ir.Function] = [model, *model.functions.values()]
+    for owner in owners:
+        if any(node.domain == RUNTIME_DOMAIN for graph in walk.nested(owner.graph) for node in graph):
+            owner.opset_imports.setdefault(RUNTIME_DOMAIN, 1)
+    _rename_shadowing(model)
+
+
+def _spell_default_domain(model: onnx_ir.Model, name: str) -> None:
+    owners: list[onnx_ir.Model | onnx_ir.Function] = [model, *model.functions.values()]
+    for owner in owners:
+        imports = owner.opset_imports
+        if "ai.onnx" in imports:
+            version = imports.pop("ai.onnx")
+            if imports.setdefault("", version) != version:
+                raise InvalidModelError(
+                    f"{name}: imports both opset {imports['']} and opset {version} of ai.onnx; keep one"
+                )
+
+
+def _declare_initializers_as_they_are(graph: onnx_ir.Graph) -> None:
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if tensor is not None and not value.is_graph_input():
+            value.shape, value.type = onnx_ir.Shape(tensor.shape.numpy()), onnx_ir.TensorType(tensor.dtype)
+
+
+def _sort(graph: onnx_ir.Graph, name: str) -> None:
+    """Put the nodes of a graph and of what is nested in it in topological order, otherwise as they were."""
+    try:
+        graph.sort()
+    except ValueError:
+        for inner in walk.nested(graph):
+            if cycle := find_cycle(inner):
+                names = "; ".join(describe(node) for node in cycle[:6]) + ("; ..." if len(cycle) > 6 else "")
+                raise InvalidModelError(f"{name}: the graph has a cycle of {len(cycle)} nodes: {names}") from None
+        raise InvalidModelError(f"{name}: the graph has a cycle") from None
+
+
+def find_cycle(graph: onnx_ir.Graph) -> list[onnx_ir.Node]:
+    """Nodes of a graph that depend on each other in a circle, each on the next; empty if there are none."""
+    finished: set[onnx_ir.Node] = set()
+    for start in graph:
+        path: dict[onnx_ir.Node, Iterator[onnx_ir.Node]] = {}
+        node: onnx_ir.Node | None = start if start not in finished else None
+        while node is not None:
+            if node not in path:
+                path[node] = _dependencies(node, graph)
+            following = next((other for other in path[node] if other not in finished), None)
+            if following in path:
+                return list(path)[list(path).index(following) :]
+            if following is None:
+                finished.add(path.popitem()[0])
+                following = next(reversed(path), None)
+            node = following
+    return []
+
+
+def _dependencies(node: onnx_ir.Node, graph: onnx_ir.Graph) -> Iterator[onnx_ir.Node]:
+    """The nodes of `graph` that produce what a node of it, or anything nested in that node, uses."""
+    waiting = [node]
+    while waiting:
+        user = waiting.pop()
+        for value in user.inputs:
+            producer = value.producer() if value is not None else None
+            if producer is not None and producer.graph is graph:
+                yield producer
+        for inner in walk.subgraphs(user):
+            waiting.extend(inner)
+
+
+def _rename_shadowing(model: onnx_ir.Model) -> None:
+    """Give inputs and initializers of subgraphs that have the name of a value outside a name of their own."""
+    taken = {value.name for graph in walk.graphs(model) for value in _values(graph)}
+    numbers = itertools.count(1)
+
+    def fresh(name: str | None) -> str:
+        return next(new for number in numbers if (new := f"{name}_{number}") not in taken)
+
+    for root in [model.graph, *(function.graph for function in model.functions.values())]:
+        _rename_inside(root, set(), fresh)
+
+
+def _rename_inside(graph: onnx_ir.Graph, outside: set[str | None], fresh: Callable[[str | None], str]) -> None:
+    own: set[str | None] = set()
+    for value in [*graph.inputs, *graph.initializers.values()]:
+        if value.name in outside:
+            value.name = fresh(value.name)
+        own.add(value.name)
+    added = own - outside
+    outside |= added
+    for node in graph:
+        for inner in walk.subgraphs(node):
+            _rename_inside(inner, outside, fresh)
+        outputs = {output.name for output in node.outputs} - outside
+        added |= outputs
+        outside |= outputs
+    outside -= added
+
+
+def _values(graph: onnx_ir.Graph) -> Iterator[onnx_ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs

@@ -1,0 +1,231 @@
+"""How a model becomes bytes in files: small parts by protobuf, weights streamed after them from where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import onnx
+import onnx_ir
+
+from ortfuse.errors import OutputError
+from ortfuse.graph import walk
+from ortfuse.model import wire_format
+from ortfuse.model.atomic_write import Staging
+from ortfuse.model.data_file import DataFile
+from ortfuse.model.proto import Weight, separate
+from ortfuse.model.stored_tensor import ExternalStoredTensor, in_file
+
+MAX_FILE = 2**31 - 1
+"""The size in bytes up to which protobuf can read a message."""
+
+_STREAMED = 1024
+"""Initializers of at least this many bytes are streamed, or put into the data file if there is one. ONNX Runtime needs
+the small ones, which may be shapes, inside the model file."""
+
+_PAGE, _LINE = 4096, 64
+"""Alignment in the data file of tensors that are larger than a few pages, so that they can be mapped and their blocks
+shared with the file they come from, and of the others."""
+
+_WORTH_LINKING = 0.5
+"""An external file is kept whole if the model needs at least this part of its bytes; else what it needs is copied."""
+
+Pair = tuple[onnx.TensorProto, onnx_ir.TensorProtocol]
+
+
+class Placed(NamedTuple):
+    """A tensor's protobuf, and where its data are: in which of the data files, at which offset, how many bytes."""
+
+    proto: onnx.TensorProto
+    file: int
+    offset: int
+    length: int
+
+
+def write(model: onnx_ir.Model, target: Path, *, link: bool) -> None:
+    """Write a model to `target`; with data files `<target>.data`, ... if it has external weights or is too large for one.
+
+    Args:
+        model: The model.
+        target: The model file.
+        link: Whether external files whose bytes are needed may become data files by hard links.
+
+    Raises:
+        OutputError: The model does not fit into the file format.
+        OSError: A file cannot be written.
+        InvalidModelError, ModelFileError: The model or its weights cannot be read.
+    """
+    proto, weights = separate(model, _STREAMED)
+    nested = _nested_external(model, proto)
+    external = bool(nested) or any(isinstance(w.tensor, onnx_ir.ExternalTensor) for w in weights)
+    if not external:
+        external = _size(proto, weights) > MAX_FILE
+    with Staging(target) as staging:
+        if external:
+            pairs = [*nested, *((w.header, w.tensor) for w in weights if w.tensor is not None)]
+            placed = _place_data(pairs, staging, link=link)
+            weights = [Weight(w.header, None) for w in weights]
+            if (interim := staging.interim_data_names()) is not None:
+                _refer(placed, interim)
+                _write_model(proto, weights, staging.open("interim"))
+            _refer(placed, [path.name for path in staging.data])
+        if _size(proto, weights) > MAX_FILE:
+            raise OutputError(f"{target}: the model is larger than 2 GB without its weights; no ONNX file can hold it")
+        _write_model(proto, weights, staging.open("model"))
+        _hold_open(model, (staging.model, *staging.data))
+        staging.commit()
+
+
+def _size(proto: onnx.ModelProto, weights: Iterable[Weight]) -> int:
+    """The size of the model file in bytes, a few too many."""
+    framing = 16
+    headers: int = sum(w.header.ByteSize() + framing for w in weights)
+    tensors = sum(w.tensor.nbytes for w in weights if w.tensor is not None)
+    return int(proto.ByteSize()) + headers + tensors
+
+
+def _write_model(proto: onnx.ModelProto, weights: list[Weight], file: IO[bytes]) -> None:
+    """Write one protobuf message: `proto` with the weights as the last fields of its graph."""
+    graph = proto.graph.SerializeToString()
+    initializers = [(w.header.SerializeToString(), w.tensor) for w in weights]
+    file.write(_all_but_the_graph(proto).SerializeToString())
+    frames = [_frame(header, tensor) for header, tensor in initializers]
+    sizes = (
+        len(frame) + (tensor.nbytes if tensor is not None else 0)
+        for frame, (_, tensor) in zip(frames, initializers, strict=True)
+    )
+    file.write(wire_format.header(wire_format.GRAPH, len(graph) + sum(sizes)))
+    file.write(graph)
+    for frame, (_, tensor) in zip(frames, initializers, strict=True):
+        file.write(frame)
+        if tensor is not None:
+            _write_tensor(tensor, file)
+
+
+def _all_but_the_graph(proto: onnx.ModelProto) -> onnx.ModelProto:
+    rest = onnx.ModelProto()
+    for field, value in proto.ListFields():
+        if field.name == "graph":
+            continue
+        if isinstance(value, int | str):
+            setattr(rest, field.name, value)
+        else:
+            getattr(rest, field.name).MergeFrom(value)
+    return rest
+
+
+def _frame(header: bytes, tensor: onnx_ir.TensorProtocol | None) -> bytes:
+    """Everything of an initializer that stands before its raw data."""
+    if tensor is None:
+        return wire_format.header(wire_format.INITIALIZER, len(header)) + header
+    raw = wire_format.header(wire_format.RAW_DATA, tensor.nbytes)
+    return wire_format.header(wire_format.INITIALIZER, len(header) + len(raw) + tensor.nbytes) + header + raw
+
+
+def _place_data(pairs: Iterable[Pair], staging: Staging, *, link: bool) -> list[Placed]:
+    """Put the large tensors of `pairs` into data files, each once; the small ones go into their protobufs."""
+    large: list[Pair] = []
+    for proto, tensor in pairs:
+        if tensor.nbytes >= _STREAMED:
+            large.append((proto, tensor))
+            continue
+        proto.ClearField("external_data")
+        proto.ClearField("data_location")
+        proto.raw_data = tensor.tobytes()
+    linked = _link_files([tensor for _, tensor in large], staging) if link else {}
+    placed: list[Placed] = []
+    rest: list[Pair] = []
+    for proto, tensor in large:
+        if isinstance(tensor, ExternalStoredTensor) and (index := linked.get(tensor.data.file)) is not None:
+            placed.append(Placed(proto, index, tensor.data.offset, tensor.data.length))
+        else:
+            rest.append((proto, tensor))
+    if rest:
+        placed += _write_data(rest, staging.open("data"), len(linked))
+    return placed
+
+
+def _link_files(tensors: Iterable[onnx_ir.TensorProtocol], staging: Staging) -> dict[DataFile, int]:
+    """Take whole files for data files, where that is possible and worth it; the index that each has."""
+    needed: dict[DataFile, dict[int, int]] = {}
+    for tensor in tensors:
+        if isinstance(tensor, ExternalStoredTensor):
+            needed.setdefault(tensor.data.file, {})[tensor.data.offset] = tensor.data.length
+    linked: dict[DataFile, int] = {}
+    for file, extents in needed.items():
+        if sum(extents.values()) >= _WORTH_LINKING * file.size and staging.link(file):
+            linked[file] = len(linked)
+    return linked
+
+
+def _write_data(pairs: Iterable[Pair], file: IO[bytes], index: int) -> list[Placed]:
+    """Write tensors to the data file with this index, each once."""
+    placed: list[Placed] = []
+    offsets: dict[Hashable, int] = {}
+    for proto, tensor in pairs:
+        stored = in_file(tensor)
+        source: Hashable = id(tensor) if stored is None else (stored.file, stored.offset, stored.length)
+        if source not in offsets:
+            alignment = _PAGE if tensor.nbytes >= 4 * _PAGE else _LINE
+            file.write(bytes(-file.tell() % alignment))
+            offsets[source] = file.tell()
+            _write_tensor(tensor, file)
+        placed.append(Placed(proto, index, offsets[source], tensor.nbytes))
+    return placed
+
+
+def _refer(placed: Iterable[Placed], names: Sequence[str]) -> None:
+    """Make protobufs refer to where their data are, in files of these names."""
+    for proto, file, offset, length in placed:
+        proto.ClearField("external_data")
+        proto.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in {"location": names[file], "offset": str(offset), "length": str(length)}.items():
+            proto.external_data.add(key=key, value=value)
+
+
+def _write_tensor(tensor: onnx_ir.TensorProtocol, file: IO[bytes]) -> None:
+    start = file.tell()
+    stream = getattr(tensor, "tofile", None)  # not all tensors that other packages define have it
+    if stream is not None:
+        stream(file)
+    else:
+        file.write(tensor.tobytes())
+    if (written := file.tell() - start) != tensor.nbytes:
+        raise OutputError(f"initializer '{tensor.name}' has {written:,} bytes instead of {tensor.nbytes:,}")
+
+
+def _hold_open(model: onnx_ir.Model, replaced: Iterable[Path]) -> None:
+    """Keep the model readable when a file that it reads its weights from is about to be replaced."""
+    places = {path.resolve() for path in replaced}
+    for slot in walk.tensors(model):
+        if isinstance(slot.tensor, ExternalStoredTensor) and Path(slot.tensor.data.file.path).resolve() in places:
+            slot.tensor.data.file.hold()
+
+
+def _nested_external(model: onnx_ir.Model, proto: onnx.ModelProto) -> list[Pair]:
+    """The external tensors in attributes and subgraphs, each with its protobuf in `proto`."""
+    if not any(isinstance(slot.tensor, onnx_ir.ExternalTensor) for slot in walk.tensors(model)):
+        return []
+    bodies = [
+        (model.graph, proto.graph),
+        *zip((f.graph for f in model.functions.values()), proto.functions, strict=True),
+    ]
+    return [
+        pair for graph, body in bodies for pair in _pairs(graph, body) if isinstance(pair[1], onnx_ir.ExternalTensor)
+    ]
+
+
+def _pairs(graph: onnx_ir.Graph, proto: onnx.GraphProto | onnx.FunctionProto) -> Iterator[Pair]:
+    """The tensors in the nodes of a graph side by side with their protobufs: the conversion keeps all orders."""
+    for node, node_proto in zip(graph, proto.node, strict=True):
+        for attribute, content in zip(node.attributes.values(), node_proto.attribute, strict=True):
+            if tensors := walk.tensors_of(attribute):
+                single = attribute.type == onnx_ir.AttributeType.TENSOR
+                yield from zip([content.t] if single else content.tensors, tensors, strict=True)
+            elif graphs := walk.graphs_of(attribute):
+                single = attribute.type == onnx_ir.AttributeType.GRAPH
+                for inner, body in zip(graphs, [content.g] if single else content.graphs, strict=True):
+                    values = (v.const_value for v in inner.initializers.values() if v.const_value is not None)
+                    yield from zip(body.initializer, values, strict=True)
+                    yield from _pairs(inner, body)

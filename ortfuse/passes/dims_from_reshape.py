@@ -1,0 +1,135 @@
+"""DimsFromReshape that the exporter computed a second time are read off the tensor that has them.
+
+    T = (n - 3) / 2 + 1;  reshape(x, [batch, T, -1, 64])   with x of shape [batch, L, 768]   becomes   T = shape(x)[1]
+
+torch.export writes the length of what a chain of convolutions made as arithmetic on the length of the input, in divisions
+that round towards zero. For inputs that are too short these say something else than the convolutions, so that no algebra
+finds them equal; but then the Reshape, and with it the run, fails. Where the facts solve the one unknown element of a
+Reshape target from the sizes of its input, that element is therefore read off the input wherever it is used.
+
+The element must stand for itself: 0 could copy a size of the input, and -1 ask for whatever is left, and the run would
+succeed although the element is not that size. So the target must have another -1 (of which there is at most one), and 0
+must mean nothing but 0, by `allowzero` or because the input has no axis there.
+
+Left alone: targets in subgraphs, which need not be executed; lengths that the input of the Reshape itself depends on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.dims import Dim, DimLike
+from ortfuse.graph.scopes import subgraphs
+from ortfuse.passes.context import Context
+from ortfuse.passes.edit import constant_node, replace_value
+
+MOST_NODES = 100_000
+"""Nodes that are looked at to see whether one value depends on another."""
+
+
+@dataclass(frozen=True)
+class DimsFromReshape:
+    """Replaces computed lengths that a Reshape proves equal to a dimension of its input."""
+
+    name: ClassVar[str] = "dims_from_reshape"
+
+    def run(self, context: Context) -> int:
+        """Replace what can be; returns how many lengths that was."""
+        graph = context.model.graph
+        changes = 0
+        for node in [node for node in graph if node.op_type == "Reshape" and not node.domain]:
+            found = _solved(context, node)
+            if found is None:
+                continue
+            length, axis = found
+            data = node.inputs[0]
+            assert data is not None
+            if not _depends_on(data, length):
+                _read_off(context, data, axis, length)
+                changes += 1
+        if changes:
+            graph.sort()
+        return changes
+
+
+def _solved(context: Context, node: ir.Node) -> tuple[ir.Value, int] | None:
+    """The value that is the one unknown element of a Reshape target, and the axis of the input that has its size."""
+    facts = context.facts
+    if len(node.inputs) < 2 or node.inputs[0] is None or node.inputs[1] is None:
+        return None
+    numbers = facts.ints(node.inputs[1])
+    before, after = facts.shape(node.inputs[0]), facts.shape(node.outputs[0])
+    if numbers is None or before is None or after is None or list(numbers.elements).count(None) != 1:
+        return None
+    position = list(numbers.elements).index(None)
+    zero = node.attributes.get("allowzero")
+    if -1 not in numbers.elements or not ((zero is not None and zero.as_int()) or position >= len(before)):
+        return None
+    size: DimLike = after[position]
+    if (isinstance(size, Dim) and size.fresh) or size not in before:
+        return None
+    length = _element(context, node.inputs[1], position)
+    return None if length is None else (length, before.index(size))
+
+
+def _element(context: Context, vector: ir.Value, position: int) -> ir.Value | None:
+    """The computed integer that is element `position` of a vector which a Concat puts together."""
+    node = vector.producer()
+    if node is None or node.op_type != "Concat" or node.domain:
+        return None
+    for operand in node.inputs:
+        shape = context.facts.shape(operand)
+        if operand is None or shape is None or len(shape) != 1 or not isinstance(shape[0], int):
+            return None
+        if position < shape[0]:
+            return _innermost(context, operand) if shape[0] == 1 else None
+        position -= shape[0]
+    return None
+
+
+def _innermost(context: Context, value: ir.Value) -> ir.Value | None:
+    """What a tensor of one element is moved from; it can be replaced if a node of the same graph computes it."""
+    while (node := value.producer()) is not None and node.op_type in ("Reshape", "Unsqueeze", "Squeeze", "Identity"):
+        source = node.inputs[0]
+        if node.domain or source is None or context.facts.shape(source) not in ((), (1,)):
+            break
+        value = source
+    replaceable = value.producer() is not None and not value.is_graph_output()
+    return value if replaceable and context.facts.dtype(value) == ir.DataType.INT64 else None
+
+
+def _depends_on(value: ir.Value, other: ir.Value) -> bool:
+    """Whether `value` is computed from `other`, as far as can be seen in bounded time."""
+    pending, seen = [value], {value}
+    while pending:
+        value = pending.pop()
+        node = value.producer()
+        if value is other or len(seen) > MOST_NODES:
+            return True
+        if node is None:
+            continue
+        if subgraphs(node):
+            return True  # what a body captures is no input of the node
+        for operand in node.inputs:
+            if operand is not None and operand not in seen:
+                seen.add(operand)
+                pending.append(operand)
+    return False
+
+
+def _read_off(context: Context, data: ir.Value, axis: int, length: ir.Value) -> None:
+    """Let a dimension of `data` stand wherever `length` was used."""
+    index = np.full(() if context.facts.shape(length) == () else (1,), axis, np.int64)
+    shape = ir.node("Shape", [data])
+    place = constant_node(ir.tensor(index))
+    made = ir.node("Gather", [shape.outputs[0], place.outputs[0]])
+    user = length.producer()
+    assert user is not None and isinstance(user.graph, ir.Graph)
+    user.graph.insert_after(user, [shape, place, made])
+    for node in (shape, place, made):
+        context.facts.node_added(node)
+    replace_value(context, length, made.outputs[0])

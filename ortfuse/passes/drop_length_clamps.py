@@ -1,0 +1,88 @@
+"""DimsFromReshape that are cut at a bound, where the model fails if they are cut: min(64, length) becomes length.
+
+torch.export writes a view of a table of 64 positions as one of min(64, length). Where the result meets a tensor of the whole
+length in an operator that broadcasts, the two must be the same size (neither is 1 unless both are), or the runtime
+refuses to go on, whatever the other sizes are. So in every run that comes to its end the length is at most 64.
+
+Handled: Min of a whole number from 2 on and a length, in the main graph, where a node of the main graph that the outputs
+are computed from asks for equal sizes. Left alone: bodies and functions, which may never be run; other minima.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortfuse.dims import Dim, DimLike
+from ortfuse.facts.facts import Facts
+from ortfuse.passes.context import Context
+from ortfuse.passes.edit import nested_nodes, remove_nodes, replace_value
+from ortfuse.pattern.operators import BROADCASTING
+
+
+@dataclass(frozen=True)
+class DropLengthClamps:
+    """Replaces minima that cannot be less than their operand."""
+
+    name: ClassVar[str] = "drop_length_clamps"
+
+    def run(self, context: Context) -> int:
+        """Replace every such minimum; returns how many."""
+        graph, facts = context.model.graph, context.facts
+        cut = {node: found for node in graph if (found := _cut_length(node, facts)) is not None}
+        if not cut:
+            return 0
+        asked = set(_equal_sizes(graph, facts))
+        replaced = [node for node, (_, sizes) in cut.items() if sizes in asked]
+        for node in replaced:
+            replace_value(context, node.outputs[0], cut[node][0])
+        remove_nodes(context, replaced)
+        return len(replaced)
+
+
+def _cut_length(node: ir.Node, facts: Facts) -> tuple[ir.Value, tuple[DimLike, DimLike]] | None:
+    """Of ``Min(bound, length)`` the value of the length, and what the minimum and the length are as sizes."""
+    if node.op_type != "Min" or node.domain or len(node.inputs) != 2 or node.outputs[0].is_graph_output():
+        return None
+    cut = _size(node.outputs[0], facts)
+    for bound, length in itertools.permutations(node.inputs):
+        limit, size = _size(bound, facts), _size(length, facts)
+        same = length is not None and facts.shape(length) == facts.shape(node.outputs[0])
+        if same and isinstance(limit, int) and limit > 1 and isinstance(size, Dim) and isinstance(cut, Dim):
+            assert length is not None
+            return length, (cut, size)
+    return None
+
+
+def _size(value: ir.Value | None, facts: Facts) -> DimLike | None:
+    numbers = facts.ints(value)
+    return numbers.elements[0] if numbers is not None and len(numbers.elements) == 1 else None
+
+
+def _equal_sizes(graph: ir.Graph, facts: Facts) -> Iterator[tuple[DimLike, DimLike]]:
+    """Pairs of sizes that operands have along one axis of a node which is executed in every run."""
+    for node in _needed(graph):
+        if node.op_type not in BROADCASTING or node.domain:
+            continue
+        shapes = [facts.shape(value) or () for value in node.inputs if value is not None]
+        for one, other in itertools.permutations(shapes, 2):
+            yield from zip(reversed(one), reversed(other), strict=False)
+
+
+def _needed(graph: ir.Graph) -> Iterator[ir.Node]:
+    """The nodes of the graph that its outputs are computed from."""
+    pending = [value.producer() for value in graph.outputs]
+    seen: set[ir.Node] = set()
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.graph is graph:
+            yield node
+        for part in (node, *nested_nodes(node)):
+            pending += [value.producer() for value in part.inputs if value is not None]

@@ -1,0 +1,125 @@
+"""Operators that only move the elements of a constant: folded without computing anything, when they are looked at.
+
+Transpose, Reshape, Flatten, Squeeze and Unsqueeze of a constant are the constant seen differently. For a large weight
+the result is a tensor that is moved when it is read, so that folding the transposed weights of a model costs no time
+and no memory, and a model that is larger than the memory can still be folded and saved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from typing import IO, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.facts.facts import Facts
+from ortfuse.model.stored_tensor import decode, in_file
+
+LAZY_BYTES = 1 << 16
+"""Size from which on a constant is moved when it is read instead of at once."""
+
+_BLOCK = 1 << 18
+"""Bytes that are moved at once: source and target of so many stay in the caches, which makes it ten times as fast."""
+
+Array = np.ndarray[Any, Any]
+Read = Callable[[int, int], Array]
+"""The elements of a tensor in row-major order, from the first number on, as many as the second says."""
+
+_RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+
+
+class MovedTensor(ir.LazyTensor):
+    """`source` with its axes permuted and then reshaped, computed anew each time that it is read."""
+
+    def __init__(self, source: ir.TensorProtocol, permutation: tuple[int, ...] | None, shape: tuple[int, ...]) -> None:
+        super().__init__(self._moved, dtype=source.dtype, shape=ir.Shape(shape))
+        self.source, self.permutation, self.target = source, permutation, shape
+        inner: Hashable = source.key if isinstance(source, MovedTensor) else id(source)
+        self.key: Hashable = (inner, permutation, shape)
+        """Equal for tensors that are the same source moved in the same way."""
+
+    def _moved(self) -> ir.Tensor[Array]:
+        if self.permutation is None:
+            array = self.source.numpy().reshape(self.target)
+        else:
+            array = _transposed(self.source, self.permutation).reshape(self.target)
+        return ir.Tensor(array, dtype=self.dtype)
+
+    def tobytes(self) -> bytes:
+        """The bytes in ONNX's little-endian form."""
+        return self.source.tobytes() if self.permutation is None else super().tobytes()
+
+    def tofile(self, file: IO[bytes]) -> None:
+        """Append the bytes to a file; where the shape alone is another, they are streamed from the source."""
+        if self.permutation is None and hasattr(self.source, "tofile"):
+            self.source.tofile(file)
+        else:
+            super().tofile(file)
+
+
+def move(array: Array, permutation: tuple[int, ...] | None, shape: tuple[int, ...]) -> Array:
+    """The array with its axes permuted, then reshaped; contiguous."""
+    moved = array if permutation is None else array.transpose(permutation)
+    return np.ascontiguousarray(moved).reshape(shape)
+
+
+def _transposed(tensor: ir.TensorProtocol, permutation: tuple[int, ...]) -> Array:
+    """A large tensor with its axes permuted; from a file it is read block by block, never as a whole."""
+    read, dtype = _reader(tensor)
+    shape = tensor.shape.numpy()
+    result = np.empty([shape[axis] for axis in permutation], dtype)
+    _fill(result.transpose(np.argsort(permutation)), read, 0)
+    return result
+
+
+def _reader(tensor: ir.TensorProtocol) -> tuple[Read, np.dtype[Any]]:
+    stored = in_file(tensor)
+    if stored is None or tensor.dtype.bitwidth < 8:
+        flat = np.ascontiguousarray(tensor.numpy()).reshape(-1)
+        return lambda start, count: flat[start : start + count], flat.dtype
+    size = tensor.dtype.bitwidth // 8
+
+    def read(start: int, count: int) -> Array:
+        content = stored.file.read(stored.offset + start * size, count * size)
+        return decode(content, tensor.dtype, ir.Shape([count]))
+
+    return read, decode(b"", tensor.dtype, ir.Shape([0])).dtype
+
+
+def _fill(target: Array, read: Read, start: int) -> None:
+    """Put the elements from `start` on, in row-major order of `target` whatever its strides, into it."""
+    row = math.prod(target.shape[1:])
+    if target.ndim > 1 and row * target.itemsize > _BLOCK:
+        for index in range(len(target)):
+            _fill(target[index], read, start + index * row)
+        return
+    rows = max(1, _BLOCK // (row * target.itemsize))
+    for index in range(0, len(target), rows):
+        block = target[index : index + rows]
+        block[...] = read(start + index * row, block.size).reshape(block.shape)
+
+
+def moved_constant(node: ir.Node, facts: Facts) -> ir.TensorProtocol | None:
+    """What the node makes of its constant input, if all it does is to move the elements; else `None`."""
+    if node.domain or (node.op_type != "Transpose" and node.op_type not in _RESHAPING):
+        return None
+    source, tensor = node.inputs[0], None
+    if source is not None and source.is_initializer() and not source.is_graph_input():
+        tensor = source.const_value
+    shape = facts.shape(node.outputs[0])
+    if tensor is None or tensor.dtype == ir.DataType.STRING or shape is None:
+        return None
+    static = tuple(dim for dim in shape if isinstance(dim, int))
+    if len(static) != len(shape) or math.prod(static) != tensor.size:
+        return None
+    permutation = _permutation(node, len(shape)) if node.op_type == "Transpose" else None
+    if tensor.nbytes >= LAZY_BYTES:
+        return MovedTensor(tensor, permutation, static)
+    return ir.Tensor(move(tensor.numpy(), permutation, static), dtype=tensor.dtype)
+
+
+def _permutation(node: ir.Node, rank: int) -> tuple[int, ...]:
+    attribute = node.attributes.get("perm")
+    return tuple(reversed(range(rank))) if attribute is None else tuple(attribute.as_ints())

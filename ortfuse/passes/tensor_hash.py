@@ -1,0 +1,154 @@
+"""Which initializers are equal, found without reading weights that are not.
+
+Two tensors are equal if they have the same type, shape and bytes. They are told apart by fingerprints, each of which is
+only taken where the ones before it agree: type and shape; a few bytes, which in a file are read in place; a digest of the
+first mebibyte; a digest of all bytes. So a tensor that is the only one of its type and shape is not read at all, and
+none is read as a whole more than once. Strings are never equal here: they are not worth the code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.model.stored_tensor import chunks, in_file
+from ortfuse.passes.lazy_transpose import MovedTensor
+
+SMALL = 1024
+"""Bytes up to which a tensor is compared as a whole."""
+
+_SAMPLE_BYTES = 64
+"""Bytes from the middle of a larger tensor that are compared first: its ends are often padding."""
+
+_START_BYTES = 1 << 20
+"""Bytes at the beginning that are compared where the samples agree; no more than a piece of a file."""
+
+Key = tuple[Hashable, ...]
+
+
+class TensorPool:
+    """The initializers that can be seen from one graph: its own and those of the graphs around it."""
+
+    def __init__(self, outer: TensorPool | None = None) -> None:
+        self._outer = outer
+        self._first: dict[Key, ir.Value] = {}
+        self._separated: set[Key] = set()
+
+    def first_equal(self, value: ir.Value) -> ir.Value:
+        """The first initializer seen that is equal to this one: the value itself, then remembered, if there is none."""
+        pool: TensorPool | None = self
+        while pool is not None:
+            found = pool._find_here(value)
+            if found is not None:
+                return found
+            pool = pool._outer
+        self._add(value)
+        return value
+
+    def _find_here(self, value: ir.Value) -> ir.Value | None:
+        key: Key = ()
+        for depth, fingerprint in enumerate(_FINGERPRINTS):
+            key = (*key, fingerprint(_tensor(value)))
+            other = self._first.get(key)
+            if other is None or depth == len(_FINGERPRINTS) - 1 or _same_place(_tensor(other), _tensor(value)):
+                return other
+            if key not in self._separated:
+                self._separated.add(key)
+                self._first[*key, _FINGERPRINTS[depth + 1](_tensor(other))] = other
+        return None
+
+    def _add(self, value: ir.Value) -> None:
+        key: Key = ()
+        for fingerprint in _FINGERPRINTS:
+            key = (*key, fingerprint(_tensor(value)))
+            if key not in self._first:
+                self._first[key] = value
+                return
+
+
+def can_be_shared(value: ir.Value) -> bool:
+    """Whether an initializer is no graph input (a default that callers may override), no graph output and no string."""
+    tensor = value.const_value
+    return (
+        tensor is not None
+        and not value.is_graph_input()
+        and not value.is_graph_output()
+        and tensor.dtype != ir.DataType.STRING
+    )
+
+
+def content_key(tensor: ir.TensorProtocol) -> Hashable:
+    """Equal for tensors of equal type, shape and content, and, as far as SHA-256 can tell, for no others."""
+    if isinstance(tensor, ir.StringTensor):
+        return tensor.dtype, tuple(tensor.shape), tuple(tensor.string_data())
+    if isinstance(tensor, MovedTensor):
+        return tensor.key
+    return tensor.dtype, tuple(tensor.shape), tensor.tobytes() if tensor.nbytes <= SMALL else _digest(tensor)
+
+
+def _digest(tensor: ir.TensorProtocol) -> bytes:
+    digest = hashlib.sha256()
+    for piece in chunks(tensor):
+        digest.update(piece)
+    return digest.digest()
+
+
+def _same_place(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
+    """Whether two tensors of one type and shape are the same bytes of the same file."""
+    mine, theirs = in_file(one), in_file(other)
+    return mine is not None and theirs is not None and mine.file is theirs.file and mine.offset == theirs.offset
+
+
+def _tensor(value: ir.Value) -> ir.TensorProtocol:
+    assert value.const_value is not None
+    return value.const_value
+
+
+Fingerprint = Callable[[ir.TensorProtocol], Hashable]
+
+
+def _remembered(take: Fingerprint) -> Fingerprint:
+    """Tensors do not change, and in a fixpoint each is asked for again and again."""
+    known: WeakKeyDictionary[ir.TensorProtocol, Hashable] = WeakKeyDictionary()
+
+    def fingerprint(tensor: ir.TensorProtocol) -> Hashable:
+        if tensor not in known:
+            known[tensor] = tensor.key if isinstance(tensor, MovedTensor) else take(tensor)
+        return known[tensor]
+
+    return fingerprint
+
+
+def _kind(tensor: ir.TensorProtocol) -> Hashable:
+    return tensor.dtype, tuple(tensor.shape)
+
+
+@_remembered
+def _sample(tensor: ir.TensorProtocol) -> Hashable:
+    """Some of the tensor's bytes; all of them if it is small."""
+    length = tensor.nbytes
+    if length <= SMALL:
+        return tensor.tobytes()
+    if (stored := in_file(tensor)) is not None:
+        return stored.file.read(stored.offset + length // 2, _SAMPLE_BYTES)
+    array = tensor.numpy()
+    if tensor.dtype.bitwidth < 8 or not array.flags.c_contiguous:
+        return bytes(array[tuple(size // 2 for size in array.shape)].tobytes())
+    return array.reshape(-1).view(np.uint8)[length // 2 : length // 2 + _SAMPLE_BYTES].tobytes()
+
+
+@_remembered
+def _start(tensor: ir.TensorProtocol) -> Hashable:
+    return b"" if tensor.nbytes <= SMALL else hashlib.sha256(next(chunks(tensor))[:_START_BYTES]).digest()
+
+
+@_remembered
+def _whole(tensor: ir.TensorProtocol) -> Hashable:
+    return b"" if tensor.nbytes <= _START_BYTES else _digest(tensor)
+
+
+_FINGERPRINTS: tuple[Fingerprint, ...] = (_kind, _sample, _start, _whole)

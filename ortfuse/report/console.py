@@ -1,0 +1,239 @@
+"""Reports for people: tables of what was done, proved and bought."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Collection, Iterable, Sequence
+
+import onnx
+import onnx_ir as ir
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ortfuse.bench import Latency, doubts
+from ortfuse.bench import table as latency_table
+from ortfuse.explanation import Explanation, Missed
+from ortfuse.passes import Choice
+from ortfuse.pipeline import Catalogue, PassList, PassReport, RunReport
+from ortfuse.pipeline.passlists import FALLBACK
+from ortfuse.proof import ProofReport
+from ortfuse.verification import SiteChecks, Verdict
+from ortfuse.workflow import Outcome
+
+MOST_MISSES = 40
+MOST_FAILURES = 3
+LONGEST_MODEL = 40
+LONGEST_REASON = 240
+
+
+def show_outcome(console: Console, outcome: Outcome) -> None:
+    """Print everything that `ortfuse optimize` has to say."""
+    show_report(console, outcome.report)
+    if outcome.verdict is not None:
+        show_verdict(console, outcome.verdict)
+    if outcome.blame:
+        console.print(f"{outcome.blame}; nothing was written", style="bold red", markup=False, highlight=False)
+    if outcome.sites is not None:
+        show_sites(console, outcome.sites)
+    if outcome.latencies:
+        show_latencies(console, outcome.latencies, f"Latency at {outcome.sizes}, interleaved with the original")
+    show_notes(console, outcome.report.notes)
+    if outcome.written is not None:
+        console.print(f"written: {outcome.written}", markup=False, highlight=False)
+    elif outcome.ok:
+        console.print("nothing was written; -o RESULT writes the optimised model", highlight=False)
+
+
+def show_latencies(console: Console, rows: Sequence[Latency], title: str) -> None:
+    """The measurements, and how far they can be trusted."""
+    console.print(latency_table(rows, title))
+    show_notes(console, doubts(rows))
+
+
+def show_notes(console: Console, notes: Iterable[str]) -> None:
+    """Remarks of a run, one a line."""
+    for note in notes:
+        console.print(f"note: {note}", style="yellow", markup=False, highlight=False)
+
+
+def show_report(console: Console, report: RunReport) -> None:
+    """Nodes before and after, families with their sites, passes in order."""
+    console.print(
+        f"nodes: {report.before.nodes} -> {report.after.nodes}   engine: {report.seconds:.3f} s   "
+        f"passes: {report.pipeline}",
+        highlight=False,
+    )
+    families = ", ".join(f"{name} {count}" for name, count in report.families().items())
+    console.print(f"fused sites: {families or 'none'}", highlight=False)
+    made = Table(title="Passes", title_justify="left")
+    made.add_column("pass")
+    for heading in ("ms", "changes", "nodes"):
+        made.add_column(heading, justify="right")
+    made.add_column("rules")
+    for entry in report.passes:
+        _add_pass(made, entry, "")
+    console.print(made)
+    show_choices(console, report.choices)
+
+
+def show_choices(console: Console, choices: Iterable[Choice]) -> None:
+    """What was decided by cost, with the numbers."""
+    choices = list(choices)
+    sources = dict.fromkeys(choice.estimate.source for choice in choices if choice.estimate is not None)
+    title = "Chosen by cost: speedup over what stood there, at the nearest size that was measured"
+    made = Table(title=title, caption="; ".join(sources), title_justify="left", caption_justify="left")
+    for heading in ("rule", "makes", "speedup", "measured at", "sites", "choice"):
+        made.add_column(heading, overflow="fold", justify="right" if heading in ("speedup", "sites") else "left")
+    for choice in choices:
+        known = choice.estimate
+        made.add_row(
+            choice.rule,
+            choice.makes,
+            f"{known.speedup:.2f}" if known else "",
+            known.sizes if known else "pinned",
+            str(len(choice.sites)),
+            "taken" if choice.taken else "left as it was",
+        )
+    if made.row_count:
+        console.print(made)
+
+
+def _add_pass(made: Table, entry: PassReport, indent: str) -> None:
+    rules = ", ".join(f"{name} {hits}" for name, hits in entry.hits.items())
+    nodes = f"{entry.nodes_before} -> {entry.nodes_after}"
+    made.add_row(f"{indent}{entry.name}", f"{entry.seconds * 1e3:.1f}", str(entry.changes), nodes, rules)
+    for part in entry.parts:
+        _add_pass(made, part, indent + "  ")
+
+
+def show_verdict(console: Console, verdict: Verdict) -> None:
+    """The verdict, the worst comparison of each output, and what was left out."""
+    console.print(
+        f"verified: {verdict.summary()}" if verdict.ok else f"NOT EQUAL: {verdict.summary()}",
+        style="green" if verdict.ok else "bold red",
+        highlight=False,
+    )
+    show_notes(console, verdict.notes)
+
+
+def show_sites(console: Console, checks: SiteChecks) -> None:
+    """What the checks at the sites found: the wrong rewrites, and those that could not be checked."""
+    wrong = checks.of_state("undone")
+    console.print(f"verified: {checks.summary()}", style="bold red" if wrong else "green", highlight=False)
+    for check in wrong:
+        console.print(f"undone: {check.text()}", style="red", markup=False, highlight=False)
+    for check in checks.of_state("unchecked"):
+        console.print(f"not checked: {check.text()}", style="yellow", markup=False, highlight=False)
+
+
+def show_explanation(console: Console, found: Explanation) -> None:
+    """The fused sites in a table, then the nearest misses, one paragraph each."""
+    made = Table(title="Fused", title_justify="left")
+    made.add_column("rule", no_wrap=True)
+    for heading in ("site", "made", "stands for"):
+        made.add_column(heading, overflow="fold")
+    for site in found.fused:
+        made.add_row(site.rule, escape(site.site), ", ".join(site.operators), escape(_originals(site.nodes)))
+    if found.fused:
+        console.print(made)
+    for miss in found.missed[:MOST_MISSES]:
+        console.print(f"{miss.rule} at '{miss.site}' ({miss.root})", style="bold", markup=False, highlight=False)
+        text = f"  matched: {_matched(miss)}\n  stopped by: {_short(miss.reason)}\n  would match if {miss.remedy}"
+        console.print(text, markup=False, highlight=False)
+    if len(found.missed) > MOST_MISSES:
+        console.print(f"and {len(found.missed) - MOST_MISSES} more misses; --json has them all")
+    for rule, why in found.absent.items():
+        console.print(f"{rule}: {why}", markup=False, highlight=False)
+    if not (found.missed or found.absent):
+        console.print(
+            "no other site comes near to a fusion"
+            if found.fused
+            else "no fusion has a site in this model, nor comes near to one"
+        )
+
+
+def _matched(miss: Missed) -> str:
+    """How much of a pattern matched."""
+    if miss.step != "pattern":
+        return f"all of the pattern, {miss.matched} nodes"
+    return f"{miss.matched} nodes" + (f" of at least {miss.least}" if miss.matched < miss.least else "")
+
+
+def _short(text: str) -> str:
+    """A reason without the end of a long pattern."""
+    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}..."
+
+
+def _originals(names: Sequence[str]) -> str:
+    """How many nodes a fused one stands for, and which, by the first of them."""
+    more = ", ..." if len(names) > 1 else ""
+    return f"{len(names)} nodes: {names[0]}{more}" if names else "none"
+
+
+def show_passes(console: Console, catalogue: Catalogue, lists: Collection[PassList], built_in: dict[str, str]) -> None:
+    """Every pass, rule and pass list."""
+    made = Table(title="Passes", title_justify="left")
+    made.add_column("name")
+    made.add_column("what it does")
+    for name, text in built_in.items():
+        made.add_row(name, text)
+    console.print(made)
+    rules = Table(title="Rules", title_justify="left")
+    rules.add_column("rule", no_wrap=True)
+    for heading in ("pass", "exactness", "makes", "formula"):
+        rules.add_column(heading, overflow="fold")
+    for pass_name, entries in catalogue.passes().items():
+        for rule in entries:
+            makes = ", ".join(rule.targets) or "its input"
+            rules.add_row(rule.name, pass_name, rule.exactness.value, makes, escape(rule.formula))
+    console.print(rules)
+    show_lists(console, lists)
+
+
+def show_lists(console: Console, lists: Collection[PassList]) -> None:
+    """The pass lists, those with the same passes as one before them called so, and which of them `auto` takes."""
+    named = Table(title="Pass lists", title_justify="left")
+    for heading in ("name", "passes", "auto takes it for models", "description"):
+        named.add_column(heading, overflow="fold")
+    suited = [entry.name for entry in lists if entry.when is not None]
+    named.add_row(
+        "auto", f"those of the list that suits the model: {', '.join(suited)}, else {FALLBACK}", "", "The default."
+    )
+    first: dict[str, str] = {}
+    for entry in lists:
+        passes = str(entry.pipeline)
+        known = first.setdefault(passes, entry.name)
+        when = (
+            str(entry.when) if entry.when is not None else "that no other list suits" if entry.name == FALLBACK else "-"
+        )
+        named.add_row(entry.name, passes if known == entry.name else f"the same as {known}", when, entry.description)
+    console.print(named)
+
+
+def show_proof(console: Console, report: ProofReport) -> None:
+    """What was tried for one rule, the smallest model on which it fails, and how many other failures there are."""
+    verdict = "proved" if report.proved else "NOT PROVED"
+    console.print(
+        f"{report.rule}: {verdict} on {report.instances} instances and {report.near_misses} near misses "
+        f"({report.near_misses_fired} rewritten and right)"
+        if report.proved
+        else f"{report.rule}: {verdict} ({report.instances} instances, {report.near_misses} near misses tried)",
+        style="green" if report.proved else "bold red",
+        highlight=False,
+    )
+    failures = list(dict.fromkeys(report.failures))
+    smallest = report.smallest
+    shown = failures[:MOST_FAILURES] if smallest is None else [smallest[0]]
+    for text in shown:
+        console.print(f"  {text}", markup=False, highlight=False)
+    if smallest is not None:
+        console.print(textwrap.indent(_as_text(smallest[1]), "    "), markup=False, highlight=False)
+    if len(failures) > len(shown):
+        console.print(f"  and {len(failures) - len(shown)} more failures, none on a smaller model; --json has them all")
+
+
+def _as_text(model: ir.Model) -> str:
+    """A model in ONNX's textual form."""
+    lines = str(onnx.printer.to_text(ir.to_proto(model))).strip().splitlines()
+    return "\n".join(lines if len(lines) <= LONGEST_MODEL else [*lines[:LONGEST_MODEL], "..."])

@@ -1,0 +1,8 @@
+"""The runtime that will execute the result: which kernels it has, and how to reach the opset they need."""
+
+from ortfuse.targets.costs import CostTable, Estimate, shipped_costs
+from ortfuse.targets.kernel_table import Kernel, KernelTable
+from ortfuse.targets.opset import raise_opset
+from ortfuse.targets.target import CPU, Support, Target
+
+__all__ = ["CPU", "CostTable", "Estimate", "Kernel", "KernelTable", "Support", "Target", "raise_opset", "shipped_costs"]

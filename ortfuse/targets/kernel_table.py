@@ -1,0 +1,321 @@
+"""Kernel tables: which operators a runtime build defines, and for which types one of its providers has a kernel.
+
+A table is read from the installed ONNX Runtime or from a JSON file that was written on another machine, so that a model
+can be compiled for a runtime that is not installed here. It holds facts only; :mod:`ortfuse.targets.target` answers
+questions from it.
+
+The JSON form is one object: ``format`` (1), ``runtime``, ``provider``, ``max_opset``, ``max_ir_version``, ``type_sets``
+(lists of ONNX type strings such as ``tensor(float)``, referred to by index) and ``operators``: one object for each
+operator with ``domain``, ``name``, ``schemas`` and ``kernels``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from ortfuse.errors import TargetError
+
+FORMAT = 1
+# The end of a kernel's version range when the runtime leaves it open.
+OPEN_END = 2147483647
+
+
+@dataclass(frozen=True, slots=True)
+class Formal:
+    """One formal input or output: its name and its type, a type-constraint name (``T``) or a concrete type string."""
+
+    name: str
+    type: str
+    optional: bool = False
+    variadic: bool = False
+    homogeneous: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """An operator as one version of its domain defines it; ``types`` maps each type-constraint name to its types."""
+
+    since: int
+    inputs: tuple[Formal, ...]
+    outputs: tuple[Formal, ...]
+    types: Mapping[str, frozenset[str]]
+    deprecated: bool = False
+
+    def allowed(self, formal: Formal) -> frozenset[str]:
+        """Return the ONNX type strings that `formal` may have."""
+        return self.types.get(formal.type, frozenset((formal.type,)))
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A registered kernel: the operator versions it serves and the types it takes by constraint or formal name."""
+
+    first: int
+    last: int
+    types: Mapping[str, frozenset[str]]
+
+    def serves(self, since: int) -> bool:
+        """Tell whether the kernel runs an operator whose schema is of version `since`.
+
+        The runtime's own rule: an open-ended kernel serves the version it starts at and no later schema, because
+        nobody has looked at that schema when the kernel was registered.
+        """
+        return self.first == since or (self.first < since <= self.last and self.last != OPEN_END)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """All versions of one operator, oldest first, and its kernels."""
+
+    schemas: tuple[Schema, ...]
+    kernels: tuple[Kernel, ...]
+
+    def at(self, opset: int) -> Schema | None:
+        """Return the schema in force at `opset` of the operator's domain, or None before the first one."""
+        best = None
+        for schema in self.schemas:
+            if schema.since > opset:
+                break
+            best = schema
+        return best
+
+
+@dataclass(frozen=True)
+class KernelTable:
+    """Every operator of one runtime build with the kernels of one execution provider.
+
+    `max_opset` is the highest ai.onnx opset, and `max_ir_version` the highest IR version, that the build loads.
+    """
+
+    runtime: str
+    provider: str
+    max_opset: int
+    max_ir_version: int
+    operators: Mapping[tuple[str, str], Operator]
+
+    @classmethod
+    def of_runtime(cls, provider: str) -> KernelTable:
+        """Read the table of the installed ONNX Runtime (about 40 ms).
+
+        Raises:
+            TargetError: the installed build has no kernels for `provider`.
+        """
+        import onnxruntime
+        from onnxruntime.capi import onnxruntime_pybind11_state as runtime  # importing the runtime is slow
+
+        kernels = defaultdict(list)
+        providers = set()
+        for definition in runtime.get_all_opkernel_def():
+            providers.add(definition.provider)
+            if definition.provider == provider:
+                kernels[definition.domain, definition.op_name].append(_read_kernel(definition))
+        if provider not in providers:
+            known = ", ".join(sorted(providers))
+            raise TargetError(
+                f"onnxruntime {onnxruntime.__version__} has no kernels for {provider!r}; it has {known}. "
+                "Install the build that has it, or load a table written by Target.to_table on a machine that does."
+            )
+        schemas = defaultdict(list)
+        for schema in runtime.get_all_operator_schema():
+            if _is_public(schema.domain, schema.name, schema.since_version):
+                schemas[schema.domain, schema.name].append(_read_schema(schema))
+        operators = {
+            key: Operator(tuple(sorted(versions, key=lambda schema: schema.since)), tuple(kernels.get(key, ())))
+            for key, versions in schemas.items()
+        }
+        return cls(
+            runtime=f"onnxruntime {onnxruntime.__version__}",
+            provider=provider,
+            max_opset=_highest_loadable(onnx.defs.onnx_opset_version(), lambda n: _loads(opset=n)),
+            max_ir_version=_highest_loadable(int(onnx.IR_VERSION), lambda n: _loads(ir_version=n)),
+            operators=operators,
+        )
+
+    @classmethod
+    @functools.cache
+    def installed(cls, provider: str) -> KernelTable:
+        """Return the table of the installed ONNX Runtime, read once in a process.
+
+        Raises:
+            TargetError: as `of_runtime`.
+        """
+        return cls.of_runtime(provider)
+
+    @classmethod
+    def of_file(cls, path: str | Path) -> KernelTable:
+        """Read a table from the JSON file at `path`.
+
+        Raises:
+            TargetError: the file cannot be read or is not a table of this format.
+        """
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            if data["format"] != FORMAT:
+                raise TargetError(f"{path}: kernel table format {data['format']}, this version reads format {FORMAT}")
+            return _from_json(data)
+        except OSError as error:
+            raise TargetError(f"{path}: cannot read the kernel table: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            raise TargetError(
+                f"{path}: not a kernel table as Target.to_table writes it ({type(error).__name__}: {error})"
+            ) from error
+
+    def write(self, path: str | Path) -> None:
+        """Write the table as JSON to `path`.
+
+        Raises:
+            TargetError: the file cannot be written.
+        """
+        try:
+            Path(path).write_text(json.dumps(_to_json(self), separators=(",", ":")) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise TargetError(f"{path}: cannot write the kernel table: {error.strerror}") from error
+
+
+def _is_public(domain: str, name: str, since: int) -> bool:
+    """Whether an operator version may be used; not so early versions of ONNX's operators that only the runtime has.
+
+    LayerNormalization 1 is one: in a model of opset 16 the checker and every other tool would refuse it. Operators that
+    ONNX does not have at all, such as SimplifiedLayerNormalization, are the runtime's own and stay.
+    """
+    if domain or not onnx.defs.has(name, ""):
+        return True
+    try:
+        return bool(onnx.defs.get_schema(name, since, "").since_version == since)
+    except onnx.defs.SchemaError:
+        return False
+
+
+def _read_kernel(definition: Any) -> Kernel:
+    first, last = definition.version_range
+    return Kernel(first, last, {name: frozenset(types) for name, types in definition.type_constraints.items()})
+
+
+def _read_schema(schema: Any) -> Schema:
+    return Schema(
+        since=schema.since_version,
+        inputs=tuple(_read_formal(schema, formal) for formal in schema.inputs),
+        outputs=tuple(_read_formal(schema, formal) for formal in schema.outputs),
+        types={c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints},
+        deprecated=schema.deprecated,
+    )
+
+
+def _read_formal(schema: Any, formal: Any) -> Formal:
+    options = schema.FormalParameterOption
+    return Formal(
+        name=formal.name,
+        type=formal.typeStr,
+        optional=formal.option == options.Optional,
+        variadic=formal.option == options.Variadic,
+        homogeneous=formal.isHomogeneous,
+    )
+
+
+def _highest_loadable(newest: int, loads: Callable[[int], bool]) -> int:
+    # The runtime publishes neither the opset nor the IR version it supports (its schemas go beyond what it loads): it
+    # tells by refusing a model.
+    for candidate in range(newest, 0, -1):
+        if loads(candidate):
+            return candidate
+    raise TargetError("the installed ONNX Runtime does not even load a model of one Identity node; reinstall it")
+
+
+def _loads(opset: int = 13, ir_version: int = 8) -> bool:
+    import onnxruntime
+
+    values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "probe", values[:1], values[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=ir_version)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    try:
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception:  # the runtime's exceptions share no base class
+        return False
+    return True
+
+
+class _TypeSets:
+    """Numbers each distinct set of type strings, so that the file holds it once."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[frozenset[str], int] = {}
+
+    def number(self, types: frozenset[str]) -> int:
+        return self._numbers.setdefault(types, len(self._numbers))
+
+    def numbered(self, types: Mapping[str, frozenset[str]]) -> dict[str, int]:
+        return {name: self.number(allowed) for name, allowed in types.items()}
+
+    def listed(self) -> list[list[str]]:
+        return [sorted(types) for types in self._numbers]
+
+
+def _to_json(table: KernelTable) -> dict[str, Any]:
+    sets = _TypeSets()
+    operators = [
+        {
+            "domain": domain,
+            "name": name,
+            "schemas": [
+                {
+                    "since": schema.since,
+                    "inputs": _formals_to_json(schema.inputs),
+                    "outputs": _formals_to_json(schema.outputs),
+                    "types": sets.numbered(schema.types),
+                    "deprecated": schema.deprecated,
+                }
+                for schema in operator.schemas
+            ],
+            "kernels": [[kernel.first, kernel.last, sets.numbered(kernel.types)] for kernel in operator.kernels],
+        }
+        for (domain, name), operator in sorted(table.operators.items())
+    ]
+    return {
+        "format": FORMAT,
+        "runtime": table.runtime,
+        "provider": table.provider,
+        "max_opset": table.max_opset,
+        "max_ir_version": table.max_ir_version,
+        "type_sets": sets.listed(),
+        "operators": operators,
+    }
+
+
+def _formals_to_json(formals: Iterable[Formal]) -> list[list[Any]]:
+    return [[f.name, f.type, f.optional, f.variadic, f.homogeneous] for f in formals]
+
+
+def _from_json(data: Mapping[str, Any]) -> KernelTable:
+    sets = [frozenset(types) for types in data["type_sets"]]
+
+    def types(numbers: Mapping[str, int]) -> dict[str, frozenset[str]]:
+        return {name: sets[number] for name, number in numbers.items()}
+
+    operators = {
+        (op["domain"], op["name"]): Operator(
+            schemas=tuple(
+                Schema(
+                    since=schema["since"],
+                    inputs=tuple(Formal(*formal) for formal in schema["inputs"]),
+                    outputs=tuple(Formal(*formal) for formal in schema["outputs"]),
+                    types=types(schema["types"]),
+                    deprecated=schema["deprecated"],
+                )
+                for schema in op["schemas"]
+            ),
+            kernels=tuple(Kernel(first, last, types(numbers)) for first, last, numbers in op["kernels"]),
+        )
+        for op in data["operators"]
+    }
+    return KernelTable(data["runtime"], data["provider"], data["max_opset"], data["max_ir_version"], operators)

@@ -1,0 +1,133 @@
+"""Raising a model's ai.onnx opset with ONNX's own version converter, without moving the weights.
+
+The converter sees a skeleton (`ortfuse.targets.skeleton`) of the main graph, subgraphs included, and of each model function,
+which it does not convert by itself. What it gets wrong is refused: found by raising ONNX's own node tests, and old forms of
+their operators, and comparing the results in ONNX Runtime (`tests/target/test_opset_forms.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+import onnx.version_converter
+import onnx_ir as ir
+
+from ortfuse.errors import TargetError
+from ortfuse.facts.facts import Facts
+from ortfuse.graph.scopes import scopes
+from ortfuse.targets.conversion_plan import Plan
+from ortfuse.targets.skeleton import Skeleton
+from ortfuse.targets.target import Target
+
+_CONVERTED_WRONGLY = {
+    "Hardmax": (13, "it forgets that the axes from `axis` on were one"),
+    "Upsample": (10, "it forgets how positions were rounded"),
+    "Resize": (11, "it forgets how positions were rounded"),
+    "GroupNormalization": (21, "its conversion of scale and bias is not a valid graph"),
+    "Scan": (9, "it does not convert this operator"),
+}
+"""Operator -> the opset at which its meaning changed, and what the converter does wrong there."""
+
+_ONLY_FLOAT = {"Clip": 11, "Pad": 11}
+"""Operators whose attributes become inputs at an opset; the converter makes them float32 whatever the node's type is."""
+
+
+def raise_opset(model: ir.Model, opset: int, target: Target | None = None) -> None:
+    """Raise the ai.onnx version that `model` imports to `opset`, in place, model functions included.
+
+    Nodes that rules made for a newer opset than the model imports (their `version` says so) are converted from that one.
+    Nodes that the converter does not change stay the objects they are; the others are new ones, with the name and metadata
+    of the old, as are their outputs. Facts about the model must be computed anew.
+
+    Args:
+        model: The model; main graph, subgraphs and functions are converted.
+        opset: The version to reach.
+        target: The runtime that must execute the result; by default the installed one.
+
+    Raises:
+        TargetError: The converter fails or is known to convert a node wrongly, or the target has no kernel for a node at
+            the new opset although it has one now. The model is unchanged.
+    """
+    current = model.graph.opset_imports.get("")
+    if current is None:
+        model.graph.opset_imports[""] = opset
+        return
+    if not list(_roots(model, opset)):
+        return
+    _refuse_unconvertible(model, opset, Target() if target is None else target)
+    plans = [plan for root, is_function in _roots(model, opset) for plan in _plans(root, opset, is_function)]
+    names = {value.name for scope in scopes(model) for value in _values(scope.graph) if value.name}
+    for plan in plans:
+        plan.apply(names)
+    for scope in scopes(model):
+        for node in scope.graph:
+            node.version = None
+    for root, _ in _roots(model, opset):
+        root.opset_imports[""] = opset
+    needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)], True)
+    model.ir_version = max(model.ir_version, int(needed))
+
+
+def _roots(model: ir.Model, opset: int) -> Iterator[tuple[ir.Graph, bool]]:
+    """The main graph and the function bodies that import an older ai.onnx than `opset`."""
+    for root in (model.graph, *(function.graph for function in model.functions.values())):
+        if root.opset_imports.get("", opset) < opset:
+            yield root, root is not model.graph
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
+
+
+def _plans(root: ir.Graph, opset: int, is_function: bool) -> Iterator[Plan]:
+    current = root.opset_imports[""]
+    skeleton = Skeleton(root, current, opset)
+    for version in skeleton.versions():
+        try:
+            converted = onnx.version_converter.convert_version(skeleton.write(version), opset)
+        except Exception as error:
+            # The converter reports every failure as RuntimeError or worse, with the C++ assertion as its text.
+            text = (str(error).strip() or type(error).__name__).splitlines()[-1]
+            raise TargetError(
+                f"ONNX's version converter cannot raise graph '{root.name}' from opset {version} to {opset}: {text}; "
+                f"give --max-opset {current} to stay below"
+            ) from error
+        yield Plan(skeleton, converted, is_function)
+
+
+def _refuse_unconvertible(model: ir.Model, opset: int, target: Target) -> None:
+    facts: Facts | None = None
+    for scope in scopes(model):
+        current = scope.root.opset_imports.get("", opset)
+        for node in scope.graph:
+            version = max(current, node.version or 0)
+            if node.domain or version == opset:
+                continue
+            if version > opset:
+                raise TargetError(
+                    f"{node.op_type} '{node.name}' needs opset {version}, and the model is to be raised to {opset}; "
+                    f"raise it to {version} or higher"
+                )
+            if version < _ONLY_FLOAT.get(node.op_type, 0) <= opset:
+                facts = Facts(model) if facts is None else facts
+            reason = _converted_wrongly(node, version, opset, facts) or target.lost_by_raising(node, version, opset)
+            if reason is not None:
+                raise TargetError(
+                    f"the model cannot be raised from opset {current} to {opset} because of {node.op_type} '{node.name}': "
+                    f"{reason}; give --max-opset {current} to stay below"
+                )
+
+
+def _converted_wrongly(node: ir.Node, version: int, opset: int, facts: Facts | None) -> str | None:
+    boundary, reason = _CONVERTED_WRONGLY.get(node.op_type, (0, ""))
+    if version < boundary <= opset:
+        return f"ONNX's version converter gets it wrong ({reason})"
+    if version < _ONLY_FLOAT.get(node.op_type, 0) <= opset and facts is not None:
+        dtype = facts.dtype(node.inputs[0])
+        if dtype != ir.DataType.FLOAT and set(node.attributes) & {"min", "max", "value"}:
+            return f"ONNX's version converter takes it to be float32, and it is {dtype or 'of unknown type'}"
+    return None

@@ -1,0 +1,314 @@
+"""What the target runtime can execute: legality of a node by operator, domain, version and types.
+
+The answers repeat the runtime's own kernel lookup. An operator that the runtime would run by inlining its ONNX function
+body, or in float32 between Casts that it inserts, counts as *not* having a kernel: nothing is gained by emitting it.
+
+Some kernels refuse shapes that their registration says nothing about; `ortfuse.targets.limits` has those.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from ortfuse.errors import TargetError
+from ortfuse.facts.facts import Facts
+from ortfuse.targets.costs import CostTable
+from ortfuse.targets.kernel_table import Formal, Kernel, KernelTable, Operator, Schema
+from ortfuse.targets.limits import LIMITS
+
+CPU = "CPUExecutionProvider"
+ABSENT = ""
+"""The type of an optional input or output that is left out."""
+
+DType = str | ir.DataType | None
+"""A type: an `onnx_ir.DataType`, `"float16"`, an ONNX type string such as `"seq(tensor(float))"`, `ABSENT`, or `None`
+for one that is not known."""
+
+DTypes = Mapping[str, DType] | Sequence[DType]
+"""Types by position, or by the names that the specification gives to inputs, outputs and type constraints."""
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Whether the target executes an operator; falsy with the reason as its text when it does not."""
+
+    ok: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+YES = Support(True)
+
+
+def _no(reason: str) -> Support:
+    return Support(False, reason)
+
+
+class Target:
+    """A runtime build and provider, and the highest ai.onnx opset that a result may use.
+
+    That opset is the smallest of what the runtime loads, what the installed onnx defines and what the user allows.
+    """
+
+    def __init__(
+        self,
+        provider: str = CPU,
+        *,
+        max_opset: int | None = None,
+        table: KernelTable | None = None,
+        costs: CostTable | None = None,
+    ) -> None:
+        """`table`: a stored table of another build; by default the installed runtime is asked, once in a process.
+
+        `costs`: measured speedups of rules; by default none, and every legal rule is taken for profitable.
+
+        Raises:
+            TargetError: The installed runtime has no kernels for `provider`, or `max_opset` is not positive.
+        """
+        if max_opset is not None and max_opset < 1:
+            raise TargetError(f"--max-opset {max_opset}: the opsets of ai.onnx are numbered from 1")
+        self.table = KernelTable.installed(provider) if table is None else table
+        self.provider = self.table.provider
+        self.known_opset = min(self.table.max_opset, int(onnx.defs.onnx_opset_version()))
+        self.max_opset = self.known_opset if max_opset is None else min(max_opset, self.known_opset)
+        self.costs = CostTable({}) if costs is None else costs
+        self._answers: dict[tuple[object, ...], Support] = {}
+
+    @classmethod
+    def from_table(cls, path: str | Path, *, max_opset: int | None = None) -> Target:
+        """A target stored by `to_table`.
+
+        Raises:
+            TargetError: The file cannot be read or is not such a table.
+        """
+        return cls(max_opset=max_opset, table=KernelTable.of_file(path))
+
+    def to_table(self, path: str | Path) -> None:
+        """Write the kernels as a JSON table that `from_table` reads, for use where this runtime is not installed.
+
+        Raises:
+            TargetError: The file cannot be written.
+        """
+        self.table.write(path)
+
+    def supports(
+        self, domain: str, op_type: str, opset: int | None, inputs: DTypes, outputs: Sequence[DType] = ()
+    ) -> Support:
+        """Whether a kernel takes these types at version `opset` of the domain (`None`: the newest that may be used).
+
+        An unknown type is accepted where the kernel takes every type that the operator allows there. Inputs and outputs
+        beyond those given count as absent.
+        """
+        domain = "" if domain == "ai.onnx" else domain
+        if not domain:
+            # Not part of the remembered answer: the limit of a target may be changed.
+            opset = self.max_opset if opset is None else opset
+            if opset > self.max_opset:
+                return _no(f"{op_type} needs opset {opset}, and at most {self.max_opset} is allowed")
+        arguments = _by_name(inputs) if isinstance(inputs, Mapping) else tuple([_type_string(kind) for kind in inputs])
+        key = (domain, op_type, opset, arguments, tuple([_type_string(kind) for kind in outputs]))
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = self._answers[key] = self._decide(domain, op_type, opset, inputs, outputs)
+        return answer
+
+    def check_node(self, node: ir.Node, opset_imports: Mapping[str, int], facts: Facts) -> Support:
+        """Whether the target executes `node`, and at an opset that the result may use.
+
+        A `version` of the node itself goes before the version that its model or function imports.
+        """
+        version = node.version if node.version is not None else opset_imports.get(node.domain, 1)
+        inputs = [ABSENT if value is None else facts.dtype(value) for value in node.inputs]
+        outputs = [ABSENT if value.name == "" else facts.dtype(value) for value in node.outputs]
+        support = self.supports(node.domain, node.op_type, version, inputs, outputs)
+        limit = LIMITS.get((node.domain, node.op_type))
+        reason = limit(node, facts) if support and limit is not None else None
+        return support if reason is None else _no(reason)
+
+    def min_opset(
+        self, op_type: str, domain: str = "", inputs: DTypes = (), outputs: Sequence[DType] = ()
+    ) -> int | None:
+        """The smallest opset at which the operator exists and has a kernel for these types.
+
+        For ai.onnx none above `max_opset`; for another domain the answer is a version of that. `None` if there is no
+        such opset: then `supports` with opset `None` says why.
+        """
+        operator = self.table.operators.get((domain, op_type))
+        for schema in operator.schemas if operator is not None else ():
+            if self.supports(domain, op_type, schema.since, inputs, outputs):
+                return schema.since
+        return None
+
+    def lost_by_raising(self, node: ir.Node, version: int, opset: int) -> str | None:
+        """Why the target would no longer execute an ai.onnx node if `version` were raised to `opset`; `None` if it would.
+
+        Declared types are used where there are some. A node that it does not execute now is no loss.
+        """
+        operator = self.table.operators.get(("", node.op_type))
+        old, new = (None, None) if operator is None else (operator.at(version), operator.at(opset))
+        if operator is None or old is None or new is None or new.deprecated:
+            return None  # what replaces a deprecated operator is the converter's choice
+        before, after = ([kernel for kernel in operator.kernels if kernel.serves(at.since)] for at in (old, new))
+        if not after:
+            executed = bool(before) or _is_inlined(node.op_type, version)
+            lost = executed and not _is_inlined(node.op_type, opset)
+            return f"{self.provider} has no kernel for it at opset {opset}" if lost else None
+        inputs = [ABSENT if value is None else value.dtype for value in node.inputs]
+        outputs = [ABSENT if value.name == "" else value.dtype for value in node.outputs]
+        if old.since == new.since or None in inputs or None in outputs:
+            return None
+        answers = [self._decide("", node.op_type, at, inputs, outputs) for at in (version, opset)]
+        return str(answers[1]) if answers[0] and not answers[1] else None
+
+    def _decide(
+        self, domain: str, op_type: str, opset: int | None, inputs: DTypes, outputs: Sequence[DType]
+    ) -> Support:
+        label = f"{domain + '.' if domain else ''}{op_type}"
+        operator = self.table.operators.get((domain, op_type))
+        if operator is None:
+            return _no(f"{self.table.runtime} knows no operator {label}")
+        schema = operator.schemas[-1] if opset is None else operator.at(opset)
+        if schema is None:
+            return _no(f"{label} does not exist before opset {operator.schemas[0].since}, opset is {opset}")
+        if schema.deprecated:
+            return _no(f"{label} is no longer part of its domain since version {schema.since}")
+        label = f"{label} at version {opset or schema.since}"
+        try:
+            bound = _bind(schema, list(_arguments(schema, inputs, outputs)))
+        except _MismatchError as error:
+            return _no(f"{label} {error}")
+        return self._find_kernel(label, operator, schema, bound)
+
+    def _find_kernel(self, label: str, operator: Operator, schema: Schema, bound: Sequence[_Argument]) -> Support:
+        kernels = [kernel for kernel in operator.kernels if kernel.serves(schema.since)]
+        if not kernels:
+            return _no(f"{self.provider} has no kernel for {label}")
+        if any(_accepts(kernel, schema, bound) for kernel in kernels):
+            return YES
+        unknown = [formal.name for formal, kind in bound if kind is None]
+        if unknown and any(_accepts(kernel, schema, bound, optimistic=True) for kernel in kernels):
+            return _no(f"whether {self.provider} has a kernel for {label} depends on the unknown type of {unknown[0]}")
+        types = ", ".join(dict.fromkeys(_short(kind) for _, kind in bound if kind is not None))
+        return _no(f"{self.provider} has no kernel for {label} on {types}")
+
+
+@functools.cache
+def _is_inlined(op_type: str, opset: int) -> bool:
+    """Whether the runtime executes an operator without kernel by the function body in its definition.
+
+    It does not if an operator in the body has changed between the opset the body is written for and this one.
+    """
+    try:
+        schema: Any = onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return False
+    if schema.has_context_dependent_function:
+        return True
+    written_for = max((version for version in schema.function_opset_versions if version <= opset), default=None)
+    if written_for is None:
+        return False
+    body = onnx.FunctionProto.FromString(schema.get_function_with_opset_version(written_for))
+    return not any(changes(node.op_type, written_for, opset) for node in body.node)
+
+
+@functools.cache
+def changes(op_type: str, version: int, opset: int) -> bool:
+    """Whether the operator's definition at ai.onnx opset `opset` is another than at `version`, or gone."""
+    try:
+        old = onnx.defs.get_schema(op_type, version, "")
+    except onnx.defs.SchemaError:
+        return False  # an operator of the runtime's own in the domain of ONNX: no opset has it
+    try:
+        new = onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return True
+    return bool(old.since_version != new.since_version)
+
+
+class _MismatchError(Exception):
+    """The arguments do not fit the operator's schema."""
+
+
+_Argument = tuple[Formal, str | None]
+
+
+def _arguments(schema: Schema, inputs: DTypes, outputs: Sequence[DType]) -> Iterator[_Argument]:
+    """Each argument that is present, with the formal input or output it is for."""
+    if not isinstance(inputs, Mapping):
+        yield from _positional("inputs", schema.inputs, inputs)
+    else:
+        for name, kind in inputs.items():
+            formals = [formal for formal in (*schema.inputs, *schema.outputs) if name in (formal.name, formal.type)]
+            if not formals:
+                raise _MismatchError(f"has no input, output or type constraint '{name}'")
+            yield from ((formal, _type_string(kind)) for formal in formals)
+    yield from _positional("outputs", schema.outputs, outputs)
+
+
+def _positional(what: str, formals: Sequence[Formal], kinds: Sequence[DType]) -> Iterator[_Argument]:
+    repeated = formals[-1:] if formals and formals[-1].variadic else ()
+    if len(kinds) > len(formals) and not repeated:
+        raise _MismatchError(f"takes at most {len(formals)} {what}, not {len(kinds)}")
+    for formal, kind in zip(itertools.chain(formals, itertools.cycle(repeated)), kinds, strict=False):
+        if kind != ABSENT:
+            yield formal, _type_string(kind)
+
+
+def _bind(schema: Schema, arguments: Sequence[_Argument]) -> list[_Argument]:
+    """Check the types against the schema; an unknown one gets the type of a known one of the same constraint."""
+    known: dict[str, str] = {}
+    for formal, kind in arguments:
+        if kind is None:
+            continue
+        if kind not in schema.allowed(formal):
+            raise _MismatchError(f"does not take {_short(kind)} as {formal.name}")
+        if formal.homogeneous and known.setdefault(formal.type, kind) != kind:
+            raise _MismatchError(
+                f"wants one type {formal.type}, not both {_short(known[formal.type])} and {_short(kind)}"
+            )
+    return [(formal, known.get(formal.type) if kind is None else kind) for formal, kind in arguments]
+
+
+def _accepts(kernel: Kernel, schema: Schema, bound: Sequence[_Argument], optimistic: bool = False) -> bool:
+    """Whether the kernel takes these types; an `optimistic` answer lets an unknown type be one that fits."""
+    for formal, kind in bound:
+        # A few kernels are registered by the name of the input instead of that of its type constraint.
+        for name in {formal.type, formal.name} & kernel.types.keys():
+            if kind is None and not optimistic and not schema.allowed(formal) <= kernel.types[name]:
+                return False
+            if kind is not None and kind not in kernel.types[name]:
+                return False
+    return True
+
+
+def _by_name(types: Mapping[str, DType]) -> tuple[tuple[str, str | None], ...]:
+    return tuple([(name, _type_string(kind)) for name, kind in sorted(types.items())])
+
+
+_SPELLINGS = {"float32": "float", "float64": "double"}
+
+
+@functools.cache
+def _type_string(kind: DType) -> str | None:
+    """The ONNX type string (`tensor(float16)`); `ABSENT` and `None` stay what they are."""
+    if kind is None or kind == ABSENT:
+        return kind
+    name = kind.name.lower() if isinstance(kind, ir.DataType) else kind
+    return name if "(" in name else f"tensor({_SPELLINGS.get(name, name)})"
+
+
+def _short(kind: str) -> str:
+    return kind.removeprefix("tensor(").removesuffix(")") if kind.startswith("tensor(") else kind

@@ -1,0 +1,246 @@
+"""The verdict whether two models compute the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.errors import VerificationError
+from ortfuse.execution.compare import Difference, compare_all, failed
+from ortfuse.execution.crash_probe import demand_survival
+from ortfuse.execution.experiments import Experiment, experiments
+from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.session import Session
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate on one set of inputs.
+
+    Attributes:
+        label: The sizes of the inputs.
+        optimise: Whether the runtime's own optimisations were on.
+        differences: How each output compares.
+        refusal: What the runtime said if it could not load or run the candidate; all outputs then count as different.
+    """
+
+    label: str
+    optimise: bool
+    differences: list[Difference]
+    refusal: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every output is as it should be."""
+        return all(difference.ok for difference in self.differences)
+
+    @property
+    def worst(self) -> Difference | None:
+        """The comparison that failed or came closest to it."""
+        return max(self.differences, key=_badness, default=None)
+
+
+def _badness(difference: Difference) -> tuple[bool, float]:
+    return not difference.ok, difference.relative
+
+
+@dataclass
+class Verdict:
+    """Whether the optimised model computes what the original computes, on everything tried."""
+
+    trials: list[Trial] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def differences(self) -> list[Difference]:
+        """All comparisons."""
+        return [difference for trial in self.trials for difference in trial.differences]
+
+    @property
+    def ok(self) -> bool:
+        """Whether something was compared and everything was as it should be."""
+        return bool(self.trials) and all(trial.ok for trial in self.trials)
+
+    @property
+    def worst(self) -> Difference | None:
+        """The comparison that failed or came closest to it."""
+        return max(self.differences, key=_badness, default=None)
+
+    @property
+    def only_optimised(self) -> bool:
+        """Whether the candidate is wrong only with the runtime's own optimisations, which are then suspect."""
+        return not self.ok and all(trial.ok for trial in self.trials if not trial.optimise)
+
+    def largest(self, name: str) -> float | None:
+        """The largest value of a field of all comparisons (`absolute`, `relative`, `optimised_error`, ...)."""
+        return max((value for found in self.differences if (value := getattr(found, name)) is not None), default=None)
+
+    def summary(self) -> str:
+        """The verdict in a line or two."""
+        if not self.differences:
+            return "nothing could be compared: " + "; ".join(self.notes)
+        return self._agreement() if self.ok else self._disagreement()
+
+    def _agreement(self) -> str:
+        text = f"equal on {len(self.trials)} runs, largest error {self.largest('absolute'):.3g}"
+        text += f" ({self.largest('relative'):.3g} of its scale)"
+        ours, theirs = self.largest("optimised_error"), self.largest("original_error")
+        if ours is not None and theirs is not None:
+            text += f"; against float64: original {theirs:.3g}, optimised {ours:.3g}"
+        return text
+
+    def _disagreement(self) -> str:
+        trial = max(
+            (trial for trial in self.trials if not trial.ok), key=lambda trial: _badness(trial.worst or _NOTHING)
+        )
+        if trial.refusal:
+            return f"the model does not run with {trial.label}: {trial.refusal}{self._only_optimised_text()}"
+        worst = trial.worst or _NOTHING
+        where = f" at {list(worst.element)}: {worst.expected} became {worst.found}" if worst.element is not None else ""
+        return (
+            f"output '{worst.output}' differs{where} ({worst.reason}) with {trial.label}{self._only_optimised_text()}"
+        )
+
+    def _only_optimised_text(self) -> str:
+        return ", but only with the runtime's own optimisations" if self.only_optimised else ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The verdict as data for JSON."""
+        return {
+            "ok": self.ok,
+            "summary": self.summary(),
+            "notes": self.notes,
+            "trials": [
+                {"inputs": trial.label, "runtime_optimisations": trial.optimise, "ok": trial.ok, "refusal": trial.refusal,
+                 "outputs": [difference.to_dict() for difference in trial.differences]}
+                for trial in self.trials
+            ],
+        }  # fmt: skip
+
+
+class Judged:
+    """A rewrite whose two sides were compared, if they could be."""
+
+    verdict: Verdict | None
+
+    @property
+    def error_before(self) -> float | None:
+        """Largest error of the old nodes against float64, `None` where that is not feasible."""
+        return None if self.verdict is None else self.verdict.largest("original_error")
+
+    @property
+    def error_after(self) -> float | None:
+        """Largest error of the new nodes against float64."""
+        return None if self.verdict is None else self.verdict.largest("optimised_error")
+
+    def errors(self) -> str:
+        """Both errors in words, empty where there are none."""
+        if self.error_before is None or self.error_after is None:
+            return ""
+        return f"error against float64 {self.error_before:.3g} before, {self.error_after:.3g} after"
+
+
+_NOTHING = Difference("", True, 0.0, 0.0)
+
+
+def judge(
+    found: Sequence[Experiment],
+    candidate: ir.Model | Path,
+    tolerance: float | None = None,
+    levels: Sequence[bool] = (False, True),
+) -> list[Trial]:
+    """Run a candidate (a model, or a file) on every experiment, with and without the runtime's own optimisations, and compare.
+
+    A candidate that cannot be executed where the original can, or that crashes the runtime's optimisers, is a difference of
+    all outputs.
+    """
+    return [trial for optimise in levels for trial in _judge_at(found, candidate, tolerance, optimise)]
+
+
+def _judge_at(
+    found: Sequence[Experiment], candidate: ir.Model | Path, tolerance: float | None, optimise: bool
+) -> list[Trial]:
+    def make() -> Session:
+        if optimise:
+            demand_survival(candidate)
+        return Session(candidate, optimise=optimise)
+
+    return judge_session(make, found, tolerance, optimise=optimise)
+
+
+def judge_session(
+    make: Callable[[], Session], found: Sequence[Experiment], tolerance: float | None = None, *, optimise: bool
+) -> list[Trial]:
+    """Run the session that `make` makes on every experiment; `optimise` says whether the runtime's optimisations are on."""
+    try:
+        session = make()
+    except VerificationError as error:
+        return [_refused(experiment, optimise, error) for experiment in found]
+    trials = []
+    for experiment in found:
+        try:
+            outputs = session.run(experiment.inputs)
+        except VerificationError as error:
+            trials.append(_refused(experiment, optimise, error))
+        else:
+            differences = compare_all(
+                experiment.expected, outputs, experiment.reference, tolerance, experiment.precision
+            )
+            trials.append(Trial(experiment.label, optimise, differences))
+    return trials
+
+
+def _refused(experiment: Experiment, optimise: bool, error: VerificationError) -> Trial:
+    differences = [failed(name, str(error)) for name in experiment.expected]
+    return Trial(experiment.label, optimise, differences, str(error))
+
+
+def verify(
+    original: ir.Model,
+    optimised: ir.Model,
+    *,
+    inputs: Sequence[Inputs] | None = None,
+    seed: int = 0,
+    tolerance: float | None = None,
+    reference: bool = True,
+) -> Verdict:
+    """Compare two models on generated inputs of several sizes, or on `inputs`.
+
+    Args:
+        original: Run without the runtime's own optimisations, which might be what is wrong.
+        optimised: Run without and with them.
+        inputs: Sets of inputs by name, instead of generated ones.
+        seed: Of the generated inputs.
+        tolerance: Allowed relative error; by default what `ortfuse.execution.compare` says.
+        reference: Whether to evaluate the original in float64 too, where that is feasible.
+
+    Raises:
+        VerificationError: The original cannot be executed, or the models' inputs or outputs have other names.
+    """
+    _same_interface(original, optimised)
+    found, notes = experiments(original, inputs, seed, reference)
+    verdict = Verdict(judge(found, optimised, tolerance), notes)
+    if verdict.only_optimised:
+        verdict.notes.append(_suspect(found, original, tolerance))
+    return verdict
+
+
+def _suspect(found: Sequence[Experiment], original: ir.Model, tolerance: float | None) -> str:
+    """Whether the runtime's own optimisations go wrong on the original too."""
+    if all(trial.ok for trial in judge(found, original, tolerance, levels=(True,))):
+        return "the original is right with the runtime's own optimisations, the optimised model only without them"
+    return "with its own optimisations the runtime is wrong on the original too"
+
+
+def _same_interface(original: ir.Model, optimised: ir.Model) -> None:
+    for what in ("inputs", "outputs"):
+        before = [value.name for value in getattr(original.graph, what)]
+        after = [value.name for value in getattr(optimised.graph, what)]
+        if before != after:
+            raise VerificationError(
+                f"the models have different {what}: {before} and {after}; compare models with the same {what} in the same order"
+            )

@@ -1,6 +1,0 @@
-"""Why a model was rewritten where it was, and why not elsewhere."""
-
-from ortfuse.why.advice import advice
-from ortfuse.why.explain import Explanation, Fused, Missed, explain, explanation
-
-__all__ = ["Explanation", "Fused", "Missed", "advice", "explain", "explanation"]

@@ -1,0 +1,1 @@
+"""Activations spelled out, with and without bias."""

@@ -1,0 +1,151 @@
+"""Clips: their spellings by Min and Max, and chains of Clip, Relu, Min and Max.
+
+clip(x, a, b) = min(max(x, a), b)                 relu(x) = max(x, 0)
+clip(clip(x, a, b), c, d) = clip(x, clip(a, c, d), clip(b, c, d))
+
+Every form passes NaN on. Without a bound, ONNX Runtime's Clip turns infinity into the largest finite number, as the bound's
+default says, whereas Max and Min keep infinity: bounds are therefore composed with that number for an absent one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.pattern import Match, attr, computed, op, scalar, var
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+
+from .._common import array_like, same_shape
+from .._proofs import ADDS_NO_AXES
+
+SOURCE = "ONNX operators Clip, Relu, Max and Min"
+
+x = var("x")
+keeps_shape = same_shape("x", "root")
+SHAPES = ({"x": "b s 8"}, {"x": "n"}, {"x": ""})
+TYPICAL = ({"x": "1 16 1536"}, {"x": "1 128 3072"}, {"x": "1 64 112 112"})
+
+
+def is_floating(match: Match) -> str | None:
+    """The elements are floating-point numbers of a type that Clip takes."""
+    dtype = match.dtype("x")
+    return None if dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16) else f"x is {dtype}"
+
+
+def _limit(match: Match) -> float:
+    dtype = match.facts.dtype(match.root)
+    assert dtype is not None
+    return float(np.finfo(dtype.numpy()).max)
+
+
+def _interval(match: Match, label: str) -> tuple[float, float]:
+    """The lower and upper bound of the node captured as `label`."""
+    kind = match[label].producer().op_type
+    low, high = match[f"{label}_low"], match[f"{label}_high"]
+    if kind == "Relu":
+        return 0.0, math.inf
+    if kind == "Max":
+        return low, math.inf
+    if kind == "Min":
+        return -math.inf, high
+    return -_limit(match) if low is None else float(low), _limit(match) if high is None else float(high)
+
+
+def merged(match: Match) -> tuple[float, float]:
+    """The bounds of the two nodes in one."""
+    (a, b), (c, d) = _interval(match, "inner"), _interval(match, "outer")
+    return min(max(a, c), d), min(max(b, c), d)
+
+
+def bounds_are_in_order(match: Match) -> str | None:
+    """Neither node has NaN as a bound, or a lower bound above the upper one."""
+    intervals = [_interval(match, label) for label in ("inner", "outer")]
+    return None if all(low <= high for low, high in intervals) else f"the bounds {intervals} are not in order"
+
+
+def is_relu(match: Match) -> str | None:
+    """Together they are a Relu."""
+    interval = merged(match)
+    return None if interval == (0.0, math.inf) else f"together they keep what is in {interval}, which no Relu does"
+
+
+def _merged_bound(index: int) -> Any:
+    def value(match: Match) -> Any:
+        number = merged(match)[index]
+        absent = (-_limit(match), _limit(match))[index]
+        return None if number == absent else array_like(match, number)
+
+    return computed(f"merged_{('low', 'high')[index]}", value)
+
+
+def _limiting(operand: Any, label: str) -> Any:
+    """Clip, Relu, Max or Min of `operand`, captured as `label` with its bounds as `{label}_low` and `{label}_high`."""
+    return (
+        op.Clip(operand, min=attr(f"{label}_low"), max=attr(f"{label}_high"))
+        | op.Relu(operand)
+        | op.Max(operand, scalar(f"{label}_low"))
+        | op.Min(operand, scalar(f"{label}_high"))
+    ).named(label)
+
+
+chain = _limiting(_limiting(x, "inner"), "outer")
+
+
+def _chain_proof(low: float, high: float) -> Proof:
+    numbers = {"inner_low": [low], "outer_low": [low], "inner_high": [high], "outer_high": [high]}
+    return Proof(
+        shapes=SHAPES,
+        attributes=numbers,
+        scalars=numbers,
+        dtypes=("float32", "float64"),
+        typical=TYPICAL,
+        redundant={"guard same_shape": ADDS_NO_AXES},
+        counterexamples={
+            "integers without an upper bound": Variation(
+                attributes={"inner_low": 0, "inner_high": None, "outer_low": 0, "outer_high": None}, dtype="int32"
+            )
+        },
+    )
+
+
+RULES = [
+    Rule(
+        name="clip.relu",
+        formula="max(x, 0)",
+        pattern=op.Max(x, 0.0),
+        replace=op.Relu(x),
+        guards=(is_floating, keeps_shape),
+        # A zero may get another sign.
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=Proof(
+            shapes=SHAPES,
+            dtypes=("float32", "float64"),
+            typical=TYPICAL,
+            redundant={"guard is_floating": "Relu of integers is right too", "guard same_shape": ADDS_NO_AXES},
+        ),
+    ),
+    Rule(
+        name="clip.relu_chain",
+        formula="relu(relu(x)), also with Max",
+        pattern=chain,
+        replace=op.Relu(x),
+        guards=(is_floating, keeps_shape, bounds_are_in_order, is_relu),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=_chain_proof(0.0, math.inf),
+    ),
+    Rule(
+        name="clip.chain",
+        formula="clip(clip(x, a, b), c, d), also with Relu, Max and Min",
+        pattern=chain,
+        replace=op.Clip(x, _merged_bound(0), _merged_bound(1)),
+        guards=(is_floating, keeps_shape, bounds_are_in_order),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=_chain_proof(-0.5, 1.0),
+    ),
+]

@@ -1,0 +1,126 @@
+"""GELU in its erf and tanh forms, and either with a bias before it; swish.
+
+gelu(x)      = x/2 (1 + erf(x / sqrt 2))                               Hendrycks & Gimpel, arXiv:1606.08415
+swish(x)     = x sigmoid(alpha x); alpha = 1 is SiLU, 1.702 quick GELU            arXiv:1710.05941, arXiv:1606.08415
+gelu_tanh(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))           the same, section 2
+"""
+
+from __future__ import annotations
+
+import math
+
+from ortfuse.pattern import Match, Pattern, const, ms, op, scalar, var
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from .._common import is_rank, vector_of_last_axis
+from .._proofs import COST, KERNEL
+
+x = var("x")
+bias = const("bias", is_rank(1), "a vector")
+PAPER = "arXiv:1606.08415"
+SHAPES = ({"x": "b s 8"}, {"x": "n"}, {"x": ""})
+TYPICAL = tuple({"x": f"1 {length} {size}", "bias": f"{size}"} for length, size in ((16, 1536), (128, 3072)))
+WITH_BIAS = ({"x": "b s 8", "bias": "8"}, {"x": "n 1", "bias": "1"})
+
+REDUNDANT = {"guard vector_of_last_axis": KERNEL, "check of bias": KERNEL, "demand that bias is constant": COST}
+
+erf_gelu = x * 0.5 * (1 + op.Erf(x / math.sqrt(2)))
+
+FACTOR = math.sqrt(2 / math.pi)
+
+
+def cubic(coefficient: float) -> Pattern:
+    """coefficient x^3, the coefficient anywhere among the factors."""
+    return coefficient * x * x * x | coefficient * op.Pow(x, 3.0)
+
+
+def inner(factor: float) -> Pattern:
+    """factor (x + 0.044715 x^3)."""
+    return (
+        factor * (x + cubic(0.044715))
+        | factor * x * (1 + (0.044715 * x * x | 0.044715 * op.Pow(x, 2.0)))
+        | factor * x + cubic(factor * 0.044715)
+    )
+
+
+tanh_gelu = x * 0.5 * (1 + op.Tanh(inner(FACTOR)))
+sigmoid_gelu = x * op.Sigmoid(inner(2 * FACTOR))  # (1 + tanh u) / 2 = sigmoid(2 u)
+
+erf_op = op.Gelu(x + bias) | ms.Gelu(x + bias)
+tanh_op = op.Gelu(x + bias, approximate="tanh") | ms.FastGelu(x + bias)
+
+
+def falls(match: Match) -> str | None:
+    """The exponent falls with x."""
+    return None if match["negated"] < 0 else f"the exponent is {match['negated']:.7g} x"
+
+
+def _gelu_tanh(name: str, formula: str, pattern: Pattern) -> Rule:
+    return Rule(
+        name=name,
+        formula=formula,
+        pattern=pattern,
+        replace=(op.Gelu(x, approximate="tanh"), ms.FastGelu(x)),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        allow_extra_operands=True,
+        proof=Proof(shapes=SHAPES, typical=TYPICAL),
+    )
+
+
+RULES = [
+    Rule(
+        name="swish.sigmoid",
+        pattern=x * op.Sigmoid(scalar("alpha") * x),
+        replace=ms.QuickGelu(x, alpha=scalar("alpha")),
+        exactness=Exactness.ROUNDING,
+        source="arXiv:1710.05941",
+        allow_extra_operands=True,
+        proof=Proof(shapes=SHAPES, scalars={"alpha": [1.0, 1.702]}, typical=TYPICAL),
+    ),
+    Rule(
+        # exp overflows to infinity where sigmoid is 0: x / infinity is 0 as well.
+        name="swish.exp",
+        pattern=x / (1 + op.Exp(scalar("negated") * x)),
+        replace=ms.QuickGelu(x, alpha=lambda match: -match["negated"]),
+        guards=(falls,),
+        exactness=Exactness.ROUNDING,
+        source="arXiv:1710.05941",
+        allow_extra_operands=True,
+        proof=Proof(
+            shapes=SHAPES, scalars={"negated": [-1.0, -1.702]}, typical=TYPICAL, redundant={"guard falls": COST}
+        ),
+    ),
+    Rule(
+        name="gelu.erf",
+        formula="x/2 (1 + erf(x / sqrt 2))",
+        pattern=erf_gelu,
+        replace=(op.Gelu(x), ms.Gelu(x)),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        allow_extra_operands=True,
+        proof=Proof(shapes=SHAPES, typical=TYPICAL),
+    ),
+    _gelu_tanh("gelu.tanh", "x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))", tanh_gelu),
+    _gelu_tanh("gelu.sigmoid", "x sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3))", sigmoid_gelu),
+    Rule(
+        name="gelu.bias_erf",
+        is_refinement=True,
+        pattern=erf_op,
+        replace=ms.BiasGelu(x, bias),
+        guards=(vector_of_last_axis("bias", of="x"),),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        proof=Proof(shapes=WITH_BIAS, typical=TYPICAL, redundant=REDUNDANT),
+    ),
+    Rule(
+        name="gelu.bias_tanh",
+        is_refinement=True,
+        pattern=tanh_op,
+        replace=ms.FastGelu(x, bias),
+        guards=(vector_of_last_axis("bias", of="x"),),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        proof=Proof(shapes=WITH_BIAS, typical=TYPICAL, redundant=REDUNDANT),
+    ),
+]

@@ -1,0 +1,68 @@
+"""Hard sigmoid and, with it as a factor, hard swish.
+
+hard_sigmoid(x) = max(0, min(1, alpha x + beta)) = clip(h alpha x + h beta, 0, h) / h     ONNX operator HardSigmoid
+hard_swish(x)   = x hard_sigmoid(x; 1/6, 1/2) = x clip(x + 3, 0, 6) / 6                 Howard et al., arXiv:1905.02244
+
+The CPU has no kernel for HardSwish, which the runtime inlines as Mul and HardSigmoid: that is the form made here.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ortfuse.pattern import Match, attr, op, scalar, var
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from .._common import nearly
+from .clip import SHAPES, TYPICAL
+
+x = var("x")
+line = scalar("slope") * x + scalar("offset")
+
+
+LARGEST = 3.4e38
+"""Attributes are float32."""
+
+
+def reaches_one(match: Match) -> str | None:
+    """What Clip lets through is scaled to 0 ... 1, and depends on x."""
+    factor, height, slope = match["factor"], match["height"], match["slope"]
+    if height is None or not math.isfinite(height) or height <= 0:
+        return f"the upper bound is {height}"
+    if not nearly(factor * height, 1.0):
+        return f"the result is clipped at {factor * height:.7g} instead of 1"
+    if slope == 0:
+        return "x is multiplied by 0"
+    if max(abs(alpha(match)), abs(beta(match))) > LARGEST:
+        return f"alpha {alpha(match):g} or beta {beta(match):g} is beyond float32"
+    return "it is a Clip alone" if (factor, slope, match["offset"]) == (1, 1, 0) else None
+
+
+def alpha(match: Match) -> float:
+    """The slope of the whole."""
+    return float(match["slope"] * match["factor"])
+
+
+def beta(match: Match) -> float:
+    """The value at 0."""
+    return float(match["offset"] * match["factor"])
+
+
+RULES = [
+    Rule(
+        name="hard_sigmoid.clip",
+        formula="clip(slope x + offset, 0, height) / height",
+        pattern=scalar("factor") * op.Clip(line, min=0.0, max=attr("height")),
+        replace=op.HardSigmoid(x, alpha=alpha, beta=beta),
+        guards=(reaches_one,),
+        exactness=Exactness.ROUNDING,
+        source="arXiv:1905.02244",
+        allow_extra_operands=True,
+        proof=Proof(
+            shapes=SHAPES,
+            attributes={"height": [2.0]},
+            scalars={"factor": [0.5], "slope": [1.0, 0.4, -0.3], "offset": [1.0, 0.7]},
+            typical=TYPICAL,
+        ),
+    ),
+]

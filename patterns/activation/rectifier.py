@@ -1,0 +1,232 @@
+"""Rectifiers with a slope or an exponential below zero, spelled by Where, Max, Min and Relu.
+
+leaky_relu(x) = x where x > 0, else alpha x                                      Maas et al., 2013
+prelu(x)      = x where x > 0, else slope x, slope a tensor                      He et al., arXiv:1502.01852
+elu(x)        = x where x > 0, else alpha (exp(x) - 1)                           Clevert et al., arXiv:1511.07289
+selu(x)       = gamma elu(x; alpha)                                              Klambauer et al., arXiv:1706.02515
+celu(x)       = x where x > 0, else alpha (exp(x / alpha) - 1)                   Barron, arXiv:1704.07483
+thresholded_relu(x) = x where x > alpha, else 0
+
+The branch that is not chosen may be infinite or NaN, and the other spellings are refused where that would show.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ortfuse.pattern import Match, Pattern, attr, computed, const, op, scalar, var
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from .._common import array_like, nearly, same_shape
+from .._proofs import ADDS_NO_AXES
+from .clip import SHAPES, TYPICAL
+
+x = var("x")
+keeps_shape = same_shape("x", "root")
+
+above = op.Greater(x, 0.0) | op.GreaterOrEqual(x, 0.0) | op.Less(0.0, x) | op.LessOrEqual(0.0, x)
+below = op.Less(x, 0.0) | op.LessOrEqual(x, 0.0) | op.Greater(0.0, x) | op.GreaterOrEqual(0.0, x)
+positive = above | op.Not(below)
+negative = below | op.Not(above)
+# Clip without a lower bound makes the lowest number of -inf, so that it stands for min(x, 0) only inside an exponential.
+nonpositive = op.Min(x, 0.0) | op.Where(positive, 0.0, x)
+clipped = nonpositive | op.Clip(x, max=0.0)
+
+
+def split(right: Pattern, left: Pattern) -> Pattern:
+    """`right` for positive x, else `left`."""
+    return op.Where(positive, right, left) | op.Where(negative, left, right)
+
+
+def leaky_alpha(match: Match) -> float:
+    """The slope below zero."""
+    return float(match["alpha"] if match["alpha"] is not None else -match["negated"])
+
+
+def maximum_is_leaky(match: Match) -> str | None:
+    """max(x, alpha x) is x above zero only for alpha up to 1; 0 times infinity is NaN."""
+    alpha = leaky_alpha(match)
+    return f"the slope is {alpha:.7g}" if match["maximum"] is not None and not 0 < alpha <= 1 else None
+
+
+leaky_forms = (
+    split(x, scalar("alpha") * x)
+    | op.Max(x, scalar("alpha") * x).named("maximum")
+    | op.Relu(x) + scalar("alpha") * nonpositive
+    | op.Relu(x) - scalar("alpha") * op.Relu(-x)
+    | op.Relu(x) + scalar("negated") * op.Relu(-x)
+)
+
+slope, negated = const("slope"), const("negated_slope")
+prelu_forms = (
+    split(x, slope * x)
+    | op.Relu(x) + slope * nonpositive
+    | op.Relu(x) - slope * op.Relu(-x)
+    | op.Relu(x) + negated * op.Relu(-x)
+)
+
+
+def prelu_slope(match: Match) -> Any:
+    """The slope of a spelling that has it negated."""
+    return None if match["negated_slope"] is None else array_like(match, -match.const("negated_slope"))
+
+
+def slope_is_finite(match: Match) -> str | None:
+    """Infinity times a zero of x would be NaN in one form only."""
+    found = match.const("slope" if match["slope"] is not None else "negated_slope")
+    return None if np.all(np.isfinite(found)) else "a slope is not finite"
+
+
+def exponential(inner: Pattern) -> Pattern:
+    """weight (exp(steepness x) - 1)."""
+    return scalar("weight") * (op.Exp(scalar("steepness") * inner) - 1)
+
+
+exponential_forms = (
+    split(scalar("gamma") * x, exponential(x | clipped))
+    | scalar("gamma") * op.Relu(x) + op.Min(exponential(x | clipped), 0.0)
+    | scalar("gamma") * op.Relu(x) + exponential(clipped)
+)
+
+
+def is_elu(match: Match) -> str | None:
+    """Slope 1 above zero, a plain exponential below."""
+    gamma, weight, steepness = match["gamma"], match["weight"], match["steepness"]
+    fits = gamma == 1 and steepness == 1 and weight > 0
+    return None if fits else f"not {gamma:.7g} x above zero and {weight:.7g} (exp({steepness:.7g} x) - 1) below"
+
+
+def is_celu(match: Match) -> str | None:
+    """Slope 1 on both sides of zero."""
+    gamma, weight, steepness = match["gamma"], match["weight"], match["steepness"]
+    fits = gamma == 1 and weight > 0 and nearly(steepness * weight, 1)
+    return None if fits else f"not {gamma:.7g} x above zero and {weight:.7g} (exp({steepness:.7g} x) - 1) below"
+
+
+def is_selu(match: Match) -> str | None:
+    """A plain exponential below zero."""
+    gamma, weight, steepness = match["gamma"], match["weight"], match["steepness"]
+    fits = gamma > 0 and weight > 0 and steepness == 1
+    return None if fits else f"not {gamma:.7g} x above zero and {weight:.7g} (exp({steepness:.7g} x) - 1) below"
+
+
+def is_scaled_celu(match: Match) -> str | None:
+    """alpha elu(x / alpha): the factors outside and inside cancel."""
+    outer, inner = match["outer"], match["inner"]
+    return None if outer > 0 and outer != 1 and nearly(outer * inner, 1) else f"{outer:.7g} elu({inner:.7g} x)"
+
+
+def is_scaled(match: Match) -> str | None:
+    """There is a factor, and the operator's definitions agree for it."""
+    gamma, alpha = match["gamma"], match["alpha"]
+    return None if gamma > 0 and alpha > 0 and gamma != 1 else f"{gamma:.7g} elu(x) with alpha {alpha:.7g}"
+
+
+def _rule(name: str, pattern: Pattern, replace: Pattern, source: str, proof: dict[str, Any], *guards: Any) -> Rule:
+    return Rule(
+        name=name,
+        formula=_FORMULAS[name],
+        pattern=pattern,
+        replace=replace,
+        guards=guards,
+        exactness=Exactness.ROUNDING,
+        source=source,
+        proof=Proof(**{"shapes": SHAPES, "typical": TYPICAL, "redundant": {"guard same_shape": ADDS_NO_AXES}, **proof}),
+    )
+
+
+_FORMULAS = {
+    "leaky_relu.split": "x where x > 0, else alpha x",
+    "prelu.split": "x where x > 0, else slope x",
+    "elu.split": "x where x > 0, else alpha (exp(x) - 1)",
+    "celu.split": "x where x > 0, else alpha (exp(x / alpha) - 1)",
+    "celu.elu": "alpha elu(x / alpha)",
+    "selu.split": "gamma x where x > 0, else gamma alpha (exp(x) - 1)",
+    "selu.elu": "gamma elu(x)",
+    "thresholded_relu.split": "x where x > alpha, else 0",
+}
+_SLOPES = {
+    "shapes": tuple(
+        {"x": shape, "slope": slopes, "negated_slope": slopes}
+        for shape, slopes in (("b 3 4", "3 1"), ("b 5", "5"), ("n", ""))
+    ),
+    "typical": ({"x": "1 64 56 56", "slope": "64 1 1"}, {"x": "1 128 3072", "slope": "3072"}),
+    "redundant": {"guard same_shape": "PRelu of the runtime broadcasts as Mul does; of known shapes the rewriter asks"},
+}
+_ELU = {"gamma": [1.0], "steepness": [1.0], "weight": [0.75, 1.0, 1.5]}
+_CELU = {"gamma": [1.0], "steepness": [2.0], "weight": [0.5]}
+_SELU = {"gamma": [1.5], "steepness": [1.0], "weight": [0.75]}
+
+RULES = [
+    _rule(
+        "leaky_relu.split",
+        leaky_forms,
+        op.LeakyRelu(x, alpha=leaky_alpha),
+        "Maas, Hannun and Ng, 2013",
+        {"scalars": {"alpha": [0.25, 0.01], "negated": [-0.25]}},
+        keeps_shape,
+        maximum_is_leaky,
+    ),
+    _rule(
+        "prelu.split",
+        prelu_forms,
+        op.PRelu(x, slope | computed("slope", prelu_slope)),
+        "arXiv:1502.01852",
+        _SLOPES,
+        keeps_shape,
+        slope_is_finite,
+    ),
+    _rule(
+        "elu.split",
+        exponential_forms,
+        op.Elu(x, alpha=scalar("weight")),
+        "arXiv:1511.07289",
+        {"scalars": _ELU},
+        keeps_shape,
+        is_elu,
+    ),
+    _rule(
+        "celu.split",
+        exponential_forms,
+        op.Celu(x, alpha=scalar("weight")),
+        "arXiv:1704.07483",
+        {"scalars": _CELU},
+        keeps_shape,
+        is_celu,
+    ),
+    _rule(
+        "selu.split",
+        exponential_forms,
+        op.Selu(x, alpha=lambda match: match["weight"] / match["gamma"], gamma=scalar("gamma")),
+        "arXiv:1706.02515",
+        {"scalars": _SELU},
+        keeps_shape,
+        is_selu,
+    ),
+    _rule(
+        "celu.elu",
+        scalar("outer") * op.Elu(scalar("inner") * x, alpha=1.0),
+        op.Celu(x, alpha=scalar("outer")),
+        "arXiv:1704.07483",
+        {"scalars": {"outer": [0.5], "inner": [2.0]}},
+        is_scaled_celu,
+    ),
+    _rule(
+        "selu.elu",
+        scalar("gamma") * op.Elu(x, alpha=attr("alpha")),
+        op.Selu(x, alpha=attr("alpha"), gamma=scalar("gamma")),
+        "arXiv:1706.02515",
+        {"scalars": {"gamma": [1.0507]}, "attributes": {"alpha": [1.6733, 1.0]}},
+        is_scaled,
+    ),
+    _rule(
+        "thresholded_relu.split",
+        op.Where(op.Greater(x, scalar("alpha")) | op.Less(scalar("alpha"), x), x, 0.0),
+        op.ThresholdedRelu(x, alpha=scalar("alpha")),
+        "ONNX operator ThresholdedRelu",
+        {"scalars": {"alpha": [0.5, -0.5]}},
+        keeps_shape,
+    ),
+]

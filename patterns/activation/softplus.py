@@ -1,0 +1,99 @@
+"""Softplus, softsign, and Mish by its softplus.
+
+softplus(x) = log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|))
+mish(x)     = x tanh(softplus(x))                                                  Misra, arXiv:1908.08681
+softsign(x) = x / (1 + |x|)
+
+log(1 + exp(x)) is infinite where exp(x) overflows (above 88 in float32), and Softplus is not: alone, that is another result.
+Inside a hyperbolic tangent it is not, tanh of either being 1.
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from ortfuse.pattern import Match, op, scalar, var
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from .._common import nearly, same_shape
+from .._proofs import ADDS_NO_AXES
+from .clip import SHAPES, TYPICAL
+
+SOURCE = "ONNX operator Softplus"
+
+x = var("x")
+log_exp = op.Log(1 + op.Exp(x))
+steep = scalar("beta") * x
+
+_ROUNDING = {ir.DataType.FLOAT: 2.0**-25, ir.DataType.DOUBLE: 2.0**-54}
+
+
+def threshold_is_high(match: Match) -> str | None:
+    """Above the threshold, softplus(beta x) / beta is x: exp(-beta x) is lost in rounding."""
+    beta, threshold, rounding = match["beta"], match["threshold"], _ROUNDING.get(match.dtype("x"))  # type: ignore[arg-type]
+    if rounding is None:
+        return f"the elements are {match.dtype('x')}"
+    if not nearly(beta * match["inverse"], 1.0):
+        return f"beta is {beta:.7g}, and softplus is multiplied by {match['inverse']:.7g}"
+    # A larger beta could overflow where x does not.
+    if not 0 < beta <= 1:
+        return f"beta is {beta:.7g}"
+    if threshold <= 0 or math.exp(-threshold) > rounding * threshold:
+        return f"at the threshold {threshold:.7g}, softplus and its argument differ"
+    return None
+
+
+RULES = [
+    Rule(
+        name="softplus.stable",
+        formula="max(x, 0) + log(1 + exp(-|x|))",
+        pattern=op.Relu(x) + op.Log(1 + op.Exp(-op.Abs(x))),
+        replace=op.Softplus(x),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=Proof(shapes=SHAPES, typical=TYPICAL),
+    ),
+    Rule(
+        name="softplus.threshold",
+        formula="where(beta x > threshold, x, softplus(beta x) / beta)",
+        pattern=op.Where(op.Greater(steep, scalar("threshold")), x, scalar("inverse") * op.Softplus(steep)),
+        replace=scalar("inverse") * op.Softplus(scalar("beta") * x),
+        guards=(threshold_is_high, same_shape("x", "root")),
+        exactness=Exactness.ROUNDING,
+        source="torch.nn.Softplus",
+        proof=Proof(
+            shapes=SHAPES,
+            scalars={"beta": [0.5], "inverse": [2.0], "threshold": [20.0]},
+            typical=TYPICAL,
+            redundant={"guard same_shape": ADDS_NO_AXES},
+        ),
+    ),
+    Rule(
+        name="softplus.log_exp",
+        pattern=log_exp,
+        replace=op.Softplus(x),
+        exactness=Exactness.APPROXIMATE,
+        source=SOURCE,
+        proof=Proof(shapes=SHAPES, typical=TYPICAL),
+    ),
+    Rule(
+        name="softplus.mish",
+        formula="tanh(log(1 + exp(x)))",
+        pattern=op.Tanh(log_exp),
+        replace=op.Tanh(op.Softplus(x)),
+        exactness=Exactness.ROUNDING,
+        source="arXiv:1908.08681",
+        proof=Proof(shapes=SHAPES, typical=TYPICAL),
+    ),
+    Rule(
+        name="softsign.quotient",
+        pattern=x / (1 + op.Abs(x)),
+        replace=op.Softsign(x),
+        exactness=Exactness.ROUNDING,
+        source="ONNX operator Softsign",
+        allow_extra_operands=True,
+        proof=Proof(shapes=SHAPES, typical=TYPICAL),
+    ),
+]

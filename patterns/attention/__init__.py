@@ -1,0 +1,1 @@
+"""Attention: the operator, its masks, its heads, its caches."""

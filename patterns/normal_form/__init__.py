@@ -1,0 +1,3 @@
+"""The rules that bring a graph to its normal form."""
+
+PASS = "canonicalize"

@@ -1,0 +1,259 @@
+"""Products over merged batch axes to products over the axes themselves.
+
+m(x) reshapes [a, b, m, n] to [a * b, m, n]; it moves behind what works on the last two axes alone, until a Reshape undoes it:
+
+m(x) m(y) = m(x y)     m(x)^T = m(x^T)     softmax(m(x)) = m(softmax(x))     c m(x) = m(c x)     split(m(x) + y) = x + split(y)
+
+Exporters of attention write batched products on (batch * heads) in three dimensions; the rules of attention are written for
+four.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ortfuse.dims import DimLike
+from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, scalar, var
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+
+from .._common import ints, is_rank, text
+from .._proofs import RANKS, SHAPES
+from .shapes import constant_target
+
+SOURCE = "ONNX operator specification"
+
+
+def _merged(name: str) -> Pattern:
+    whole = var(name, is_rank(4), "of rank 4")
+    return op.Reshape(whole, var(f"{name}_target"), allowzero=attr(f"{name}_zero")).kept().named(f"{name}_merged")
+
+
+def merges_leading_axes(*names: str) -> Guard:
+    """Each Reshape merges the first two axes of its input, the same ones in all of them, and leaves the others."""
+
+    def guard(match: Match) -> str | None:
+        leading = set()
+        for name in names:
+            shape, merged = match.shape(name), match.shape(f"{name}_merged")
+            if shape is None or merged is None or merged != (shape[0] * shape[1], *shape[2:]):
+                return f"{name} {text(shape or ())} is not merged over its first two axes: {text(merged or ())}"
+            leading.add(shape[:2])
+        return None if len(leading) == 1 else f"the merged axes differ: {', '.join(map(text, leading))}"
+
+    return guard
+
+
+def _merge(value: Op, of: Pattern, rows: Op, columns: Op) -> Op:
+    """`value` with its first two axes merged, which are those of the input `of`; the others are `rows` and `columns`.
+
+    No shape of `value` itself is asked for: a use that would keep later rules from absorbing it.
+    """
+    shape = op.Shape(of)
+    merged = op.Mul(_between(shape, 0, 1), _between(shape, 1, 2))
+    made: Op = op.Reshape(value, op.Concat(merged, rows, columns, axis=0), allowzero=1)
+    return made
+
+
+def _merge_as_before(value: Op) -> Op:
+    """`value`, which has the shape of x, with its axes merged as those of x."""
+    made: Op = op.Reshape(value, var("x_target"), allowzero=attr("x_zero"))
+    return made
+
+
+def _between(shape: Op, start: int, end: int) -> Op:
+    return op.Slice(shape, _number(start), _number(end))
+
+
+def _number(number: int) -> Pattern:
+    return computed(str(number), lambda match: ints([number]))
+
+
+x = var("x", is_rank(4), "of rank 4")
+y = var("y", is_rank(4), "of rank 4")
+MERGED = Proof(shapes={"x": "b 2 s 4", "x_target": "3"}, constants={"x_target": [-1, 5, 4]}, attributes={"x_zero": [0]})
+
+
+def _targets(**targets: list[int]) -> dict[str, Any]:
+    return {f"{name}_target": numbers for name, numbers in targets.items()}
+
+
+def _moved(name: str, pattern: Pattern, replace: Op, proof: Proof, *guards: Guard) -> Rule:
+    redundant = (
+        {"check of *": RANKS} if name == "softmax" else {"guard merges_leading_axes": SHAPES, "check of *": RANKS}
+    )
+    return Rule(
+        name=f"batch.{name}",
+        pattern=pattern,
+        replace=replace,
+        guards=guards,
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=dataclasses.replace(proof, redundant=redundant),
+    )
+
+
+def splits_again(match: Match) -> str | None:
+    """The outer Reshape restores the shape of x, and says so for the first two axes by numbers or by sizes of its own."""
+    shape = match.shape("x")
+    if shape is None or match.facts.shape(match.root) != shape:
+        return "the outer Reshape does not restore the axes that the inner one merges"
+    target = match.facts.ints(match["target"])
+    if target is None or target.elements[1] != shape[1] or shape[1] == 0 or target.elements[0] == 0:
+        return "the outer Reshape does not name the second axis"
+    return None
+
+
+def other_is_merged_alike(match: Match) -> str | None:
+    """The other operand has the merged axis too."""
+    other, merged = match.shape("other"), match.shape("x_merged")
+    if other is None or merged is None or len(other) != 3 or other[0] != merged[0]:
+        return f"the other operand {text(other or ())} does not have the merged axis of {text(merged or ())}"
+    return None
+
+
+def other_is_broadcast(match: Match) -> str | None:
+    """The other operand is the same along the merged axis."""
+    other = match.shape("other")
+    return None if other is not None and len(other) == 3 and other[0] == 1 else "the other operand has the merged axis"
+
+
+def _split_shape(match: Match) -> tuple[DimLike, ...] | None:
+    """The shape of the plain value once its leading axis is split as the root's."""
+    before, after = match.shape("plain"), match.facts.shape(match.root)
+    return None if before is None or after is None or len(after) < 3 else (*after[:-2], *before[-2:])
+
+
+def splits_first_axis(match: Match) -> str | None:
+    """The Reshape leaves the last two axes alone, whose order the Transpose exchanges."""
+    before, after, wanted = match.shape("plain"), match.facts.shape(match.root), _split_shape(match)
+    if before is None or after is None or wanted is None:
+        return "a shape is not known"
+    if after[-2:] != before[:0:-1]:
+        return "the Reshape does not leave the last two axes alone"
+    return None if constant_target(before, wanted) is not None else f"no constant target makes {text(wanted)}"
+
+
+def split_target(match: Match) -> Any:
+    """The Reshape target that splits the leading axis."""
+    found = constant_target(match.shape("plain"), _split_shape(match))
+    assert found is not None
+    return ints(found)
+
+
+def swap_last_two(match: Match) -> list[int]:
+    """The permutation that exchanges the last two axes of the root."""
+    rank = match.facts.rank(match.root) or 0
+    return [*range(rank - 2), rank - 1, rank - 2]
+
+
+def _split_sums(name: str) -> list[Rule]:
+    made = getattr(op, name)
+    other = var("other")
+    leading = op.Slice(var("target"), _number(0), _number(2))
+    split = op.Reshape(other, op.Concat(leading, _between(op.Shape(other), 1, 3), axis=0), allowzero=attr("allowzero"))
+    lifted = op.Unsqueeze(other, _number(0))
+    pattern = op.Reshape(made(_merged("x"), other), var("target"), allowzero=attr("allowzero"))
+    proof: dict[str, Any] = {
+        "constants": {**_targets(x=[-1, 3, 4]), "target": [-1, 2, 3, 4]},
+        "attributes": {"x_zero": [0], "allowzero": [0]},
+        "opset": 17,
+    }
+    shapes = {"x": "3 2 3 4", "x_target": "3", "target": "4"}
+    copied = {
+        "the second axis copied from one that the other operand broadcasts": Variation(
+            shapes={"x": "3 3 3 4", "other": "9 1 4"}, constants=_targets(x=[-1, 3, 4]) | {"target": [-1, 0, 3, 4]}
+        )
+    }
+    return [
+        _moved(
+            f"split_{name.lower()}",
+            pattern,
+            made(x, split),
+            Proof(shapes=({**shapes, "other": "6 3 4"}, {**shapes, "other": "6 1 4"}), **proof, counterexamples=copied),
+            merges_leading_axes("x"),
+            splits_again,
+            other_is_merged_alike,
+        ),
+        _moved(
+            f"split_{name.lower()}_broadcast",
+            pattern,
+            made(x, lifted),
+            Proof(shapes=({**shapes, "other": "1 3 4"}, {**shapes, "other": "1 1 4"}), **proof),
+            merges_leading_axes("x"),
+            other_is_broadcast,
+        ),
+    ]
+
+
+RULES = [
+    _moved(
+        "split_before_transposition",
+        op.Reshape(
+            op.Transpose(var("plain", is_rank(3), "of rank 3"), perm=(0, 2, 1)).kept(),
+            var("target"),
+            allowzero=attr("allowzero"),
+        ),
+        op.Transpose(op.Reshape(var("plain"), computed("split", split_target)), perm=swap_last_two),
+        Proof(
+            shapes={"plain": "6 3 4", "target": "4"},
+            constants={"target": [-1, 2, 4, 3]},
+            attributes={"allowzero": [0]},
+            opset=17,
+        ),
+        splits_first_axis,
+    ),
+    _moved(
+        "product",
+        op.MatMul(_merged("x"), _merged("y")),
+        _merge(op.MatMul(x, y), x, _between(op.Shape(x), 2, 3), _between(op.Shape(y), 3, 4)),
+        Proof(
+            shapes={"x": "b 2 3 4", "y": "b 2 4 5", "x_target": "3", "y_target": "3"},
+            constants=_targets(x=[-1, 3, 4], y=[-1, 4, 5]),
+            attributes={"x_zero": [0], "y_zero": [0]},
+            opset=17,
+        ),
+        merges_leading_axes("x", "y"),
+    ),
+    _moved(
+        "transposition",
+        op.Transpose(_merged("x"), perm=(0, 2, 1)),
+        _merge(op.Transpose(x, perm=(0, 1, 3, 2)), x, _between(op.Shape(x), 3, 4), _between(op.Shape(x), 2, 3)),
+        Proof(
+            shapes={"x": "b 2 3 4", "x_target": "3"},
+            constants=_targets(x=[-1, 3, 4]),
+            attributes={"x_zero": [0]},
+            opset=17,
+        ),
+        merges_leading_axes("x"),
+    ),
+    _moved(
+        "softmax",
+        op.Softmax(_merged("x"), axis=-1),
+        _merge_as_before(op.Softmax(x, axis=-1)),
+        Proof(
+            shapes={"x": "b 2 3 4", "x_target": "3"},
+            constants=_targets(x=[-1, 3, 4]),
+            attributes={"x_zero": [0]},
+            opset=17,
+        ),
+        merges_leading_axes("x"),
+    ),
+    *(
+        _moved(
+            name,
+            made(_merged("x"), scalar("factor")),
+            _merge_as_before(made(x, scalar("factor"))),
+            Proof(
+                shapes={"x": "b 2 3 4", "x_target": "3"},
+                constants=_targets(x=[-1, 3, 4]),
+                attributes={"x_zero": [0]},
+                scalars={"factor": [0.5, -3.0]},
+                opset=17,
+            ),
+            merges_leading_axes("x"),
+        )
+        for name, made in (("factor", op.Mul), ("divisor", op.Div))
+    ),
+    *(rule for name in ("Add", "Sub") for rule in _split_sums(name)),
+]

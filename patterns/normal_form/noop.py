@@ -1,0 +1,191 @@
+"""Nodes that provably do nothing, and neutral elements of arithmetic.
+
+reshape(x) = x  when the shape is the same         x + 0 = x      x * 1 = x      x / 1 = x      x ** 1 = x
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ortfuse.pattern import Guard, Match, Pattern, attr, op, opt, var
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+
+from .._common import is_zero, text
+from .._proofs import ADDS_NO_AXES
+
+SOURCE = "ONNX operator specification"
+
+x, y = var("x"), var("y")
+
+
+def keeps_shape(match: Match) -> str | None:
+    """The result provably has the shape of x."""
+    before, after = match.shape("x"), match.facts.shape(match.root)
+    if before is None or after is None:
+        return "a rank is not known"
+    return None if before == after else f"the shape changes from {text(before)} to {text(after)}"
+
+
+def keeps_dtype(match: Match) -> str | None:
+    """The result provably has the element type of x."""
+    before, after = match.dtype("x"), match.facts.dtype(match.root)
+    return None if before is not None and before == after else f"the type changes from {before} to {after}"
+
+
+def _identity(name: str, pattern: Pattern, proof: Proof, *guards: Guard) -> Rule:
+    return Rule(
+        name=f"noop.{name}",
+        pattern=pattern,
+        replace=x,
+        guards=guards,
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=proof,
+    )
+
+
+def _all_are(wanted: int) -> Callable[[Any, Any], bool]:
+    return lambda values, facts: (
+        values is None or (isinstance(values, tuple) and all(value == wanted for value in values))
+    )
+
+
+def _is_identity_permutation(perm: Any, facts: Any) -> bool:
+    return isinstance(perm, tuple | list) and list(perm) == list(range(len(perm)))
+
+
+zero = var("zero", is_zero, "zero everywhere")
+
+EMPTY = np.zeros(0, np.int64)
+PLAIN = Proof(shapes=({"x": "b 3 4"}, {"x": ""}))
+
+RULES = [
+    _identity("identity", op.Identity(x), PLAIN),
+    _identity(
+        "cast",
+        op.Cast(x, to=attr("to"), saturate=attr("saturate"), round_mode=attr("round_mode")),
+        Proof(shapes=PLAIN.shapes, attributes={"to": [1], "saturate": [1], "round_mode": ["up"]}, opset=24),
+        keeps_dtype,
+    ),
+    _identity(
+        "cast_like",
+        op.CastLike(x, y, saturate=attr("saturate"), round_mode=attr("round_mode")),
+        Proof(
+            shapes={"x": "b 3", "y": "2"},
+            attributes={"saturate": [1], "round_mode": [None]},
+            opset=19,
+            counterexamples={"from what is not known": Variation(unknown=("x",), inputs={"y": "int64"})},
+        ),
+        keeps_dtype,
+    ),
+    _identity(
+        "dropout",
+        op.Dropout(
+            x,
+            ratio=attr("ratio"),
+            training_mode=attr("training", lambda v, facts: v is None or v is False or v == 0),
+            seed=attr("seed"),
+        ),
+        Proof(shapes=PLAIN.shapes, attributes={"ratio": [0.5], "training": [False], "seed": [0]}),
+    ),
+    _identity(
+        "reshape",
+        op.Reshape(x, var("shape"), allowzero=attr("allowzero")),
+        Proof(shapes={"x": "2 3 4", "shape": "3"}, attributes={"allowzero": [0]}, constants={"shape": [2, -1, 4]}),
+        keeps_shape,
+    ),
+    _identity(
+        "expand",
+        op.Expand(x, var("shape")),
+        Proof(shapes={"x": "2 3 4", "shape": "3"}, constants={"shape": [1, 3, 1]}),
+        keeps_shape,
+    ),
+    _identity(
+        "tile",
+        op.Tile(x, repeats=attr("repeats", _all_are(1), "all 1")),
+        Proof(shapes={"x": "b 3"}, attributes={"repeats": [(1, 1)]}),
+    ),
+    _identity(
+        "slice",
+        op.Slice(x, var("starts"), var("ends"), opt(var("axes")), steps=attr("steps", _all_are(1), "all 1")),
+        Proof(
+            shapes={"x": "3 4", "starts": "1", "ends": "1", "axes": "1"},
+            constants={"starts": [0], "ends": [9], "axes": [1]},
+            attributes={"steps": [(1,)]},
+            counterexamples={
+                "backwards": Variation(constants={"starts": [9], "ends": [-9]}, attributes={"steps": (-1,)}),
+            },
+        ),
+        keeps_shape,
+    ),
+    _identity(
+        "pad",
+        op.Pad(x, opt(var("value")), opt(var("axes")), pads=attr("pads", _all_are(0), "all 0"), mode=attr("mode")),
+        Proof(
+            shapes=({"x": "3 4", "value": ""}, {"x": "3 4", "value": "", "axes": "2"}),
+            attributes={"pads": [(0, 0, 0, 0)], "mode": ["constant", "edge"]},
+            constants={"axes": [1, 0]},
+        ),
+    ),
+    _identity(
+        "transpose",
+        op.Transpose(x, perm=attr("perm", _is_identity_permutation, "the identity")),
+        Proof(shapes={"x": "b 3 4"}, attributes={"perm": [(0, 1, 2)]}),
+    ),
+    _identity(
+        "squeeze",
+        op.Squeeze(x, opt(var("axes"))),
+        Proof(
+            shapes={"x": "2 3"},
+            uncovered={"axes: present": "axes take something away, and what an empty list means is not agreed on"},
+            counterexamples={
+                "an empty list of axes": Variation(shapes={"x": "b 3", "axes": "0"}, constants={"axes": EMPTY})
+            },
+        ),
+        keeps_shape,
+    ),
+    _identity(
+        "flatten", op.Flatten(x, axis=attr("axis")), Proof(shapes={"x": "2 3"}, attributes={"axis": [1]}), keeps_shape
+    ),
+    _identity("concat", op.Concat(x, axis=attr("axis")), Proof(shapes={"x": "b 3"}, attributes={"axis": [0]})),
+    _identity(
+        "split",
+        op.Split(x, axis=attr("axis"), split=attr("split"), num_outputs=attr("num_outputs"), outputs=1),
+        Proof(
+            shapes={"x": "4 3"},
+            attributes={"axis": [0], "split": [None], "num_outputs": [1]},
+            redundant={"guard keeps_shape": "the one output is the whole input"},
+        ),
+        keeps_shape,
+    ),
+    *(_identity(f"{name.lower()}_of_one", getattr(op, name)(x), PLAIN) for name in ("Sum", "Max", "Min", "Mean")),
+    Rule(
+        name="noop.add_zero",
+        pattern=op.Add(x, zero) | op.Sub(x, zero),
+        replace=x,
+        guards=(keeps_shape,),
+        # -0 + 0 is +0
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=Proof(shapes={"x": "b 3", "zero": "3"}, constants={"zero": [0.0, 0.0, 0.0]}),
+    ),
+    _identity(
+        "mul_one",
+        op.Mul(x, 1.0) | op.Div(x, 1.0),
+        Proof(shapes={"x": "b 3"}, redundant={"guard keeps_shape": ADDS_NO_AXES}),
+        keeps_shape,
+    ),
+    _identity(
+        "pow_one",
+        op.Pow(x, 1.0),
+        Proof(
+            shapes={"x": "b 3"},
+            redundant={"guard keeps_shape": ADDS_NO_AXES, "guard keeps_dtype": "a power has the type of its base"},
+        ),
+        keeps_shape,
+        keeps_dtype,
+    ),
+]

@@ -1,0 +1,334 @@
+"""Shape arithmetic to normal form: constant Reshape targets, merged data movement, guards that provably do nothing.
+
+reshape(x, shape(...)-arithmetic) = reshape(x, constant)       when every target dimension is known, copied or the one left
+reshape(reshape(x)) = reshape(x)          transpose(transpose(x)) = transpose(x)        unsqueeze(unsqueeze(x)) = unsqueeze(x)
+and(true, x) = x           where(true, x, y) = x, or x expanded           range(0, n) >= 0 is true
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.dims import DimLike, is_nonzero
+from ortfuse.facts.facts import Facts
+from ortfuse.pattern import Match, attr, computed, op, opt, var
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+
+from .._common import ints, text
+from .._proofs import SHAPES, computed_shape
+
+SOURCE = "ONNX operator specification"
+
+x = var("x")
+
+
+def constant_target(before: tuple[DimLike, ...] | None, after: tuple[DimLike, ...] | None) -> list[int] | None:
+    """A constant Reshape target (with allowzero=0) that makes `after` of `before`, or `None`.
+
+    A dimension that is no integer is written as 0 where the input has the same one at the same place, and one of the
+    others as -1. The -1 is safe only if the product of the others cannot be zero, where the runtime could not divide.
+    """
+    if before is None or after is None:
+        return None
+    target: list[int] = []
+    for axis, dim in enumerate(after):
+        if isinstance(dim, int):
+            if dim == 0 and not (axis < len(before) and before[axis] == 0):
+                return None
+            target.append(dim)
+        else:
+            target.append(0 if axis < len(before) and before[axis] == dim else -1)
+    missing = [axis for axis, size in enumerate(target) if size == -1]
+    if len(missing) > 1:
+        return None
+    if missing and not all(is_nonzero(dim) for axis, dim in enumerate(after) if axis != missing[0]):
+        return None
+    return target
+
+
+def _is_int_constant(value: ir.Value | None, facts: Facts) -> bool:
+    return value is not None and facts.is_const(value)
+
+
+def target_is_arithmetic(match: Match) -> str | None:
+    """The target is computed, and a constant one would do the same."""
+    if _is_int_constant(match["shape"], match.facts):
+        return "the target is constant already"
+    before, after = match.shape("x"), match.facts.shape(match.root)
+    if constant_target(before, after) is None:
+        return f"no constant target makes {text(after or ())} of {text(before or ())}"
+    return None
+
+
+def target(match: Match) -> Any:
+    """The constant Reshape target from x to the root."""
+    found = constant_target(match.shape("x"), match.facts.shape(match.root))
+    assert found is not None
+    return ints(found)
+
+
+def has_constant_target(match: Match) -> str | None:
+    """One Reshape with a constant target does what the chain does."""
+    before, after = match.shape("x"), match.facts.shape(match.root)
+    found = constant_target(before, after)
+    return None if found is not None else f"no constant target makes {text(after or ())} of {text(before or ())}"
+
+
+inner_reshape = (
+    op.Reshape(x, var("inner_shape"), allowzero=attr("inner_allowzero")).kept()
+    | op.Flatten(x, axis=attr("inner_axis")).kept()
+    | op.Squeeze(x, opt(var("inner_axes"))).kept()
+    | op.Unsqueeze(x, opt(var("inner_axes"))).kept()
+)
+
+
+def composed(match: Match) -> list[int]:
+    """The permutation that does both: first `inner`, then `outer`."""
+    return [match["inner"][axis] for axis in match["outer"]]
+
+
+def merges_and_splits_batch(match: Match) -> str | None:
+    """Reshape merges all axes but the last two, Transpose swaps those two, Reshape restores the others."""
+    shape, merged, root = match.shape("x"), match.shape("merged"), match.facts.shape(match.root)
+    if shape is None or merged is None or root is None or len(shape) < 3:
+        return "a shape is not known"
+    if len(merged) != 3 or merged[1:] != shape[-2:]:
+        return f"the first Reshape does not keep the last two axes of {text(shape)}"
+    wanted = (*shape[:-2], shape[-1], shape[-2])
+    return None if root == wanted else f"the second Reshape makes {text(root)}, not {text(wanted)}"
+
+
+def swap_last_two(match: Match) -> list[int]:
+    """The permutation that exchanges the last two axes of x."""
+    rank = match.rank("x") or 0
+    return [*range(rank - 2), rank - 1, rank - 2]
+
+
+def unsqueezed_axes(match: Match) -> Any:
+    """The axes that both Unsqueezes insert, counted in the result."""
+    outer = set(match["outer"])
+    kept = [axis for axis in range(match.facts.rank(match.root) or 0) if axis not in outer]
+    return ints(sorted(outer | {kept[axis] for axis in match["inner"]}))
+
+
+def _known_axes(axes: Any, facts: Facts) -> bool:
+    return isinstance(axes, tuple) and all(isinstance(axis, int) and axis >= 0 for axis in axes)
+
+
+_MOVES = frozenset({"Expand", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Identity", "Slice", "Flatten"})
+
+
+def _is_everywhere(wanted: bool) -> Callable[[ir.Value, Facts], bool]:
+    """A check for variables: a Boolean constant, or what was moved and repeated of one, whose elements are all the same."""
+
+    def check(value: ir.Value, facts: Facts) -> bool:
+        if facts.dtype(value) != ir.DataType.BOOL:
+            return False
+        for _ in range(6):
+            if facts.is_const(value):
+                array = facts.const(value)
+                return array is not None and array.size > 0 and bool((array == wanted).all())
+            if wanted and _is_at_least(value, facts):
+                return True
+            moved = _moved(value)
+            if moved is None:
+                return False
+            value = moved
+        return False
+
+    return check
+
+
+def _moved(value: ir.Value) -> ir.Value | None:
+    """What a value has its elements from, if it is moved or repeated."""
+    node = value.producer()
+    return None if node is None or node.domain or node.op_type not in _MOVES else node.inputs[0]
+
+
+def _is_at_least(value: ir.Value, facts: Facts) -> bool:
+    """Whether a value is range(a, ...) >= b with a >= b, moved or not."""
+    node = value.producer()
+    if node is None or node.domain or node.op_type != "GreaterOrEqual":
+        return False
+    number, counted = facts.scalar(node.inputs[1]), node.inputs[0]
+    while counted is not None and (moved := _moved(counted)) is not None:
+        counted = moved
+    source = None if counted is None else counted.producer()
+    if number is None or source is None or source.domain or source.op_type != "Range":
+        return False
+    start, step = facts.scalar(source.inputs[0]), facts.scalar(source.inputs[2])
+    return start is not None and step is not None and start >= number and step >= 0
+
+
+def same_shape_as_root(match: Match) -> str | None:
+    """x alone has the shape of the result."""
+    before, after = match.shape("x"), match.facts.shape(match.root)
+    return None if before is not None and before == after else "x is broadcast to another shape"
+
+
+def condition_has_shape_of_root(match: Match) -> str | None:
+    """The condition alone has the shape of the result, and x has not."""
+    if same_shape_as_root(match) is None:
+        return "x has the shape of the result already"
+    shape, after = match.shape("true"), match.facts.shape(match.root)
+    return None if shape is not None and shape == after else "the condition is broadcast to another shape"
+
+
+def _counted_truth(build: Any) -> ir.Value:
+    """range(0, b) >= 0, in the shape of an input [b, 3]."""
+    like = build.input("like", build.dims("true"))
+    shape = build.node("Shape", [like]).outputs[0]
+    rows = build.node("Gather", [shape, build.constant(np.int64(0))]).outputs[0]
+    zero, one = build.constant(np.int64(0)), build.constant(np.int64(1))
+    column = build.node("Unsqueeze", [build.node("Range", [zero, rows, one]).outputs[0], build.constant([1])]).outputs[
+        0
+    ]
+    made: ir.Value = build.node("Expand", [build.node("GreaterOrEqual", [column, zero]).outputs[0], shape]).outputs[0]
+    return made
+
+
+def _expanded_truth(build: Any) -> ir.Value:
+    """True, repeated in the shape of an input [b, 3]."""
+    shape = build.node("Shape", [build.input("like", build.dims("true"))]).outputs[0]
+    made: ir.Value = build.node("Expand", [build.constant([True]), shape]).outputs[0]
+    return made
+
+
+true, false = var("true", _is_everywhere(True), "all true"), var("false", _is_everywhere(False), "all false")
+y = var("y")
+target_dtype = attr("to")
+
+RULES = [
+    Rule(
+        name="shapes.constant_target",
+        pattern=op.Reshape(x, var("shape"), allowzero=attr("allowzero")),
+        replace=op.Reshape(x, computed("target", target)),
+        guards=(target_is_arithmetic,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"x": "b s 6", "shape": "4"},
+            attributes={"allowzero": [0]},
+            inputs={"shape": computed_shape("x", 2, (-1, 3))},
+        ),
+    ),
+    Rule(
+        name="shapes.merge_reshapes",
+        formula="Reshape(Reshape | Flatten | Squeeze | Unsqueeze(x))",
+        pattern=op.Reshape(inner_reshape, var("shape"), allowzero=attr("allowzero")),
+        replace=op.Reshape(x, computed("target", target)),
+        guards=(has_constant_target,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes=tuple(
+                {"x": x_shape, "inner_shape": "2", "shape": "3", "inner_axes": "1"} for x_shape in ("b 2 3", "2 1 6")
+            ),
+            constants={"inner_shape": [0, 6], "shape": [0, 3, 2], "inner_axes": [1]},
+            attributes={"allowzero": [0], "inner_allowzero": [0], "inner_axis": [1]},
+        ),
+    ),
+    Rule(
+        name="shapes.merge_transposes",
+        pattern=op.Transpose(op.Transpose(x, perm=attr("inner")).kept(), perm=attr("outer")),
+        replace=op.Transpose(x, perm=composed),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"x": "b 2 3"}, attributes={"inner": [(1, 0, 2), (2, 0, 1)], "outer": [(0, 2, 1), (2, 0, 1)]}
+        ),
+    ),
+    Rule(
+        name="shapes.batched_transpose",
+        pattern=op.Reshape(
+            op.Transpose(op.Reshape(x, var("inner_shape"), allowzero=attr("a")).named("merged"), perm=(0, 2, 1)),
+            var("shape"),
+            allowzero=attr("b"),
+        ),
+        replace=op.Transpose(x, perm=swap_last_two),
+        guards=(merges_and_splits_batch,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"x": "b 2 3 4", "inner_shape": "3", "shape": "4"},
+            constants={"inner_shape": [-1, 3, 4], "shape": [-1, 2, 4, 3]},
+            attributes={"a": [0], "b": [0]},
+        ),
+    ),
+    Rule(
+        name="shapes.merge_unsqueezes",
+        pattern=op.Unsqueeze(
+            op.Unsqueeze(x, axes=attr("inner", _known_axes, "known")).kept(), axes=attr("outer", _known_axes, "known")
+        ),
+        replace=op.Unsqueeze(x, computed("axes", unsqueezed_axes)),
+        guards=(lambda match: None if match.rank("x") is not None else "the rank of x is not known",),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"x": "b 3"},
+            attributes={"inner": [(0,), (1, 2)], "outer": [(1,), (0, 3)]},
+            opset=13,
+            redundant={"check of attribute *": "the rank is known, so that all axes are counted from the front"},
+        ),
+    ),
+    Rule(
+        name="shapes.cast_like",
+        pattern=op.CastLike(x, y, saturate=attr("saturate"), round_mode=attr("round_mode")),
+        replace=op.Cast(x, to=lambda match: int(match.dtype("y"))),
+        guards=(lambda match: None if match.dtype("y") is not None else "the type to cast to is not known",),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"x": "b 3", "y": "2"},
+            attributes={"saturate": [1], "round_mode": [None]},
+            inputs={"y": "int64"},
+            opset=19,
+        ),
+    ),
+    Rule(
+        name="shapes.and_true",
+        pattern=op.And(x, true),
+        replace=x,
+        guards=(same_shape_as_root,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(shapes={"x": "b 3", "true": "3"}, inputs={"x": "bool"}, constants={"true": [True, True, True]}),
+    ),
+    Rule(
+        name="shapes.where_true",
+        pattern=op.Where(true, x, y),
+        replace=x,
+        guards=(same_shape_as_root,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(shapes={"x": "b 3", "y": "3", "true": "3"}, constants={"true": [True, True, True]}),
+    ),
+    Rule(
+        name="shapes.where_true_filled",
+        formula="where(true, x, y), x smaller than the result",
+        pattern=op.Where(true, x, y),
+        replace=op.Expand(x, op.Shape(true)),
+        guards=(condition_has_shape_of_root,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes=({"x": "", "y": "", "true": "b 3"}, {"x": "3", "y": "b 1", "true": "b 3"}),
+            inputs={"true": _expanded_truth},
+            counterexamples={"counted": Variation(inputs={"true": _counted_truth})},
+            redundant={"guard condition_has_shape_of_root": SHAPES},
+        ),
+    ),
+    Rule(
+        name="shapes.where_false",
+        pattern=op.Where(false, y, x),
+        replace=x,
+        guards=(same_shape_as_root,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(shapes={"x": "b 3", "y": "3", "false": "3"}, constants={"false": [False, False, False]}),
+    ),
+]

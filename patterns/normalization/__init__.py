@@ -1,0 +1,1 @@
+"""Normalisations, affine maps of channels, softmax."""

@@ -1,0 +1,177 @@
+"""Normalisations and affine maps with one scale and bias for each channel.
+
+instancenorm(x) = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * scale + bias, means over all axes from the third
+                                                                                   Ulyanov et al., arXiv:1607.08022
+batchnorm(x)    = (x - mean) / sqrt(variance + eps) * scale + bias, all constants          arXiv:1502.03167
+
+GroupNormalization has no kernel on the CPU: its spelling as InstanceNormalization between Reshapes, with scale and bias
+behind, stays, and the decomposed one becomes LayerNormalization between the Reshapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.facts.facts import Facts
+from ortfuse.pattern import Guard, Match, Pattern, computed, const, op, opt, scalar, var
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from .._common import array_like, text
+from .._proofs import NUMBERS
+from .normalization import bias, normalised, scale
+
+BATCH_NORM = "arXiv:1502.03167"
+
+x = var("x")
+
+
+def is_channel_vector(value: ir.Value, facts: Facts) -> bool:
+    """A check for constants: one number for each index of one axis, of a rank that images have."""
+    shape = facts.shape(value)
+    return shape is not None and len(shape) >= 3 and sum(dim != 1 for dim in shape) <= 1
+
+
+def _channels(match: Match) -> int | None:
+    shape = match.shape("x")
+    return shape[1] if shape is not None and len(shape) >= 3 and isinstance(shape[1], int) else None
+
+
+def by_channel(*names: str) -> Callable[[Match], str | None]:
+    """Each of the captured values (where present) is a finite constant with one number for each channel of x."""
+
+    def guard(match: Match) -> str | None:
+        channels, rank = _channels(match), match.rank("x")
+        if channels is None or rank is None:
+            return "the rank of x is below 3, or its channels are not known"
+        for name in names:
+            if match.get(name) is None:
+                continue
+            shape, array = match.shape(name), match.const(name)
+            if shape is None or len(shape) > rank or (1,) * (rank - len(shape)) + shape != _shape(channels, rank):
+                return f"{name} {text(shape or ())} is not one number for each of the {channels} channels"
+            if array is None or not np.all(np.isfinite(array)):
+                return f"{name} is not constant and finite"
+        return None
+
+    return guard
+
+
+def _shape(channels: int, rank: int) -> tuple[int, ...]:
+    return (1, channels, *[1] * (rank - 2))
+
+
+def normalises_each_channel(match: Match) -> str | None:
+    """The axes are all from the third on, and LayerNormalization would not take in the scale and bias."""
+    rank, axes = match.rank("x"), match["axes"]
+    if rank is None or axes != tuple(range(2, rank)):
+        return f"the axes {list(axes)} are not all from the third on"
+    if match["epsilon"] < 0:
+        return f"epsilon is {match['epsilon']}"
+    if match["scale"] is None and match["bias"] is None:
+        dims = (match.shape("x") or ())[2:]
+        return "LayerNormalization does it" if all(isinstance(dim, int) for dim in dims) else None
+    return None
+
+
+def _vector(match: Match, name: str, default: float) -> Any:
+    channels = _channels(match)
+    assert channels is not None
+    found = match.const(name) if match.get(name) is not None else None
+    return np.full(channels, default) if found is None else found.astype(np.float64).reshape(channels)
+
+
+def channel_vector(name: str, default: float) -> Any:
+    """The captured constant as a vector, or a vector of `default`."""
+    return computed(f"{name}_vector", lambda match: array_like(match, _vector(match, name, default)))
+
+
+def _factor(match: Match) -> Any:
+    return _vector(match, "factor", 1.0) / _vector(match, "divisor", 1.0)
+
+
+def offset_is_moderate(match: Match) -> str | None:
+    """BatchNormalization computes x s - mean s: a mean of many deviations would cost digits."""
+    with np.errstate(all="ignore"):
+        factor = array_like(match, _factor(match)).astype(np.float64)
+        lost = np.abs(_vector(match, "mean", 0.0) * factor)
+    return (
+        None if np.all(np.isfinite(factor)) and np.all(lost <= 64) else "the mean is far off in units of the deviation"
+    )
+
+
+def _constant(name: str) -> Pattern:
+    return const(name, is_channel_vector, "one number for each channel")
+
+
+factor, divisor, shift = _constant("factor"), _constant("divisor"), _constant("shift")
+centred = op.Sub(x, _constant("mean"))
+scaled = op.Mul(centred, factor) | op.Div(centred, divisor) | op.Mul(op.Div(centred, divisor), factor)
+batch_norm = op.BatchNormalization(
+    x,
+    computed("scale", lambda match: array_like(match, _factor(match))),
+    channel_vector("shift", 0.0),
+    channel_vector("mean", 0.0),
+    computed("variance", lambda match: array_like(match, np.ones(_channels(match) or 0))),
+    epsilon=0.0,
+)
+
+
+def _batch_norm(name: str, formula: str, pattern: Pattern, *guards: Guard) -> Rule:
+    names = ("factor", "divisor", "mean", "shift")
+    return Rule(
+        name=name,
+        formula=formula,
+        pattern=pattern,
+        replace=batch_norm,
+        guards=(by_channel(*names), *guards),
+        exactness=Exactness.ROUNDING,
+        source=BATCH_NORM,
+        proof=Proof(
+            shapes=(
+                {"x": "n 3 4 5", **dict.fromkeys(names, "3 1 1")},
+                {"x": "n 2 s", **dict.fromkeys(names, "1 2 1")},
+            ),
+            constants={"divisor": "positive"},
+            dtypes=("float32", "float64"),
+            redundant={"check of *": "by_channel asks for the same", "demand that *": NUMBERS},
+            typical=tuple(
+                {"x": f"1 {size}", **dict.fromkeys(names, f"1 {size.split()[0]} 1 1")}
+                for size in ("64 56 56", "512 7 7", "32 112 112")
+            ),
+        ),
+    )
+
+
+RULES = [
+    Rule(
+        name="instancenorm.decomposed",
+        formula="(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) * scale + bias, for each channel",
+        pattern=normalised * opt(scale) + opt(bias),
+        replace=op.InstanceNormalization(
+            x, channel_vector("scale", 1.0), channel_vector("bias", 0.0), epsilon=scalar("epsilon")
+        ),
+        guards=(normalises_each_channel, by_channel("scale", "bias")),
+        exactness=Exactness.ROUNDING,
+        source="arXiv:1607.08022",
+        proof=Proof(
+            shapes=(
+                {"x": "n 3 4 s", "scale": "3 1 1", "bias": "3 1 1"},
+                {"x": "n 2 s", "scale": "1 2 1", "bias": "2 1"},
+            ),
+            attributes=({"axes": [(2, 3), (-2, -1)]}, {"axes": [(2,)]}),
+            # Of one element, the kernel computes x f - mean f, with an error in proportion to f = 1 / sqrt(epsilon).
+            scalars={"epsilon": [0.125, 0.5]},
+            constants={"scale": "normal", "bias": "normal"},
+            typical=({"x": "1 64 56 56", "scale": "64 1 1", "bias": "64 1 1"},),
+            redundant={"check of attribute axes": "normalises_each_channel asks for all axes from the third on"},
+        ),
+    ),
+    _batch_norm(
+        "batchnorm.centred", "(x - mean) / deviation * scale + bias", op.Add(scaled, shift) | scaled, offset_is_moderate
+    ),
+    _batch_norm("batchnorm.affine", "x * scale + bias, for each channel", op.Add(op.Mul(x, factor), shift)),
+]

@@ -1,0 +1,160 @@
+"""What stands around a normalisation and belongs to it: a scale behind it, Casts to float32 before and back behind it.
+
+norm(x, 1) * w = norm(x, w)                            float16(norm(float32(x), float32(w))) = norm(x, w), x of float16
+
+The operators compute float16 in float32 (`stash_type` 1), as the Casts do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.facts.facts import Facts
+from ortfuse.pattern import Match, Op, Pattern, attr, computed, const, op, opt, var
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from .._proofs import NUMBERS
+from ..normal_form.broadcast import is_ones
+
+SOURCE = "ONNX operators LayerNormalization and RMSNormalization"
+
+
+def is_half(value: ir.Value, facts: Facts) -> bool:
+    """A check for variables: float16."""
+    return facts.dtype(value) == ir.DataType.FLOAT16
+
+
+x, scale, shift = var("x"), var("scale"), var("shift")
+half = var("half", is_half, "float16")
+unit = const("unit", is_ones, "all 1")
+_CAST = {"saturate": attr("saturate"), "round_mode": attr("round_mode")}
+
+
+def _single(name: str) -> Pattern:
+    """A float32 vector: a constant, or a float16 one behind a Cast."""
+    return op.Cast(var(f"{name}_half", is_half, "float16"), to=ir.DataType.FLOAT.value, **_CAST) | const(name)
+
+
+def _half(name: str) -> Pattern:
+    def value(match: Match) -> Any:
+        return None if match[name] is None else match.const(name).astype(np.float16)
+
+    return var(f"{name}_half") | computed(name, value)
+
+
+def vectors_fit(match: Match) -> str | None:
+    """Scale and bias have the shape of the normalised axes, which not every kernel asks for."""
+    shape = match.shape("half")
+    wanted = None if shape is None else shape[match["axis"] :]
+    for name in ("weight", "weight_half", "bias", "bias_half"):
+        if match.get(name) is not None and (wanted is None or match.shape(name) != wanted):
+            return f"{name} does not have the shape of the normalised axes"
+    return None
+
+
+def constants_fit(match: Match) -> str | None:
+    """The float32 constants are numbers of float16."""
+    for name in ("weight", "bias"):
+        if match.get(name) is None:
+            continue
+        array = match.const(name)
+        with np.errstate(over="ignore"):
+            if array.dtype != np.float32 or not np.array_equal(array.astype(np.float16).astype(np.float32), array):
+                return f"{name} is not exact in float16"
+    return None
+
+
+def has_shape_of_unit(match: Match) -> str | None:
+    """Scale and bias are of the shape that the operator's own scale has."""
+    names = [name for name in ("scale", "shift") if match.get(name) is not None]
+    if not names:
+        return "nothing stands behind the normalisation"
+    others = [name for name in names if match.shape(name) is None or match.shape(name) != match.shape("unit")]
+    return f"{others[0]} does not have the shape of the normalised axes" if others else None
+
+
+def _normalisation(kind: str, *inputs: Pattern) -> Op:
+    stash = (
+        {} if kind == "SimplifiedLayerNormalization" else {"stash_type": attr("stash_type", lambda v, facts: v == 1)}
+    )
+    made: Op = getattr(op, kind)(*inputs, axis=attr("axis"), epsilon=attr("epsilon"), **stash)
+    return made
+
+
+STASH = "the runtime computes in float32 whatever `stash_type` says"
+_ATTRIBUTES: dict[str, list[Any]] = {
+    "axis": [-1], "epsilon": [1e-5], "stash_type": [1], "saturate": [1], "round_mode": [None], "to": [ir.DataType.FLOAT16.value],
+}  # fmt: skip
+
+
+def _vector(name: str) -> Any:
+    """A float32 vector whose numbers float16 has."""
+
+    def make(build: Any) -> ir.Value:
+        numbers = np.linspace(-2, 2, int(build.dims(name)[0])).astype(np.float16)
+        made: ir.Value = build.constant(numbers.astype(np.float32), ir.DataType.FLOAT)
+        return made
+
+    return make
+
+
+def _between_casts(kind: str, biased: bool) -> Rule:
+    inputs, replaced = [_single("weight")], [_half("weight")]
+    if biased:
+        inputs.append(opt(_single("bias")))
+        replaced.append(opt(_half("bias")))
+    inner = _normalisation(kind, op.Cast(half, to=ir.DataType.FLOAT.value, **_CAST), *inputs)
+    name = kind.lower().replace("alization", "")
+    return Rule(
+        name=f"{name}.casts",
+        formula=f"float16({kind}(float32(x)))",
+        pattern=op.Cast(inner, to=attr("to"), **_CAST),
+        replace=_normalisation(kind, half, *replaced),
+        guards=(vectors_fit, constants_fit),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"half": "b s 8", **dict.fromkeys(("weight", "weight_half", "bias", "bias_half"), "8")},
+            attributes=_ATTRIBUTES,
+            inputs={"weight": _vector("weight"), "bias": _vector("bias")},
+            dtypes=("float16",),
+            redundant={
+                "check of attribute *": STASH,
+                "check of *": "of another type there is no kernel, or one that is as exact",
+                **({} if biased else {"guard vectors_fit": "the kernel broadcasts the scale as the standard says"}),
+            },
+            opset=23,
+        ),
+    )
+
+
+def _scaled(kind: str, biased: bool) -> Rule:
+    inner = _normalisation(kind, x, unit)
+    name = kind.lower().replace("alization", "")
+    return Rule(
+        name=f"{name}.scale",
+        formula=f"{kind}(x, 1) * scale" + (" + bias" if biased else ""),
+        pattern=inner * opt(scale) + opt(shift) if biased else inner * scale,
+        replace=_normalisation(kind, x, scale | unit, opt(shift)) if biased else _normalisation(kind, x, scale),
+        guards=(has_shape_of_unit,),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"x": "b s 8", "unit": "8", "scale": "8", "shift": "8"},
+            attributes=_ATTRIBUTES,
+            constants={"unit": np.ones(8)},
+            redundant={"demand that *": NUMBERS, "check of attribute *": STASH},
+            opset=23,
+        ),
+    )
+
+
+RULES = [
+    _between_casts("LayerNormalization", True),
+    _between_casts("RMSNormalization", False),
+    _scaled("LayerNormalization", True),
+    _scaled("RMSNormalization", False),
+]

@@ -1,0 +1,261 @@
+"""Layer normalisation, spelled out or as an operator, and the residual sum before it.
+
+layernorm(x) = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * scale + bias     Ba et al., arXiv:1607.06450
+rmsnorm(x) = x / sqrt(mean(x^2) + eps) * scale                                      Zhang & Sennrich, arXiv:1910.07467
+skip_layernorm(x, skip) = layernorm(x + skip + bias)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ortfuse.pattern import Match, attr, computed, const, ms, op, opt, scalar, var
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+
+from .._common import (
+    array_like,
+    is_rank,
+    is_suffix_axes,
+    rank_in,
+    same_shape,
+    square,
+    square_root,
+    text,
+    vector_of_last_axis,
+)
+from .._proofs import COST, KERNEL, RANKS
+
+PAPER = "arXiv:1607.06450"
+LARGEST_ONES = 1 << 20
+"""Elements of a scale of ones that is made for a normalisation without one."""
+
+x, scale, bias = var("x"), var("scale"), var("bias")
+axes = attr("axes", is_suffix_axes, "consecutive axes")
+mean = op.ReduceMean(x, axes=axes, keepdims=1)
+deviation = x - mean
+again = x - op.ReduceMean(x, axes=axes, keepdims=1)
+"""The deviation computed a second time for the variance, as torch.export does."""
+variance = op.ReduceMean(square(deviation) | square(again), axes=axes, keepdims=1) + scalar("epsilon")
+normalised = deviation / square_root(variance)
+by_power = deviation * op.Pow(variance, -0.5)
+by_products = deviation / square_root(
+    op.ReduceMean(square(x), axes=axes, keepdims=1) - square(mean) + scalar("epsilon")
+)
+
+mean_square = op.ReduceMean(square(x), axes=axes, keepdims=1)
+mean_square_epsilon = mean_square + scalar("epsilon")
+rms_normalised = x / square_root(mean_square_epsilon)
+rms_by_power = x * op.Pow(mean_square_epsilon, -0.5)
+
+
+def normalises_last_axes(match: Match) -> str | None:
+    """The axes end at the last one; scale and bias have the shape of the normalised axes."""
+    shape, normalised_axes = match.shape("x"), match["axes"]
+    if shape is None:
+        return "the rank of x is not known"
+    if normalised_axes[-1] != len(shape) - 1:
+        return f"the axes {list(normalised_axes)} do not end at the last axis of x {text(shape)}"
+    if match["epsilon"] < 0:
+        return f"epsilon is {match['epsilon']}"
+    wanted = shape[normalised_axes[0] :]
+    for name in ("scale", "bias"):
+        if match.get(name) is not None and match.shape(name) != wanted:
+            return (
+                f"{name} {text(match.shape(name) or ())} does not have the shape {text(wanted)} of the normalised axes"
+            )
+    if match.get("scale") is None and not all(isinstance(dim, int) for dim in wanted):
+        return "there is no scale, and its shape is not static"
+    if match.get("scale") is None and math.prod(dim for dim in wanted if isinstance(dim, int)) > LARGEST_ONES:
+        return f"there is no scale, and ones of the shape {text(wanted)} would take much memory"
+    return None
+
+
+def first_axis(match: Match) -> int:
+    """The first normalised axis, counted from the end."""
+    axis: int = match["axes"][0] - (match.rank("x") or 0)
+    return axis
+
+
+def ones(match: Match) -> Any:
+    """A scale of ones, for a normalisation without scale."""
+    shape = match.shape("x")
+    assert shape is not None
+    return array_like(match, np.ones([int(dim) for dim in shape[match["axes"][0] :]]))  # type: ignore[arg-type]
+
+
+_SHAPES = (
+    {"x": "b s 8", "scale": "8", "bias": "8"},
+    {"x": "b 6", "scale": "6", "bias": "6"},
+    {"x": "b 3 4", "scale": "3 4", "bias": "3 4"},
+)
+_PROOF = Proof(
+    shapes=_SHAPES,
+    attributes=({"axes": [(-1,), (2,)]}, {"axes": [(-1,), (1,)]}, {"axes": [(-2, -1), (1, 2)]}),
+    # Numbers that float32 holds exactly, as the attribute does: others are refused in float64.
+    scalars={"epsilon": [2.0**-17, 2.0**-40, 0.125]},
+    dtypes=("float32", "float64"),
+    counterexamples={
+        "an axis left out": Variation(
+            shapes={"x": "2 3 4", "scale": "2 3 4", "bias": "2 3 4"}, attributes={"axes": (0, 2)}
+        )
+    },
+)
+
+# x + skip + bias, in any order: two tensors of the same shape and perhaps a vector
+skip = var("skip")
+sum_bias = const("sum_bias", is_rank(1), "a vector")
+total = (x + skip + opt(sum_bias)).named("total")
+gamma, beta = var("gamma", is_rank(1), "a vector"), var("beta", is_rank(1), "a vector")
+fused_skip = ms.SkipLayerNormalization(x, skip, gamma, opt(beta), opt(sum_bias), epsilon=attr("epsilon"), outputs=4)
+
+
+def last_axis_only(match: Match) -> str | None:
+    """The operator normalises the last axis alone."""
+    rank, axis = match.rank("x"), match["axis"]
+    return None if rank is not None and axis in (-1, rank - 1) else "more than the last axis is normalised"
+
+
+# x / sqrt(sum(x^2) + eps) over the last axis of n elements: its root mean square has eps / n, and the result is 1 / sqrt(n)
+# times as large.
+sum_square = op.ReduceSum(square(x), axes=axes, keepdims=1) + scalar("epsilon")
+l2_normalised = scalar("gain") * x / square_root(sum_square)
+
+
+def _elements(match: Match) -> int:
+    shape = match.shape("x") or ()
+    return math.prod(dim for dim in shape[match["axes"][0] :] if isinstance(dim, int))
+
+
+def mean_epsilon(match: Match) -> float:
+    """What is added to the mean of the squares."""
+    return float(match["epsilon"]) / _elements(match)
+
+
+def gains(match: Match) -> Any:
+    """The scale of every element."""
+    return ones(match) * array_like(match, match["gain"] / math.sqrt(_elements(match)))
+
+
+def has_epsilon(match: Match) -> str | None:
+    """Without epsilon, a row of zeros depends on the kernel; the smallest normal number must not be underrun."""
+    if not _elements(match):
+        return "there are no elements"
+    return None if mean_epsilon(match) > 1e-30 else f"epsilon is {match['epsilon']}"
+
+
+RULES = [
+    Rule(
+        name="layernorm.decomposed",
+        formula="(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) * scale + bias",
+        pattern=normalised * opt(scale) + opt(bias) | by_power * opt(scale) + opt(bias),
+        replace=op.LayerNormalization(
+            x, scale | computed("ones", ones), opt(bias), axis=first_axis, epsilon=scalar("epsilon")
+        ),
+        guards=(normalises_last_axes,),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        proof=_PROOF,
+    ),
+    Rule(
+        name="rmsnorm.decomposed",
+        formula="x / sqrt(mean(x^2) + epsilon) * scale",
+        pattern=rms_normalised * opt(scale) | rms_by_power * opt(scale),
+        replace=(
+            op.RMSNormalization(x, scale | computed("ones", ones), axis=first_axis, epsilon=scalar("epsilon")),
+            op.SimplifiedLayerNormalization(
+                x, scale | computed("ones", ones), axis=first_axis, epsilon=scalar("epsilon")
+            ),
+        ),
+        guards=(normalises_last_axes,),
+        may_raise_opset=True,
+        exactness=Exactness.ROUNDING,
+        source="arXiv:1910.07467",
+        proof=Proof(
+            shapes=tuple({name: shape for name, shape in row.items() if name != "bias"} for row in _SHAPES),
+            attributes=_PROOF.attributes,
+            scalars=_PROOF.scalars,
+            dtypes=("float32", "float64"),
+            typical=({"x": "1 128 768", "scale": "768"},),
+        ),
+    ),
+    Rule(
+        # The difference of the means may come out negative, or without digits, where the variance does not.
+        name="layernorm.by_products",
+        formula="(x - mean(x)) / sqrt(mean(x^2) - mean(x)^2 + epsilon) * scale + bias",
+        pattern=by_products * opt(scale) + opt(bias),
+        replace=op.LayerNormalization(
+            x, scale | computed("ones", ones), opt(bias), axis=first_axis, epsilon=scalar("epsilon")
+        ),
+        guards=(normalises_last_axes,),
+        exactness=Exactness.APPROXIMATE,
+        source=PAPER,
+        proof=_PROOF,
+    ),
+    Rule(
+        name="rmsnorm.l2",
+        formula="gain x / sqrt(sum(x^2) + epsilon)",
+        pattern=l2_normalised,
+        replace=(
+            op.RMSNormalization(x, computed("gains", gains), axis=first_axis, epsilon=mean_epsilon),
+            op.SimplifiedLayerNormalization(x, computed("gains", gains), axis=first_axis, epsilon=mean_epsilon),
+        ),
+        guards=(normalises_last_axes, has_epsilon),
+        may_raise_opset=True,
+        exactness=Exactness.ROUNDING,
+        source="arXiv:1910.07467",
+        allow_extra_operands=True,
+        proof=Proof(
+            shapes=({"x": "b s 8"}, {"x": "b 6"}),
+            attributes=({"axes": [(-1,), (2,)]}, {"axes": [(-1,), (1,)]}),
+            scalars={"epsilon": [2.0**-17, 0.125], "gain": [1.0, 3.0]},
+            assumes=dict.fromkeys(
+                ("input 0 of * is the lowest number*", "input * of Mul* is the lowest number*"),
+                "a gain that makes the result infinite is none",
+            ),
+            counterexamples={"an axis left out": Variation(shapes={"x": "2 3 4"}, attributes={"axes": (0, 2)})},
+            redundant={"guard has_epsilon": "the kernel of this runtime gives NaN for a row of zeros too"},
+            typical=({"x": "1 128 768"}, {"x": "1 12 128 64"}),
+        ),
+    ),
+    Rule(
+        name="layernorm.skip",
+        is_refinement=True,
+        formula="LayerNormalization(x + skip + sum_bias, gamma, beta)",
+        pattern=op.LayerNormalization(
+            total, gamma, opt(beta), axis=attr("axis"), epsilon=attr("epsilon"), stash_type=attr("stash_type")
+        ),
+        replace=fused_skip[0],
+        intermediates={"total": fused_skip[3]},
+        guards=(
+            rank_in("x", (2, 3)),
+            same_shape("x", "skip"),
+            last_axis_only,
+            vector_of_last_axis("gamma", of="x"),
+            vector_of_last_axis("beta", of="x"),
+            vector_of_last_axis("sum_bias", of="x"),
+        ),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        proof=Proof(
+            shapes=(
+                {"x": "b s 8", "skip": "b s 8", "gamma": "8", "beta": "8", "sum_bias": "8"},
+                {"x": "b 8", "skip": "b 8", "gamma": "8", "beta": "8", "sum_bias": "8"},
+            ),
+            redundant={"guard rank_in": KERNEL, "check of *": RANKS, "demand that sum_bias is constant": COST},
+            attributes={"axis": [-1], "epsilon": [1e-5, 1e-12], "stash_type": [1]},
+            typical=tuple(
+                {
+                    "x": f"1 {length} {size}",
+                    "skip": f"1 {length} {size}",
+                    "gamma": f"{size}",
+                    "beta": f"{size}",
+                    "sum_bias": f"{size}",
+                }
+                for length, size in ((16, 384), (128, 768), (512, 1024))
+            ),
+        ),
+    ),
+]

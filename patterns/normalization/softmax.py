@@ -1,0 +1,97 @@
+"""Softmax and its logarithm, spelled out.
+
+softmax(x)     = exp(x - max(x)) / sum(exp(x - max(x)))
+log_softmax(x) = x - max(x) - log(sum(exp(x - max(x)))) = log(softmax(x)) = x - logsumexp(x)
+
+With the maximum taken off, a row with an infinity is NaN on both sides. The last two forms of log_softmax are others: the
+logarithm of a softmax that underflows is infinite, and logsumexp of a row with an infinity is infinite, not NaN.
+"""
+
+from __future__ import annotations
+
+from ortfuse.pattern import Match, attr, op, var
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+
+from ..normal_form.reduction import axes
+
+SOURCE = "ONNX operator LogSoftmax"
+
+x = var("x")
+maximum = op.ReduceMax(x, axes=axes, keepdims=1)
+shifted = (x - maximum).named("shifted")
+powers = op.Exp(shifted)
+total = op.ReduceSum(powers, axes=axes, keepdims=1)
+
+
+def last_axis_alone(match: Match) -> str | None:
+    """Softmax is over one axis; before opset 13 only the last one means what it says, and it is the fast one."""
+    rank = match.rank("x")
+    if rank is None:
+        return "the rank of x is not known"
+    return None if match["axes"] == (rank - 1,) else f"the axes are {list(match['axes'])}, not the last one"
+
+
+def axis_is_last(match: Match) -> str | None:
+    """The axis of the Softmax is the last one."""
+    rank = match.rank("x")
+    return None if rank is not None and match["axis"] in (-1, rank - 1) else f"the axis is {match['axis']}"
+
+
+def last_axis(match: Match) -> int:
+    """The last axis, counted from the front as the oldest opsets ask."""
+    return (match.rank("x") or 0) - 1
+
+
+_PROOF = Proof(
+    shapes=({"x": "b s 8"}, {"x": "b 5"}),
+    attributes=({"axes": [(-1,), (2,)]}, {"axes": [(1,)]}),
+    dtypes=("float32", "float64"),
+    counterexamples={"all axes, not given": Variation(shapes={"x": "8"}, attributes={"axes": None})},
+    typical=({"x": "1 12 128 128"}, {"x": "1 1000"}, {"x": "16 50257"}),
+)
+RULES = [
+    Rule(
+        name="softmax.decomposed",
+        formula="exp(x - max(x)) / sum(exp(x - max(x)))",
+        pattern=powers / total,
+        replace=op.Softmax(x, axis=last_axis),
+        guards=(last_axis_alone,),
+        exactness=Exactness.ROUNDING,
+        source="ONNX operator Softmax",
+        allow_extra_operands=True,
+        proof=_PROOF,
+    ),
+    Rule(
+        name="log_softmax.decomposed",
+        formula="x - max(x) - log(sum(exp(x - max(x))))",
+        pattern=shifted - op.Log(total) | x - maximum - op.Log(total),
+        replace=op.LogSoftmax(x, axis=last_axis),
+        guards=(last_axis_alone,),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=_PROOF,
+    ),
+    Rule(
+        name="log_softmax.log",
+        pattern=op.Log(op.Softmax(x, axis=attr("axis"))),
+        replace=op.LogSoftmax(x, axis=last_axis),
+        guards=(axis_is_last,),
+        exactness=Exactness.APPROXIMATE,
+        source=SOURCE,
+        proof=Proof(
+            shapes=({"x": "b s 8"}, {"x": "b 5"}),
+            attributes={"axis": [-1]},
+            dtypes=("float32", "float64"),
+            typical=_PROOF.typical,
+        ),
+    ),
+    Rule(
+        name="log_softmax.logsumexp",
+        pattern=x - op.ReduceLogSumExp(x, axes=axes, keepdims=1),
+        replace=op.LogSoftmax(x, axis=last_axis),
+        guards=(last_axis_alone,),
+        exactness=Exactness.APPROXIMATE,
+        source=SOURCE,
+        proof=_PROOF,
+    ),
+]

@@ -1,0 +1,239 @@
+"""What explain says of each site: what fused it, or what came nearest, what stopped it and what would help."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+import ortfuse
+from ortfuse.errors import RuleError
+from ortfuse.explanation import Explanation, advice
+from ortfuse.model.io import load, save
+from ortfuse.pattern import op, opt, scalar, variables
+from ortfuse.pattern.least import least_nodes
+from ortfuse.rewrite import NODES_KEY, RULE_KEY
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "golden" / "models"
+BERT = GOLDEN / "bert.sdpa.ts.onnx"
+GELU = "a = Div(x, r) e = Erf(a) p = Add(e, one) m = Mul(x, p) y = Mul(m, half)"
+x, y = variables("x y")
+
+
+def model(body: str = GELU, outputs: str = "float[b,3] y", root: str = "1.4142135") -> ir.Model:
+    numbers = f"<float r = {{{root}}}, float one = {{1}}, float half = {{0.5}}>"
+    return ir.from_onnx_text(
+        f'<ir_version: 9, opset_import: ["": 18]> g (float[b,3] x) => ({outputs}) {numbers} {{ {body} }}'
+    )
+
+
+def test_a_fused_site_has_its_rule_and_the_original_nodes() -> None:
+    found = ortfuse.explain(BERT, rules=["attention"])
+    assert len(found.fused) == 2
+    assert found.missed == ()
+    names = {node.name for node in load(BERT).graph}
+    for site in found.fused:
+        assert site.rule.startswith("attention.")
+        assert "Attention" in site.operators
+        assert len(site.nodes) > 5
+        assert set(site.nodes) <= names
+    json.dumps(found.to_dict())
+
+
+def only_miss(found: Explanation) -> tuple[str, str]:
+    assert [(miss.rule, miss.site) for miss in found.missed] == [("gelu.erf", "y")]
+    return found.missed[0].reason, found.missed[0].remedy
+
+
+def test_a_wrong_constant_is_named_and_the_right_one_with_it() -> None:
+    reason, remedy = only_miss(ortfuse.explain(model(root="1.5")))
+    assert reason == "the constant in 'a' is 0.6666667, not 0.7071068"
+    assert remedy == "the constants in 'a' make up 0.7071068 instead of 0.6666667"
+
+
+def test_another_use_of_an_intermediate_is_named_with_its_user() -> None:
+    found = ortfuse.explain(model(GELU + " z = Tanh(e)", "float[b,3] y, float[b,3] z"))
+    reason, remedy = only_miss(found)
+    assert "'e' is also used by Tanh" in reason
+    assert "nothing else uses 'e': take it off Tanh" in remedy
+    assert found.missed[0].root.startswith("Mul")
+    assert found.missed[0].matched >= found.missed[0].least >= 4
+
+
+def test_an_intermediate_that_is_an_output_is_named() -> None:
+    reason, remedy = only_miss(ortfuse.explain(model(outputs="float[b,3] y, float[b,3] p")))
+    assert "'p' is a graph output" in reason
+    assert "'p' is no output of the model" in remedy
+
+
+def test_the_opset_that_is_missing_is_named() -> None:
+    found = ortfuse.explain(BERT, rules=["attention"], max_opset=17)
+    nearest = found.missed[0]
+    assert (nearest.rule, nearest.matched) == ("attention.sdpa_nan_guard", 9)
+    assert "needs opset 23, and at most 17 is allowed" in nearest.reason
+    assert "--max-opset 23 or more" in nearest.remedy
+    assert len([miss for miss in found.missed if miss.site == nearest.site]) == 1
+
+
+def test_misses_of_nodes_that_another_rule_fused_are_left_out() -> None:
+    found = ortfuse.explain(model())
+    assert [site.rule for site in found.fused] == ["gelu.erf"]
+    assert found.missed == ()
+
+
+@pytest.mark.parametrize("name", ["gpt2.sdpa.ts", "llama.sdpa.dynamo", "resnet.ts"])
+def test_no_miss_is_of_nodes_that_are_gone(name: str) -> None:
+    path = GOLDEN / f"{name}.onnx"
+    families = sorted({rule.rule.partition(".")[0] for rule in ortfuse.explain(path).fused})
+    found = ortfuse.explain(path, rules=families)
+    left = {output.name for node in ortfuse.optimize(path).model.graph for output in node.outputs}
+    assert {miss.site for miss in found.missed} <= left
+    assert len({(miss.family, miss.site) for miss in found.missed}) == len(found.missed)
+
+
+def test_a_family_without_a_site_says_what_the_model_lacks() -> None:
+    found = ortfuse.explain(model(), rules=["conv"])
+    assert "the model has no BatchNormalization and no Conv" in found.absent["conv.batch_norm"]
+
+
+def test_rules_that_others_came_before_are_told_from_those_without_a_site() -> None:
+    assert ortfuse.explain(BERT, rules=["attention.sdpa_nan_guard"]).absent == {
+        "attention.sdpa_nan_guard": "applied at 2 sites, all of which other rules have rewritten since"
+    }
+    found = ortfuse.explain(BERT, rules=["gelu.tanh"])
+    assert found.absent == {
+        "gelu.tanh": "the sites are those of other rules of the family: gelu.erf (2), gelu.bias_erf (2)"
+    }
+    absent = ortfuse.explain(BERT, rules=["layernorm"]).absent
+    assert "no ReduceMean" in absent["layernorm.decomposed"]
+    assert "there already: 5 LayerNormalization" in absent["layernorm.decomposed"]
+
+
+def test_a_pipeline_without_fusions_is_said_to_be_the_reason() -> None:
+    found = ortfuse.explain(model(), passes="basic", rules=["gelu.erf"])
+    assert found.absent == {"gelu.erf": "the pipeline does not run fuse.activation"}
+    assert any("the pipeline runs no fusions: canonicalize" in note for note in found.notes)
+    assert not ortfuse.explain(model()).notes
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "s = Sigmoid(x) y = Mul(s, z)",  # a gated linear unit, not a swish gone wrong
+        "s = Mul(x, z) y = Add(s, w)",  # no affine map of channels
+        "s = Add(x, z) y = Relu(s)",  # no residual convolution
+        "s = Less(x, w) y = Where(s, z, x)",  # no leaky ReLU
+    ],
+)
+def test_plain_arithmetic_is_no_near_miss(body: str) -> None:
+    text = f"g (float[4,3] x, float[4,3] z, float[4,3] w) => (float[4,3] y) {{ {body} }}"
+    found = ortfuse.explain(ir.from_onnx_text('<ir_version: 9, opset_import: ["": 18]>' + text))
+    assert found.missed == ()
+
+
+@pytest.mark.parametrize("name", ["bert.sdpa.ts", "detr.sdpa.dynamo", "deberta.dynamo", "t5_decoder.sdpa.ts"])
+def test_a_model_whose_sites_are_all_fused_has_no_near_miss(name: str) -> None:
+    found = ortfuse.explain(GOLDEN / f"{name}.onnx")
+    assert found.fused
+    assert [(miss.rule, miss.site) for miss in found.missed] == []
+
+
+def test_two_nodes_kept_apart_by_another_use_are_a_near_miss() -> None:
+    text = "g (float[1,2,4,4] x) => (float[1,2,4,4] y, float[1,2,4,4] c) <float[2,2,1,1] w = {1, 2, 3, 4}, float[2] s = {1, 2}, "
+    text += "float[2] b = {1, 2}, float[2] m = {1, 2}, float[2] v = {1, 2}> { c = Conv(x, w) y = BatchNormalization(c, s, b, m, v) }"
+    (miss,) = ortfuse.explain(ir.from_onnx_text('<ir_version: 9, opset_import: ["": 18]>' + text)).missed
+    assert (miss.rule, miss.step, miss.matched) == ("conv.batch_norm", "guards", 2)
+    assert "'c' is a graph output" in miss.reason
+
+
+def test_an_unknown_rule_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(RuleError, match="did you mean 'attention'"):
+        ortfuse.explain(model(), rules=["attenton"])
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("Attention needs opset 23, the model has 18", "exported at opset 23"),
+        ("'s' comes from Where 'w', not from Softmax", "'s' is computed by Softmax"),
+        ("'k' is 0.5, not the constant 1", "'k' is the constant 1"),
+        ("'k' is no constant, not the constant 1", "'k' is the constant 1"),
+        ("the constant in 'a' is 0.66, not 0.7", "make up 0.7 instead of 0.66"),
+        ("axis of Softmax 's' is 1, not -1", "axis of Softmax 's' is -1"),
+        ("'w' (weight) is not a constant", "'w' is a constant"),
+        ("query [b] and key [c] do not provably fit", "same name, same size"),
+        ("a shape of query, key or value is not known", "declare"),
+        ("no part of 'g' is 'x'", "'x' is an operand of the sum or product 'g' too"),
+        ("the result is clipped at 15 instead of 1", "the result is clipped at 1, not at 15"),
+        ("the result would be FLOAT16 instead of FLOAT", "have FLOAT, not FLOAT16"),
+        ("the attention mask does not provably cover the keys (4 instead of s)", "same name, same size"),
+        ("the attention mask is broadcast over the queries (1 instead of s)", "a row for each query"),
+        ("CPUExecutionProvider has no kernel for Attention on (bfloat16)", "float32"),
+    ],
+)
+def test_what_would_help_is_said_in_words(reason: str, words: str) -> None:
+    assert words in advice(reason)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "count"),
+    [
+        (op.Relu(x), 1),
+        (x + y, 1),
+        (x * 0.5 * (1 + op.Erf(x / 2**0.5)), 5),
+        (op.Relu(op.Add(x, y)) | op.Relu(x), 1),
+        (op.Relu(opt(op.Tanh(x))), 1),
+        ((shared := op.Exp(x)) / (shared + y), 3),
+        (scalar("s") * x, 0),
+    ],
+)
+def test_the_least_number_of_nodes_counts_shared_parts_once_and_optional_ones_not(pattern: object, count: int) -> None:
+    assert least_nodes(pattern) == count  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["bert.sdpa.ts", "bert.eager.raw", "gpt2_cache.sdpa.ts", "gemma.sdpa.ts", "llama.sdpa.dynamo", "resnet.tsbn"],
+)
+def test_every_fused_node_in_the_file_says_what_it_stands_for(name: str, tmp_path: Path) -> None:
+    original = load(GOLDEN / f"{name}.onnx")
+    names = {node.name for node in original.graph}
+    operators = {node.op_type for node in original.graph}
+    result = ortfuse.optimize(original)
+    save(result.model, tmp_path / "out.onnx")
+    made = [node for node in onnx.load(tmp_path / "out.onnx").graph.node if node.op_type not in operators]
+    assert made
+    for node in made:
+        metadata = {item.key: item.value for item in node.metadata_props}
+        assert "." in metadata[RULE_KEY]
+        assert set(metadata[NODES_KEY].split(";")) <= names
+
+
+def test_explain_on_the_command_line(run: Callable[..., str]) -> None:
+    text = run("explain", str(BERT), "--rule", "attention", "--max-opset", "17")
+    assert "attention.sdpa_nan_guard at '/module/encoder/layer.1/attention/self/MatMul_1_output_0'" in text
+    assert "stopped by: Attention needs opset 23" in text
+    assert "would match if the result may use opset 23" in text
+    assert "matched: all of the pattern, 9 nodes" in text
+    text = run("explain", str(BERT))
+    assert "attention.merged_heads" in text
+    assert "no other site comes near to a fusion" in text
+
+
+@pytest.fixture
+def run() -> Callable[..., str]:
+    from typer.testing import CliRunner
+
+    from ortfuse.cli.app import app
+
+    def invoke(*arguments: str) -> str:
+        result = CliRunner().invoke(app, list(arguments))
+        assert result.exit_code == 0, result.output
+        return " ".join(result.output.split())
+
+    return invoke

@@ -1,0 +1,64 @@
+"""Models written as text, run through a pass, and compared with what they were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import onnxruntime as ort
+
+from ortfuse.facts.facts import Facts
+from ortfuse.graph.scopes import scopes
+from ortfuse.model.check import check
+from ortfuse.model.interop import enter
+from ortfuse.passes import Context, Pass
+from ortfuse.targets import Target
+
+HEAD = '<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1, "local" : 1]>\n'
+
+
+def proto_of(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(text if text.lstrip().startswith("<") else HEAD + text)
+
+
+def model_of(text: str) -> ir.Model:
+    return enter(proto_of(text))[0]
+
+
+def context_of(model: ir.Model) -> Context:
+    return Context(model, Facts(model), Target())
+
+
+def operators(model: ir.Model) -> list[str]:
+    """The operators of the main graph, then of the graphs nested in it and of functions."""
+    return [node.op_type for scope in scopes(model) for node in scope.graph]
+
+
+def execute(model: ir.Model | onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
+    proto = ir.to_proto(model) if isinstance(model, ir.Model) else model
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    return list(
+        ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(None, inputs)
+    )
+
+
+def apply(text: str, *passes: Pass, inputs: dict[str, Any] | None = None) -> tuple[ir.Model, list[int], Context]:
+    """Run passes over the model; the result must be valid and, given inputs, compute the same bits."""
+    model = model_of(text)
+    context = context_of(model)
+    counts = [made.run(context) for made in passes]
+    check(model, name="result")
+    if inputs is not None:
+        for before, after in zip(execute(proto_of(text), inputs), execute(model, inputs), strict=True):
+            np.testing.assert_array_equal(before, after)
+            assert before.dtype == after.dtype
+    return model, counts, context
+
+
+def floats(*shape: int) -> Any:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)

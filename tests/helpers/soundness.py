@@ -1,0 +1,130 @@
+"""Holds facts against what ONNX Runtime computes: every intermediate value of a model, for given inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from ortfuse.dims import Dim, DimLike, evaluate, symbols
+from ortfuse.facts import analysis
+from ortfuse.facts.facts import Facts
+from ortfuse.facts.transfer.op import UnknownError
+
+ort.set_default_logger_severity(3)
+
+
+@pytest.fixture
+def strict_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let errors in transfer functions through, which on valid models are mistakes of ours."""
+    monkeypatch.setattr(analysis, "_NOT_KNOWN", (UnknownError,))
+
+
+def run_exposed(proto: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Every value that a node of the main graph produces, computed without optimisations."""
+    exposed = onnx.ModelProto()
+    exposed.CopyFrom(proto)
+    known = {value.name for value in exposed.graph.output}
+    for node in exposed.graph.node:
+        for name in node.output:
+            if name and name not in known:
+                known.add(name)
+                exposed.graph.output.add().name = name
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(exposed.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+
+class Judge:
+    """Compares facts with real tensors; inputs bind the symbols, and first sight binds fresh ones."""
+
+    def __init__(self, facts: Facts, sizes: Mapping[str, int]) -> None:
+        self.facts = facts
+        self.sizes = dict(sizes)
+        self.wrong: list[str] = []
+        self.vague: list[str] = []
+
+    def judge(self, value: ir.Value, real: np.ndarray) -> None:
+        self._dtype(value, real)
+        self._shape(value, real)
+        self._elements(value, real)
+        self._constant(value, real)
+
+    def _dtype(self, value: ir.Value, real: np.ndarray) -> None:
+        dtype = self.facts.dtype(value)
+        if dtype is None:
+            self.vague.append(f"{value.name}: dtype unknown")
+        elif dtype != ir.DataType.STRING and dtype.numpy() != real.dtype:
+            self.wrong.append(f"{value.name}: dtype {dtype}, really {real.dtype}")
+
+    def _shape(self, value: ir.Value, real: np.ndarray) -> None:
+        shape = self.facts.shape(value)
+        if shape is None:
+            self.vague.append(f"{value.name}: rank unknown, really {real.shape}")
+            return
+        if len(shape) != real.ndim:
+            self.wrong.append(f"{value.name}: shape {_text(shape)}, really {real.shape}")
+            return
+        for dim, size in zip(shape, real.shape, strict=True):
+            if not self._agree(dim, size):
+                self.wrong.append(f"{value.name}: shape {_text(shape)}, really {real.shape}")
+        if any(isinstance(dim, Dim) and dim.fresh for dim in shape):
+            self.vague.append(f"{value.name}: shape {_text(shape)}, really {real.shape}")
+
+    def _agree(self, dim: DimLike, number: int) -> bool:
+        unbound = symbols(dim) - self.sizes.keys()
+        if unbound and str(dim) in unbound:
+            self.sizes[str(dim)] = number
+        elif unbound:
+            return True  # a formula over unknown dimensions that were not seen on their own
+        return evaluate(dim, self.sizes) == number
+
+    def _elements(self, value: ir.Value, real: np.ndarray) -> None:
+        ints = self.facts.ints(value)
+        if ints is None:
+            return
+        flat = [int(element) for element in real.reshape(-1).tolist()]
+        agree = ints.shape == real.shape and all(
+            known is None or self._agree(known, number) for known, number in zip(ints.elements, flat, strict=True)
+        )
+        if not agree:
+            self.wrong.append(f"{value.name}: elements {_text(ints.elements)}, really {flat}")
+
+    def _constant(self, value: ir.Value, real: np.ndarray) -> None:
+        constant = self.facts.const(value)
+        if self.facts.is_const(value) != (constant is not None):
+            self.wrong.append(f"{value.name}: is_const and const disagree")
+        if constant is None:
+            return
+        if constant.dtype != real.dtype or not np.array_equal(constant, real, equal_nan=real.dtype.kind == "f"):
+            self.wrong.append(f"{value.name}: constant {constant}, really {real}")
+        if constant.size == 1:
+            scalar = self.facts.scalar(value)
+            same = scalar == real.reshape(-1)[0] or (scalar != scalar and np.isnan(real).all())
+            if not same or type(scalar) not in (int, float, bool):
+                self.wrong.append(f"{value.name}: scalar {scalar!r}, really {real}")
+
+
+def judge_model(
+    proto: onnx.ModelProto, facts: Facts, model: ir.Model, inputs: Mapping[str, np.ndarray], sizes: Mapping[str, int]
+) -> Judge:
+    """Hold the facts of all values of the main graph against a run of the model."""
+    judge = Judge(facts, sizes)
+    for value in model.graph.inputs:
+        judge.judge(value, inputs[value.name or ""])
+    real = run_exposed(proto, inputs)
+    for node in model.graph:
+        for value in node.outputs:
+            if value.name and isinstance(real[value.name], np.ndarray | np.generic):
+                judge.judge(value, np.asarray(real[value.name]))
+    return judge
+
+
+def _text(dims: tuple[object, ...]) -> str:
+    return "[" + ", ".join(map(str, dims)) + "]"

@@ -1,0 +1,77 @@
+"""DimsFromReshape that were computed beside the tensor that has them."""
+
+from __future__ import annotations
+
+import numpy as np
+from small_models import apply, execute, floats, operators, proto_of
+
+from ortfuse.passes import DeadCode, DimsFromReshape
+
+# Two convolutions halve the length; the exporter computes it again with divisions that round towards zero.
+LENGTH = """
+    n = Shape<start=2, end=3>(x) three = Constant<value = int64[1] {3}>() two = Constant<value = int64[1] {2}>()
+    one = Constant<value = int64[1] {1}>() a = Sub(n, three) b = Div(a, two) c = Sub(b, two) d = Div(c, two) t = Add(d, one)
+"""
+CHAIN = """
+    f = Conv<strides = [2]>(x, w) g = Conv<strides = [2]>(f, w) y = Transpose<perm = [0, 2, 1]>(g)
+"""
+SPLIT = """
+    batch = Shape<end=1>(x) open = Constant<value = int64[1] {-1}>() size = Constant<value = int64[1] {2}>()
+    target = Concat<axis = 0>(batch, t, open, size) h = Reshape<allowzero = 1>(y, target)
+"""
+HEAD = "g (float[b, 4, s] x, float[4, 4, 3] w) => (float[b, l, 2, 2] out, int64[k] positions) <float[b, l, 2, 2] h> {"
+POSITIONS = """
+    zero = Constant<value = int64 {0}>() step = Constant<value = int64 {1}>() count = Squeeze(t)
+    positions = Range(zero, count, step)
+"""
+
+
+def test_a_length_is_read_off_the_tensor_that_has_it() -> None:
+    text = f"{HEAD} {LENGTH} {POSITIONS} {CHAIN} {SPLIT} out = Relu(h) }}"
+    inputs = {"x": floats(2, 4, 23), "w": floats(4, 4, 3)}
+    model, counts, context = apply(text, DimsFromReshape(), DeadCode(), inputs=inputs)
+    assert counts[0] == 1
+    assert "Div" not in operators(model)
+    positions = model.graph.outputs[1]
+    assert context.facts.shape(positions) == context.facts.shape(model.graph.outputs[0])[1:2]  # type: ignore[index]
+    assert DimsFromReshape().run(context) == 0
+
+
+def test_nothing_is_read_off_where_the_size_is_not_declared() -> None:
+    text = f"{HEAD.replace(' <float[b, l, 2, 2] h>', '')} {LENGTH} {POSITIONS} {CHAIN} {SPLIT} out = Relu(h) }}"
+    assert apply(text, DimsFromReshape())[1] == [0]
+
+
+def test_a_length_that_the_tensor_itself_depends_on_stays() -> None:
+    chain = CHAIN.replace(
+        "y = Transpose<perm = [0, 2, 1]>(g)", "z = Cast<to = 1>(t) v = Mul(g, z) y = Transpose<perm = [0, 2, 1]>(v)"
+    )
+    text = f"{HEAD} {LENGTH} {POSITIONS} {chain} {SPLIT} out = Relu(h) }}"
+    model, counts, _ = apply(text, DimsFromReshape())
+    assert counts == [0]
+    assert "Div" in operators(model)
+
+
+def test_short_inputs_fail_before_and_after() -> None:
+    text = f"{HEAD} {LENGTH} {POSITIONS} {CHAIN} {SPLIT} out = Relu(h) }}"
+    model, _, _ = apply(text, DimsFromReshape())
+    inputs = {"x": floats(1, 4, 5), "w": floats(4, 4, 3)}
+    failures = []
+    for candidate in (proto_of(text), model):
+        try:
+            execute(candidate, inputs)
+        except Exception as error:  # the runtime's exceptions share no base class
+            failures.append(type(error).__name__)
+    assert len(failures) == 2
+
+
+def test_an_element_that_may_copy_or_infer_a_size_is_not_that_size() -> None:
+    head = "g (float[2, l, 8] x, int64 t) => (float[a, b, c, d] y, int64 z) <float[2, b, 2, 4] h> {"
+    length = "one = Constant<value = int64 {1}>() axis = Constant<value = int64[1] {0}>() u = Add(t, one) v = Unsqueeze(u, axis)"
+    two, four = "two = Constant<value = int64[1] {2}>()", "four = Constant<value = int64[1] {4}>()"
+    for parts in ("two, v, open, four", "two, v, two, four"):
+        target = f"{two} {four} open = Constant<value = int64[1] {{-1}}>() target = Concat<axis = 0>({parts})"
+        text = f"{head} {length} {target} h = Reshape(x, target) y = Relu(h) z = Neg(u) }}"
+        # 0 copies the length, as t = -1 makes it
+        _, counts, _ = apply(text, DimsFromReshape(), inputs={"x": floats(2, 3, 8), "t": np.array(-1, np.int64)})
+        assert counts == [0]

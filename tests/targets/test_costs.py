@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ortfuse.dims import symbol
+from ortfuse.errors import TargetError
+from ortfuse.targets import CPU, CostTable, shipped_costs
+from ortfuse.targets.costs import Measured, sizes_text
+
+TABLE = CostTable(
+    {
+        "a.rule": (
+            Measured.parse("x 1x16x384", 0.5),
+            Measured.parse("x 1x128x768", 2.0),
+            Measured.parse("x 1x128x3072", 8.0),
+        ),
+        "two.shapes": (Measured.parse("q 1x128x64, k 1x128x64", 1.5), Measured.parse("q 1x1x64, k 1x128x64", 0.5)),
+    },
+    "somewhere",
+)
+
+
+def _of(**shapes: tuple[Any, ...]) -> Any:
+    return shapes.get
+
+
+@pytest.mark.parametrize(
+    ("shape", "speedup"), [((1, 20, 384), 0.5), ((4, 100, 768), 2.0), ((1, 128, 4096), 8.0), ((16, 384), 0.5)]
+)
+def test_the_nearest_measurement_counts(shape: tuple[int, ...], speedup: float) -> None:
+    found = TABLE.estimate("a.rule", _of(x=shape))
+    assert found is not None
+    assert found.speedup == pytest.approx(speedup)
+
+
+def test_what_is_not_known_makes_no_difference() -> None:
+    length = symbol("length")
+    for shapes, speedup in (({"x": (1, length, 768)}, 2.0), ({"x": (1, 128, length)}, 4.0), ({}, 2.0)):
+        found = TABLE.estimate("a.rule", _of(**shapes))
+        assert found is not None
+        assert found.speedup == pytest.approx(speedup)
+
+
+def test_all_values_of_a_measurement_count() -> None:
+    found = TABLE.estimate("two.shapes", _of(q=(1, 1, 64), k=(1, 500, 64)))
+    assert found is not None
+    assert (round(found.speedup, 6), found.sizes, found.worth_it) == (0.5, "q 1x1x64, k 1x128x64", False)
+
+
+def test_a_rule_that_was_not_measured_has_no_estimate() -> None:
+    assert TABLE.estimate("another.rule", _of(x=(1, 2))) is None
+
+
+def test_sizes_are_read_as_they_are_written() -> None:
+    shapes = {"q": (1, 128, 64), "k": (7,)}
+    assert Measured.parse(sizes_text(shapes), 1.0).shapes == shapes
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"speedups": {"a.b": {"x 1xtwo": 1}}, "source": ""}', '{"speedups": {}}'])
+def test_a_file_that_is_no_table_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(text)
+    with pytest.raises(TargetError, match=r"costs\.json is no cost table"):
+        CostTable.read(path)
+
+
+def test_the_shipped_table_names_values_that_rules_capture() -> None:
+    from ortfuse.pipeline import load_catalogue
+
+    rules = {rule.name: rule for rule in load_catalogue([]).rules()}
+    costs = shipped_costs(CPU)
+    assert costs.speedups
+    for name, rows in costs.speedups.items():
+        captured = {shape_name for typical in rules[name].proof.typical for shape_name in typical}
+        assert all(set(row.shapes) <= captured for row in rows), name

@@ -1,0 +1,53 @@
+"""The target's answers about single nodes, held against what the runtime says when it runs them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+from ortfuse.facts.facts import Facts
+from ortfuse.targets import Target
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from kernel_case import Case
+from kernel_cases import cases
+from kernels import model_of, try_case
+
+TARGET = Target()
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: f"{case.domain}.{case.op_type} {case.what}")
+def test_the_target_refuses_what_the_kernel_refuses_and_nothing_else(case: Case) -> None:
+    dtype = case.dtypes[0]
+    finding = try_case(case, dtype, TARGET)
+    assert finding.verdict != "wrong", finding.detail
+    model = ir.from_proto(model_of(case, dtype))
+    support = TARGET.check_node(model.graph[0], model.graph.opset_imports, Facts(model))
+    assert bool(support) is (finding.verdict == "right"), f"{finding.verdict} {finding.detail}; {support}"
+
+
+def mask_support(mask: str, past: str = "") -> str:
+    inputs = f"float[b,s,32] q, float[b,t,32] k, float[b,t,32] v, {mask} m" + (
+        f", {past} pk, {past} pv" if past else ""
+    )
+    call = "Attention<q_num_heads=4, kv_num_heads=4>(q, k, v, m" + (", pk, pv)" if past else ")")
+    outputs = "y, kk, vv" if past else "y"
+    model = ir.from_onnx_text(
+        f'<ir_version: 10, opset_import: ["" : 23]> g ({inputs}) => (float[b,s,32] y) {{ {outputs} = {call} }}'
+    )
+    return str(TARGET.check_node(model.graph[0], {"": 23}, Facts(model)))
+
+
+def test_a_mask_of_symbolic_shape_must_provably_cover_queries_and_keys() -> None:
+    assert mask_support("bool[b,1,s,t]") == ""
+    assert "broadcast over the queries" in mask_support("bool[b,1,1,t]")
+    assert "does not provably cover the keys" in mask_support("bool[b,1,s,u]")
+
+
+def test_a_mask_beside_a_past_covers_the_past_too() -> None:
+    assert "does not provably cover the keys" in mask_support("bool[b,1,s,t]", "float[b,4,p,8]")
+    assert mask_support("bool[b,1,s,9]", "float[b,4,p,8]") != ""

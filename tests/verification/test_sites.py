@@ -1,0 +1,169 @@
+"""Each rewrite checked where it happens: with the real weights, on inputs that fit, undone if it is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+from small_graphs import model
+
+import ortfuse
+from ortfuse.execution.extract import Sides, sides
+from ortfuse.facts.facts import Facts
+from ortfuse.pattern import computed, const, ms, op, var, variables
+from ortfuse.rewrite import Exactness, Proof, Rewriter, Rule, Site
+from ortfuse.targets import Target
+from ortfuse.verification import SiteChecks
+
+x, y = variables("x y")
+
+
+def rule(name: str, pattern: Any, replace: Any) -> Rule:
+    proof = Proof(shapes={"x": "b 3"})
+    return Rule(name=name, pattern=pattern, replace=replace, exactness=Exactness.ROUNDING, source="test", proof=proof)
+
+
+SWISH = rule("swish.right", x * op.Sigmoid(x), ms.QuickGelu(x, alpha=1.0))
+WRONG = rule("swish.wrong", x * op.Sigmoid(x), ms.QuickGelu(x, alpha=1.702))
+
+
+def check(m: ir.Model, *rules: Rule) -> SiteChecks:
+    checks = SiteChecks()
+    Rewriter(m, Facts(m), Target(), inspector=checks).run(rules)
+    return checks
+
+
+class Cutter:
+    """Keeps the sides of every rewrite."""
+
+    def __init__(self) -> None:
+        self.cut: list[Sides] = []
+
+    def objection(self, site: Site) -> str | None:
+        self.cut.append(sides(site))
+        return None
+
+
+def cut(m: ir.Model, *rules: Rule) -> Sides:
+    cutter = Cutter()
+    Rewriter(m, Facts(m), Target(), inspector=cutter).run(rules)
+    return cutter.cut[0]
+
+
+def test_a_right_rewrite_stays() -> None:
+    m = model("s = Sigmoid(x) y = Mul(x, s)")
+    checks = check(m, SWISH)
+    assert [found.state for found in checks.found.values()] == ["equal"]
+    assert [node.op_type for node in m.graph] == ["QuickGelu"]
+
+
+def test_a_wrong_rewrite_is_undone_and_reported_and_the_right_one_goes_on() -> None:
+    m = model("s = Sigmoid(x) h = Mul(x, s) t = Tanh(h) u = Sigmoid(t) y = Mul(t, u)")
+    checks = check(m, rule("tanh.relu", op.Tanh(x), op.Relu(x)), SWISH)
+    assert [node.op_type for node in m.graph] == ["QuickGelu", "Tanh", "QuickGelu"]
+    assert [(found.rule, found.site) for found in checks.of_state("undone")] == [("tanh.relu", "t")]
+    wrong = checks.of_state("undone")[0]
+    assert wrong.error_before is not None
+    assert wrong.error_after is not None
+    assert wrong.error_before < 1e-6 < 0.1 < wrong.error_after
+    assert "error against float64" in wrong.text()
+    assert "1 wrong and undone" in checks.summary()
+
+
+def test_a_refused_rewrite_is_not_checked_again() -> None:
+    m = model("s = Sigmoid(x) y = Mul(x, s)")
+    seen: list[str] = []
+    checks = SiteChecks(progress=seen.append)
+    for _ in range(2):
+        Rewriter(m, Facts(m), Target(), inspector=checks).run([WRONG])
+    assert len(seen) == 1
+
+
+def test_the_real_weights_decide() -> None:
+    def scaled(weights: str) -> ir.Model:
+        return model("a = Abs(x) h = Mul(a, w) y = Relu(h)", initializers=f"<float[3] w = {{{weights}}}>")
+
+    doubled = rule("scale.first", op.Relu(x * const("w")), op.Abs(x * computed("c", lambda m: m.const("w").flat[0])))
+    assert not check(scaled("2, 2, 2"), doubled).of_state("undone")
+    assert check(scaled("2, 2, 3"), doubled).of_state("undone")
+
+
+def test_a_wrong_epsilon_is_found() -> None:
+    m = model("h = LayerNormalization<epsilon=0.000001>(x, g) y = Relu(h)", initializers="<float[3] g = {1, 2, 3}>")
+    old = op.Relu(op.LayerNormalization(x, const("g"), epsilon=1e-6))
+    wrong = rule("layernorm.epsilon", old, op.Abs(op.LayerNormalization(op.Relu(x), const("g"), epsilon=1e-6)))
+    assert check(m, wrong).of_state("undone")
+    wrong = rule("layernorm.epsilon", old, op.LeakyRelu(op.LayerNormalization(x, var("g"), epsilon=1e-5), alpha=0.0))
+    assert check(m, wrong).of_state("undone")
+    right = rule("layernorm.leaky", old, op.LeakyRelu(op.LayerNormalization(x, var("g"), epsilon=1e-6), alpha=0.0))
+    assert [found.state for found in check(m, right).found.values()] == ["equal"]
+
+
+def test_shape_tensors_at_the_border_follow_the_sizes() -> None:
+    m = model(
+        "n = Shape(x) t = Tanh(x) r = Reshape(t, n) y = Relu(r)", inputs="float[b,s,3] x", outputs="float[b,s,3] y"
+    )
+    found = cut(m, rule("relu.reshape", op.Relu(op.Reshape(x, var("n"))), op.Reshape(op.Relu(x), var("n"))))
+    target = next(spec for spec in found.inputs if spec.dtype == ir.DataType.INT64)
+    assert [str(element) for element in target.elements or ()] == ["b", "s", "3"]
+    assert [node.op_type for node in found.before.graph] == ["Tanh", "Reshape", "Relu", "Identity"]
+
+
+def test_masks_are_computed_from_the_integers_they_come_from() -> None:
+    m = model(
+        "k = Cast<to=9>(mask) a = Where(k, zero, low) h = Add(x, a) p = Softmax(h) y = Relu(p)",
+        inputs="float[b,3] x, int64[b,3] mask", initializers="<float zero = {0}, float low = {-10000}>",
+    )  # fmt: skip
+    found = cut(m, rule("sum.softmax", op.Softmax(x + y), op.Exp(op.LogSoftmax(x + y))))
+    assert sorted(spec.name for spec in found.inputs) == ["mask", "x"]
+    assert "Where" in [node.op_type for node in found.before.graph]
+
+
+def test_what_has_a_range_of_its_own_keeps_it() -> None:
+    m = model("e = Exp(x) y = Abs(e)")
+    checks = check(m, rule("abs.none", op.Abs(x), x))
+    assert [found.state for found in checks.found.values()] == ["equal"]
+
+
+def test_a_replacement_of_a_newer_opset_is_checked() -> None:
+    m = model("s = Sigmoid(x) y = Mul(x, s)")
+    checks = check(m, rule("swish.new", x * op.Sigmoid(x), op.Swish(x)))
+    assert [found.state for found in checks.found.values()] in ([], ["equal"])
+    checks = check(
+        model("s = Sqrt(x) h = Mul(s, s) y = Relu(h)"),
+        rule("gelu.new", op.Relu(x), op.Gelu(x)),
+    )
+    assert [found.state for found in checks.found.values()] == ["undone"]
+
+
+def test_what_cannot_be_cut_out_is_let_through_and_said() -> None:
+    m = model("r = RandomNormalLike(x) t = Tanh(r) y = Relu(t)")
+    checks = check(m, rule("random.tanh", op.Tanh(op.RandomNormalLike(x)), op.RandomNormalLike(x)))
+    assert [found.state for found in checks.found.values()] == ["unchecked"]
+    assert "draws random numbers" in checks.of_state("unchecked")[0].reason
+    assert "1 not checked" in checks.summary()
+
+
+def test_the_model_itself_need_not_run() -> None:
+    m = model("n = ortfuse.unknown.Op(x) s = Sigmoid(n) y = Mul(n, s)")
+    m.graph.opset_imports["ortfuse.unknown"] = 1
+    m.graph[0].outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+    m.graph[0].outputs[0].shape = ir.Shape(["b", 3])
+    assert [found.state for found in check(m, SWISH).found.values()] == ["equal"]
+
+
+@pytest.mark.parametrize("kind", ["float16", "double"])
+def test_other_types_are_checked(kind: str) -> None:
+    m = model("e = Exp(x) t = Tanh(e) y = Relu(t)", inputs=f"{kind}[b,3] x", outputs=f"{kind}[b,3] y")
+    assert [found.state for found in check(m, rule("relu.none", op.Relu(x), x)).found.values()] == ["equal"]
+    m = model("t = Tanh(x) y = Relu(t)", inputs=f"{kind}[b,3] x", outputs=f"{kind}[b,3] y")
+    assert [found.state for found in check(m, rule("relu.none", op.Relu(x), x)).found.values()] == ["undone"]
+
+
+def test_outputs_that_only_the_new_side_has_are_cut_out_too() -> None:
+    """A cache becomes the operator's own past and present: two outputs beside the one at the root."""
+    golden = Path(__file__).parents[2] / "golden" / "models" / "llama_cache.sdpa.ts.onnx"
+    result = ortfuse.optimize(golden, verify="sites")
+    assert not [site for site in result.sites if site.state != "equal"]
