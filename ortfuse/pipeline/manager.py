@@ -23,7 +23,7 @@ from ortfuse.pipeline.report import Counts, RunReport
 from ortfuse.pipeline.runner import OnPass, Runner
 from ortfuse.pipeline.text import Item, parse
 from ortfuse.rewrite import Debugging, Inspector, Log
-from ortfuse.targets import CPU, Target, shipped_costs
+from ortfuse.targets import Target
 
 PipelineLike = str | os.PathLike[str] | Sequence[str | Pass]
 """A pipeline as text, the path of a TOML pass list, or a sequence of texts and pass objects."""
@@ -209,7 +209,7 @@ def _items(pipeline: PipelineLike) -> list[Item | Pass]:
 
 def _target(target: Target | None, max_opset: int | None) -> Target:
     if target is None:
-        return Target(max_opset=max_opset, costs=shipped_costs(CPU))
+        return Target(max_opset=max_opset)
     if max_opset is None or max_opset >= target.max_opset:
         return target
     return _limited(target, max_opset)

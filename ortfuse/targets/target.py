@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import TargetError
 from ortfuse.facts.facts import Facts
-from ortfuse.targets.costs import CostTable
+from ortfuse.targets.costs import CostTable, shipped_costs
 from ortfuse.targets.kernel_table import Formal, Kernel, KernelTable, Operator, Schema
 from ortfuse.targets.limits import LIMITS
 
@@ -73,7 +73,8 @@ class Target:
     ) -> None:
         """`table`: a stored table of another build; by default the installed runtime is asked, once in a process.
 
-        `costs`: measured speedups of rules; by default none, and every legal rule is taken for profitable.
+        `costs`: measured speedups of rules; by default the table that is shipped for the provider. With an empty one every
+        legal rule is taken for profitable.
 
         Raises:
             TargetError: The installed runtime has no kernels for `provider`, or `max_opset` is not positive.
@@ -84,7 +85,7 @@ class Target:
         self.provider = self.table.provider
         self.known_opset = min(self.table.max_opset, int(onnx.defs.onnx_opset_version()))
         self.max_opset = self.known_opset if max_opset is None else min(max_opset, self.known_opset)
-        self.costs = CostTable({}) if costs is None else costs
+        self.costs = shipped_costs(self.provider) if costs is None else costs
         self._answers: dict[tuple[object, ...], Support] = {}
 
     @classmethod

@@ -260,3 +260,9 @@ def test_a_limit_below_the_models_own_opset_lowers_nothing_and_blocks_nothing() 
     report = PassManager("all", max_opset=17).run(ir.from_onnx_text(text))
     assert [node.op_type for node in report.model.graph] == ["Transpose"]
     assert report.model.graph.opset_imports[""] == 20
+
+
+def test_the_installed_cpu_given_as_the_target_is_the_default() -> None:
+    plain = PassManager().run(GOLDEN / "bert.sdpa.ts.onnx")
+    named = PassManager(target=Target()).run(GOLDEN / "bert.sdpa.ts.onnx")
+    assert named.after.operators == plain.after.operators

@@ -7,7 +7,7 @@ import pytest
 
 from ortfuse.dims import symbol
 from ortfuse.errors import TargetError
-from ortfuse.targets import CPU, CostTable, shipped_costs
+from ortfuse.targets import CPU, CostTable, Target, shipped_costs
 from ortfuse.targets.costs import Measured, sizes_text
 
 TABLE = CostTable(
@@ -76,3 +76,8 @@ def test_the_shipped_table_names_values_that_rules_capture() -> None:
     for name, rows in costs.speedups.items():
         captured = {shape_name for typical in rules[name].proof.typical for shape_name in typical}
         assert all(set(row.shapes) <= captured for row in rows), name
+
+
+def test_a_target_has_the_costs_that_are_shipped_for_its_provider_unless_others_are_given() -> None:
+    assert Target().costs == shipped_costs(CPU)
+    assert not Target(costs=CostTable({})).costs.speedups
