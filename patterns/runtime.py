@@ -3,7 +3,7 @@
 LayerNormalization(Add(x, skip)) = LayerNormalization(Sum(x, skip))
 
 At session creation ONNX Runtime fuses a sum and the normalisation behind it into SkipLayerNormalization, which on the CPU is
-several times slower than the two nodes (benchmarks/kernels.md). It looks for Add; Sum computes the same bits.
+several times slower than the two nodes (benchmarks/kernels/kernels.md). It looks for Add; Sum computes the same bits.
 
 MatMul(transpose(x), y) = MatMul(squeeze(transpose(unsqueeze(x))), y)
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-from standard import LIGHT, NOT_EXECUTED, Case, cases, verdict
+from benchmarks.trust.standard import LIGHT, NOT_EXECUTED, Case, cases, verdict
 
 ALL = cases()
 SAMPLE = [

@@ -1,7 +1,7 @@
 """What rules bought when they were measured: fused is not always faster, and what is faster depends on the size.
 
 A cost table holds, for each rule that was measured and for several sizes of what it takes, how many times faster the
-replacement ran than what it replaces, both with the runtime's own optimisations on top. `benchmarks/costs.py` makes the
+replacement ran than what it replaces, both with the runtime's own optimisations on top. `benchmarks.kernels.costs` makes the
 table that is shipped.
 """
 
@@ -117,7 +117,7 @@ class CostTable:
             }
             return cls(speedups, content["source"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise TargetError(f"{path} is no cost table: {error}; make one with benchmarks/costs.py") from error
+            raise TargetError(f"{path} is no cost table: {error}; make one with benchmarks.kernels.costs") from error
 
 
 @functools.cache

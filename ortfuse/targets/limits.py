@@ -1,4 +1,4 @@
-"""What kernels of the CPU build refuse although the registry lists them; found by trying (`benchmarks/kernels.py`)."""
+"""What kernels of the CPU build refuse although the registry lists them; found by trying (`benchmarks.kernels`)."""
 
 from __future__ import annotations
 

@@ -1,19 +1,16 @@
 """What the coverage benchmark counts, and what it makes of results that are broken and of tools that crash."""
 
 import os
-import sys
 import time
 from pathlib import Path
 
 import onnx
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-from coverage import merged
-from coverage_report import markdown, totals
-from coverage_sites import FAMILIES, expected, fused
-from isolated import call
+from benchmarks.coverage.measure import merged
+from benchmarks.coverage.report import markdown, totals
+from benchmarks.coverage.sites import FAMILIES, expected, fused
+from benchmarks.isolated import call
 
 
 def saved(text: str, path: Path) -> Path:

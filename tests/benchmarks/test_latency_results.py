@@ -1,14 +1,9 @@
 """How the latency benchmark keeps its results, so that a run can go on and a part be measured again."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import typer
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-from latency import chosen, means, merged, peer, store, stored
+from benchmarks.latency.measure import chosen, means, merged, peer, store, stored
 
 
 def row(**speedups: float | str) -> dict:

@@ -3,7 +3,7 @@
     python -m tests.fuzz --minutes 30 [--seed 0] [--nearly]
 
 Batches of random models and of damaged files take turns, each in a process of its own. Figures go to
-benchmarks/results/fuzz.json, failing models (made small) to the folder named there.
+benchmarks/trust/fuzz.json, failing models (made small) to the folder named there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .reduce import reduced
 from .worker import STAGE
 
 ROOT = Path(__file__).parents[2]
-RESULT = ROOT / "benchmarks" / "results" / "fuzz.json"
+RESULT = ROOT / "benchmarks" / "trust" / "fuzz.json"
 COUNTS = {"models": 400, "mutations": 800}
 """Cases in a batch."""
 

@@ -1,4 +1,4 @@
-"""That proofs notice a rule which lacks one of its conditions; `benchmarks/proofs.py` tries every condition."""
+"""That proofs notice a rule which lacks one of its conditions; `benchmarks.trust.proofs` tries every condition."""
 
 from __future__ import annotations
 

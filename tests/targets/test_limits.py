@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import onnx_ir as ir
 import pytest
 
+from benchmarks.kernels.case import Case
+from benchmarks.kernels.cases import cases
+from benchmarks.kernels.measure import model_of, try_case
 from ortfuse.facts.facts import Facts
 from ortfuse.targets import Target
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-from kernel_case import Case
-from kernel_cases import cases
-from kernels import model_of, try_case
 
 TARGET = Target()
 

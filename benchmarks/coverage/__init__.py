@@ -1,0 +1,1 @@
+"""Which sites each tool fuses, and which results it breaks."""

@@ -1,0 +1,1 @@
+"""Latency of full-size exports, tools side by side."""

@@ -1,0 +1,266 @@
+"""Latency of full-size models: as exported, and as ortfuse and its peers leave them, all with the runtime's defaults.
+
+    python -m benchmarks.exports.full
+    python -m benchmarks.latency                       # every model that latency.json does not have yet
+    python -m benchmarks.latency bert gpt2.sdpa.ts     # measure these again
+    python -m benchmarks.latency --tool ortfuse bert   # only this against the original; the other tools' numbers stay
+    python -m benchmarks.latency --prepared DIR --only-prepare    # the slow part alone; measured later from the same folder
+
+Every result is checked against the original first; one that is broken is not measured. Runs are interleaved and threads
+do not spin between them; a speedup is the median over rounds of the original's latency divided by the result's. Numbers
+are stored model by model, so a run that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.checking import experiment, verdict
+from benchmarks.isolated import call, preload
+from benchmarks.peers import PRELOADED, SINGLE, Peer, transformers_for, versions
+
+HERE = Path(__file__).parent
+TOOLS = ("ortfuse", "transformers", "onnxscript", "onnxslim", "onnxsim")
+STEP = {"sequence": 1, "past": 64}
+SIZES: Mapping[str, Mapping[str, int]] = {
+    "minilm": {"sequence": 16},
+    "gpt2_step": STEP,
+    "llama_step": STEP,
+    "t5_step": {**STEP, "source": 128},
+    "whisper_step": {"past": 64},
+    "clip_text": {"sequence": 77},
+    "wav2vec2": {"samples": 16000},
+}
+"""By the model's name; batches are 1, and other open dimensions 128."""
+KINDS: Mapping[str, tuple[str, int, int]] = {
+    "bert": ("bert", 12, 768),
+    "minilm": ("bert", 12, 384),
+    "gpt2": ("gpt2", 12, 768),
+    "llama": ("qwen3", 16, 1024),
+    "whisper": ("bart", 6, 384),
+    "t5": ("t5", 8, 512),
+    "clip_text": ("clip", 8, 512),
+    "vit": ("bert", 12, 768),
+    "deberta": ("bert", 12, 768),
+    "wav2vec2": ("bert", 12, 768),
+}
+"""What the transformers optimizer is told, by the beginning of the model's name: kind, heads, hidden size."""
+MEASURING_LIMIT = 3600.0
+
+
+def peer(tool: str, model: str) -> Peer:
+    """The tool as it is used on a model."""
+    if tool != "transformers":
+        return SINGLE[tool]
+    return transformers_for(*next((kind for name, kind in KINDS.items() if model.startswith(name)), ("bert",)))
+
+
+def latencies(
+    source: Path, results: Mapping[str, Path], sizes: Mapping[str, int], rounds: int, threads: int
+) -> tuple[str, dict[str, dict[str, Any]]]:
+    """The sizes in words, and for the original (as `default`) and each result what was measured."""
+    from ortfuse.bench import measure, typical_inputs
+    from ortfuse.model.io import load
+
+    original = load(source)
+    label, inputs = typical_inputs(original, sizes=sizes)
+    models = {"default": original} | {tool: load(path) for tool, path in results.items()}
+    measured = measure(models, inputs, rounds=rounds, threads=threads)
+    return label, {entry.name: {k: v for k, v in entry.to_dict().items() if k != "name"} for entry in measured}
+
+
+def prepared(source: Path, tools: Sequence[str], folder: Path, limit: float) -> dict[str, dict[str, Any]]:
+    """What each tool makes of a model, in `folder`: how long it took, and whether the result is right.
+
+    What the folder has already, of the same model, is not made again.
+    """
+    name = source.name.removesuffix(".onnx")
+    known = {tool: _known(folder / f"{name}.{tool}.json", source) for tool in tools}
+    missing = [tool for tool, entry in known.items() if entry is None]
+    expected = folder / f"{name}.experiments.pickle"
+    if missing:
+        tried = call(experiment, source, expected, limit=MEASURING_LIMIT)
+        if tried.error is not None:
+            raise RuntimeError(f"the original cannot be run: {tried.error}")
+    for tool in missing:
+        path = folder / f"{name}.{tool}.onnx"
+        made = call(peer(tool, name), source, path, limit=limit)
+        entry: dict[str, Any] = {"prepare_seconds": made.seconds}
+        if made.error is not None or not path.is_file():
+            entry |= {"status": "failed", "reason": made.error or "wrote no file"}
+        else:
+            checked = call(verdict, expected, path, limit=MEASURING_LIMIT)
+            broken = checked.error or checked.value
+            entry |= {"status": "broken", "reason": broken} if broken else {"status": "ok"}
+        known[tool] = entry
+        stamp = {"source": source.stat().st_mtime_ns, "entry": entry}
+        (folder / f"{name}.{tool}.json").write_text(json.dumps(stamp))
+    expected.unlink(missing_ok=True)
+    return {tool: entry for tool, entry in known.items() if entry is not None}
+
+
+def _known(path: Path, source: Path) -> dict[str, Any] | None:
+    content = json.loads(path.read_text()) if path.is_file() else {}
+    return dict(content["entry"]) if content.get("source") == source.stat().st_mtime_ns else None
+
+
+def compare(
+    source: Path, tools: Sequence[str], folder: Path, rounds: int, threads: int, limit: float
+) -> dict[str, Any]:
+    """One model: what each tool makes of it, checked, and measured against the original."""
+    name = source.name.removesuffix(".onnx")
+    try:
+        entries = prepared(source, tools, folder, limit)
+    except RuntimeError as error:
+        return {"error": str(error), "tools": {}}
+    results = {tool: folder / f"{name}.{tool}.onnx" for tool, entry in entries.items() if entry["status"] == "ok"}
+    sizes = SIZES.get(name.partition(".")[0], {})
+    measured = call(latencies, source, results, sizes, rounds, threads, limit=MEASURING_LIMIT)
+    if measured.error is not None:
+        return {"error": f"cannot be measured: {measured.error}", "tools": entries}
+    label, numbers = measured.value
+    default = numbers.pop("default")
+    for tool, entry in numbers.items():
+        entries[tool] |= {**entry, "default_ms": default["median_ms"]}
+    load = round(os.getloadavg()[0], 2)
+    return {"sizes": label, "rounds": rounds, "threads": threads, "load": load, "default": default, "tools": entries}
+
+
+def merged(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's entry after it was measured again, with the earlier numbers of tools that were not."""
+    return {**after, "tools": {**(before or {}).get("tools", {}), **after["tools"]}}
+
+
+def means(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """For each tool the geometric mean of its speedups and over how many models, and the same of the best peer."""
+    found: dict[str, list[float]] = {}
+    for row in rows.values():
+        speedups = {tool: entry["speedup"] for tool, entry in row["tools"].items() if entry["status"] == "ok"}
+        peers = [speedup for tool, speedup in speedups.items() if tool != "ortfuse"]
+        for tool, speedup in (*speedups.items(), *([("best peer", max(peers))] if peers else [])):
+            found.setdefault(tool, []).append(speedup)
+    return {
+        tool: {"geometric_mean": statistics.geometric_mean(all_of), "models": len(all_of)}
+        for tool, all_of in found.items()
+    }
+
+
+def table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Every model's speedups."""
+    made = Table(title="Speedup over the runtime's default on the exported file", title_justify="left")
+    for heading in ("model", "sizes", "default ms", *TOOLS):
+        made.add_column(heading, justify="left" if heading in ("model", "sizes") else "right")
+    for name, row in rows.items():
+        cells = [_cell(row["tools"].get(tool)) for tool in TOOLS]
+        default = f"{row['default']['median_ms']:.4g}" if "default" in row else "-"
+        made.add_row(name, row.get("sizes", row.get("error", "")), default, *cells)
+    made.add_section()
+    found = means(rows)
+    made.add_row(
+        "geometric mean", "", "", *(f"{found[tool]['geometric_mean']:.3f}" if tool in found else "-" for tool in TOOLS)
+    )
+    return made
+
+
+def _cell(entry: Mapping[str, Any] | None) -> str:
+    if entry is None:
+        return "-"
+    return f"{entry['speedup']:.3f}" if entry["status"] == "ok" else entry["status"]
+
+
+def stored(output: Path) -> dict[str, Any]:
+    """The models measured before, none if the file is missing or of another form."""
+    content = json.loads(output.read_text()) if output.is_file() else {}
+    rows = content.get("models", {})
+    return dict(rows)
+
+
+def store(output: Path, rows: Mapping[str, Any]) -> None:
+    """Write the file anew, aside and then in its place."""
+    content = {
+        "command": "python -m benchmarks.latency",
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+        "versions": versions(),
+        "means": means(rows),
+        "models": dict(sorted(rows.items())),
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    aside = output.with_suffix(".tmp")
+    aside.write_text(json.dumps(content, indent=1) + "\n")
+    aside.replace(output)
+
+
+@contextmanager
+def folder_for(keep: Path | None, models: Path) -> Iterator[Path]:
+    """The folder for what the tools make: the one that keeps it, or one that goes after each model."""
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep
+    else:
+        with tempfile.TemporaryDirectory(prefix="latency", dir=models) as folder:
+            yield Path(folder)
+
+
+def chosen(folder: Path, names: Sequence[str], known: Mapping[str, Any], fresh: bool) -> list[Path]:
+    """The model files to measure: those named, else those not measured yet.
+
+    Raises:
+        typer.BadParameter: A name fits no file.
+    """
+    files = {path.name.removesuffix(".onnx"): path for path in sorted(folder.glob("*.onnx"))}
+    for name in names:
+        if not any(f"{file}.".startswith(f"{name}.") for file in files):
+            raise typer.BadParameter(f"no model '{name}' in {folder}; export it with benchmarks.exports.full {name}")
+    if names:
+        return [path for file, path in files.items() if any(f"{file}.".startswith(f"{name}.") for name in names)]
+    return [path for file, path in files.items() if fresh or file not in known]
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(help="Models, or leading parts of their names.")] = None,
+    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE / ".models",
+    tool: Annotated[list[str] | None, typer.Option(help=f"Only these of {', '.join(TOOLS)}.")] = None,
+    rounds: Annotated[int, typer.Option(help="How often each model runs.")] = 25,
+    threads: Annotated[int, typer.Option(help="Threads of the runtime.")] = 2,
+    limit: Annotated[float, typer.Option(help="Seconds that a tool may take for one model.")] = 600.0,
+    output: Annotated[Path, typer.Option(help="Where the results are kept.")] = HERE / "latency.json",
+    fresh: Annotated[bool, typer.Option(help="Measure again what is there already.")] = False,
+    keep: Annotated[
+        Path | None, typer.Option("--prepared", help="Folder that keeps what the tools make, for the next run.")
+    ] = None,
+    only_prepare: Annotated[bool, typer.Option(help="Let the tools work, and measure nothing.")] = False,
+) -> None:
+    """Measure, print, and store after each model."""
+    unknown = set(tool or ()) - set(TOOLS)
+    if unknown:
+        raise typer.BadParameter(f"no such tool: {', '.join(sorted(unknown))}")
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    preload(["__main__", *PRELOADED, "ortfuse.bench"])
+    rows = stored(output)
+    for path in chosen(models, names or [], rows, fresh):
+        name = path.name.removesuffix(".onnx")
+        with folder_for(keep, models) as folder:
+            if only_prepare:
+                made = prepared(path.resolve(), tool or TOOLS, folder, limit)
+                console.print(name, {which: entry["status"] for which, entry in made.items()})
+                continue
+            rows[name] = merged(rows.get(name), compare(path.resolve(), tool or TOOLS, folder, rounds, threads, limit))
+        store(output, rows)
+        cells = " ".join(f"{which} {_cell(entry)}" for which, entry in rows[name]["tools"].items())
+        console.print(f"{name}: {cells or rows[name]['error']}", highlight=False, markup=False)
+    console.print(table(rows))
+    for which, mean in means(rows).items():
+        console.print(f"{which}: geometric mean {mean['geometric_mean']:.3f} over {mean['models']} models")

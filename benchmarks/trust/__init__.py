@@ -1,0 +1,1 @@
+"""Proofs, order, and the standard's own tests, in full."""

@@ -1,0 +1,81 @@
+"""Whether the order in which sites are visited matters: every golden model in several random orders, each edit checked.
+
+    python -m benchmarks.trust.order --seeds 5
+
+In every order the result must have the operators that are expected of the model and compute the same. After each rewrite
+and each pass the graph is checked and the facts kept up are compared with facts computed afresh.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
+import suite
+
+from ortfuse.errors import OrtfuseError
+from ortfuse.model.io import load
+from ortfuse.pipeline import PassManager
+from ortfuse.rewrite import Debugging
+from ortfuse.verification import verify
+
+RESULT = Path(__file__).with_name("order.json")
+
+
+def tried(name: str, seed: int | None, outputs: bool) -> tuple[list[str], int]:
+    """What is wrong with a model's result in one order, in words, and the number of rewrites."""
+    original = load(suite.MODELS / f"{name}.onnx")
+    try:
+        report = PassManager("auto", debugging=Debugging(seed=seed, checks=True)).run(original)
+    except OrtfuseError as error:
+        return [str(error)], 0
+    problems = suite.difference(suite.stored(name), suite.outcome(report))
+    if outputs:
+        verdict = verify(original, report.model, reference=False)
+        problems += [] if verdict.ok else [verdict.summary()]
+    return problems, len(report.log.events)
+
+
+def main(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Golden models; all with an expectation by default.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Random orders for each model.")] = 5,
+    outputs: Annotated[bool, typer.Option(help="Whether to compare outputs, in the first order.")] = True,
+) -> None:
+    """Print what depends on the order, and write the figures; the exit code is 1 if something does."""
+    started, rows, rewrites = time.perf_counter(), [], 0
+    for name in names or suite.expected_names():
+        row: dict[str, Any] = {"model": name, "problems": {}}
+        for seed in (None, *range(seeds)):
+            problems, count = tried(name, seed, outputs and seed == 0)
+            rewrites += count
+            row["rewrites"] = max(count, row.get("rewrites", 0))
+            if problems:
+                row["problems"][str(seed)] = problems
+                print(f"{name}, seed {seed}: {'; '.join(problems)}", flush=True)
+        rows.append(row)
+    wrong = [row for row in rows if row["problems"]]
+    if names is None:
+        figures = {
+            "command": f"python -m benchmarks.trust.order --seeds {seeds}",
+            "models": len(rows),
+            "orders": seeds + 1,
+            "rewrites checked": rewrites,
+            "models that depend on the order": [row["model"] for row in wrong],
+            "seconds": round(time.perf_counter() - started),
+            "rows": rows,
+        }
+        RESULT.write_text(json.dumps(figures, indent=1) + "\n")
+    print(f"{len(rows)} models, {rewrites} rewrites checked, {len(wrong)} models depend on the order")
+    raise typer.Exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)

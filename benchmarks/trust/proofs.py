@@ -1,0 +1,106 @@
+"""How strong the proofs of the catalogue are: what they try, and how many lost conditions they notice.
+
+    python -m benchmarks.trust.proofs --write              # all rules
+    python -m benchmarks.trust.proofs batch --write        # rules with "batch" in their names; the others stay as they are stored
+
+For every rule the proof is run, and on every model that it tries also each mutant of the rule that is left
+(`ortfuse/proof/mutation.py`): the rule without one guard or check. What a mutant does otherwise than the rule must be wrong
+on one of them. Conditions that a rule's proof declares redundant are counted apart; one that is noticed all the same is an
+error of the declaration. Stored rules that are no more are dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ortfuse.pipeline import load_catalogue
+from ortfuse.proof import prove
+from ortfuse.proof.mutation import Score, Trial, mutants
+
+RESULTS = Path(__file__).with_name("proofs.json")
+COUNTS = (
+    "instances", "options", "options_covered", "pairs", "pairs_covered", "near_misses", "near_misses_fired",
+    "counterexamples_tried",
+)  # fmt: skip
+
+Row = dict[str, Any]
+
+
+def measure(position: int) -> tuple[str, Row]:
+    """Prove one rule of the catalogue, and try its mutants on the way."""
+    warnings.simplefilter("ignore")
+    rule = list(load_catalogue([]).rules())[position]
+    tried = list(mutants(rule))
+    trial = Trial(tried)
+    started = time.process_time()
+
+    def witness(seen: Any) -> bool:
+        trial.see(seen)
+        return True
+
+    report = prove(rule, witness=witness)
+    score = Score()
+    for mutant in tried:
+        score.add(mutant, mutant.condition in trial.found)
+    return rule.name, {
+        **{count: getattr(report, count) for count in COUNTS},
+        "failures": report.failures[:3],
+        "proved": report.proved,
+        "mutants": score.mutants,
+        "redundant": score.redundant,
+        "unnoticed": score.unnoticed,
+        "stale": score.stale,
+        "noticed": trial.found,
+        "cpu_seconds": round(time.process_time() - started, 1),
+    }
+
+
+def summed(rows: dict[str, Row]) -> Row:
+    """The figures of all rules."""
+    found = rows.values()
+    return {
+        "rules": len(rows),
+        "proved": sum(row["proved"] for row in found),
+        **{count: sum(row[count] for row in found) for count in COUNTS},
+        "not_proved": {name: row["failures"] for name, row in rows.items() if not row["proved"]},
+        "mutants": sum(row["mutants"] for row in found),
+        "noticed": sum(len(row["noticed"]) for row in found),
+        "redundant": sum(row["redundant"] for row in found),
+        **{kind: [name for row in found for name in row[kind]] for kind in ("unnoticed", "stale")},
+        "cpu_seconds": round(sum(row["cpu_seconds"] for row in found)),
+    }
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(help="Parts of rule names; all rules without any.")] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes.")] = 2,
+    write: Annotated[bool, typer.Option("--write", help="Put the rules into benchmarks/trust/proofs.json.")] = False,
+) -> None:
+    """Prove every rule and try each of its mutants."""
+    every = [rule.name for rule in load_catalogue([]).rules()]
+    chosen = [i for i, name in enumerate(every) if not names or any(part in name for part in names)]
+    rows: dict[str, Row] = {}
+    with ProcessPoolExecutor(jobs) as pool:
+        for future in as_completed([pool.submit(measure, position) for position in chosen]):
+            name, row = future.result()
+            rows[name] = row
+            lost = [*row["unnoticed"], *(f"stale: {stale}" for stale in row["stale"]), *row["failures"]]
+            typer.echo("\n   ".join([f"{name}: {len(row['noticed'])}/{row['mutants']}, {row['cpu_seconds']} s", *lost]))
+    if write and names and RESULTS.exists():
+        rows = json.loads(RESULTS.read_text())["by_rule"] | rows
+    rows = {name: rows[name] for name in every if name in rows}
+    figures = summed(rows)
+    typer.echo(json.dumps(figures, indent=1))
+    if write:
+        RESULTS.write_text(json.dumps({**figures, "by_rule": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,1 @@
+"""Time and memory with large weights."""
