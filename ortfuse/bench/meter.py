@@ -27,7 +27,7 @@ from ortfuse.execution.extract import sides
 from ortfuse.execution.input_sizes import Sizes, open_dims, uniform
 from ortfuse.execution.inputs import Inputs, input_specs
 from ortfuse.execution.session import Session
-from ortfuse.rewrite import Site
+from ortfuse.graph.edit import Edit
 from ortfuse.targets import Estimate
 from ortfuse.targets.costs import sizes_text
 
@@ -74,7 +74,7 @@ class SiteMeter:
         given = {dim.symbol: sizes[dim.label] for dim in dims if dim.label in sizes}
         return cls(uniform(dims, LEADING, OTHERS) | given, **options)
 
-    def measure(self, site: Site) -> Estimate | None:
+    def measure(self, site: Edit) -> Estimate | None:
         """How many times faster the new nodes of a site run than the old ones; `None` if they cannot be run."""
         try:
             both = sides(site)
@@ -108,7 +108,7 @@ class SiteMeter:
             return None
         return round(statistics.median(ratios), 3)
 
-    def _key(self, site: Site, before: ir.Model, after: ir.Model, sizes: Sizes) -> str:
+    def _key(self, site: Edit, before: ir.Model, after: ir.Model, sizes: Sizes) -> str:
         """A name for everything that the speedup depends on."""
         content = [_content(before), _content(after), sorted(sizes.items()), self.threads, os.cpu_count()]
         digest = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
@@ -150,7 +150,7 @@ def _content(model: ir.Model) -> list[Any]:
     return [nodes, weights, sorted(model.graph.opset_imports.items())]
 
 
-def _shapes(site: Site, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+def _shapes(site: Edit, sizes: Sizes) -> dict[str, tuple[int, ...]]:
     """The shapes of what a rule captured at a site, as far as they are known with these sizes, constants left out."""
     found: dict[str, tuple[int, ...]] = {}
     for name in site.rule.proof.typical[0] if site.rule.proof.typical else ():

@@ -20,9 +20,9 @@ from ortfuse.errors import OrtfuseError, TargetError
 from ortfuse.execution.compare import Difference
 from ortfuse.execution.experiments import Experiment, experiments
 from ortfuse.execution.inputs import Inputs
+from ortfuse.graph.edit import Edit
 from ortfuse.passes import Finalize
 from ortfuse.pipeline import PassManager, RunReport
-from ortfuse.rewrite import Edit, Site
 from ortfuse.verification.verify import Trial, Verdict, judge
 
 Key = tuple[str, str]
@@ -59,12 +59,14 @@ class Gate:
 
     allowed: Restriction
     watched: int = 0
-    watch: Callable[[Site], None] = lambda site: None
+    watch: Callable[[Edit], None] = lambda edit: None
     applied: list[Key] = field(default_factory=list)
 
-    def objection(self, site: Site) -> str | None:
-        """Whether the rewrite is left out."""
-        key = (site.rule.name, site.name)
+    def objection(self, edit: Edit) -> str | None:
+        """Whether a rewrite is left out. Passes that are no rules are left out as a whole, not edit by edit."""
+        if edit.rule is None:
+            return None
+        key = (edit.author, edit.name)
         allowed = self.allowed
         if allowed.rules is not None and key[0] not in allowed.rules:
             return "the rule is left out"
@@ -74,11 +76,7 @@ class Gate:
             return "only the first rewrites are applied"
         self.applied.append(key)
         if len(self.applied) == self.watched:
-            self.watch(site)
-        return None
-
-    def edit_objection(self, edit: Edit) -> str | None:
-        """None: passes that are no rules are left out as a whole."""
+            self.watch(edit)
         return None
 
 

@@ -21,8 +21,9 @@ from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.reference import Reference
 from ortfuse.execution.session import Session
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.edit import Edit
 from ortfuse.passes import Context, DeadCode, Finalize
-from ortfuse.rewrite import Exactness, Log, Site
+from ortfuse.rewrite import Exactness, Log
 from ortfuse.targets import Target
 from ortfuse.verification.verify import Judged, Verdict, judge
 
@@ -76,22 +77,22 @@ class Culprit(Judged):
         }
 
 
-def examine(site: Site, model: ir.Model, experiment: Experiment) -> Culprit:
+def examine(site: Edit, model: ir.Model, experiment: Experiment) -> Culprit:
     """Judge one rewrite of `model` at the moment before it is final, on the inputs of `experiment`.
 
     Within a loop or a function, where what reaches the rewrite is not one array, generated inputs are used.
     """
-    names = tuple(f"{node.op_type} '{node.name}'" for node in reversed(site.match.nodes))
+    names = tuple(f"{node.op_type} '{node.name}'" for node in reversed(site.nodes))
     added = tuple(node.op_type for node in site.added)
     try:
         both, found = _on_real_inputs(site, model, experiment)
         verdict = Verdict(judge(found, both.after, levels=(False,)))
         nature, reason = _nature(both.before, both.after, [one.inputs for one in found], verdict)
     except OrtfuseError as error:
-        return Culprit(site.rule.name, site.name, names, added, "not known", str(error))
+        return Culprit(site.author, site.name, names, added, "not known", str(error))
     if nature == "wrong rewrite" and site.rule.exactness is Exactness.APPROXIMATE:
         nature, reason = "approximation", "the rule declares other mathematics"
-    return Culprit(site.rule.name, site.name, names, added, nature, reason, verdict)
+    return Culprit(site.author, site.name, names, added, nature, reason, verdict)
 
 
 def examine_model(name: str, original: ir.Model, changed: ir.Model, experiment: Experiment) -> Culprit:
@@ -104,7 +105,7 @@ def examine_model(name: str, original: ir.Model, changed: ir.Model, experiment: 
     return Culprit(name, "", (), (), nature, reason, verdict)
 
 
-def _on_real_inputs(site: Site, model: ir.Model, experiment: Experiment) -> tuple[Sides, list[Experiment]]:
+def _on_real_inputs(site: Edit, model: ir.Model, experiment: Experiment) -> tuple[Sides, list[Experiment]]:
     try:
         both = sides(site, prelude=False)
         given = _captured(both, site, model, experiment.inputs)
@@ -114,7 +115,7 @@ def _on_real_inputs(site: Site, model: ir.Model, experiment: Experiment) -> tupl
         return both, experiments(both.before, specs=both.inputs)[0]
 
 
-def _captured(both: Sides, site: Site, model: ir.Model, inputs: Inputs) -> Inputs:
+def _captured(both: Sides, site: Edit, model: ir.Model, inputs: Inputs) -> Inputs:
     """What stands at the border of a rewrite when the model is run."""
     if site.scope.graph is not model.graph:
         raise VerificationError("the rewrite is inside of a loop, a branch or a function")

@@ -24,9 +24,10 @@ from ortfuse.execution.inputs import InputSpec
 from ortfuse.execution.reference import RANDOM
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
+from ortfuse.graph.edit import Edit
 from ortfuse.model.operator_check import kept_outputs
 from ortfuse.passes import Context, Finalize
-from ortfuse.rewrite import Edit, Log, Site
+from ortfuse.rewrite import Log
 from ortfuse.targets import Target
 
 SMALL = 1 << 16
@@ -65,7 +66,7 @@ class Sides:
     border: list[ir.Value]
 
 
-def sides(site: Site | Edit, *, prelude: bool = True) -> Sides:
+def sides(site: Edit, *, prelude: bool = True) -> Sides:
     """Cut a rewrite out of its model, which stays as it is.
 
     Args:
@@ -122,13 +123,13 @@ def _known_integers(value: ir.Value, facts: Facts) -> tuple[DimLike, ...] | None
     return known if found is not None and len(known) == len(found.elements) else None
 
 
-def _prelude(value: ir.Value, site: Site | Edit) -> set[ir.Node]:
+def _prelude(value: ir.Value, site: Edit) -> set[ir.Node]:
     """The nodes of the model that `value` is to be computed by, none if it is to be random."""
     computed = _computed(value, site)
     return computed if computed is not None else _ranged(value, site.facts)
 
 
-def _computed(value: ir.Value, site: Site | Edit) -> set[ir.Node] | None:
+def _computed(value: ir.Value, site: Edit) -> set[ir.Node] | None:
     """All nodes above a value that depends on integer inputs of the model, sizes and small constants alone."""
     nodes: set[ir.Node] = set()
     stack = [value]
@@ -154,7 +155,7 @@ def _is_small(value: ir.Value) -> bool:
     return value.const_value is not None and value.const_value.nbytes <= SMALL
 
 
-def _is_integer_input(value: ir.Value, site: Site | Edit) -> bool:
+def _is_integer_input(value: ir.Value, site: Edit) -> bool:
     dtype = site.facts.dtype(value)
     whole = dtype is not None and (dtype.is_integer() or dtype == ir.DataType.BOOL)
     return value.is_graph_input() and value.const_value is None and value.graph is site.scope.root and whole
@@ -192,7 +193,7 @@ def _model(
     computed: Sequence[ir.Value],
     inside: Collection[ir.Node],
     names: dict[ir.Value, str],
-    site: Site | Edit,
+    site: Edit,
 ) -> ir.Model:
     """A model of the nodes `inside` that gives `computed` under the names of `outputs`."""
     copies: dict[ir.Value, ir.Value] = {}

@@ -9,10 +9,11 @@ from typing import Protocol, runtime_checkable
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.edit import Edit, Inspector
 from ortfuse.graph.scopes import Scope, scopes
 from ortfuse.passes.profitability import Choices
 from ortfuse.passes.spill import Spill
-from ortfuse.rewrite import Debugging, Edit, Inspector, Log
+from ortfuse.rewrite import Debugging, Log
 from ortfuse.rewrite.rewriter import Legality
 
 
@@ -28,7 +29,7 @@ class Context:
         approximate: Whether rules that replace the mathematics by an approximation may be applied.
         notes: What a pass could not do and why, in words for the user.
         choices: Decides by cost between a rewrite and what it replaces, and keeps account of it.
-        inspector: Sees every rewrite before it is final, and may object.
+        inspector: Sees every change before it is final, and may object.
         debugging: Checks and orders that are asked for when a mistake is looked for.
         spill: Where computed constants are kept.
     """
@@ -54,7 +55,7 @@ class Context:
 
     def is_agreed(self, edit: Callable[[], Edit]) -> bool:
         """Whether nobody objects to an edit, which is described only if there is somebody to ask."""
-        return self.inspector is None or self.inspector.edit_objection(edit()) is None
+        return self.inspector is None or self.inspector.objection(edit()) is None
 
     def renew_facts(self) -> None:
         """Learn the facts anew, after an edit of the whole model that they were not told of."""

@@ -20,12 +20,12 @@ from typing import Any, ClassVar
 
 import onnx_ir as ir
 
+from ortfuse.graph.edit import Edit
 from ortfuse.graph.purity import Purity
 from ortfuse.graph.scopes import subgraphs
 from ortfuse.passes.context import Context
 from ortfuse.passes.edit import remove_nodes, replace_value
 from ortfuse.passes.tensor_hash import TensorPool, can_be_shared, content_key
-from ortfuse.rewrite import Edit
 
 _COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"})
 

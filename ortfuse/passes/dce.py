@@ -20,11 +20,11 @@ from typing import ClassVar
 import onnx
 import onnx_ir as ir
 
+from ortfuse.graph.edit import Edit
 from ortfuse.graph.scopes import Scope, subgraphs
 from ortfuse.model.operator_check import kept_outputs
 from ortfuse.passes.context import Context, version_in
 from ortfuse.passes.edit import remove_nodes
-from ortfuse.rewrite import Edit
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ortfuse.errors import PipelineError
+from ortfuse.graph.edit import Edit
 from ortfuse.pattern import Match, Pattern
-from ortfuse.rewrite import Rule, Site
+from ortfuse.rewrite import Rule
 from ortfuse.rewrite.rule import operators_of
 from ortfuse.targets import CostTable, Estimate
 
@@ -21,7 +22,7 @@ LEAVE = "none"
 class Meter(Protocol):
     """Measures rewrites where they happen."""
 
-    def measure(self, site: Site) -> Estimate | None:
+    def measure(self, edit: Edit) -> Estimate | None:
         """How much faster the new nodes run than the old ones, `None` if that cannot be measured."""
 
 
@@ -106,26 +107,26 @@ class Choices:
         """Whether sites of a rule are measured: its proof says that it is about speed."""
         return self.meter is not None and bool(rule.proof.typical) and not self._free_of_cost(rule)
 
-    def speedup(self, site: Site) -> float | None:
+    def speedup(self, edit: Edit) -> float | None:
         """How much faster the new nodes are."""
-        estimate = self.meter.measure(site) if self.meter is not None else None
+        estimate = self.meter.measure(edit) if self.meter is not None else None
         return None if estimate is None else estimate.speedup
 
-    def objection(self, site: Site) -> str | None:
+    def objection(self, edit: Edit) -> str | None:
         """Why a rewrite is slower than what it replaces, where it is; a rewrite that passes is noted as taken."""
-        rule = site.rule
+        rule: Rule = edit.rule
         free = self._free_of_cost(rule)
-        estimate = None if free else self._estimate(site)
+        estimate = None if free else self._estimate(edit)
         refused = estimate is not None and not estimate.worth_it
         if estimate is not None or (free and self._pin(rule) is not None):
-            makes = dict.fromkeys(_full_name(node.domain, node.op_type) for node in site.added)
-            self._note(rule, ", ".join(makes), estimate, not refused, site.match)
+            makes = dict.fromkeys(_full_name(node.domain, node.op_type) for node in edit.added)
+            self._note(rule, ", ".join(makes), estimate, not refused, edit.match)
         return _slower(estimate) if estimate is not None and refused else None
 
-    def _estimate(self, site: Site) -> Estimate | None:
+    def _estimate(self, edit: Edit) -> Estimate | None:
         """What is measured at the site or, where that cannot be, what the table says."""
-        measured = self.meter.measure(site) if self.meter is not None and self.measures(site.rule) else None
-        return measured or self.costs.estimate(site.rule.name, site.match.shape)
+        measured = self.meter.measure(edit) if self.meter is not None and self.measures(edit.rule) else None
+        return measured or self.costs.estimate(edit.rule.name, edit.match.shape)
 
     def _pin(self, rule: Rule) -> str | None:
         return self.pins.get(rule.name, self.pins.get(rule.family)) if self.pins else None

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import InvalidModelError, PipelineError, RewriteError, TargetError
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.edit import Inspector
 from ortfuse.model.check import check
 from ortfuse.model.interop import AnyModel, enter, leave
 from ortfuse.model.io import uncollected
@@ -22,7 +23,7 @@ from ortfuse.pipeline.passlists import read_list
 from ortfuse.pipeline.report import Counts, RunReport
 from ortfuse.pipeline.runner import OnPass, Runner
 from ortfuse.pipeline.text import Item, parse
-from ortfuse.rewrite import Debugging, Inspector, Log
+from ortfuse.rewrite import Debugging, Log
 from ortfuse.targets import Target
 
 PipelineLike = str | os.PathLike[str] | Sequence[str | Pass]
@@ -93,7 +94,7 @@ class PassManager:
             model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`.
             on_pass: Called after each item of the pipeline. If the opset cannot be raised for a rewrite that needs it, the
                 run begins again at the first item without such rewrites.
-            inspector: Sees every rewrite before it is final, and may object.
+            inspector: Sees every change before it is final, and may object.
             meter: Measures rewrites where they happen; by default the table of what was measured once decides.
 
         Returns:
@@ -138,7 +139,7 @@ class PassManager:
         Args:
             model: The model.
             on_pass: Called after each item of the pipeline.
-            inspector: Sees every rewrite before it is final, and may object.
+            inspector: Sees every change before it is final, and may object.
             meter: Measures rewrites where they happen.
             skip: Passes that are not run, by the names they have in the report.
         """

@@ -5,25 +5,21 @@ from ortfuse.rewrite.log import Event, Log, NearMiss, RuleStatistics, Step
 from ortfuse.rewrite.profitability import Chooser, FirstLegal
 from ortfuse.rewrite.rewriter import NODES_KEY, RULE_KEY, Rewriter
 from ortfuse.rewrite.rule import Exactness, Proof, Rule, Variation, demand_proof, unproved
-from ortfuse.rewrite.site import Edit, Inspector, Site
 
 __all__ = [
     "NODES_KEY",
     "RULE_KEY",
     "Chooser",
     "Debugging",
-    "Edit",
     "Event",
     "Exactness",
     "FirstLegal",
-    "Inspector",
     "Log",
     "NearMiss",
     "Proof",
     "Rewriter",
     "Rule",
     "RuleStatistics",
-    "Site",
     "Step",
     "Variation",
     "demand_proof",

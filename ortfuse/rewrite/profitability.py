@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from ortfuse.graph.edit import Edit
 from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.match import Match
 from ortfuse.rewrite.rule import Rule
-from ortfuse.rewrite.site import Site
 
 
 class Chooser(Protocol):
@@ -23,10 +23,10 @@ class Chooser(Protocol):
     def measures(self, rule: Rule) -> bool:
         """Whether `speedup` has an answer for sites of this rule."""
 
-    def speedup(self, site: Site) -> float | None:
+    def speedup(self, edit: Edit) -> float | None:
         """How many times faster the new nodes run than the old ones, `None` if that cannot be measured."""
 
-    def objection(self, site: Site) -> str | None:
+    def objection(self, edit: Edit) -> str | None:
         """Why a rewrite that is ready should not be made, in words, or `None`, which decides for it."""
 
 
@@ -45,10 +45,10 @@ class FirstLegal:
         """Nothing is measured."""
         return False
 
-    def speedup(self, site: Site) -> float | None:
+    def speedup(self, edit: Edit) -> float | None:
         """Nothing is measured."""
         return None
 
-    def objection(self, site: Site) -> str | None:
+    def objection(self, edit: Edit) -> str | None:
         """Nothing speaks against any rewrite."""
         return None

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from ortfuse.dims import Dim, DimLike
 from ortfuse.errors import OrtfuseError, RewriteError, RuleError
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.edit import Edit, Inspector
 from ortfuse.graph.scopes import Scope, captured_values, scopes
 from ortfuse.model.operator_check import kept_outputs
 from ortfuse.pattern.language import Pattern
@@ -24,7 +25,6 @@ from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.log import Event, Log, Step
 from ortfuse.rewrite.profitability import Chooser, FirstLegal
 from ortfuse.rewrite.rule import Exactness, Rule, demand_proof
-from ortfuse.rewrite.site import Inspector, Site
 
 RULE_KEY = "ortfuse.rule"
 NODES_KEY = "ortfuse.nodes"
@@ -206,26 +206,26 @@ class _Run:
         prepared = self._prepare(rule, match, replacement, may_raise=True)
         if isinstance(prepared, str):
             return None
-        emitter, site = prepared
-        speed = self.chooser.speedup(site)
-        self._withdraw(emitter, site.scope)
+        emitter, edit = prepared
+        speed = self.chooser.speedup(edit)
+        self._withdraw(emitter, edit.scope)
         return speed
 
     def _replace(self, rule: Rule, match: Match, replacement: Pattern, may_raise: bool, started: float) -> str | None:
         prepared = self._prepare(rule, match, replacement, may_raise)
         if isinstance(prepared, str):
             return prepared
-        emitter, site = prepared
-        reason = self.chooser.objection(site)
+        emitter, edit = prepared
+        reason = self.chooser.objection(edit)
         if reason is None and self.inspector is not None:
-            reason = self.inspector.objection(site)
+            reason = self.inspector.objection(edit)
         if reason is not None:
-            self._withdraw(emitter, site.scope)
+            self._withdraw(emitter, edit.scope)
             return reason
-        self._finish(site, started)
+        self._finish(edit, started)
         return None
 
-    def _prepare(self, rule: Rule, match: Match, replacement: Pattern, may_raise: bool) -> tuple[Emitter, Site] | str:
+    def _prepare(self, rule: Rule, match: Match, replacement: Pattern, may_raise: bool) -> tuple[Emitter, Edit] | str:
         """Build a replacement beside what it is to replace; a reason, and nothing built, if that cannot be or is not legal."""
         root_node = match.root.producer()
         assert root_node is not None
@@ -257,7 +257,8 @@ class _Run:
         if reason is not None:
             self._withdraw(emitter, scope)
             return reason
-        return emitter, Site(rule, match, emitter.nodes, outputs, scope, self.facts)
+        edit = Edit(rule.name, match.nodes, emitter.nodes, outputs, scope, self.facts, rule, match)
+        return emitter, edit
 
     def _adopt(self, emitter: Emitter, scope: Scope, before: ir.Node, may_raise: bool) -> str | None:
         """Put the new nodes into the graph and learn their facts; a reason if the target cannot execute one."""
@@ -306,23 +307,23 @@ class _Run:
             if value.name is not None:
                 scope.root.initializers.pop(value.name, None)
 
-    def _finish(self, site: Site, started: float) -> None:
+    def _finish(self, edit: Edit, started: float) -> None:
         """Let the new nodes take the place of the old ones."""
-        rule, match, outputs = site.rule, site.match, site.outputs
-        for node in site.added:
+        rule, match, outputs = edit.rule, edit.match, edit.outputs
+        for node in edit.added:
             self.ops[node.op_type] += 1
             _drop_unused_outputs(node, [new for _, new in outputs])
         neighbours = [use.node for old, _ in outputs for use in old.uses()]
         for old, new in outputs:
-            _replace_value(old, new, new.producer() in site.added)
+            _replace_value(old, new, new.producer() in edit.added)
             self.facts.value_replaced(old, new)
         removed = self._sweep(match.nodes)
-        _annotate(rule, site.added, match.nodes)
+        _annotate(rule, edit.added, match.nodes)
         if len(outputs) > 1:
-            self.unsorted.add(site.scope.graph)
+            self.unsorted.add(edit.scope.graph)
         for node in neighbours:
             self.push(node)
-        for node in site.added:
+        for node in edit.added:
             self.wake(node)
             for value in node.inputs:
                 if value is not None:
@@ -333,7 +334,7 @@ class _Run:
                 rule.name,
                 outputs[0][1].name or "?",
                 tuple(node.op_type for node in removed),
-                tuple(node.op_type for node in site.added),
+                tuple(node.op_type for node in edit.added),
                 time.perf_counter() - started,
             )
         )

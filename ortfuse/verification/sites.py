@@ -19,7 +19,7 @@ from ortfuse.execution.extract import sides
 from ortfuse.execution.inputs import Inputs, InputSpec
 from ortfuse.execution.session import Session
 from ortfuse.graph import walk
-from ortfuse.rewrite import Edit, Site
+from ortfuse.graph.edit import Edit
 from ortfuse.verification.verify import Judged, Verdict, judge
 
 QUIET = 2.0**-6
@@ -82,22 +82,17 @@ class SiteChecks:
     progress: Callable[[str], None] = lambda text: None
     found: dict[tuple[str, str], SiteCheck] = field(default_factory=dict)
 
-    def objection(self, site: Site) -> str | None:
-        """What is wrong with a rewrite, `None` if nothing is or it cannot be checked."""
-        key = (site.rule.name, site.name)
-        known = self.found.get(key)
-        if known is None or known.state != "undone":
-            self.progress(f"checking {site.rule.name} ({len(self.found) + 1})")
-            known = self.found[key] = check_site(site, tolerance=self.tolerance, seed=self.seed)
-        return known.reason if known.state == "undone" else None
-
-    def edit_objection(self, edit: Edit) -> str | None:
-        """What is wrong with an edit of a pass that is no rule: it must give the same bits."""
+    def objection(self, edit: Edit) -> str | None:
+        """What is wrong with a change, `None` if nothing is or it cannot be checked; only a rewrite may give other bits."""
         key = (edit.author, edit.name)
         known = self.found.get(key)
         if known is None or known.state != "undone":
             self.progress(f"checking {edit.author} ({len(self.found) + 1})")
-            known = self.found[key] = check_edit(edit, seed=self.seed)
+            if edit.rule is None:
+                known = check_edit(edit, seed=self.seed)
+            else:
+                known = check_rewrite(edit, tolerance=self.tolerance, seed=self.seed)
+            self.found[key] = known
         return known.reason if known.state == "undone" else None
 
     def of_state(self, state: State) -> list[SiteCheck]:
@@ -119,24 +114,24 @@ def summary(checks: Iterable[SiteCheck]) -> str:
     return text + (f", {counts['unchecked']} not checked" if counts["unchecked"] else "")
 
 
-def check_site(site: Site, *, tolerance: float | None = None, seed: int = 0) -> SiteCheck:
+def check_rewrite(edit: Edit, *, tolerance: float | None = None, seed: int = 0) -> SiteCheck:
     """Run both sides of a rewrite on generated inputs and compare them, the old one with float64 too.
 
     One run is on numbers so small that the epsilon of a normalisation matters.
     """
     try:
-        both = sides(site)
+        both = sides(edit)
         found, notes = experiments(both.before, seed=seed, specs=both.inputs, also=_quieter(both.inputs))
         verdict = Verdict(judge(found, both.after, tolerance, levels=(False,)), notes)
     except OrtfuseError as error:
-        return SiteCheck(site.rule.name, site.name, "unchecked", reason=str(error))
+        return SiteCheck(edit.author, edit.name, "unchecked", reason=str(error))
     except Exception as error:
         # A small model that trips up a converter or the runtime must not cost the user the large one.
         reason = f"the check itself failed: {type(error).__name__}: {error}"
-        return SiteCheck(site.rule.name, site.name, "unchecked", reason=reason)
+        return SiteCheck(edit.author, edit.name, "unchecked", reason=reason)
     if verdict.ok:
-        return SiteCheck(site.rule.name, site.name, "equal", verdict)
-    return SiteCheck(site.rule.name, site.name, "undone", verdict, f"the check at the site failed: {verdict.summary()}")
+        return SiteCheck(edit.author, edit.name, "equal", verdict)
+    return SiteCheck(edit.author, edit.name, "undone", verdict, f"the check at the site failed: {verdict.summary()}")
 
 
 def check_edit(edit: Edit, *, seed: int = 0) -> SiteCheck:

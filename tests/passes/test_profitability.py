@@ -6,9 +6,10 @@ import pytest
 from small_models import apply, operators
 
 from ortfuse.errors import PipelineError
+from ortfuse.graph.edit import Edit
 from ortfuse.passes import Choices, RulePass, check_pins
 from ortfuse.pattern import Pattern, ms, op, var
-from ortfuse.rewrite import Exactness, Proof, Rule, Site
+from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.targets import CostTable, Estimate
 from ortfuse.targets.costs import Measured
 
@@ -36,7 +37,7 @@ class Meter:
     def __init__(self, **speeds: float | None) -> None:
         self.speeds, self.asked = speeds, 0
 
-    def measure(self, site: Site) -> Estimate | None:
+    def measure(self, site: Edit) -> Estimate | None:
         self.asked += 1
         speed = self.speeds[site.added[-1].op_type]
         return None if speed is None else Estimate(speed, "these sizes", "a test")

@@ -10,8 +10,9 @@ import pytest
 
 from ortfuse.errors import PatternError, RewriteError, RuleError
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.edit import Edit
 from ortfuse.pattern import attr, ms, op, var, variables
-from ortfuse.rewrite import NODES_KEY, RULE_KEY, Exactness, Log, Proof, Rewriter, Rule, Site
+from ortfuse.rewrite import NODES_KEY, RULE_KEY, Exactness, Log, Proof, Rewriter, Rule
 
 x, y = variables("x y")
 PROOF = Proof(shapes={"x": "b 3"})
@@ -210,7 +211,7 @@ class Objector:
         self.rules = rules
         self.seen: list[tuple[str, str, list[str]]] = []
 
-    def objection(self, site: Site) -> str | None:
+    def objection(self, site: Edit) -> str | None:
         self.seen.append((site.rule.name, site.name, [node.op_type for node in site.added]))
         assert all(node.graph is not None for node in (*site.match.nodes, *site.added))
         return "not wanted" if site.rule.name in self.rules else None

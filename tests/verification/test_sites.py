@@ -12,8 +12,9 @@ from small_graphs import model
 import ortfuse
 from ortfuse.execution.extract import Sides, sides
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.edit import Edit
 from ortfuse.pattern import computed, const, ms, op, var, variables
-from ortfuse.rewrite import Exactness, Proof, Rewriter, Rule, Site
+from ortfuse.rewrite import Exactness, Proof, Rewriter, Rule
 from ortfuse.targets import Target
 from ortfuse.verification import SiteChecks
 
@@ -41,7 +42,7 @@ class Cutter:
     def __init__(self) -> None:
         self.cut: list[Sides] = []
 
-    def objection(self, site: Site) -> str | None:
+    def objection(self, site: Edit) -> str | None:
         self.cut.append(sides(site))
         return None
 
