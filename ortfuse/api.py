@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import PipelineError, VerificationError
 from ortfuse.facts.facts import Facts
-from ortfuse.graph.scopes import scopes
+from ortfuse.graph.walk import scopes
 from ortfuse.model.interop import AnyModel, enter
 from ortfuse.model.io import load, save
 from ortfuse.pattern import Guard, Match, Matcher, Pattern

@@ -83,7 +83,7 @@ Ran = tuple[str, Inputs, Arrays]
 
 
 def _random(model: ir.Model) -> list[str]:
-    return sorted({node.op_type for graph in walk.graphs(model) for node in graph if node.op_type in RANDOM})
+    return sorted({node.op_type for node in walk.nodes(model) if node.op_type in RANDOM})
 
 
 def _given(session: Session, number: int, inputs: Inputs) -> Ran:

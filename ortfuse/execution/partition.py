@@ -7,13 +7,13 @@ segment has the nodes of one kind that can be executed together.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
 
-from ortfuse.graph import walk
+from ortfuse.graph.walk import used_values
 
 
 @dataclass(frozen=True)
@@ -52,18 +52,6 @@ def _segment(nodes: list[ir.Node], stage: int, last_use: dict[ir.Value, int]) ->
     taken = dict.fromkeys(value for node in nodes for value in used_values(node) if value not in inside)
     given = tuple(value for value in made if last_use.get(value, stage) > stage)
     return Segment(tuple(nodes), stage % 2 == 0, tuple(taken), given)
-
-
-def used_values(node: ir.Node) -> Iterable[ir.Value]:
-    """The values of the node's own graph that it uses: its inputs, and what the graphs inside it take from outside."""
-    yield from (value for value in node.inputs if value is not None)
-    for graph in walk.subgraphs(node):
-        inner = list(walk.nested(graph))
-        own = {value for part in inner for value in (*part.inputs, *part.initializers.values())}
-        own.update(value for part in inner for deep in part for value in deep.outputs)
-        used = [value for part in inner for deep in part for value in deep.inputs if value is not None]
-        used += [value for part in inner for value in part.outputs]
-        yield from (value for value in used if value not in own)
 
 
 def to_model(segment: Segment, types: dict[str, onnx.TypeProto], opsets: dict[str, int]) -> onnx.ModelProto:

@@ -13,7 +13,6 @@ import onnx_ir as ir
 from ortfuse.execution.compare import TOLERANCES
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
-from ortfuse.graph.scopes import captured_values
 
 _EXACT = frozenset(
     {
@@ -50,20 +49,19 @@ def coarsest(model: ir.Model) -> dict[str, str]:
     """
     facts = Facts(model)
     functions = {
-        identifier: _coarser(_rounded_in(node, facts) for node in function.graph.all_nodes())
+        identifier: _coarser(_rounded_in(node, facts) for node in walk.nodes_within(function.graph))
         for identifier, function in model.functions.items()
     }
     found: dict[ir.Value, str] = {}
     for node in model.graph:
-        inside = [inner for graph in walk.subgraphs(node) for inner in graph.all_nodes()]
-        needed = [*node.inputs, *captured_values(node)]
+        inside = list(walk.nested_nodes(node))
         kind = _coarser(
             [
                 _rounded_in(node, facts),
                 functions.get(node.op_identifier(), ""),
                 *(_rounded_in(inner, facts) for inner in inside),
                 *(functions.get(inner.op_identifier(), "") for inner in inside),
-                *(found.get(value, "") for value in needed if value is not None),
+                *(found.get(value, "") for value in walk.used_values(node)),
             ]
         )
         if kind:

@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from ortfuse.errors import VerificationError
-from ortfuse.execution.partition import Segment, cut, to_model, used_values
+from ortfuse.execution.partition import Segment, cut, to_model
 from ortfuse.execution.session import Arrays, Session, weight_bytes
 from ortfuse.execution.to_float64 import in_float64
 from ortfuse.facts.facts import Facts
@@ -103,18 +103,17 @@ class _InfeasibleError(Exception):
 def _infeasible(model: ir.Model) -> str | None:
     if weight_bytes(model) > LARGEST:
         return f"the weights exceed {LARGEST >> 30} GB"
-    for graph in walk.graphs(model):
-        for node in graph:
-            if node.op_type in RANDOM:
-                return f"{node.op_type} draws random numbers"
-            if node.op_type in _QUANTIZING:
-                return f"{node.op_type} rounds to integers, and would round others in float64"
+    for node in walk.nodes(model):
+        if node.op_type in RANDOM:
+            return f"{node.op_type} draws random numbers"
+        if node.op_type in _QUANTIZING:
+            return f"{node.op_type} rounds to integers, and would round others in float64"
     return None
 
 
 def _has_kernels(node: ir.Node, opsets: Mapping[str, int], facts: Facts, target: Target) -> bool:
     """Whether the runtime executes the node, and all in its subgraphs, on the types it has in the widened model."""
-    if any(facts.dtype(value) is None for value in used_values(node)) and not walk.subgraphs(node):
+    if any(facts.dtype(value) is None for value in walk.used_values(node)) and not walk.subgraphs(node):
         return False
     outputs = [facts.dtype(value) if value.name else None for value in node.outputs]
     types = [facts.dtype(value) for value in node.inputs]

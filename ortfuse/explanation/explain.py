@@ -177,11 +177,10 @@ def _chosen(catalogue: Catalogue, wanted: Sequence[str]) -> dict[str, Rule]:
 
 def _fused(model: ir.Model, chosen: Mapping[str, Rule]) -> list[Fused]:
     groups: dict[tuple[str, str], list[ir.Node]] = {}
-    for graph in walk.graphs(model):
-        for node in graph:
-            rule = node.metadata_props.get(RULE_KEY, "")
-            if rule in chosen:
-                groups.setdefault((rule, node.metadata_props.get(NODES_KEY, "")), []).append(node)
+    for node in walk.nodes(model):
+        rule = node.metadata_props.get(RULE_KEY, "")
+        if rule in chosen:
+            groups.setdefault((rule, node.metadata_props.get(NODES_KEY, "")), []).append(node)
     return [
         Fused(
             rule,
@@ -224,7 +223,7 @@ def _described(miss: NearMiss, least: int) -> Missed:
 
 def _absent(model: ir.Model, sought: Iterable[Rule], hits: Mapping[str, int]) -> dict[str, str]:
     """Why rules that were asked for have no site, not even a near one; `hits` are those of all rules in the run."""
-    present = Counter(node.op_type for graph in walk.graphs(model) for node in graph)
+    present = Counter(node.op_type for node in walk.nodes(model))
     return {rule.name: _why_absent(rule, present, hits) for rule in sought}
 
 

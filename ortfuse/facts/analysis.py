@@ -15,6 +15,7 @@ from ortfuse.facts.transfer.evaluate import EVALUATED, evaluate
 from ortfuse.facts.transfer.fact import NOTHING, UNKNOWN, Element, Elements, Fact, Shape, static_size
 from ortfuse.facts.transfer.fallback import infer
 from ortfuse.facts.transfer.op import Op, UnknownError
+from ortfuse.graph.walk import nodes_within
 
 _MAX_DIM_SIZE = 64
 """A formula larger than this is given up for a fresh symbol, which keeps the analysis linear."""
@@ -319,7 +320,7 @@ def _seen_by(fact: Fact, visible: Callable[[DimLike], bool]) -> Fact:
 def _callers_first(functions: dict[ir.OperatorIdentifier, ir.Function]) -> list[ir.Function]:
     """The functions, each after all that call it (recursive ones, which ONNX forbids, last)."""
     callees = {
-        name: {node.op_identifier() for node in function.all_nodes()} & functions.keys()
+        name: {node.op_identifier() for node in nodes_within(function.graph)} & functions.keys()
         for name, function in functions.items()
     }
     callers = Counter(callee for found in callees.values() for callee in found)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import onnx_ir as ir
 
-from ortfuse.graph.scopes import Scope
+from ortfuse.graph.walk import Scope
 
 
 @dataclass(frozen=True)

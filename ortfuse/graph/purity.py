@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortfuse.graph.scopes import subgraphs
+from ortfuse.graph.walk import subgraphs
 
 KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft"})
 """Domains whose operators are known here. Of an operator from elsewhere nothing is assumed."""

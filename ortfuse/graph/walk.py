@@ -1,104 +1,114 @@
-"""Ways through a whole model: every graph in it, and every tensor."""
+"""The one way through a model: its graphs and the imports they are read by, their nodes, and what is nested in those."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-import onnx_ir
+import onnx_ir as ir
 
-Replace = Callable[[onnx_ir.TensorProtocol], None]
+from ortfuse.graph.traits import CONTROL_FLOW
 
 
 @dataclass(frozen=True, slots=True)
-class TensorSlot:
-    """A place in a model that holds a tensor: `owner` says which in words, `replace` puts another tensor there."""
+class Scope:
+    """One graph and the graph whose opset imports govern it (the main graph's or a function's)."""
 
-    tensor: onnx_ir.TensorProtocol
-    owner: str
-    replace: Replace
+    graph: ir.Graph
+    root: ir.Graph
+
+    @property
+    def opset(self) -> int:
+        """The ai.onnx version the scope imports (1 if it imports none)."""
+        return self.root.opset_imports.get("", 1)
 
 
-def graphs(model: onnx_ir.Model) -> Iterator[onnx_ir.Graph]:
-    """Every graph of a model: the main graph, the bodies of functions, and what is nested in their nodes."""
-    for root in (model.graph, *(function.graph for function in model.functions.values())):
+def roots(model: ir.Model) -> list[ir.Graph]:
+    """The main graph and the bodies of the model's functions: the graphs that are nested in no other."""
+    return [model.graph, *(function.graph for function in model.functions.values())]
+
+
+def scopes(model: ir.Model) -> Iterator[Scope]:
+    """Every graph of the model, an outer graph before its subgraphs."""
+    for root in roots(model):
+        for graph in nested(root):
+            yield Scope(graph, root)
+
+
+def graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """Every graph of the model: the main graph, the bodies of functions, and what is nested in their nodes."""
+    for root in roots(model):
         yield from nested(root)
 
 
-def nested(graph: onnx_ir.Graph) -> Iterator[onnx_ir.Graph]:
+def nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """Every node of the model, in all of its graphs."""
+    for graph in graphs(model):
+        yield from graph
+
+
+def nested(graph: ir.Graph) -> Iterator[ir.Graph]:
     """A graph and every graph nested in its nodes, outer before inner."""
     waiting = [graph]
     while waiting:
         inner = waiting.pop()
         yield inner
         for node in inner:
-            if node.attributes:
+            if node.op_type in CONTROL_FLOW or node.domain:
                 waiting += subgraphs(node)
 
 
-def subgraphs(node: onnx_ir.Node) -> list[onnx_ir.Graph]:
+def nodes_within(graph: ir.Graph) -> Iterator[ir.Node]:
+    """The nodes of a graph and of all that is nested in it."""
+    for inner in nested(graph):
+        yield from inner
+
+
+def nested_nodes(node: ir.Node) -> Iterator[ir.Node]:
+    """The nodes in the subgraphs of a node, at any depth."""
+    for body in subgraphs(node):
+        yield from nodes_within(body)
+
+
+def subgraphs(node: ir.Node) -> list[ir.Graph]:
     """The graphs that a node (If, Loop, Scan, ...) has as attributes."""
+    if node.op_type not in CONTROL_FLOW and not node.domain:
+        return []
     return [graph for attribute in node.attributes.values() for graph in graphs_of(attribute)]
 
 
-def tensors_of(attribute: onnx_ir.Attr) -> tuple[onnx_ir.TensorProtocol, ...]:
-    """The tensors in an attribute: one, several or, if it is of another type, none.
-
-    `Attr.as_tensor` would compare the tensor with a protocol, member by member, which takes longer than all the rest.
-    """
-    if attribute.type == onnx_ir.AttributeType.TENSOR and not attribute.is_ref():
-        return (attribute.value,)
-    if attribute.type == onnx_ir.AttributeType.TENSORS and not attribute.is_ref():
-        return tuple(attribute.value)
-    return ()
-
-
-def graphs_of(attribute: onnx_ir.Attr) -> tuple[onnx_ir.Graph, ...]:
+def graphs_of(attribute: ir.Attr) -> tuple[ir.Graph, ...]:
     """The graphs in an attribute: one, several or, if it is of another type, none."""
-    if attribute.type == onnx_ir.AttributeType.GRAPH and not attribute.is_ref():
+    if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
         return (attribute.value,)
-    if attribute.type == onnx_ir.AttributeType.GRAPHS and not attribute.is_ref():
+    if attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
         return tuple(attribute.value)
     return ()
 
 
-def tensors(model: onnx_ir.Model) -> Iterator[TensorSlot]:
-    """Every tensor of a model: the initializers and the attributes, in all of its graphs."""
-    for graph in graphs(model):
-        for name, value in graph.initializers.items():
-            if value.const_value is not None:
-                yield TensorSlot(value.const_value, f"initializer '{name}'", _setter(value))
-        for node in graph:
-            for attribute in node.attributes.values():
-                if tensors_of(attribute):
-                    yield from _attribute_slots(node, attribute)
+def own_values(graph: ir.Graph) -> Iterator[ir.Value]:
+    """The values that belong to a graph: its inputs, its initializers, and what its nodes compute."""
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
 
 
-def _setter(value: onnx_ir.Value) -> Replace:
-    def replace(tensor: onnx_ir.TensorProtocol) -> None:
-        value.const_value = tensor
-
-    return replace
-
-
-def _attribute_slots(node: onnx_ir.Node, attribute: onnx_ir.Attr) -> Iterator[TensorSlot]:
-    single = attribute.type == onnx_ir.AttributeType.TENSOR
-    content = list(tensors_of(attribute))
-
-    def replacer(index: int) -> Replace:
-        def replace(tensor: onnx_ir.TensorProtocol) -> None:
-            content[index] = tensor
-            stored = tensor if single else tuple(content)
-            changed = onnx_ir.Attr(attribute.name, attribute.type, stored, doc_string=attribute.doc_string)
-            node.attributes[attribute.name] = changed
-
-        return replace
-
-    for index, tensor in enumerate(content):
-        yield TensorSlot(tensor, f"attribute '{attribute.name}' of {describe(node)}", replacer(index))
+def captured_values(node: ir.Node) -> Iterator[ir.Value]:
+    """The values that the bodies of `node` (If, Loop, Scan) read from the graphs around them."""
+    inside = {graph for body in subgraphs(node) for graph in nested(body)}
+    for graph in inside:
+        values = [*graph.outputs, *(operand for inner in graph for operand in inner.inputs)]
+        yield from (value for value in values if value is not None and value.graph not in inside)
 
 
-def describe(node: onnx_ir.Node) -> str:
+def used_values(node: ir.Node) -> Iterator[ir.Value]:
+    """The values that `node` needs: its inputs, and what its bodies read from the graphs around them."""
+    yield from (value for value in node.inputs if value is not None)
+    yield from captured_values(node)
+
+
+def describe(node: ir.Node) -> str:
     """How messages speak of a node: by its name, else by what it produces."""
     kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type or "untyped"
     if node.name:

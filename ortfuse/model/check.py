@@ -13,6 +13,7 @@ import onnx_ir
 
 from ortfuse.errors import InvalidModelError
 from ortfuse.graph import walk
+from ortfuse.graph.tensors import tensors_of
 from ortfuse.graph.walk import describe
 from ortfuse.model import tensor_size
 from ortfuse.model.operator_check import OperatorCheck, check_imports
@@ -180,7 +181,7 @@ class _Scope:
                 continue
             for graph in walk.graphs_of(attribute):
                 self.enter(graph)
-            for tensor in walk.tensors_of(attribute):
+            for tensor in tensors_of(attribute):
                 if (found := tensor_size.problem(tensor)) is not None:
                     raise InvalidModelError(
                         f"{self._name}: the tensor in attribute '{attribute.name}' of {describe(node)} {found}; "
@@ -235,8 +236,7 @@ def _check_calls(model: onnx_ir.Model, name: str) -> None:
     calls = {
         identifier: [
             node.op_identifier()
-            for graph in (function.graph, *function.subgraphs())
-            for node in graph
+            for node in walk.nodes_within(function.graph)
             if node.op_identifier() in model.functions
         ]
         for identifier, function in model.functions.items()

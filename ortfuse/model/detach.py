@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 import onnx_ir
 
-from ortfuse.graph import walk
+from ortfuse.graph.tensors import tensors
 from ortfuse.model.stored_tensor import ExternalStoredTensor, ProtoBytes, StoredTensor
 
 _COPIED = 1 << 12
@@ -20,7 +20,7 @@ _COPIED = 1 << 12
 
 def take(model: onnx_ir.Model) -> None:
     """Exchange every tensor of a model for one that shares only its data with the tensor that was there."""
-    for slot in walk.tensors(model):
+    for slot in tensors(model):
         slot.replace(own(slot.tensor))
 
 

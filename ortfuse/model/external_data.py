@@ -15,7 +15,7 @@ from pathlib import Path, PureWindowsPath
 import onnx_ir
 
 from ortfuse.errors import ModelFileError
-from ortfuse.graph import walk
+from ortfuse.graph.tensors import tensors
 from ortfuse.model.data_file import DataFile
 from ortfuse.model.stored_tensor import ExternalStoredTensor, FileBytes
 from ortfuse.model.tensor_size import byte_size
@@ -42,7 +42,7 @@ def attach(model: onnx_ir.Model, *, name: str, model_file: Path | None, missing:
             as many bytes as a tensor takes.
     """
     files: dict[str, DataFile] = {}
-    for slot in walk.tensors(model):
+    for slot in tensors(model):
         tensor = slot.tensor
         if not isinstance(tensor, onnx_ir.ExternalTensor) or isinstance(tensor, ExternalStoredTensor):
             continue

@@ -39,13 +39,13 @@ def admit(model: onnx_ir.Model, *, name: str) -> None:
 
 
 def _repair(model: onnx_ir.Model, name: str) -> None:
-    for graph in [model.graph, *(function.graph for function in model.functions.values())]:
+    for graph in walk.roots(model):
         _sort(graph, name)
     for graph in walk.graphs(model):
         _declare_initializers_as_they_are(graph)
     owners: list[onnx_ir.Model | onnx_ir.Function] = [model, *model.functions.values()]
     for owner in owners:
-        if any(node.domain == RUNTIME_DOMAIN for graph in walk.nested(owner.graph) for node in graph):
+        if any(node.domain == RUNTIME_DOMAIN for node in walk.nodes_within(owner.graph)):
             owner.opset_imports.setdefault(RUNTIME_DOMAIN, 1)
     _rename_shadowing(model)
 
@@ -102,26 +102,22 @@ def find_cycle(graph: onnx_ir.Graph) -> list[onnx_ir.Node]:
 
 def _dependencies(node: onnx_ir.Node, graph: onnx_ir.Graph) -> Iterator[onnx_ir.Node]:
     """The nodes of `graph` that produce what a node of it, or anything nested in that node, uses."""
-    waiting = [node]
-    while waiting:
-        user = waiting.pop()
+    for user in (node, *walk.nested_nodes(node)):
         for value in user.inputs:
             producer = value.producer() if value is not None else None
             if producer is not None and producer.graph is graph:
                 yield producer
-        for inner in walk.subgraphs(user):
-            waiting.extend(inner)
 
 
 def _rename_shadowing(model: onnx_ir.Model) -> None:
     """Give inputs and initializers of subgraphs that have the name of a value outside a name of their own."""
-    taken = {value.name for graph in walk.graphs(model) for value in _values(graph)}
+    taken = {value.name for graph in walk.graphs(model) for value in walk.own_values(graph)}
     numbers = itertools.count(1)
 
     def fresh(name: str | None) -> str:
         return next(new for number in numbers if (new := f"{name}_{number}") not in taken)
 
-    for root in [model.graph, *(function.graph for function in model.functions.values())]:
+    for root in walk.roots(model):
         _rename_inside(root, set(), fresh)
 
 
@@ -140,10 +136,3 @@ def _rename_inside(graph: onnx_ir.Graph, outside: set[str | None], fresh: Callab
         added |= outputs
         outside |= outputs
     outside -= added
-
-
-def _values(graph: onnx_ir.Graph) -> Iterator[onnx_ir.Value]:
-    yield from graph.inputs
-    yield from graph.initializers.values()
-    for node in graph:
-        yield from node.outputs

@@ -11,6 +11,7 @@ import onnx_ir
 
 from ortfuse.errors import OutputError
 from ortfuse.graph import walk
+from ortfuse.graph.tensors import tensors, tensors_of
 from ortfuse.model import wire_format
 from ortfuse.model.atomic_write import Staging
 from ortfuse.model.data_file import DataFile
@@ -198,18 +199,18 @@ def _write_tensor(tensor: onnx_ir.TensorProtocol, file: IO[bytes]) -> None:
 def _hold_open(model: onnx_ir.Model, replaced: Iterable[Path]) -> None:
     """Keep the model readable when a file that it reads its weights from is about to be replaced."""
     places = {path.resolve() for path in replaced}
-    for slot in walk.tensors(model):
+    for slot in tensors(model):
         if isinstance(slot.tensor, ExternalStoredTensor) and Path(slot.tensor.data.file.path).resolve() in places:
             slot.tensor.data.file.hold()
 
 
 def _nested_external(model: onnx_ir.Model, proto: onnx.ModelProto) -> list[Pair]:
     """The external tensors in attributes and subgraphs, each with its protobuf in `proto`."""
-    if not any(isinstance(slot.tensor, onnx_ir.ExternalTensor) for slot in walk.tensors(model)):
+    if not any(isinstance(slot.tensor, onnx_ir.ExternalTensor) for slot in tensors(model)):
         return []
     bodies = [
         (model.graph, proto.graph),
-        *zip((f.graph for f in model.functions.values()), proto.functions, strict=True),
+        *zip(walk.roots(model)[1:], proto.functions, strict=True),
     ]
     return [
         pair for graph, body in bodies for pair in _pairs(graph, body) if isinstance(pair[1], onnx_ir.ExternalTensor)
@@ -220,7 +221,7 @@ def _pairs(graph: onnx_ir.Graph, proto: onnx.GraphProto | onnx.FunctionProto) ->
     """The tensors in the nodes of a graph side by side with their protobufs: the conversion keeps all orders."""
     for node, node_proto in zip(graph, proto.node, strict=True):
         for attribute, content in zip(node.attributes.values(), node_proto.attribute, strict=True):
-            if tensors := walk.tensors_of(attribute):
+            if tensors := tensors_of(attribute):
                 single = attribute.type == onnx_ir.AttributeType.TENSOR
                 yield from zip([content.t] if single else content.tensors, tensors, strict=True)
             elif graphs := walk.graphs_of(attribute):

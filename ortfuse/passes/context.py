@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.edit import Edit, Inspector
-from ortfuse.graph.scopes import Scope, scopes
+from ortfuse.graph.walk import Scope, scopes
 from ortfuse.passes.profitability import Choices
 from ortfuse.passes.spill import Spill
 from ortfuse.rewrite import Debugging, Log

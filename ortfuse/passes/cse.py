@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from ortfuse.graph.edit import Edit
 from ortfuse.graph.purity import Purity
-from ortfuse.graph.scopes import subgraphs
+from ortfuse.graph.walk import roots, subgraphs
 from ortfuse.passes.context import Context
 from ortfuse.passes.edit import remove_nodes, replace_value
 from ortfuse.passes.tensor_hash import TensorPool, can_be_shared, content_key
@@ -41,7 +41,7 @@ class CommonSubexpressions:
     def run(self, context: Context) -> int:
         """Merge duplicates; returns how many initializers and nodes went."""
         changes = 0
-        for root in [context.model.graph, *(function.graph for function in context.model.functions.values())]:
+        for root in roots(context.model):
             merger = _Merger(context, root)
             merger.walk()
             remove_nodes(context, merger.duplicates)

@@ -21,7 +21,7 @@ import onnx
 import onnx_ir as ir
 
 from ortfuse.graph.edit import Edit
-from ortfuse.graph.scopes import Scope, subgraphs
+from ortfuse.graph.walk import Scope, nodes_within, roots, subgraphs
 from ortfuse.model.operator_check import kept_outputs
 from ortfuse.passes.context import Context, version_in
 from ortfuse.passes.edit import remove_nodes
@@ -36,7 +36,7 @@ class DeadCode:
     def run(self, context: Context) -> int:
         """Remove dead nodes, initializers, functions and optional outputs; returns how many in total."""
         changes = _remove_functions(context)
-        graphs = [context.model.graph, *(function.graph for function in context.model.functions.values())]
+        graphs = roots(context.model)
         live = _live_nodes(graphs)
         dead: list[ir.Node] = []
         for scope in context.scopes():
@@ -113,8 +113,7 @@ def _remove_functions(context: Context) -> int:
     called: set[ir.OperatorIdentifier] = set()
     pending = [context.model.graph]
     while pending:
-        for node in pending.pop():
-            pending += subgraphs(node)
+        for node in nodes_within(pending.pop()):
             identifier = node.op_identifier()
             if identifier in functions and identifier not in called:
                 called.add(identifier)

@@ -23,7 +23,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.dims import Dim, DimLike
-from ortfuse.graph.scopes import subgraphs
+from ortfuse.graph.walk import subgraphs
 from ortfuse.passes.context import Context
 from ortfuse.passes.edit import constant_node, replace_value
 

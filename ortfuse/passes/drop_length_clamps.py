@@ -19,8 +19,9 @@ import onnx_ir as ir
 
 from ortfuse.dims import Dim, DimLike
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.walk import used_values
 from ortfuse.passes.context import Context
-from ortfuse.passes.edit import nested_nodes, remove_nodes, replace_value
+from ortfuse.passes.edit import remove_nodes, replace_value
 from ortfuse.pattern.operators import BROADCASTING
 
 
@@ -84,5 +85,4 @@ def _needed(graph: ir.Graph) -> Iterator[ir.Node]:
         seen.add(node)
         if node.graph is graph:
             yield node
-        for part in (node, *nested_nodes(node)):
-            pending += [value.producer() for value in part.inputs if value is not None]
+        pending += [value.producer() for value in used_values(node)]

@@ -6,17 +6,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 import onnx_ir as ir
 
-from ortfuse.graph.scopes import Scope, subgraphs
+from ortfuse.graph.walk import Scope, nested_nodes
 from ortfuse.passes.context import Context
-
-
-def nested_nodes(node: ir.Node) -> Iterator[ir.Node]:
-    """The nodes in the subgraphs of a node, at any depth."""
-    pending = subgraphs(node)
-    while pending:
-        for inner in pending.pop():
-            yield inner
-            pending += subgraphs(inner)
 
 
 def remove_nodes(context: Context, nodes: Collection[ir.Node]) -> None:

@@ -22,9 +22,9 @@ import onnx_ir as ir
 
 from ortfuse.dims import DimLike
 from ortfuse.errors import TargetError
-from ortfuse.graph.scopes import Scope, subgraphs
+from ortfuse.graph.walk import Scope, nested, nested_nodes, nodes_within, roots, subgraphs
 from ortfuse.passes.context import Context
-from ortfuse.passes.edit import initializers_to_nodes, nested_nodes
+from ortfuse.passes.edit import initializers_to_nodes
 from ortfuse.targets import raise_opset
 
 _FREE_INITIALIZERS = 4
@@ -48,7 +48,7 @@ class Finalize:
         for scope in context.scopes():
             _clear_versions(scope)
             changes += _declare_types(scope, context)
-        for root in [context.model.graph, *(function.graph for function in context.model.functions.values())]:
+        for root in roots(context.model):
             changes += _drop_imports(root)
             changes += _sort(root)
             changes += _name_values(root)
@@ -121,17 +121,8 @@ def _declared(dim: DimLike) -> int | str | None:
     return None if dim.fresh or len(text) > _LONGEST_FORMULA else text
 
 
-def _nested(root: ir.Graph) -> Iterator[ir.Graph]:
-    pending = [root]
-    while pending:
-        graph = pending.pop()
-        yield graph
-        for node in graph:
-            pending += subgraphs(node)
-
-
 def _drop_imports(root: ir.Graph) -> int:
-    used = {node.domain for graph in _nested(root) for node in graph}
+    used = {node.domain for node in nodes_within(root)}
     unused = [domain for domain in root.opset_imports if domain and domain not in used]
     for domain in unused:
         del root.opset_imports[domain]
@@ -139,7 +130,7 @@ def _drop_imports(root: ir.Graph) -> int:
 
 
 def _sort(root: ir.Graph) -> int:
-    if all(_is_sorted(graph) for graph in _nested(root)):
+    if all(_is_sorted(graph) for graph in nested(root)):
         return 0
     root.sort()
     return 1

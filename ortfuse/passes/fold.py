@@ -35,7 +35,7 @@ import onnx_ir as ir
 from ortfuse.execution.constants import NATIVE, Region, evaluate
 from ortfuse.graph.edit import Edit
 from ortfuse.graph.purity import Purity
-from ortfuse.graph.scopes import Scope
+from ortfuse.graph.walk import Scope
 from ortfuse.passes.constants import constant_tensor
 from ortfuse.passes.context import Context
 from ortfuse.passes.edit import make_constant, remove_nodes, replace_value, uses_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.graph.scopes import scopes
+from ortfuse.graph.walk import nodes
 from ortfuse.passes import Choice
 from ortfuse.rewrite import Event, Log, NearMiss
 
@@ -52,11 +52,7 @@ class Counts:
     @classmethod
     def of(cls, model: ir.Model) -> Counts:
         """Count the nodes of a model."""
-        found = Counter(
-            f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-            for scope in scopes(model)
-            for node in scope.graph
-        )
+        found = Counter(f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in nodes(model))
         return cls(sum(found.values()), dict(found.most_common()))
 
 

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from ortfuse.dims import Dim, DimLike
 from ortfuse.errors import RewriteError
 from ortfuse.facts.facts import Facts
-from ortfuse.graph.scopes import Scope, scopes
+from ortfuse.graph.walk import Scope, scopes
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ortfuse.dims import Dim, DimLike
 from ortfuse.errors import OrtfuseError, RewriteError, RuleError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.edit import Edit, Inspector
-from ortfuse.graph.scopes import Scope, captured_values, scopes
+from ortfuse.graph.walk import Scope, captured_values, scopes
 from ortfuse.model.operator_check import kept_outputs
 from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.match import Match, Miss

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import TargetError
 from ortfuse.facts.facts import Facts
-from ortfuse.graph.scopes import scopes
+from ortfuse.graph import walk
 from ortfuse.targets.conversion_plan import Plan
 from ortfuse.targets.skeleton import Skeleton
 from ortfuse.targets.target import Target
@@ -57,12 +57,11 @@ def raise_opset(model: ir.Model, opset: int, target: Target | None = None) -> No
         return
     _refuse_unconvertible(model, opset, Target() if target is None else target)
     plans = [plan for root, is_function in _roots(model, opset) for plan in _plans(root, opset, is_function)]
-    names = {value.name for scope in scopes(model) for value in _values(scope.graph) if value.name}
+    names = {value.name for graph in walk.graphs(model) for value in walk.own_values(graph) if value.name}
     for plan in plans:
         plan.apply(names)
-    for scope in scopes(model):
-        for node in scope.graph:
-            node.version = None
+    for node in walk.nodes(model):
+        node.version = None
     for root, _ in _roots(model, opset):
         root.opset_imports[""] = opset
     needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)], True)
@@ -71,16 +70,9 @@ def raise_opset(model: ir.Model, opset: int, target: Target | None = None) -> No
 
 def _roots(model: ir.Model, opset: int) -> Iterator[tuple[ir.Graph, bool]]:
     """The main graph and the function bodies that import an older ai.onnx than `opset`."""
-    for root in (model.graph, *(function.graph for function in model.functions.values())):
+    for root in walk.roots(model):
         if root.opset_imports.get("", opset) < opset:
             yield root, root is not model.graph
-
-
-def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    yield from graph.inputs
-    yield from graph.initializers.values()
-    for node in graph:
-        yield from node.outputs
 
 
 def _plans(root: ir.Graph, opset: int, is_function: bool) -> Iterator[Plan]:
@@ -101,7 +93,7 @@ def _plans(root: ir.Graph, opset: int, is_function: bool) -> Iterator[Plan]:
 
 def _refuse_unconvertible(model: ir.Model, opset: int, target: Target) -> None:
     facts: Facts | None = None
-    for scope in scopes(model):
+    for scope in walk.scopes(model):
         current = scope.root.opset_imports.get("", opset)
         for node in scope.graph:
             version = max(current, node.version or 0)

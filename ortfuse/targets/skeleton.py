@@ -14,14 +14,14 @@ import onnx
 import onnx_ir as ir
 
 from ortfuse.errors import TargetError
-from ortfuse.graph.scopes import subgraphs
+from ortfuse.graph import walk
+from ortfuse.graph.traits import CONTROL_FLOW
 from ortfuse.targets.target import changes
 
 STUB_DOMAIN = "ortfuse.stub"
 SMALL = 64
 """Constants up to this many elements are shown to the converter: adapters read axes and sizes."""
 
-_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 # The converter's own graph cannot hold these.
 _NOT_SHOWN = (ir.AttributeType.SPARSE_TENSOR, ir.AttributeType.SPARSE_TENSORS)
 
@@ -34,9 +34,6 @@ _SAME_SINCE_13_NAMES = (
 )
 _SAME_SINCE_13 = frozenset(_SAME_SINCE_13_NAMES.split())
 """Operators whose versions after 13 admit more element types, or attributes whose defaults are the old meaning."""
-
-
-_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 class Skeleton:
@@ -64,7 +61,11 @@ class Skeleton:
     def versions(self) -> list[int]:
         """The opsets that nodes to be converted are written for, in rising order."""
         return sorted(
-            {self.effective(node) for node in _nested(self.root) if self._is_shown(node, self.effective(node))}
+            {
+                self.effective(node)
+                for node in walk.nodes_within(self.root)
+                if self._is_shown(node, self.effective(node))
+            }
         )
 
     def write(self, version: int) -> onnx.ModelProto:
@@ -115,7 +116,7 @@ class Skeleton:
             self.sent[name] = onnx.NodeProto.FromString(proto.SerializeToString())
 
     def _is_shown(self, node: ir.Node, version: int) -> bool:
-        if node.domain or node.op_type in _CONTROL_FLOW or not changes(node.op_type, version, self.opset):
+        if node.domain or node.op_type in CONTROL_FLOW or not changes(node.op_type, version, self.opset):
             return False
         references = any(attribute.is_ref() for attribute in node.attributes.values())
         if not references and not any(attribute.type in _NOT_SHOWN for attribute in node.attributes.values()):
@@ -145,9 +146,7 @@ class Skeleton:
 def graph_attributes(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
     """The graphs in the node's attributes, each with a name of its own."""
     for attribute in node.attributes.values():
-        if attribute.type in _GRAPHS and not attribute.is_ref():
-            inner = [attribute.value] if attribute.type == ir.AttributeType.GRAPH else attribute.value
-            yield from ((f"{attribute.name}.{index}", graph) for index, graph in enumerate(inner))
+        yield from ((f"{attribute.name}.{index}", graph) for index, graph in enumerate(walk.graphs_of(attribute)))
 
 
 def _is_large_constant(node: ir.Node) -> bool:
@@ -156,11 +155,3 @@ def _is_large_constant(node: ir.Node) -> bool:
         return False
     value = node.attributes.get("value")
     return value is None or value.value.size > SMALL
-
-
-def _nested(root: ir.Graph) -> Iterator[ir.Node]:
-    pending = [root]
-    while pending:
-        for node in pending.pop():
-            yield node
-            pending += subgraphs(node)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from ortfuse.facts.facts import Facts
-from ortfuse.graph.scopes import scopes
+from ortfuse.graph.walk import scopes
 from ortfuse.model.check import check
 from ortfuse.model.interop import enter
 from ortfuse.passes import Context, Pass

@@ -11,7 +11,7 @@ from model_files import large, linear, weight_of, write_external, write_linear
 from onnx import TensorProto, numpy_helper, parser
 
 from ortfuse.errors import ModelFileError, OrtfuseError
-from ortfuse.graph import walk
+from ortfuse.graph.tensors import tensors
 from ortfuse.model import io
 from ortfuse.model.io import load, save
 
@@ -204,7 +204,7 @@ def test_more_external_files_than_a_process_may_open(folder: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     loaded = load(folder / "m.onnx")
     assert len(list(Path("/proc/self/fd").iterdir())) - before < 100
-    assert [slot.tensor.numpy()[0] for slot in walk.tensors(loaded)] == list(range(200))
+    assert [slot.tensor.numpy()[0] for slot in tensors(loaded)] == list(range(200))
     (folder / "w199").unlink()
     with pytest.raises(ModelFileError, match=r"w199: the weights in it can no longer be read: No such file"):
         save(loaded, folder / "o.onnx")
@@ -279,7 +279,7 @@ def test_a_damaged_file_is_an_error_or_a_model(
         (tmp_path / "m.onnx").write_bytes(mutated(whole, rng))
         try:
             model = load(tmp_path / "m.onnx")
-            for slot in walk.tensors(model):
+            for slot in tensors(model):
                 slot.tensor.numpy()
             save(model, tmp_path / "o.onnx")
             loaded += 1

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from ortfuse.errors import InvalidModelError, ModelFileError
 from ortfuse.graph import walk
+from ortfuse.graph.tensors import tensors
 from ortfuse.model.interop import enter, leave
 from ortfuse.model.io import save
 
@@ -97,7 +98,7 @@ def test_the_callers_object_is_never_changed(kind: str, unsorted: bool, tmp_path
     theirs = KINDS[kind][1](path)
     write(theirs, tmp_path / "before.onnx")
     ours, _ = enter(theirs)
-    for slot in walk.tensors(ours):
+    for slot in tensors(ours):
         slot.tensor.name = f"changed {slot.tensor.name}"
         slot.tensor.metadata_props["changed"] = "yes"
     for graph in walk.graphs(ours):

@@ -1,0 +1,69 @@
+"""Every tensor of a model, with the place that holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import onnx_ir
+
+from ortfuse.graph.walk import describe, graphs
+
+Replace = Callable[[onnx_ir.TensorProtocol], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSlot:
+    """A place in a model that holds a tensor: `owner` says which in words, `replace` puts another tensor there."""
+
+    tensor: onnx_ir.TensorProtocol
+    owner: str
+    replace: Replace
+
+
+def tensors(model: onnx_ir.Model) -> Iterator[TensorSlot]:
+    """Every tensor of a model: the initializers and the attributes, in all of its graphs."""
+    for graph in graphs(model):
+        for name, value in graph.initializers.items():
+            if value.const_value is not None:
+                yield TensorSlot(value.const_value, f"initializer '{name}'", _setter(value))
+        for node in graph:
+            for attribute in node.attributes.values():
+                if tensors_of(attribute):
+                    yield from _attribute_slots(node, attribute)
+
+
+def _setter(value: onnx_ir.Value) -> Replace:
+    def replace(tensor: onnx_ir.TensorProtocol) -> None:
+        value.const_value = tensor
+
+    return replace
+
+
+def _attribute_slots(node: onnx_ir.Node, attribute: onnx_ir.Attr) -> Iterator[TensorSlot]:
+    single = attribute.type == onnx_ir.AttributeType.TENSOR
+    content = list(tensors_of(attribute))
+
+    def replacer(index: int) -> Replace:
+        def replace(tensor: onnx_ir.TensorProtocol) -> None:
+            content[index] = tensor
+            stored = tensor if single else tuple(content)
+            changed = onnx_ir.Attr(attribute.name, attribute.type, stored, doc_string=attribute.doc_string)
+            node.attributes[attribute.name] = changed
+
+        return replace
+
+    for index, tensor in enumerate(content):
+        yield TensorSlot(tensor, f"attribute '{attribute.name}' of {describe(node)}", replacer(index))
+
+
+def tensors_of(attribute: onnx_ir.Attr) -> tuple[onnx_ir.TensorProtocol, ...]:
+    """The tensors in an attribute: one, several or, if it is of another type, none.
+
+    `Attr.as_tensor` would compare the tensor with a protocol, member by member, which takes longer than all the rest.
+    """
+    if attribute.type == onnx_ir.AttributeType.TENSOR and not attribute.is_ref():
+        return (attribute.value,)
+    if attribute.type == onnx_ir.AttributeType.TENSORS and not attribute.is_ref():
+        return tuple(attribute.value)
+    return ()
