@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ortfuse.api import Result, benchmark, bisect, bisect_runtime, explain, find, load, optimize, save, verify
+    from ortfuse.ecosystem import pattern_from, rule_from
     from ortfuse.errors import OrtfuseError
     from ortfuse.facts.facts import Facts
     from ortfuse.passes import Context
@@ -40,6 +41,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ortfuse.api": "Result benchmark bisect bisect_runtime explain find load optimize save verify",
+    "ortfuse.ecosystem": "pattern_from rule_from",
     "ortfuse.errors": "OrtfuseError",
     "ortfuse.facts.facts": "Facts",
     "ortfuse.passes": "Context",
@@ -77,8 +79,10 @@ __all__ = [
     "op",
     "opt",
     "optimize",
+    "pattern_from",
     "register_pass",
     "rest",
+    "rule_from",
     "save",
     "scalar",
     "var",

@@ -1,0 +1,239 @@
+"""Functions lifted into the pattern language: what a function computes becomes the pattern of it, or the replacement.
+
+Sums and products become chains, so that a lifted pattern matches modulo order, association and scalar coefficients like
+one written by hand; constants that onnxscript casts to the type of their neighbour become plain numbers. Inputs are
+variables. An attribute of the function is captured where a node has it as attribute (`attr`) or as parameter input, and
+as number where a Constant node has it (`scalar`). Functions that are called are lifted in place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.ecosystem.functions import Body
+from ortfuse.ecosystem.lifter import Captures, Given, Lifter, decimal
+from ortfuse.errors import RuleError
+from ortfuse.graph import walk
+from ortfuse.pattern.language import Attr, Chain, Computed, Const, Op, Opt, Pattern, Product, Scalar, Sum, Var
+from ortfuse.pattern.operators import PARAMETER_INPUTS
+
+_CHAINS = frozenset({"Add", "Sub", "Neg", "Mul", "Div", "Reciprocal"})
+_MOST_ELEMENTS = 1 << 16
+"""Elements of the largest constant that a pattern may demand."""
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """The patterns of a function's outputs, the number of the one that is the root, and what is captured."""
+
+    outputs: tuple[Pattern, ...]
+    root: int
+    labels: tuple[str, ...]
+    captures: Captures
+
+
+def lift_pattern(body: Body) -> Lifted:
+    """The pattern of a function.
+
+    Of several outputs, one must be computed from the others, or by the node that computes them: it is the root.
+
+    Raises:
+        RuleError: The function cannot be lifted; the message names it and the node.
+    """
+    outputs = [_behind_identity(value) for value in body.function.outputs]
+    root = _root(body, outputs)
+    labels = tuple(f"{body.name}.{value.name}" for value in body.function.outputs)
+    captures = Captures()
+    others = {value: label for value, label in zip(outputs, labels, strict=True) if value is not outputs[root]}
+    lifter = _PatternLifter(body, captures, _defaults(body), labels=others)
+    return Lifted(tuple(lifter.pattern(value) for value in outputs), root, labels, captures)
+
+
+def lift_replacement(body: Body, captured: Captures) -> tuple[Pattern, ...]:
+    """The replacements for the outputs, in their order.
+
+    Raises:
+        RuleError: The function cannot be lifted, or needs something that the pattern does not capture.
+    """
+    for value in body.function.inputs:
+        if value.name not in captured.names:
+            raise RuleError(
+                f"function {body.name}: its input {value.name} is none of what the pattern captures "
+                f"({', '.join(sorted(captured.names))})"
+            )
+    lifter = _ReplacementLifter(body, captured, _defaults(body))
+    return tuple(lifter.pattern(value) for value in body.function.outputs)
+
+
+def _defaults(body: Body) -> dict[str, Any]:
+    return {name: attribute.value for name, attribute in body.function.attributes.items()}
+
+
+def _behind_identity(value: ir.Value) -> ir.Value:
+    while (node := value.producer()) is not None and node.op_type == "Identity" and not node.domain:
+        above = node.inputs[0]
+        assert above is not None
+        value = above
+    return value
+
+
+def _root(body: Body, outputs: list[ir.Value]) -> int:
+    """The output that all others are computed on the way to."""
+    for value, named in zip(outputs, body.function.outputs, strict=True):
+        if value.producer() is None:
+            raise RuleError(f"function {body.name}: its output {named.name} is an input, so that there is no pattern")
+    for number, root in enumerate(outputs):
+        above: set[ir.Node] = set()
+        pending = [root.producer()]
+        while pending:
+            node = pending.pop()
+            if node is not None and node not in above:
+                above.add(node)
+                pending += [value.producer() for value in node.inputs if value is not None]
+        if all(value.producer() in above for value in outputs):
+            return number
+    names = " and ".join(str(value.name) for value in body.function.outputs)
+    raise RuleError(
+        f"function {body.name}: of its outputs {names} none is computed from the others; a pattern has one root, so "
+        "write a rule for each"
+    )
+
+
+class _PatternLifter(Lifter):
+    def number(self, value: ir.Value, array: np.ndarray[Any, Any]) -> Pattern:
+        if array.size == 1:
+            return Const(decimal(array.reshape(-1)[0]))
+        if array.size > _MOST_ELEMENTS:
+            raise RuleError(f"function {self.body.name}: the constant {value.name} is too large for a pattern")
+        name = f"{self.body.name}.{value.name}"
+        self.captures.constants[name] = array
+
+        def is_it(found: ir.Value, facts: Any) -> bool:
+            other = facts.const(found)
+            return other is not None and other.shape == array.shape and bool(
+                np.allclose(other.astype(np.float64), array.astype(np.float64), rtol=2e-6, atol=0)
+            )  # fmt: skip
+
+        return Var(name, is_it, f"the constant {value.name} of {self.body.name}", constant=True)
+
+    def given_number(self, node: ir.Node, given: Given) -> Pattern:
+        if given.type not in (ir.AttributeType.FLOAT, ir.AttributeType.INT):
+            raise RuleError(
+                f"function {self.body.name}: {walk.describe(node)} makes a tensor of the attribute {given.name}; only numbers, "
+                "and parameters such as axes and shapes, can be captured"
+            )
+        self.captures.scalars[given.name] = self.defaults.get(given.name)
+        return Scalar(given.name)
+
+    def given_attribute(self, node: ir.Node, name: str) -> Any:
+        self.captures.attributes[name] = self.defaults.get(name)
+        return Attr(name)
+
+    def variable(self, value: ir.Value) -> Pattern:
+        name = value.name or ""
+        self.captures.values.add(name)
+        made = Var(name)
+        return Opt(made) if name in self.body.optional else made
+
+    def chain(self, node: ir.Node) -> Pattern | None:
+        if node.domain or node.op_type not in _CHAINS:
+            return None
+        operands = [operand for value in node.inputs if (operand := self.operand(value)) is not None]
+        signs = (1, -1) if node.op_type in ("Sub", "Div") else (-1,) if node.op_type == "Reciprocal" else (1, 1)
+        parts = list(zip(signs, operands, strict=False))
+        if node.op_type == "Neg":
+            parts.append((1, Const(-1.0)))
+        made = (Sum if node.op_type in ("Add", "Sub") else Product).of(parts)
+        # -(-x) is x, a pattern that anything matches: there the operator itself is meant.
+        return None if isinstance(made, Chain) and _is_nothing(made) else made
+
+    def labelled(self, value: ir.Value, pattern: Pattern) -> Pattern:
+        if value in self.labels:
+            return pattern.named(self.labels[value])
+        # What is used more than once is one value: it must not be taken apart into the sums and products around it.
+        return pattern.named(f"{self.body.name}.{value.name}") if len(value.uses()) > 1 else pattern
+
+    def node(self, node: ir.Node) -> Op:
+        attributes = {name: self.attribute(node, name) for name in node.attributes}
+        inputs: list[Pattern | None] = []
+        keywords = {position: name for name, position in PARAMETER_INPUTS.get(node.op_type, {}).items()}
+        for position, value in enumerate(node.inputs):
+            known = None if value is None or node.domain else self._parameter(node, value)
+            if position in keywords and known is not None:
+                name = keywords[position]
+                attributes[name] = (known,) if name == "axes" and isinstance(known, int) else known
+            else:
+                inputs.append(self.operand(value))
+        labels = {self.labels[out]: number for number, out in enumerate(node.outputs) if out in self.labels}
+        if len(node.outputs) == 1:
+            return Op(node.op_type, inputs, attributes, node.domain, label=next(iter(labels), None))
+        return Op(node.op_type, inputs, attributes, node.domain, len(node.outputs), others=labels)
+
+    def _parameter(self, node: ir.Node, value: ir.Value) -> Any:
+        """A parameter input (axes, shape, ...) as what is demanded of it; None if it is computed."""
+        known = self.constant(value)
+        if isinstance(known, Given):
+            return self.given_attribute(node, known.name)
+        if known is None or known.ndim > 1 or known.dtype.kind not in "if":
+            return None
+        if known.dtype.kind == "f":
+            return decimal(known.reshape(-1)[0]) if known.size == 1 else None
+        return tuple(int(element) for element in known) if known.ndim else int(known)
+
+
+class _ReplacementLifter(Lifter):
+    def variable(self, value: ir.Value) -> Pattern:
+        name = value.name or ""
+        return Scalar(name) if name in self.captures.scalars else Var(name)
+
+    def number(self, value: ir.Value, array: np.ndarray[Any, Any]) -> Pattern:
+        if array.dtype.kind == "f" and array.ndim == 0:
+            return Const(decimal(array[()]))
+        if array.dtype.kind != "f":
+            return Computed(value.name or "constant", lambda match: array)
+
+        def in_its_type(match: Any) -> np.ndarray[Any, Any]:
+            # As plain numbers do, constants follow the element type of the result.
+            dtype = match.facts.dtype(match.root)
+            return array if dtype is None or not dtype.is_floating_point() else array.astype(dtype.numpy())
+
+        return Computed(value.name or "constant", in_its_type)
+
+    def given_number(self, node: ir.Node, given: Given) -> Pattern:
+        self._demand(node, given.name)
+        if given.type == ir.AttributeType.FLOAT:
+            return Scalar(given.name)
+        return Computed(given.name, lambda match: np.asarray(match[given.name], np.int64))
+
+    def given_attribute(self, node: ir.Node, name: str) -> Any:
+        self._demand(node, name)
+        return Attr(name)
+
+    def _demand(self, node: ir.Node, name: str) -> None:
+        if name not in self.captures.attributes and name not in self.captures.scalars:
+            raise RuleError(
+                f"function {self.body.name}: {walk.describe(node)} needs {name}, which the pattern does not capture and "
+                "which has no default"
+            )
+
+    def settled(self, reference: ir.Attr) -> Any:
+        found = super().settled(reference)
+        captured = {*self.captures.attributes, *self.captures.scalars}
+        if isinstance(found, Given) and found.name not in captured:
+            return found if self.defaults.get(found.name) is None else self.defaults[found.name]
+        return found
+
+    def node(self, node: ir.Node) -> Op:
+        attributes = {name: self.attribute(node, name) for name in node.attributes}
+        inputs = [self.operand(value) for value in node.inputs]
+        return Op(node.op_type, inputs, attributes, node.domain, len(node.outputs))
+
+
+def _is_nothing(chain: Chain) -> bool:
+    """Whether a sum or product has one part and no number."""
+    alone = len(chain.parts) == 1 and chain.parts[0][0] == 1
+    return alone and chain.scalar == chain.neutral and chain.capture is None

@@ -1,0 +1,241 @@
+"""What lifting a pattern and lifting a replacement have in common: the walk through a function's body."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+
+from ortfuse.ecosystem.functions import Body
+from ortfuse.errors import RuleError
+from ortfuse.graph import walk
+from ortfuse.pattern.language import Op, Pattern
+
+
+@dataclass
+class Captures:
+    """What a lifted pattern captures: values, attributes, numbers, and constants that must have a certain content."""
+
+    values: set[str] = field(default_factory=set)
+    attributes: dict[str, Any] = field(default_factory=dict)
+    """Name to default, None if there is none."""
+    scalars: dict[str, Any] = field(default_factory=dict)
+    constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> set[str]:
+        """All of them."""
+        return {*self.values, *self.attributes, *self.scalars}
+
+
+@dataclass(frozen=True)
+class Given:
+    """An attribute of the function whose value is not settled; a constant whose value it is."""
+
+    name: str
+    type: ir.AttributeType
+
+
+Known = np.ndarray[Any, Any] | Given | None
+
+
+class Lifter:
+    """Lifts the values of one body.
+
+    `labels` are the names by which values are captured, `defaults` the attributes of the outermost function. Of a function
+    that is called, `arguments` and `attributes` are what the call gives.
+    """
+
+    def __init__(
+        self,
+        body: Body,
+        captures: Captures,
+        defaults: Mapping[str, Any],
+        *,
+        labels: Mapping[ir.Value, str] | None = None,
+        arguments: Mapping[ir.Value, Pattern | None] | None = None,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.body, self.captures, self.defaults, self.labels = body, captures, defaults, labels or {}
+        self._arguments, self._attributes = arguments or {}, attributes
+        self._values: dict[ir.Value, Pattern] = {}
+        self._nodes: dict[ir.Node, Op] = {}
+        self._calls: dict[ir.Node, tuple[Lifter, ir.Function]] = {}
+
+    # What the two kinds of lifting differ in.
+
+    def number(self, value: ir.Value, array: np.ndarray[Any, Any]) -> Pattern:
+        """A constant as an operator's input."""
+        raise NotImplementedError
+
+    def given_number(self, node: ir.Node, given: Given) -> Pattern:
+        """A constant that is an attribute of the function."""
+        raise NotImplementedError
+
+    def given_attribute(self, node: ir.Node, name: str) -> Any:
+        """An attribute that is one of the function."""
+        raise NotImplementedError
+
+    def variable(self, value: ir.Value) -> Pattern:
+        """An input of the function."""
+        raise NotImplementedError
+
+    def node(self, node: ir.Node) -> Op:
+        """An operator."""
+        raise NotImplementedError
+
+    def chain(self, node: ir.Node) -> Pattern | None:
+        """A sum or product, where it is to become one."""
+        return None
+
+    def labelled(self, value: ir.Value, pattern: Pattern) -> Pattern:
+        """The pattern of a value under the name that it is captured by, if it is."""
+        return pattern
+
+    # What they have in common.
+
+    def pattern(self, value: ir.Value) -> Pattern:
+        """The pattern of a value."""
+        if value not in self._values:
+            self._values[value] = self._lift(value)
+        return self._values[value]
+
+    def operand(self, value: ir.Value | None) -> Pattern | None:
+        """The pattern of an input that may be left out."""
+        if value is None:
+            return None
+        return self._arguments[value] if value in self._arguments else self.pattern(value)
+
+    def _lift(self, value: ir.Value) -> Pattern:
+        node = value.producer()
+        if value in self._arguments:
+            argument = self._arguments[value]
+            if argument is None:
+                raise RuleError(f"function {self.body.name}: the call gives no {value.name}, which is needed here")
+            return argument
+        constant = self.constant(value)
+        if isinstance(constant, np.ndarray):
+            return self.number(value, constant)
+        if isinstance(constant, Given):
+            assert node is not None
+            return self.given_number(node, constant)
+        if node is None:
+            return self.variable(value)
+        if node.op_type == "Identity" and not node.domain:
+            assert node.inputs[0] is not None
+            return self.pattern(node.inputs[0])
+        if any(walk.graphs_of(attribute) for attribute in node.attributes.values()):
+            raise RuleError(
+                f"function {self.body.name}: {walk.describe(node)} holds a graph; control flow cannot stand in a rule"
+            )
+        callee = self.body.callees.get(node.op_identifier())
+        if callee is not None:
+            return self._called(node, callee, value.index() or 0)
+        chain = self.chain(node)
+        if chain is not None:
+            return self.labelled(value, chain)
+        if node not in self._nodes:
+            self._nodes[node] = self.node(node)
+        made = self._nodes[node]
+        return made[value.index() or 0] if len(node.outputs) > 1 else made
+
+    def _called(self, node: ir.Node, function: ir.Function, index: int) -> Pattern:
+        if node not in self._calls:
+            given = [self.operand(value) for value in node.inputs]
+            given += [None] * (len(function.inputs) - len(given))
+            attributes = {name: attribute.value for name, attribute in function.attributes.items()}
+            for name, attribute in node.attributes.items():
+                attributes[name] = self.settled(attribute) if attribute.is_ref() else attribute.value
+            callees = {key: callee for key, callee in self.body.callees.items() if callee is not function}
+            inner = type(self)(
+                Body(function.name, function, callees),
+                self.captures,
+                self.defaults,
+                arguments=dict(zip(function.inputs, given, strict=True)),
+                attributes=attributes,
+            )
+            self._calls[node] = inner, function
+        inner, function = self._calls[node]
+        return inner.pattern(function.outputs[index])
+
+    def attribute(self, node: ir.Node, name: str) -> Any:
+        """An attribute of a node: its value, or what stands for one of the function's."""
+        attribute = node.attributes[name]
+        value = self.settled(attribute) if attribute.is_ref() else attribute.value
+        if isinstance(value, Given):
+            return self.given_attribute(node, value.name)
+        if isinstance(value, ir.TensorProtocol):
+            raise RuleError(
+                f"function {self.body.name}: {walk.describe(node)} has a tensor as its attribute {name}, which cannot "
+                "stand in a rule"
+            )
+        return tuple(value) if isinstance(value, (list, tuple)) else value
+
+    def settled(self, reference: ir.Attr) -> Any:
+        """What an attribute of the function is: what the call gives for it, else what stands for it."""
+        name = reference.ref_attr_name or ""
+        if self._attributes is None:
+            return Given(name, reference.type)
+        value = self._attributes.get(name)
+        if value is None:
+            raise RuleError(f"function {self.body.name} is called without its attribute {name}")
+        return value
+
+    def constant(self, value: ir.Value) -> Known:
+        """The constant that a value is: as it stands, cast to another's type, or computed from constants alone."""
+        node = value.producer()
+        if node is None:
+            return None if value.const_value is None else value.const_value.numpy()
+        if node.domain:
+            return None
+        if node.op_type == "Constant":
+            return self._constant_of(node)
+        if node.op_type in ("CastLike", "Identity"):
+            return None if node.inputs[0] is None else self.constant(node.inputs[0])
+        present = [operand for operand in node.inputs if operand is not None]
+        known = [self.constant(operand) for operand in present]
+        if not known or len(node.outputs) != 1 or any(a.is_ref() for a in node.attributes.values()):
+            return None
+        arrays = [array for array in known if isinstance(array, np.ndarray)]
+        return _computed(node, arrays) if len(arrays) == len(present) == len(node.inputs) else None
+
+    def _constant_of(self, node: ir.Node) -> Known:
+        attribute = next(iter(node.attributes.values()))
+        if attribute.is_ref():
+            value = self.settled(attribute)
+            return value if isinstance(value, Given) else np.asarray(value)
+        if attribute.type == ir.AttributeType.TENSOR:
+            return np.asarray(attribute.value.numpy())
+        if attribute.name in ("value_float", "value_floats"):
+            return np.asarray(attribute.value, np.float64)
+        if attribute.name in ("value_int", "value_ints"):
+            return np.asarray(attribute.value, np.int64)
+        raise RuleError(f"function {self.body.name}: {walk.describe(node)} holds no numbers, which a rule cannot have")
+
+
+def decimal(number: Any) -> float:
+    """A number as it was written: the shortest decimal that its type rounds to it (1e-05, not 9.99999974e-06)."""
+    return float(str(number)) if np.asarray(number).dtype.kind == "f" else float(number)
+
+
+def _computed(node: ir.Node, arrays: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any] | None:
+    """What a node makes of constants, in float64 so that a number has its digits; None if ONNX cannot evaluate it."""
+    proto = ir.to_proto(node)
+    assert isinstance(proto, onnx.NodeProto)
+    names = [f"i{number}" for number in range(len(arrays))]
+    del proto.input[:]
+    proto.input.extend(names)
+    feeds = {
+        name: array.astype(np.float64) if array.dtype.kind == "f" else array
+        for name, array in zip(names, arrays, strict=True)
+    }
+    try:
+        found = cast(Any, ReferenceEvaluator(proto)).run(None, feeds)[0]
+    except Exception:  # the evaluator raises whatever its operators do; the node then stays a node
+        return None
+    return np.asarray(found)

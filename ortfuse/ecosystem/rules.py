@@ -1,0 +1,111 @@
+"""Rules whose sides are given as functions: of onnxscript, of ONNX, or plain Python functions of `op` and values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.ecosystem.functions import AnyFunction, body_of
+from ortfuse.ecosystem.lift import lift_pattern, lift_replacement
+from ortfuse.ecosystem.lifter import Captures
+from ortfuse.errors import RuleError
+from ortfuse.pattern import Guard, Pattern
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+Callees = Mapping[ir.OperatorIdentifier, ir.Function]
+
+
+def pattern_from(function: AnyFunction, *, callees: Callees | None = None) -> Pattern:
+    """The pattern of a function with one output, for `ortfuse.find` or as a part of a rule.
+
+    Args:
+        function: A function of onnxscript, an `onnx.FunctionProto`, an `onnx_ir.Function` or a plain Python function.
+        callees: Functions that it may call, which are lifted in place; those of onnxscript are known.
+
+    Raises:
+        RuleError: The function cannot be lifted; the message names it and the node.
+    """
+    lifted = lift_pattern(body_of(function, callees))
+    if len(lifted.outputs) != 1:
+        raise RuleError(f"a pattern has one root, and the function has {len(lifted.outputs)} outputs: use rule_from")
+    return lifted.outputs[0]
+
+
+def rule_from(
+    pattern: AnyFunction,
+    replacement: AnyFunction | Sequence[AnyFunction],
+    *,
+    name: str,
+    exactness: Exactness,
+    source: str,
+    proof: Proof,
+    guards: Sequence[Guard] = (),
+    callees: Callees | None = None,
+    **fields: Any,
+) -> Rule:
+    """A rule from two functions: where what the first computes is found, it is computed as the second does.
+
+    Inputs and attributes of the two belong together by their names. Attributes are captured, and so are numbers that a
+    function has as attributes; numbers in a body must be those numbers. Of a function with several outputs one must be
+    computed on the way to another, and the replacement has as many.
+
+    Args:
+        pattern: What is looked for: a function of onnxscript, an `onnx.FunctionProto`, an `onnx_ir.Function` or a plain
+            Python function of `op` and values.
+        replacement: What is to be computed instead; several are tried in their order.
+        name: See `Rule`, as for `exactness` and `source`.
+        exactness: How far the two may be apart.
+        source: Where the formula is from.
+        proof: From what instances are made. Attributes and numbers with defaults, and constants, need not be declared.
+        guards: Conditions beyond the pattern.
+        callees: Functions that the two may call, which are lifted in place; those of onnxscript are known.
+        **fields: Further fields of `Rule`.
+
+    Raises:
+        RuleError: A function cannot be lifted; the message names it and the node.
+    """
+    lifted = lift_pattern(body_of(pattern, callees))
+    given: list[Any] = list(replacement) if isinstance(replacement, (list, tuple)) else [replacement]
+    made = []
+    for one in given:
+        body = body_of(one, callees)
+        patterns = lift_replacement(body, lifted.captures)
+        if len(patterns) != len(lifted.outputs):
+            raise RuleError(
+                f"rule {name}: function {body.name} has {len(patterns)} outputs, and the pattern {len(lifted.outputs)}"
+            )
+        made.append(patterns)
+    intermediates = {
+        label: [patterns[number] for patterns in made]
+        for number, label in enumerate(lifted.labels)
+        if number != lifted.root
+    }
+    return Rule(
+        name=name,
+        pattern=lifted.outputs[lifted.root],
+        replace=[patterns[lifted.root] for patterns in made],
+        exactness=exactness,
+        source=source,
+        proof=_completed(proof, lifted.captures),
+        guards=tuple(guards),
+        intermediates=intermediates,
+        **fields,
+    )
+
+
+def _completed(proof: Proof, captured: Captures) -> Proof:
+    """The proof with what the function says: its constants, and the defaults of what it captures."""
+    sets = proof.attributes if isinstance(proof.attributes, Mapping) else list(proof.attributes)
+    defaults = {key: [value] for key, value in captured.attributes.items() if value is not None}
+    numbers = {key: [float(value)] for key, value in captured.scalars.items() if value is not None}
+    shapes = {key: " ".join(map(str, array.shape)) for key, array in captured.constants.items()}
+    return dataclasses.replace(
+        proof,
+        shapes=[{**shapes, **given} for given in proof.shape_sets()],
+        attributes={**defaults, **sets} if isinstance(sets, Mapping) else [{**defaults, **given} for given in sets],
+        scalars={**numbers, **proof.scalars},
+        constants={**captured.constants, **proof.constants},
+    )
