@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ortfuse.api import Result, benchmark, bisect, bisect_runtime, explain, find, load, optimize, save, verify
-    from ortfuse.ecosystem import pattern_from, rule_from
+    from ortfuse.ecosystem import as_ir_pass, pattern_from, read_functions, rule_from
     from ortfuse.errors import OrtfuseError
     from ortfuse.facts.facts import Facts
     from ortfuse.passes import Context
@@ -41,7 +41,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ortfuse.api": "Result benchmark bisect bisect_runtime explain find load optimize save verify",
-    "ortfuse.ecosystem": "pattern_from rule_from",
+    "ortfuse.ecosystem": "as_ir_pass pattern_from read_functions rule_from",
     "ortfuse.errors": "OrtfuseError",
     "ortfuse.facts.facts": "Facts",
     "ortfuse.passes": "Context",
@@ -65,6 +65,7 @@ __all__ = [
     "Rule",
     "RunReport",
     "Target",
+    "as_ir_pass",
     "attr",
     "benchmark",
     "bisect",
@@ -80,6 +81,7 @@ __all__ = [
     "opt",
     "optimize",
     "pattern_from",
+    "read_functions",
     "register_pass",
     "rest",
     "rule_from",

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 
@@ -17,6 +18,7 @@ from ortfuse.model.check import check
 from ortfuse.model.interop import AnyModel, enter, leave
 from ortfuse.model.io import uncollected
 from ortfuse.passes import Choices, Context, Finalize, Meter, Pass, check_pins
+from ortfuse.passes.foreign import foreign_pass
 from ortfuse.pipeline.build import Builder, Repeated, Single, Step, call_of
 from ortfuse.pipeline.catalogue import Catalogue, load_catalogue
 from ortfuse.pipeline.passlists import read_list
@@ -26,8 +28,9 @@ from ortfuse.pipeline.text import Item, parse
 from ortfuse.rewrite import Debugging, Log
 from ortfuse.targets import Target
 
-PipelineLike = str | os.PathLike[str] | Sequence[str | Pass]
-"""A pipeline as text, the path of a TOML pass list, or a sequence of texts and pass objects."""
+PipelineLike = str | os.PathLike[str] | Sequence[Any]
+"""A pipeline as text, the path of a TOML pass list, or a sequence of texts and passes: ours, those of onnx_ir, and rules and
+sets of rules of onnxscript."""
 
 
 class PassManager:
@@ -203,6 +206,8 @@ def _items(pipeline: PipelineLike) -> list[Item | Pass]:
             found += parse(part).items
         elif isinstance(part, Pass):
             found.append(part)
+        elif (foreign := foreign_pass(part)) is not None:
+            found.append(foreign)
         else:
             raise PipelineError(f"a pipeline is made of texts and passes, and {part!r} is neither")
     return found

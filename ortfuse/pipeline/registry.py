@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ortfuse.errors import PipelineError
 from ortfuse.passes import (
@@ -19,9 +19,10 @@ from ortfuse.passes import (
     Fold,
     Pass,
 )
+from ortfuse.passes.foreign import ForeignPass, foreign_pass
 from ortfuse.pipeline.text import Call, OptionValue
 
-_P = TypeVar("_P", bound=type[Any])
+_P = TypeVar("_P")
 
 _OPTION_TYPES: Mapping[type, str] = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
 
@@ -29,13 +30,13 @@ BUILT_IN: Mapping[str, type[Any]] = {
     kind.name: kind
     for kind in (Constants, Fold, DimsFromReshape, DropLengthClamps, CommonSubexpressions, DeadCode, Finalize)
 }
-_registered: dict[str, type[Any]] = {}
+_registered: dict[str, type[Any] | ForeignPass] = {}
 
 RESERVED = frozenset({"fixpoint", "canonicalize", "auto", "user"})
 """Names that mean something else in a pipeline."""
 
 
-def register_pass(kind: _P) -> _P:
+def register_pass(kind: _P, *, name: str | None = None) -> _P:
     """Make a pass known under its `name`; to be used as a decorator.
 
     A pass is a frozen dataclass whose fields (`bool`, `int`, `float` or `str`, each with a default) are its options:
@@ -49,19 +50,36 @@ def register_pass(kind: _P) -> _P:
 
             def run(self, context: Context) -> int: ...
 
-    A second class with the same name replaces the first, so that a file can be loaded again.
+    A second class with the same name replaces the first, so that a file can be loaded again. A pass of onnx_ir, or a rule
+    or set of rules of onnxscript, is registered with the name it is to have in pipelines:
+
+        register_pass(onnx_ir.passes.common.IdentityEliminationPass(), name="no_identity")
 
     Raises:
         PipelineError: The class is no such pass, or has the name of a built-in one.
     """
-    title = f"pass class {kind.__qualname__}"
+    foreign = foreign_pass(kind, name)
+    if foreign is not None:
+        _check_name(foreign.name, f"pass {foreign.name}")
+        _registered[foreign.name] = foreign
+    else:
+        _register_class(cast(type[Any], kind))
+    return kind
+
+
+def _check_name(name: str, title: str) -> None:
+    if name in BUILT_IN or name in RESERVED:
+        raise PipelineError(f"{title}: the name {name!r} is taken by ortfuse itself; choose another")
+
+
+def _register_class(kind: type[Any]) -> None:
+    title = f"pass class {getattr(kind, '__qualname__', kind)}"
     name = getattr(kind, "name", None)
     if not isinstance(name, str) or not dataclasses.is_dataclass(kind) or not callable(getattr(kind, "run", None)):
         raise PipelineError(
             f'{title} must be a dataclass with `name: ClassVar[str] = "..."` and `run(self, context) -> int`'
         )
-    if name in BUILT_IN or name in RESERVED:
-        raise PipelineError(f"{title}: the name {name!r} is taken by ortfuse itself; choose another")
+    _check_name(name, title)
     for field in dataclasses.fields(kind):
         no_default = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if no_default or option_types(kind).get(field.name) not in _OPTION_TYPES:
@@ -69,10 +87,9 @@ def register_pass(kind: _P) -> _P:
                 f"{title}: the option {field.name} must be a bool, int, float or str and have a default"
             )
     _registered[name] = kind
-    return kind
 
 
-def passes() -> dict[str, type[Any]]:
+def passes() -> dict[str, type[Any] | ForeignPass]:
     """All registered passes by name, the built-in ones first."""
     return {**BUILT_IN, **_registered}
 
@@ -90,6 +107,9 @@ def make_pass(call: Call) -> Pass:
         PipelineError: It has no such option, or the value is of the wrong type.
     """
     kind = passes()[call.name]
+    if isinstance(kind, ForeignPass):
+        checked_options(call, {})
+        return kind
     made: Pass = kind(**checked_options(call, option_types(kind)))
     return made
 
