@@ -38,9 +38,15 @@ def nearest(source: Path, missing: Mapping[str, int]) -> dict[str, list[dict[str
         groups: dict[tuple[str, int, str], list[NearMiss]] = {}
         for misses in near.values():
             for miss in sorted(misses, key=lambda miss: -miss.matched)[:count]:
-                groups.setdefault((miss.rule, miss.matched, _anonymous(miss.reason)), []).append(miss)
+                groups.setdefault((miss.rule, miss.matched, _anonymous(miss.refusal.reason)), []).append(miss)
         reasons[family] = [
-            {"rule": rule, "matched": matched, "sites": len(same), "site": same[0].site, "reason": same[0].reason}
+            {
+                "rule": rule,
+                "matched": matched,
+                "sites": len(same),
+                "site": same[0].site,
+                "reason": same[0].refusal.reason,
+            }
             for (rule, matched, _), same in sorted(groups.items(), key=lambda item: (-item[0][1], -len(item[1])))
         ]
         if family in TRACES:

@@ -50,9 +50,9 @@ def try_case(case: Case, dtype: str, target: Target) -> Finding:
     arrays = [None if array is None else _cast(array, dtype) for array in case.inputs]
     kinds = ["" if array is None else array.dtype.name for array in arrays]
     version = case.opset if not case.domain else 1
-    support = target.supports(case.domain, case.op_type, version, kinds)
-    if not support:
-        return Finding(case, dtype, "no kernel", str(support))
+    refusal = target.refusal(case.domain, case.op_type, version, kinds)
+    if refusal is not None:
+        return Finding(case, dtype, "no kernel", refusal.reason)
     try:
         outputs = _run(case, arrays)
     except Exception as error:  # the runtime's exceptions share no base class

@@ -23,6 +23,7 @@ from ortfuse.execution.inputs import Inputs
 from ortfuse.graph.edit import Edit
 from ortfuse.passes import Finalize
 from ortfuse.pipeline import PassManager, RunReport
+from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.verification.verify import Trial, Verdict, judge
 
 Key = tuple[str, str]
@@ -62,22 +63,26 @@ class Gate:
     watch: Callable[[Edit], None] = lambda edit: None
     applied: list[Key] = field(default_factory=list)
 
-    def objection(self, edit: Edit) -> str | None:
+    def objection(self, edit: Edit) -> Refusal | None:
         """Whether a rewrite is left out. Passes that are no rules are left out as a whole, not edit by edit."""
         if edit.rule is None:
             return None
         key = (edit.author, edit.name)
         allowed = self.allowed
         if allowed.rules is not None and key[0] not in allowed.rules:
-            return "the rule is left out"
+            return _left_out(edit, "the rule is left out")
         if allowed.sites is not None and key not in allowed.sites:
-            return "the site is left out"
+            return _left_out(edit, "the site is left out")
         if allowed.first is not None and len(self.applied) >= allowed.first:
-            return "only the first rewrites are applied"
+            return _left_out(edit, "only the first rewrites are applied")
         self.applied.append(key)
         if len(self.applied) == self.watched:
             self.watch(edit)
         return None
+
+
+def _left_out(edit: Edit, why: str) -> Refusal:
+    return refuse("left_out", Subject("value", edit.name), found=why)
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.errors import RuleError
-from ortfuse.explanation.advice import advice
 from ortfuse.explanation.nearness import PLAIN, Nearness
 from ortfuse.graph import walk
 from ortfuse.model.interop import AnyModel, enter
 from ortfuse.pipeline import Catalogue, PassManager, RunReport
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, NearMiss, Rule, Step
 
 NORMAL_FORM = "canonicalize"
@@ -59,8 +59,7 @@ class Missed:
         step: What it failed at: the pattern, its guards (or another use of a node), or the replacement.
         matched: How many nodes matched.
         least: How many nodes the pattern takes at least.
-        reason: The node or fact that stopped it.
-        remedy: What would make it match.
+        refusal: What stopped it, and what would make it match.
         nodes: The names of the nodes that matched.
     """
 
@@ -70,8 +69,7 @@ class Missed:
     step: Step
     matched: int
     least: int
-    reason: str
-    remedy: str
+    refusal: Refusal
     nodes: tuple[str, ...]
 
     @property
@@ -83,7 +81,7 @@ class Missed:
         """The site as data for JSON."""
         return {
             "rule": self.rule, "site": self.site, "root": self.root, "step": self.step,
-            "matched": self.matched, "least": self.least, "reason": self.reason, "remedy": self.remedy, "nodes": list(self.nodes),
+            "matched": self.matched, "least": self.least, "refusal": self.refusal.to_dict(), "nodes": list(self.nodes),
         }  # fmt: skip
 
 
@@ -218,7 +216,7 @@ def _described(miss: NearMiss, least: int) -> Missed:
     assert miss.root is not None
     root = f"{miss.root.op_type} '{miss.root.name}'"
     names = tuple(node.name or node.op_type for node in miss.nodes)
-    return Missed(miss.rule, miss.site, root, miss.step, miss.matched, least, miss.reason, advice(miss.reason), names)
+    return Missed(miss.rule, miss.site, root, miss.step, miss.matched, least, miss.refusal, names)
 
 
 def _absent(model: ir.Model, sought: Iterable[Rule], hits: Mapping[str, int]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import onnx_ir as ir
 
 from ortfuse.graph.walk import Scope
+from ortfuse.refusal import Refusal
 
 
 @dataclass(frozen=True)
@@ -54,5 +55,5 @@ class Edit:
 class Inspector(Protocol):
     """Looks at every change before it is final. What it objects to is left undone, and the rest goes on."""
 
-    def objection(self, edit: Edit) -> str | None:
-        """Why the change must not be, in words, or `None`. The graph must not be changed."""
+    def objection(self, edit: Edit) -> Refusal | None:
+        """Why the change must not be, or `None`. The graph must not be changed."""

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from ortfuse.errors import PipelineError
 from ortfuse.graph.edit import Edit
 from ortfuse.pattern import Match, Pattern
+from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.rewrite import Rule
 from ortfuse.rewrite.rule import operators_of
 from ortfuse.targets import CostTable, Estimate
@@ -90,18 +91,18 @@ class Choices:
         found = [made for made in rule.replacements if pin is not None and _names(pin, operators_of(made))]
         return found or rule.replacements
 
-    def refusal(self, rule: Rule, match: Match) -> str | None:
+    def refusal(self, rule: Rule, match: Match) -> Refusal | None:
         """Why the user or the table is against a rule, at the sizes of a match."""
         pin = self._pin(rule)
         if pin is not None and not _names(pin, rule.targets) and (pin == LEAVE or _takes_away(pin, rule)):
-            return f"{rule.family} is pinned to {pin}"
+            return refuse("pinned", Subject("rule", rule.family), found=pin)
         if self._free_of_cost(rule) or self.measures(rule):
             return None
         estimate = self.costs.estimate(rule.name, match.shape)
         if estimate is None or estimate.worth_it:
             return None
         self._note(rule, ", ".join(rule.targets), estimate, False, match)
-        return _slower(estimate)
+        return _slower(rule, estimate)
 
     def measures(self, rule: Rule) -> bool:
         """Whether sites of a rule are measured: its proof says that it is about speed."""
@@ -112,7 +113,7 @@ class Choices:
         estimate = self.meter.measure(edit) if self.meter is not None else None
         return None if estimate is None else estimate.speedup
 
-    def objection(self, edit: Edit) -> str | None:
+    def objection(self, edit: Edit) -> Refusal | None:
         """Why a rewrite is slower than what it replaces, where it is; a rewrite that passes is noted as taken."""
         rule: Rule = edit.rule
         free = self._free_of_cost(rule)
@@ -121,7 +122,7 @@ class Choices:
         if estimate is not None or (free and self._pin(rule) is not None):
             makes = dict.fromkeys(_full_name(node.domain, node.op_type) for node in edit.added)
             self._note(rule, ", ".join(makes), estimate, not refused, edit.match)
-        return _slower(estimate) if estimate is not None and refused else None
+        return _slower(rule, estimate) if estimate is not None and refused else None
 
     def _estimate(self, edit: Edit) -> Estimate | None:
         """What is measured at the site or, where that cannot be, what the table says."""
@@ -162,8 +163,8 @@ def check_pins(pins: Mapping[str, str], rules: Iterable[Rule]) -> dict[str, str]
     return dict(pins)
 
 
-def _slower(estimate: Estimate) -> str:
-    return f"slower than what it replaces on this runtime (speedup {estimate})"
+def _slower(rule: Rule, estimate: Estimate) -> Refusal:
+    return refuse("slower", Subject("rule", rule.name), found=str(estimate))
 
 
 def _names(pin: str, operators: Collection[str]) -> bool:

@@ -15,7 +15,8 @@ import onnx_ir as ir
 from ortfuse.facts.facts import Facts
 from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.outline import capture_names
-from ortfuse.pattern.result import Match, Miss
+from ortfuse.pattern.result import Guard, Match, Miss
+from ortfuse.refusal import Refusal, Subject, refuse, words
 
 if TYPE_CHECKING:
     from ortfuse.pattern.match import Matcher
@@ -53,7 +54,7 @@ class Machine:
         self.extra_operands: list[tuple[int, ir.Value]] = []
         self.extra_are_factors = False
         self.depth = -1
-        self.why: Callable[[], str] = lambda: "not tried"
+        self.why: Callable[[], Refusal]
         self.reached: tuple[ir.Node, ...] = ()
         self.whole = False
         self.entered: dict[Any, Any] = {}
@@ -63,7 +64,7 @@ class Machine:
         """Match `root`."""
         producer = root.producer()
         if producer is None:
-            return Miss(0, lambda: "an input or constant has no node to rewrite")
+            return Miss(0, lambda: refuse("operator", root, found=computed_by(None), needed="a node"))
         self.root, self.graph = root, producer.graph
         goals: Goals = (self.matcher.pattern, root, None)
         steps = 0
@@ -82,7 +83,7 @@ class Machine:
                     return Miss(len(self.reached), self.why, self.reached, self.whole)
             steps += 1
             if steps > MAX_STEPS:
-                return Miss(len(self.reached), lambda: f"gave up after {MAX_STEPS} steps of search", self.reached)
+                return Miss(len(self.reached), lambda: refuse("search_limit", root, found=MAX_STEPS), self.reached)
 
     def put(self, container: dict[Any, Any], key: Any, value: Any) -> None:
         """Add an entry that backtracking takes out again."""
@@ -97,7 +98,7 @@ class Machine:
         self.put(self.bindings, name, value)
         return True
 
-    def fail(self, reason: Callable[[], str], whole: bool = False) -> Goals:
+    def fail(self, reason: Callable[[], Refusal], whole: bool = False) -> Goals:
         """Note why this attempt ends here, if no attempt came further; with `whole`, all of the pattern has matched."""
         progress = len(self.nodes) + len(self.entered)
         if (progress > self.depth and whole >= self.whole) or whole > self.whole:
@@ -123,16 +124,16 @@ class Machine:
         return FAIL
 
     def _accept(self) -> Match | None:
-        reason = self._needed_elsewhere()
-        if reason is None:
+        refusal = self._needed_elsewhere()
+        if refusal is None:
             match = Match(self.root, self)
-            reason = next((text for guard in self.matcher.guards if (text := guard(match)) is not None), None)
-            if reason is None:
+            refusal = next((no for guard in self.matcher.guards if (no := _asked(guard, match)) is not None), None)
+            if refusal is None:
                 return match
-        self.fail(said(reason), whole=True)
+        self.fail(said(refusal), whole=True)
         return None
 
-    def _needed_elsewhere(self) -> str | None:
+    def _needed_elsewhere(self) -> Refusal | None:
         """Which intermediate has to stay because something else needs it."""
         emitted = {id(self.bindings.get(label)) for label in self.matcher.emitted}
         for node, may_stay in self.nodes.items():
@@ -140,26 +141,35 @@ class Machine:
                 if output is self.root or id(output) in emitted:
                     continue
                 if output.is_graph_output():
-                    return f"{named(output)} is a graph output, so it must stay"
+                    return refuse("graph_output", output)
                 for use in output.uses():
                     if use.node not in self.nodes:
-                        return f"{named(output)} is also used by {described(use.node)}"
+                        return refuse("used_elsewhere", output, found=use.node)
         return None
 
 
-def named(value: ir.Value | None) -> str:
-    """A value in words."""
-    return "nothing" if value is None else f"'{value.name}'"
+def _asked(guard: Guard, match: Match) -> Refusal | None:
+    """What a guard says."""
+    answer = guard(match)
+    if isinstance(answer, str):
+        return refuse("use", match.root, found=answer)
+    return answer
 
 
-def described(node: ir.Node | None) -> str:
-    """A node in words."""
-    return "an input or constant" if node is None else f"{node.op_type} '{node.name}'"
+def computed_by(node: ir.Node | None) -> str:
+    """What computes a value, in words."""
+    return "an input or constant" if node is None else words(node)
 
 
-def said(text: str) -> Callable[[], str]:
-    """A reason that is in words already."""
-    return lambda: text
+def said(refusal: Refusal) -> Callable[[], Refusal]:
+    """A refusal that is built already."""
+    return lambda: refusal
+
+
+def unlike(name: str, value: ir.Value | None, m: Machine) -> Callable[[], Refusal]:
+    """That a value stands where one captured under the same name is needed; of numbers, where one was."""
+    known = m.bindings.get(name)
+    return lambda: refuse("not_same", Subject.of(value, name), needed=known)
 
 
 def bind_absent(m: Machine, pattern: Pattern) -> None:

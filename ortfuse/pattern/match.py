@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import onnx_ir as ir
@@ -25,7 +26,7 @@ from ortfuse.pattern.language import (
     Sum,
     Var,
 )
-from ortfuse.pattern.machine import FAIL, Goals, Handler, Machine, bind_absent, described, named, said
+from ortfuse.pattern.machine import FAIL, Goals, Handler, Machine, bind_absent, computed_by, said, unlike
 from ortfuse.pattern.operators import (
     BROADCASTING,
     ORDERED_AXES,
@@ -34,9 +35,10 @@ from ortfuse.pattern.operators import (
     attribute_default,
     parameter,
 )
-from ortfuse.pattern.outline import capture_names, op_depths, operators_below, required_ops
+from ortfuse.pattern.outline import capture_names, captured_attributes, op_depths, operators_below, required_ops
 from ortfuse.pattern.placing import Placement, match_chain, place
-from ortfuse.pattern.result import Guard, Match, Miss
+from ortfuse.pattern.result import Guard, Match, Miss, describe
+from ortfuse.refusal import Refusal, Subject, refuse
 
 __all__ = ["Guard", "Match", "Matcher", "Miss"]
 
@@ -59,6 +61,11 @@ class Matcher:
         self._below = operators_below(pattern)
         self.names = capture_names(pattern)
         self.depths = op_depths(pattern)
+
+    @cached_property
+    def attributes(self) -> Mapping[str, tuple[tuple[str, str], ...]]:
+        """For each captured attribute, the operators that may have it and what it is called there."""
+        return captured_attributes(self.pattern)
 
     def may_match(self, node: ir.Node) -> bool:
         """Whether the operators right below `node` are ones the pattern can have there: an early reject."""
@@ -84,29 +91,32 @@ def _match_var(m: Machine, pattern: Var, value: ir.Value | None, rest: Goals) ->
     if pattern.name in m.bindings:
         if m.bindings[pattern.name] is value:
             return rest
-        return m.fail(lambda: f"{pattern.name} would have to be {named(value)} as well")
+        return m.fail(unlike(pattern.name, value, m))
     if value is None:
-        return m.fail(lambda: f"{pattern.name} is missing")
+        return m.fail(_missing(m, pattern.name))
     if pattern.constant and not m.facts.is_const(value):
-        return m.fail(lambda: f"{named(value)} ({pattern.name}) is not a constant")
+        return m.fail(_not_constant(m, pattern.name, value, "a constant"))
     if pattern.check is not None and not pattern.check(value, m.facts):
-        return m.fail(lambda: f"{named(value)} ({pattern.name}) is not {pattern.text or 'what the rule asks for'}")
+        return m.fail(_unfit(m, pattern, value))
     m.put(m.bindings, pattern.name, value)
     return rest
 
 
 def _match_const(m: Machine, pattern: Const, value: ir.Value | None, rest: Goals) -> Goals:
     number = None if value is None else m.facts.scalar(value)
-    if number is None or not close(float(number), pattern.value, m.facts.dtype(value)):
-        found = "no constant" if number is None else f"{number:.7g}"
-        return m.fail(lambda: f"{named(value)} is {found}, not the constant {pattern}")
+    if number is None:
+        return m.fail(_not_constant(m, "", value, f"the constant {pattern}"))
+    if not close(float(number), pattern.value, m.facts.dtype(value)):
+        return m.fail(lambda: refuse("value", value, found=float(number), needed=f"the constant {pattern}"))
     return rest
 
 
 def _match_scalar(m: Machine, pattern: Scalar, value: ir.Value | None, rest: Goals) -> Goals:
     number = None if value is None else m.facts.scalar(value)
-    if number is None or not m.bind(pattern.name, float(number)):
-        return m.fail(lambda: f"{named(value)} ({pattern.name}) is not a one-element constant")
+    if number is None:
+        return m.fail(_not_constant(m, pattern.name, value, "a constant of one element"))
+    if not m.bind(pattern.name, float(number)):
+        return m.fail(unlike(pattern.name, value, m))
     return rest
 
 
@@ -122,10 +132,14 @@ def _match_alt(m: Machine, pattern: Alt, value: ir.Value | None, rest: Goals) ->
     op_type = None if producer is None else producer.op_type
     known = m.memo.get(id(pattern)) if id(pattern) in m.matcher.shared else None
     if known is not None:
-        return rest if known is value else m.fail(lambda: f"{named(value)} would have to be {named(known)}")
+        return rest if known is value else m.fail(lambda: refuse("not_same", value, needed=known))
     fitting = [i for i, option in enumerate(pattern.options) if option.heads is None or op_type in option.heads]
     if not fitting:
-        return m.fail(lambda: f"{described(producer)} is none of {pattern}")
+        return m.fail(
+            lambda: refuse(
+                "operator", value, found=computed_by(producer), needed=pattern.heads or frozenset({"a node"})
+            )
+        )
 
     def alternatives() -> Iterator[Goals]:
         for index in fitting:
@@ -133,7 +147,7 @@ def _match_alt(m: Machine, pattern: Alt, value: ir.Value | None, rest: Goals) ->
                 m.put(m.memo, id(pattern), value)
             if pattern.label is not None:
                 if not m.bind(pattern.label, value):
-                    m.fail(lambda: f"{pattern.label} would have to be {named(value)} as well")
+                    m.fail(unlike(pattern.label, value, m))
                     return
                 m.put(m.choices, pattern.label, index)
             yield (pattern.options[index], value, rest)
@@ -147,29 +161,29 @@ def _match_op(m: Machine, pattern: Op, value: ir.Value | None, rest: Goals) -> G
 
 def _match_out(m: Machine, pattern: Out, value: ir.Value | None, rest: Goals) -> Goals:
     if pattern.label is not None and not m.bind(pattern.label, value):
-        return m.fail(lambda: f"{pattern.label} would have to be {named(value)} as well")
+        return m.fail(unlike(pattern.label, value, m))
     return _match_node(m, pattern.node, value, pattern.index, rest)
 
 
 def _match_node(m: Machine, pattern: Op, value: ir.Value | None, index: int, rest: Goals) -> Goals:
     node = None if value is None else value.producer()
     if node is None or node.op_type != pattern.op_type or node.domain != pattern.domain:
-        return m.fail(lambda: f"{named(value)} comes from {described(node)}, not from {pattern.op_type}")
+        return m.fail(lambda: refuse("operator", value, found=computed_by(node), needed=pattern.op_type))
     if value is not None and value.index() != index:
-        return m.fail(lambda: f"{named(value)} is output {value.index()} of {described(node)}, not {index}")
+        return m.fail(lambda: refuse("output", value, found=value.index(), needed=index))
     known = m.memo.get(id(pattern))
     if known is not None:
-        return rest if known is node else m.fail(lambda: f"{described(node)} is not the node matched before")
+        return rest if known is node else m.fail(lambda: refuse("not_same", node, needed=known))
     if node.graph is not m.graph:
-        return m.fail(lambda: f"{described(node)} belongs to another graph than the root")
+        return m.fail(lambda: refuse("other_graph", node, needed=m.root))
     if id(pattern) in m.matcher.shared:
         m.put(m.memo, id(pattern), node)
     if pattern.label is not None and not m.bind(pattern.label, value):
-        return m.fail(lambda: f"{pattern.label} would have to be {named(value)} as well")
+        return m.fail(unlike(pattern.label, value, m))
     for name, number in pattern.others.items():
         other = node.outputs[number] if number < len(node.outputs) else None
         if not m.bind(name, other):
-            return m.fail(lambda: f"{described(node)} has other outputs than the node matched before")
+            return m.fail(unlike(name, other, m))
     if not _attributes_match(m, pattern, node):
         return FAIL
     if node not in m.nodes:
@@ -187,17 +201,17 @@ def _input_goals(m: Machine, pattern: Op, node: ir.Node, rest: Goals) -> Goals:
     if inputs and isinstance(inputs[-1], Rest):
         variadic = inputs[-1]
         if not m.bind(variadic.name, tuple(values[len(inputs) - 1 :])):
-            return m.fail(lambda: f"the inputs *{variadic.name} differ")
+            return m.fail(lambda: refuse("not_same", node, needed="the node whose inputs were matched before"))
         values, inputs = values[: len(inputs) - 1], inputs[:-1]
     while len(values) > len(inputs) and values[-1] is None:
         values.pop()
     if len(values) > len(inputs):
-        return m.fail(lambda: f"{described(node)} has more inputs than {pattern}")
+        return m.fail(lambda: refuse("extra_input", node, found=values[-1], needed=f"the {len(inputs)} of the pattern"))
     values += [None] * (len(inputs) - len(values))
     if node.op_type in BROADCASTING and any(type(wanted) in (Const, Scalar) for wanted in inputs):
-        reason = _adds_axes(inputs, values, m.facts)
-        if reason is not None:
-            return m.fail(said(f"{described(node)}: {reason}"))
+        constant = _added_axes(values, m.facts)
+        if constant is not None:
+            return m.fail(lambda: refuse("axes_added", node, found=constant))
     if len(inputs) == 2 and node.op_type in COMMUTATIVE_OPS:
         return m.choose(_both_orders(inputs, values, rest))
     goals = rest
@@ -208,21 +222,19 @@ def _input_goals(m: Machine, pattern: Op, node: ir.Node, rest: Goals) -> Goals:
         if wanted is not None:
             goals = (wanted, value, goals)
         elif value is not None:
-            return m.fail(
-                said(f"{described(node)} has an input {named(value)} that {pattern} does not have"),
-            )
+            return m.fail(said(refuse("extra_input", node, found=value, needed="those of the pattern")))
     return goals
 
 
-def _adds_axes(inputs: tuple[Pattern | None, ...], values: list[ir.Value | None], facts: Facts) -> str | None:
-    """Why a one-element constant would not act as a plain number here: it has more axes than what it is combined with."""
+def _added_axes(values: list[ir.Value | None], facts: Facts) -> ir.Value | None:
+    """A one-element constant that would not act as a plain number: it may have more axes than what it is combined with."""
     present = [value for value in values if value is not None]
     constants = {value for value in present if facts.scalar(value) is not None}
     others = [facts.rank(value) for value in present if value not in constants]
     for value in constants:
         rank = facts.rank(value)
         if rank != 0 and others and (rank is None or not any(other is not None and other >= rank for other in others)):
-            return f"the constant {named(value)} may add axes to the result"
+            return value
     return None
 
 
@@ -237,18 +249,14 @@ def _attributes_match(m: Machine, pattern: Op, node: ir.Node) -> bool:
     for name, wanted in pattern.attributes.items():
         found = parameter(node, name, m.facts)
         if found is UNKNOWN:
-            m.fail(
-                said(f"{name} of {described(node)} is not known when the model is compiled"),
-            )
+            m.fail(_attribute(node, name))
             return False
         if isinstance(wanted, Attr):
             fits = (wanted.check is None or wanted.check(found, m.facts)) and m.bind(wanted.name, found)
         else:
             fits = _same_attribute(_from_front(wanted, name, node, m.facts), found)
         if not fits:
-            m.fail(
-                said(f"{name} of {described(node)} is {found}, not {pattern.attributes[name]}"),
-            )
+            m.fail(_attribute(node, name, found, wanted))
             return False
     if pattern.all_attributes is not None:
         return _capture_attributes(m, pattern, pattern.all_attributes.name, node)
@@ -256,19 +264,46 @@ def _attributes_match(m: Machine, pattern: Op, node: ir.Node) -> bool:
         if name not in pattern.attributes:
             default = attribute_default(node.domain, node.op_type, m.facts.version(node), name)
             if attribute.is_ref() or not _same_attribute(default, attribute.value):
-                m.fail(
-                    said(f"{described(node)} has the attribute {name}, which the pattern does not expect"),
-                )
+                m.fail(_attribute(node, name, UNKNOWN if attribute.is_ref() else attribute.value, default))
                 return False
     return True
 
 
 def _capture_attributes(m: Machine, pattern: Op, capture: str, node: ir.Node) -> bool:
     others = {name: attribute for name, attribute in node.attributes.items() if name not in pattern.attributes}
-    if any(attribute.is_ref() for attribute in others.values()):
-        m.fail(lambda: f"an attribute of {described(node)} is only known where its function is called")
+    given = next((name for name, attribute in others.items() if attribute.is_ref()), None)
+    if given is not None:
+        m.fail(_attribute(node, given))
         return False
     return m.bind(capture, {name: attribute.value for name, attribute in others.items()})
+
+
+def _missing(m: Machine, name: str) -> Callable[[], Refusal]:
+    return lambda: refuse("missing_input", Subject("operand", m.root.name or "", capture=name))
+
+
+def _not_constant(m: Machine, name: str, value: ir.Value | None, needed: str) -> Callable[[], Refusal]:
+    if value is None:
+        return _missing(m, name or needed)
+    return lambda: refuse("not_constant", Subject.of(value, name), found=describe(value, m.facts), needed=needed)
+
+
+def _unfit(m: Machine, pattern: Var, value: ir.Value) -> Callable[[], Refusal]:
+    """What the check of a variable says no to, in the words of its declaration."""
+    needed = pattern.text or "what the rule asks for"
+    return lambda: refuse("condition", Subject.of(value, pattern.name), found=describe(value, m.facts), needed=needed)
+
+
+def _attribute(node: ir.Node, name: str, found: Any = UNKNOWN, wanted: Any = None) -> Callable[[], Refusal]:
+    """An attribute that is not known, or not what is wanted."""
+    capture = wanted.name if isinstance(wanted, Attr) else ""
+    if found is UNKNOWN:
+        return lambda: refuse("attribute_unknown", Subject.attribute(name, node, capture))
+    found = "absent" if found is None else found
+    needed = (
+        wanted.text or "what the rule asks for" if isinstance(wanted, Attr) else "absent" if wanted is None else wanted
+    )
+    return lambda: refuse("attribute", Subject.attribute(name, node, capture), found=found, needed=needed)
 
 
 def _from_front(wanted: Any, name: str, node: ir.Node, facts: Facts) -> Any:

@@ -38,6 +38,18 @@ def capture_names(pattern: Pattern) -> frozenset[str]:
     return frozenset(names)
 
 
+def captured_attributes(pattern: Pattern) -> dict[str, tuple[tuple[str, str], ...]]:
+    """For each captured attribute, the operators of the pattern that have it and what it is called there."""
+    found: dict[str, tuple[tuple[str, str], ...]] = {}
+    for part in pattern.walk():
+        if not isinstance(part, Op):
+            continue
+        for name, wanted in part.attributes.items():
+            if isinstance(wanted, Attr):
+                found[wanted.name] = (*found.get(wanted.name, ()), (part.op_type, name))
+    return found
+
+
 def op_depths(pattern: Pattern) -> dict[str, int]:
     """For each operator of the pattern, how many nodes at most stand between it and the root, the root included."""
     depths: dict[str, int] = {}

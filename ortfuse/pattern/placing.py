@@ -9,8 +9,9 @@ import onnx_ir as ir
 
 from ortfuse.pattern import chain as chains
 from ortfuse.pattern.constants import EPSILON, close
-from ortfuse.pattern.language import Chain, Opt, Product, Var
-from ortfuse.pattern.machine import Goals, Machine, bind_absent, named
+from ortfuse.pattern.language import Chain, Opt, Pattern, Product, Var, bare
+from ortfuse.pattern.machine import Goals, Machine, bind_absent, unlike
+from ortfuse.refusal import Subject, refuse, words
 
 
 class Placement:
@@ -34,15 +35,15 @@ class Placement:
 def match_chain(m: Machine, pattern: Chain, value: ir.Value | None, rest: Goals) -> Goals:
     """Flatten the chain that computes `value` and go on with placing the parts of the pattern."""
     if value is None:
-        return m.fail(lambda: f"{pattern} is missing")
+        return m.fail(lambda: refuse("missing_input", Subject("operand", m.root.name or "", capture=str(pattern))))
     key = id(pattern)
     if key in m.matcher.shared:
         known = m.memo.get(key)
         if known is not None:
-            return rest if known is value else m.fail(lambda: f"{named(value)} is not the {pattern} matched before")
+            return rest if known is value else m.fail(lambda: refuse("not_same", value, needed=known))
         m.put(m.memo, key, value)
     if pattern.label is not None and not m.bind(pattern.label, value):
-        return m.fail(lambda: f"{pattern.label} would have to be {named(value)} as well")
+        return m.fail(unlike(pattern.label, value, m))
     if value is m.root or value.producer() is None or value.producer().graph is m.graph:  # type: ignore[union-attr]
         tree = chains.flatten(value, isinstance(pattern, Product), m.facts)
     else:
@@ -92,7 +93,13 @@ def _placements(m: Machine, state: Placement, value: ir.Value, rest: Goals) -> I
             rest,
         )
     else:
-        m.fail(lambda: f"no part of {named(value)} {f'matches {inner}' if bound is None else f'is {named(bound)}'}")
+        m.fail(lambda: refuse("no_part", value, needed=_part(inner) if bound is None else words(bound)))
+
+
+def _part(pattern: Pattern) -> str:
+    """What a part of a sum or product has to be, in words: the operators that may compute it, or its name."""
+    heads = pattern.heads
+    return f"computed by {words(heads)}" if heads is not None else bare(pattern)
 
 
 def _finish_chain(m: Machine, state: Placement, value: ir.Value, rest: Goals) -> Goals:
@@ -112,9 +119,9 @@ def _finish_chain(m: Machine, state: Placement, value: ir.Value, rest: Goals) ->
         elif entry.value is not None:
             extra.append((entry.sign, entry.value))
     if extra and not (state.is_root and m.allow_extra):
-        return m.fail(lambda: f"{named(extra[0][1])} has no place in {state.chain}")
+        return m.fail(lambda: refuse("extra_part", extra[0][1], needed=f"the sum or product {words(value)}"))
     if not _scalar_fits(m, state.chain, value, total, product, numbers):
-        return m.fail(lambda: f"the constant in {named(value)} is {total:.7g}, not {state.chain.scalar:.7g}")
+        return m.fail(lambda: refuse("coefficient", value, found=float(total), needed=float(state.chain.scalar)))
     if state.is_root:
         m.extra_operands, m.extra_are_factors = extra, product
     for entry in state.tree.entries:

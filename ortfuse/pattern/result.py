@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
 from ortfuse.dims import DimLike
 from ortfuse.errors import PatternError
+from ortfuse.facts.facts import Facts
+from ortfuse.pattern.operators import parameter
+from ortfuse.refusal import Code, Refusal, Subject, refuse, words
 
 if TYPE_CHECKING:
     from ortfuse.pattern.machine import Machine
+
+
+_LOOK: Any = object()
+"""Found: what the match has under the name."""
 
 
 class Match:
@@ -20,6 +27,7 @@ class Match:
     def __init__(self, root: ir.Value, machine: Machine) -> None:
         self.root = root
         self.facts = machine.facts
+        self.matcher = machine.matcher
         self.bindings: dict[str, Any] = {**dict.fromkeys(machine.matcher.names), "root": root, **machine.bindings}
         self.choices: dict[str, int] = dict(machine.choices)
         self.nodes: list[ir.Node] = list(machine.nodes)
@@ -61,33 +69,98 @@ class Match:
         value, inside = self[name], set(self.nodes)
         return value.is_graph_output() or any(use.node not in inside for use in value.uses())
 
+    def refuse(self, code: Code, name: str, needed: Any = "", found: Any = _LOOK, *, remedy: str = "") -> Refusal:
+        """A refusal about what `name` captured: `match.refuse("dtype", "x", "float32")`.
+
+        What was found there is looked up when it is not given: the type, rank or shape for these codes, else the number
+        or attribute itself.
+        """
+        return refuse(code, self._subject(name), found=self._found(code, name) if found is _LOOK else found,
+                      needed=needed, remedy=remedy)  # fmt: skip
+
+    def refuse_dimension(self, name: str, axis: int, needed: Any, *, remedy: str = "") -> Refusal:
+        """A refusal about one size of the captured value; about its rank, or its shape, if that axis is not there."""
+        shape = self.shape(name)
+        if shape is None or not -len(shape) <= axis < len(shape):
+            return self.refuse("shape", name, f"with dimension {axis} of {words(needed)}", remedy=remedy)
+        subject = Subject.dimension(self[name], axis, name)
+        return refuse("dimension", subject, found=shape[axis], needed=needed, remedy=remedy)
+
+    def refuse_unlike(self, name: str, other: str) -> Refusal:
+        """A refusal because two captured values have not provably one shape: about the one whose shape is not known."""
+        if self.shape(other) is None and self.shape(name) is not None:
+            name, other = other, name
+        return self.refuse("shape", name, self.shape(other) or f"that of {self._subject(other)}")
+
+    def _found(self, code: Code, name: str) -> Any:
+        thing = self[name]
+        if not isinstance(thing, ir.Value):
+            return "absent" if thing is None else thing
+        if code in _LOOKUPS:
+            return _LOOKUPS[code](self.facts, thing)
+        number = self.facts.scalar(thing)
+        return describe(thing, self.facts) if number is None else number
+
+    def _subject(self, name: str) -> Subject:
+        thing = self[name]
+        if isinstance(thing, ir.Value):
+            return Subject.of(thing, "" if name == "root" else name)
+        for operator, attribute in self.matcher.attributes.get(name, ()):
+            for node in self.nodes:
+                if node.op_type == operator and parameter(node, attribute, self.facts) == thing:
+                    return Subject.attribute(attribute, node, name)
+        if thing is None:
+            return Subject("operand", self.root.name or "", capture=name)
+        constant = self._constant_of(thing) if isinstance(thing, float) else None
+        return Subject("number", self.root.name or "", capture=name) if constant is None else Subject.of(constant, name)
+
+    def _constant_of(self, number: float) -> ir.Value | None:
+        """The constant of the model that a captured number comes from, if it is one alone."""
+        forms = {number, -number, 1 / number if number else number}
+        operands = (value for node in self.nodes for value in node.inputs)
+        return next((value for value in operands if value is not None and self.facts.scalar(value) in forms), None)
+
     def __repr__(self) -> str:
         names = ", ".join(f"{k}={v.name if isinstance(v, ir.Value) else v}" for k, v in self.bindings.items())
         return f"Match({self.root.name}: {names})"
 
 
 class Miss:
-    """The deepest point a failed attempt reached: which nodes matched, and what stopped it, in words on demand.
+    """The deepest point a failed attempt reached: which nodes matched, and what stopped it, said on demand.
 
     With `whole` the pattern matched as a whole, and it was another use of an intermediate or a guard that stopped it.
     """
 
-    __slots__ = ("_format", "matched", "nodes", "whole")
+    __slots__ = ("_why", "matched", "nodes", "whole")
 
     def __init__(
         self,
         matched: int,
-        reason: Callable[[], str],
+        why: Callable[[], Refusal],
         nodes: tuple[ir.Node, ...] = (),
         whole: bool = False,
     ) -> None:
-        self.matched, self._format, self.nodes, self.whole = matched, reason, nodes, whole
+        self.matched, self._why, self.nodes, self.whole = matched, why, nodes, whole
 
     @property
-    def reason(self) -> str:
-        """What stopped the match, in words."""
-        return self._format()
+    def refusal(self) -> Refusal:
+        """What stopped the match."""
+        return self._why()
 
 
-Guard = Callable[[Match], "str | None"]
-"""A condition beyond the pattern: `None` when it holds, else the reason why not."""
+def describe(value: ir.Value, facts: Facts) -> str:
+    """What stands in a graph at a value: its type, its shape and what computes it."""
+    shape, dtype = facts.shape(value), facts.dtype(value)
+    kind = f"{words(dtype) if dtype is not None else 'a tensor'}{'' if shape is None else words(shape)}"
+    producer = value.producer()
+    if facts.is_const(value):
+        return f"a constant {kind}"
+    return f"an input {kind}" if producer is None else f"{kind} of {words(producer)}"
+
+
+_LOOKUPS: Mapping[str, Callable[[Facts, ir.Value], Any]] = {
+    "dtype": Facts.dtype, "rank": Facts.rank, "shape": Facts.shape, "result_dtype": Facts.dtype, "result_shape": Facts.shape,
+}  # fmt: skip
+
+Guard = Callable[[Match], "Refusal | str | None"]
+"""A condition beyond the pattern: `None` when it holds, else the refusal (`match.refuse(...)`)."""

@@ -49,7 +49,9 @@ def rewrite(rule: Rule, model: ir.Model, target: Target) -> Rewritten:
     needed = max((node.version or 0 for node in copy.graph if not node.domain), default=0)
     if needed > copy.graph.opset_imports.get("", 1):
         raise_opset(copy, needed)
-    return Rewritten(copy, hits, deepest.reason if deepest else "no node has the operator at the pattern's root")
+    return Rewritten(
+        copy, hits, deepest.refusal.reason if deepest else "no node has the operator at the pattern's root"
+    )
 
 
 class Runner:

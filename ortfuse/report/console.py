@@ -139,7 +139,7 @@ def show_explanation(console: Console, found: Explanation) -> None:
         console.print(made)
     for miss in found.missed[:MOST_MISSES]:
         console.print(f"{miss.rule} at '{miss.site}' ({miss.root})", style="bold", markup=False, highlight=False)
-        text = f"  matched: {_matched(miss)}\n  stopped by: {_short(miss.reason)}\n  would match if {miss.remedy}"
+        text = f"  matched: {_matched(miss)}\n  stopped by: {_short(miss.refusal.reason)}\n  would match if {miss.refusal.remedy}"
         console.print(text, markup=False, highlight=False)
     if len(found.missed) > MOST_MISSES:
         console.print(f"and {len(found.missed) - MOST_MISSES} more misses; --json has them all")

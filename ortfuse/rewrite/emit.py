@@ -13,6 +13,7 @@ import onnx_ir as ir
 from ortfuse.errors import RuleError
 from ortfuse.pattern.language import Alt, Attr, Computed, Const, Op, Opt, Out, Pattern, Product, Rest, Scalar, Sum, Var
 from ortfuse.pattern.match import Match
+from ortfuse.refusal import Refusal, refuse
 
 
 @functools.cache
@@ -50,7 +51,7 @@ class Emitter:
         self.match, self.opset, self.dtype, self.rule = match, opset, dtype, rule
         self.nodes: list[ir.Node] = []
         self.initializers: list[ir.Value] = []
-        self.problem: str | None = None
+        self.problem: Refusal | None = None
         self._values: dict[int, ir.Value | None] = {}
         self._built: dict[int, ir.Node] = {}
 
@@ -95,7 +96,7 @@ class Emitter:
 
     def _literal(self, number: float) -> np.ndarray[Any, Any]:
         if self.dtype is None:
-            self.problem = f"the element type of the constant {number:g} is not known"
+            self.problem = refuse("dtype", self.match.root, found=None)
             return np.asarray(number, np.float32)
         return np.asarray(number, dtype=self.dtype.numpy())
 
@@ -139,9 +140,7 @@ class Emitter:
         found = float(self.match[value.name]) if isinstance(value, Scalar) else value
         found = found(self.match) if callable(found) else found
         if isinstance(found, float) and self.dtype == ir.DataType.DOUBLE and float(np.float32(found)) != found:
-            self.problem = (
-                f"the constant {found!r} of a float64 computation is not exact as an attribute, which is float32"
-            )
+            self.problem = refuse("inexact", self.match.root, found=repr(found), needed="a float32 attribute")
         return found
 
     def node(

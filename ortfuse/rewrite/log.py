@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import onnx_ir as ir
 
+from ortfuse.refusal import Refusal
+
 Step = Literal["pattern", "guards", "replacement"]
 """What a rule failed at: only part of its pattern matched; all of it did, but a guard or another use of one of the nodes was in
 the way; or nothing was, but the replacement cannot be made or executed."""
@@ -43,7 +45,7 @@ class NearMiss:
         site: The value at the root.
         step: What it failed at.
         matched: How many nodes matched.
-        reason: What stopped it, in words.
+        refusal: What stopped it.
         root: The node that computes the value at the root.
         nodes: The nodes that matched.
     """
@@ -52,7 +54,7 @@ class NearMiss:
     site: str
     step: Step
     matched: int
-    reason: str
+    refusal: Refusal
     root: ir.Node | None = field(default=None, repr=False, compare=False)
     nodes: tuple[ir.Node, ...] = field(default=(), repr=False, compare=False)
 
@@ -68,7 +70,7 @@ class NearMiss:
             "site": self.site,
             "step": self.step,
             "matched": self.matched,
-            "reason": self.reason,
+            "refusal": self.refusal.to_dict(),
             "nodes": [node.name or node.op_type for node in self.nodes],
         }
 
@@ -92,12 +94,12 @@ class Log:
         value: ir.Value,
         step: Step,
         matched: int,
-        reason: str,
+        refusal: Refusal,
         nodes: Iterable[ir.Node],
     ) -> None:
         """Keep a near miss, the latest at each site: the graph around it has changed since the ones before."""
         site = value.name or "?"
-        self.misses[rule, site] = NearMiss(rule, site, step, matched, reason, value.producer(), tuple(nodes))
+        self.misses[rule, site] = NearMiss(rule, site, step, matched, refusal, value.producer(), tuple(nodes))
 
     def hits(self) -> dict[str, int]:
         """How many sites each rule rewrote, rules without any left out."""

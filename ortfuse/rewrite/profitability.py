@@ -8,6 +8,7 @@ from typing import Protocol
 from ortfuse.graph.edit import Edit
 from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.match import Match
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite.rule import Rule
 
 
@@ -17,8 +18,8 @@ class Chooser(Protocol):
     def candidates(self, rule: Rule) -> Sequence[Pattern]:
         """The replacements that may be used, in order of preference."""
 
-    def refusal(self, rule: Rule, match: Match) -> str | None:
-        """Why the rule should not be applied where it matches, in words, or `None`. Nothing has been built yet."""
+    def refusal(self, rule: Rule, match: Match) -> Refusal | None:
+        """Why the rule should not be applied where it matches, or `None`. Nothing has been built yet."""
 
     def measures(self, rule: Rule) -> bool:
         """Whether `speedup` has an answer for sites of this rule."""
@@ -26,8 +27,8 @@ class Chooser(Protocol):
     def speedup(self, edit: Edit) -> float | None:
         """How many times faster the new nodes run than the old ones, `None` if that cannot be measured."""
 
-    def objection(self, edit: Edit) -> str | None:
-        """Why a rewrite that is ready should not be made, in words, or `None`, which decides for it."""
+    def objection(self, edit: Edit) -> Refusal | None:
+        """Why a rewrite that is ready should not be made, or `None`, which decides for it."""
 
 
 class FirstLegal:
@@ -37,7 +38,7 @@ class FirstLegal:
         """All, in the order of the rule."""
         return rule.replacements
 
-    def refusal(self, rule: Rule, match: Match) -> str | None:
+    def refusal(self, rule: Rule, match: Match) -> Refusal | None:
         """Nothing speaks against any rule."""
         return None
 
@@ -49,6 +50,6 @@ class FirstLegal:
         """Nothing is measured."""
         return None
 
-    def objection(self, edit: Edit) -> str | None:
+    def objection(self, edit: Edit) -> Refusal | None:
         """Nothing speaks against any rewrite."""
         return None

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import onnx_ir as ir
 
@@ -20,6 +20,7 @@ from ortfuse.graph.walk import Scope, captured_values, scopes
 from ortfuse.model.operator_check import kept_outputs
 from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.match import Match, Miss
+from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.rewrite.emit import Emitter
 from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.log import Event, Log, Step
@@ -32,10 +33,10 @@ NODES_KEY = "ortfuse.nodes"
 
 
 class Legality(Protocol):
-    """What the rewriter asks of a target: may this node stand in the result? Falsy answers carry a reason as text."""
+    """What the rewriter asks of a target: may this node stand in the result?"""
 
-    def check_node(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> Any:
-        """A truthy answer, or a falsy one whose text says why not."""
+    def check_node(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> Refusal | None:
+        """Why not, or `None`."""
 
 
 @dataclass
@@ -167,7 +168,7 @@ class _Run:
                 applied = isinstance(found, Match) and self._apply(rule, found, started)
                 if isinstance(found, Miss) and self.log.explain and found.matched > 0:
                     step: Step = "guards" if found.whole else "pattern"
-                    self.log.miss(rule.name, output, step, found.matched, found.reason, found.nodes)
+                    self.log.miss(rule.name, output, step, found.matched, found.refusal, found.nodes)
                 if applied:
                     break
         statistics.seconds += time.perf_counter() - started
@@ -175,18 +176,18 @@ class _Run:
 
     def _apply(self, rule: Rule, match: Match, started: float) -> bool:
         refusal = self.chooser.refusal(rule, match)
-        reasons = [] if refusal is None else [refusal]
+        refusals = [] if refusal is None else [refusal]
         if refusal is None:
             for replacement, may_raise in self._candidates(rule, match):
-                reason = self._replace(rule, match, replacement, may_raise, started)
-                if reason is None:
+                refusal = self._replace(rule, match, replacement, may_raise, started)
+                if refusal is None:
                     self.log.statistics(rule.name).hits += 1
                     return True
                 if may_raise:
-                    reasons.append(reason)
+                    refusals.append(refusal)
         if self.log.explain:
             # What was in the way of the replacement that is wanted most, not of a makeshift.
-            self.log.miss(rule.name, match.root, "replacement", len(match.nodes), reasons[0], match.nodes)
+            self.log.miss(rule.name, match.root, "replacement", len(match.nodes), refusals[0], match.nodes)
         return False
 
     def _candidates(self, rule: Rule, match: Match) -> Iterator[tuple[Pattern, bool]]:
@@ -204,29 +205,33 @@ class _Run:
     def _measured(self, rule: Rule, match: Match, replacement: Pattern) -> float | None:
         """How many times faster a replacement is than what it replaces, `None` if it is not legal or not to be measured."""
         prepared = self._prepare(rule, match, replacement, may_raise=True)
-        if isinstance(prepared, str):
+        if isinstance(prepared, Refusal):
             return None
         emitter, edit = prepared
         speed = self.chooser.speedup(edit)
         self._withdraw(emitter, edit.scope)
         return speed
 
-    def _replace(self, rule: Rule, match: Match, replacement: Pattern, may_raise: bool, started: float) -> str | None:
+    def _replace(
+        self, rule: Rule, match: Match, replacement: Pattern, may_raise: bool, started: float
+    ) -> Refusal | None:
         prepared = self._prepare(rule, match, replacement, may_raise)
-        if isinstance(prepared, str):
+        if isinstance(prepared, Refusal):
             return prepared
         emitter, edit = prepared
-        reason = self.chooser.objection(edit)
-        if reason is None and self.inspector is not None:
-            reason = self.inspector.objection(edit)
-        if reason is not None:
+        refusal = self.chooser.objection(edit)
+        if refusal is None and self.inspector is not None:
+            refusal = self.inspector.objection(edit)
+        if refusal is not None:
             self._withdraw(emitter, edit.scope)
-            return reason
+            return refusal
         self._finish(edit, started)
         return None
 
-    def _prepare(self, rule: Rule, match: Match, replacement: Pattern, may_raise: bool) -> tuple[Emitter, Edit] | str:
-        """Build a replacement beside what it is to replace; a reason, and nothing built, if that cannot be or is not legal."""
+    def _prepare(
+        self, rule: Rule, match: Match, replacement: Pattern, may_raise: bool
+    ) -> tuple[Emitter, Edit] | Refusal:
+        """Build a replacement beside what it is to replace; a refusal, and nothing built, if that cannot be or is not legal."""
         root_node = match.root.producer()
         assert root_node is not None
         assert root_node.graph is not None
@@ -235,7 +240,7 @@ class _Run:
         with _author_of(rule, match.root):
             new_root = emitter.build(replacement)
         if new_root is None:
-            return f"the replacement {replacement} has no value here"
+            return refuse("no_replacement", match.root)
         new_root = _with_extra_operands(emitter, match, new_root)
         outputs = [(match.root, new_root)]
         for label, pattern in rule.intermediates_with(replacement).items():
@@ -244,28 +249,25 @@ class _Run:
                 with _author_of(rule, match.root):
                     value = emitter.build(pattern)
                 if value is None:
-                    return f"{label} is used elsewhere and has no replacement here"
+                    return match.refuse("no_replacement", label)
                 outputs.append((old, value))
-        if emitter.problem is not None:
-            reason: str | None = emitter.problem
-        elif any(_must_keep_name(old, new) for old, new in outputs if new.producer() not in emitter.nodes):
-            reason = "a graph output cannot be the same value as an input, constant or other output"
-        else:
-            reason = self._adopt(emitter, scope, root_node, may_raise) or self._same_type(outputs, rule.exactness)
-        if reason is None and len(outputs) > 1 and _depends_on(emitter.nodes, {old for old, _ in outputs[1:]}, match):
-            reason = "an input of the fused node is computed from one of its outputs"
-        if reason is not None:
+        refusal = emitter.problem or _renamed_output(emitter, outputs)
+        if refusal is None:
+            refusal = self._adopt(emitter, scope, root_node, may_raise) or self._same_type(outputs, rule.exactness)
+        if refusal is None and len(outputs) > 1 and _depends_on(emitter.nodes, {old for old, _ in outputs[1:]}, match):
+            refusal = refuse("cycle", match.root)
+        if refusal is not None:
             self._withdraw(emitter, scope)
-            return reason
+            return refusal
         edit = Edit(rule.name, match.nodes, emitter.nodes, outputs, scope, self.facts, rule, match)
         return emitter, edit
 
-    def _adopt(self, emitter: Emitter, scope: Scope, before: ir.Node, may_raise: bool) -> str | None:
-        """Put the new nodes into the graph and learn their facts; a reason if the target cannot execute one."""
+    def _adopt(self, emitter: Emitter, scope: Scope, before: ir.Node, may_raise: bool) -> Refusal | None:
+        """Put the new nodes into the graph and learn their facts; a refusal if the target cannot execute one."""
         graph = scope.graph
         for node in emitter.nodes:
             if not may_raise and not node.domain and (node.version or 0) > scope.opset:
-                return f"{node.op_type} needs opset {node.version}, the model has {scope.opset}"
+                return refuse("opset", Subject("operator", node.op_type), found=scope.opset, needed=node.version)
         for value in emitter.initializers:
             value.name = _fresh_name(scope.root, "const")
             scope.root.register_initializer(value)
@@ -275,26 +277,26 @@ class _Run:
             if node.domain and node.domain not in scope.root.opset_imports:
                 scope.root.opset_imports[node.domain] = 1
             self.facts.node_added(node)
-            support = self.target.check_node(node, scope.root.opset_imports, self.facts)
-            if not support:
-                return str(support)
+            refusal = self.target.check_node(node, scope.root.opset_imports, self.facts)
+            if refusal is not None:
+                return refusal
         return None
 
-    def _same_type(self, outputs: list[tuple[ir.Value, ir.Value]], exactness: Exactness) -> str | None:
+    def _same_type(self, outputs: list[tuple[ir.Value, ir.Value]], exactness: Exactness) -> Refusal | None:
         """Why the new values are not of the dtype and shape of the old ones; an exact rule must make that provable."""
         for old, new in outputs:
             if self.facts.dtype(old) != self.facts.dtype(new) and self.facts.dtype(new) is not None:
-                return f"the result would be {self.facts.dtype(new)} instead of {self.facts.dtype(old)}"
+                return refuse("result_dtype", old, found=self.facts.dtype(new), needed=self.facts.dtype(old))
             old_shape, new_shape = self.facts.shape(old), self.facts.shape(new)
             if old_shape is None and new_shape is not None:
-                return f"the result would have the shape {_text(new_shape)}, and what it was is not known"
+                return refuse("result_shape", old, found=new_shape, needed="one that is not known")
             if old_shape is None or new_shape is None:
                 continue
             if len(old_shape) != len(new_shape) or any(
                 a != b and not (exactness is not Exactness.EXACT and _may_agree(a, b))
                 for a, b in zip(old_shape, new_shape, strict=True)
             ):
-                return f"the result would have the shape {_text(new_shape)} instead of {_text(old_shape)}"
+                return refuse("result_shape", old, found=new_shape, needed=old_shape)
         return None
 
     def _withdraw(self, emitter: Emitter, scope: Scope) -> None:
@@ -455,6 +457,14 @@ def _must_keep_name(old: ir.Value, new: ir.Value) -> bool:
     )
 
 
+def _renamed_output(emitter: Emitter, outputs: Iterable[tuple[ir.Value, ir.Value]]) -> Refusal | None:
+    """A refusal for a graph output that cannot be the same value as an input, constant or other output."""
+    for old, new in outputs:
+        if new.producer() not in emitter.nodes and _must_keep_name(old, new):
+            return refuse("output_is_input", old, found=new)
+    return None
+
+
 def _annotate(rule: Rule, added: Sequence[ir.Node], matched: Sequence[ir.Node]) -> None:
     names: dict[str, None] = {}
     for node in matched:
@@ -472,10 +482,6 @@ def _fresh_name(graph: ir.Graph, stem: str) -> str:
         counter += 1
     graph.meta["ortfuse.names"] = counter + 1
     return f"ortfuse_{stem}_{counter}"
-
-
-def _text(shape: Sequence[Any]) -> str:
-    return "[" + ", ".join(str(dim) for dim in shape) + "]"
 
 
 def _endless(events: Sequence[Event]) -> RewriteError:

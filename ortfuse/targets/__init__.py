@@ -3,6 +3,6 @@
 from ortfuse.targets.costs import CostTable, Estimate, shipped_costs
 from ortfuse.targets.kernel_table import Kernel, KernelTable
 from ortfuse.targets.opset import raise_opset
-from ortfuse.targets.target import CPU, Support, Target
+from ortfuse.targets.target import CPU, Target
 
-__all__ = ["CPU", "CostTable", "Estimate", "Kernel", "KernelTable", "Support", "Target", "raise_opset", "shipped_costs"]
+__all__ = ["CPU", "CostTable", "Estimate", "Kernel", "KernelTable", "Target", "raise_opset", "shipped_costs"]

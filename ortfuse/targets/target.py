@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import TargetError
 from ortfuse.facts.facts import Facts
+from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.targets.costs import CostTable, shipped_costs
 from ortfuse.targets.kernel_table import Formal, Kernel, KernelTable, Operator, Schema
 from ortfuse.targets.limits import LIMITS
@@ -34,27 +34,6 @@ for one that is not known."""
 
 DTypes = Mapping[str, DType] | Sequence[DType]
 """Types by position, or by the names that the specification gives to inputs, outputs and type constraints."""
-
-
-@dataclass(frozen=True, slots=True)
-class Support:
-    """Whether the target executes an operator; falsy with the reason as its text when it does not."""
-
-    ok: bool
-    reason: str = ""
-
-    def __bool__(self) -> bool:
-        return self.ok
-
-    def __str__(self) -> str:
-        return self.reason
-
-
-YES = Support(True)
-
-
-def _no(reason: str) -> Support:
-    return Support(False, reason)
 
 
 class Target:
@@ -86,7 +65,7 @@ class Target:
         self.known_opset = min(self.table.max_opset, int(onnx.defs.onnx_opset_version()))
         self.max_opset = self.known_opset if max_opset is None else min(max_opset, self.known_opset)
         self.costs = shipped_costs(self.provider) if costs is None else costs
-        self._answers: dict[tuple[object, ...], Support] = {}
+        self._answers: dict[tuple[object, ...], Refusal | None] = {}
 
     @classmethod
     def from_table(cls, path: str | Path, *, max_opset: int | None = None) -> Target:
@@ -107,8 +86,14 @@ class Target:
 
     def supports(
         self, domain: str, op_type: str, opset: int | None, inputs: DTypes, outputs: Sequence[DType] = ()
-    ) -> Support:
-        """Whether a kernel takes these types at version `opset` of the domain (`None`: the newest that may be used).
+    ) -> bool:
+        """Whether the target executes an operator on these types; see `refusal`."""
+        return self.refusal(domain, op_type, opset, inputs, outputs) is None
+
+    def refusal(
+        self, domain: str, op_type: str, opset: int | None, inputs: DTypes, outputs: Sequence[DType] = ()
+    ) -> Refusal | None:
+        """Why no kernel takes these types at version `opset` of the domain (`None`: the newest that may be used), or `None`.
 
         An unknown type is accepted where the kernel takes every type that the operator allows there. Inputs and outputs
         beyond those given count as absent.
@@ -118,26 +103,24 @@ class Target:
             # Not part of the remembered answer: the limit of a target may be changed.
             opset = self.max_opset if opset is None else opset
             if opset > self.max_opset:
-                return _no(f"{op_type} needs opset {opset}, and at most {self.max_opset} is allowed")
+                return refuse("max_opset", Subject("operator", op_type), found=self.max_opset, needed=opset)
         arguments = _by_name(inputs) if isinstance(inputs, Mapping) else tuple([_type_string(kind) for kind in inputs])
         key = (domain, op_type, opset, arguments, tuple([_type_string(kind) for kind in outputs]))
-        answer = self._answers.get(key)
-        if answer is None:
-            answer = self._answers[key] = self._decide(domain, op_type, opset, inputs, outputs)
-        return answer
+        if key not in self._answers:
+            self._answers[key] = self._decide(domain, op_type, opset, inputs, outputs)
+        return self._answers[key]
 
-    def check_node(self, node: ir.Node, opset_imports: Mapping[str, int], facts: Facts) -> Support:
-        """Whether the target executes `node`, and at an opset that the result may use.
+    def check_node(self, node: ir.Node, opset_imports: Mapping[str, int], facts: Facts) -> Refusal | None:
+        """Why the target does not execute `node` at an opset that the result may use, or `None`.
 
         A `version` of the node itself goes before the version that its model or function imports.
         """
         version = node.version if node.version is not None else opset_imports.get(node.domain, 1)
         inputs = [ABSENT if value is None else facts.dtype(value) for value in node.inputs]
         outputs = [ABSENT if value.name == "" else facts.dtype(value) for value in node.outputs]
-        support = self.supports(node.domain, node.op_type, version, inputs, outputs)
-        limit = LIMITS.get((node.domain, node.op_type))
-        reason = limit(node, facts) if support and limit is not None else None
-        return support if reason is None else _no(reason)
+        refusal = self.refusal(node.domain, node.op_type, version, inputs, outputs)
+        limit = LIMITS.get((node.domain, node.op_type)) if refusal is None else None
+        return refusal if limit is None else limit(node, facts)
 
     def min_opset(
         self, op_type: str, domain: str = "", inputs: DTypes = (), outputs: Sequence[DType] = ()
@@ -145,7 +128,7 @@ class Target:
         """The smallest opset at which the operator exists and has a kernel for these types.
 
         For ai.onnx none above `max_opset`; for another domain the answer is a version of that. `None` if there is no
-        such opset: then `supports` with opset `None` says why.
+        such opset: then `refusal` with opset `None` says why.
         """
         operator = self.table.operators.get((domain, op_type))
         for schema in operator.schemas if operator is not None else ():
@@ -153,7 +136,7 @@ class Target:
                 return schema.since
         return None
 
-    def lost_by_raising(self, node: ir.Node, version: int, opset: int) -> str | None:
+    def lost_by_raising(self, node: ir.Node, version: int, opset: int) -> Refusal | None:
         """Why the target would no longer execute an ai.onnx node if `version` were raised to `opset`; `None` if it would.
 
         Declared types are used where there are some. A node that it does not execute now is no loss.
@@ -166,44 +149,54 @@ class Target:
         if not after:
             executed = bool(before) or _is_inlined(node.op_type, version)
             lost = executed and not _is_inlined(node.op_type, opset)
-            return f"{self.provider} has no kernel for it at opset {opset}" if lost else None
+            return self._no_kernel(f"{node.op_type} at opset {opset}") if lost else None
         inputs = [ABSENT if value is None else value.dtype for value in node.inputs]
         outputs = [ABSENT if value.name == "" else value.dtype for value in node.outputs]
         if old.since == new.since or None in inputs or None in outputs:
             return None
         answers = [self._decide("", node.op_type, at, inputs, outputs) for at in (version, opset)]
-        return str(answers[1]) if answers[0] and not answers[1] else None
+        return answers[1] if answers[0] is None else None
 
     def _decide(
         self, domain: str, op_type: str, opset: int | None, inputs: DTypes, outputs: Sequence[DType]
-    ) -> Support:
+    ) -> Refusal | None:
         label = f"{domain + '.' if domain else ''}{op_type}"
         operator = self.table.operators.get((domain, op_type))
         if operator is None:
-            return _no(f"{self.table.runtime} knows no operator {label}")
+            return refuse("no_operator", Subject("operator", label), needed=self.table.runtime)
         schema = operator.schemas[-1] if opset is None else operator.at(opset)
         if schema is None:
-            return _no(f"{label} does not exist before opset {operator.schemas[0].since}, opset is {opset}")
+            since = operator.schemas[0].since
+            return _unfit(label, f"does not exist before opset {since}, opset is {opset}")
         if schema.deprecated:
-            return _no(f"{label} is no longer part of its domain since version {schema.since}")
+            return _unfit(label, f"is no longer part of its domain since version {schema.since}")
         label = f"{label} at version {opset or schema.since}"
         try:
             bound = _bind(schema, list(_arguments(schema, inputs, outputs)))
         except _MismatchError as error:
-            return _no(f"{label} {error}")
+            return _unfit(label, str(error))
         return self._find_kernel(label, operator, schema, bound)
 
-    def _find_kernel(self, label: str, operator: Operator, schema: Schema, bound: Sequence[_Argument]) -> Support:
+    def _find_kernel(
+        self, label: str, operator: Operator, schema: Schema, bound: Sequence[_Argument]
+    ) -> Refusal | None:
         kernels = [kernel for kernel in operator.kernels if kernel.serves(schema.since)]
         if not kernels:
-            return _no(f"{self.provider} has no kernel for {label}")
+            return self._no_kernel(label)
         if any(_accepts(kernel, schema, bound) for kernel in kernels):
-            return YES
+            return None
         unknown = [formal.name for formal, kind in bound if kind is None]
         if unknown and any(_accepts(kernel, schema, bound, optimistic=True) for kernel in kernels):
-            return _no(f"whether {self.provider} has a kernel for {label} depends on the unknown type of {unknown[0]}")
+            return self._no_kernel(label, f"that takes any type: it depends on the unknown type of {unknown[0]}")
         types = ", ".join(dict.fromkeys(_short(kind) for _, kind in bound if kind is not None))
-        return _no(f"{self.provider} has no kernel for {label} on {types}")
+        return self._no_kernel(label, f"on {types}")
+
+    def _no_kernel(self, label: str, types: str = "") -> Refusal:
+        return refuse("no_kernel", Subject("operator", label), found=types, needed=self.provider)
+
+
+def _unfit(label: str, why: str) -> Refusal:
+    return refuse("signature", Subject("operator", label), found=why)
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from ortfuse.execution.inputs import Inputs, InputSpec
 from ortfuse.execution.session import Session
 from ortfuse.graph import walk
 from ortfuse.graph.edit import Edit
+from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.verification.verify import Judged, Verdict, judge
 
 QUIET = 2.0**-6
@@ -45,6 +46,13 @@ class SiteCheck(Judged):
     state: State
     verdict: Verdict | None = None
     reason: str = ""
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why the change is undone, `None` if it is not."""
+        if self.state != "undone":
+            return None
+        return refuse("not_equal", Subject("value", self.site), found=self.reason)
 
     def text(self) -> str:
         """The rule, the site, and what is wrong with the errors of both sides."""
@@ -82,7 +90,7 @@ class SiteChecks:
     progress: Callable[[str], None] = lambda text: None
     found: dict[tuple[str, str], SiteCheck] = field(default_factory=dict)
 
-    def objection(self, edit: Edit) -> str | None:
+    def objection(self, edit: Edit) -> Refusal | None:
         """What is wrong with a change, `None` if nothing is or it cannot be checked; only a rewrite may give other bits."""
         key = (edit.author, edit.name)
         known = self.found.get(key)
@@ -93,7 +101,7 @@ class SiteChecks:
             else:
                 known = check_rewrite(edit, tolerance=self.tolerance, seed=self.seed)
             self.found[key] = known
-        return known.reason if known.state == "undone" else None
+        return known.refusal
 
     def of_state(self, state: State) -> list[SiteCheck]:
         """The checks that ended in this state."""

@@ -12,7 +12,7 @@ import pytest
 
 import ortfuse
 from ortfuse.errors import RuleError
-from ortfuse.explanation import Explanation, advice
+from ortfuse.explanation import Explanation
 from ortfuse.model.io import load, save
 from ortfuse.pattern import op, opt, scalar, variables
 from ortfuse.pattern.least import least_nodes
@@ -47,20 +47,20 @@ def test_a_fused_site_has_its_rule_and_the_original_nodes() -> None:
 
 def only_miss(found: Explanation) -> tuple[str, str]:
     assert [(miss.rule, miss.site) for miss in found.missed] == [("gelu.erf", "y")]
-    return found.missed[0].reason, found.missed[0].remedy
+    return found.missed[0].refusal.reason, found.missed[0].refusal.remedy
 
 
 def test_a_wrong_constant_is_named_and_the_right_one_with_it() -> None:
     reason, remedy = only_miss(ortfuse.explain(model(root="1.5")))
-    assert reason == "the constant in 'a' is 0.6666667, not 0.7071068"
-    assert remedy == "the constants in 'a' make up 0.7071068 instead of 0.6666667"
+    assert reason == "the constants in 'a' make up 0.6666667, not 0.7071068"
+    assert remedy == "the constants in 'a' made up 0.7071068"
 
 
 def test_another_use_of_an_intermediate_is_named_with_its_user() -> None:
     found = ortfuse.explain(model(GELU + " z = Tanh(e)", "float[b,3] y, float[b,3] z"))
     reason, remedy = only_miss(found)
     assert "'e' is also used by Tanh" in reason
-    assert "nothing else uses 'e': take it off Tanh" in remedy
+    assert "nothing else used 'e': take it off Tanh" in remedy
     assert found.missed[0].root.startswith("Mul")
     assert found.missed[0].matched >= found.missed[0].least >= 4
 
@@ -68,15 +68,15 @@ def test_another_use_of_an_intermediate_is_named_with_its_user() -> None:
 def test_an_intermediate_that_is_an_output_is_named() -> None:
     reason, remedy = only_miss(ortfuse.explain(model(outputs="float[b,3] y, float[b,3] p")))
     assert "'p' is a graph output" in reason
-    assert "'p' is no output of the model" in remedy
+    assert "'p' were no output of the model" in remedy
 
 
 def test_the_opset_that_is_missing_is_named() -> None:
     found = ortfuse.explain(BERT, rules=["attention"], max_opset=17)
     nearest = found.missed[0]
     assert (nearest.rule, nearest.matched) == ("attention.sdpa_nan_guard", 9)
-    assert "needs opset 23, and at most 17 is allowed" in nearest.reason
-    assert "--max-opset 23 or more" in nearest.remedy
+    assert "needs opset 23, and at most 17 is allowed" in nearest.refusal.reason
+    assert "--max-opset 23 or more" in nearest.refusal.remedy
     assert len([miss for miss in found.missed if miss.site == nearest.site]) == 1
 
 
@@ -148,36 +148,12 @@ def test_two_nodes_kept_apart_by_another_use_are_a_near_miss() -> None:
     text += "float[2] b = {1, 2}, float[2] m = {1, 2}, float[2] v = {1, 2}> { c = Conv(x, w) y = BatchNormalization(c, s, b, m, v) }"
     (miss,) = ortfuse.explain(ir.from_onnx_text('<ir_version: 9, opset_import: ["": 18]>' + text)).missed
     assert (miss.rule, miss.step, miss.matched) == ("conv.batch_norm", "guards", 2)
-    assert "'c' is a graph output" in miss.reason
+    assert "'c' is a graph output" in miss.refusal.reason
 
 
 def test_an_unknown_rule_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(RuleError, match="did you mean 'attention'"):
         ortfuse.explain(model(), rules=["attenton"])
-
-
-@pytest.mark.parametrize(
-    ("reason", "words"),
-    [
-        ("Attention needs opset 23, the model has 18", "exported at opset 23"),
-        ("'s' comes from Where 'w', not from Softmax", "'s' is computed by Softmax"),
-        ("'k' is 0.5, not the constant 1", "'k' is the constant 1"),
-        ("'k' is no constant, not the constant 1", "'k' is the constant 1"),
-        ("the constant in 'a' is 0.66, not 0.7", "make up 0.7 instead of 0.66"),
-        ("axis of Softmax 's' is 1, not -1", "axis of Softmax 's' is -1"),
-        ("'w' (weight) is not a constant", "'w' is a constant"),
-        ("query [b] and key [c] do not provably fit", "same name, same size"),
-        ("a shape of query, key or value is not known", "declare"),
-        ("no part of 'g' is 'x'", "'x' is an operand of the sum or product 'g' too"),
-        ("the result is clipped at 15 instead of 1", "the result is clipped at 1, not at 15"),
-        ("the result would be FLOAT16 instead of FLOAT", "have FLOAT, not FLOAT16"),
-        ("the attention mask does not provably cover the keys (4 instead of s)", "same name, same size"),
-        ("the attention mask is broadcast over the queries (1 instead of s)", "a row for each query"),
-        ("CPUExecutionProvider has no kernel for Attention on (bfloat16)", "float32"),
-    ],
-)
-def test_what_would_help_is_said_in_words(reason: str, words: str) -> None:
-    assert words in advice(reason)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +194,7 @@ def test_explain_on_the_command_line(run: Callable[..., str]) -> None:
     text = run("explain", str(BERT), "--rule", "attention", "--max-opset", "17")
     assert "attention.sdpa_nan_guard at '/module/encoder/layer.1/attention/self/MatMul_1_output_0'" in text
     assert "stopped by: Attention needs opset 23" in text
-    assert "would match if the result may use opset 23" in text
+    assert "would match if the result were allowed opset 23" in text
     assert "matched: all of the pattern, 9 nodes" in text
     text = run("explain", str(BERT))
     assert "attention.merged_heads" in text

@@ -59,7 +59,7 @@ def test_a_coefficient_matches_however_it_is_spelled(body: str) -> None:
 def test_another_coefficient_does_not_match() -> None:
     found = match(op.Sigmoid(0.5 * x), graph("t = Mul(x, two) out = Sigmoid(t)", initializers=HALF))
     assert isinstance(found, Miss)
-    assert "2" in found.reason
+    assert "2" in found.refusal.reason
 
 
 def test_a_captured_coefficient_is_the_product_of_all_scalars_and_one_when_absent() -> None:
@@ -124,7 +124,7 @@ def test_an_intermediate_used_outside_blocks_the_match() -> None:
     model.graph.outputs.append(model.graph[0].outputs[0])
     found = match(x * op.Sigmoid(x), model)
     assert isinstance(found, Miss)
-    assert "graph output" in found.reason
+    assert "graph output" in found.refusal.reason
     other = match(op.Relu(op.Sigmoid(x)), graph("s = Sigmoid(x) t = Relu(s) out = Add(t, s)"))
     assert isinstance(other, Miss)
 
@@ -233,8 +233,8 @@ def test_a_miss_names_the_node_that_stopped_it() -> None:
     found = match(op.Relu(op.Sigmoid(op.Tanh(x))), graph("e = Erf(x) s = Sigmoid(e) out = Relu(s)"))
     assert isinstance(found, Miss)
     assert found.matched == 2
-    assert "Erf" in found.reason
-    assert "Tanh" in found.reason
+    assert "Erf" in found.refusal.reason
+    assert "Tanh" in found.refusal.reason
 
 
 @pytest.mark.parametrize("near", ["1.000001", "0.9999999", "-1"])

@@ -12,6 +12,7 @@ from ortfuse.errors import PatternError, RewriteError, RuleError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.edit import Edit
 from ortfuse.pattern import attr, ms, op, var, variables
+from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, Exactness, Log, Proof, Rewriter, Rule
 
 x, y = variables("x y")
@@ -24,13 +25,12 @@ class Everything:
     def __init__(self, *refused: str) -> None:
         self.refused = refused
 
-    def check_node(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> Any:
-        return Refusal(f"no kernel for {node.op_type}") if node.op_type in self.refused else True
-
-
-class Refusal(str):
-    def __bool__(self) -> bool:
-        return False
+    def check_node(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> Refusal | None:
+        return (
+            refuse("no_kernel", Subject("operator", node.op_type), needed="a test")
+            if node.op_type in self.refused
+            else None
+        )
 
 
 def rule(name: str, pattern: Any, replace: Any, **keywords: Any) -> Rule:
@@ -98,7 +98,7 @@ def test_a_target_without_a_kernel_refuses_the_replacement_with_its_reason() -> 
     log = Log(explain=True)
     m = model("s = Sigmoid(x) out = Mul(x, s)")
     assert run(m, SWISH, target=Everything("QuickGelu"), log=log) == ["Sigmoid", "Mul"]
-    assert "no kernel for QuickGelu" in next(iter(log.misses.values())).reason
+    assert "no kernel for QuickGelu" in next(iter(log.misses.values())).refusal.reason
     assert "com.microsoft" not in m.graph.opset_imports or len(m.graph) == 2
     assert len(m.graph[0].outputs[0].uses()) == 1
 
@@ -115,7 +115,7 @@ def test_a_replacement_of_another_shape_or_type_is_refused() -> None:
         '<ir_version: 9, opset_import: ["": 18]> g (float[2,3] x) => (float[2,3] out) { out = Relu(x) }'
     )
     assert run(fixed, reshaping, log=log) == ["Relu"]
-    assert "instead of [2, 3]" in next(iter(log.misses.values())).reason
+    assert "instead of [2, 3]" in next(iter(log.misses.values())).refusal.reason
     casting = rule("a.type", op.Relu(x), op.Cast(x, to=11))
     assert run(model("out = Relu(x)"), casting) == ["Relu"]
 
@@ -211,10 +211,10 @@ class Objector:
         self.rules = rules
         self.seen: list[tuple[str, str, list[str]]] = []
 
-    def objection(self, site: Edit) -> str | None:
+    def objection(self, site: Edit) -> Refusal | None:
         self.seen.append((site.rule.name, site.name, [node.op_type for node in site.added]))
         assert all(node.graph is not None for node in (*site.match.nodes, *site.added))
-        return "not wanted" if site.rule.name in self.rules else None
+        return refuse("left_out", site.match.root, found="not wanted") if site.rule.name in self.rules else None
 
 
 def test_what_an_inspector_objects_to_is_undone_and_the_rest_goes_on() -> None:
@@ -225,7 +225,7 @@ def test_what_an_inspector_objects_to_is_undone_and_the_rest_goes_on() -> None:
     onnx.checker.check_model(ir.to_proto(m))
     assert [node.op_type for node in m.graph] == ["QuickGelu", "Tanh", "Add"]
     assert log.hits() == {"swish.swish": 1}
-    assert log.misses["tanh.exp", "u"].reason == "not wanted"
+    assert log.misses["tanh.exp", "u"].refusal.reason == "not wanted"
     assert ("swish.swish", "t", ["QuickGelu"]) in objector.seen
 
 

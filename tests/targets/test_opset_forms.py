@@ -88,7 +88,7 @@ def test_an_opset_at_which_the_runtime_has_no_kernel_any_more_is_refused(
     old: int, opset: int, body: str, inputs: str
 ) -> None:
     model = read(model_text(old, body, inputs))
-    with pytest.raises(TargetError, match=f"no kernel for it at opset {opset}"):
+    with pytest.raises(TargetError, match=f"no kernel for .* at opset {opset}"):
         raise_opset(model, opset)
     assert model.graph.opset_imports[""] == old
 

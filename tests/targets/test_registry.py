@@ -45,9 +45,8 @@ def test_an_opset_above_the_limit_is_refused_also_after_the_limit_was_lowered() 
     target = Target()
     assert target.supports("", "Gelu", 20, ["float"])
     target.max_opset = 17
-    support = target.supports("", "Gelu", 20, ["float"])
-    assert not support
-    assert str(support) == "Gelu needs opset 20, and at most 17 is allowed"
+    assert not target.supports("", "Gelu", 20, ["float"])
+    assert str(target.refusal("", "Gelu", 20, ["float"])) == "Gelu needs opset 20, and at most 17 is allowed"
 
 
 @pytest.mark.parametrize(
@@ -75,15 +74,15 @@ def test_an_opset_above_the_limit_is_refused_also_after_the_limit_was_lowered() 
 def test_support_by_operator_version_and_types(
     target: Target, domain: str, op_type: str, opset: int | None, inputs: list[str], reason: str
 ) -> None:
-    support = target.supports(domain, op_type, opset, inputs)
-    assert bool(support) is (reason == "")
-    assert reason in str(support)
+    refusal = target.refusal(domain, op_type, opset, inputs)
+    assert (refusal is None) is (reason == "")
+    assert refusal is None or reason in refusal.reason
 
 
 def test_types_can_be_named_as_the_specification_names_them(target: Target) -> None:
     assert target.supports("", "LayerNormalization", 17, {"T": "float16"})
     assert not target.supports("", "LayerNormalization", 17, {"T": "int32"})
-    assert "no input, output or type constraint 'Q'" in str(target.supports("", "Add", 14, {"Q": "float"}))
+    assert "no input, output or type constraint 'Q'" in str(target.refusal("", "Add", 14, {"Q": "float"}))
 
 
 def test_a_dtype_of_the_graph_and_its_name_and_its_onnx_type_are_the_same(target: Target) -> None:
@@ -93,9 +92,8 @@ def test_a_dtype_of_the_graph_and_its_name_and_its_onnx_type_are_the_same(target
 
 def test_an_unknown_type_is_accepted_only_where_it_cannot_matter(target: Target) -> None:
     # The mask of Attention may also be of integers, for which there is no kernel.
-    support = target.supports("", "Attention", 23, ["float", "float", "float", None])
-    assert not support
-    assert "unknown type of attn_mask" in str(support)
+    refusal = target.refusal("", "Attention", 23, ["float", "float", "float", None])
+    assert "unknown type of attn_mask" in str(refusal)
     # The second input has the type of the first, and a shape can only be int64.
     assert target.supports("", "Add", 14, ["float", None])
     assert target.supports("", "Reshape", 14, ["float", None])
@@ -160,8 +158,8 @@ def node_and_facts(text: str) -> tuple[ir.Node, Facts]:
 
 def test_a_node_is_judged_by_its_types_and_by_the_import_of_its_domain(target: Target) -> None:
     node, facts = node_and_facts('<ir_version: 8, opset_import: ["" : 20]> g (float[2] x) => (y) { y = Gelu(x) }')
-    assert target.check_node(node, {"": 20}, facts)
-    assert not target.check_node(node, {"": 17}, facts)
+    assert target.check_node(node, {"": 20}, facts) is None
+    assert target.check_node(node, {"": 17}, facts) is not None
     node, facts = node_and_facts('<ir_version: 8, opset_import: ["" : 20]> g (float16[2] x) => (y) { y = Gelu(x) }')
     assert "float16" in str(target.check_node(node, {"": 20}, facts))
 
@@ -169,8 +167,8 @@ def test_a_node_is_judged_by_its_types_and_by_the_import_of_its_domain(target: T
 def test_the_version_of_a_node_goes_before_the_import(target: Target) -> None:
     node, facts = node_and_facts('<ir_version: 8, opset_import: ["" : 20]> g (float[2] x) => (y) { y = Gelu(x) }')
     node.version = 20
-    assert target.check_node(node, {"": 17}, facts)
-    assert not Target(max_opset=17).check_node(node, {"": 17}, facts)
+    assert target.check_node(node, {"": 17}, facts) is None
+    assert Target(max_opset=17).check_node(node, {"": 17}, facts) is not None
 
 
 def test_inputs_that_are_left_out_do_not_count_as_unknown(target: Target) -> None:
@@ -178,4 +176,4 @@ def test_inputs_that_are_left_out_do_not_count_as_unknown(target: Target) -> Non
         '<ir_version: 8, opset_import: ["" : 18]> g (float[2,4,4] x, int64[3] s) => (y) { y = Resize(x, , , s) }'
     )
     assert node.inputs[1] is None
-    assert target.check_node(node, {"": 18}, facts)
+    assert target.check_node(node, {"": 18}, facts) is None

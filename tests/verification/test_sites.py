@@ -42,9 +42,8 @@ class Cutter:
     def __init__(self) -> None:
         self.cut: list[Sides] = []
 
-    def objection(self, site: Edit) -> str | None:
+    def objection(self, site: Edit) -> None:
         self.cut.append(sides(site))
-        return None
 
 
 def cut(m: ir.Model, *rules: Rule) -> Sides:
