@@ -12,9 +12,10 @@ from ortfuse.errors import VerificationError
 from ortfuse.execution.input_sizes import Search, Sizes, describe, open_dims, wanted
 from ortfuse.execution.inputs import Inputs, InputSpec, input_specs, make_inputs
 from ortfuse.execution.precision import coarsest
-from ortfuse.execution.reference import RANDOM, Reference
+from ortfuse.execution.reference import Reference
 from ortfuse.execution.session import Arrays, Session
 from ortfuse.graph import walk
+from ortfuse.graph.traits import RANDOM, has
 
 REFERENCE_SECONDS = 60.0
 """Once evaluating in float64 has taken this long, further inputs are compared without it."""
@@ -83,7 +84,7 @@ Ran = tuple[str, Inputs, Arrays]
 
 
 def _random(model: ir.Model) -> list[str]:
-    return sorted({node.op_type for node in walk.nodes(model) if node.op_type in RANDOM})
+    return sorted({node.op_type for node in walk.nodes(model) if has(node, RANDOM)})
 
 
 def _given(session: Session, number: int, inputs: Inputs) -> Ran:

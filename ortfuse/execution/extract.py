@@ -21,11 +21,11 @@ from ortfuse.dims import DimLike
 from ortfuse.errors import VerificationError
 from ortfuse.execution.input_roles import Role, role_of
 from ortfuse.execution.inputs import InputSpec
-from ortfuse.execution.reference import RANDOM
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
 from ortfuse.graph.edit import Edit
-from ortfuse.model.operator_check import kept_outputs
+from ortfuse.graph.schemas import kept_outputs
+from ortfuse.graph.traits import LAYER, RANDOM, RANGED, SIZES, has
 from ortfuse.passes import Context, Finalize
 from ortfuse.rewrite import Log
 from ortfuse.targets import Target
@@ -36,17 +36,7 @@ SMALL = 1 << 16
 MOST_NODES = 150
 """Nodes from which one input of a rewrite is computed, at most."""
 
-_LAYERS = frozenset({"Attention", "Softmax", "LayerNormalization", "RMSNormalization", "InstanceNormalization", "Conv"})
-"""What depends on these is an activation, which may as well be random: it is no mask, position or angle."""
-
-_RANGED = frozenset(
-    {"Abs", "Exp", "Relu", "Sigmoid", "Softmax", "Softplus", "Sqrt", "Tanh", "LogSoftmax", "HardSigmoid"}
-)
-"""Operators of one input whose results have a range of their own."""
-
 _MOST_RANGED = 4
-
-_SIZES = frozenset({"Shape", "Size"})
 
 
 @dataclass(frozen=True)
@@ -141,10 +131,10 @@ def _computed(value: ir.Value, site: Edit) -> set[ir.Node] | None:
                 return None
         elif producer not in nodes:
             nodes.add(producer)
-            is_layer = producer.domain or producer.op_type in _LAYERS
+            is_layer = producer.domain or producer.op_type in LAYER
             if len(nodes) > MOST_NODES or is_layer or not _can_be_copied(producer) or producer in site.added:
                 return None
-            if producer.op_type not in _SIZES:
+            if producer.op_type not in SIZES:
                 stack += [operand for operand in producer.inputs if operand is not None]
             elif site.facts.shape(producer.inputs[0]) is None:
                 return None
@@ -162,13 +152,13 @@ def _is_integer_input(value: ir.Value, site: Edit) -> bool:
 
 
 def _can_be_copied(node: ir.Node) -> bool:
-    return not (walk.subgraphs(node) or node.op_type in RANDOM or any(a.is_ref() for a in node.attributes.values()))
+    return not (walk.subgraphs(node) or has(node, RANDOM) or any(a.is_ref() for a in node.attributes.values()))
 
 
 def _ranged(value: ir.Value, facts: Facts) -> set[ir.Node]:
     nodes: set[ir.Node] = set()
     producer = value.producer()
-    while producer is not None and producer.op_type in _RANGED and not producer.domain and len(nodes) < _MOST_RANGED:
+    while producer is not None and has(producer, RANGED) and len(nodes) < _MOST_RANGED:
         operand = producer.inputs[0]
         if facts.shape(operand) is None or facts.dtype(operand) is None or not _can_be_copied(producer):
             break

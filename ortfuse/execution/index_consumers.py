@@ -1,4 +1,4 @@
-"""Which operators select rows of a table, take a mask, or move numbers without changing them."""
+"""Which operators select rows of a table, or take a mask."""
 
 from __future__ import annotations
 
@@ -8,33 +8,21 @@ import onnx_ir as ir
 
 from ortfuse.dims import DimLike
 from ortfuse.facts.facts import Facts
-
-_MICROSOFT = "com.microsoft"
-_EVERY = range(1 << 10)
-
-MOVES: Mapping[str, range] = {
-    **dict.fromkeys(
-        ("Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Expand", "Slice", "Transpose", "Tile", "Split",
-         "Pad", "Gather", "GatherElements", "GatherND"),
-        range(1),
-    ),
-    "Concat": _EVERY,
-}  # fmt: skip
-"""Operators whose outputs have the numbers of the inputs at these positions."""
+from ortfuse.graph.traits import MICROSOFT
 
 MASK_INPUTS: Mapping[tuple[str, str], Mapping[int, bool]] = {
     ("", "Attention"): {3: True},
-    (_MICROSOFT, "Attention"): {3: True, 5: True},
-    (_MICROSOFT, "MultiHeadAttention"): {4: True, 5: True},
-    (_MICROSOFT, "EmbedLayerNormalization"): {7: True},
+    (MICROSOFT, "Attention"): {3: True, 5: True},
+    (MICROSOFT, "MultiHeadAttention"): {4: True, 5: True},
+    (MICROSOFT, "EmbedLayerNormalization"): {7: True},
 }
 """Operators that take a mask, at which inputs, and whether 1 keeps a position."""
 
 _TABLES: Mapping[tuple[str, str], Mapping[int, int]] = {
     ("", "RotaryEmbedding"): {3: 1},
-    (_MICROSOFT, "RotaryEmbedding"): {1: 2},
-    (_MICROSOFT, "EmbedLayerNormalization"): {0: 2, 1: 4},
-    (_MICROSOFT, "GatherBlockQuantized"): {1: 0},
+    (MICROSOFT, "RotaryEmbedding"): {1: 2},
+    (MICROSOFT, "EmbedLayerNormalization"): {0: 2, 1: 4},
+    (MICROSOFT, "GatherBlockQuantized"): {1: 0},
 }
 """Further operators with an input of row numbers: its position, and that of the table, whose first axis has the rows."""
 

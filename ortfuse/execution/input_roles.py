@@ -22,6 +22,7 @@ import onnx_ir as ir
 from ortfuse.dims import DimLike
 from ortfuse.execution import index_consumers
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.traits import COMPARES, JOINS, LOGICAL, MOVES
 
 MOST_STEPS = 100_000
 """An input is followed no further: constants on many branching paths can make up too many different numbers."""
@@ -125,7 +126,7 @@ class _Walk:
             yield from self._logic(step, node, index)
         elif node.op_type == "Softmax" and step.scored and self._floating:
             self._uses.add(Use.BIAS)
-        elif node.op_type in index_consumers.MOVES and index in index_consumers.MOVES[node.op_type]:
+        elif node.op_type in MOVES and (index == 0 or node.op_type in JOINS):
             yield from (replace(step, value=output) for output in node.outputs)
 
     def _limit(self, step: _Step, extent: DimLike | None) -> None:
@@ -195,7 +196,7 @@ class _Walk:
             if index == 0:
                 self._chosen(step, node)
             yield replace(step, value=output, scale=step.scale if index else 0)
-        elif kind in _BOOLEAN:
+        elif kind in LOGICAL:
             self._note(Use.EITHER)
             yield replace(step, value=output, scale=0, flipped=step.flipped != (kind == "Not"))
         else:
@@ -252,6 +253,5 @@ _COMPARISONS = {
     "LessOrEqual": float.__le__,
     "GreaterOrEqual": float.__ge__,
 }
-_BOOLEAN = frozenset({"Not", "And", "Or", "Xor"})
-_LOGIC = frozenset({"Cast", "Where", *_BOOLEAN, *_COMPARISONS})
+_LOGIC = LOGICAL | COMPARES | {"Cast", "Where"}
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Min", "Max", "Mod", "Clip"})

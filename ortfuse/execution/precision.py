@@ -13,29 +13,7 @@ import onnx_ir as ir
 from ortfuse.execution.compare import TOLERANCES
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
-
-_EXACT = frozenset(
-    {
-        *("Identity", "Reshape", "Transpose", "Expand", "Tile", "Concat", "Split", "Slice", "Gather", "GatherElements"),
-        *(
-            "GatherND",
-            "Squeeze",
-            "Unsqueeze",
-            "Flatten",
-            "Pad",
-            "Where",
-            "Max",
-            "Min",
-            "Clip",
-            "Neg",
-            "Abs",
-            "Relu",
-            "Sign",
-        ),
-        *("Constant", "ConstantOfShape", "Range", "CastLike", "Floor", "Ceil", "Round", "If", "Loop", "Scan"),
-    }
-)
-"""Operators whose results are elements of their operands, or numbers that the type holds exactly; Cast apart."""
+from ortfuse.graph.traits import EXACT, has
 
 _OF_MASKS = frozenset({"Add", "Sub", "Mul"})
 """Operators that mask arithmetic, on zeros and ones, is made of."""
@@ -78,7 +56,7 @@ def _rounded_in(node: ir.Node, facts: Facts) -> str:
     """The type in which a node rounds what it computes, empty if it does not."""
     kinds = [facts.dtype(value) for value in node.outputs if value.name and not facts.is_const(value)]
     kind = kinds[0] if kinds else None
-    if kind is None or not kind.is_floating_point() or (node.op_type in _EXACT and not node.domain):
+    if kind is None or not kind.is_floating_point() or has(node, EXACT):
         return ""
     if node.op_type == "Cast" and not node.domain:
         before = facts.dtype(node.inputs[0]) if node.inputs[0] is not None else None
@@ -105,7 +83,7 @@ def _of_integers(value: ir.Value, facts: Facts) -> bool:
         node = value.producer()
         if node is None or node.domain or seen > 100:
             return False
-        if node.op_type != "Cast" and node.op_type not in _EXACT and node.op_type not in _OF_MASKS:
+        if node.op_type != "Cast" and node.op_type not in EXACT and node.op_type not in _OF_MASKS:
             return False
         pending += [operand for operand in node.inputs if operand is not None]
     return True

@@ -18,15 +18,12 @@ from ortfuse.execution.session import Arrays, Session, weight_bytes
 from ortfuse.execution.to_float64 import in_float64
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
+from ortfuse.graph.traits import QUANTISES, RANDOM, has
 from ortfuse.targets import Target
 
 LARGEST = 2 << 30
 """Models with more bytes of weights are not evaluated in float64: it would take longer than all the rest."""
 
-RANDOM = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
-)
-_QUANTIZING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "QLinearMatMul", "QLinearConv", "MatMulInteger"})
 _ROUNDING = frozenset({"AffineGrid", "CausalConvWithState", "LinearAttention", "MelWeightMatrix", "TfIdfVectorizer"})
 """Operators that the reference implementation computes in float32 on any input."""
 
@@ -104,9 +101,9 @@ def _infeasible(model: ir.Model) -> str | None:
     if weight_bytes(model) > LARGEST:
         return f"the weights exceed {LARGEST >> 30} GB"
     for node in walk.nodes(model):
-        if node.op_type in RANDOM:
+        if has(node, RANDOM):
             return f"{node.op_type} draws random numbers"
-        if node.op_type in _QUANTIZING:
+        if has(node, QUANTISES):
             return f"{node.op_type} rounds to integers, and would round others in float64"
     return None
 

@@ -13,15 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from ortfuse.pattern.language import PRODUCT_OPS, SUM_OPS
+from ortfuse.graph.traits import COMPARES, EXACT, LOGICAL, PRODUCT, SIZES, SUM
 from ortfuse.pattern.least import least_nodes
 from ortfuse.rewrite import RULE_KEY, NearMiss, Rule
 
-PLAIN = SUM_OPS | PRODUCT_OPS | {
-    "Abs", "And", "Cast", "CastLike", "Clip", "Concat", "Constant", "ConstantOfShape", "Equal", "Expand", "Flatten",
-    "Gather", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual", "MatMul", "Max", "Min", "Not", "Or", "Pow",
-    "Relu", "Reshape", "Shape", "Slice", "Split", "Sqrt", "Squeeze", "Sum", "Transpose", "Unsqueeze", "Where",
-}  # fmt: skip
+PLAIN = EXACT | SUM | PRODUCT | COMPARES | LOGICAL | SIZES | {"Cast", "MatMul", "Pow", "Sqrt", "Sum"}
 """Operators that tell nothing of what is meant."""
 
 FEWEST = 2

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortfuse.graph.traits import KNOWN_DOMAINS, RANDOM, has
 from ortfuse.graph.walk import subgraphs
-
-KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft"})
-"""Domains whose operators are known here. Of an operator from elsewhere nothing is assumed."""
-
-_RANDOM = frozenset(
-    {
-        "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli",
-        "Sampling", "BeamSearch", "GreedySearch", "WhisperBeamSearch",
-        "BiasDropout", "BitmaskDropout", "BitmaskBiasDropout",
-    }
-)  # fmt: skip
-"""Operators that draw random numbers (or, like BeamSearch, may)."""
 
 
 class Purity:
@@ -31,7 +20,7 @@ class Purity:
 
         Nodes with subgraphs are not: their bodies would have to be looked into each time.
         """
-        if node.op_type in _RANDOM or subgraphs(node):
+        if has(node, RANDOM) or subgraphs(node):
             return False
         if node.op_type == "Dropout":
             return not _may_train(node)

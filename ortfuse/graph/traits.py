@@ -1,6 +1,217 @@
-"""What is true of an operator whatever the node: the one place where operators are told apart by name."""
+"""What is true of an operator whatever the node: one table, from which everything else takes its sets of operators.
+
+A set holds the names of operators; those of other domains than ai.onnx with the domain in front. Ask with `has(node, MOVES)`,
+or, where the domain is known to be ai.onnx, `node.op_type in MOVES`.
+"""
 
 from __future__ import annotations
 
-CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+MICROSOFT = "com.microsoft"
+"""The domain of ONNX Runtime's own operators."""
+
+KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", MICROSOFT})
+"""Domains whose operators are known here. Of an operator from elsewhere nothing is assumed."""
+
+_TABLE = """
+Identity Reshape Flatten Squeeze Unsqueeze                     : moves reshapes
+Transpose Expand Tile Split Slice DepthToSpace SpaceToDepth    : moves
+Gather GatherElements GatherND ReverseSequence Compress        : moves
+Concat                                                         : moves joins
+Pad Trilu CenterCropPad                                        : moves fills
+ScatterElements ScatterND TensorScatter Unique                 : -
+
+Add                                                            : broadcasts commutes sum wraps
+Sub                                                            : broadcasts sum wraps
+Mul                                                            : broadcasts commutes product wraps
+Div                                                            : broadcasts product
+Neg                                                            : elementwise sum product wraps exact
+Reciprocal                                                     : elementwise product
+Max Min                                                        : broadcasts commutes picks exact
+Sum Mean                                                       : broadcasts
+Where                                                          : broadcasts exact
+Pow Mod PRelu BitShift                                         : broadcasts
+Equal                                                          : broadcasts compares commutes
+Greater GreaterOrEqual Less LessOrEqual                        : broadcasts compares
+And Or Xor                                                     : broadcasts logical commutes
+BitwiseAnd BitwiseOr BitwiseXor                                : broadcasts commutes
+
+Not                                                            : elementwise logical
+Abs Relu Sign                                                  : elementwise exact ranged
+Ceil Floor Round                                               : elementwise exact
+Clip CastLike                                                  : elementwise exact
+Exp HardSigmoid Sigmoid Softplus Sqrt Tanh                     : elementwise ranged
+Cos Erf Sin Softsign                                           : elementwise ranged
+Acos Acosh Asin Asinh Atan Atanh BitCast BitwiseNot Cast Celu  : elementwise
+Cosh Elu Gelu HardSwish IsInf IsNaN LeakyRelu Log Mish Selu    : elementwise
+Shrink Sinh Swish Tan ThresholdedRelu                          : elementwise
+
+LogSoftmax Softmax                                             : normalises layer ranged
+BatchNormalization GroupNormalization Hardmax                  : normalises layer
+InstanceNormalization LayerNormalization LRN LpNormalization   : normalises layer
+MeanVarianceNormalization RMSNormalization                     : normalises layer
+SimplifiedLayerNormalization                                   : normalises layer
+SkipLayerNormalization SkipSimplifiedLayerNormalization @ms    : normalises layer
+EmbedLayerNormalization @ms                                    : normalises layer
+
+ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax       : reduces
+ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare      : reduces
+ArgMax ArgMin CumProd CumSum TopK                              : -
+
+MatMul Gemm Einsum                                             : contracts
+Attention Conv ConvTranspose DeformConv LinearAttention        : contracts layer
+CausalConvWithState                                            : contracts layer
+FusedMatMul GemmFastGelu @ms                                   : contracts
+Attention FusedConv GroupQueryAttention MultiHeadAttention @ms : contracts layer
+
+BiasGelu FastGelu Gelu QuickGelu @ms                           : elementwise
+
+ConvInteger DynamicQuantizeLinear MatMulInteger QLinearConv    : quantises
+QLinearMatMul QuantizeLinear                                   : quantises
+DequantizeLinear                                               : dequantises
+DynamicQuantizeMatMul MatMulIntegerToFloat QAttention @ms      : quantises
+QuantizeLinear @ms                                             : quantises
+DequantizeLinear @ms                                           : dequantises
+
+Shape Size                                                     : sizes
+Constant ConstantOfShape Range                                 : generates exact
+BlackmanWindow EyeLike HammingWindow HannWindow OneHot         : -
+MelWeightMatrix                                                : -
+
+Bernoulli Multinomial RandomNormal RandomNormalLike            : random
+RandomUniform RandomUniformLike                                : random
+BeamSearch GreedySearch Sampling WhisperBeamSearch @ms         : random
+BiasDropout BitmaskBiasDropout BitmaskDropout @ms              : random
+Dropout                                                        : -
+
+If Loop Scan                                                   : control exact
+SequenceMap                                                    : control
+
+AffineGrid AveragePool Col2Im Det DFT GRU GlobalAveragePool    : -
+GlobalLpPool GlobalMaxPool GridSample ImageDecoder LSTM LpPool : -
+MaxPool MaxRoiPool MaxUnpool NegativeLogLikelihoodLoss         : -
+NonMaxSuppression NonZero RNN Resize RoiAlign RotaryEmbedding  : -
+STFT SoftmaxCrossEntropyLoss SwiGLU TfIdfVectorizer            : -
+ConcatFromSequence Optional OptionalGetElement                 : -
+OptionalHasElement SequenceAt SequenceConstruct SequenceEmpty  : -
+SequenceErase SequenceInsert SequenceLength SplitToSequence    : -
+RegexFullMatch StringConcat StringNormalizer StringSplit       : -
+"""
+
+
+def _read(table: str) -> dict[str, frozenset[str]]:
+    """The operators of each trait."""
+    found: dict[str, set[str]] = {}
+    for row in filter(None, table.splitlines()):
+        operators, _, traits = row.partition(":")
+        names, marked, _ = operators.partition("@ms")
+        prefix = f"{MICROSOFT}." if marked else ""
+        for trait in traits.split():
+            found.setdefault(trait, set()).update(prefix + name for name in names.split())
+    return {trait: frozenset(names) for trait, names in found.items()}
+
+
+_OPERATORS = _read(_TABLE)
+
+MOVES = _OPERATORS["moves"]
+"""The outputs hold elements of the first input, nothing is computed."""
+
+JOINS = _OPERATORS["joins"]
+"""Of those that move elements: of all inputs instead of the first."""
+
+FILLS = _OPERATORS["fills"]
+"""Of those that move elements: some of the output is a number of the operator's own, such as the zeros of a Pad."""
+
+RESHAPES = _OPERATORS["reshapes"]
+"""Of those that move elements: all of them stay, in their row-major order."""
+
+ELEMENTWISE = _OPERATORS["elementwise"]
+"""Each element of the result is computed from the one in its place in the first input."""
+
+BROADCASTS = _OPERATORS["broadcasts"]
+"""Computed element by element of operands that are broadcast: the result has the rank of the one with the most axes."""
+
+COMMUTES = _OPERATORS["commutes"]
+"""The two operands can be exchanged."""
+
+PICKS = _OPERATORS["picks"]
+"""Returns one of its operands: which zero or NaN that is depends on their order."""
+
+SUM = _OPERATORS["sum"]
+"""What sums are made of."""
+
+PRODUCT = _OPERATORS["product"]
+"""What products are made of."""
+
+WRAPS = _OPERATORS["wraps"]
+"""Sums and products can be regrouped on integers too, since these wrap around; divisions cannot."""
+
+COMPARES = _OPERATORS["compares"]
+"""A truth value for each pair of numbers."""
+
+LOGICAL = _OPERATORS["logical"]
+"""Truth values of truth values."""
+
+EXACT = _OPERATORS["exact"] | MOVES
+"""Nothing is rounded: the results are elements of the operands, or numbers that their type holds exactly."""
+
+RANGED = _OPERATORS["ranged"]
+"""The results have a range of their own (not negative, at most 1, ...), whatever the one input holds."""
+
+NORMALISES = _OPERATORS["normalises"]
+"""Divides by a norm, or subtracts a mean, of a whole axis or more."""
+
+REDUCES = _OPERATORS["reduces"]
+"""One number for all elements along `axes`."""
+
+CONTRACTS = _OPERATORS["contracts"]
+"""Sums of products of two operands."""
+
+LAYER = _OPERATORS["layer"]
+"""Computes activations, as opposed to masks, positions and angles."""
+
+QUANTISES = _OPERATORS["quantises"]
+"""Rounds to integers, or works on what was."""
+
+DEQUANTISES = _OPERATORS["dequantises"]
+"""Makes floating-point numbers of quantised ones."""
+
+SIZES = _OPERATORS["sizes"]
+"""Reads the shape of its input only."""
+
+GENERATES = _OPERATORS["generates"]
+"""Made from attributes, sizes and bounds, of no data."""
+
+RANDOM = _OPERATORS["random"]
+"""Draws random numbers or, like BeamSearch, may. Dropout does in training only."""
+
+CONTROL_FLOW = _OPERATORS["control"]
 """Operators of ai.onnx whose attributes are graphs."""
+
+PARAMETER_INPUTS: Mapping[str, Mapping[str, int]] = {
+    **{name: {"axes": 1} for name in REDUCES},
+    "Squeeze": {"axes": 1},
+    "Unsqueeze": {"axes": 1},
+    "Reshape": {"shape": 1},
+    "Expand": {"shape": 1},
+    "Tile": {"repeats": 1},
+    "Split": {"split": 1},
+    "Slice": {"starts": 1, "ends": 2, "axes": 3, "steps": 4},
+    "Clip": {"min": 1, "max": 2},
+    "Pad": {"pads": 1, "constant_value": 2},
+    "TopK": {"k": 1},
+    "Dropout": {"ratio": 1, "training_mode": 2},
+    "CumSum": {"axis": 1},
+}
+"""Operator -> parameter -> input position, for parameters written as keywords in patterns. Some were attributes once."""
+
+ORDERED_AXES = frozenset({"Slice", "Pad"})
+"""Operators whose axes belong one by one to the numbers of other inputs, so that their order means something."""
+
+
+def has(node: ir.Node, trait: frozenset[str]) -> bool:
+    """Whether the node's operator is one of these, with its domain."""
+    return (f"{node.domain}.{node.op_type}" if node.domain else node.op_type) in trait

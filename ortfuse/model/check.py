@@ -14,6 +14,7 @@ import onnx_ir
 from ortfuse.errors import InvalidModelError
 from ortfuse.graph import walk
 from ortfuse.graph.tensors import tensors_of
+from ortfuse.graph.traits import MICROSOFT
 from ortfuse.graph.walk import describe
 from ortfuse.model import tensor_size
 from ortfuse.model.operator_check import OperatorCheck, check_imports
@@ -21,10 +22,6 @@ from ortfuse.model.operator_check import OperatorCheck, check_imports
 
 class RepairableError(InvalidModelError):
     """Something that ONNX Runtime accepts and that `ortfuse.model.repair` puts right."""
-
-
-RUNTIME_DOMAIN = "com.microsoft"
-"""ONNX Runtime imports version 1 of its own domain, the only one there is, whether or not the model does."""
 
 
 def check(model: onnx_ir.Model, *, name: str) -> None:
@@ -161,7 +158,8 @@ class _Scope:
             if value is not None and visible.get(value.name) is not value:  # type: ignore[arg-type]
                 raise self._unseen_input(node, value)
         if (found := self._operators.problem(node)) is not None:
-            unimported = node.domain == RUNTIME_DOMAIN and node.domain not in self._operators.imports
+            # ONNX Runtime imports version 1 of its own domain, the only one there is, whether or not the model does.
+            unimported = node.domain == MICROSOFT and node.domain not in self._operators.imports
             raise (RepairableError if unimported else InvalidModelError)(f"{self._name}: {describe(node)} {found}")
         if node.attributes:
             self._check_attributes(node)

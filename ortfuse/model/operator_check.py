@@ -170,13 +170,3 @@ def _runtime_operators() -> dict[tuple[str, str], int]:
 
 def _listed(imports: Mapping[str, int]) -> str:
     return ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in imports.items()) or "none"
-
-
-def kept_outputs(node: onnx_ir.Node) -> frozenset[int]:
-    """The outputs that must be there although the operator's schema calls them optional.
-
-    ONNX Runtime's Attention refuses a past (input 4) without the present (outputs 1 and 2).
-    """
-    if node.op_type == "Attention" and not node.domain and len(node.inputs) > 4 and node.inputs[4] is not None:
-        return frozenset((1, 2))
-    return frozenset()

@@ -15,8 +15,9 @@ import onnx_ir
 
 from ortfuse.errors import InvalidModelError
 from ortfuse.graph import walk
+from ortfuse.graph.traits import MICROSOFT
 from ortfuse.graph.walk import describe
-from ortfuse.model.check import RUNTIME_DOMAIN, RepairableError, check
+from ortfuse.model.check import RepairableError, check
 
 
 def admit(model: onnx_ir.Model, *, name: str) -> None:
@@ -45,8 +46,8 @@ def _repair(model: onnx_ir.Model, name: str) -> None:
         _declare_initializers_as_they_are(graph)
     owners: list[onnx_ir.Model | onnx_ir.Function] = [model, *model.functions.values()]
     for owner in owners:
-        if any(node.domain == RUNTIME_DOMAIN for node in walk.nodes_within(owner.graph)):
-            owner.opset_imports.setdefault(RUNTIME_DOMAIN, 1)
+        if any(node.domain == MICROSOFT for node in walk.nodes_within(owner.graph)):
+            owner.opset_imports.setdefault(MICROSOFT, 1)
     _rename_shadowing(model)
 
 

@@ -22,12 +22,14 @@ import onnx_ir as ir
 
 from ortfuse.graph.edit import Edit
 from ortfuse.graph.purity import Purity
+from ortfuse.graph.traits import COMMUTES, PICKS, has
 from ortfuse.graph.walk import roots, subgraphs
 from ortfuse.passes.context import Context
 from ortfuse.passes.edit import remove_nodes, replace_value
 from ortfuse.passes.tensor_hash import TensorPool, can_be_shared, content_key
 
-_COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "BitwiseAnd", "BitwiseOr", "BitwiseXor"})
+_EXCHANGEABLE = COMMUTES - PICKS
+"""Operators of two operands whose order makes no difference to the bits."""
 
 Key = tuple[Hashable, ...]
 
@@ -163,7 +165,7 @@ def _can_stand_for(first: ir.Node, node: ir.Node) -> bool:
 def _key(node: ir.Node, imports: dict[str, int]) -> Key:
     """What two nodes have in common if and only if they compute the same."""
     inputs: Key = tuple([0 if value is None else id(value) for value in node.inputs])
-    if node.op_type in _COMMUTATIVE and not node.domain and len(inputs) == 2 and inputs[0] > inputs[1]:  # type: ignore[operator]
+    if has(node, _EXCHANGEABLE) and len(inputs) == 2 and inputs[0] > inputs[1]:  # type: ignore[operator]
         inputs = (inputs[1], inputs[0])
     attributes: Key = tuple(sorted(map(_attribute_key, node.attributes.values()))) if node.attributes else ()
     # Nodes that were loaded bear no version, nodes that rules made do.

@@ -12,17 +12,15 @@ decides whether it trains; optional outputs of operators that no schema is known
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-import onnx
 import onnx_ir as ir
 
 from ortfuse.graph.edit import Edit
+from ortfuse.graph.schemas import kept_outputs, optional_outputs
 from ortfuse.graph.walk import Scope, nodes_within, roots, subgraphs
-from ortfuse.model.operator_check import kept_outputs
 from ortfuse.passes.context import Context, version_in
 from ortfuse.passes.edit import remove_nodes
 
@@ -131,7 +129,7 @@ def _remove_optional_outputs(node: ir.Node, scope: Scope) -> int:
     unused = [out for out in node.outputs if out.name and not out.uses() and not out.is_graph_output()]
     if not unused:
         return 0
-    optional = _optional_outputs(node.domain, node.op_type, version_in(scope, node)) - kept_outputs(node)
+    optional = optional_outputs(node.domain, node.op_type, version_in(scope, node)) - kept_outputs(node)
     removed = [out for out in unused if out.index() in optional]
     for output in removed:
         output.name = ""
@@ -140,31 +138,3 @@ def _remove_optional_outputs(node: ir.Node, scope: Scope) -> int:
         count -= 1
     node.resize_outputs(count)
     return len(removed)
-
-
-@functools.cache
-def _optional_outputs(domain: str, op_type: str, version: int) -> frozenset[int]:
-    """The positions of the outputs that the operator's schema says may be left out."""
-    if domain in ("", "ai.onnx.ml"):
-        try:
-            schema = onnx.defs.get_schema(op_type, version, domain)
-        except onnx.defs.SchemaError:
-            return frozenset()
-        option = onnx.defs.OpSchema.FormalParameterOption.Optional
-        return frozenset(index for index, output in enumerate(schema.outputs) if output.option == option)
-    return _runtime_schemas().get((domain, op_type), frozenset())
-
-
-@functools.cache
-def _runtime_schemas() -> dict[tuple[str, str], frozenset[int]]:
-    """The positions of optional outputs of ONNX Runtime's own operators, by domain and operator."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as runtime
-
-    optional = runtime.schemadef.OpSchema.FormalParameterOption.Optional
-    return {
-        (schema.domain, schema.name): frozenset(
-            i for i, output in enumerate(schema.outputs) if output.option == optional
-        )
-        for schema in runtime.get_all_operator_schema()
-        if schema.domain.startswith("com.")
-    }

@@ -23,6 +23,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.dims import Dim, DimLike
+from ortfuse.graph.traits import RESHAPES
 from ortfuse.graph.walk import subgraphs
 from ortfuse.passes.context import Context
 from ortfuse.passes.edit import constant_node, replace_value
@@ -93,7 +94,7 @@ def _element(context: Context, vector: ir.Value, position: int) -> ir.Value | No
 
 def _innermost(context: Context, value: ir.Value) -> ir.Value | None:
     """What a tensor of one element is moved from; it can be replaced if a node of the same graph computes it."""
-    while (node := value.producer()) is not None and node.op_type in ("Reshape", "Unsqueeze", "Squeeze", "Identity"):
+    while (node := value.producer()) is not None and node.op_type in RESHAPES:
         source = node.inputs[0]
         if node.domain or source is None or context.facts.shape(source) not in ((), (1,)):
             break

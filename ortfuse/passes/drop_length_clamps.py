@@ -19,10 +19,10 @@ import onnx_ir as ir
 
 from ortfuse.dims import Dim, DimLike
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.traits import BROADCASTS
 from ortfuse.graph.walk import used_values
 from ortfuse.passes.context import Context
 from ortfuse.passes.edit import remove_nodes, replace_value
-from ortfuse.pattern.operators import BROADCASTING
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def _size(value: ir.Value | None, facts: Facts) -> DimLike | None:
 def _equal_sizes(graph: ir.Graph, facts: Facts) -> Iterator[tuple[DimLike, DimLike]]:
     """Pairs of sizes that operands have along one axis of a node which is executed in every run."""
     for node in _needed(graph):
-        if node.op_type not in BROADCASTING or node.domain:
+        if node.op_type not in BROADCASTS or node.domain:
             continue
         shapes = [facts.shape(value) or () for value in node.inputs if value is not None]
         for one, other in itertools.permutations(shapes, 2):

@@ -35,13 +35,14 @@ import onnx_ir as ir
 from ortfuse.execution.constants import NATIVE, Region, evaluate
 from ortfuse.graph.edit import Edit
 from ortfuse.graph.purity import Purity
+from ortfuse.graph.traits import DEQUANTISES, QUANTISES
 from ortfuse.graph.walk import Scope
 from ortfuse.passes.constants import constant_tensor
 from ortfuse.passes.context import Context
 from ortfuse.passes.edit import make_constant, remove_nodes, replace_value, uses_of
 from ortfuse.passes.lazy_transpose import moved_constant
 
-_LEFT_ALONE = frozenset({"Constant", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+_LEFT_ALONE = QUANTISES | DEQUANTISES | {"Constant"}
 
 _SMALL_RESULT = frozenset({"NonZero", "Compress", "Unique"})
 """Operators whose result has an unknown shape but at most 8 bytes for every element and axis of the input."""

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.traits import RESHAPES
 from ortfuse.model.stored_tensor import decode, in_file
 
 LAZY_BYTES = 1 << 16
@@ -26,8 +27,6 @@ _BLOCK = 1 << 18
 Array = np.ndarray[Any, Any]
 Read = Callable[[int, int], Array]
 """The elements of a tensor in row-major order, from the first number on, as many as the second says."""
-
-_RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 
 
 class MovedTensor(ir.LazyTensor):
@@ -103,7 +102,7 @@ def _fill(target: Array, read: Read, start: int) -> None:
 
 def moved_constant(node: ir.Node, facts: Facts) -> ir.TensorProtocol | None:
     """What the node makes of its constant input, if all it does is to move the elements; else `None`."""
-    if node.domain or (node.op_type != "Transpose" and node.op_type not in _RESHAPING):
+    if node.domain or (node.op_type != "Transpose" and node.op_type not in RESHAPES):
         return None
     source, tensor = node.inputs[0], None
     if source is not None and source.is_initializer() and not source.is_graph_input():

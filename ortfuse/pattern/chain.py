@@ -7,13 +7,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
-from ortfuse.pattern.language import PRODUCT_OPS, SUM_OPS
+from ortfuse.graph.traits import PRODUCT, SUM, WRAPS
 
 MAX_ENTRIES = 24
 """Values of one chain that are looked at; a longer chain is matched on its outermost part."""
-
-_INTEGER_SAFE = frozenset({"Add", "Sub", "Neg", "Mul"})
-"""Operators that are associative on integers too (they wrap around); integer division is not."""
 
 
 @dataclass(slots=True)
@@ -41,14 +38,14 @@ def flatten(root: ir.Value, product: bool, facts: Facts) -> Tree:
 
     An intermediate that is used elsewhere or is a graph output stays a leaf: a rewrite could not remove it.
     """
-    ops = PRODUCT_OPS if product else SUM_OPS
+    ops = PRODUCT if product else SUM
     entries = [Entry(root, 1, -1)]
     dtype = facts.dtype(root)
     floating = dtype is not None and dtype.is_floating_point()
     if floating or (dtype is not None and dtype.is_integer()):
         index = 0
         while index < len(entries) and len(entries) < MAX_ENTRIES:
-            _expand(entries, index, ops if floating else ops & _INTEGER_SAFE, product, facts)
+            _expand(entries, index, ops if floating else ops & WRAPS, product, facts)
             index += 1
     return Tree(entries, _mark_leaves(entries))
 

@@ -15,10 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ortfuse.errors import PatternError
-
-SUM_OPS = frozenset({"Add", "Sub", "Neg"})
-PRODUCT_OPS = frozenset({"Mul", "Div", "Neg", "Reciprocal"})
-COMMUTATIVE_OPS = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Max", "Min", "BitwiseAnd", "BitwiseOr"})
+from ortfuse.graph.traits import PRODUCT, SUM
 
 Check = Callable[[Any, Any], bool]
 """A predicate over a value (or attribute) and the facts: `check(thing, facts) -> bool`."""
@@ -346,7 +343,7 @@ class Chain(Pattern):
 class Sum(Chain):
     """Terms added or subtracted in any order and nesting, plus a scalar constant."""
 
-    ops = SUM_OPS
+    ops = SUM
     neutral = 0.0
 
     @classmethod
@@ -364,7 +361,7 @@ class Sum(Chain):
 class Product(Chain):
     """Factors multiplied or divided in any order and nesting, times a scalar coefficient."""
 
-    ops = PRODUCT_OPS
+    ops = PRODUCT
     neutral = 1.0
 
     @classmethod

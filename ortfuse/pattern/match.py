@@ -10,9 +10,10 @@ import onnx_ir as ir
 
 from ortfuse.errors import PatternError
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.schemas import attribute_default
+from ortfuse.graph.traits import BROADCASTS, COMMUTES, ORDERED_AXES, PARAMETER_INPUTS
 from ortfuse.pattern.constants import close
 from ortfuse.pattern.language import (
-    COMMUTATIVE_OPS,
     Alt,
     Attr,
     Const,
@@ -28,11 +29,7 @@ from ortfuse.pattern.language import (
 )
 from ortfuse.pattern.machine import FAIL, Goals, Handler, Machine, bind_absent, computed_by, said, unlike
 from ortfuse.pattern.operators import (
-    BROADCASTING,
-    ORDERED_AXES,
-    PARAMETER_INPUTS,
     UNKNOWN,
-    attribute_default,
     parameter,
 )
 from ortfuse.pattern.outline import capture_names, captured_attributes, op_depths, operators_below, required_ops
@@ -208,11 +205,11 @@ def _input_goals(m: Machine, pattern: Op, node: ir.Node, rest: Goals) -> Goals:
     if len(values) > len(inputs):
         return m.fail(lambda: refuse("extra_input", node, found=values[-1], needed=f"the {len(inputs)} of the pattern"))
     values += [None] * (len(inputs) - len(values))
-    if node.op_type in BROADCASTING and any(type(wanted) in (Const, Scalar) for wanted in inputs):
+    if node.op_type in BROADCASTS and any(type(wanted) in (Const, Scalar) for wanted in inputs):
         constant = _added_axes(values, m.facts)
         if constant is not None:
             return m.fail(lambda: refuse("axes_added", node, found=constant))
-    if len(inputs) == 2 and node.op_type in COMMUTATIVE_OPS:
+    if len(inputs) == 2 and node.op_type in COMMUTES:
         return m.choose(_both_orders(inputs, values, rest))
     goals = rest
     for position in reversed(pattern.order):

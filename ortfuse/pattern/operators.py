@@ -1,71 +1,18 @@
-"""What the matcher must know of ONNX operators: attribute defaults, and parameters that moved from attributes to inputs."""
+"""The parameters of a node, be they attributes, left to their default, or inputs."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 
 from ortfuse.dims import DimLike
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.schemas import attribute_default
+from ortfuse.graph.traits import ORDERED_AXES, PARAMETER_INPUTS
 
 UNKNOWN: Any = object()
 """An attribute or parameter whose value is not known here (computed at run time, or given by a function's caller)."""
-
-_REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
-               "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare")  # fmt: skip
-
-PARAMETER_INPUTS: Mapping[str, Mapping[str, int]] = {
-    **{name: {"axes": 1} for name in _REDUCTIONS},
-    "Squeeze": {"axes": 1},
-    "Unsqueeze": {"axes": 1},
-    "Reshape": {"shape": 1},
-    "Expand": {"shape": 1},
-    "Tile": {"repeats": 1},
-    "Split": {"split": 1},
-    "Slice": {"starts": 1, "ends": 2, "axes": 3, "steps": 4},
-    "Clip": {"min": 1, "max": 2},
-    "Pad": {"pads": 1, "constant_value": 2},
-    "TopK": {"k": 1},
-    "Dropout": {"ratio": 1, "training_mode": 2},
-    "CumSum": {"axis": 1},
-}
-"""Operator -> parameter -> input position, for parameters written as keywords in patterns. Some were attributes once."""
-
-ORDERED_AXES = frozenset({"Slice", "Pad"})
-"""Operators whose axes belong one by one to the numbers of other inputs, so that their order means something."""
-
-BROADCASTING = frozenset(
-    {"Add", "Sub", "Mul", "Div", "Pow", "Mod", "Max", "Min", "Sum", "Mean", "Where", "And", "Or", "Xor", "Equal", "Greater",
-     "GreaterOrEqual", "Less", "LessOrEqual", "PRelu", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
-)  # fmt: skip
-"""Operators whose result has the rank of the operand with the most axes."""
-
-
-@functools.cache
-def attribute_default(domain: str, op_type: str, version: int, name: str) -> Any:
-    """The value an absent attribute has by the operator's schema; `None` when absence is a meaning of its own."""
-    try:
-        schema = onnx.defs.get_schema(op_type, version, domain)
-    except onnx.defs.SchemaError:
-        return None
-    attribute = schema.attributes.get(name)
-    if attribute is None or not attribute.default_value.name:
-        return None
-    value = onnx.helper.get_attribute_value(attribute.default_value)
-    return value.decode() if isinstance(value, bytes) else tuple(value) if isinstance(value, list) else value
-
-
-@functools.cache
-def newest_version(domain: str, op_type: str) -> int | None:
-    """The newest opset at which the operator's definition changed, or `None` for an operator ONNX does not define."""
-    try:
-        return int(onnx.defs.get_schema(op_type, domain=domain).since_version)
-    except onnx.defs.SchemaError:
-        return None
 
 
 def attribute_value(node: ir.Node, name: str, facts: Facts) -> Any:

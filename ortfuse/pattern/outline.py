@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ortfuse.pattern.language import COMMUTATIVE_OPS, Alt, Attr, Chain, Op, Opt, Out, Pattern, Rest
-from ortfuse.pattern.operators import PARAMETER_INPUTS
+from ortfuse.graph.traits import COMMUTES, PARAMETER_INPUTS
+from ortfuse.pattern.language import Alt, Attr, Chain, Op, Opt, Out, Pattern, Rest
 
 Below = tuple[tuple["int | None", frozenset[str]], ...]
 
@@ -13,7 +13,7 @@ def operators_below(pattern: Pattern) -> Below:
     root = pattern.node if isinstance(pattern, Out) else pattern
     if not isinstance(root, Op):
         return ()
-    anywhere = len(root.inputs) == 2 and root.op_type in COMMUTATIVE_OPS
+    anywhere = len(root.inputs) == 2 and root.op_type in COMMUTES
     # Parameters that are inputs shift the positions behind the first.
     certain = 1 if root.op_type in PARAMETER_INPUTS else len(root.inputs)
     return tuple(

@@ -18,9 +18,9 @@ import onnx_ir as ir
 
 from ortfuse.errors import RuleError
 from ortfuse.facts.facts import Facts
-from ortfuse.model.operator_check import kept_outputs
+from ortfuse.graph.schemas import attribute_default, kept_outputs
+from ortfuse.graph.traits import COMMUTES, PARAMETER_INPUTS
 from ortfuse.pattern.language import (
-    COMMUTATIVE_OPS,
     Alt,
     Attr,
     Chain,
@@ -34,7 +34,6 @@ from ortfuse.pattern.language import (
     Scalar,
     Var,
 )
-from ortfuse.pattern.operators import PARAMETER_INPUTS, attribute_default
 from ortfuse.proof.choice import Chooser
 from ortfuse.proof.instance import Instance, random_array
 from ortfuse.rewrite import Rule
@@ -215,7 +214,7 @@ class Builder:
         ]
         if (
             len(inputs) == 2
-            and pattern.op_type in COMMUTATIVE_OPS
+            and pattern.op_type in COMMUTES
             and self.chooser.pick(f"order of {self._label(pattern)}", ("as written", "exchanged"))
         ):
             inputs.reverse()

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
-from ortfuse.pattern.operators import attribute_default
+from ortfuse.graph.schemas import attribute_default
 from ortfuse.proof.instance import Instance
 from ortfuse.proof.near_shapes import new_constant
 

@@ -2,45 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from ortfuse.errors import RuleError
+from ortfuse.graph.schemas import needed_opset
 from ortfuse.pattern.language import Alt, Attr, Computed, Const, Op, Opt, Out, Pattern, Product, Rest, Scalar, Sum, Var
 from ortfuse.pattern.match import Match
 from ortfuse.refusal import Refusal, refuse
-
-
-@functools.cache
-def introduced_in(domain: str, op_type: str) -> int:
-    """The opset that introduced the operator; 1 for operators that ONNX does not define."""
-    versions = _introductions().get((domain, op_type))
-    return versions if versions is not None else 1
-
-
-@functools.cache
-def _introductions() -> dict[tuple[str, str], int]:
-    first: dict[tuple[str, str], int] = {}
-    for schema in onnx.defs.get_all_schemas_with_history():
-        key = (schema.domain, schema.name)
-        first[key] = min(first.get(key, schema.since_version), schema.since_version)
-    return first
-
-
-@functools.cache
-def needed_opset(op_type: str, attributes: frozenset[str]) -> int:
-    """The first ai.onnx opset at which the operator has all these attributes; 1 if ONNX does not define it."""
-    versions = sorted(
-        schema.since_version
-        for schema in onnx.defs.get_all_schemas_with_history()
-        if schema.name == op_type and schema.domain == "" and attributes <= schema.attributes.keys()
-    )
-    return versions[0] if versions else introduced_in("", op_type)
 
 
 class Emitter:

@@ -16,8 +16,9 @@ from ortfuse.dims import Dim, DimLike
 from ortfuse.errors import OrtfuseError, RewriteError, RuleError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.edit import Edit, Inspector
+from ortfuse.graph.schemas import kept_outputs
+from ortfuse.graph.traits import CONTROL_FLOW
 from ortfuse.graph.walk import Scope, captured_values, scopes
-from ortfuse.model.operator_check import kept_outputs
 from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.match import Match, Miss
 from ortfuse.refusal import Refusal, Subject, refuse
@@ -349,7 +350,7 @@ class _Run:
             node = pending.pop()
             if node.graph is None or any(out.uses() or out.is_graph_output() for out in node.outputs):
                 continue
-            if node.op_type in _STATEFUL:
+            if node.op_type in CONTROL_FLOW:  # dead-code elimination decides about nodes with subgraphs
                 continue
             inputs = [value for value in node.inputs if value is not None]
             graph = node.graph
@@ -363,10 +364,6 @@ class _Run:
                 # A value that lost a use may now be private to a pattern that it blocked before.
                 self.wake(producer)
         return removed
-
-
-_STATEFUL = frozenset({"If", "Loop", "Scan"})
-"""Kept by the sweep although unused: dead-code elimination decides about nodes with subgraphs."""
 
 
 def _consumers(node: ir.Node) -> list[ir.Node]:

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from ortfuse.dims import DimLike
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.traits import MICROSOFT
 from ortfuse.refusal import Refusal, Subject, refuse, words
 
 Limit = Callable[[ir.Node, Facts], "Refusal | None"]
@@ -171,8 +172,6 @@ def _fused_convolution(node: ir.Node, facts: Facts) -> Refusal | None:
         return _limit(node, 3, "Z", _shaped(facts.shape(added)), f"the shape of the result {words(result)} alone")
     return None
 
-
-MICROSOFT = "com.microsoft"
 
 LIMITS: dict[tuple[str, str], Limit] = {
     (MICROSOFT, "FastGelu"): _biased_activation,

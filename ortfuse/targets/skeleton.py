@@ -15,8 +15,8 @@ import onnx_ir as ir
 
 from ortfuse.errors import TargetError
 from ortfuse.graph import walk
+from ortfuse.graph.schemas import changes
 from ortfuse.graph.traits import CONTROL_FLOW
-from ortfuse.targets.target import changes
 
 STUB_DOMAIN = "ortfuse.stub"
 SMALL = 64

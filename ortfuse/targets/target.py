@@ -12,13 +12,13 @@ import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import onnx
 import onnx_ir as ir
 
 from ortfuse.errors import TargetError
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.schemas import changes, schema_at
 from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.targets.costs import CostTable, shipped_costs
 from ortfuse.targets.kernel_table import Formal, Kernel, KernelTable, Operator, Schema
@@ -205,9 +205,8 @@ def _is_inlined(op_type: str, opset: int) -> bool:
 
     It does not if an operator in the body has changed between the opset the body is written for and this one.
     """
-    try:
-        schema: Any = onnx.defs.get_schema(op_type, opset, "")
-    except onnx.defs.SchemaError:
+    schema = schema_at(op_type, opset)
+    if schema is None:
         return False
     if schema.has_context_dependent_function:
         return True
@@ -216,20 +215,6 @@ def _is_inlined(op_type: str, opset: int) -> bool:
         return False
     body = onnx.FunctionProto.FromString(schema.get_function_with_opset_version(written_for))
     return not any(changes(node.op_type, written_for, opset) for node in body.node)
-
-
-@functools.cache
-def changes(op_type: str, version: int, opset: int) -> bool:
-    """Whether the operator's definition at ai.onnx opset `opset` is another than at `version`, or gone."""
-    try:
-        old = onnx.defs.get_schema(op_type, version, "")
-    except onnx.defs.SchemaError:
-        return False  # an operator of the runtime's own in the domain of ONNX: no opset has it
-    try:
-        new = onnx.defs.get_schema(op_type, opset, "")
-    except onnx.defs.SchemaError:
-        return True
-    return bool(old.since_version != new.since_version)
 
 
 class _MismatchError(Exception):

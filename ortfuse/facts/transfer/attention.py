@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ortfuse.dims import DimLike, exact_div
 from ortfuse.facts.transfer.fact import UNKNOWN, Fact, Shape
-from ortfuse.facts.transfer.op import MICROSOFT, Op, UnknownError, transfer
+from ortfuse.facts.transfer.op import Op, UnknownError, transfer
+from ortfuse.graph.traits import MICROSOFT
 
 
 @transfer("Attention")

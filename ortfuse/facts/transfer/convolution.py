@@ -9,7 +9,8 @@ import onnx_ir as ir
 from ortfuse.dims import DimLike, ceil_div, floor_div, is_nonnegative, maximum, uncut
 from ortfuse.facts.transfer import elements as el
 from ortfuse.facts.transfer.fact import UNKNOWN, Fact, Shape
-from ortfuse.facts.transfer.op import MICROSOFT, Op, UnknownError, normalize_axes, transfer
+from ortfuse.facts.transfer.op import Op, UnknownError, normalize_axes, transfer
+from ortfuse.graph.traits import MICROSOFT
 
 _POOLS = frozenset({"MaxPool", "AveragePool", "LpPool", "QLinearAveragePool"})
 

@@ -7,8 +7,9 @@ import onnx_ir as ir
 from ortfuse.dims import DimLike
 from ortfuse.facts.transfer.broadcasting import broadcast_shapes
 from ortfuse.facts.transfer.fact import Fact, Shape
-from ortfuse.facts.transfer.op import MICROSOFT, Op, UnknownError, transfer
+from ortfuse.facts.transfer.op import Op, UnknownError, transfer
 from ortfuse.facts.transfer.shaping import best_dim
+from ortfuse.graph.traits import MICROSOFT
 
 
 def product_shape(a: Shape | None, b: Shape | None) -> Shape | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortfuse.facts.transfer.fact import NOTHING, Fact, Shape
-from ortfuse.facts.transfer.op import MICROSOFT, Op, normalize_axis, transfer
+from ortfuse.facts.transfer.op import Op, normalize_axis, transfer
+from ortfuse.graph.traits import MICROSOFT
 
 
 @transfer("InstanceNormalization", "GroupNormalization", "RMSNormalization")

@@ -17,8 +17,6 @@ from ortfuse.facts.transfer.fact import NOTHING, Elements, Fact, Shape
 if TYPE_CHECKING:
     from ortfuse.facts.analysis import Analysis
 
-MICROSOFT = "com.microsoft"
-
 
 class UnknownError(Exception):
     """Raised inside a transfer function when what it needs is not known; the node's outputs are then unknown."""

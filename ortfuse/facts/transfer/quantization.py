@@ -8,7 +8,8 @@ from ortfuse.facts.transfer.broadcasting import broadcast_shapes
 from ortfuse.facts.transfer.convolution import conv_shape
 from ortfuse.facts.transfer.fact import Fact
 from ortfuse.facts.transfer.linear import product_shape
-from ortfuse.facts.transfer.op import MICROSOFT, Op, transfer
+from ortfuse.facts.transfer.op import Op, transfer
+from ortfuse.graph.traits import MICROSOFT
 
 
 @transfer("QuantizeLinear")
