@@ -18,10 +18,9 @@ from ortfuse.ecosystem.functions import Body
 from ortfuse.ecosystem.lifter import Captures, Given, Lifter, decimal
 from ortfuse.errors import RuleError
 from ortfuse.graph import walk
+from ortfuse.graph.traits import PARAMETER_INPUTS, PRODUCT, SUM
 from ortfuse.pattern.language import Attr, Chain, Computed, Const, Op, Opt, Pattern, Product, Scalar, Sum, Var
-from ortfuse.pattern.operators import PARAMETER_INPUTS
 
-_CHAINS = frozenset({"Add", "Sub", "Neg", "Mul", "Div", "Reciprocal"})
 _MOST_ELEMENTS = 1 << 16
 """Elements of the largest constant that a pattern may demand."""
 
@@ -140,7 +139,7 @@ class _PatternLifter(Lifter):
         return Opt(made) if name in self.body.optional else made
 
     def chain(self, node: ir.Node) -> Pattern | None:
-        if node.domain or node.op_type not in _CHAINS:
+        if node.domain or node.op_type not in (SUM | PRODUCT):
             return None
         operands = [operand for value in node.inputs if (operand := self.operand(value)) is not None]
         signs = (1, -1) if node.op_type in ("Sub", "Div") else (-1,) if node.op_type == "Reciprocal" else (1, 1)
