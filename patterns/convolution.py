@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Match, all_attributes, attr, computed, const, ms, op, opt, var
+from ortfuse.pattern import Match, all_attributes, attr, computed, const, ms, op, opt, redundant, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import is_rank, same_shape
@@ -64,6 +64,10 @@ def folded_bias(match: Match) -> Any:
     return result.astype(match.const("weight").dtype)
 
 
+CANNOT_TRAIN = "the runtime cannot train"
+
+
+@redundant(CANNOT_TRAIN)
 def only_the_result(match: Match) -> str | None:
     """Before opset 14, a BatchNormalization with outputs besides the first is in training mode."""
     node = match.root.producer()
@@ -94,7 +98,7 @@ _CONV = {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "strides": (1, 1), "dilat
 _STATISTICS = {"scale": "4", "shift": "4", "mean": "4", "variance": "4"}
 _MADE = {"variance": "positive"}
 _TRAINING = {
-    **dict.fromkeys(("guard only_the_result", "check of attribute training"), "the runtime cannot train"),
+    "check of attribute training": CANNOT_TRAIN,
     "check of *": "BatchNormalization takes nothing but vectors",
 }
 _BN_ATTRIBUTES: dict[str, list[Any]] = {"epsilon": [1e-5, 1e-3], "momentum": [0.9], "training": [0]}
@@ -152,13 +156,13 @@ RULES = [
         replace=ms.FusedConv(
             x, weight, bias | computed("zeros", zeros), z, activation="Relu", attributes=all_attributes("conv")
         ),
-        guards=(same_shape("z", "convolved"),),
+        guards=(redundant(KERNEL)(same_shape("z", "convolved")),),
         exactness=Exactness.ROUNDING,
         source=RUNTIME,
         proof=Proof(
             shapes={"x": "n 3 6 6", "weight": "4 3 3 3", "bias": "4", "z": "n 4 6 6"},
             attributes={"conv": [_CONV]},
-            redundant={"guard same_shape": KERNEL, "demand that *": COST},
+            redundant={"demand that *": COST},
         ),
     ),
     Rule(

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, var
+from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, redundant, var
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import ints, text
@@ -47,12 +47,14 @@ def can_be_read(match: Match) -> str | None:
 # One operand
 
 
+@redundant(SHAPES)
 def only_permutes(match: Match) -> str | None:
     """Nothing is summed."""
     found = _equation(match)
     return None if len(found.result) == len(found.operands[0]) else "the equation sums"
 
 
+@redundant(SHAPES)
 def sums(match: Match) -> str | None:
     """Something is summed."""
     return None if only_permutes(match) else "the equation sums nothing"
@@ -323,7 +325,6 @@ RULES = [
             (("s t b 2",), "ijbn->bnij"),
             (("3 s",), "ba"),
             (("3 s",), "ab -> ba"),
-            redundant={"guard only_permutes": SHAPES},
         ),
         "einsum(a), all labels kept",
         Exactness.EXACT,
@@ -343,7 +344,6 @@ RULES = [
             (("b s 4",), "bsd->db"),
             (("3 s",), "ab->"),
             (("b s 4",), "bsd -> s"),
-            redundant={"guard sums": SHAPES},
         ),
         "einsum(a), labels summed over",
     ),

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Op, Pattern, all_attributes, attr, computed, op, opt, var
+from ortfuse.pattern import Match, Op, Pattern, all_attributes, attr, computed, op, opt, redundant, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import ints, text
@@ -33,6 +33,7 @@ added = op.Add(x, skip).named("added")
 summed = op.Sum(x, skip)
 
 
+@redundant("Sum broadcasts as Add does; the runtime fuses nothing where they do")
 def may_have_one_shape(match: Match) -> str | None:
     """Neither operand is known to be broadcast to the other, which the runtime would leave alone."""
     one, other = match.shape("x"), match.shape("skip")
@@ -65,9 +66,6 @@ def _sum_before(kind: str) -> Rule:
             shapes={"x": "b s 8", "skip": "b s 8", **small},
             attributes={"normalisation": [{"axis": -1, "epsilon": 1e-5}]},
             typical=({"x": "1 128 768", "skip": "1 128 768", **vectors},),
-            redundant={
-                "guard may_have_one_shape": "Sum broadcasts as Add does; the runtime fuses nothing where they do"
-            },
             opset=23,
         ),
     )
@@ -81,6 +79,10 @@ def _moves_first_axis(perm: Any, facts: Any) -> bool:
     return list(perm) in ([*range(1, last), 0, last], [*range(1, last), last, 0])
 
 
+HEALTHY = "it would be right, but the runtime does not crash"
+
+
+@redundant(HEALTHY)
 def crashes_in_product(match: Match) -> str | None:
     """Directly in float16 or behind a Cast, the result is multiplied by something that may have another rank."""
     operands = [match.root] if match.dtype("root") == ir.DataType.FLOAT16 else []
@@ -99,9 +101,6 @@ def _product(build: Any, root: ir.Value) -> ir.Value:
     """The product with a weight that may crash the runtime."""
     made: ir.Value = build.node("MatMul", [root, build.constant(np.ones((4, 5), np.float16))]).outputs[0]
     return made
-
-
-HEALTHY = "it would be right, but the runtime does not crash"
 
 
 def _lifted_permutation(match: Match) -> list[int]:
@@ -131,10 +130,7 @@ RULES = [
             attributes=({"perm": [(1, 0, 2)]}, {"perm": [(1, 2, 0)]}, {"perm": [(1, 2, 0, 3)]}),
             dtypes=("float16",),
             followed_by=_product,
-            redundant={
-                "guard crashes_in_product": HEALTHY,
-                "check of attribute perm": HEALTHY,
-            },
+            redundant={"check of attribute perm": HEALTHY},
         ),
     ),
 ]

@@ -1,22 +1,24 @@
 """Patterns over ONNX graphs: the language and the matcher."""
 
-from ortfuse.pattern.language import (
-    Op,
-    Pattern,
+from ortfuse.pattern.language import Op, Pattern
+from ortfuse.pattern.match import Guard, Match, Matcher, Miss
+from ortfuse.pattern.redundancy import redundant
+from ortfuse.pattern.vocabulary import (
     all_attributes,
     attr,
+    built,
     computed,
     const,
     maybe,
     ms,
     op,
     opt,
+    rearrange,
     rest,
     scalar,
     var,
     variables,
 )
-from ortfuse.pattern.match import Guard, Match, Matcher, Miss
 
 __all__ = [
     "Guard",
@@ -27,12 +29,15 @@ __all__ = [
     "Pattern",
     "all_attributes",
     "attr",
+    "built",
     "computed",
     "const",
     "maybe",
     "ms",
     "op",
     "opt",
+    "rearrange",
+    "redundant",
     "rest",
     "scalar",
     "var",

@@ -4,27 +4,34 @@
     gelu = x * 0.5 * (1 + op.Erf(x / 2**0.5))
 
 `+ - * /` build *sums* and *products*, matched modulo commutativity, associativity and scalar coefficients; `op.Name(...)`
-matches one operator, `a | b` either of two patterns. The same expressions, read the other way, are the *replacements*
-that the rewriter emits. A pattern object that occurs twice in an expression stands for one and the same value.
+matches one operator, `a | b` either of two patterns. `a @ b` is MatMul, `x ** 2` a power however it is spelled, and
+`x[..., :p]` a part of the last axis. The same expressions, read the other way, are the *replacements* that the rewriter
+emits. A pattern object that occurs twice in an expression stands for one and the same value.
+
+Values may say what shape they have (`var("q", "b h s d")`, see `ortfuse.pattern.axes`): the names of dimensions are the same
+all over the pattern. `rearrange("b s (h d) -> b h s d", x)` stands for whatever moves the elements of x so.
 """
 
 from __future__ import annotations
 
-import itertools
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from types import EllipsisType
+from typing import Any, Self
 
 from ortfuse.errors import PatternError
 from ortfuse.graph.traits import PRODUCT, SUM
+from ortfuse.pattern.axes import Axes, axes_of
 
 Check = Callable[[Any, Any], bool]
 """A predicate over a value (or attribute) and the facts: `check(thing, facts) -> bool`."""
 
 
 class Pattern:
-    """Base of all patterns. `label` names the matched value in the match (`match["label"]`)."""
+    """Base of all patterns. `label` names the matched value in the match (`match["label"]`), `axes` is its shape."""
 
     label: str | None = None
+    axes: Axes | None = None
 
     def __add__(self, other: Operand) -> Pattern:
         return Sum.of([(1, self), (1, lift(other))])
@@ -53,13 +60,39 @@ class Pattern:
     def __neg__(self) -> Pattern:
         return Product.of([(1, Const(-1.0)), (1, self)])
 
+    def __matmul__(self, other: Pattern) -> Op:
+        return Op("MatMul", [self, other])
+
+    def __pow__(self, exponent: float) -> Pattern:
+        """A power: as Pow, and as the product, the root or the reciprocal that it also is."""
+        power = Op("Pow", [self, Const(float(exponent))])
+        if exponent == 2:
+            return power | self * self
+        if exponent == 0.5:
+            return Op("Sqrt", [self]) | power
+        return power | 1.0 / self**0.5 if exponent == -0.5 else power
+
+    def __getitem__(self, index: Any) -> Pattern:
+        """`x[..., start:stop:step]`: a part of the last axis, between numbers or dimensions by their names."""
+        if not (isinstance(index, tuple) and len(index) == 2 and isinstance(index[0], EllipsisType)):
+            raise PatternError(f"{self} has no item {index}; a part of the last axis is written x[..., start:stop]")
+        part = index[1]
+        return Part(self, part.start or 0, part.stop, part.step or 1)
+
     def __or__(self, other: Pattern) -> Alt:
-        options = (*self.options, other) if isinstance(self, Alt) and self.label is None else (self, other)
+        plain = isinstance(self, Alt) and self.label is None and self.axes is None
+        options = (*self.options, other) if isinstance(self, Alt) and plain else (self, other)
         return Alt(options)
 
-    def named(self, label: str) -> Pattern:
-        """This pattern with its matched value captured as `label`."""
-        raise PatternError(f"{type(self).__name__} patterns cannot be named")
+    def named(self, label: str, shape: str | None = None) -> Self:
+        """This pattern with its matched value captured as `label`, and of that shape if one is given."""
+        if not self._has_label:
+            raise PatternError(f"{type(self).__name__} patterns cannot be named")
+        made = copy.copy(self)
+        made.label, made.axes = label, None if shape is None else axes_of(shape)
+        return made
+
+    _has_label = False
 
     @property
     def heads(self) -> frozenset[str] | None:
@@ -98,8 +131,10 @@ def lift(operand: Operand | None) -> Pattern:
 class Var(Pattern):
     """Any value, captured as `name`; the same name elsewhere in the pattern must be the same value."""
 
-    def __init__(self, name: str, check: Check | None = None, text: str = "", constant: bool = False) -> None:
-        self.name, self.check, self.text, self.constant = name, check, text, constant
+    def __init__(
+        self, name: str, check: Check | None = None, text: str = "", constant: bool = False, axes: Axes | None = None
+    ) -> None:
+        self.name, self.check, self.text, self.constant, self.axes = name, check, text, constant, axes
 
     def __str__(self) -> str:
         return self.name
@@ -161,8 +196,7 @@ class Alt(Pattern):
         heads = [option.heads for option in self.options]
         self._heads = None if None in heads else frozenset().union(*(h for h in heads if h is not None))
 
-    def named(self, label: str) -> Alt:
-        return Alt(self.options, label)
+    _has_label = True
 
     @property
     def heads(self) -> frozenset[str] | None:
@@ -219,25 +253,23 @@ class Op(Pattern):
         # Specific inputs first: they bind the variables that the general ones then only have to be equal to.
         self.order = sorted(range(len(self.inputs)), key=lambda index: _generality(self.inputs[index]))
 
-    def named(self, label: str) -> Op:
-        return self._copy(label, self.may_stay)
+    _has_label = True
 
     def kept(self) -> Op:
         """This pattern for a node that may be used elsewhere too and then stays: cheap data movement is not worth a miss."""
-        return self._copy(self.label, True)
+        made = copy.copy(self)
+        made.may_stay = True
+        return made
 
     def naming(self, **others: int) -> Op:
         """This pattern with further outputs of its node captured by their number, `None` where the node lacks them."""
-        return self._copy(self.label, self.may_stay, others)
+        made = copy.copy(self)
+        made.others = others
+        return made
 
-    def _copy(self, label: str | None, may_stay: bool, others: Mapping[str, int] | None = None) -> Op:
-        attributes: dict[str, Any] = dict(self.attributes)
-        if self.all_attributes is not None:
-            attributes["attributes"] = self.all_attributes
-        outputs = self.others if others is None else others
-        return Op(self.op_type, self.inputs, attributes, self.domain, self.output_count, label, may_stay, outputs)
-
-    def __getitem__(self, index: int) -> Out:
+    def __getitem__(self, index: Any) -> Pattern:
+        if not isinstance(index, int):
+            return super().__getitem__(index)
         if not 0 <= index < self.output_count:
             raise PatternError(f"op.{self.op_type} is declared with {self.output_count} output(s), not {index + 1}")
         return Out(self, index)
@@ -267,11 +299,10 @@ def bare(pattern: Pattern) -> str:
 class Out(Pattern):
     """One output of a node with several."""
 
-    def __init__(self, node: Op, index: int, label: str | None = None) -> None:
+    def __init__(self, node: Op | Built, index: int, label: str | None = None) -> None:
         self.node, self.index, self.label = node, index, label
 
-    def named(self, label: str) -> Out:
-        return Out(self.node, self.index, label)
+    _has_label = True
 
     @property
     def heads(self) -> frozenset[str] | None:
@@ -305,8 +336,7 @@ class Chain(Pattern):
         else:
             self._heads = self.ops
 
-    def named(self, label: str) -> Chain:
-        return type(self)(self.parts, self.scalar, self.capture, label)
+    _has_label = True
 
     @property
     def heads(self) -> frozenset[str] | None:
@@ -327,7 +357,12 @@ class Chain(Pattern):
                 if capture is not None or sign != 1:
                     raise PatternError(f"scalar {pattern} must stand once, and not inverted, in its sum or product")
                 capture = pattern
-            elif isinstance(pattern, cls) and pattern.label is None and (pattern.capture is None or sign == 1):
+            elif (
+                isinstance(pattern, cls)
+                and pattern.label is None
+                and pattern.axes is None
+                and (pattern.capture is None or sign == 1)
+            ):
                 flat += [(sign * inner_sign, inner) for inner_sign, inner in pattern.parts]
                 scalar = combine(scalar, pattern.scalar, sign)
                 if capture is not None and pattern.capture is not None:
@@ -377,6 +412,88 @@ class Product(Chain):
         return " * ".join(above or ["1"]) + "".join(f" / {part}" for part in below)
 
 
+_MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten"})
+MOST_MOVES = 4
+"""Nodes that a rearrangement may be spelled with."""
+
+
+class Rearrange(Pattern):
+    """The elements of `inner`, of the shape `before`, in the shape `after`; names of `after` alone are repetitions."""
+
+    _has_label = True
+
+    def __init__(self, before: str, after: str, inner: Pattern) -> None:
+        self.before, self.after, self.inner = axes_of(before), axes_of(after), inner
+        old, new = list(self.before.names()), list(self.after.names())
+        if len({*old}) < len(old) or len({*new}) < len(new) or {*old} - {*new}:
+            raise PatternError(f"{self}: a name stands twice on one side, or is lost")
+        for shape in (self.before, self.after):
+            if shape.leading is not None or any(axis.may_be_one or axis.is_open for axis in shape.axes):
+                raise PatternError(f"{self}: every axis must be named")
+            if any(isinstance(factor, int) and axis.factors != (1,) for axis in shape.axes for factor in axis.factors):
+                raise PatternError(f"{self}: of numbers there can only be axes of 1; give the others a name")
+        self.repeated = frozenset(new) - frozenset(old)
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """The operators that a replacement gets for it at most."""
+        splits = any(len(axis.factors) > 1 for axis in (*self.before.axes, *self.after.axes))
+        old, new = (
+            [name for name in shape.names() if name not in self.repeated] for shape in (self.before, self.after)
+        )
+        ones = len(self.after.axes) - len(self.before.axes)
+        found = {"Reshape": splits, "Transpose": old != new, "Unsqueeze": ones > 0, "Squeeze": ones < 0}
+        return tuple(name for name, wanted in found.items() if wanted and not (splits and name.endswith("squeeze")))
+
+    @property
+    def heads(self) -> frozenset[str] | None:
+        return _MOVES | {"Expand"} if self.repeated else _MOVES
+
+    def children(self) -> Sequence[Pattern]:
+        return (self.inner,)
+
+    def __str__(self) -> str:
+        return f"rearrange({self.before} -> {self.after}, {bare(self.inner)})"
+
+
+class Part(Pattern):
+    """The elements from `start` up to `stop` (`None`: the end) of the last axis of `inner`, by Slice or Split."""
+
+    _has_label = True
+
+    def __init__(self, inner: Pattern, start: int | str, stop: int | str | None, step: int) -> None:
+        self.inner, self.start, self.stop, self.step = inner, start, stop, step
+
+    @property
+    def heads(self) -> frozenset[str] | None:
+        return frozenset({"Slice", "Split"})
+
+    def children(self) -> Sequence[Pattern]:
+        return (self.inner,)
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """The operator that a replacement gets for it."""
+        return ("Slice",)
+
+    def __str__(self) -> str:
+        start, stop = "" if self.start == 0 else self.start, "" if self.stop is None else self.stop
+        return f"{self.inner}[..., {start}:{stop}{'' if self.step == 1 else f':{self.step}'}]"
+
+
+class Built(Pattern):
+    """Only in replacements: what `function(match)` returns, a pattern made of the operators `makes`."""
+
+    def __init__(self, function: Callable[[Any], Pattern], makes: Sequence[str]) -> None:
+        self.function, self.makes = function, tuple(makes)
+
+    def __getitem__(self, index: Any) -> Pattern:
+        return Out(self, index) if isinstance(index, int) else super().__getitem__(index)
+
+    def __str__(self) -> str:
+        return " + ".join(self.makes)
+
+
 class Computed(Pattern):
     """Only in replacements: a constant that `function(match)` computes as a numpy array."""
 
@@ -395,83 +512,3 @@ def _generality(pattern: Pattern | None) -> int:
     if isinstance(pattern, Var):
         return 3
     return 2 if pattern.heads is None else 1 if isinstance(pattern, Chain) else 0
-
-
-class OpBuilder:
-    """`op.Name(inputs..., attribute=...)` builds the pattern of one node; an attribute may be a literal or `attr(...)`.
-
-    Parameters that ONNX moved from attributes to inputs between opsets (`axes`, `shape`, `split`, ...) are written as
-    keywords and match both spellings.
-    """
-
-    def __init__(self, domain: str = "") -> None:
-        self._domain = domain
-
-    def __getattr__(self, op_type: str) -> Callable[..., Op]:
-        if op_type.startswith("_"):
-            raise AttributeError(op_type)
-
-        def build(*inputs: Operand | None, outputs: int = 1, **attributes: Any) -> Op:
-            lifted = [None if operand is None else lift(operand) for operand in inputs]
-            return Op(op_type, lifted, attributes, self._domain, outputs)
-
-        return build
-
-
-op = OpBuilder()
-ms = OpBuilder("com.microsoft")
-
-
-def var(name: str, check: Check | None = None, text: str = "") -> Var:
-    """Any value, captured as `name`; `check(value, facts)` may restrict it and `text` says to what."""
-    return Var(name, check, text)
-
-
-def variables(names: str) -> tuple[Var, ...]:
-    """Several `var`s at once: `x, y = variables("x y")`."""
-    return tuple(Var(name) for name in names.split())
-
-
-def const(name: str, check: Check | None = None, text: str = "") -> Var:
-    """A constant of any shape, captured as `name`."""
-    return Var(name, check, text, constant=True)
-
-
-def scalar(name: str) -> Scalar:
-    """A one-element constant captured as a Python number; see `Scalar` for what it means in sums and products."""
-    return Scalar(name)
-
-
-def opt(operand: Operand) -> Opt:
-    """An input, term or factor that may be absent."""
-    return Opt(lift(operand))
-
-
-def rest(name: str) -> Rest:
-    """All remaining inputs."""
-    return Rest(name)
-
-
-def attr(name: str, check: Check | None = None, text: str = "") -> Attr:
-    """An attribute captured as `name`; `check(value, facts)` may restrict it and `text` says to what."""
-    return Attr(name, check, text)
-
-
-def all_attributes(name: str) -> AllAttributes:
-    """For `attributes=`: every attribute not mentioned, captured in a pattern and written out in a replacement."""
-    return AllAttributes(name)
-
-
-def computed(name: str, function: Callable[[Any], Any]) -> Computed:
-    """In a replacement: the constant that `function(match)` returns as a numpy array."""
-    return Computed(name, function)
-
-
-def maybe(op_type: str, operand: Pattern, **attributes: Any) -> Alt:
-    """`operand`, or `operand` behind one unary node of that type."""
-    return Alt((Op(op_type, [operand], attributes), operand))
-
-
-def permutations(patterns: Sequence[Pattern]) -> list[tuple[Pattern, ...]]:
-    """All orders of `patterns`, for operators whose inputs may come in any order."""
-    return list(itertools.permutations(patterns))

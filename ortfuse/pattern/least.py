@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ortfuse.pattern.language import Alt, Chain, Op, Opt, Pattern
+from ortfuse.pattern.language import Alt, Chain, Op, Opt, Part, Pattern, Rearrange
 
 
 def least_nodes(pattern: Pattern) -> int:
@@ -19,7 +19,7 @@ def _count(pattern: Pattern, seen: set[int]) -> int:
         least, branch = min(counts, key=lambda pair: pair[0])
         seen |= branch
         return least
-    own = 1 if isinstance(pattern, Op) else 0
+    own = 1 if isinstance(pattern, (Op, Rearrange, Part)) else 0
     if isinstance(pattern, Chain):
         parts = sum(not isinstance(part, Opt) for _, part in pattern.parts)
         own = max(parts - 1, 0) + (pattern.scalar != pattern.neutral)

@@ -37,6 +37,8 @@ class Machine:
 
     Attributes:
         bindings: What was captured so far, by name.
+        dims: What dimension each name stands for, and the value and axis that said so.
+        pending: Axes whose size is not decided yet (see `ortfuse.pattern.unify`).
         choices: Which option of each named alternative is tried.
         memo: The node (of alternatives and chains: the value) that each shared part of the pattern stands for, by its id.
         nodes: The nodes matched so far, and whether each may stay when the match is replaced.
@@ -46,6 +48,8 @@ class Machine:
     def __init__(self, matcher: Matcher, facts: Facts, allow_extra: bool) -> None:
         self.matcher, self.facts, self.allow_extra = matcher, facts, allow_extra
         self.bindings: dict[Any, Any] = {}
+        self.dims: dict[Any, Any] = {}
+        self.pending: dict[Any, Any] = {}
         self.choices: dict[Any, Any] = {}
         self.memo: dict[Any, Any] = {}
         self.nodes: dict[Any, Any] = {}
@@ -111,12 +115,16 @@ class Machine:
         self.stack.append((len(self.trail), alternatives))
         return self._retry()
 
+    def undo(self, mark: int) -> None:
+        """Take out what was put in since the trail was `mark` long."""
+        while len(self.trail) > mark:
+            container, key = self.trail.pop()
+            del container[key]
+
     def _retry(self) -> Goals:
         while self.stack:
             mark, alternatives = self.stack[-1]
-            while len(self.trail) > mark:
-                container, key = self.trail.pop()
-                del container[key]
+            self.undo(mark)
             goals = next(alternatives, FAIL)
             if goals is not FAIL:
                 return goals
@@ -124,6 +132,8 @@ class Machine:
         return FAIL
 
     def _accept(self) -> Match | None:
+        if self.pending and not self.matcher.settle(self):
+            return None
         refusal = self._needed_elsewhere()
         if refusal is None:
             match = Match(self.root, self)

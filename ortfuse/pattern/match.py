@@ -20,14 +20,17 @@ from ortfuse.pattern.language import (
     Op,
     Opt,
     Out,
+    Part,
     Pattern,
     Product,
+    Rearrange,
     Rest,
     Scalar,
     Sum,
     Var,
 )
 from ortfuse.pattern.machine import FAIL, Goals, Handler, Machine, bind_absent, computed_by, said, unlike
+from ortfuse.pattern.movement import match_part, match_rearrangement
 from ortfuse.pattern.operators import (
     UNKNOWN,
     parameter,
@@ -35,6 +38,7 @@ from ortfuse.pattern.operators import (
 from ortfuse.pattern.outline import capture_names, captured_attributes, op_depths, operators_below, required_ops
 from ortfuse.pattern.placing import Placement, match_chain, place
 from ortfuse.pattern.result import Guard, Match, Miss, describe
+from ortfuse.pattern.unify import has_axes, labelled, settle_all
 from ortfuse.refusal import Refusal, Subject, refuse
 
 __all__ = ["Guard", "Match", "Matcher", "Miss"]
@@ -78,6 +82,10 @@ class Matcher:
         """Match `value` as the root; with `allow_extra`, a root sum or product may have parts that the pattern lacks."""
         return Machine(self, facts, allow_extra).run(value, _HANDLERS)
 
+    def settle(self, machine: Machine) -> bool:
+        """Decide what the pattern says of shapes and was left open."""
+        return settle_all(machine)
+
 
 def _produced_by(value: ir.Value | None, heads: frozenset[str]) -> bool:
     producer = None if value is None else value.producer()
@@ -95,6 +103,8 @@ def _match_var(m: Machine, pattern: Var, value: ir.Value | None, rest: Goals) ->
         return m.fail(_not_constant(m, pattern.name, value, "a constant"))
     if pattern.check is not None and not pattern.check(value, m.facts):
         return m.fail(_unfit(m, pattern, value))
+    if pattern.axes is not None and not has_axes(m, pattern.axes, value, pattern.name):
+        return FAIL
     m.put(m.bindings, pattern.name, value)
     return rest
 
@@ -142,10 +152,9 @@ def _match_alt(m: Machine, pattern: Alt, value: ir.Value | None, rest: Goals) ->
         for index in fitting:
             if id(pattern) in m.matcher.shared:
                 m.put(m.memo, id(pattern), value)
+            if value is not None and not labelled(m, pattern, value):
+                return
             if pattern.label is not None:
-                if not m.bind(pattern.label, value):
-                    m.fail(unlike(pattern.label, value, m))
-                    return
                 m.put(m.choices, pattern.label, index)
             yield (pattern.options[index], value, rest)
 
@@ -157,8 +166,9 @@ def _match_op(m: Machine, pattern: Op, value: ir.Value | None, rest: Goals) -> G
 
 
 def _match_out(m: Machine, pattern: Out, value: ir.Value | None, rest: Goals) -> Goals:
-    if pattern.label is not None and not m.bind(pattern.label, value):
-        return m.fail(unlike(pattern.label, value, m))
+    if value is not None and not labelled(m, pattern, value):
+        return FAIL
+    assert isinstance(pattern.node, Op)
     return _match_node(m, pattern.node, value, pattern.index, rest)
 
 
@@ -175,8 +185,8 @@ def _match_node(m: Machine, pattern: Op, value: ir.Value | None, index: int, res
         return m.fail(lambda: refuse("other_graph", node, needed=m.root))
     if id(pattern) in m.matcher.shared:
         m.put(m.memo, id(pattern), node)
-    if pattern.label is not None and not m.bind(pattern.label, value):
-        return m.fail(unlike(pattern.label, value, m))
+    if value is not None and not labelled(m, pattern, value):
+        return FAIL
     for name, number in pattern.others.items():
         other = node.outputs[number] if number < len(node.outputs) else None
         if not m.bind(name, other):
@@ -340,5 +350,7 @@ _HANDLERS: Mapping[type, Handler] = {
     Sum: match_chain,
     Product: match_chain,
     Placement: place,
+    Rearrange: match_rearrangement,
+    Part: match_part,
     Rest: _reject,
 }

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from ortfuse.graph.traits import COMMUTES, PARAMETER_INPUTS
-from ortfuse.pattern.language import Alt, Attr, Chain, Op, Opt, Out, Pattern, Rest
+from ortfuse.pattern.language import (
+    MOST_MOVES,
+    Alt,
+    Attr,
+    Chain,
+    Op,
+    Opt,
+    Out,
+    Part,
+    Pattern,
+    Rearrange,
+    Rest,
+)
 
 Below = tuple[tuple["int | None", frozenset[str]], ...]
 
 
 def operators_below(pattern: Pattern) -> Below:
     """What must produce the inputs of the pattern's root, where it is one operator: position (or any) and operator types."""
-    root = pattern.node if isinstance(pattern, Out) else pattern
+    root: Pattern = pattern.node if isinstance(pattern, Out) else pattern
     if not isinstance(root, Op):
         return ()
     anywhere = len(root.inputs) == 2 and root.op_type in COMMUTES
@@ -64,6 +76,10 @@ def op_depths(pattern: Pattern) -> dict[str, int]:
         if isinstance(part, Op):
             depths[part.op_type] = max(depths.get(part.op_type, 0), depth)
             below = depth + 1
+        elif isinstance(part, (Rearrange, Part)):
+            below = depth + (MOST_MOVES if isinstance(part, Rearrange) else 1)
+            for op_type in part.heads or ():
+                depths[op_type] = max(depths.get(op_type, 0), below - 1)
         elif isinstance(part, Chain):
             # A chain of n parts is spelled with up to n - 1 nodes, one more for its scalar, and unary ones.
             below = depth + len(part.parts) + 1

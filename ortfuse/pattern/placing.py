@@ -10,7 +10,8 @@ import onnx_ir as ir
 from ortfuse.pattern import chain as chains
 from ortfuse.pattern.constants import EPSILON, close
 from ortfuse.pattern.language import Chain, Opt, Pattern, Product, Var, bare
-from ortfuse.pattern.machine import Goals, Machine, bind_absent, unlike
+from ortfuse.pattern.machine import FAIL, Goals, Machine, bind_absent
+from ortfuse.pattern.unify import labelled
 from ortfuse.refusal import Subject, refuse, words
 
 
@@ -42,8 +43,8 @@ def match_chain(m: Machine, pattern: Chain, value: ir.Value | None, rest: Goals)
         if known is not None:
             return rest if known is value else m.fail(lambda: refuse("not_same", value, needed=known))
         m.put(m.memo, key, value)
-    if pattern.label is not None and not m.bind(pattern.label, value):
-        return m.fail(unlike(pattern.label, value, m))
+    if not labelled(m, pattern, value):
+        return FAIL
     if value is m.root or value.producer() is None or value.producer().graph is m.graph:  # type: ignore[union-attr]
         tree = chains.flatten(value, isinstance(pattern, Product), m.facts)
     else:

@@ -29,6 +29,7 @@ class Match:
         self.facts = machine.facts
         self.matcher = machine.matcher
         self.bindings: dict[str, Any] = {**dict.fromkeys(machine.matcher.names), "root": root, **machine.bindings}
+        self.dims: dict[str, Any] = {name: bound.dim for name, bound in machine.dims.items()}
         self.choices: dict[str, int] = dict(machine.choices)
         self.nodes: list[ir.Node] = list(machine.nodes)
         self.extra_operands: list[tuple[int, ir.Value]] = machine.extra_operands
@@ -47,6 +48,19 @@ class Match:
     def choice(self, label: str) -> int:
         """Which option of the alternatives named `label` matched, from 0."""
         return self.choices[label]
+
+    def dim(self, name: str) -> DimLike:
+        """The dimension that the pattern calls `name`."""
+        try:
+            found: DimLike = self.dims[name]
+        except KeyError:
+            raise PatternError(f"the pattern names no dimension {name!r} here; it names {sorted(self.dims)}") from None
+        return found
+
+    def size(self, name: str) -> int | None:
+        """The dimension that the pattern calls `name` if it is a number."""
+        dim = self.dim(name)
+        return dim if isinstance(dim, int) else None
 
     def shape(self, name: str) -> tuple[DimLike, ...] | None:
         """The symbolic shape of a captured value; `None` when its rank is unknown."""

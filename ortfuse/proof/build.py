@@ -28,14 +28,18 @@ from ortfuse.pattern.language import (
     Op,
     Opt,
     Out,
+    Part,
     Pattern,
     Product,
+    Rearrange,
     Rest,
     Scalar,
     Var,
 )
 from ortfuse.proof.choice import Chooser
 from ortfuse.proof.instance import Instance, random_array
+from ortfuse.proof.sizes import Sizes
+from ortfuse.proof.spelling import part_of, rearrangement
 from ortfuse.rewrite import Rule
 
 OPSETS = (23, 20, 17, 13)
@@ -59,11 +63,13 @@ class Builder:
         self.shapes = self.proof.typical[shape_set] if typical else self.proof.shape_sets()[shape_set]
         self.attributes = self.proof.attribute_set(0 if typical else shape_set)
         self.chooser = chooser or Chooser()
+        self.sizes = Sizes(rule, self.shapes)
         # Numbers come from a generator of their own, so that they are the same whatever the spelling.
         self.numbers = np.random.default_rng(shape_set)
         self.graph = ir.Graph([], [], nodes=[], opset_imports={"": opset, "com.microsoft": 1}, name=rule.name)
         self._values: dict[Any, ir.Value | None] = {}
         self._nodes: dict[int, ir.Node] = {}
+        self.splits: dict[tuple[ir.Value, int], ir.Node] = {}
 
     def instance(self, text: str = "") -> Instance:
         """The finished model; its one output is the pattern's root."""
@@ -88,10 +94,15 @@ class Builder:
         return Instance(model, text)
 
     def dims(self, name: str) -> list[int | str]:
-        """The declared shape of a captured value."""
-        if name not in self.shapes:
+        """The shape of a captured value: as the proof declares it, or as the pattern says, with a choice where it leaves one."""
+        declared = self.shapes.get(name)
+        if isinstance(declared, str):
+            return [int(dim) if dim.isdigit() else dim for dim in declared.split()]
+        options = self.sizes.of(name)
+        if not options:
             raise RuleError(f"rule {self.rule.name}: its proof gives no shape for {name}")
-        return [int(dim) if dim.isdigit() else dim for dim in self.shapes[name].split()]
+        words = [" ".join(map(str, dims)) or "no axes" for dims in options]
+        return list(options[self.chooser.pick(f"shape of {name}", words)])
 
     def input(self, name: str, shape: Sequence[int | str], dtype: ir.DataType | None = None) -> ir.Value:
         """A graph input."""
@@ -144,11 +155,21 @@ class Builder:
             with self.chooser.below(label):
                 return self.build(pattern.options[chosen])
         if isinstance(pattern, Out):
+            assert isinstance(pattern.node, Op)
             return self._op(pattern.node).outputs[pattern.index]
         if isinstance(pattern, Op):
             return self._op(pattern).outputs[0]
         if isinstance(pattern, Chain):
             return self._chain(pattern)
+        if isinstance(pattern, (Rearrange, Part)):
+            label = self._label(pattern)
+            with self.chooser.below(label):
+                operand = self.build(pattern.inner)
+            if operand is None:
+                return None
+            if isinstance(pattern, Rearrange):
+                return rearrangement(self, pattern, operand, label)
+            return part_of(self, pattern, operand)
         raise RuleError(f"rule {self.rule.name}: no instance can be built of {type(pattern).__name__}")
 
     def _label(self, pattern: Pattern) -> str:
@@ -157,7 +178,8 @@ class Builder:
 
     def _optional(self, pattern: Opt) -> ir.Value | None:
         inner = pattern.inner
-        undeclared = isinstance(inner, Var) and inner.name not in self.shapes and inner.name not in self.proof.inputs
+        known = isinstance(inner, Var) and (inner.name in self.shapes or self.sizes.of(inner.name))
+        undeclared = isinstance(inner, Var) and not known and inner.name not in self.proof.inputs
         label = self._label(pattern)
         if self.chooser.pick(label, ("present", "absent"), 1 if undeclared else None):
             return None
@@ -166,7 +188,9 @@ class Builder:
 
     def _number(self, number: float, label: str) -> ir.Value:
         # Where a value has no axes at all, a constant with one would give the result one.
-        with_axis = all(self.shapes.values()) and self.chooser.pick(f"rank of {label}", ("0", "1"))
+        with_axis = all(shape != "" for shape in self.shapes.values()) and self.chooser.pick(
+            f"rank of {label}", ("0", "1")
+        )
         return self.constant(np.asarray([number] if with_axis else number, dtype=np.float64))
 
     def _scalar(self, name: str) -> float:

@@ -1,6 +1,7 @@
 """Mutants of a rule: the rule with one of its conditions taken away, which its proof should notice.
 
-A condition is a guard, the check of a variable or an attribute, or the demand that a variable is a constant.
+A condition is a guard, the check of a variable or an attribute, the demand that a variable is a constant, or that a dimension
+is the same in two places or is a number.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import fnmatch
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
-from ortfuse.pattern.language import Attr, Op, Pattern, Var
+from ortfuse.pattern.language import Attr, Op, Pattern, Rearrange, Var
+from ortfuse.pattern.redundancy import redundant_because
 from ortfuse.proof.prove import prove
 from ortfuse.proof.run import Rewritten, rewrite
 from ortfuse.proof.tried import Tried
@@ -27,6 +30,8 @@ class Mutant:
     original: Rule
     condition: str
     rule: Rule
+    redundant: str | None = None
+    """Why the rule is right without the condition, if that says so itself."""
 
     @property
     def name(self) -> str:
@@ -38,7 +43,8 @@ def mutants(rule: Rule) -> Iterator[Mutant]:
     """Every rule that `rule` becomes by losing one condition."""
     for index, guard in enumerate(rule.guards):
         fewer = (*rule.guards[:index], *rule.guards[index + 1 :])
-        yield Mutant(rule, f"guard {_guard_name(rule, index, guard)}", dataclasses.replace(rule, guards=fewer))
+        name = f"guard {_guard_name(rule, index, guard)}"
+        yield Mutant(rule, name, dataclasses.replace(rule, guards=fewer), redundant_because(guard))
     variables = {part.name: part for part in rule.pattern.walk() if isinstance(part, Var)}
     for name in sorted(variables):
         found = [part for part in rule.pattern.walk() if isinstance(part, Var) and part.name == name]
@@ -46,6 +52,8 @@ def mutants(rule: Rule) -> Iterator[Mutant]:
             yield Mutant(rule, f"check of {name}", _without_check(rule, name))
         if any(part.constant for part in found):
             yield Mutant(rule, f"demand that {name} is constant", _without_constness(rule, name))
+    for name in _shared_dimensions(rule.pattern):
+        yield Mutant(rule, f"dimension {name}", _without_dimension(rule, name))
     for name in sorted({wanted.name for wanted in _attributes(rule.pattern) if wanted.check is not None}):
         yield Mutant(rule, f"check of attribute {name}", _without_attribute_check(rule, name))
 
@@ -92,6 +100,46 @@ def _without_constness(rule: Rule, name: str) -> Rule:
     return changed
 
 
+def _shapes(pattern: Pattern) -> Iterator[tuple[Pattern, str]]:
+    """Where shapes stand in a pattern, one place for a variable however often it occurs."""
+    seen: set[object] = set()
+    for part in pattern.walk():
+        key: object = ("var", part.name) if isinstance(part, Var) else id(part)
+        if key in seen:
+            continue
+        seen.add(key)
+        if part.axes is not None:
+            yield part, "axes"
+        if isinstance(part, Rearrange):
+            yield part, "before"
+
+
+def _names(part: Pattern, place: str) -> set[str]:
+    axes = getattr(part, place)
+    return {*axes.names()} | ({*part.after.names()} if isinstance(part, Rearrange) and place == "before" else set())
+
+
+def _shared_dimensions(pattern: Pattern) -> list[str]:
+    counts = Counter(name for part, place in _shapes(pattern) for name in _names(part, place))
+    return sorted(name for name, count in counts.items() if count > 1)
+
+
+def _without_dimension(rule: Rule, name: str) -> Rule:
+    """The dimension under another name wherever it stands but in the first place."""
+    changed, _ = _copied(rule)
+    for number, (part, place) in enumerate(found for found in _shapes(changed.pattern) if name in _names(*found)):
+        names = {name: f"{name}{'_' * number}"}
+        same = [part]
+        if isinstance(part, Var):
+            same = [other for other in changed.pattern.walk() if isinstance(other, Var) and other.name == part.name]
+        for other in same:
+            if place == "axes" and other.axes is not None:
+                other.axes = other.axes.renamed(names)
+            elif isinstance(other, Rearrange):
+                other.before, other.after = other.before.renamed(names), other.after.renamed(names)
+    return changed
+
+
 def _without_attribute_check(rule: Rule, name: str) -> Rule:
     changed, parts = _copied(rule)
     for part in parts:
@@ -131,7 +179,9 @@ class Score:
 
 
 def reason(mutant: Mutant) -> str | None:
-    """Why the rule is right without the condition, as its proof declares; `None` if it does not."""
+    """Why the rule is right without the condition, as that or the proof declares; `None` if neither does."""
+    if mutant.redundant is not None:
+        return mutant.redundant
     declared = mutant.rule.proof.redundant.items()
     return next((why for words, why in declared if fnmatch.fnmatchcase(mutant.condition, words)), None)
 

@@ -10,9 +10,27 @@ import onnx_ir as ir
 
 from ortfuse.errors import RuleError
 from ortfuse.graph.schemas import needed_opset
-from ortfuse.pattern.language import Alt, Attr, Computed, Const, Op, Opt, Out, Pattern, Product, Rest, Scalar, Sum, Var
+from ortfuse.pattern.language import (
+    Alt,
+    Attr,
+    Built,
+    Computed,
+    Const,
+    Op,
+    Opt,
+    Out,
+    Part,
+    Pattern,
+    Product,
+    Rearrange,
+    Rest,
+    Scalar,
+    Sum,
+    Var,
+)
 from ortfuse.pattern.match import Match
 from ortfuse.refusal import Refusal, refuse
+from ortfuse.rewrite.moving import part, rearranged
 
 
 class Emitter:
@@ -26,6 +44,7 @@ class Emitter:
         self.problem: Refusal | None = None
         self._values: dict[int, ir.Value | None] = {}
         self._built: dict[int, ir.Node] = {}
+        self._templates: dict[int, Pattern] = {}
 
     def build(self, pattern: Pattern) -> ir.Value | None:
         """The value that computes `pattern`; `None` for an absent optional input."""
@@ -49,7 +68,19 @@ class Emitter:
         if isinstance(pattern, Op):
             return self._node(pattern).outputs[0]
         if isinstance(pattern, Out):
-            return self._node(pattern.node).outputs[pattern.index]
+            node = pattern.node if isinstance(pattern.node, Op) else self._template(pattern.node)
+            if not isinstance(node, Op):
+                raise RuleError(f"rule {self.rule}: {node} has no outputs to choose from")
+            return self._node(node).outputs[pattern.index]
+        if isinstance(pattern, Built):
+            return self.build(self._template(pattern))
+        if isinstance(pattern, (Rearrange, Part)):
+            operand = self.build(pattern.inner)
+            if operand is None:
+                return None
+            return (
+                rearranged(self, pattern, operand) if isinstance(pattern, Rearrange) else part(self, pattern, operand)
+            )
         if isinstance(pattern, Opt):
             return self.build(pattern.inner)
         if isinstance(pattern, Alt):
@@ -57,14 +88,19 @@ class Emitter:
             return next((value for value in map(self.build, pattern.options) if value is not None), None)
         if isinstance(pattern, Computed):
             array = pattern.function(self.match)
-            return None if array is None else self._constant(np.asarray(array))
+            return None if array is None else self.constant(np.asarray(array))
         if isinstance(pattern, Const):
-            return self._constant(self._literal(pattern.value))
+            return self.constant(self._literal(pattern.value))
         if isinstance(pattern, Scalar):
-            return self._constant(self._literal(float(self.match[pattern.name])))
+            return self.constant(self._literal(float(self.match[pattern.name])))
         if isinstance(pattern, (Sum, Product)):
             return self._chain(pattern)
         raise RuleError(f"rule {self.rule}: {type(pattern).__name__} ({pattern}) cannot stand in a replacement")
+
+    def _template(self, pattern: Built) -> Pattern:
+        if id(pattern) not in self._templates:
+            self._templates[id(pattern)] = pattern.function(self.match)
+        return self._templates[id(pattern)]
 
     def _literal(self, number: float) -> np.ndarray[Any, Any]:
         if self.dtype is None:
@@ -86,7 +122,7 @@ class Emitter:
         for sign, value in present[1:]:
             total = self.node(plus if sign > 0 else minus, [total, value]).outputs[0]
         if number != pattern.neutral:
-            total = self.node(plus, [total, self._constant(self._literal(number))]).outputs[0]
+            total = self.node(plus, [total, self.constant(self._literal(number))]).outputs[0]
         return total
 
     def _node(self, pattern: Op) -> ir.Node:
@@ -136,7 +172,8 @@ class Emitter:
         self.nodes.append(node)
         return node
 
-    def _constant(self, array: np.ndarray[Any, Any]) -> ir.Value:
+    def constant(self, array: np.ndarray[Any, Any]) -> ir.Value:
+        """One new constant."""
         value = ir.Value(const_value=ir.Tensor(array), type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
                          shape=ir.Shape(array.shape))  # fmt: skip
         self.initializers.append(value)

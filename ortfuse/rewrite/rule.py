@@ -12,8 +12,8 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.errors import RuleError
-from ortfuse.pattern.language import Op, Opt, Pattern, Var, bare
-from ortfuse.pattern.match import Guard, Matcher
+from ortfuse.pattern.language import Built, Op, Opt, Part, Pattern, Rearrange, Var, bare
+from ortfuse.pattern.match import Guard, Match, Matcher
 
 _NAME = re.compile(r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")
 
@@ -29,6 +29,10 @@ class Exactness(enum.Enum):
     """Other mathematics (tanh for erf); applied only when asked for."""
 
 
+Shapes = Mapping[str, str | int]
+"""Shapes of values, and sizes of dimensions."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Variation:
     """A model much like an instance of a rule's pattern, on which the rule must stay silent or right.
@@ -40,7 +44,7 @@ class Variation:
     the finished model.
     """
 
-    shapes: Mapping[str, str | None] = field(default_factory=dict)
+    shapes: Mapping[str, str | int | None] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
     scalars: Mapping[str, float] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -59,30 +63,32 @@ class Variation:
 class Proof:
     """What a rule declares so that tests can build instances of it without further code.
 
-    `shapes` maps each captured value to its shape as space-separated dimensions (`"b s 64"`; symbols are bound to several
-    sizes, `""` is a scalar); several shape sets may be given as a sequence of mappings, and an optional value without a
-    shape is absent. `attributes` lists the values to try for each captured attribute, for all shape sets or one mapping
-    for each. `scalars` does so for captured numbers. `constants` says how a captured constant is made: `"normal"`
-    (default), `"positive"`, or the numbers themselves; `inputs` how other values are: an element type, or a function of
-    the builder. `dtypes` are the element types of all other values, `typical` gives realistic
-    sizes at which the rule's worth is measured. `opset` pins the one ai.onnx version to try.
+    What the pattern says of the shapes of its values is not repeated. `shapes` maps every other captured value to its shape
+    as space-separated dimensions (`"b s 64"`; symbols are bound to several sizes, `""` is a scalar), and dimensions of the
+    pattern to sizes where they are to be numbers; several shape sets may be given as a sequence of mappings, and an optional
+    value without a shape is absent. `attributes` lists the values to try for each captured attribute, for all shape sets or
+    one mapping for each. `scalars` does so for captured numbers. `constants` says how a captured constant is made:
+    `"normal"` (default), `"positive"`, or the numbers themselves; `inputs` how other values are: an element type, or a
+    function of the builder. `dtypes` are the element types of all other values, `typical` gives realistic sizes at which
+    the rule's worth is measured. `opset` pins the one ai.onnx version to try.
 
     `counterexamples` names variations on which the rule must stay silent or right, beyond the near misses that every proof
     tries. What a proof leaves out is declared with the reason: `uncovered` options of the pattern that no instance can have
     (as the failure prints them), `never_empty` symbols that the rule takes to be greater than 0, and `assumes` the near
-    misses (by their words, `*` for any) that break an assumption of the rule. `redundant` names conditions of the rule
-    without which it would still be right, as mutation tests print them. `followed_by` is a unary operator that takes the
+    misses (by their words, `*` for any) that break an assumption of the rule. `redundant` names conditions of the pattern
+    without which the rule would still be right, as mutation tests print them; guards say so themselves
+    (`ortfuse.pattern.redundant`). `followed_by` is a unary operator that takes the
     root, or a function of the builder and the root, for rules that ask what becomes of it.
     """
 
-    shapes: Mapping[str, str] | Sequence[Mapping[str, str]]
+    shapes: Shapes | Sequence[Shapes] = field(default_factory=dict)
     attributes: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]] = field(default_factory=dict)
     scalars: Mapping[str, Sequence[float]] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
     dtypes: Sequence[str] = ("float32",)
     opset: int | None = None
-    typical: Sequence[Mapping[str, str]] = ()
+    typical: Sequence[Shapes] = ()
     counterexamples: Mapping[str, Variation] = field(default_factory=dict)
     uncovered: Mapping[str, str] = field(default_factory=dict)
     never_empty: Mapping[str, str] = field(default_factory=dict)
@@ -90,7 +96,14 @@ class Proof:
     redundant: Mapping[str, str] = field(default_factory=dict)
     followed_by: str | Callable[[Any, ir.Value], ir.Value] | None = None
 
-    def shape_sets(self) -> Sequence[Mapping[str, str]]:
+    def __post_init__(self) -> None:
+        named = [condition for condition in self.redundant if condition.startswith("guard ")]
+        if named:
+            raise RuleError(
+                f"a proof calls a guard redundant ({named[0]!r}), which that says itself: redundant(why)(guard)"
+            )
+
+    def shape_sets(self) -> Sequence[Shapes]:
         """The shape sets, also when only one was given."""
         return [self.shapes] if isinstance(self.shapes, Mapping) else list(self.shapes)
 
@@ -99,11 +112,15 @@ class Proof:
         return self.attributes if isinstance(self.attributes, Mapping) else self.attributes[number]
 
 
+Replacement = Pattern | Callable[[Match], Pattern]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rule:
     """`pattern` becomes `replace` wherever it matches, the guards hold and the target has kernels for the result.
 
-    `replace` is an expression over the captured names, or several in order of preference: the first legal one is used.
+    `replace` is an expression over the captured names, or several in order of preference: the first legal one is used. A
+    function of the match may stand for an expression, which it returns; `makes` names the operators it may be made of.
     A replacement that needs a higher opset than the model has is used only if none other is legal, unless `may_raise_opset` says
     that it is worth it. `intermediates` gives, for intermediates of the pattern that may be used elsewhere, what computes them
     afterwards: one expression, or one for each of `replace`. `is_refinement` says that the rule improves on what another rule
@@ -113,7 +130,7 @@ class Rule:
 
     name: str
     pattern: Pattern
-    replace: Pattern | Sequence[Pattern]
+    replace: Replacement | Sequence[Replacement]
     exactness: Exactness
     source: str
     proof: Proof
@@ -123,6 +140,7 @@ class Rule:
     may_raise_opset: bool = False
     is_refinement: bool = False
     formula: str = ""
+    makes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):
@@ -149,7 +167,10 @@ class Rule:
     @cached_property
     def replacements(self) -> tuple[Pattern, ...]:
         """The candidate replacements in order of preference."""
-        return (self.replace,) if isinstance(self.replace, Pattern) else tuple(self.replace)
+        made = tuple(self.replace) if isinstance(self.replace, Sequence) else (self.replace,)
+        if any(not isinstance(one, Pattern) for one in made) and not self.makes:
+            raise RuleError(f"rule {self.name} builds its replacement: say with makes= what operators that can have")
+        return tuple(one if isinstance(one, Pattern) else Built(one, self.makes) for one in made)
 
     def intermediates_with(self, replacement: Pattern) -> Mapping[str, Pattern]:
         """What computes each intermediate that is used elsewhere, beside one of the replacements."""
@@ -169,8 +190,13 @@ class Rule:
 
 def operators_of(pattern: Pattern) -> tuple[str, ...]:
     """The operators of a pattern, each once, with their domains where those are not ai.onnx."""
-    found = (part for part in pattern.walk() if isinstance(part, Op))
-    return tuple(dict.fromkeys(f"{part.domain}.{part.op_type}" if part.domain else part.op_type for part in found))
+    found: list[str] = []
+    for part in pattern.walk():
+        if isinstance(part, Op):
+            found.append(f"{part.domain}.{part.op_type}" if part.domain else part.op_type)
+        elif isinstance(part, (Built, Rearrange, Part)):
+            found += part.makes
+    return tuple(dict.fromkeys(found))
 
 
 def demand_proof(rule: Rule) -> None:
@@ -190,5 +216,6 @@ def unproved(rule: Rule) -> list[str]:
     """The values that the pattern always has and to which a shape set of the proof gives no shape: nothing can be built."""
     parts = list(rule.pattern.walk())
     optional = {part.inner.name for part in parts if isinstance(part, Opt) and isinstance(part.inner, Var)}
-    wanted = {part.name for part in parts if isinstance(part, Var)} - optional - {*rule.proof.inputs}
+    plain = {part.name for part in parts if isinstance(part, Var) and part.axes is None}
+    wanted = plain - optional - {*rule.proof.inputs}
     return sorted({name for shapes in rule.proof.shape_sets() for name in wanted - {*shapes}})

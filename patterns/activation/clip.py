@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, attr, computed, op, scalar, var
+from ortfuse.pattern import Match, attr, computed, op, redundant, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import array_like, same_shape
@@ -24,7 +24,7 @@ from .._proofs import ADDS_NO_AXES
 SOURCE = "ONNX operators Clip, Relu, Max and Min"
 
 x = var("x")
-keeps_shape = same_shape("x", "root")
+keeps_shape = redundant(ADDS_NO_AXES)(same_shape("x", "root"))
 SHAPES = ({"x": "b s 8"}, {"x": "n"}, {"x": ""})
 TYPICAL = ({"x": "1 16 1536"}, {"x": "1 128 3072"}, {"x": "1 64 112 112"})
 
@@ -102,7 +102,6 @@ def _chain_proof(low: float, high: float) -> Proof:
         scalars=numbers,
         dtypes=("float32", "float64"),
         typical=TYPICAL,
-        redundant={"guard same_shape": ADDS_NO_AXES},
         counterexamples={
             "integers without an upper bound": Variation(
                 attributes={"inner_low": 0, "inner_high": None, "outer_low": 0, "outer_high": None}, dtype="int32"
@@ -117,7 +116,7 @@ RULES = [
         formula="max(x, 0)",
         pattern=op.Max(x, 0.0),
         replace=op.Relu(x),
-        guards=(is_floating, keeps_shape),
+        guards=(redundant("Relu of integers is right too")(is_floating), keeps_shape),
         # A zero may get another sign.
         exactness=Exactness.ROUNDING,
         source=SOURCE,
@@ -125,7 +124,6 @@ RULES = [
             shapes=SHAPES,
             dtypes=("float32", "float64"),
             typical=TYPICAL,
-            redundant={"guard is_floating": "Relu of integers is right too", "guard same_shape": ADDS_NO_AXES},
         ),
     ),
     Rule(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from ortfuse.pattern import Match, Pattern, const, ms, op, scalar, var
+from ortfuse.pattern import Match, Pattern, const, ms, op, redundant, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from .._common import is_rank, vector_of_last_axis
@@ -22,7 +22,7 @@ SHAPES = ({"x": "b s 8"}, {"x": "n"}, {"x": ""})
 TYPICAL = tuple({"x": f"1 {length} {size}", "bias": f"{size}"} for length, size in ((16, 1536), (128, 3072)))
 WITH_BIAS = ({"x": "b s 8", "bias": "8"}, {"x": "n 1", "bias": "1"})
 
-REDUNDANT = {"guard vector_of_last_axis": KERNEL, "check of bias": KERNEL, "demand that bias is constant": COST}
+REDUNDANT = {"check of bias": KERNEL, "demand that bias is constant": COST}
 
 erf_gelu = x * 0.5 * (1 + op.Erf(x / math.sqrt(2)))
 
@@ -50,6 +50,7 @@ erf_op = op.Gelu(x + bias) | ms.Gelu(x + bias)
 tanh_op = op.Gelu(x + bias, approximate="tanh") | ms.FastGelu(x + bias)
 
 
+@redundant(COST)
 def falls(match: Match) -> str | None:
     """The exponent falls with x."""
     return None if match["negated"] < 0 else f"the exponent is {match['negated']:.7g} x"
@@ -87,9 +88,7 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source="arXiv:1710.05941",
         allow_extra_operands=True,
-        proof=Proof(
-            shapes=SHAPES, scalars={"negated": [-1.0, -1.702]}, typical=TYPICAL, redundant={"guard falls": COST}
-        ),
+        proof=Proof(shapes=SHAPES, scalars={"negated": [-1.0, -1.702]}, typical=TYPICAL),
     ),
     Rule(
         name="gelu.erf",
@@ -108,7 +107,7 @@ RULES = [
         is_refinement=True,
         pattern=erf_op,
         replace=ms.BiasGelu(x, bias),
-        guards=(vector_of_last_axis("bias", of="x"),),
+        guards=(redundant(KERNEL)(vector_of_last_axis("bias", of="x")),),
         exactness=Exactness.ROUNDING,
         source=PAPER,
         proof=Proof(shapes=WITH_BIAS, typical=TYPICAL, redundant=REDUNDANT),
@@ -118,7 +117,7 @@ RULES = [
         is_refinement=True,
         pattern=tanh_op,
         replace=ms.FastGelu(x, bias),
-        guards=(vector_of_last_axis("bias", of="x"),),
+        guards=(redundant(KERNEL)(vector_of_last_axis("bias", of="x")),),
         exactness=Exactness.ROUNDING,
         source=PAPER,
         proof=Proof(shapes=WITH_BIAS, typical=TYPICAL, redundant=REDUNDANT),

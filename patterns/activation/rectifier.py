@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Match, Pattern, attr, computed, const, op, scalar, var
+from ortfuse.pattern import Match, Pattern, attr, computed, const, op, redundant, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from .._common import array_like, nearly, same_shape
@@ -24,7 +24,7 @@ from .._proofs import ADDS_NO_AXES
 from .clip import SHAPES, TYPICAL
 
 x = var("x")
-keeps_shape = same_shape("x", "root")
+keeps_shape = redundant(ADDS_NO_AXES)(same_shape("x", "root"))
 
 above = op.Greater(x, 0.0) | op.GreaterOrEqual(x, 0.0) | op.Less(0.0, x) | op.LessOrEqual(0.0, x)
 below = op.Less(x, 0.0) | op.LessOrEqual(x, 0.0) | op.Greater(0.0, x) | op.GreaterOrEqual(0.0, x)
@@ -133,7 +133,7 @@ def _rule(name: str, pattern: Pattern, replace: Pattern, source: str, proof: dic
         guards=guards,
         exactness=Exactness.ROUNDING,
         source=source,
-        proof=Proof(**{"shapes": SHAPES, "typical": TYPICAL, "redundant": {"guard same_shape": ADDS_NO_AXES}, **proof}),
+        proof=Proof(**{"shapes": SHAPES, "typical": TYPICAL, **proof}),
     )
 
 
@@ -153,7 +153,6 @@ _SLOPES = {
         for shape, slopes in (("b 3 4", "3 1"), ("b 5", "5"), ("n", ""))
     ),
     "typical": ({"x": "1 64 56 56", "slope": "64 1 1"}, {"x": "1 128 3072", "slope": "3072"}),
-    "redundant": {"guard same_shape": "PRelu of the runtime broadcasts as Mul does; of known shapes the rewriter asks"},
 }
 _ELU = {"gamma": [1.0], "steepness": [1.0], "weight": [0.75, 1.0, 1.5]}
 _CELU = {"gamma": [1.0], "steepness": [2.0], "weight": [0.5]}

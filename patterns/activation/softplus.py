@@ -14,7 +14,7 @@ import math
 
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, op, scalar, var
+from ortfuse.pattern import Match, op, redundant, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from .._common import nearly, same_shape
@@ -60,14 +60,13 @@ RULES = [
         formula="where(beta x > threshold, x, softplus(beta x) / beta)",
         pattern=op.Where(op.Greater(steep, scalar("threshold")), x, scalar("inverse") * op.Softplus(steep)),
         replace=scalar("inverse") * op.Softplus(scalar("beta") * x),
-        guards=(threshold_is_high, same_shape("x", "root")),
+        guards=(threshold_is_high, redundant(ADDS_NO_AXES)(same_shape("x", "root"))),
         exactness=Exactness.ROUNDING,
         source="torch.nn.Softplus",
         proof=Proof(
             shapes=SHAPES,
             scalars={"beta": [0.5], "inverse": [2.0], "threshold": [20.0]},
             typical=TYPICAL,
-            redundant={"guard same_shape": ADDS_NO_AXES},
         ),
     ),
     Rule(

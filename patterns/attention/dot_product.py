@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.dims import DimLike
-from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, opt, scalar, var
+from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, opt, redundant, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import array_like, broadcasts_within, ints, is_rank, text
@@ -105,6 +105,7 @@ def softcap(match: Match) -> float | None:
     return cap
 
 
+NO_FLOOR = "without a floor to need, the rule does what the others do"
 AFTER_SOFTMAX = 3
 
 
@@ -148,6 +149,7 @@ def _shapes_agree(match: Match) -> str | None:
     return None
 
 
+@redundant(SHAPES)
 def _mask_shape_fits(match: Match) -> str | None:
     """The mask broadcasts to the scores. Of the last axis nothing need be known: the product with the values needs it."""
     if match["mask"] is None:
@@ -250,10 +252,10 @@ def _sdpa(
         guards=(
             _shapes_agree,
             _cap_is_positive,
-            *(() if four else (_mask_has_rank(mask_rank),)),
+            *(() if four else (redundant(KERNEL)(_mask_has_rank(3)) if mask_rank == 3 else _mask_has_rank(mask_rank),)),
             _mask_shape_fits,
             _masked_rows_agree(nan_guard),
-            _needs_floor(floor),
+            redundant(NO_FLOOR)(_needs_floor(True)) if floor else _needs_floor(False),
             _weights_have_known_length,
         ),
         may_raise_opset=True,
@@ -274,11 +276,6 @@ def _sdpa(
             redundant={
                 "check of key": RANKS,
                 "check of value": RANKS,
-                "guard _mask_shape_fits": SHAPES,
-                **(
-                    {"guard _needs_floor": "without a floor to need, the rule does what the others do"} if floor else {}
-                ),
-                **({"guard _mask_has_rank": KERNEL} if mask_rank == 3 else {}),
             },
             counterexamples={
                 "a mask for more batches": Variation(

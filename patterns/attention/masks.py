@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ortfuse.pattern import Match, Op, Pattern, attr, computed, op, opt, scalar, var
+from ortfuse.pattern import Match, Op, Pattern, attr, computed, op, opt, redundant, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import array_like, ints, is_rank, text
@@ -30,6 +30,7 @@ keep, filler = var("keep"), scalar("filler")
 product_of_values = scalar("score_scale") * op.MatMul(query, transposed)
 
 
+@redundant(COST)
 def operands_are_computed(match: Match) -> str | None:
     """The product is of floating-point numbers, and neither operand is a constant: it is no linear layer."""
     dtype = match.dtype("query")
@@ -43,6 +44,7 @@ def operands_are_computed(match: Match) -> str | None:
 _ON_THE_WAY = frozenset({"Add", "Sub", "Mul", "Div", "Where", "Tanh", "Reshape", "Identity", "Cast"})
 
 
+@redundant(COST)
 def leads_to_softmax(match: Match) -> str | None:
     """All that becomes of the value is the scores of a Softmax."""
     level = [match.root]
@@ -58,6 +60,7 @@ def leads_to_softmax(match: Match) -> str | None:
     return "no Softmax is near"
 
 
+@redundant("without it the rule would undo itself")
 def second_mask_is_no_product(match: Match) -> str | None:
     """The root is not a product and the rest of the sum already: of two products either could be the scores."""
     node = match["second_mask"].producer()
@@ -130,7 +133,6 @@ def _factor_rule(name: str, made: Callable[..., Op]) -> Rule:
 
 FACTORS = [0.5, 1.0, 2.0, 3.0, 4.0, 3.0, 2.0, 1.0]
 REDUNDANT = {
-    "guard operands_are_computed": COST, "guard leads_to_softmax": COST, "guard *lambda*": COST,
     **dict.fromkeys(("check of query", "check of transposed_key"), "the same holds for operands of any rank"),
 }  # fmt: skip
 
@@ -182,7 +184,7 @@ def _mask_rules() -> list[Rule]:
                 followed_by="Softmax",
                 shapes={**scores_shapes, "first_mask": "1 2 s t", "second_mask": "b 1 1 t"},
                 scalars=scalars,
-                redundant={**REDUNDANT, "guard second_mask_is_no_product": "without it the rule would undo itself"},
+                redundant=REDUNDANT,
             ),
         ),
         Rule(
@@ -210,7 +212,7 @@ def _mask_rules() -> list[Rule]:
             guards=(
                 operands_are_computed,
                 leads_to_softmax,
-                lambda match: None if match["outer"] != 1 else "nothing is scaled",
+                redundant(COST)(lambda match: None if match["outer"] != 1 else "nothing is scaled"),
             ),
             exactness=Exactness.ROUNDING,
             source=PAPER,

@@ -14,7 +14,7 @@ import dataclasses
 from typing import Any
 
 from ortfuse.dims import DimLike
-from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, scalar, var
+from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, redundant, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import ints, is_rank, text
@@ -79,9 +79,6 @@ def _targets(**targets: list[int]) -> dict[str, Any]:
 
 
 def _moved(name: str, pattern: Pattern, replace: Op, proof: Proof, *guards: Guard) -> Rule:
-    redundant = (
-        {"check of *": RANKS} if name == "softmax" else {"guard merges_leading_axes": SHAPES, "check of *": RANKS}
-    )
     return Rule(
         name=f"batch.{name}",
         pattern=pattern,
@@ -89,7 +86,7 @@ def _moved(name: str, pattern: Pattern, replace: Op, proof: Proof, *guards: Guar
         guards=guards,
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=dataclasses.replace(proof, redundant=redundant),
+        proof=dataclasses.replace(proof, redundant={"check of *": RANKS}),
     )
 
 
@@ -171,7 +168,7 @@ def _split_sums(name: str) -> list[Rule]:
             pattern,
             made(x, split),
             Proof(shapes=({**shapes, "other": "6 3 4"}, {**shapes, "other": "6 1 4"}), **proof, counterexamples=copied),
-            merges_leading_axes("x"),
+            redundant(SHAPES)(merges_leading_axes("x")),
             splits_again,
             other_is_merged_alike,
         ),
@@ -180,7 +177,7 @@ def _split_sums(name: str) -> list[Rule]:
             pattern,
             made(x, lifted),
             Proof(shapes=({**shapes, "other": "1 3 4"}, {**shapes, "other": "1 1 4"}), **proof),
-            merges_leading_axes("x"),
+            redundant(SHAPES)(merges_leading_axes("x")),
             other_is_broadcast,
         ),
     ]
@@ -213,7 +210,7 @@ RULES = [
             attributes={"x_zero": [0], "y_zero": [0]},
             opset=17,
         ),
-        merges_leading_axes("x", "y"),
+        redundant(SHAPES)(merges_leading_axes("x", "y")),
     ),
     _moved(
         "transposition",
@@ -225,7 +222,7 @@ RULES = [
             attributes={"x_zero": [0]},
             opset=17,
         ),
-        merges_leading_axes("x"),
+        redundant(SHAPES)(merges_leading_axes("x")),
     ),
     _moved(
         "softmax",
@@ -251,7 +248,7 @@ RULES = [
                 scalars={"factor": [0.5, -3.0]},
                 opset=17,
             ),
-            merges_leading_axes("x"),
+            redundant(SHAPES)(merges_leading_axes("x")),
         )
         for name, made in (("factor", op.Mul), ("divisor", op.Div))
     ),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Guard, Match, Pattern, attr, op, opt, var
+from ortfuse.pattern import Guard, Match, Pattern, attr, op, opt, redundant, var
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import is_zero, text
@@ -157,9 +157,8 @@ RULES = [
         Proof(
             shapes={"x": "4 3"},
             attributes={"axis": [0], "split": [None], "num_outputs": [1]},
-            redundant={"guard keeps_shape": "the one output is the whole input"},
         ),
-        keeps_shape,
+        redundant("the one output is the whole input")(keeps_shape),
     ),
     *(_identity(f"{name.lower()}_of_one", getattr(op, name)(x), PLAIN) for name in ("Sum", "Max", "Min", "Mean")),
     Rule(
@@ -175,17 +174,16 @@ RULES = [
     _identity(
         "mul_one",
         op.Mul(x, 1.0) | op.Div(x, 1.0),
-        Proof(shapes={"x": "b 3"}, redundant={"guard keeps_shape": ADDS_NO_AXES}),
-        keeps_shape,
+        Proof(shapes={"x": "b 3"}),
+        redundant(ADDS_NO_AXES)(keeps_shape),
     ),
     _identity(
         "pow_one",
         op.Pow(x, 1.0),
         Proof(
             shapes={"x": "b 3"},
-            redundant={"guard keeps_shape": ADDS_NO_AXES, "guard keeps_dtype": "a power has the type of its base"},
         ),
-        keeps_shape,
-        keeps_dtype,
+        redundant(ADDS_NO_AXES)(keeps_shape),
+        redundant("a power has the type of its base")(keeps_dtype),
     ),
 ]

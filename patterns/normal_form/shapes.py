@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ortfuse.dims import DimLike, is_nonzero
 from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, attr, computed, op, opt, var
+from ortfuse.pattern import Match, attr, computed, op, opt, redundant, var
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import ints, text
@@ -170,6 +170,7 @@ def same_shape_as_root(match: Match) -> str | None:
     return None if before is not None and before == after else "x is broadcast to another shape"
 
 
+@redundant(SHAPES)
 def condition_has_shape_of_root(match: Match) -> str | None:
     """The condition alone has the shape of the result, and x has not."""
     if same_shape_as_root(match) is None:
@@ -319,7 +320,6 @@ RULES = [
             shapes=({"x": "", "y": "", "true": "b 3"}, {"x": "3", "y": "b 1", "true": "b 3"}),
             inputs={"true": _expanded_truth},
             counterexamples={"counted": Variation(inputs={"true": _counted_truth})},
-            redundant={"guard condition_has_shape_of_root": SHAPES},
         ),
     ),
     Rule(

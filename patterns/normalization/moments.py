@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, Op, Pattern, attr, computed, const, op, opt, var
+from ortfuse.pattern import Match, Op, Pattern, attr, computed, const, op, opt, redundant, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from .._proofs import NUMBERS
@@ -84,6 +84,7 @@ def _normalisation(kind: str, *inputs: Pattern) -> Op:
     return made
 
 
+BROADCAST = "the kernel broadcasts the scale as the standard says"
 STASH = "the runtime computes in float32 whatever `stash_type` says"
 _ATTRIBUTES: dict[str, list[Any]] = {
     "axis": [-1], "epsilon": [1e-5], "stash_type": [1], "saturate": [1], "round_mode": [None], "to": [ir.DataType.FLOAT16.value],
@@ -113,7 +114,7 @@ def _between_casts(kind: str, biased: bool) -> Rule:
         formula=f"float16({kind}(float32(x)))",
         pattern=op.Cast(inner, to=attr("to"), **_CAST),
         replace=_normalisation(kind, half, *replaced),
-        guards=(vectors_fit, constants_fit),
+        guards=(vectors_fit if biased else redundant(BROADCAST)(vectors_fit), constants_fit),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
         proof=Proof(
@@ -124,7 +125,6 @@ def _between_casts(kind: str, biased: bool) -> Rule:
             redundant={
                 "check of attribute *": STASH,
                 "check of *": "of another type there is no kernel, or one that is as exact",
-                **({} if biased else {"guard vectors_fit": "the kernel broadcasts the scale as the standard says"}),
             },
             opset=23,
         ),

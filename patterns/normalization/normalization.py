@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Match, attr, computed, const, ms, op, opt, scalar, var
+from ortfuse.pattern import Match, attr, computed, const, ms, op, opt, redundant, scalar, var
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import (
@@ -139,6 +139,7 @@ def gains(match: Match) -> Any:
     return ones(match) * array_like(match, match["gain"] / math.sqrt(_elements(match)))
 
 
+@redundant("the kernel of this runtime gives NaN for a row of zeros too")
 def has_epsilon(match: Match) -> str | None:
     """Without epsilon, a row of zeros depends on the kernel; the smallest normal number must not be underrun."""
     if not _elements(match):
@@ -216,7 +217,6 @@ RULES = [
                 "a gain that makes the result infinite is none",
             ),
             counterexamples={"an axis left out": Variation(shapes={"x": "2 3 4"}, attributes={"axes": (0, 2)})},
-            redundant={"guard has_epsilon": "the kernel of this runtime gives NaN for a row of zeros too"},
             typical=({"x": "1 128 768"}, {"x": "1 12 128 64"}),
         ),
     ),
@@ -230,7 +230,7 @@ RULES = [
         replace=fused_skip[0],
         intermediates={"total": fused_skip[3]},
         guards=(
-            rank_in("x", (2, 3)),
+            redundant(KERNEL)(rank_in("x", (2, 3))),
             same_shape("x", "skip"),
             last_axis_only,
             vector_of_last_axis("gamma", of="x"),
@@ -244,7 +244,7 @@ RULES = [
                 {"x": "b s 8", "skip": "b s 8", "gamma": "8", "beta": "8", "sum_bias": "8"},
                 {"x": "b 8", "skip": "b 8", "gamma": "8", "beta": "8", "sum_bias": "8"},
             ),
-            redundant={"guard rank_in": KERNEL, "check of *": RANKS, "demand that sum_bias is constant": COST},
+            redundant={"check of *": RANKS, "demand that sum_bias is constant": COST},
             attributes={"axis": [-1], "epsilon": [1e-5, 1e-12], "stash_type": [1]},
             typical=tuple(
                 {

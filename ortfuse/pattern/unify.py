@@ -1,0 +1,151 @@
+"""Dimensions by name: the shapes of values are held against what the pattern says of them.
+
+A name stands for one dimension all over the pattern. What cannot be decided when a value is matched (a product of dimensions
+of which several are open, `b|1` before b is known) is decided as soon as it can be, at the latest when all has matched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import onnx_ir as ir
+
+from ortfuse.dims import DimLike, exact_div, is_cut_of
+from ortfuse.pattern.axes import Axes, Axis, Factor
+from ortfuse.pattern.language import Pattern
+from ortfuse.pattern.machine import Machine, unlike
+from ortfuse.refusal import Subject, refuse, words
+
+
+class Place(NamedTuple):
+    """An axis of a value, and what the pattern calls that."""
+
+    value: ir.Value
+    name: str
+    axis: int
+
+    def __str__(self) -> str:
+        return str(Subject.dimension(self.value, self.axis, self.name))
+
+
+class Bound(NamedTuple):
+    """What a name stands for, and the place that said so first."""
+
+    dim: Any
+    place: Place
+
+
+def labelled(m: Machine, pattern: Pattern, value: ir.Value) -> bool:
+    """Captures a matched value under the label of its pattern, if that has one, and holds its shape against the pattern's."""
+    if pattern.label is not None and not m.bind(pattern.label, value):
+        m.fail(unlike(pattern.label, value, m))
+        return False
+    return pattern.axes is None or has_axes(m, pattern.axes, value, pattern.label or "")
+
+
+def has_axes(m: Machine, wanted: Axes, value: ir.Value, name: str) -> bool:
+    """Whether a value, which the pattern calls `name`, has the shape as far as is known yet; binds names of dimensions."""
+    shape, axes = m.facts.shape(value), wanted.axes
+    if shape is None or len(shape) < wanted.least or (len(shape) > len(axes) and wanted.leading is None):
+        m.fail(
+            lambda: refuse("shape", Subject.of(value, name), found=shape, needed=f"[{', '.join(str(wanted).split())}]")
+        )
+        return False
+    rank = len(shape)
+    front = max(0, rank - len(axes))
+    if wanted.leading and not _is(m, f"...{wanted.leading}", tuple(shape[:front]), Place(value, name, 0)):
+        return False
+    for offset, axis in enumerate(axes[len(axes) - rank + front :], start=front):
+        dim, factor = shape[offset], axis.factors[0]
+        if len(axis.factors) == 1 and not axis.may_be_one:
+            if factor not in (dim, "_") and not _is(m, factor, dim, Place(value, name, offset)):
+                return False
+            continue
+        place = Place(value, name, offset)
+        fits = _fits(m, axis, dim, place)
+        if fits is False:
+            return False
+        if fits is None:
+            m.put(m.pending, (len(m.trail), place), (axis, dim))
+    return True
+
+
+def settle(m: Machine) -> bool:
+    """Decide what was left open as far as that is possible now; false if it cannot be as the pattern says."""
+    known = -1
+    while len(m.dims) > known:
+        known = len(m.dims)
+        for (_, place), (axis, dim) in m.pending.items():
+            if _fits(m, axis, dim, place) is False:
+                return False
+    return True
+
+
+def settle_all(m: Machine) -> bool:
+    """Decide all that was left open, when everything has matched: then `b|1` says itself what b is."""
+    while settle(m):
+        first = next(((axis.factors[0], Bound(dim, place)) for (_, place), (axis, dim) in m.pending.items()
+                      if axis.may_be_one and dim != 1 and axis.factors[0] not in m.dims), None)  # fmt: skip
+        if first is None:
+            return True
+        m.put(m.dims, *first)
+    return False
+
+
+def size_of(m: Machine, factors: Sequence[Factor]) -> DimLike | None:
+    """The product of dimensions and numbers, `None` if one is not known."""
+    total: DimLike = 1
+    for factor in factors:
+        if isinstance(factor, int):
+            total = total * factor
+        elif factor in m.dims:
+            total = total * m.dims[factor].dim
+        else:
+            return None
+    return total
+
+
+def _fits(m: Machine, axis: Axis, dim: DimLike, place: Place) -> bool | None:
+    """Whether the axis can have this size; `None` if that is not decided yet."""
+    if axis.may_be_one:
+        if dim == 1:
+            return True
+        bound = m.dims.get(axis.factors[0])
+        if bound is None:
+            return None
+        # A size that is broadcast with `full` is 1 or `full` in every run that does not fail there.
+        return bound.dim == dim or is_cut_of(dim, bound.dim, least=2) or _differs(m, axis.factors[0], bound, dim, place)
+    unknown = [factor for factor in axis.factors if isinstance(factor, str) and factor not in m.dims]
+    total = size_of(m, [factor for factor in axis.factors if factor not in unknown])
+    assert total is not None
+    if len(unknown) > 1:
+        return None
+    if unknown:
+        quotient = exact_div(dim, total)
+        if quotient is not None:
+            m.put(m.dims, unknown[0], Bound(quotient, place))
+            return True
+    if total == dim and not unknown:
+        return True
+    needed = f"a multiple of {total}, as {axis} is" if unknown else f"{total}, as {axis} is"
+    m.fail(
+        lambda: refuse("dimension", Subject.dimension(place.value, place.axis, place.name), found=dim, needed=needed)
+    )
+    return False
+
+
+def _is(m: Machine, wanted: Factor, dim: Any, place: Place) -> bool:
+    """Whether a dimension (or the leading ones) is what the name stands for, or can be from now on."""
+    bound = m.dims.get(wanted)
+    if bound is None and isinstance(wanted, str):
+        m.put(m.dims, wanted, Bound(dim, place))
+        return True
+    return (bound is not None and bound.dim == dim) or _differs(m, wanted, bound, dim, place)
+
+
+def _differs(m: Machine, wanted: Factor, bound: Bound | None, dim: Any, place: Place) -> bool:
+    subject = Subject.dimension(place.value, place.axis, place.name)
+    m.fail(lambda: refuse("dimension", subject, found=dim, needed=wanted if bound is None else
+                          f"{words(bound.dim)}, which is {wanted} by {bound.place}"))  # fmt: skip
+    return False

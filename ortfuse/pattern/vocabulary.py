@@ -1,0 +1,131 @@
+"""The words that patterns are written with: `op.Name(...)`, `var("x")`, `rearrange(...)`, and their like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ortfuse.errors import PatternError
+from ortfuse.pattern.axes import axes_of
+from ortfuse.pattern.language import (
+    AllAttributes,
+    Alt,
+    Attr,
+    Built,
+    Check,
+    Computed,
+    Op,
+    Operand,
+    Opt,
+    Pattern,
+    Rearrange,
+    Rest,
+    Scalar,
+    Var,
+    lift,
+)
+
+
+class OpBuilder:
+    """`op.Name(inputs..., attribute=...)` builds the pattern of one node; an attribute may be a literal or `attr(...)`.
+
+    Parameters that ONNX moved from attributes to inputs between opsets (`axes`, `shape`, `split`, ...) are written as
+    keywords and match both spellings.
+    """
+
+    def __init__(self, domain: str = "") -> None:
+        self._domain = domain
+
+    def __getattr__(self, op_type: str) -> Callable[..., Op]:
+        if op_type.startswith("_"):
+            raise AttributeError(op_type)
+
+        def build(*inputs: Operand | None, outputs: int = 1, **attributes: Any) -> Op:
+            lifted = [None if operand is None else lift(operand) for operand in inputs]
+            return Op(op_type, lifted, attributes, self._domain, outputs)
+
+        return build
+
+
+op = OpBuilder()
+ms = OpBuilder("com.microsoft")
+
+
+def var(name: str, what: str | Check | None = None, text: str = "", *, check: Check | None = None) -> Var:
+    """Any value, captured as `name`.
+
+    `what` is its shape (`"b h s d"`, see `ortfuse.pattern.axes`), or a `check(value, facts)` with a `text` that says what it
+    asks for; both may be given.
+    """
+    return _variable(name, what, text, check, constant=False)
+
+
+def variables(names: str) -> tuple[Var, ...]:
+    """Several `var`s at once: `x, y = variables("x y")`."""
+    return tuple(Var(name) for name in names.split())
+
+
+def const(name: str, what: str | Check | None = None, text: str = "", *, check: Check | None = None) -> Var:
+    """A constant, captured as `name`; for `what`, `text` and `check` see `var`."""
+    return _variable(name, what, text, check, constant=True)
+
+
+def _variable(name: str, what: str | Check | None, text: str, check: Check | None, *, constant: bool) -> Var:
+    if isinstance(what, str):
+        return Var(name, check, text, constant, axes_of(what))
+    return Var(name, what or check, text, constant)
+
+
+def scalar(name: str) -> Scalar:
+    """A one-element constant captured as a Python number; see `Scalar` for what it means in sums and products."""
+    return Scalar(name)
+
+
+def opt(operand: Operand) -> Opt:
+    """An input, term or factor that may be absent."""
+    return Opt(lift(operand))
+
+
+def rest(name: str) -> Rest:
+    """All remaining inputs."""
+    return Rest(name)
+
+
+def attr(name: str, check: Check | None = None, text: str = "") -> Attr:
+    """An attribute captured as `name`; `check(value, facts)` may restrict it and `text` says to what."""
+    return Attr(name, check, text)
+
+
+def all_attributes(name: str) -> AllAttributes:
+    """For `attributes=`: every attribute not mentioned, captured in a pattern and written out in a replacement."""
+    return AllAttributes(name)
+
+
+def computed(name: str, function: Callable[[Any], Any]) -> Computed:
+    """In a replacement: the constant that `function(match)` returns as a numpy array."""
+    return Computed(name, function)
+
+
+def maybe(op_type: str, operand: Pattern, **attributes: Any) -> Alt:
+    """`operand`, or `operand` behind one unary node of that type."""
+    return Alt((Op(op_type, [operand], attributes), operand))
+
+
+def rearrange(spelling: str, operand: Pattern) -> Rearrange:
+    """`operand` with its axes split, moved and merged: `rearrange("b s (h d) -> b h s d", x)`.
+
+    A pattern matches any nodes that provably do that, which may be used elsewhere too and then stay; a replacement gets as
+    few as it takes. A name that only the right side has is an axis along which the elements are repeated.
+
+    Raises:
+        PatternError: The text is no such spelling.
+    """
+    before, arrow, after = spelling.partition("->")
+    if not arrow:
+        raise PatternError(f"{spelling!r} is no rearrangement such as 'b s (h d) -> b h s d'")
+    return Rearrange(before, after, operand)
+
+
+def built(function: Callable[[Any], Pattern], *, makes: Sequence[str]) -> Built:
+    """In a replacement: the pattern that `function(match)` returns, made of the operators named in `makes`."""
+    return Built(function, makes)

@@ -1,0 +1,77 @@
+"""The shapes of an instance's values as far as the pattern says them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ortfuse.errors import RuleError
+from ortfuse.pattern.axes import Axes, Axis
+from ortfuse.pattern.language import Part, Pattern, Rearrange, Var
+from ortfuse.rewrite import Rule
+
+Dims = Sequence["int | str"]
+
+NUMBERS = (2, 4, 3, 5, 6, 7)
+"""Sizes of dimensions that products are made of, in the order in which the pattern names them."""
+
+
+class Sizes:
+    """Sizes for the names of dimensions: what the proof says, numbers for those in products, else the name as a symbol."""
+
+    def __init__(self, rule: Rule, declared: Any) -> None:
+        self.rule = rule
+        self.axes: dict[str, Axes] = {}
+        for part in rule.pattern.walk():
+            if isinstance(part, Var) and part.axes is not None:
+                known = self.axes.setdefault(part.name, part.axes)
+                self.axes[part.name] = max(known, part.axes, key=lambda axes: len(axes.axes))
+        needed = dict.fromkeys(name for part in rule.pattern.walk() for name in _in_products(part))
+        self.numbers: dict[str, int] = dict(zip(needed, itertools.cycle(NUMBERS), strict=False))
+        self.numbers |= {name: size for name, size in declared.items() if isinstance(size, int)}
+
+    def size(self, name: str) -> int | str:
+        """The size of a dimension: a number or a symbol."""
+        return self.numbers.get(name, name)
+
+    def of(self, name: str) -> list[Dims]:
+        """The shapes that a captured value can have, the fullest first; none if the pattern says nothing of it."""
+        axes = self.axes.get(name)
+        return [] if axes is None else self.shapes(axes)
+
+    def shapes(self, axes: Axes) -> list[Dims]:
+        """The shapes that a description allows: full, with each 1 that broadcasts, and without axes that may be missing."""
+        leading: list[int | str] = []
+        if axes.leading is not None:
+            leading = [axes.leading or "leading"]
+        full = [*leading, *(self._dim(axis) for axis in axes.axes)]
+        found: list[Dims] = [full]
+        for place, axis in enumerate(axes.axes, start=len(leading)):
+            if axis.may_be_one:
+                found.append([*full[:place], 1, *full[place + 1 :]])
+        missing = sum(axis.may_be_missing for axis in axes.axes)
+        found += [full[count:] for count in range(1, missing + 1)]
+        return found
+
+    def _dim(self, axis: Axis) -> int | str:
+        sizes = [factor if isinstance(factor, int) else self.size(factor) for factor in axis.factors]
+        if len(sizes) == 1:
+            return sizes[0]
+        if any(isinstance(size, str) for size in sizes):
+            raise RuleError(f"rule {self.rule.name}: its proof must give numbers for the dimensions of {axis}")
+        return math.prod(size for size in sizes if isinstance(size, int))
+
+
+def _in_products(part: Pattern) -> list[str]:
+    shapes = [part.axes] if part.axes is not None else []
+    if isinstance(part, Rearrange):
+        shapes += [part.before, part.after]
+    found = [
+        factor for shape in shapes for axis in shape.axes if len(axis.factors) > 1 for factor in axis.factors
+        if isinstance(factor, str)
+    ]  # fmt: skip
+    if isinstance(part, Part):
+        found += [bound for bound in (part.start, part.stop) if isinstance(bound, str)]
+    return found
