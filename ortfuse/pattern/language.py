@@ -20,7 +20,7 @@ from types import EllipsisType
 from typing import Any, Self
 
 from ortfuse.errors import PatternError
-from ortfuse.graph.traits import PRODUCT, SUM
+from ortfuse.graph.traits import PRODUCT, RESHAPES, SUM
 from ortfuse.pattern.axes import Axes, axes_of
 
 Check = Callable[[Any, Any], bool]
@@ -412,7 +412,7 @@ class Product(Chain):
         return " * ".join(above or ["1"]) + "".join(f" / {part}" for part in below)
 
 
-_MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten"})
+_MOVES = RESHAPES | {"Transpose"}
 MOST_MOVES = 4
 """Nodes that a rearrangement may be spelled with."""
 
