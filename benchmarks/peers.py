@@ -30,11 +30,9 @@ def ortfuse(source: Path, target: Path) -> dict[str, Any]:
 
     Near misses are not asked for: keeping them takes time.
     """
-    from ortfuse.model.io import load, save
-    from ortfuse.pipeline import PassManager
+    from ortfuse import optimize
 
-    report = PassManager("auto").run(load(source))
-    save(report.model, target)
+    report = optimize(source, output=target).report
     return {"engine_seconds": report.seconds, "notes": report.notes}
 
 

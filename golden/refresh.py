@@ -24,7 +24,7 @@ def main(
     console = Console(highlight=False)
     changed = False
     for name in names or suite.names():
-        found = suite.outcome(suite.optimised(name))
+        found = suite.outcome(suite.optimised(name).report)
         lines = suite.difference(suite.stored(name), found)
         if lines:
             changed = True

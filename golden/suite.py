@@ -10,8 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.model.io import load
-from ortfuse.pipeline import PassManager, RunReport
+import ortfuse
 
 FOLDER = Path(__file__).parent
 MODELS = FOLDER / "models"
@@ -47,12 +46,12 @@ def gelus(found: dict[str, Any]) -> int:
     return sum(count for name, count in found["activations"].items() if name.startswith("gelu"))
 
 
-def optimised(name: str) -> RunReport:
+def optimised(name: str) -> ortfuse.Result:
     """One golden model after the pass list that `auto` picks for it."""
-    return PassManager("auto").run(load(MODELS / f"{name}.onnx"))
+    return ortfuse.optimize(MODELS / f"{name}.onnx")
 
 
-def outcome(report: RunReport) -> dict[str, Any]:
+def outcome(report: ortfuse.RunReport) -> dict[str, Any]:
     """What is compared: the operators of the result, and the sites of each family."""
     return {
         "nodes_before": report.before.nodes,

@@ -13,10 +13,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ortfuse.api import Result, benchmark, bisect, bisect_runtime, explain, find, load, optimize, save, verify
+    from ortfuse.api import benchmark, bisect, bisect_runtime, explain, find, load, optimize, save, verify
     from ortfuse.ecosystem import as_ir_pass, pattern_from, read_functions, rule_from
     from ortfuse.errors import OrtfuseError
     from ortfuse.facts.facts import Facts
+    from ortfuse.options import Options
     from ortfuse.passes import Context
     from ortfuse.pattern import (
         Match,
@@ -34,19 +35,22 @@ if TYPE_CHECKING:
         variables,
     )
     from ortfuse.pipeline import PassManager, RunReport, register_pass
+    from ortfuse.result import Result, WrongResultError
     from ortfuse.rewrite import Exactness, Proof, Rule
     from ortfuse.targets import Target
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "ortfuse.api": "Result benchmark bisect bisect_runtime explain find load optimize save verify",
+    "ortfuse.api": "benchmark bisect bisect_runtime explain find load optimize save verify",
     "ortfuse.ecosystem": "as_ir_pass pattern_from read_functions rule_from",
     "ortfuse.errors": "OrtfuseError",
     "ortfuse.facts.facts": "Facts",
+    "ortfuse.options": "Options",
     "ortfuse.passes": "Context",
     "ortfuse.pattern": "Match Pattern attr computed const maybe ms op opt rest scalar var variables",
     "ortfuse.pipeline": "PassManager RunReport register_pass",
+    "ortfuse.result": "Result WrongResultError",
     "ortfuse.rewrite": "Exactness Proof Rule",
     "ortfuse.targets": "Target",
 }
@@ -57,6 +61,7 @@ __all__ = [
     "Exactness",
     "Facts",
     "Match",
+    "Options",
     "OrtfuseError",
     "PassManager",
     "Pattern",
@@ -65,6 +70,7 @@ __all__ = [
     "Rule",
     "RunReport",
     "Target",
+    "WrongResultError",
     "as_ir_pass",
     "attr",
     "benchmark",

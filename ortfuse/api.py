@@ -1,145 +1,165 @@
-"""The functions most users need: optimise a model, find a pattern in it, compare and measure models, load and save."""
+"""The functions most users need: optimise a model, find a pattern in it, compare and measure models, load and save.
+
+They share their options: `optimize(model, options)` with an `Options`, or `optimize(model, verify="whole", ...)` with
+single ones, which go before those of `options`. The command line calls these functions and nothing else.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
 
 import onnx_ir as ir
 
-from ortfuse.errors import PipelineError, VerificationError
+from ortfuse.assessment import Assessment, Progress, given_inputs, inputs_to_measure, silent
+from ortfuse.errors import TargetError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.walk import scopes
-from ortfuse.model.interop import AnyModel, enter
+from ortfuse.model.atomic_write import writable_target
+from ortfuse.model.interop import AnyModel, enter, leave
 from ortfuse.model.io import load, save
+from ortfuse.options import (
+    AllOptions,
+    BenchOptions,
+    BisectOptions,
+    ComparisonOptions,
+    Options,
+    PipelineOptions,
+)
 from ortfuse.pattern import Guard, Match, Matcher, Pattern
-from ortfuse.pipeline.manager import PassManager, PipelineLike
-from ortfuse.pipeline.report import RunReport
-from ortfuse.pipeline.runner import OnPass
-from ortfuse.rewrite import Debugging
-from ortfuse.targets import Target
+from ortfuse.pipeline.manager import PassManager
+from ortfuse.pipeline.schedule import OnPass
+from ortfuse.result import Result, Timings, WrongResultError
 
 if TYPE_CHECKING:
-    from ortfuse.bench import Latency, SiteMeter
+    from ortfuse.bench import Latencies
     from ortfuse.bisection.bisect import Bisection
     from ortfuse.bisection.runtime_optimizers import RuntimeBisection
     from ortfuse.explanation import Explanation
-    from ortfuse.verification import Inputs, SiteCheck, SiteChecks, Verdict
+    from ortfuse.verification import Verdict
 
-__all__ = ["Result", "benchmark", "bisect", "bisect_runtime", "explain", "find", "load", "optimize", "save", "verify"]
-
-
-@dataclass(frozen=True)
-class Result:
-    """An optimised model, of the kind that was handed in (an `onnx_ir.Model` for a path), and what was done to it.
-
-    Attributes:
-        model: The model.
-        report: What was done.
-        verdict: How it compares with the original, if it was verified as a whole.
-        sites: The check of each change, if those were verified.
-    """
-
-    model: Any
-    report: RunReport
-    verdict: Verdict | None = None
-    sites: tuple[SiteCheck, ...] = ()
-
-    def save(self, path: str | os.PathLike[str], *, link: bool = False) -> None:
-        """Write the model to a file; `link` says whether external data may be hard links (see `ortfuse.save`).
-
-        Raises:
-            OutputError: It cannot be written; what was there before is unchanged.
-        """
-        save(enter(self.model, copy=False)[0], path, link=link)
+__all__ = [
+    "Options",
+    "Result",
+    "WrongResultError",
+    "benchmark",
+    "bisect",
+    "bisect_runtime",
+    "explain",
+    "find",
+    "load",
+    "optimize",
+    "save",
+    "verify",
+]
 
 
 def optimize(
     model: AnyModel,
+    options: Options | None = None,
     *,
-    passes: PipelineLike = "auto",
-    level: str | None = None,
-    target: Target | None = None,
-    max_opset: int | None = None,
-    patterns: Iterable[str | os.PathLike[str]] | str | os.PathLike[str] = (),
-    approximate: bool = False,
-    explain: bool = False,
-    pins: Mapping[str, str] | None = None,
-    measure: bool = False,
-    sizes: Mapping[str, int] | None = None,
-    verify: Literal["whole", "sites"] | None = None,
     on_pass: OnPass | None = None,
-    debugging: Debugging | None = None,
+    progress: Progress | None = None,
+    **changes: Unpack[AllOptions],
 ) -> Result:
     """Rewrite a model into the operators that ONNX Runtime executes fastest. What is handed in is not changed.
 
     Args:
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`.
-        passes: A pipeline as text, the name or path of a pass list, or a sequence of texts and passes. By default the
-            pass list that suits the operators of the model.
-        level: `"basic"`, `"extended"` or `"all"` instead of `passes`.
-        target: The runtime to optimise for; by default the installed one, on the CPU.
-        max_opset: The highest ai.onnx opset that the result may use.
-        patterns: Files and folders with rules of the user's own.
-        approximate: Whether rules that replace the mathematics by an approximation may be applied.
-        explain: Whether to keep near misses in the report, which takes time.
-        pins: For families (`"attention"`) or rules, the operator that their sites become whatever the cost, such as
-            `"com.microsoft.MultiHeadAttention"`, or `"none"` to leave them as they are.
-        measure: Whether to measure on this machine, where several operators are legal, instead of asking the table that
-            comes with ortfuse.
-        sizes: Sizes of the model's open dimensions at which to measure, by name.
-        verify: `"whole"` compares the result with the original. `"sites"` checks each change where it happens, on its
-            own nodes with the real weights and generated inputs, and undoes it if it is wrong; the result lists all checks.
-        on_pass: Called after each item of the pipeline.
-        debugging: An order in which sites are visited, and checks after every rewrite; see `ortfuse.rewrite.Debugging`.
+        options: How, what is to be checked and measured, and where the result is written; see `Options`.
+        on_pass: Called after each pass. If the opset cannot be raised for a rewrite that needs it, the run begins again at
+            the first pass without such rewrites.
+        progress: Told in a few words what is going on.
+        **changes: Single options, which go before those of `options`.
 
     Raises:
-        VerificationError: With `verify="whole"`, the result does not compute what the model computes.
+        WrongResultError: With `verify="whole"`, the result does not compute what the model computes. It is in the error;
+            nothing was measured or written.
+        VerificationError: The original cannot be executed, or has no dimensions of the names of `sizes`.
+        OptionError: An option has a value that it cannot have, or two contradict each other.
         OrtfuseError: The model, the pipeline or a rule file cannot be used; the message says what to do.
     """
-    if level is not None:
-        if passes != "auto":
-            raise PipelineError("give either passes or a level, not both")
-        passes = level
-    manager = PassManager(
-        passes,
-        target=target,
-        patterns=patterns,
-        approximate=approximate,
-        explain=explain,
-        max_opset=max_opset,
-        pins=pins,
-        debugging=debugging,
-    )
-    if verify not in (None, "sites", "whole"):
-        raise VerificationError(f'verify={verify!r}: give "whole" or "sites"')
-    checks = _site_checks() if verify == "sites" else None
-    meter = _meter(model, sizes or {}) if measure else None
-    original = enter(model)[0] if verify == "whole" else None
-    report = manager.run(model, on_pass=on_pass, inspector=checks, meter=meter)
-    verdict = None if original is None else _verify(original, report.model)
-    if verdict is not None and not verdict.ok:
-        raise VerificationError(verdict.summary())
-    return Result(report.model, report, verdict, () if checks is None else tuple(checks.found.values()))
+    options, progress = Options.of(options, **changes), progress or silent
+    manager = PassManager(options)
+    _refuse_what_is_in_vain(options, manager)
+    progress("loading the model")
+    clock = _Clock()
+    inside, source = enter(model)
+    opset = inside.graph.opset_imports.get("", 1)
+    asked = Assessment(options, enter(model)[0] if Assessment.compares(options) else inside, progress, on_pass)
+    clock.lap("load")
+    progress("optimising")
+    try:
+        report = manager.run(inside, on_pass=asked.on_pass, inspector=asked.sites, meter=asked.meter)
+    except TargetError as error:
+        # Nothing is lost but the rewrites that need the newer opset; the model is taken from the start again.
+        inside, source = enter(model)
+        asked.start()
+        manager = manager.at_most(opset)
+        report = manager.run(inside, on_pass=asked.on_pass, inspector=asked.sites, meter=asked.meter)
+        report.notes.insert(0, f"the model stays at opset {opset}, without the rewrites that need a newer one: {error}")
+    sites = None if asked.sites is None else tuple(asked.sites.found.values())
+    clock.lap("optimize")
+    result = Result(leave(inside, source), report, options, sites=sites)
+    if options.explain:
+        result = replace(result, explanation=_explanation(inside, result, manager))
+    if options.verify == "whole":
+        verdict, blame = asked.verdict(inside)
+        clock.lap("verify")
+        result = replace(result, verdict=verdict, blame=blame)
+        if not result.ok:
+            raise WrongResultError(replace(result, timings=clock.timings()))
+    if options.bench:
+        result = replace(result, latencies=asked.latencies())
+        clock.lap("bench")
+    if options.output is not None:
+        progress(f"writing {options.output}")
+        save(inside, options.output, link=options.link)
+        result = replace(result, written=Path(options.output))
+        clock.lap("write")
+    return replace(result, timings=clock.timings())
 
 
-def _site_checks() -> SiteChecks:
-    from ortfuse.verification import SiteChecks
+class _Clock:
+    """Takes the times of `Timings`."""
 
-    return SiteChecks()
+    def __init__(self) -> None:
+        self._laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        """What was done since the last lap goes by this name."""
+        now = time.perf_counter()
+        self._laps[name], self._last = now - self._last, now
+
+    def timings(self) -> Timings:
+        """All laps."""
+        return Timings(**self._laps)
 
 
-def _meter(model: AnyModel, sizes: Mapping[str, int]) -> SiteMeter:
-    from ortfuse.bench import SiteMeter
+def _refuse_what_is_in_vain(options: Options, manager: PassManager) -> None:
+    """Look for what would fail only after minutes of work.
 
-    return SiteMeter.for_model(enter(model, copy=False)[0], dict(sizes))
+    Raises:
+        OutputError: The output cannot be written.
+        RuleError: There is no family or rule of a name that is to be explained.
+    """
+    if options.output is not None:
+        writable_target(options.output)
+    if not isinstance(options.explain, bool):
+        from ortfuse.explanation import chosen_rules
+
+        chosen_rules(manager.catalogue, options.explain)
 
 
-def _verify(original: AnyModel, optimised: AnyModel) -> Verdict:
-    # Within `optimize`, `verify` is what is asked for.
-    return verify(original, optimised)
+def _explanation(model: ir.Model, result: Result, manager: PassManager) -> Explanation:
+    from ortfuse.explanation import explanation
+
+    asked = result.options.explain
+    return explanation(model, result.report, manager.catalogue, () if isinstance(asked, bool) else asked)
 
 
 def find(model: AnyModel, pattern: Pattern, *, guards: Sequence[Guard] = ()) -> Iterator[Match]:
@@ -175,56 +195,52 @@ def _matches(model: ir.Model, matcher: Matcher) -> Iterator[Match]:
 def verify(
     original: AnyModel,
     optimised: AnyModel,
+    options: Options | None = None,
     *,
-    inputs: Sequence[Inputs] | None = None,
-    seed: int = 0,
-    tolerance: float | None = None,
     reference: bool = True,
+    **changes: Unpack[ComparisonOptions],
 ) -> Verdict:
     """Compare what two models compute, on generated inputs of several sizes or on inputs of one's own.
 
-    See `ortfuse.verification.verify` for the arguments.
+    Args:
+        original: Run without the runtime's own optimisations, which might be what is wrong.
+        optimised: Run without and with them.
+        options: Of these, `inputs`, `seed` and `tolerance` count.
+        reference: Whether to evaluate the original in float64 too, where that is feasible.
+        **changes: Single options, which go before those of `options`.
 
     Raises:
         VerificationError: One of the models cannot be executed, or their inputs or outputs have other names.
-        OrtfuseError: One of the models cannot be used.
+        OrtfuseError: One of the models or options cannot be used.
     """
     from ortfuse.verification import verify as compare
 
+    options = Options.of(options, **changes)
+    first = enter(original)[0]
     return compare(
-        enter(original)[0],
+        first,
         enter(optimised)[0],
-        inputs=inputs,
-        seed=seed,
-        tolerance=tolerance,
+        inputs=given_inputs(options, first),
+        seed=options.seed,
+        tolerance=options.tolerance,
         reference=reference,
     )
 
 
 def bisect(
     model: AnyModel,
+    options: Options | None = None,
     *,
-    passes: PipelineLike = "auto",
-    target: Target | None = None,
-    max_opset: int | None = None,
-    patterns: Iterable[str | os.PathLike[str]] | str | os.PathLike[str] = (),
-    approximate: bool = False,
-    inputs: Sequence[Inputs] | None = None,
-    seed: int = 0,
-    tolerance: float | None = None,
+    progress: Progress | None = None,
+    **changes: Unpack[BisectOptions],
 ) -> Bisection:
     """Find the smallest set of passes, rules and single rewrites that moves an output of a model beyond tolerance.
 
     Args:
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`; it is not changed.
-        passes: As in `optimize`, and so are `target`, `max_opset`, `patterns` and `approximate`.
-        target: The runtime to optimise for.
-        max_opset: The highest ai.onnx opset that results may use.
-        patterns: Files and folders with rules of the user's own.
-        approximate: Whether rules that replace the mathematics by an approximation may be applied.
-        inputs: Sets of inputs by name, instead of generated ones.
-        seed: Of the generated inputs.
-        tolerance: Allowed relative error; by default what `ortfuse.execution.compare` says.
+        options: Of these, those count that say what is rewritten and how models are compared.
+        progress: Told in a few words what is going on.
+        **changes: Single options, which go before those of `options`.
 
     Raises:
         VerificationError: The model cannot be executed.
@@ -232,35 +248,54 @@ def bisect(
     """
     from ortfuse.bisection.bisect import bisect as search
 
-    manager = PassManager(passes, target=target, patterns=patterns, approximate=approximate, max_opset=max_opset)
-    return search(enter(model)[0], manager, inputs=inputs, seed=seed, tolerance=tolerance)
+    options = Options.of(options, **changes)
+    manager = PassManager(replace(options, explain=False))
+    original = enter(model)[0]
+    inputs = given_inputs(options, original)
+    return search(
+        original,
+        manager,
+        inputs=inputs,
+        seed=options.seed,
+        tolerance=options.tolerance,
+        progress=progress or silent,
+    )
 
 
 def bisect_runtime(
-    model: AnyModel, *, inputs: Sequence[Inputs] | None = None, seed: int = 0, tolerance: float | None = None
+    model: AnyModel,
+    options: Options | None = None,
+    *,
+    progress: Progress | None = None,
+    **changes: Unpack[ComparisonOptions],
 ) -> RuntimeBisection:
     """Find the smallest set of ONNX Runtime's own optimisers that moves an output of a model beyond tolerance.
 
-    See `bisect` for the arguments.
+    Args:
+        model: As in `bisect`.
+        options: Of these, `inputs`, `seed` and `tolerance` count.
+        progress: Told in a few words what is going on.
+        **changes: Single options, which go before those of `options`.
 
     Raises:
         VerificationError: The model cannot be executed without the runtime's optimisations.
-        OrtfuseError: The model cannot be used.
+        OrtfuseError: The model or an option cannot be used.
     """
     from ortfuse.bisection.runtime_optimizers import bisect_runtime as search
 
-    return search(enter(model)[0], inputs=inputs, seed=seed, tolerance=tolerance)
+    options = Options.of(options, **changes)
+    original = enter(model)[0]
+    inputs = given_inputs(options, original)
+    return search(original, inputs=inputs, seed=options.seed, tolerance=options.tolerance, progress=progress or silent)
 
 
 def explain(
     model: AnyModel,
-    *,
     rules: Sequence[str] = (),
-    passes: PipelineLike = "auto",
-    target: Target | None = None,
-    max_opset: int | None = None,
-    patterns: Iterable[str | os.PathLike[str]] | str | os.PathLike[str] = (),
-    approximate: bool = False,
+    options: Options | None = None,
+    *,
+    progress: Progress | None = None,
+    **changes: Unpack[PipelineOptions],
 ) -> Explanation:
     """Say for each site of a model which rule fused it, or which came nearest, what stopped it and what would help.
 
@@ -268,50 +303,42 @@ def explain(
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`; it is not changed.
         rules: Families (`"attention"`) or rules (`"attention.sdpa"`) to explain; by default all fusions, and of the
             misses those that are near.
-        passes: As in `optimize`, and so are `target`, `max_opset`, `patterns` and `approximate`.
-        target: The runtime to optimise for.
-        max_opset: The highest ai.onnx opset that the result may use.
-        patterns: Files and folders with rules of the user's own.
-        approximate: Whether rules that replace the mathematics by an approximation may be applied.
+        options: Of these, those count that say what is rewritten.
+        progress: Told in a few words what is going on.
+        **changes: Single options, which go before those of `options`.
 
     Raises:
         RuleError: There is no such family or rule.
-        OrtfuseError: The model or the pipeline cannot be used.
+        OrtfuseError: The model, the pipeline or an option cannot be used.
     """
-    from ortfuse.explanation import explain as find_reasons
-
-    manager = PassManager(
-        passes, target=target, patterns=patterns, approximate=approximate, explain=True, max_opset=max_opset
-    )
-    return find_reasons(model, manager, rules)
+    options = Options.of(options, **changes)
+    only = {name: getattr(options, name) for name in PipelineOptions.__annotations__}
+    found = optimize(model, Options(**only, explain=tuple(rules) or True), progress=progress).explanation
+    assert found is not None
+    return found
 
 
 def benchmark(
-    models: Mapping[str, AnyModel],
-    *,
-    inputs: Inputs | None = None,
-    seed: int = 0,
-    rounds: int = 20,
-    threads: int = 0,
-) -> list[Latency]:
+    models: Mapping[str, AnyModel], options: Options | None = None, **changes: Unpack[BenchOptions]
+) -> Latencies:
     """Measure models side by side, runs interleaved; speedups are relative to the first model.
 
     Args:
         models: The models by the names they have in the result; they take the same inputs.
-        inputs: What they are run on; by default the last of the inputs that `verify` would generate for the first model.
-        seed: Of the generated inputs.
-        rounds: How often each model is run.
-        threads: Threads of the runtime; 0 leaves the number to it.
+        options: Of these, `inputs`, `sizes`, `seed`, `rounds` and `threads` count. Without inputs, the models are measured
+            on generated ones of `sizes`, by default one sample of 128 positions.
+        **changes: Single options, which go before those of `options`.
+
+    Returns:
+        One row for each model, with latencies in milliseconds.
 
     Raises:
-        VerificationError: The runtime refuses a model.
-        OrtfuseError: One of the models cannot be used.
+        VerificationError: The runtime refuses a model, or the first model has no dimensions of the names of `sizes`.
+        OrtfuseError: One of the models or options cannot be used.
     """
-    from ortfuse.bench import measure
-    from ortfuse.verification import experiments
+    from ortfuse.bench import Latencies, measure
 
+    options = Options.of(options, **changes, bench=True)
     entered = {name: enter(model)[0] for name, model in models.items()}
-    if inputs is None:
-        found, _ = experiments(next(iter(entered.values())), seed=seed, reference=False)
-        inputs = found[-1].inputs
-    return measure(entered, inputs, rounds=rounds, threads=threads)
+    sizes, inputs = inputs_to_measure(options, next(iter(entered.values())))
+    return Latencies(sizes, tuple(measure(entered, inputs, rounds=options.rounds, threads=options.threads)))

@@ -35,6 +35,19 @@ class RewriteError(OrtfuseError):
     """Rewriting went wrong: rules undo each other without end, or an edit would leave the graph invalid."""
 
 
+class OptionError(OrtfuseError):
+    """An option has a value that it cannot have, or two options contradict each other.
+
+    Attributes:
+        option: The name of the option, as in `ortfuse.Options`.
+        text: What is wrong and what to write; other options stand in it in backquotes.
+    """
+
+    def __init__(self, option: str, text: str) -> None:
+        super().__init__(f"{option}: {text}")
+        self.option, self.text = option, text
+
+
 class PipelineError(OrtfuseError):
     """A pipeline text, a pass list or a pass option is wrong."""
 

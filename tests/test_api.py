@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 
 import ortfuse
-from ortfuse.errors import PipelineError, VerificationError
+from ortfuse.errors import OptionError, VerificationError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "models"
 BERT = GOLDEN / "bert.sdpa.ts.onnx"
@@ -56,7 +56,7 @@ def test_levels_are_pass_lists(level: str) -> None:
 
 
 def test_passes_and_level_exclude_each_other() -> None:
-    with pytest.raises(PipelineError, match="not both"):
+    with pytest.raises(OptionError, match="not both"):
         ortfuse.optimize(BERT, passes="fold", level="basic")
 
 
@@ -91,7 +91,8 @@ def test_verify_compares_models_of_any_kind() -> None:
 
 
 def test_benchmark_measures_models_side_by_side() -> None:
-    rows = ortfuse.benchmark({"original": BERT, "optimised": ortfuse.optimize(BERT, level="basic").model}, rounds=2)
+    models = {"original": BERT, "optimised": ortfuse.optimize(BERT, level="basic").model}
+    rows = ortfuse.benchmark(models, rounds=2).rows
     assert [row.name for row in rows] == ["original", "optimised"]
     assert rows[0].speedup == 1
 
@@ -125,6 +126,7 @@ def test_rewrites_are_checked_at_their_sites_and_wrong_ones_undone(tmp_path: Pat
     rules = tmp_path / "wrong.py"
     rules.write_text(WRONG_RULE)
     result = ortfuse.optimize(BERT, patterns=[rules], verify="sites")
+    assert result.sites is not None
     assert [(check.rule, check.site) for check in result.sites if check.state != "equal"] == [
         ("wrong.tanh", "pooler_output")
     ]

@@ -158,10 +158,10 @@ def test_no_command_shows_the_help() -> None:
         (["--tolerance", "small"], "'--tolerance': write a number that is 0 or more, such as 1e-3, not 'small'"),
         (["--tolerance", "nan"], "'--tolerance': write a number that is 0 or more"),
         (["--bnch"], "--bench"),
-        (["--size", "sequence=8"], "--size sequence=8: is the size that is measured; add --bench"),
-        (["--bench", "--size", "sequence"], "--size sequence: write NAME=NUMBER"),
+        (["--size", "sequence=8"], "--size: sequence=8 is the size that is measured; add --bench"),
+        (["--bench", "--size", "sequence"], "--size: write NAME=NUMBER"),
         (["--bench", "--size", "sequence=0"], "with a number of 1 or more"),
-        (["--bench", "--size", "sequence=8", "--size", "sequence=9"], "--size sequence: has two sizes, 8 and 9"),
+        (["--bench", "--size", "sequence=8", "--size", "sequence=9"], "--size: sequence has two sizes, 8 and 9"),
         (["--bench", "--size", "length=8"], "'length': the inputs have no open dimension of that name; write one of batch, seq"),
         (["--bench", "--size", "sequence=8", "--inputs", "x.npz"], "--inputs have sizes of their own"),
         (["--json", "none/report.json"], "none/report.json: cannot be written: the folder none does not exist; create it"),
@@ -317,10 +317,12 @@ def test_max_opset_keeps_the_model_below(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert ir.load(output).graph.opset_imports[""] == 17
     reasons = [
-        miss["reason"] for miss in json.loads(report.read_text())["misses"] if miss["rule"].startswith("attention.")
+        miss["refusal"]["reason"]
+        for miss in json.loads(report.read_text())["misses"]
+        if miss["rule"].startswith("attention.")
     ]
     assert any("needs opset 23, and at most 17 is allowed" in reason for reason in reasons)
-    assert "would match if the result may use opset 23" in result.output
+    assert "would match if the result were allowed opset 23" in result.output
 
 
 def test_a_model_above_the_limit_of_opsets_stays_there_and_that_is_said() -> None:

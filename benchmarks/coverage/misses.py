@@ -23,16 +23,15 @@ def nearest(source: Path, missing: Mapping[str, int]) -> dict[str, list[dict[str
     For each rule as many of the places that are still in the result count as sites are missing, the furthest first.
     Then, for all that the rules do not say, come the operators around what is left.
     """
-    from ortfuse.model.io import load
-    from ortfuse.pipeline import PassManager
+    from ortfuse import optimize
     from ortfuse.rewrite import NearMiss
 
-    report = PassManager("auto", explain=True).run(load(source))
-    left = {value.name for node in report.model.graph.all_nodes() for value in node.outputs}
+    result = optimize(source, explain=True)
+    left = {value.name for node in result.model.graph.all_nodes() for value in node.outputs}
     reasons: dict[str, list[dict[str, Any]]] = {}
     for family, count in missing.items():
         near: dict[str, list[NearMiss]] = {}
-        for miss in report.misses:
+        for miss in result.report.misses:
             if miss.rule.startswith(RULES.get(family, f"{family}.")) and miss.site in left and miss.matched > 1:
                 near.setdefault(miss.rule, []).append(miss)
         groups: dict[tuple[str, int, str], list[NearMiss]] = {}
@@ -50,7 +49,7 @@ def nearest(source: Path, missing: Mapping[str, int]) -> dict[str, list[dict[str
             for (rule, matched, _), same in sorted(groups.items(), key=lambda item: (-item[0][1], -len(item[1])))
         ]
         if family in TRACES:
-            reasons[family] += _left(report.model, TRACES[family])
+            reasons[family] += _left(result.model, TRACES[family])
     return reasons
 
 

@@ -38,12 +38,13 @@ import gc, json, sys, time
 import ortfuse
 path = sys.argv[1]
 manager = ortfuse.PassManager("auto")
+run = getattr(manager, "run_in_place", manager.run)  # as commits before the front door call it
 seconds = []
 for _ in range(2):
     model = ortfuse.load(path)
     gc.collect()
     started = time.perf_counter()
-    manager.run(model)
+    run(model)
     seconds.append(time.perf_counter() - started)
 print(json.dumps(min(seconds)))
 """

@@ -101,7 +101,7 @@ def scaling(rounds: int) -> list[dict[str, Any]]:
         for size in SIZES:
             model = transformer_stack(size)
             nodes[size] = len(model.graph)
-            times[size].append(_timed(lambda model=model: manager.run_in_place(model)) / nodes[size] * 1e6)  # type: ignore[misc]
+            times[size].append(_timed(lambda model=model: manager.run(model)) / nodes[size] * 1e6)  # type: ignore[misc]
     first = statistics.median(times[SIZES[0]])
     return [
         {
@@ -130,7 +130,7 @@ def main(
     """Measure, print and, with --write, store."""
     console = Console(width=140)
     manager = PassManager("auto")
-    manager.run_in_place(transformer_stack(200))  # what is read once in a process is not part of a graph's time
+    manager.run(transformer_stack(200))  # what is read once in a process is not part of a graph's time
     grown = scaling(rounds)
     console.print(_table(grown, "Time per node"))
     compared = compare(models, rounds)

@@ -19,11 +19,10 @@ import typer
 sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
 import suite
 
+import ortfuse
 from ortfuse.errors import OrtfuseError
 from ortfuse.model.io import load
-from ortfuse.pipeline import PassManager
 from ortfuse.rewrite import Debugging
-from ortfuse.verification import verify
 
 RESULT = Path(__file__).with_name("order.json")
 
@@ -32,14 +31,14 @@ def tried(name: str, seed: int | None, outputs: bool) -> tuple[list[str], int]:
     """What is wrong with a model's result in one order, in words, and the number of rewrites."""
     original = load(suite.MODELS / f"{name}.onnx")
     try:
-        report = PassManager("auto", debugging=Debugging(seed=seed, checks=True)).run(original)
+        result = ortfuse.optimize(original, debugging=Debugging(seed=seed, checks=True))
     except OrtfuseError as error:
         return [str(error)], 0
-    problems = suite.difference(suite.stored(name), suite.outcome(report))
+    problems = suite.difference(suite.stored(name), suite.outcome(result.report))
     if outputs:
-        verdict = verify(original, report.model, reference=False)
+        verdict = ortfuse.verify(original, result.model, reference=False)
         problems += [] if verdict.ok else [verdict.summary()]
-    return problems, len(report.log.events)
+    return problems, len(result.report.events)
 
 
 def main(

@@ -23,14 +23,13 @@ import onnx
 import onnxruntime
 from rich.progress import track
 
+from ortfuse import optimize
 from ortfuse.errors import VerificationError
-from ortfuse.pipeline import PassManager
 from ortfuse.verification import Session
 
 RESULTS = Path(__file__).with_name("standard.json")
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
 LIGHT = "light"
-MANAGER = PassManager("all")
 NEWEST_IR = 11
 NOT_EXECUTED = "the runtime does not execute the original"
 
@@ -182,7 +181,7 @@ def verdict(case: Case) -> str:
     expected = [] if before is None else [outputs for one in given if (outputs := _run(before, one)) is not None]
     if not expected or len(expected) < len(given):
         return NOT_EXECUTED
-    after = Session(MANAGER.run(model).model.SerializeToString(), optimise=False)
+    after = Session(optimize(model, level="all").model.SerializeToString(), optimise=False)
     return (
         "same"
         if all(_kept(outputs, after.run(one)) for one, outputs in zip(given, expected, strict=True))

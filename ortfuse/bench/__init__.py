@@ -2,10 +2,12 @@
 
 from ortfuse.bench.executed import executed_ops
 from ortfuse.bench.inputs import typical_inputs
+from ortfuse.bench.latencies import Latencies
 from ortfuse.bench.latency import Latency, doubts, measure, numbered, per_pass, table
 from ortfuse.bench.meter import SiteMeter
 
 __all__ = [
+    "Latencies",
     "Latency",
     "SiteMeter",
     "doubts",

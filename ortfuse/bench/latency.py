@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import onnx_ir as ir
 from rich import box
@@ -27,6 +27,8 @@ from ortfuse.errors import VerificationError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import SHARED, Session, weight_bytes
 from ortfuse.model.proto import separate
+
+M = TypeVar("M")
 
 OPEN_AT_ONCE = 4 << 30
 """Bytes of weights in sessions that are open at the same time, besides those of the first model."""
@@ -146,9 +148,9 @@ def per_pass(
     return measure(models, inputs, rounds=rounds, threads=threads, warmup=warmup)
 
 
-def numbered(models: Iterable[tuple[str, ir.Model]]) -> dict[str, ir.Model]:
+def numbered(models: Iterable[tuple[str, M]]) -> dict[str, M]:
     """Models by name; to a name that occurs again, its number is added."""
-    found: dict[str, ir.Model] = {}
+    found: dict[str, M] = {}
     for name, model in models:
         label, number = name, 2
         while label in found:

@@ -181,8 +181,8 @@ def bisect(
     """
     progress("running the original")
     found, notes = experiments(original, inputs, seed)
-    manager, report = _whole_run(original, manager)
-    trials = judge(found, report.model, tolerance)
+    manager, model, report = _whole_run(original, manager)
+    trials = judge(found, model, tolerance)
     verdict = Verdict(trials, notes)
     if verdict.ok:
         return Bisection(verdict, runs=1)
@@ -192,13 +192,14 @@ def bisect(
     return search.run(verdict, report)
 
 
-def _whole_run(original: ir.Model, manager: PassManager) -> tuple[PassManager, RunReport]:
+def _whole_run(original: ir.Model, manager: PassManager) -> tuple[PassManager, ir.Model, RunReport]:
     """The result of the pipeline, and the manager that makes it without starting again at an older opset."""
+    model = original.clone()
     try:
-        return manager, manager.run_in_place(original.clone())
+        return manager, model, manager.run(model)
     except TargetError:
-        manager = manager.at_most(original.graph.opset_imports.get("", 1))
-        return manager, manager.run_in_place(original.clone())
+        manager, model = manager.at_most(original.graph.opset_imports.get("", 1)), original.clone()
+        return manager, model, manager.run(model)
 
 
 def _failing(trials: Sequence[Trial]) -> Trial:
@@ -287,13 +288,12 @@ class _Search:
 
     def _make(self, gate: Gate, model: ir.Model | None = None) -> ir.Model | None:
         """The result of a restricted run, `None` if it fails."""
-        passes = gate.allowed.passes
-        skip = () if passes is None else self._passes - passes
+        passes, made = gate.allowed.passes, model or self._original.clone()
+        skipped = frozenset() if passes is None else self._passes - passes
         try:
-            report = self._manager.run_in_place(model or self._original.clone(), inspector=gate, skip=skip)
+            self._manager.without(skipped).run(made, inspector=gate)
         except OrtfuseError:
             return None
-        made: ir.Model = report.model
         return made
 
     def _trial(self, allowed: Restriction) -> Trial | None:

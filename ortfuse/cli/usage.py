@@ -10,12 +10,13 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 import ortfuse
+from ortfuse.options import Verification
 
 NO = 1
 """The exit code where a question was answered, and the answer is no."""
@@ -25,9 +26,6 @@ UNUSABLE = 2
 
 INTERRUPTED = 130
 """The exit code after an interrupt."""
-
-Verification = Literal["whole", "sites"]
-"""What is verified: the model as a whole, or each rewrite by itself."""
 
 _VERIFICATIONS: tuple[Verification, ...] = get_args(Verification)
 

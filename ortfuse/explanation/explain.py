@@ -18,8 +18,7 @@ import onnx_ir as ir
 from ortfuse.errors import RuleError
 from ortfuse.explanation.nearness import PLAIN, Nearness
 from ortfuse.graph import walk
-from ortfuse.model.interop import AnyModel, enter
-from ortfuse.pipeline import Catalogue, PassManager, RunReport
+from ortfuse.pipeline import Catalogue, Counts, RunReport
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, NearMiss, Rule, Step
 
@@ -111,28 +110,21 @@ class Explanation:
         }
 
 
-def explain(model: AnyModel, manager: PassManager, rules: Sequence[str] = ()) -> Explanation:
-    """Run a pipeline and say for each site what fused it, or what came nearest.
+def explanation(model: ir.Model, report: RunReport, catalogue: Catalogue, rules: Sequence[str] = ()) -> Explanation:
+    """Say for each site of a model what fused it, or what came nearest.
 
     Args:
-        model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`; it is not changed.
-        manager: The pipeline; made with `explain=True`.
+        model: The result of a run that kept its near misses.
+        report: What was done in that run.
+        catalogue: The rules that the run could apply.
         rules: Families (`attention`) or rules (`attention.sdpa`) to explain; by default all fusions, and of the misses
             those that are near.
 
     Raises:
         RuleError: There is no such family or rule.
-        OrtfuseError: The pipeline fails on the model.
     """
-    _chosen(manager.catalogue, rules)  # a name that is wrong is refused before the work begins
-    original = enter(model)[0]
-    return explanation(original, manager.run(original), manager.catalogue, rules)
-
-
-def explanation(original: ir.Model, report: RunReport, catalogue: Catalogue, rules: Sequence[str] = ()) -> Explanation:
-    """What a run that kept its near misses has to say; see `explain`."""
-    chosen = _chosen(catalogue, rules)
-    fused = _fused(report.model, chosen)
+    chosen = chosen_rules(catalogue, rules)
+    fused = _fused(model, chosen)
     fusions = {rule.name for name, group in catalogue.passes().items() if name != NORMAL_FORM for rule in group}
     missed = _missed(report.misses, Nearness(chosen, rules, fusions), chosen)
     found = {site.rule for site in fused} | {site.rule for site in missed}
@@ -140,7 +132,7 @@ def explanation(original: ir.Model, report: RunReport, catalogue: Catalogue, rul
     sought = {name: rule for name, rule in chosen.items() if rule.family not in families} if rules else {}
     left_out = _left_out(report, catalogue)
     absent = {
-        **_absent(original, [rule for name, rule in sought.items() if name not in left_out], report.log.hits()),
+        **_absent(report.before, [rule for name, rule in sought.items() if name not in left_out], report.log.hits()),
         **{name: f"the pipeline does not run {left_out[name]}" for name in sought if name in left_out},
     }
     notes = list(report.notes)
@@ -155,8 +147,12 @@ def _left_out(report: RunReport, catalogue: Catalogue) -> dict[str, str]:
     return {rule.name: name for name, group in catalogue.passes().items() if name not in run for rule in group}
 
 
-def _chosen(catalogue: Catalogue, wanted: Sequence[str]) -> dict[str, Rule]:
-    """The rules to explain by name."""
+def chosen_rules(catalogue: Catalogue, wanted: Sequence[str]) -> dict[str, Rule]:
+    """The rules to explain, by name.
+
+    Raises:
+        RuleError: There is no such family or rule.
+    """
     passes = catalogue.passes()
     known = {rule.name: rule for rules in passes.values() for rule in rules}
     if not wanted:
@@ -219,9 +215,11 @@ def _described(miss: NearMiss, least: int) -> Missed:
     return Missed(miss.rule, miss.site, root, miss.step, miss.matched, least, miss.refusal, names)
 
 
-def _absent(model: ir.Model, sought: Iterable[Rule], hits: Mapping[str, int]) -> dict[str, str]:
+def _absent(before: Counts, sought: Iterable[Rule], hits: Mapping[str, int]) -> dict[str, str]:
     """Why rules that were asked for have no site, not even a near one; `hits` are those of all rules in the run."""
-    present = Counter(node.op_type for node in walk.nodes(model))
+    present: Counter[str] = Counter()
+    for operator, count in before.operators.items():
+        present[operator.rpartition(".")[2]] += count
     return {rule.name: _why_absent(rule, present, hits) for rule in sought}
 
 

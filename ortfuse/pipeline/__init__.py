@@ -5,7 +5,7 @@ from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.passlists import PassList, built_in_lists, read_list, suitable_list
 from ortfuse.pipeline.registry import passes, register_pass
 from ortfuse.pipeline.report import Counts, PassReport, RunReport
-from ortfuse.pipeline.runner import OnPass, PassEvent
+from ortfuse.pipeline.schedule import OnPass, PassEvent, Schedule
 from ortfuse.pipeline.text import Pipeline, parse
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Pipeline",
     "RuleFile",
     "RunReport",
+    "Schedule",
     "built_in_lists",
     "load_catalogue",
     "parse",

@@ -70,7 +70,6 @@ class RunReport:
         log: Every rewrite, the statistics of every rule and, if asked for, the near misses.
         choices: What was decided by cost: rewrites that were measured, taken or not.
         notes: What could not be done and why.
-        model: The optimised model, of the kind that was handed in.
     """
 
     pipeline: str
@@ -82,7 +81,6 @@ class RunReport:
     log: Log
     choices: Sequence[Choice]
     notes: list[str]
-    model: Any = field(repr=False, default=None)
 
     @property
     def events(self) -> list[Event]:

@@ -11,15 +11,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ortfuse.bench import Latency, doubts
+from ortfuse.bench import Latencies, doubts
 from ortfuse.bench import table as latency_table
 from ortfuse.explanation import Explanation, Missed
 from ortfuse.passes import Choice
 from ortfuse.pipeline import Catalogue, PassList, PassReport, RunReport
 from ortfuse.pipeline.passlists import FALLBACK
 from ortfuse.proof import ProofReport
-from ortfuse.verification import SiteChecks, Verdict
-from ortfuse.workflow import Outcome
+from ortfuse.result import Result
+from ortfuse.verification import SiteCheck, Verdict
+from ortfuse.verification.sites import summary
 
 MOST_MISSES = 40
 MOST_FAILURES = 3
@@ -27,28 +28,31 @@ LONGEST_MODEL = 40
 LONGEST_REASON = 240
 
 
-def show_outcome(console: Console, outcome: Outcome) -> None:
+def show_result(console: Console, result: Result) -> None:
     """Print everything that `ortfuse optimize` has to say."""
-    show_report(console, outcome.report)
-    if outcome.verdict is not None:
-        show_verdict(console, outcome.verdict)
-    if outcome.blame:
-        console.print(f"{outcome.blame}; nothing was written", style="bold red", markup=False, highlight=False)
-    if outcome.sites is not None:
-        show_sites(console, outcome.sites)
-    if outcome.latencies:
-        show_latencies(console, outcome.latencies, f"Latency at {outcome.sizes}, interleaved with the original")
-    show_notes(console, outcome.report.notes)
-    if outcome.written is not None:
-        console.print(f"written: {outcome.written}", markup=False, highlight=False)
-    elif outcome.ok:
+    show_report(console, result.report)
+    if result.verdict is not None:
+        show_verdict(console, result.verdict)
+    if result.blame:
+        console.print(f"{result.blame}; nothing was written", style="bold red", markup=False, highlight=False)
+    if result.sites is not None:
+        show_sites(console, result.sites)
+    if result.latencies is not None:
+        rows = result.latencies
+        show_latencies(console, rows, f"Latency at {rows.sizes}, interleaved with the original")
+    show_notes(console, result.report.notes)
+    if result.written is not None:
+        console.print(f"written: {result.written}", markup=False, highlight=False)
+    elif result.ok:
         console.print("nothing was written; -o RESULT writes the optimised model", highlight=False)
+    if result.explanation is not None:
+        show_explanation(console, result.explanation)
 
 
-def show_latencies(console: Console, rows: Sequence[Latency], title: str) -> None:
+def show_latencies(console: Console, found: Latencies, title: str) -> None:
     """The measurements, and how far they can be trusted."""
-    console.print(latency_table(rows, title))
-    show_notes(console, doubts(rows))
+    console.print(latency_table(found.rows, title))
+    show_notes(console, doubts(found.rows))
 
 
 def show_notes(console: Console, notes: Iterable[str]) -> None:
@@ -117,13 +121,13 @@ def show_verdict(console: Console, verdict: Verdict) -> None:
     show_notes(console, verdict.notes)
 
 
-def show_sites(console: Console, checks: SiteChecks) -> None:
+def show_sites(console: Console, checks: Sequence[SiteCheck]) -> None:
     """What the checks at the sites found: the wrong rewrites, and those that could not be checked."""
-    wrong = checks.of_state("undone")
-    console.print(f"verified: {checks.summary()}", style="bold red" if wrong else "green", highlight=False)
+    wrong = [check for check in checks if check.state == "undone"]
+    console.print(f"verified: {summary(checks)}", style="bold red" if wrong else "green", highlight=False)
     for check in wrong:
         console.print(f"undone: {check.text()}", style="red", markup=False, highlight=False)
-    for check in checks.of_state("unchecked"):
+    for check in (check for check in checks if check.state == "unchecked"):
         console.print(f"not checked: {check.text()}", style="yellow", markup=False, highlight=False)
 
 

@@ -13,6 +13,7 @@ from small_graphs import model
 
 import ortfuse
 from ortfuse.bisection.bisect import bisect
+from ortfuse.options import Options
 from ortfuse.passes import Context
 from ortfuse.pipeline import PassManager
 
@@ -97,7 +98,7 @@ def test_a_wrong_axis_is_found_among_right_rewrites(rules: Write) -> None:
         inputs="float[b,s,3] x",
         outputs="float[b,s,3] y",
     )
-    found = bisect(m, PassManager("user", patterns=[patterns]))
+    found = bisect(m, PassManager(Options(passes="user", patterns=[patterns])))
     assert found.sites == (("wrong.axis", "s"),)
     assert found.culprit is not None
     assert found.culprit.nature == "wrong rewrite"
@@ -108,7 +109,7 @@ def test_a_wrong_axis_is_found_among_right_rewrites(rules: Write) -> None:
 def test_one_of_several_sites_of_a_rule_is_enough(rules: Write) -> None:
     patterns = rules('"wrong.tanh", op.Tanh(x), op.Sigmoid(x)')
     m = model("a = Tanh(x) b = Relu(a) c = Tanh(b) d = Relu(c) y = Tanh(d)")
-    found = bisect(m, PassManager("user", patterns=[patterns]))
+    found = bisect(m, PassManager(Options(passes="user", patterns=[patterns])))
     assert len(found.sites) == 1
     assert found.sites[0][1] in ("a", "c", "y")
 
@@ -119,7 +120,7 @@ def test_what_a_wrong_rewrite_takes_is_part_of_the_set(rules: Write) -> None:
         '"step.second", op.Sigmoid(op.Tanh(op.Abs(x))), op.Sigmoid(x)',
     )
     m = model("e = Exp(x) r = Relu(e) t = Tanh(r) y = Sigmoid(t)")
-    found = bisect(m, PassManager("user", patterns=[patterns]))
+    found = bisect(m, PassManager(Options(passes="user", patterns=[patterns])))
     assert found.rules == ("step.first", "step.second")
     assert found.sites == (("step.first", "t"), ("step.second", "y"))
     assert "1 other rewrite" in "\n".join(found.lines())
@@ -131,7 +132,7 @@ def test_a_result_that_does_not_run_is_a_finding_of_its_own(rules: Write) -> Non
         '"wrong.shape", op.Tanh(x), op.MatMul(x, op.Sigmoid(x))', '"wrong.relu", op.Relu(x), op.Sigmoid(x)'
     )
     m = model("e = Exp(x) t = Tanh(e) y = Relu(t)", inputs="float[b,c] x", outputs="float[b,c] y")
-    found = bisect(m, PassManager("user", patterns=[patterns]))
+    found = bisect(m, PassManager(Options(passes="user", patterns=[patterns])))
     assert found.sites == (("wrong.shape", "t"),)
     assert found.culprit is not None
     assert found.culprit.nature == "does not run"
@@ -160,7 +161,7 @@ def test_a_model_that_does_not_load_is_not_called_rounding_though_the_rewrite_by
             return 1
 
     m = model("t = Abs(x) u = Abs(t) y = Relu(u)")
-    found = bisect(m, PassManager(["user", Breaker()], patterns=[patterns]))
+    found = bisect(m, PassManager(Options(passes=["user", Breaker()], patterns=[patterns])))
     assert found.sites == (("right.abs", "u"),)
     assert found.culprit is not None
     assert found.culprit.nature == "does not run"
@@ -196,7 +197,7 @@ def test_the_users_own_inputs_decide(rules: Write) -> None:
     patterns = rules('"wrong.relu", op.Relu(x), x')
     m = model("r = Relu(x) y = Neg(r)")
     positive = {"x": np.ones((2, 3), np.float32)}
-    manager = PassManager("user", patterns=[patterns])
+    manager = PassManager(Options(passes="user", patterns=[patterns]))
     assert not bisect(m, manager, inputs=[positive]).moved
     assert bisect(m, manager, inputs=[{"x": -positive["x"]}]).moved
 
@@ -208,7 +209,7 @@ def test_a_rewrite_in_a_branch_is_found_and_judged(rules: Write) -> None:
             y = If (c) <then_branch = t () => (float[b,3] p) { p = Tanh(x) },
                         else_branch = e () => (float[b,3] q) { q = Tanh(x) }> }"""
     )
-    found = bisect(m, PassManager("user", patterns=[patterns]))
+    found = bisect(m, PassManager(Options(passes="user", patterns=[patterns])))
     assert found.culprit is not None
     assert found.culprit.nature == "wrong rewrite"
     assert len(found.sites) == 1

@@ -33,29 +33,30 @@ def ops(model: ir.Model) -> str:
 
 def test_a_rule_set_of_onnxscript_runs_in_a_pipeline():
     rules = fuse_hardswish_rules()
-    report = PassManager(["canonicalize", rules, "dce"]).run(parse(HARD_SWISH))
-    assert ops(report.model) == "HardSwish"
-    counts = {found.name: found.changes for found in report.passes}
+    result = ortfuse.optimize(parse(HARD_SWISH), passes=["canonicalize", rules, "dce"])
+    assert ops(result.model) == "HardSwish"
+    counts = {found.name: found.changes for found in result.report.passes}
     assert counts["onnxscript.RewriteRuleSet"] > 0
 
 
 def test_a_single_rule_of_onnxscript_is_called_by_its_name():
-    report = PassManager([successive_relu_rule]).run(parse(TWICE))
-    assert ops(report.model) == "Relu Neg Exp"
-    assert report.passes[0].name.startswith("onnxscript.")
+    result = ortfuse.optimize(parse(TWICE), passes=[successive_relu_rule])
+    assert ops(result.model) == "Relu Neg Exp"
+    assert result.report.passes[0].name.startswith("onnxscript.")
 
 
 def test_a_pass_of_onnx_ir_runs_in_a_pipeline():
-    report = PassManager([common.IdentityEliminationPass(), fuse_hardswish_rules()]).run(parse(HARD_SWISH))
-    assert ops(report.model) == "HardSwish"
-    assert report.passes[0].name == "onnx_ir.IdentityEliminationPass"
-    assert report.passes[0].changes > 0
+    result = ortfuse.optimize(parse(HARD_SWISH), passes=[common.IdentityEliminationPass(), fuse_hardswish_rules()])
+    assert ops(result.model) == "HardSwish"
+    assert result.report.passes[0].name == "onnx_ir.IdentityEliminationPass"
+    assert result.report.passes[0].changes > 0
 
 
 def test_a_pass_that_changes_nothing_counts_no_changes():
     manager = PassManager(["fixpoint(dce)", common.IdentityEliminationPass(), successive_relu_rule])
-    once = manager.run(parse(TWICE)).model
-    assert [found.changes for found in manager.run(once).passes][1:3] == [0, 0]
+    model = parse(TWICE)
+    manager.run(model)
+    assert [found.changes for found in manager.run(model).passes][1:3] == [0, 0]
 
 
 def test_a_functional_pass_returns_another_model():
@@ -68,16 +69,16 @@ def test_a_functional_pass_returns_another_model():
             return ir.passes.PassResult(other, True)
 
     original = parse(TWICE)
-    report = PassManager([Renamed(), "dce"]).run(original)
-    assert ops(report.model) == "Abs Relu Relu Neg Exp"
+    result = ortfuse.optimize(original, passes=[Renamed(), "dce"])
+    assert ops(result.model) == "Abs Relu Relu Neg Exp"
     assert ops(original) == "Relu Relu Neg Exp"
-    assert report.passes[0].changes > 0
+    assert result.report.passes[0].changes > 0
 
 
 def test_a_pass_of_another_package_can_have_a_name_in_texts():
     register_pass(common.IdentityEliminationPass(), name="test_no_identity")
     try:
-        assert "Identity" not in ops(PassManager("test_no_identity, dce").run(parse(HARD_SWISH)).model)
+        assert "Identity" not in ops(ortfuse.optimize(parse(HARD_SWISH), passes="test_no_identity, dce").model)
         with pytest.raises(PipelineError, match="it has none"):
             PassManager("test_no_identity{x=1}")
     finally:

@@ -31,7 +31,7 @@ FOLDED = {"deberta": {"layer_norm"}}
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_site_is_fused_and_the_result_is_as_expected(name: str) -> None:
-    report = suite.optimised(name)
+    report = suite.optimised(name).report
     found = suite.outcome(report)
     lines = suite.difference(suite.stored(name), found)
     assert not lines, f"{name} is not as expected (golden/refresh.py {name} --write if it is better):\n" + "\n".join(
@@ -53,15 +53,14 @@ def test_every_site_is_fused_and_the_result_is_as_expected(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("bert")])
 def test_a_layer_is_small_and_free_of_shape_arithmetic(name: str) -> None:
-    report = suite.optimised(name)
-    for layer in suite.nodes_of_layers(report.model):
+    for layer in suite.nodes_of_layers(suite.optimised(name).model):
         assert sum(layer.values()) <= 20, layer
         assert not suite.SHAPE_ARITHMETIC & layer.keys(), layer
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("resnet")])
 def test_a_resnet_is_convolutions_pools_sums_and_the_head(name: str) -> None:
-    operators = suite.outcome(suite.optimised(name))["operators"]
+    operators = suite.outcome(suite.optimised(name).report)["operators"]
     head = {"GlobalAveragePool", "ReduceMean", "Flatten", "Reshape", "Gemm"}
     assert operators.keys() <= {"Conv", "com.microsoft.FusedConv", "MaxPool", "AveragePool", "Add"} | head
 

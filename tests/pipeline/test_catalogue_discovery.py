@@ -178,7 +178,7 @@ def test_rules_without_a_proof_come_in_nowhere(
     with pytest.raises(RuleError, match=message):
         ortfuse.optimize(model, passes="canonicalize, user", patterns=path)
     with pytest.raises(RuleError, match=message):
-        PassManager("user", patterns=[tmp_path])
+        PassManager(ortfuse.Options(passes="user", patterns=[tmp_path]))
     entry = EntryPoint("acme", "mine", catalogue_module.ENTRY_POINTS)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(catalogue_module, "entry_points", lambda group: [entry])

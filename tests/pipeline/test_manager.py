@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -14,13 +14,15 @@ import onnxruntime as ort
 import pytest
 from rule_files import rules
 
+import ortfuse
 from ortfuse.errors import PipelineError, TargetError
 from ortfuse.facts.facts import Facts
+from ortfuse.options import Options, PipelineLike
 from ortfuse.passes import Context, Fold, finalize
-from ortfuse.pipeline import PassEvent, PassManager, registry
+from ortfuse.pipeline import PassEvent, PassManager, RunReport, registry
 from ortfuse.pipeline.build import Repeated, Single
 from ortfuse.pipeline.registry import register_pass
-from ortfuse.pipeline.runner import Runner
+from ortfuse.pipeline.schedule import Schedule
 from ortfuse.targets import Target
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
@@ -34,6 +36,12 @@ def proto() -> onnx.ModelProto:
     return onnx.parser.parse_model(TEXT)
 
 
+def run(pipeline: PipelineLike, model: ir.Model | Path | None = None, **options: Any) -> tuple[ir.Model, RunReport]:
+    """A model after a pipeline, and what was done."""
+    given = ir.from_proto(proto()) if model is None else ir.load(model) if isinstance(model, Path) else model
+    return given, PassManager(Options(passes=pipeline, **options)).run(given)
+
+
 @pytest.fixture
 def registered() -> Iterator[None]:
     before = dict(registry._registered)
@@ -43,8 +51,7 @@ def registered() -> Iterator[None]:
 
 
 def test_a_run_reports_what_each_pass_did() -> None:
-    manager = PassManager("constants, fold, fixpoint(cse, dce)")
-    report = manager.run(proto())
+    _, report = run("constants, fold, fixpoint(cse, dce)")
     assert [(entry.name, entry.changes, entry.nodes_before, entry.nodes_after) for entry in report.passes] == [
         ("constants", 1, 7, 6),
         ("fold", 2, 6, 4),
@@ -62,13 +69,12 @@ def test_a_run_reports_what_each_pass_did() -> None:
 def test_the_same_kind_of_model_comes_back_and_the_original_stays() -> None:
     original = proto()
     before = original.SerializeToString(deterministic=True)
-    report = PassManager("canonicalize").run(original)
-    assert isinstance(report.model, onnx.ModelProto)
+    assert isinstance(ortfuse.optimize(original, passes="canonicalize").model, onnx.ModelProto)
     assert original.SerializeToString(deterministic=True) == before
     model = ir.from_proto(proto())
-    assert PassManager("canonicalize").run(model).model is not model
+    assert ortfuse.optimize(model, passes="canonicalize").model is not model
     assert len(model.graph) == 7
-    PassManager("canonicalize").run_in_place(model)
+    PassManager("canonicalize").run(model)
     assert len(model.graph) < 7
 
 
@@ -78,26 +84,24 @@ def test_pipelines_come_as_text_path_and_sequence(tmp_path: Path) -> None:
     expected = "fold{max_growth=7}, dce"
     for pipeline in (expected, path, str(path), ["fold{max_growth=7}", "dce"], [Fold(max_growth=7), "dce"]):
         assert str(PassManager(pipeline)) == expected  # type: ignore[arg-type]
-        assert PassManager(pipeline).run(proto()).pipeline == f"{expected}, finalize"  # type: ignore[arg-type]
+        assert run(pipeline)[1].pipeline == f"{expected}, finalize"  # type: ignore[arg-type]
 
 
 def test_lists_are_resolved_wherever_they_stand() -> None:
-    manager = PassManager("basic, fixpoint(basic, dce)")
-    assert str(manager) == "basic, fixpoint(basic, dce)"
-    assert (
-        manager.run(proto()).pipeline
-        == "canonicalize, canonicalize, fixpoint(canonicalize, user, canonicalize, dce), finalize"
-    )
+    pipeline = "basic, fixpoint(basic, dce)"
+    assert str(PassManager(pipeline)) == pipeline
+    resolved = "canonicalize, canonicalize, fixpoint(canonicalize, user, canonicalize, dce), finalize"
+    assert run(pipeline)[1].pipeline == resolved
 
 
 def test_auto_picks_the_list_by_the_model() -> None:
-    bert = PassManager("auto").run(GOLDEN / "bert.sdpa.ts.onnx")
+    _, bert = run("auto", GOLDEN / "bert.sdpa.ts.onnx")
     assert "fuse.*" in bert.pipeline
     assert bert.families()["attention"] == 2
 
 
 def test_fusions_that_are_named_are_not_run_again_by_the_wildcard() -> None:
-    found = PassManager("fuse.linear, fuse.*").run(proto()).pipeline.split(", ")
+    found = run("fuse.linear, fuse.*")[1].pipeline.split(", ")
     assert found.count("fuse.linear") == 1
     assert len(found) > 3
 
@@ -135,8 +139,8 @@ def test_a_pass_of_ones_own_with_options(registered: None) -> None:
                 node.name = self.to
             return len(changed)
 
-    model = PassManager('fixpoint(rename{to="m"})').run(proto()).model
-    assert {node.name for node in model.graph.node} == {"m"}
+    model, _ = run('fixpoint(rename{to="m"})')
+    assert {node.name for node in model.graph} == {"m"}
 
 
 @pytest.mark.parametrize("mistake", ["name", "run", "default", "type", "taken", "dataclass"])
@@ -166,13 +170,13 @@ def test_passes_that_never_settle_are_named() -> None:
         def run(self, context: Context) -> int:
             return 1
 
-    report = PassManager("fixpoint(dce, cse)").run(proto())
-    assert report.passes[0].parts[0].runs == 2
-    manager = PassManager([Flip()])
-    assert manager.run(proto()).passes[0].changes == 1
+    assert run("fixpoint(dce, cse)")[1].passes[0].parts[0].runs == 2
+    assert run([Flip()])[1].passes[0].changes == 1
     context = _context()
+    schedule = Schedule([Repeated("fixpoint", (Single("flip", Flip()), Single("fold", Fold())), 4)], context)
     with pytest.raises(PipelineError, match=r"fixpoint has not settled after 4 rounds.*flip \(1 changes\)"):
-        Runner(context).run([Repeated("fixpoint", (Single("flip", Flip()), Single("fold", Fold())), 4)])
+        for turn in schedule:
+            turn.changes = turn.transformer.run(context)
 
 
 def _context() -> Context:
@@ -181,10 +185,10 @@ def _context() -> Context:
 
 
 def test_a_fixpoint_stops_when_everything_was_unchanged_once_in_a_row() -> None:
-    report = PassManager("fixpoint(constants, fold, cse, dce)").run(proto())
+    model, report = run("fixpoint(constants, fold, cse, dce)")
     # After the last change (dce, first round) the others are run once more, dce itself is not run in vain.
     assert [part.runs for part in report.passes[0].parts] == [2, 2, 2, 2]
-    again = PassManager("fixpoint(constants, fold, cse, dce)").run(report.model)
+    _, again = run("fixpoint(constants, fold, cse, dce)", model)
     assert [part.runs for part in again.passes[0].parts] == [1, 1, 1, 1]
 
 
@@ -197,7 +201,8 @@ def test_every_item_is_reported_and_snapshots_can_be_executed() -> None:
         snapshots.append(event.snapshot())
 
     manager = PassManager("canonicalize, fuse.activation, fuse.attention, canonicalize")
-    report = manager.run(GOLDEN / "bert.sdpa.ts.onnx", on_pass=on_pass)
+    model = ir.load(GOLDEN / "bert.sdpa.ts.onnx")
+    report = manager.run(model, on_pass=on_pass)
     items = [event.report for event in events if any(event.report is entry for entry in report.passes)]
     assert items == report.passes
     assert {event.total for event in events} == {5}
@@ -207,7 +212,7 @@ def test_every_item_is_reported_and_snapshots_can_be_executed() -> None:
         "token_type_ids": np.zeros((2, 5), np.int64),
     }
     results = [_run(model, inputs) for model in snapshots]
-    assert report.model.opset_imports[""] >= 23
+    assert model.opset_imports[""] >= 23
     for result in results[1:]:
         np.testing.assert_allclose(result, results[0], rtol=1e-4, atol=1e-5)
 
@@ -218,8 +223,8 @@ def _run(model: ir.Model, inputs: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def test_the_opset_stays_below_the_limit() -> None:
-    report = PassManager("auto", max_opset=17).run(GOLDEN / "bert.sdpa.ts.onnx")
-    assert report.model.opset_imports[""] == 17
+    model, _ = run("auto", GOLDEN / "bert.sdpa.ts.onnx", max_opset=17)
+    assert model.opset_imports[""] == 17
 
 
 def test_a_model_whose_opset_cannot_be_raised_is_optimised_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,22 +232,22 @@ def test_a_model_whose_opset_cannot_be_raised_is_optimised_where_it_is(monkeypat
         raise TargetError("no way up")
 
     monkeypatch.setattr(finalize, "raise_opset", fail)
-    report = PassManager("auto").run(GOLDEN / "bert.sdpa.ts.onnx")
-    assert report.model.opset_imports[""] == 17
-    assert "no way up" in report.notes[0]
-    assert report.families()["gelu"] >= 2
+    result = ortfuse.optimize(GOLDEN / "bert.sdpa.ts.onnx")
+    assert result.model.opset_imports[""] == 17
+    assert "no way up" in result.report.notes[0]
+    assert result.report.families()["gelu"] >= 2
 
 
 def test_near_misses_are_kept_on_request() -> None:
-    assert not PassManager("auto").run(GOLDEN / "bert.sdpa.ts.onnx").misses
-    assert PassManager("auto", explain=True).run(GOLDEN / "bert.sdpa.ts.onnx").misses
+    assert not run("auto", GOLDEN / "bert.sdpa.ts.onnx")[1].misses
+    assert run("auto", GOLDEN / "bert.sdpa.ts.onnx", explain=True)[1].misses
 
 
 def test_rules_of_the_user_run_with_every_list_and_by_name(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(rules("mine.neg_neg"))
     for pipeline in ("auto", "basic", "extended", "all", "canonicalize, user", "fuse.mine", "fuse.mine, user"):
-        report = PassManager(pipeline, patterns=[path]).run(proto())
+        _, report = run(pipeline, patterns=[path])
         assert report.log.hits()["mine.neg_neg"] == 1, pipeline
     assert "Neg" not in report.after.operators
 
@@ -251,18 +256,23 @@ def test_rules_of_the_user_that_the_pipeline_does_not_run_are_an_error(tmp_path:
     path = tmp_path / "mine.py"
     path.write_text(rules("mine.neg_neg"))
     with pytest.raises(PipelineError, match=r"does not run the rules of .*mine\.py: add `user`, or fuse\.mine"):
-        PassManager("fold, dce", patterns=path)
+        PassManager(Options(passes="fold, dce", patterns=path))
 
 
 def test_a_limit_below_the_models_own_opset_lowers_nothing_and_blocks_nothing() -> None:
     text = """<ir_version: 9, opset_import: ["": 20]> g (float[2,3,4] x) => (float[4,2,3] y)
         { t = Transpose<perm = [1, 2, 0]>(x) y = Transpose<perm = [1, 2, 0]>(t) }"""
-    report = PassManager("all", max_opset=17).run(ir.from_onnx_text(text))
-    assert [node.op_type for node in report.model.graph] == ["Transpose"]
-    assert report.model.graph.opset_imports[""] == 20
+    model, _ = run("all", ir.from_onnx_text(text), max_opset=17)
+    assert [node.op_type for node in model.graph] == ["Transpose"]
+    assert model.graph.opset_imports[""] == 20
 
 
 def test_the_installed_cpu_given_as_the_target_is_the_default() -> None:
-    plain = PassManager().run(GOLDEN / "bert.sdpa.ts.onnx")
-    named = PassManager(target=Target()).run(GOLDEN / "bert.sdpa.ts.onnx")
-    assert named.after.operators == plain.after.operators
+    plain, *named = (
+        ortfuse.optimize(GOLDEN / "bert.sdpa.ts.onnx", target=target).report
+        for target in (None, Target(), "CPUExecutionProvider")
+    )
+    for report in named:
+        assert report.after.operators == plain.after.operators
+        assert [choice.to_dict() for choice in report.choices] == [choice.to_dict() for choice in plain.choices]
+    assert not any("SkipLayerNormalization" in name for name in plain.after.operators)

@@ -9,11 +9,10 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
+import ortfuse
 from ortfuse.errors import RewriteError
 from ortfuse.facts.facts import Facts
-from ortfuse.model.io import load
 from ortfuse.pattern import op, opt, var
-from ortfuse.pipeline import PassManager
 from ortfuse.rewrite import Debugging, Exactness, Log, Proof, Rewriter, Rule
 from ortfuse.rewrite.invariants import problems
 
@@ -35,8 +34,8 @@ def model(body: str) -> ir.Model:
 @pytest.mark.parametrize("name", ["bert.sdpa.ts14", "t5_encoder.sdpa.raw", "resnet.tsbn", "gpt2.sdpa.ts"])
 @pytest.mark.parametrize("seed", [None, 1, 2])
 def test_any_order_ends_in_the_same_operators(name: str, seed: int | None) -> None:
-    report = PassManager("auto", debugging=Debugging(seed=seed, checks=True)).run(load(suite.MODELS / f"{name}.onnx"))
-    assert not suite.difference(suite.stored(name), suite.outcome(report))
+    result = ortfuse.optimize(suite.MODELS / f"{name}.onnx", debugging=Debugging(seed=seed, checks=True))
+    assert not suite.difference(suite.stored(name), suite.outcome(result.report))
 
 
 @pytest.mark.parametrize("seed", [None, *range(8)])

@@ -1,16 +1,16 @@
-"""Runs the steps of a pipeline over a model, and keeps account of what each did."""
+"""Which pass of a pipeline is run next, and what each has done so far."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from ortfuse.errors import PipelineError
 from ortfuse.facts.facts import Facts
-from ortfuse.passes import Context, Finalize
+from ortfuse.passes import Context, Finalize, Pass
 from ortfuse.pipeline.build import Repeated, Single, Step
 from ortfuse.pipeline.report import PassReport
 from ortfuse.rewrite import Log
@@ -41,67 +41,78 @@ OnPass = Callable[[PassEvent], None]
 """Called after each pass, and after each item of a pipeline that is made of several. The model must not be changed."""
 
 
-class Runner:
-    """Runs steps on one model, all but those with names in `skip`."""
+@dataclass
+class Turn:
+    """A pass whose turn it is; who runs it says how much it changed."""
 
-    def __init__(self, context: Context, on_pass: OnPass | None = None, skip: Container[str] = ()) -> None:
-        self._context, self._on_pass, self._skip = context, on_pass, skip
+    transformer: Pass
+    changes: int = 0
+
+
+class Schedule:
+    """The passes of some steps, each when its turn has come; an iterator, which is told what each of them changed.
+
+        for turn in schedule:
+            turn.changes = turn.transformer.run(context)
+
+    A fixpoint ends when all of its passes in a row have changed nothing. Passes with names in `skip` have no turn.
+
+    Raises (while it is iterated):
+        PipelineError: A fixpoint does not settle.
+    """
+
+    def __init__(
+        self, steps: Sequence[Step], context: Context, on_pass: OnPass | None = None, skip: Container[str] = ()
+    ) -> None:
+        self._steps, self._context, self._on_pass, self._skip = steps, context, on_pass, skip
+        self.reports = [_report(step) for step in steps]
+        """What each step has done so far."""
         self._nodes = self._count()
-        self._index = self._total = 0
+        self._index = 0
 
-    def run(self, steps: Sequence[Step]) -> list[PassReport]:
-        """Run the steps in order.
+    def __iter__(self) -> Iterator[Turn]:
+        for index, (step, report) in enumerate(zip(self._steps, self.reports, strict=True)):
+            self._index = index
+            yield from self._turns(step, report)
 
-        Returns:
-            One report for each step.
-
-        Raises:
-            PipelineError: A fixpoint does not settle.
-        """
-        reports = [_report(step) for step in steps]
-        self._total = len(steps)
-        for self._index, (step, report) in enumerate(zip(steps, reports, strict=True)):
-            self._run_step(step, report)
-        return reports
-
-    def _run_step(self, step: Step, report: PassReport) -> int:
-        """Run a step once; returns what it changed."""
-        started = time.perf_counter()
+    def _turns(self, step: Step, report: PassReport) -> Generator[Turn, None, int]:
+        """The turns of one run of a step; returns what they changed."""
+        started, nodes = time.perf_counter(), self._nodes
         if not report.runs:
-            report.nodes_before = report.nodes_after = self._nodes
-        nodes = self._nodes
-        changes = self._run_pass(step, report) if isinstance(step, Single) else self._repeat(step, report)
+            report.nodes_before = report.nodes_after = nodes
+        changes = yield from self._once(step, report) if isinstance(step, Single) else self._rounds(step, report)
         report.runs += 1
         report.changes += changes
         # Of a pass that runs again later, only what its own runs took away or added.
         report.nodes_after += self._nodes - nodes
         report.seconds += time.perf_counter() - started
         if self._on_pass is not None:
-            self._on_pass(PassEvent(self._index, self._total, report, self._context, changes))
+            self._on_pass(PassEvent(self._index, len(self._steps), report, self._context, changes))
         return changes
 
-    def _run_pass(self, step: Single, report: PassReport) -> int:
+    def _once(self, step: Single, report: PassReport) -> Generator[Turn, None, int]:
         if step.name in self._skip:
             return 0
-        before = self._context.log.hits()
         context = self._context
-        changes = step.run.run(context)
+        before = context.log.hits()
+        turn = Turn(step.run)
+        yield turn
         context.debugging.inspect(context.model, context.facts, step.name)
-        if changes:
+        if turn.changes:
             self._nodes = self._count()
-            for rule, hits in self._context.log.hits().items():
+            for rule, hits in context.log.hits().items():
                 if hits > before.get(rule, 0):
                     report.hits[rule] = report.hits.get(rule, 0) + hits - before.get(rule, 0)
-        return changes
+        return turn.changes
 
-    def _repeat(self, step: Repeated, report: PassReport) -> int:
-        """Run the steps round after round, until as many in a row as there are have changed nothing."""
+    def _rounds(self, step: Repeated, report: PassReport) -> Generator[Turn, None, int]:
+        """Round after round, until as many steps in a row as there are have changed nothing."""
         total, unchanged = 0, 0
         last_changes: dict[str, int] = {}
         for _ in range(step.max_rounds):
             last_changes = {}
             for part, part_report in zip(step.steps, report.parts, strict=True):
-                changes = self._run_step(part, part_report)
+                changes = yield from self._turns(part, part_report)
                 total += changes
                 unchanged = 0 if changes else unchanged + 1
                 last_changes[part.name] = changes

@@ -1,24 +1,58 @@
-"""What the commands have in common: their options, and reading and writing the files these name."""
+"""The arguments that commands declare, what is written in them as options of ortfuse, and the files that they name."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ortfuse.cli.usage import Verification, positive_number, verification, whole_number
-from ortfuse.errors import OutputError, PipelineError, VerificationError
+from ortfuse.cli.usage import positive_number, verification, whole_number
+from ortfuse.errors import OptionError, OutputError
+from ortfuse.options import Options, Verification
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="A TOML file with options; those on the command line go before them.",
+        show_default=False,
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", help="Where to write the result; without it, nothing is written.", show_default=False
+    ),
+]
+Link = Annotated[
+    bool | None,
+    typer.Option(
+        "--link/--no-link",
+        help="Let external data of the result be hard links to that of the model.",
+        show_default=False,
+    ),
+]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="PROVIDER",
+        help="The provider to optimise for, or a kernel table (.json) of another build; by default CPUExecutionProvider.",
+        show_default=False,
+    ),
+]
 Passes = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--passes",
         help="A pass list (auto, basic, extended, all, transformer, convnet), a TOML file, or a pipeline such as "
-        "'canonicalize, fixpoint(fold, cse, dce), fuse.attention'. `ortfuse passes` shows what there is.",
+        "'canonicalize, fixpoint(fold, cse, dce), fuse.attention'; by default auto. `ortfuse passes` shows what there is.",
+        show_default=False,
     ),
 ]
 Patterns = Annotated[
@@ -38,7 +72,12 @@ MaxOpset = Annotated[
     ),
 ]
 Approximate = Annotated[
-    bool, typer.Option("--approximate", help="Allow rules that change the mathematics (tanh for erf).")
+    bool | None,
+    typer.Option(
+        "--approximate/--no-approximate",
+        help="Allow rules that change the mathematics (tanh for erf).",
+        show_default=False,
+    ),
 ]
 InputFiles = Annotated[
     Path | None,
@@ -51,7 +90,14 @@ Json = Annotated[
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")]
 Seed = Annotated[
-    int, typer.Option("--seed", parser=whole_number(0), metavar="NUMBER", help="Seed of the generated inputs.")
+    int | None,
+    typer.Option(
+        "--seed",
+        parser=whole_number(0),
+        metavar="NUMBER",
+        help="Seed of the generated inputs; by default 0.",
+        show_default=False,
+    ),
 ]
 Tolerance = Annotated[
     float | None,
@@ -64,12 +110,13 @@ Tolerance = Annotated[
     ),
 ]
 Threads = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--threads",
         parser=whole_number(0),
         metavar="NUMBER",
-        help="Threads of the runtime when measuring; 0 leaves the choice to it.",
+        help="Threads of the runtime when measuring; 0, the default, leaves the choice to it.",
+        show_default=False,
     ),
 ]
 Sizes = Annotated[
@@ -82,9 +129,13 @@ Sizes = Annotated[
     ),
 ]
 Rounds = Annotated[
-    int,
+    int | None,
     typer.Option(
-        "--rounds", parser=whole_number(1), metavar="NUMBER", help="How often each model is run when it is measured."
+        "--rounds",
+        parser=whole_number(1),
+        metavar="NUMBER",
+        help="How often each model is run when it is measured; by default 20.",
+        show_default=False,
     ),
 ]
 Verify = Annotated[
@@ -108,83 +159,94 @@ Pins = Annotated[
     ),
 ]
 Measure = Annotated[
-    bool,
+    bool | None,
     typer.Option(
-        "--measure",
+        "--measure/--no-measure",
         help="Where several operators are legal, measure them on this machine at the sizes of the model (see --size) instead "
         "of asking the table that comes with ortfuse. What was measured is kept for the next time.",
+        show_default=False,
+    ),
+]
+Bench = Annotated[
+    bool | None,
+    typer.Option(
+        "--bench/--no-bench",
+        help="Measure the latency after each pass, interleaved with the original.",
+        show_default=False,
+    ),
+]
+Explain = Annotated[
+    bool | None,
+    typer.Option(
+        "--explain/--no-explain", help="Say for each site what fused it, or what came nearest.", show_default=False
     ),
 ]
 
 
-def load_model(path: Path) -> Any:
-    """Load a model file."""
-    from ortfuse.model.io import load
-
-    return load(path)
+FLAGS = {"sizes": "--size", "pins": "--pin", "output": "-o"}
+"""How options are called on the command line, where that is not their own name."""
 
 
-def given_inputs(path: Path | None, model: Any) -> Any:
-    """The user's inputs, `None` when inputs are to be generated."""
-    if path is None:
-        return None
-    from ortfuse.verification import read_inputs
+def options(config: Path | None = None, **given: Any) -> Options:
+    """The options of the file, and those that were given on the command line in their place; `None` was not given.
 
-    return read_inputs(path, [value for value in model.graph.inputs if value.name not in model.graph.initializers])
+    Raises:
+        OptionError: One has a value that it cannot have, or two contradict each other.
+    """
+    given = {name: value for name, value in given.items() if value is not None and value != []}
+    for name, parse in (("sizes", _sizes), ("pins", _pins)):
+        if name in given:
+            given[name] = parse(given[name])
+    return Options.of(None if config is None else Options.load(config), **given)
 
 
-def parse_sizes(texts: list[str] | None) -> dict[str, int]:
+def in_flags(error: OptionError) -> str:
+    """What is wrong with an option, with all options called as on the command line."""
+    text = re.sub("`([a-z_]+)`", lambda found: _flag(found[1]), error.text)
+    return f"{_flag(error.option)}: {text}"
+
+
+def _flag(option: str) -> str:
+    return FLAGS.get(option) or f"--{option.replace('_', '-')}"
+
+
+def _sizes(texts: list[str]) -> dict[str, int]:
     """`["sequence=128"]` as `{"sequence": 128}`."""
     sizes: dict[str, int] = {}
-    for text in texts or []:
+    for text in texts:
         name, _, number = text.rpartition("=")
         if not name or not number.isdecimal() or int(number) < 1:
-            raise VerificationError(
-                f"--size {text}: write NAME=NUMBER, such as sequence=128, with a number of 1 or more"
+            raise OptionError(
+                "sizes", f"write NAME=NUMBER, such as sequence=128, with a number of 1 or more, not {text}"
             )
         if sizes.setdefault(name, int(number)) != int(number):
-            raise VerificationError(f"--size {name}: has two sizes, {sizes[name]} and {number}; write one of them")
+            raise OptionError("sizes", f"{name} has two sizes, {sizes[name]} and {number}; write one of them")
     return sizes
 
 
-def parse_pins(texts: list[str] | None) -> dict[str, str]:
+def _pins(texts: list[str]) -> dict[str, str]:
     """`["attention=com.microsoft.MultiHeadAttention"]` as a dictionary."""
     pins = {}
-    for text in texts or []:
+    for text in texts:
         name, equals, operator = (part.strip() for part in text.partition("="))
         if not (name and equals and operator):
-            raise PipelineError(f"--pin {text}: write it as FAMILY=OPERATOR, such as attention=Attention")
+            raise OptionError("pins", f"write it as FAMILY=OPERATOR, such as attention=Attention, not {text}")
         pins[name] = operator
     return pins
 
 
-def check_targets(output: Path | None, json_file: Path | None) -> None:
-    """See that the files can be written before minutes of work are spent on what is to stand in them.
+def check_json(path: Path | None, output: Any = None) -> None:
+    """See that a report can be written before minutes of work are spent on what is to stand in it.
 
     Raises:
-        OutputError: Naming the file that cannot be.
+        OutputError: It cannot be, or would take the place of the result.
     """
     from ortfuse.model.atomic_write import writable_target
 
-    for path in (output, json_file):
-        if path is not None:
-            writable_target(path)
-    if output is not None and json_file is not None and output.resolve() == json_file.resolve():
-        raise OutputError(f"{output}: -o and --json name the same file; write two names")
-
-
-def check_sizes_used(sizes: list[str] | None, bench: bool, inputs: Path | None) -> None:
-    """Refuse sizes that would be ignored.
-
-    Raises:
-        VerificationError: Nothing is measured, or it is on inputs that have sizes of their own.
-    """
-    if sizes and inputs is not None:
-        raise VerificationError(f"--size {sizes[0]}: --inputs have sizes of their own; leave out one of the two")
-    if sizes and not bench:
-        raise VerificationError(
-            f"--size {sizes[0]}: is the size that is measured; add --bench or --measure, or leave it out"
-        )
+    if path is not None:
+        writable_target(path)
+        if output is not None and Path(output).resolve() == path.resolve():
+            raise OutputError(f"{output}: -o and --json name the same file; write two names")
 
 
 def write_json(path: Path | None, content: dict[str, Any]) -> None:

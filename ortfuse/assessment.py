@@ -1,0 +1,143 @@
+"""What is asked about a result besides making it: checks, a comparison with the original, the latency after each pass."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import onnx_ir as ir
+
+from ortfuse.options import Options
+from ortfuse.pipeline.schedule import OnPass, PassEvent
+
+if TYPE_CHECKING:
+    from ortfuse.bench import Latencies, SiteMeter
+    from ortfuse.execution.inputs import Inputs
+    from ortfuse.verification import SiteChecks, Verdict
+
+Progress: TypeAlias = Callable[[str], None]
+"""Told in a few words what is going on."""
+
+
+def silent(text: str) -> None:
+    """The progress of whoever does not want to hear of it."""
+
+
+def given_inputs(options: Options, model: ir.Model) -> Sequence[Inputs] | None:
+    """The user's own inputs, `None` where inputs are to be generated.
+
+    Raises:
+        VerificationError: They are to be read from files that do not fit the model.
+    """
+    if not isinstance(options.inputs, str | os.PathLike):
+        return options.inputs
+    from ortfuse.verification import read_inputs
+
+    expected = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
+    return read_inputs(os.fspath(options.inputs), expected)
+
+
+def inputs_to_measure(options: Options, model: ir.Model) -> tuple[str, Inputs]:
+    """What a model is measured on, and that in words: the user's first inputs, or generated ones of a typical size.
+
+    Raises:
+        VerificationError: The model has no open dimensions of the names of `sizes`, or runs on nothing that was tried.
+    """
+    from ortfuse.bench import typical_inputs
+
+    given = given_inputs(options, model)
+    return ("the given inputs", given[0]) if given else typical_inputs(model, sizes=options.sizes, seed=options.seed)
+
+
+class Assessment:
+    """Asks of one optimisation what its options want to know.
+
+    Args:
+        options: What is asked.
+        original: The model as it was handed in. It is run only if `compares(options)`; else it may be the one that is
+            optimised.
+        progress: Told what is going on.
+        on_pass: The user's own hook.
+
+    Raises:
+        VerificationError: There are no such inputs or sizes.
+    """
+
+    def __init__(self, options: Options, original: ir.Model, progress: Progress, on_pass: OnPass | None) -> None:
+        self._options, self._original = options, original
+        self._progress, self._hook = progress, on_pass
+        self._inputs = given_inputs(options, original)
+        if options.sizes:
+            from ortfuse.bench.inputs import check_sizes
+
+            check_sizes(original, options.sizes)
+        self.start()
+
+    @staticmethod
+    def compares(options: Options) -> bool:
+        """Whether the original is run, so that it must stay as it is."""
+        return options.verify == "whole" or options.bench
+
+    def start(self) -> None:
+        """Begin, or begin again with the model as it was."""
+        self._stages: list[tuple[str, ir.Model]] = []
+        self.sites = self._site_checks()
+        """Checks each change where it happens; `None` if that is not asked for."""
+        self.meter = self._meter()
+        """Measures what is to be chosen by cost; `None` if that is not asked for."""
+
+    def on_pass(self, event: PassEvent) -> None:
+        """Keep the model as it is after a pass, if that will be asked for."""
+        self._progress(f"pass {event.index + 1} of {event.total}: {event.report.name}")
+        if self.compares(self._options) and event.changed and not event.report.parts:
+            self._stages.append((event.report.name, event.snapshot()))
+        if self._hook is not None:
+            self._hook(event)
+
+    def verdict(self, optimised: ir.Model) -> tuple[Verdict, str]:
+        """How the result compares with the original and, if it is wrong, which pass broke it.
+
+        Raises:
+            VerificationError: The original cannot be executed.
+        """
+        from ortfuse.verification import Verdict, experiments, judge
+        from ortfuse.verification.blame import blame
+
+        options = self._options
+        self._progress("running the original")
+        found, notes = experiments(self._original, self._inputs, options.seed)
+        self._progress("verifying")
+        verdict = Verdict(judge(found, optimised, options.tolerance), notes)
+        if verdict.ok:
+            return verdict, ""
+        self._progress("looking for the pass that broke it")
+        return verdict, blame(found, self._original, self._stages, options.tolerance)
+
+    def latencies(self) -> Latencies:
+        """The latency of the original and after each pass, interleaved.
+
+        Raises:
+            VerificationError: A model cannot be executed.
+        """
+        from ortfuse.bench import Latencies, per_pass
+
+        options = self._options
+        self._progress("measuring")
+        sizes, inputs = inputs_to_measure(options, self._original)
+        rows = per_pass(self._original, self._stages, inputs, rounds=options.rounds, threads=options.threads)
+        return Latencies(sizes, tuple(rows))
+
+    def _site_checks(self) -> SiteChecks | None:
+        if self._options.verify != "sites":
+            return None
+        from ortfuse.verification import SiteChecks
+
+        return SiteChecks(self._options.tolerance, self._options.seed, self._progress)
+
+    def _meter(self) -> SiteMeter | None:
+        if not self._options.measure:
+            return None
+        from ortfuse.bench import SiteMeter
+
+        return SiteMeter.for_model(self._original, dict(self._options.sizes), threads=self._options.threads)

@@ -1,0 +1,224 @@
+"""The commands about models: `optimize`, `verify`, `bisect`, `explain` and `bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import ortfuse
+from ortfuse.cli import arguments
+from ortfuse.cli.arguments import (
+    Approximate,
+    Bench,
+    Config,
+    Debug,
+    Explain,
+    InputFiles,
+    Json,
+    Link,
+    MaxOpset,
+    Measure,
+    Model,
+    Output,
+    Passes,
+    Patterns,
+    Pins,
+    Rounds,
+    Seed,
+    Sizes,
+    Target,
+    Threads,
+    Tolerance,
+    Verify,
+    check_json,
+    write_json,
+)
+from ortfuse.cli.terminal import guarded, out, progress_line
+from ortfuse.cli.usage import NO
+
+
+def optimize(
+    model: Model,
+    output: Output = None,
+    config: Config = None,
+    passes: Passes = None,
+    patterns: Patterns = None,
+    target: Target = None,
+    max_opset: MaxOpset = None,
+    approximate: Approximate = None,
+    pin: Pins = None,
+    measure: Measure = None,
+    verify: Verify = None,
+    bench: Bench = None,
+    explain: Explain = None,
+    inputs: InputFiles = None,
+    size: Sizes = None,
+    seed: Seed = None,
+    tolerance: Tolerance = None,
+    threads: Threads = None,
+    rounds: Rounds = None,
+    link: Link = None,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Optimise a model: ortfuse optimize bert.onnx -o bert.opt.onnx --verify --bench
+
+    Prints the nodes before and after, the fused sites of each family, the passes with their time and changes and, when
+    asked for, the largest error against the original and the latency after each pass. The exit code is 1 if the result is
+    wrong, and then it is not written.
+    """
+    with guarded(debug):
+        options = arguments.options(
+            config, output=output, passes=passes, patterns=patterns, target=target, max_opset=max_opset,
+            approximate=approximate, pins=pin, measure=measure, verify=verify, bench=bench, explain=explain, inputs=inputs,
+            sizes=size, seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
+        )  # fmt: skip
+        check_json(json_file, options.output)
+        try:
+            with progress_line() as progress:
+                result = ortfuse.optimize(model, options, progress=progress)
+        except ortfuse.WrongResultError as error:
+            result = error.result
+        from ortfuse.report.console import show_result
+
+        show_result(out, result)
+        write_json(json_file, {"model": str(model), **result.to_dict()})
+    if not result.ok:
+        raise typer.Exit(NO)
+
+
+def verify(
+    original: Annotated[Path, typer.Argument(metavar="A", help="The original model.", show_default=False)],
+    optimised: Annotated[Path, typer.Argument(metavar="B", help="The model to compare with it.", show_default=False)],
+    inputs: InputFiles = None,
+    seed: Seed = None,
+    tolerance: Tolerance = None,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Compare two models on generated inputs of several sizes: ortfuse verify a.onnx b.onnx
+
+    The exit code is 0 if they are equal within tolerance, 1 if they are not and 2 if they could not be compared.
+    """
+    with guarded(debug):
+        check_json(json_file)
+        options = arguments.options(inputs=inputs, seed=seed, tolerance=tolerance)
+        with progress_line() as progress:
+            progress("comparing")
+            verdict = ortfuse.verify(original, optimised, options)
+        from ortfuse.report.console import show_verdict
+
+        show_verdict(out, verdict)
+        write_json(json_file, verdict.to_dict())
+    if not verdict.ok:
+        raise typer.Exit(NO)
+
+
+def bisect(
+    model: Model,
+    runtime: Annotated[
+        bool, typer.Option("--runtime", help="Search ONNX Runtime's own optimisers instead of ortfuse's passes.")
+    ] = False,
+    config: Config = None,
+    passes: Passes = None,
+    patterns: Patterns = None,
+    target: Target = None,
+    max_opset: MaxOpset = None,
+    approximate: Approximate = None,
+    inputs: InputFiles = None,
+    seed: Seed = None,
+    tolerance: Tolerance = None,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Find what moves an output: ortfuse bisect bert.onnx --patterns my_rules.py
+
+    Narrows down the passes, the rules and the single rewrites that move an output beyond tolerance, names the site, gives
+    the error against float64 before and after, and says whether it is rounding or a wrong rewrite. The exit code is 1 if
+    an output moves.
+    """
+    with guarded(debug):
+        check_json(json_file)
+        options = arguments.options(
+            config, passes=passes, patterns=patterns, target=target, max_opset=max_opset, approximate=approximate,
+            inputs=inputs, seed=seed, tolerance=tolerance,
+        )  # fmt: skip
+        with progress_line() as progress:
+            found = (ortfuse.bisect_runtime if runtime else ortfuse.bisect)(model, options, progress=progress)
+        for line in found.lines():
+            out.print(line, markup=False, highlight=False)
+        write_json(json_file, {"model": str(model), **found.to_dict()})
+    if found.moved:
+        raise typer.Exit(NO)
+
+
+def explain(
+    model: Model,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rule",
+            help="A family (attention) or a rule (attention.sdpa); may be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    config: Config = None,
+    passes: Passes = None,
+    patterns: Patterns = None,
+    target: Target = None,
+    max_opset: MaxOpset = None,
+    approximate: Approximate = None,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Say for each site what fused it, or what came nearest: ortfuse explain bert.onnx --rule attention
+
+    Of a near miss it says how far it matched, the node or fact that stopped it, and what would make it match.
+    """
+    with guarded(debug):
+        check_json(json_file)
+        options = arguments.options(
+            config, passes=passes, patterns=patterns, target=target, max_opset=max_opset, approximate=approximate
+        )
+        with progress_line() as progress:
+            found = ortfuse.explain(model, rule or (), options, progress=progress)
+        from ortfuse.report.console import show_explanation, show_notes
+
+        show_explanation(out, found)
+        show_notes(out, found.notes)
+        write_json(json_file, {"model": str(model), **found.to_dict()})
+
+
+def bench(
+    model: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="MODEL...", help="Models with the same inputs; the first is the yardstick.", show_default=False
+        ),
+    ],
+    inputs: InputFiles = None,
+    size: Sizes = None,
+    seed: Seed = None,
+    threads: Threads = None,
+    rounds: Rounds = None,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Measure models side by side: ortfuse bench bert.onnx bert.opt.onnx
+
+    Runs are interleaved; the speedup is the median over rounds of the first model's latency divided by each one's, and
+    beside it stand the bounds between which that median lies with 95 % confidence.
+    """
+    with guarded(debug):
+        from ortfuse.bench import numbered
+        from ortfuse.report.console import show_latencies
+
+        check_json(json_file)
+        options = arguments.options(inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds, bench=True)
+        with progress_line() as progress:
+            progress("measuring")
+            found = ortfuse.benchmark(numbered((str(path), path) for path in model), options)
+        show_latencies(out, found, f"Latency at {found.sizes}")
+        write_json(json_file, found.to_dict())

@@ -1,0 +1,79 @@
+"""The commands about rules: `passes` and `prove`."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ortfuse.cli.arguments import Debug, Json, Patterns, check_folder, check_json, write_json
+from ortfuse.cli.terminal import guarded, out, progress_line
+from ortfuse.cli.usage import NO, whole_number
+
+
+def passes(patterns: Patterns = None, debug: Debug = False) -> None:
+    """List every pass, rule (with formula, exactness and what it makes) and pass list."""
+    with guarded(debug):
+        from ortfuse.pipeline import built_in_lists, load_catalogue
+        from ortfuse.pipeline import passes as registered
+        from ortfuse.report.console import show_passes
+
+        texts = {name: (inspect.getdoc(kind) or "").partition("\n")[0] for name, kind in registered().items()}
+        texts["canonicalize"] = (
+            "The normal form: its rules with constants, fold, dims_from_reshape, drop_length_clamps, cse and dce, "
+            "to a fixed point."
+        )
+        texts["fixpoint(...)"] = "Repeats the passes within until none changes anything."
+        show_passes(out, load_catalogue(patterns or []), built_in_lists().values(), texts)
+
+
+def prove(
+    rules: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Files or folders with rules.", show_default=False)
+    ],
+    spellings: Annotated[
+        int,
+        typer.Option(
+            "--spellings",
+            parser=whole_number(0),
+            metavar="NUMBER",
+            help="Spellings tried for pairs of options, beyond one for each option.",
+        ),
+    ] = 24,
+    counterexamples: Annotated[
+        Path, typer.Option("--counterexamples", help="Folder for models on which a rule is wrong.")
+    ] = Path("counterexamples"),
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Prove rules of your own from their declarations: ortfuse prove my_rules.py
+
+    Builds instances of each pattern, runs both sides in ONNX Runtime and compares each with float64; then near misses, on
+    which the rule must stay silent or right. The exit code is 1 if a rule fails; a small model that shows it is written.
+    """
+    with guarded(debug):
+        from ortfuse.model.io import save
+        from ortfuse.pipeline import load_catalogue
+        from ortfuse.proof import prove as try_rule
+        from ortfuse.report.console import show_proof
+
+        check_json(json_file)
+        check_folder(counterexamples)
+        own = [rule for file in load_catalogue(rules).files if file.source == "user" for rule in file.rules]
+        reports = []
+        for rule in own:
+            with progress_line() as progress:
+                progress(f"proving {rule.name}")
+                report = try_rule(rule, pairs=spellings)
+            reports.append(report)
+            show_proof(out, report)
+            if report.smallest is not None:
+                counterexamples.mkdir(parents=True, exist_ok=True)
+                path = counterexamples / f"{rule.name}.onnx"
+                save(report.smallest[1], path)
+                out.print(f"  written: {path}", markup=False, highlight=False)
+        write_json(json_file, {"rules": [report.to_dict() for report in reports]})
+    if not all(report.proved for report in reports):
+        raise typer.Exit(NO)

@@ -1,0 +1,40 @@
+"""What commands print to: results to one console, progress and errors to the other."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+
+import typer
+from rich.console import Console
+
+from ortfuse.cli.arguments import in_flags
+from ortfuse.cli.usage import INTERRUPTED, UNUSABLE
+from ortfuse.errors import OptionError, OrtfuseError
+
+out = Console(width=None if sys.stdout.isatty() else 140)
+err = Console(stderr=True)
+
+
+@contextlib.contextmanager
+def progress_line() -> Iterator[Callable[[str], None]]:
+    """A line on the terminal that says what is going on; nothing when the output is no terminal."""
+    with err.status("starting") as status:
+        yield lambda text: status.update(text)
+
+
+@contextlib.contextmanager
+def guarded(debug: bool) -> Iterator[None]:
+    """Print errors that ortfuse raises on purpose without a traceback and exit with code 2."""
+    try:
+        yield
+    except OrtfuseError as error:
+        if debug:
+            raise
+        text = in_flags(error) if isinstance(error, OptionError) else str(error)
+        err.print(f"error: {text}", style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(UNUSABLE) from None
+    except KeyboardInterrupt:
+        err.print("interrupted; nothing was written")
+        raise typer.Exit(INTERRUPTED) from None

@@ -1,0 +1,405 @@
+"""Everything that can be asked of ortfuse besides the model: one set of options, checked once, from Python or from a file.
+
+    options = Options(max_opset=21, verify="whole")
+    options.with_(bench=True)
+    Options.load("ortfuse.toml")
+
+In a TOML file the options stand under their names. Relative paths in it start from its folder:
+
+    passes = "canonicalize, fuse.attention"
+    patterns = ["my_rules.py"]
+    verify = "sites"
+    pins = { attention = "com.microsoft.MultiHeadAttention" }
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import os
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, get_args
+
+from ortfuse.errors import OptionError
+
+if TYPE_CHECKING:
+    from ortfuse.execution.inputs import Inputs
+    from ortfuse.rewrite import Debugging
+    from ortfuse.targets import Target
+
+PathLike: TypeAlias = "str | os.PathLike[str]"
+
+PipelineLike: TypeAlias = "str | os.PathLike[str] | Sequence[Any]"
+"""A pipeline as text, the path of a TOML pass list, or a sequence of texts and passes: ours, those of onnx_ir, and rules and
+sets of rules of onnxscript."""
+
+Level = Literal["basic", "extended", "all"]
+Verification = Literal["whole", "sites"]
+
+
+class PipelineOptions(TypedDict, total=False):
+    """The options that say what is rewritten."""
+
+    passes: PipelineLike
+    level: Level | None
+    target: Target | PathLike | None
+    max_opset: int | None
+    patterns: PathLike | Sequence[PathLike]
+    approximate: bool
+    pins: Mapping[str, str]
+    debugging: Debugging | None
+
+
+class ComparisonOptions(TypedDict, total=False):
+    """The options that say how models are compared."""
+
+    inputs: PathLike | Sequence[Inputs] | None
+    seed: int
+    tolerance: float | None
+
+
+class BenchOptions(TypedDict, total=False):
+    """The options that say how models are measured."""
+
+    inputs: PathLike | Sequence[Inputs] | None
+    seed: int
+    sizes: Mapping[str, int]
+    rounds: int
+    threads: int
+
+
+class BisectOptions(PipelineOptions, ComparisonOptions, total=False):
+    """The options that say what is rewritten, and how the results are compared."""
+
+
+class AllOptions(BisectOptions, total=False):
+    """All options."""
+
+    explain: bool | Sequence[str]
+    measure: bool
+    sizes: Mapping[str, int]
+    verify: Verification | None
+    bench: bool
+    rounds: int
+    threads: int
+    output: PathLike | None
+    link: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What `optimize` is asked to do, and what `verify`, `bisect`, `explain` and `benchmark` share with it.
+
+    Attributes:
+        passes: A pipeline as text, the name or path of a pass list, or a sequence of texts and passes. `"auto"` is the pass
+            list that suits the operators of the model.
+        level: `"basic"`, `"extended"` or `"all"` instead of `passes`.
+        target: The runtime to optimise for: a target, the name of a provider of the installed runtime, or the path of a
+            kernel table (`.json`); by default the installed runtime on the CPU.
+        max_opset: The highest ai.onnx opset that the result may use.
+        patterns: Files and folders with rules of the user's own.
+        approximate: Whether rules that replace the mathematics by an approximation may be applied.
+        explain: Whether to say for each site what fused it or came nearest, which takes time; names of families
+            (`"attention"`) and rules (`"attention.sdpa"`) ask for those alone.
+        pins: For families or rules, the operator that their sites become whatever the cost, such as
+            `"com.microsoft.MultiHeadAttention"`, or `"none"` to leave them as they are.
+        measure: Whether to measure on this machine, where several operators are legal, instead of asking the table that
+            comes with ortfuse.
+        sizes: Sizes of the model's open dimensions at which to measure, by name.
+        verify: `"whole"` compares the result with the original. `"sites"` checks each change where it happens, on its own
+            nodes with the real weights and generated inputs, and undoes it if it is wrong.
+        bench: Whether to measure the latency after each pass, interleaved with the original.
+        inputs: Sets of inputs by name, or the path of an .npz file or a folder of inputs, instead of generated ones.
+        seed: Of the generated inputs.
+        tolerance: Allowed error relative to an output's largest magnitude; by default what `ortfuse.execution.compare` says.
+        rounds: How often each model is run when it is measured.
+        threads: Threads of the runtime when measuring; 0 leaves the number to it.
+        output: The file that the result is written to.
+        link: Whether external data of the output may be hard links (see `ortfuse.save`).
+        debugging: An order in which sites are visited, and checks after every rewrite; see `ortfuse.rewrite.Debugging`.
+
+    Raises:
+        OptionError: A value is not one that the option can have, or options exclude each other.
+    """
+
+    passes: PipelineLike = "auto"
+    level: Level | None = None
+    target: Target | PathLike | None = None
+    max_opset: int | None = None
+    patterns: PathLike | Sequence[PathLike] = ()
+    approximate: bool = False
+    explain: bool | Sequence[str] = False
+    pins: Mapping[str, str] = field(default_factory=dict)
+    measure: bool = False
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    verify: Verification | None = None
+    bench: bool = False
+    inputs: PathLike | Sequence[Inputs] | None = None
+    seed: int = 0
+    tolerance: float | None = None
+    rounds: int = 20
+    threads: int = 0
+    output: PathLike | None = None
+    link: bool = False
+    debugging: Debugging | None = None
+
+    def __post_init__(self) -> None:
+        for name, check in _CHECKS.items():
+            object.__setattr__(self, name, check(name, getattr(self, name)))
+        if self.level is not None and self.passes != "auto":
+            raise OptionError("level", "give either `passes` or `level`, not both")
+        if self.sizes and self.inputs is not None:
+            raise OptionError("sizes", "the `inputs` have sizes of their own; leave out one of the two")
+        if self.sizes and not (self.bench or self.measure):
+            dim, size = next(iter(self.sizes.items()))
+            text = f"{dim}={size} is the size that is measured; add `bench` or `measure`, or leave it out"
+            raise OptionError("sizes", text)
+        if self.link and self.output is None:
+            raise OptionError("link", "is about the file that is written; name it with `output`")
+
+    @classmethod
+    def of(cls, options: Options | None, **changes: Unpack[AllOptions]) -> Options:
+        """Options with changes, or new ones if there are none yet.
+
+        Raises:
+            OptionError: As for the class.
+        """
+        return (cls() if options is None else options).with_(**changes)
+
+    @classmethod
+    def load(cls, path: PathLike) -> Options:
+        """Read options from a TOML file.
+
+        Raises:
+            OptionError: The file cannot be read, or has an option that there is not, or one that it cannot have.
+        """
+        name = os.fspath(path)
+        try:
+            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise OptionError("config", f"{name} cannot be read: {error.strerror}") from error
+        except ValueError as error:  # not UTF-8, or not TOML
+            raise OptionError("config", f"{name} is not TOML: {error}") from error
+        for key in data:
+            if key not in IN_FILES:
+                close = difflib.get_close_matches(key.replace("-", "_"), IN_FILES, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(IN_FILES)}"
+                raise OptionError("config", f"{name}: there is no option {key!r}; {hint}")
+        try:
+            return cls(**_from_folder(data, Path(path).parent))
+        except OptionError as error:
+            raise OptionError(error.option, f"{error.text} (in {name})") from None
+
+    def with_(self, **changes: Unpack[AllOptions]) -> Options:
+        """The same options but for some; `passes` take the place of a `level`, and a `level` that of `passes`.
+
+        Raises:
+            OptionError: As for the class.
+        """
+        if "passes" in changes and changes.get("level") is None:
+            changes["level"] = None
+        elif changes.get("level") is not None and "passes" not in changes:
+            changes["passes"] = "auto"
+        return dataclasses.replace(self, **changes)
+
+    @property
+    def pipeline(self) -> PipelineLike:
+        """The passes, or the level in their place."""
+        return self.passes if self.level is None else self.level
+
+    @property
+    def rule_files(self) -> tuple[Path, ...]:
+        """The patterns as paths."""
+        one = self.patterns
+        return tuple(Path(path) for path in ((one,) if isinstance(one, str | os.PathLike) else one))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The options that are not at their defaults, as data for JSON; objects are named by what they print."""
+        return {name: _as_data(value) for name, value in self._changed().items()}
+
+    def to_toml(self) -> str:
+        """The options that are not at their defaults, as a file that `load` reads. Paths stand there as they are here.
+
+        Raises:
+            OptionError: An option is an object or arrays, which cannot be written as text.
+        """
+        return "".join(f"{name} = {_toml(name, value)}\n" for name, value in self._changed().items())
+
+    def _changed(self) -> dict[str, Any]:
+        plain = Options()
+        values = {name: (getattr(self, name), getattr(plain, name)) for name in (*IN_FILES, "debugging")}
+        # Arrays do not compare to one truth value, so that only values of the default's own type are compared with it.
+        return {name: one for name, (one, usual) in values.items() if type(one) is not type(usual) or one != usual}
+
+
+Check: TypeAlias = Callable[[str, Any], Any]
+"""Takes the name of an option and its value; gives the value in its usual form."""
+
+
+def _number(least: int) -> Check:
+    def check(name: str, value: Any) -> int:
+        if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
+            raise OptionError(name, f"write a whole number, {least} or more, not {value!r}")
+        return int(value.__index__())
+
+    return check
+
+
+def _or_none(check: Check) -> Check:
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def _boolean(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise OptionError(name, f"write true or false, not {value!r}")
+    return value
+
+
+def _error_bound(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise OptionError(name, f"write a number that is 0 or more, such as 1e-3, not {value!r}")
+    return float(value)
+
+
+def _one_of(choices: tuple[str, ...]) -> Check:
+    def check(name: str, value: Any) -> str | None:
+        if value is not None and value not in choices:
+            raise OptionError(name, f"write {' or '.join(map(repr, choices))}, not {value!r}")
+        return value if value is None else str(value)
+
+    return check
+
+
+def _path(name: str, value: Any) -> Any:
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise OptionError(name, f"write a path, not {value!r}")
+    return value
+
+
+def _paths(name: str, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str | os.PathLike):
+        return (_path(name, value),)
+    if isinstance(value, Mapping) or not hasattr(value, "__iter__"):
+        raise OptionError(name, f"write the paths of files or folders, not {value!r}")
+    return tuple(_path(name, one) for one in value)
+
+
+def _passes(name: str, value: Any) -> Any:
+    if isinstance(value, str | os.PathLike):
+        return value
+    if isinstance(value, Mapping) or not hasattr(value, "__iter__"):
+        raise OptionError(name, f'write a pipeline, such as "canonicalize, fuse.*", or a list of passes, not {value!r}')
+    return tuple(value)
+
+
+def _explain(name: str, value: Any) -> Any:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+        raise OptionError(name, f'write true, or a list of families and rules such as ["attention"], not {value!r}')
+    return tuple(value) or True
+
+
+def _inputs(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, str | os.PathLike):
+        return value if value is None else _path(name, value)
+    if isinstance(value, Mapping) or not isinstance(value, Sequence) or not value:
+        raise OptionError(name, "write a path, or a list of sets of inputs: [{'x': array, ...}, ...]")
+    return value
+
+
+def _pins(name: str, value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping) or not all(
+        isinstance(one, str) and one for part in value.items() for one in part
+    ):
+        raise OptionError(name, f'write operators by family, such as {{attention = "Attention"}}, not {value!r}')
+    return dict(value)
+
+
+def _sizes(name: str, value: Any) -> dict[str, int]:
+    if not isinstance(value, Mapping):
+        raise OptionError(name, f"write numbers by dimension, such as {{sequence = 128}}, not {value!r}")
+    least = _number(1)
+    return {str(dim): least(f"{name}[{dim}]", size) for dim, size in value.items()}
+
+
+def _target(name: str, value: Any) -> Any:
+    if value is None or hasattr(value, "check_node"):
+        return value
+    return _path(name, value)
+
+
+_CHECKS: Mapping[str, Check] = {
+    "passes": _passes,
+    "level": _one_of(get_args(Level)),
+    "target": _target,
+    "max_opset": _or_none(_number(1)),
+    "patterns": _paths,
+    "approximate": _boolean,
+    "explain": _explain,
+    "pins": _pins,
+    "measure": _boolean,
+    "sizes": _sizes,
+    "verify": _one_of(get_args(Verification)),
+    "bench": _boolean,
+    "inputs": _inputs,
+    "seed": _number(0),
+    "tolerance": _or_none(_error_bound),
+    "rounds": _number(1),
+    "threads": _number(0),
+    "output": _or_none(_path),
+    "link": _boolean,
+}
+
+IN_FILES = tuple(_CHECKS)
+"""The options that a file can have: all but those that are for looking for mistakes in ortfuse."""
+
+TABLE = ".json"
+"""How the path of a kernel table ends."""
+
+
+def _from_folder(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Options of a file in `folder`, with paths that hold anywhere."""
+
+    def within(value: Any) -> Any:
+        return str(folder / value) if isinstance(value, str) and value else value
+
+    found = dict(data)
+    for name in ("inputs", "output"):
+        if name in found:
+            found[name] = within(found[name])
+    if isinstance(patterns := found.get("patterns"), str | list):
+        found["patterns"] = [within(path) for path in ([patterns] if isinstance(patterns, str) else patterns)]
+    for name, ending in (("passes", ".toml"), ("target", TABLE)):
+        if isinstance(value := found.get(name), str) and value.endswith(ending):
+            found[name] = within(value)
+    return found
+
+
+def _as_data(value: Any) -> Any:
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _as_data(one) for key, one in value.items()}
+    if isinstance(value, Sequence):
+        return [_as_data(one) for one in value]
+    return str(value)
+
+
+def _toml(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str | os.PathLike):
+        return json.dumps(os.fspath(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_toml(name, str(key))} = {_toml(name, one)}" for key, one in value.items()) + "}"
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(_toml(name, one) for one in value) + "]"
+    raise OptionError(name, f"{type(value).__name__} objects cannot stand in a file; write a name or a path")

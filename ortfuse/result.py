@@ -1,0 +1,111 @@
+"""What came of optimising a model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortfuse.errors import VerificationError
+from ortfuse.options import Options
+from ortfuse.pipeline.report import RunReport
+
+if TYPE_CHECKING:
+    from ortfuse.bench import Latencies
+    from ortfuse.explanation import Explanation
+    from ortfuse.verification import SiteCheck, Verdict
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds that the parts of an optimisation took, 0 for those that were not asked for.
+
+    Attributes:
+        load: Reading the model, and checking it.
+        optimize: The pipeline, with the checks of its sites if those were asked for.
+        verify: Running and comparing the original and the result.
+        bench: Measuring.
+        write: Writing the result.
+    """
+
+    load: float = 0.0
+    optimize: float = 0.0
+    verify: float = 0.0
+    bench: float = 0.0
+    write: float = 0.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """An optimised model, what was done to it, and what was found out about it.
+
+    Attributes:
+        model: The model, of the kind that was handed in (an `onnx_ir.Model` for a path).
+        report: What each pass did, where rules were applied, and what cost decided.
+        options: What was asked for.
+        verdict: How the result compares with the original, if it was verified as a whole.
+        blame: If it is wrong: which pass broke it, in words.
+        sites: The check of each change, if those were verified; `None` if not.
+        explanation: What fused each site or came nearest, if that was asked for.
+        latencies: The latency after each pass, if that was asked for.
+        written: The file that the result was written to.
+        timings: Seconds that all this took.
+    """
+
+    model: Any = field(repr=False)
+    report: RunReport = field(repr=False)
+    options: Options = field(default_factory=Options)
+    verdict: Verdict | None = None
+    blame: str = ""
+    sites: Sequence[SiteCheck] | None = None
+    explanation: Explanation | None = field(default=None, repr=False)
+    latencies: Latencies | None = None
+    written: Path | None = None
+    timings: Timings = field(default_factory=Timings)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the result is right, as far as that was asked for."""
+        return self.verdict is None or self.verdict.ok
+
+    def save(self, path: str | os.PathLike[str], *, link: bool = False) -> None:
+        """Write the model to a file; `link` says whether external data may be hard links (see `ortfuse.save`).
+
+        Raises:
+            OutputError: It cannot be written; what was there before is unchanged.
+        """
+        from ortfuse.model.interop import enter
+        from ortfuse.model.io import save
+
+        save(enter(self.model, copy=False)[0], path, link=link)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the model as data for JSON."""
+        return {
+            **self.report.to_dict(),
+            "ok": self.ok,
+            "options": self.options.to_dict(),
+            "verdict": self.verdict.to_dict() if self.verdict else None,
+            "blame": self.blame,
+            "sites": None if self.sites is None else [check.to_dict() for check in self.sites],
+            "explanation": self.explanation.to_dict() if self.explanation else None,
+            "latency_sizes": self.latencies.sizes if self.latencies else "",
+            "latency": [row.to_dict() for row in self.latencies.rows] if self.latencies else [],
+            "written": str(self.written) if self.written else None,
+            "timings": asdict(self.timings),
+        }
+
+
+class WrongResultError(VerificationError):
+    """The optimised model does not compute what the original computes; nothing was written.
+
+    Attributes:
+        result: The result with its verdict, and the pass to blame.
+    """
+
+    def __init__(self, result: Result) -> None:
+        assert result.verdict is not None
+        super().__init__(f"{result.verdict.summary()}; {result.blame}; nothing was written")
+        self.result = result

@@ -1,0 +1,128 @@
+"""Options: checked once, the same from Python, from a file and from the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ortfuse.errors import OptionError, OrtfuseError
+from ortfuse.options import IN_FILES, AllOptions, Options
+from ortfuse.passes import Fold
+from ortfuse.targets import Target
+
+EVERYTHING: dict[str, Any] = {
+    "passes": ["canonicalize", 'fuse.linear{without="linear.gemm"}'],
+    "target": "CPUExecutionProvider",
+    "max_opset": 21,
+    "patterns": ["/rules/one.py", '/rules/with "quotes" and \\ in ü.py'],
+    "approximate": True,
+    "explain": ["attention", "gelu.erf"],
+    "pins": {"attention": "com.microsoft.MultiHeadAttention", "gelu": "none"},
+    "measure": True,
+    "sizes": {"batch size": 2, "sequence": 128},
+    "verify": "sites",
+    "bench": True,
+    "seed": 7,
+    "tolerance": 1e-3,
+    "rounds": 5,
+    "threads": 2,
+    "output": "/results/out.onnx",
+    "link": True,
+}
+
+
+def test_keywords_of_the_functions_are_the_options() -> None:
+    names = {field.name for field in dataclasses.fields(Options)}
+    assert set(AllOptions.__annotations__) == names == {*IN_FILES, "debugging"}
+
+
+@pytest.mark.parametrize("given", [{}, EVERYTHING, {"level": "basic", "inputs": "/inputs.npz"}, {"explain": True}])
+def test_options_written_to_a_file_are_read_again(tmp_path: Path, given: dict[str, Any]) -> None:
+    options = Options(**given)
+    file = tmp_path / "ortfuse.toml"
+    file.write_text(options.to_toml())
+    assert Options.load(file) == options
+    assert set(options.to_dict()) == set(given)
+
+
+def test_paths_in_a_file_start_from_its_folder(tmp_path: Path) -> None:
+    file = tmp_path / "ortfuse.toml"
+    file.write_text(
+        'passes = "mine.toml"\npatterns = ["a.py", "/b.py"]\ninputs = "x.npz"\noutput = "o.onnx"\ntarget = "t.json"\n'
+    )
+    options = Options.load(file)
+    assert options.passes == str(tmp_path / "mine.toml")
+    assert options.patterns == (str(tmp_path / "a.py"), "/b.py")
+    assert (options.inputs, options.output) == (str(tmp_path / "x.npz"), str(tmp_path / "o.onnx"))
+    assert options.target == str(tmp_path / "t.json")
+
+
+@pytest.mark.parametrize("given", [{"passes": [Fold()]}, {"target": Target()}, {"inputs": [{"x": np.zeros(3)}]}])
+def test_objects_cannot_be_written_to_a_file(given: dict[str, Any]) -> None:
+    options = Options(**given)
+    (name,) = options.to_dict()
+    with pytest.raises(OptionError, match=f"{name}: .* objects cannot stand in a file"):
+        options.to_toml()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"passes": "fold", "level": "basic"}, "level: give either `passes` or `level`, not both"),
+        ({"sizes": {"s": 8}}, "sizes: s=8 is the size that is measured; add `bench` or `measure`"),
+        ({"sizes": {"s": 8}, "bench": True, "inputs": "x.npz"}, "sizes: the `inputs` have sizes of their own"),
+        ({"link": True}, "link: is about the file that is written; name it with `output`"),
+        ({"level": "most"}, "level: write 'basic' or 'extended' or 'all', not 'most'"),
+        ({"verify": True}, "verify: write 'whole' or 'sites', not True"),
+        ({"max_opset": 0}, "max_opset: write a whole number, 1 or more, not 0"),
+        ({"max_opset": "17"}, "max_opset: write a whole number, 1 or more, not '17'"),
+        ({"seed": -1}, "seed: write a whole number, 0 or more"),
+        ({"rounds": 2.5}, "rounds: write a whole number, 1 or more"),
+        ({"threads": True}, "threads: write a whole number"),
+        ({"tolerance": float("nan")}, "tolerance: write a number that is 0 or more, such as 1e-3"),
+        ({"approximate": "yes"}, "approximate: write true or false, not 'yes'"),
+        ({"explain": "attention"}, "explain: write true, or a list of families and rules"),
+        ({"sizes": {"s": 0}, "bench": True}, r"sizes\[s\]: write a whole number, 1 or more"),
+        ({"pins": {"gelu": 3}}, "pins: write operators by family"),
+        ({"patterns": 3}, "patterns: write the paths of files or folders, not 3"),
+        ({"patterns": [3]}, "patterns: write a path, not 3"),
+        ({"output": ""}, "output: write a path, not ''"),
+        ({"target": 3}, "target: write a path"),
+        ({"passes": 3}, "passes: write a pipeline"),
+        ({"inputs": {"x": 3}}, "inputs: write a path, or a list of sets of inputs"),
+    ],
+)
+def test_what_an_option_cannot_have_is_refused_by_its_name(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Options(**given)
+    with pytest.raises(OptionError, match=message):
+        Options().with_(**given)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max-opset = 17", "there is no option 'max-opset'; did you mean max_opset?"),
+        ("nonsense = 17", "there is no option 'nonsense'; there are passes, level,"),
+        ("verify = 'all'", "verify: write 'whole' or 'sites', not 'all' .in .*options.toml"),
+        ("verify = ", "options.toml is not TOML"),
+        ("debugging = 1", "there is no option 'debugging'"),
+    ],
+)
+def test_a_file_that_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "options.toml"
+    file.write_text(text)
+    with pytest.raises(OrtfuseError, match=message):
+        Options.load(file)
+    with pytest.raises(OrtfuseError, match=r"none\.toml cannot be read: No such file"):
+        Options.load(tmp_path / "none.toml")
+
+
+def test_passes_and_levels_take_each_others_place() -> None:
+    assert Options(level="basic").with_(passes="fold").pipeline == "fold"
+    assert Options(passes="fold").with_(level="basic").pipeline == "basic"
+    assert Options(level="basic").with_(seed=3).pipeline == "basic"
