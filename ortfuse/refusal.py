@@ -109,6 +109,9 @@ _SENTENCES: Mapping[Code, tuple[str, str]] = {
 }  # fmt: skip
 """For each code the reason, and what would help, the end of a sentence that begins with "it would match if"."""
 
+ANY = "*"
+"""Stands in a shape that is needed for a size that may be any."""
+
 _UNKNOWN: Mapping[str, str] = {"dtype": "element type", "rank": "rank", "shape": "shape", "dimension": "size"}
 """What is not known when a refusal with such a code has found `None`."""
 
@@ -201,8 +204,7 @@ class Refusal:
     def reason(self) -> str:
         """What stands in the way, in words."""
         if self._is_unknown:
-            needed = words(self.needed)
-            return f"the {_UNKNOWN[self.code]} of {self.subject} is not known" + (f", not {needed}" if needed else "")
+            return f"the {_UNKNOWN[self.code]} of {self.subject} is not known"
         return self._fill(_SENTENCES[self.code][0])
 
     @property
@@ -242,7 +244,7 @@ class Refusal:
             return ""
         if len(found) != len(needed):
             return ""
-        pairs = [(axis, a, b) for axis, (a, b) in enumerate(zip(found, needed, strict=True)) if a != b]
+        pairs = [(axis, a, b) for axis, (a, b) in enumerate(zip(found, needed, strict=True)) if b not in (a, ANY)]
         if not pairs:
             return ""
         sizes = ", ".join(f"dimension {axis} of {self.subject} were {words(b)}, not {words(a)}" for axis, a, b in pairs)

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from ortfuse.dims import DimLike, is_cut_of
 from ortfuse.facts.facts import Facts
 from ortfuse.pattern import Guard, Match, Pattern, op
+from ortfuse.refusal import Refusal
 
 
 def square(x: Pattern) -> Pattern:
@@ -70,15 +71,8 @@ def is_zero(value: ir.Value, facts: Facts) -> bool:
 def same_shape(first: str, second: str) -> Guard:
     """The two captured values provably have the same shape."""
 
-    def guard(match: Match) -> str | None:
-        one, other = match.shape(first), match.shape(second)
-        if one is None or other is None:
-            return f"the rank of {first if one is None else second} is not known"
-        return (
-            None
-            if one == other
-            else f"{first} {text(one)} and {second} {text(other)} are not provably of the same shape"
-        )
+    def guard(match: Match) -> Refusal | None:
+        return match.unless_same_shape(first, second)
 
     return guard
 
@@ -91,17 +85,9 @@ def broadcasts_within(dim: DimLike, full: DimLike) -> bool:
 def vector_of_last_axis(vector: str, of: str) -> Guard:
     """`vector` (when present) is one-dimensional and as long as the last axis of `of`."""
 
-    def guard(match: Match) -> str | None:
-        if match.get(vector) is None:
-            return None
-        shape, reference = match.shape(vector), match.shape(of)
-        if shape is None or reference is None or not reference:
-            return f"the shape of {vector} or {of} is not known"
-        return (
-            None
-            if shape == reference[-1:]
-            else f"{vector} {text(shape)} is not one vector of the last axis of {of} {text(reference)}"
-        )
+    def guard(match: Match) -> Refusal | None:
+        shape = match.shape(of)
+        return match.unless_shape(shape[-1:], vector) if shape else match.refuse("rank", of, "at least 1")
 
     return guard
 
@@ -109,9 +95,8 @@ def vector_of_last_axis(vector: str, of: str) -> Guard:
 def rank_in(name: str, ranks: Sequence[int]) -> Guard:
     """The rank of a captured value is one of `ranks`."""
 
-    def guard(match: Match) -> str | None:
-        rank = match.rank(name)
-        return None if rank in ranks else f"the rank of {name} is {rank}, not one of {list(ranks)}"
+    def guard(match: Match) -> Refusal | None:
+        return match.unless_rank(name, *ranks)
 
     return guard
 

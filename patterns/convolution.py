@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ortfuse.pattern import Match, all_attributes, attr, computed, const, ms, op, opt, redundant, var
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import is_rank, same_shape
@@ -68,24 +69,21 @@ CANNOT_TRAIN = "the runtime cannot train"
 
 
 @redundant(CANNOT_TRAIN)
-def only_the_result(match: Match) -> str | None:
+def only_the_result(match: Match) -> Refusal | None:
     """Before opset 14, a BatchNormalization with outputs besides the first is in training mode."""
     node = match.root.producer()
     others = node.outputs[1:] if node is not None else ()
-    return (
-        "the BatchNormalization has further outputs, so that it may be training"
-        if any(o.name for o in others)
-        else None
+    if not any(other.name for other in others):
+        return None
+    return match.refuse(
+        "condition", "root", "the one output of a BatchNormalization that is not training", "one of several outputs"
     )
 
 
-def statistics_are_finite(match: Match) -> str | None:
+def statistics_are_finite(match: Match) -> Refusal | None:
     """A channel with a non-positive variance + eps has no finite factor."""
-    return (
-        None
-        if np.all(np.isfinite(_factor(match)))
-        else "a channel's factor scale / sqrt(variance + epsilon) is not finite"
-    )
+    finite = bool(np.all(np.isfinite(_factor(match))))
+    return match.unless_value("variance", finite, "such that scale / sqrt(variance + epsilon) is finite")
 
 
 def zeros(match: Match) -> Any:

@@ -9,6 +9,7 @@ form is MatMul + Add, which the runtime executes on any rank; the Gemm of a two-
 from __future__ import annotations
 
 from ortfuse.pattern import Match, Pattern, attr, const, op, opt, var
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import is_rank
@@ -22,21 +23,15 @@ bias = const("bias", is_rank(1), "a vector")
 flat = op.Reshape(x, var("flat_shape"), allowzero=attr("flat_allowzero")).named("flat").kept()
 
 
-def only_last_axis_is_multiplied(match: Match) -> str | None:
+def only_last_axis_is_multiplied(match: Match) -> Refusal | None:
     """The Reshapes merge and restore all axes but the last."""
-    before, between, after = match.shape("x"), match.shape("flat"), match.facts.shape(match.root)
-    if before is None or between is None or after is None:
-        return "a shape is not known"
+    shapes = match.shapes("x", "flat", "gemm", "root")
+    if isinstance(shapes, Refusal):
+        return shapes
+    before, between, product, _ = shapes
     if len(between) != 2 or between[-1] != before[-1]:
-        return "the first Reshape does not keep the last axis"
-    if after[:-1] != before[:-1]:
-        return "the second Reshape does not restore the leading axes"
-    product = match.shape("gemm")
-    return (
-        None
-        if product is not None and product[-1] == after[-1]
-        else "the second Reshape divides the product's last axis"
-    )
+        return match.refuse("shape", "flat", ("*", before[-1]))
+    return match.unless_shape((*before[:-1], product[-1]), "root")
 
 
 def _reshape_gemm(name: str, transposed: int, factor: Pattern) -> Rule:

@@ -22,9 +22,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.pattern import Match, Op, Pattern, all_attributes, attr, computed, op, opt, redundant, var
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._common import ints, text
+from ._common import ints
 
 SOURCE = "ONNX Runtime graph transformer SkipLayerNormFusion"
 
@@ -34,13 +35,13 @@ summed = op.Sum(x, skip)
 
 
 @redundant("Sum broadcasts as Add does; the runtime fuses nothing where they do")
-def may_have_one_shape(match: Match) -> str | None:
+def may_have_one_shape(match: Match) -> Refusal | None:
     """Neither operand is known to be broadcast to the other, which the runtime would leave alone."""
     one, other = match.shape("x"), match.shape("skip")
     if one is None or other is None:
         return None
     if len(one) != len(other) or any((a == 1) != (b == 1) for a, b in zip(one, other, strict=True)):
-        return f"{text(one)} and {text(other)} are broadcast"
+        return match.refuse("needless", "root", found="the runtime leaves sums that broadcast alone")
     return None
 
 
@@ -83,7 +84,7 @@ HEALTHY = "it would be right, but the runtime does not crash"
 
 
 @redundant(HEALTHY)
-def crashes_in_product(match: Match) -> str | None:
+def crashes_in_product(match: Match) -> Refusal | None:
     """Directly in float16 or behind a Cast, the result is multiplied by something that may have another rank."""
     operands = [match.root] if match.dtype("root") == ir.DataType.FLOAT16 else []
     operands += [user.outputs[0] for user in match.root.consumers() if user.op_type == "Cast"]
@@ -94,7 +95,7 @@ def crashes_in_product(match: Match) -> str | None:
             ranks = {None if value is None else match.facts.rank(value) for value in product.inputs}
             if None in ranks or len(ranks) > 1:
                 return None
-    return "it is no operand, cast or of float16, of a product of operands that differ in rank"
+    return match.refuse("needless", "root", found="no float16 product of it has operands that may differ in rank")
 
 
 def _product(build: Any, root: ir.Value) -> ir.Value:

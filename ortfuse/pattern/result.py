@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -93,18 +93,43 @@ class Match:
                       needed=needed, remedy=remedy)  # fmt: skip
 
     def refuse_dimension(self, name: str, axis: int, needed: Any, *, remedy: str = "") -> Refusal:
-        """A refusal about one size of the captured value; about its rank, or its shape, if that axis is not there."""
+        """A refusal about one size of the captured value; about its rank if that axis is not there."""
         shape = self.shape(name)
         if shape is None or not -len(shape) <= axis < len(shape):
-            return self.refuse("shape", name, f"with dimension {axis} of {words(needed)}", remedy=remedy)
+            return self.refuse("rank", name, f"at least {axis + 1 if axis >= 0 else -axis}", remedy=remedy)
         subject = Subject.dimension(self[name], axis, name)
         return refuse("dimension", subject, found=shape[axis], needed=needed, remedy=remedy)
 
-    def refuse_unlike(self, name: str, other: str) -> Refusal:
-        """A refusal because two captured values have not provably one shape: about the one whose shape is not known."""
-        if self.shape(other) is None and self.shape(name) is not None:
-            name, other = other, name
-        return self.refuse("shape", name, self.shape(other) or f"that of {self._subject(other)}")
+    def unless_value(self, name: str, holds: bool, needed: Any) -> Refusal | None:
+        """A refusal about a captured number, constant or attribute, unless what is asked of it holds."""
+        return None if holds else self.refuse("value", name, needed)
+
+    def unless_dtype(self, name: str, *dtypes: ir.DataType) -> Refusal | None:
+        """A refusal unless the captured value is known to be of one of these element types."""
+        return None if self.dtype(name) in dtypes else self.refuse("dtype", name, frozenset(dtypes))
+
+    def unless_rank(self, name: str, *ranks: int) -> Refusal | None:
+        """A refusal unless the captured value is known to have one of these ranks."""
+        return None if self.rank(name) in ranks else self.refuse("rank", name, frozenset(ranks))
+
+    def unless_shape(self, needed: Sequence[DimLike], *names: str) -> Refusal | None:
+        """A refusal unless all of the captured values that are there provably have this shape."""
+        wanted = tuple(needed)
+        for name in names:
+            if self.get(name) is not None and self.shape(name) != wanted:
+                return self.refuse("shape", name, wanted)
+        return None
+
+    def unless_same_shape(self, name: str, other: str) -> Refusal | None:
+        """A refusal unless two captured values provably have one shape."""
+        found = self.shapes(other, name)
+        return found if isinstance(found, Refusal) else self.unless_shape(found[0], name)
+
+    def shapes(self, *names: str) -> list[tuple[DimLike, ...]] | Refusal:
+        """The shapes of captured values, or a refusal about the first that is not known."""
+        found = [self.shape(name) for name in names]
+        known = [shape for shape in found if shape is not None]
+        return known if len(known) == len(found) else self.refuse("shape", names[found.index(None)])
 
     def _found(self, code: Code, name: str) -> Any:
         thing = self[name]

@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.pattern import Match, attr, computed, op, redundant, scalar, var
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import array_like, same_shape
@@ -29,10 +30,9 @@ SHAPES = ({"x": "b s 8"}, {"x": "n"}, {"x": ""})
 TYPICAL = ({"x": "1 16 1536"}, {"x": "1 128 3072"}, {"x": "1 64 112 112"})
 
 
-def is_floating(match: Match) -> str | None:
+def is_floating(match: Match) -> Refusal | None:
     """The elements are floating-point numbers of a type that Clip takes."""
-    dtype = match.dtype("x")
-    return None if dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16) else f"x is {dtype}"
+    return match.unless_dtype("x", ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
 
 
 def _limit(match: Match) -> float:
@@ -60,16 +60,21 @@ def merged(match: Match) -> tuple[float, float]:
     return min(max(a, c), d), min(max(b, c), d)
 
 
-def bounds_are_in_order(match: Match) -> str | None:
+def bounds_are_in_order(match: Match) -> Refusal | None:
     """Neither node has NaN as a bound, or a lower bound above the upper one."""
-    intervals = [_interval(match, label) for label in ("inner", "outer")]
-    return None if all(low <= high for low, high in intervals) else f"the bounds {intervals} are not in order"
+    for label in ("inner", "outer"):
+        low, high = _interval(match, label)
+        if not low <= high:
+            return match.refuse("value", label, "clipped at bounds in order", f"clipped at {low:g} and {high:g}")
+    return None
 
 
-def is_relu(match: Match) -> str | None:
+def is_relu(match: Match) -> Refusal | None:
     """Together they are a Relu."""
-    interval = merged(match)
-    return None if interval == (0.0, math.inf) else f"together they keep what is in {interval}, which no Relu does"
+    low, high = merged(match)
+    if (low, high) == (0.0, math.inf):
+        return None
+    return match.refuse("value", "root", "clipped at 0 alone", f"clipped at {low:g} and {high:g}")
 
 
 def _merged_bound(index: int) -> Any:

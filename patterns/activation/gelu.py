@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from ortfuse.pattern import Match, Pattern, const, ms, op, redundant, scalar, var
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from .._common import is_rank, vector_of_last_axis
@@ -51,9 +52,9 @@ tanh_op = op.Gelu(x + bias, approximate="tanh") | ms.FastGelu(x + bias)
 
 
 @redundant(COST)
-def falls(match: Match) -> str | None:
+def falls(match: Match) -> Refusal | None:
     """The exponent falls with x."""
-    return None if match["negated"] < 0 else f"the exponent is {match['negated']:.7g} x"
+    return match.unless_value("negated", match["negated"] < 0, "below 0")
 
 
 def _gelu_tanh(name: str, formula: str, pattern: Pattern) -> Rule:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 from ortfuse.pattern import Match, attr, op, scalar, var
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from .._common import nearly
@@ -24,18 +25,22 @@ LARGEST = 3.4e38
 """Attributes are float32."""
 
 
-def reaches_one(match: Match) -> str | None:
+def reaches_one(match: Match) -> Refusal | None:
     """What Clip lets through is scaled to 0 ... 1, and depends on x."""
     factor, height, slope = match["factor"], match["height"], match["slope"]
     if height is None or not math.isfinite(height) or height <= 0:
-        return f"the upper bound is {height}"
+        return match.refuse("value", "height", "finite and above 0")
     if not nearly(factor * height, 1.0):
-        return f"the result is clipped at {factor * height:.7g} instead of 1"
+        return match.refuse("value", "factor", 1 / height)
     if slope == 0:
-        return "x is multiplied by 0"
+        return match.refuse("value", "slope", "other than 0")
     if max(abs(alpha(match)), abs(beta(match))) > LARGEST:
-        return f"alpha {alpha(match):g} or beta {beta(match):g} is beyond float32"
-    return "it is a Clip alone" if (factor, slope, match["offset"]) == (1, 1, 0) else None
+        return match.refuse("value", "factor", "so small that alpha and beta are numbers of float32")
+    return (
+        match.refuse("needless", "root", found="it is a Clip alone")
+        if (factor, slope, match["offset"]) == (1, 1, 0)
+        else None
+    )
 
 
 def alpha(match: Match) -> float:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ortfuse.pattern import Match, Pattern, attr, computed, const, op, redundant, scalar, var
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from .._common import array_like, nearly, same_shape
@@ -45,10 +46,10 @@ def leaky_alpha(match: Match) -> float:
     return float(match["alpha"] if match["alpha"] is not None else -match["negated"])
 
 
-def maximum_is_leaky(match: Match) -> str | None:
+def maximum_is_leaky(match: Match) -> Refusal | None:
     """max(x, alpha x) is x above zero only for alpha up to 1; 0 times infinity is NaN."""
-    alpha = leaky_alpha(match)
-    return f"the slope is {alpha:.7g}" if match["maximum"] is not None and not 0 < alpha <= 1 else None
+    holds = match["maximum"] is None or 0 < leaky_alpha(match) <= 1
+    return match.unless_value("alpha", holds, "above 0 and at most 1")
 
 
 leaky_forms = (
@@ -73,10 +74,10 @@ def prelu_slope(match: Match) -> Any:
     return None if match["negated_slope"] is None else array_like(match, -match.const("negated_slope"))
 
 
-def slope_is_finite(match: Match) -> str | None:
+def slope_is_finite(match: Match) -> Refusal | None:
     """Infinity times a zero of x would be NaN in one form only."""
-    found = match.const("slope" if match["slope"] is not None else "negated_slope")
-    return None if np.all(np.isfinite(found)) else "a slope is not finite"
+    name = "slope" if match["slope"] is not None else "negated_slope"
+    return match.unless_value(name, bool(np.all(np.isfinite(match.const(name)))), "finite")
 
 
 def exponential(inner: Pattern) -> Pattern:
@@ -91,37 +92,47 @@ exponential_forms = (
 )
 
 
-def is_elu(match: Match) -> str | None:
+def _is_positive(match: Match, name: str) -> Refusal | None:
+    return match.unless_value(name, match[name] > 0, "above 0")
+
+
+def _is_one(match: Match, name: str) -> Refusal | None:
+    return match.unless_value(name, match[name] == 1, 1.0)
+
+
+def is_elu(match: Match) -> Refusal | None:
     """Slope 1 above zero, a plain exponential below."""
-    gamma, weight, steepness = match["gamma"], match["weight"], match["steepness"]
-    fits = gamma == 1 and steepness == 1 and weight > 0
-    return None if fits else f"not {gamma:.7g} x above zero and {weight:.7g} (exp({steepness:.7g} x) - 1) below"
+    return _is_one(match, "gamma") or _is_one(match, "steepness") or _is_positive(match, "weight")
 
 
-def is_celu(match: Match) -> str | None:
+def is_celu(match: Match) -> Refusal | None:
     """Slope 1 on both sides of zero."""
-    gamma, weight, steepness = match["gamma"], match["weight"], match["steepness"]
-    fits = gamma == 1 and weight > 0 and nearly(steepness * weight, 1)
-    return None if fits else f"not {gamma:.7g} x above zero and {weight:.7g} (exp({steepness:.7g} x) - 1) below"
+    return _is_one(match, "gamma") or _is_positive(match, "weight") or _is_inverse(match, "steepness", "weight")
 
 
-def is_selu(match: Match) -> str | None:
+def is_selu(match: Match) -> Refusal | None:
     """A plain exponential below zero."""
-    gamma, weight, steepness = match["gamma"], match["weight"], match["steepness"]
-    fits = gamma > 0 and weight > 0 and steepness == 1
-    return None if fits else f"not {gamma:.7g} x above zero and {weight:.7g} (exp({steepness:.7g} x) - 1) below"
+    return _is_positive(match, "gamma") or _is_positive(match, "weight") or _is_one(match, "steepness")
 
 
-def is_scaled_celu(match: Match) -> str | None:
+def _is_inverse(match: Match, name: str, other: str) -> Refusal | None:
+    return match.unless_value(name, nearly(match[name] * match[other], 1), 1 / match[other])
+
+
+def _scales(match: Match, name: str) -> Refusal | None:
+    return (
+        match.refuse("needless", "root", found="nothing is scaled") if match[name] == 1 else _is_positive(match, name)
+    )
+
+
+def is_scaled_celu(match: Match) -> Refusal | None:
     """alpha elu(x / alpha): the factors outside and inside cancel."""
-    outer, inner = match["outer"], match["inner"]
-    return None if outer > 0 and outer != 1 and nearly(outer * inner, 1) else f"{outer:.7g} elu({inner:.7g} x)"
+    return _scales(match, "outer") or _is_inverse(match, "inner", "outer")
 
 
-def is_scaled(match: Match) -> str | None:
+def is_scaled(match: Match) -> Refusal | None:
     """There is a factor, and the operator's definitions agree for it."""
-    gamma, alpha = match["gamma"], match["alpha"]
-    return None if gamma > 0 and alpha > 0 and gamma != 1 else f"{gamma:.7g} elu(x) with alpha {alpha:.7g}"
+    return _scales(match, "gamma") or _is_positive(match, "alpha")
 
 
 def _rule(name: str, pattern: Pattern, replace: Pattern, source: str, proof: dict[str, Any], *guards: Any) -> Rule:

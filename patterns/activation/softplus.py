@@ -15,6 +15,7 @@ import math
 import onnx_ir as ir
 
 from ortfuse.pattern import Match, op, redundant, scalar, var
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from .._common import nearly, same_shape
@@ -30,19 +31,18 @@ steep = scalar("beta") * x
 _ROUNDING = {ir.DataType.FLOAT: 2.0**-25, ir.DataType.DOUBLE: 2.0**-54}
 
 
-def threshold_is_high(match: Match) -> str | None:
+def threshold_is_high(match: Match) -> Refusal | None:
     """Above the threshold, softplus(beta x) / beta is x: exp(-beta x) is lost in rounding."""
     beta, threshold, rounding = match["beta"], match["threshold"], _ROUNDING.get(match.dtype("x"))  # type: ignore[arg-type]
     if rounding is None:
-        return f"the elements are {match.dtype('x')}"
-    if not nearly(beta * match["inverse"], 1.0):
-        return f"beta is {beta:.7g}, and softplus is multiplied by {match['inverse']:.7g}"
+        return match.unless_dtype("x", *_ROUNDING)
     # A larger beta could overflow where x does not.
     if not 0 < beta <= 1:
-        return f"beta is {beta:.7g}"
-    if threshold <= 0 or math.exp(-threshold) > rounding * threshold:
-        return f"at the threshold {threshold:.7g}, softplus and its argument differ"
-    return None
+        return match.refuse("value", "beta", "above 0 and at most 1")
+    if not nearly(beta * match["inverse"], 1.0):
+        return match.refuse("value", "inverse", 1 / beta)
+    lost = threshold > 0 and math.exp(-threshold) <= rounding * threshold
+    return match.unless_value("threshold", lost, "so high that softplus is its argument there")
 
 
 RULES = [

@@ -15,11 +15,12 @@ from typing import Any
 
 from ortfuse.dims import DimLike
 from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, redundant, scalar, var
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from .._common import ints, is_rank, text
+from .._common import ints, is_rank
 from .._proofs import RANKS, SHAPES
-from .shapes import constant_target
+from .shapes import constant_target, unless_constant_target
 
 SOURCE = "ONNX operator specification"
 
@@ -32,14 +33,17 @@ def _merged(name: str) -> Pattern:
 def merges_leading_axes(*names: str) -> Guard:
     """Each Reshape merges the first two axes of its input, the same ones in all of them, and leaves the others."""
 
-    def guard(match: Match) -> str | None:
-        leading = set()
+    def guard(match: Match) -> Refusal | None:
+        first = match.shape(names[0])
         for name in names:
-            shape, merged = match.shape(name), match.shape(f"{name}_merged")
-            if shape is None or merged is None or merged != (shape[0] * shape[1], *shape[2:]):
-                return f"{name} {text(shape or ())} is not merged over its first two axes: {text(merged or ())}"
-            leading.add(shape[:2])
-        return None if len(leading) == 1 else f"the merged axes differ: {', '.join(map(text, leading))}"
+            shape = match.shape(name)
+            if shape is None or first is None:
+                return match.refuse("shape", name)
+            wrong = match.unless_shape((shape[0] * shape[1], *shape[2:]), f"{name}_merged")
+            wrong = wrong or match.unless_shape((*first[:2], *shape[2:]), name)
+            if wrong is not None:
+                return wrong
+        return None
 
     return guard
 
@@ -90,29 +94,33 @@ def _moved(name: str, pattern: Pattern, replace: Op, proof: Proof, *guards: Guar
     )
 
 
-def splits_again(match: Match) -> str | None:
+def splits_again(match: Match) -> Refusal | None:
     """The outer Reshape restores the shape of x, and says so for the first two axes by numbers or by sizes of its own."""
     shape = match.shape("x")
     if shape is None or match.facts.shape(match.root) != shape:
-        return "the outer Reshape does not restore the axes that the inner one merges"
+        return match.unless_same_shape("root", "x")
     target = match.facts.ints(match["target"])
     if target is None or target.elements[1] != shape[1] or shape[1] == 0 or target.elements[0] == 0:
-        return "the outer Reshape does not name the second axis"
+        return match.refuse(
+            "value", "target", f"a Reshape target with {shape[1]} as its second number and none of 0 before"
+        )
     return None
 
 
-def other_is_merged_alike(match: Match) -> str | None:
+def other_is_merged_alike(match: Match) -> Refusal | None:
     """The other operand has the merged axis too."""
     other, merged = match.shape("other"), match.shape("x_merged")
-    if other is None or merged is None or len(other) != 3 or other[0] != merged[0]:
-        return f"the other operand {text(other or ())} does not have the merged axis of {text(merged or ())}"
-    return None
+    if other is None or merged is None or len(other) != 3:
+        return match.unless_rank("other", 3) or match.refuse("shape", "x_merged")
+    return None if other[0] == merged[0] else match.refuse_dimension("other", 0, merged[0])
 
 
-def other_is_broadcast(match: Match) -> str | None:
+def other_is_broadcast(match: Match) -> Refusal | None:
     """The other operand is the same along the merged axis."""
     other = match.shape("other")
-    return None if other is not None and len(other) == 3 and other[0] == 1 else "the other operand has the merged axis"
+    if other is None or len(other) != 3:
+        return match.unless_rank("other", 3)
+    return None if other[0] == 1 else match.refuse_dimension("other", 0, 1)
 
 
 def _split_shape(match: Match) -> tuple[DimLike, ...] | None:
@@ -121,14 +129,15 @@ def _split_shape(match: Match) -> tuple[DimLike, ...] | None:
     return None if before is None or after is None or len(after) < 3 else (*after[:-2], *before[-2:])
 
 
-def splits_first_axis(match: Match) -> str | None:
+def splits_first_axis(match: Match) -> Refusal | None:
     """The Reshape leaves the last two axes alone, whose order the Transpose exchanges."""
-    before, after, wanted = match.shape("plain"), match.facts.shape(match.root), _split_shape(match)
-    if before is None or after is None or wanted is None:
-        return "a shape is not known"
-    if after[-2:] != before[:0:-1]:
-        return "the Reshape does not leave the last two axes alone"
-    return None if constant_target(before, wanted) is not None else f"no constant target makes {text(wanted)}"
+    shapes, wanted = match.shapes("plain", "root"), _split_shape(match)
+    if isinstance(shapes, Refusal):
+        return shapes
+    before, after = shapes
+    if wanted is None or after[-2:] != before[:0:-1]:
+        return match.refuse("shape", "root", ("*", *before[:0:-1]))
+    return unless_constant_target(match, before, wanted)
 
 
 def split_target(match: Match) -> Any:

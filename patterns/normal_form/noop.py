@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from ortfuse.pattern import Guard, Match, Pattern, attr, op, opt, redundant, var
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from .._common import is_zero, text
+from .._common import is_zero
 from .._proofs import ADDS_NO_AXES
 
 SOURCE = "ONNX operator specification"
@@ -21,18 +22,15 @@ SOURCE = "ONNX operator specification"
 x, y = var("x"), var("y")
 
 
-def keeps_shape(match: Match) -> str | None:
+def keeps_shape(match: Match) -> Refusal | None:
     """The result provably has the shape of x."""
-    before, after = match.shape("x"), match.facts.shape(match.root)
-    if before is None or after is None:
-        return "a rank is not known"
-    return None if before == after else f"the shape changes from {text(before)} to {text(after)}"
+    return match.unless_same_shape("root", "x")
 
 
-def keeps_dtype(match: Match) -> str | None:
+def keeps_dtype(match: Match) -> Refusal | None:
     """The result provably has the element type of x."""
-    before, after = match.dtype("x"), match.facts.dtype(match.root)
-    return None if before is not None and before == after else f"the type changes from {before} to {after}"
+    before = match.dtype("x")
+    return match.refuse("dtype", "x") if before is None else match.unless_dtype("root", before)
 
 
 def _identity(name: str, pattern: Pattern, proof: Proof, *guards: Guard) -> Rule:

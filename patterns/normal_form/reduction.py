@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 
 from ortfuse.pattern import Match, attr, computed, op, var
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from .._common import ints, text
+from .._common import ints
 
 x = var("x")
 axes = attr("axes", lambda found, facts: isinstance(found, tuple) and len(found) > 0, "given")
 
 
-def restores_the_axes(match: Match) -> str | None:
+def restores_the_axes(match: Match) -> Refusal | None:
     """The result has the shape of x with 1 for each reduced axis."""
-    shape, found = match.shape("x"), match.facts.shape(match.root)
-    if shape is None or found is None:
-        return "a rank is not known"
-    wanted = tuple(1 if axis in match["axes"] else dim for axis, dim in enumerate(shape))
-    return None if found == wanted else f"the shape is {text(found)}, not {text(wanted)}"
+    shape = match.shape("x")
+    if shape is None:
+        return match.refuse("shape", "x")
+    return match.unless_shape([1 if axis in match["axes"] else dim for axis, dim in enumerate(shape)], "root")
 
 
 def given_axes() -> Any:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from ortfuse.dims import DimLike, is_nonzero
 from ortfuse.facts.facts import Facts
 from ortfuse.pattern import Match, attr, computed, op, opt, redundant, var
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import ints, text
@@ -26,7 +27,10 @@ SOURCE = "ONNX operator specification"
 x = var("x")
 
 
-def constant_target(before: tuple[DimLike, ...] | None, after: tuple[DimLike, ...] | None) -> list[int] | None:
+Shape = tuple[DimLike, ...]
+
+
+def constant_target(before: Shape | None, after: Shape | None) -> list[int] | None:
     """A constant Reshape target (with allowzero=0) that makes `after` of `before`, or `None`.
 
     A dimension that is no integer is written as 0 where the input has the same one at the same place, and one of the
@@ -50,18 +54,24 @@ def constant_target(before: tuple[DimLike, ...] | None, after: tuple[DimLike, ..
     return target
 
 
+def unless_constant_target(match: Match, before: Shape | None, after: Shape | None) -> Refusal | None:
+    """A refusal about the root unless a constant Reshape target makes `after` of `before`."""
+    if constant_target(before, after) is not None:
+        return None
+    return match.refuse(
+        "shape", "root", f"one that a constant Reshape target makes of {text(before or ())}", found=after
+    )
+
+
 def _is_int_constant(value: ir.Value | None, facts: Facts) -> bool:
     return value is not None and facts.is_const(value)
 
 
-def target_is_arithmetic(match: Match) -> str | None:
+def target_is_arithmetic(match: Match) -> Refusal | None:
     """The target is computed, and a constant one would do the same."""
     if _is_int_constant(match["shape"], match.facts):
-        return "the target is constant already"
-    before, after = match.shape("x"), match.facts.shape(match.root)
-    if constant_target(before, after) is None:
-        return f"no constant target makes {text(after or ())} of {text(before or ())}"
-    return None
+        return match.refuse("needless", "shape", found="the target is constant already")
+    return has_constant_target(match)
 
 
 def target(match: Match) -> Any:
@@ -71,11 +81,9 @@ def target(match: Match) -> Any:
     return ints(found)
 
 
-def has_constant_target(match: Match) -> str | None:
+def has_constant_target(match: Match) -> Refusal | None:
     """One Reshape with a constant target does what the chain does."""
-    before, after = match.shape("x"), match.facts.shape(match.root)
-    found = constant_target(before, after)
-    return None if found is not None else f"no constant target makes {text(after or ())} of {text(before or ())}"
+    return unless_constant_target(match, match.shape("x"), match.shape("root"))
 
 
 inner_reshape = (
@@ -91,15 +99,17 @@ def composed(match: Match) -> list[int]:
     return [match["inner"][axis] for axis in match["outer"]]
 
 
-def merges_and_splits_batch(match: Match) -> str | None:
+def merges_and_splits_batch(match: Match) -> Refusal | None:
     """Reshape merges all axes but the last two, Transpose swaps those two, Reshape restores the others."""
-    shape, merged, root = match.shape("x"), match.shape("merged"), match.facts.shape(match.root)
-    if shape is None or merged is None or root is None or len(shape) < 3:
-        return "a shape is not known"
+    shapes = match.shapes("x", "merged")
+    if isinstance(shapes, Refusal):
+        return shapes
+    shape, merged = shapes
+    if len(shape) < 3:
+        return match.refuse("rank", "x", "at least 3")
     if len(merged) != 3 or merged[1:] != shape[-2:]:
-        return f"the first Reshape does not keep the last two axes of {text(shape)}"
-    wanted = (*shape[:-2], shape[-1], shape[-2])
-    return None if root == wanted else f"the second Reshape makes {text(root)}, not {text(wanted)}"
+        return match.refuse("shape", "merged", ("*", *shape[-2:]))
+    return match.unless_shape((*shape[:-2], shape[-1], shape[-2]), "root")
 
 
 def swap_last_two(match: Match) -> list[int]:
@@ -164,19 +174,17 @@ def _is_at_least(value: ir.Value, facts: Facts) -> bool:
     return start is not None and step is not None and start >= number and step >= 0
 
 
-def same_shape_as_root(match: Match) -> str | None:
+def same_shape_as_root(match: Match) -> Refusal | None:
     """x alone has the shape of the result."""
-    before, after = match.shape("x"), match.facts.shape(match.root)
-    return None if before is not None and before == after else "x is broadcast to another shape"
+    return match.unless_same_shape("x", "root")
 
 
 @redundant(SHAPES)
-def condition_has_shape_of_root(match: Match) -> str | None:
+def condition_has_shape_of_root(match: Match) -> Refusal | None:
     """The condition alone has the shape of the result, and x has not."""
     if same_shape_as_root(match) is None:
-        return "x has the shape of the result already"
-    shape, after = match.shape("true"), match.facts.shape(match.root)
-    return None if shape is not None and shape == after else "the condition is broadcast to another shape"
+        return match.refuse("needless", "x", found="it has the shape of the result already")
+    return match.unless_same_shape("true", "root")
 
 
 def _counted_truth(build: Any) -> ir.Value:
@@ -266,7 +274,7 @@ RULES = [
             op.Unsqueeze(x, axes=attr("inner", _known_axes, "known")).kept(), axes=attr("outer", _known_axes, "known")
         ),
         replace=op.Unsqueeze(x, computed("axes", unsqueezed_axes)),
-        guards=(lambda match: None if match.rank("x") is not None else "the rank of x is not known",),
+        guards=(lambda match: match.refuse("rank", "x") if match.rank("x") is None else None,),
         exactness=Exactness.EXACT,
         source=SOURCE,
         proof=Proof(
@@ -280,7 +288,7 @@ RULES = [
         name="shapes.cast_like",
         pattern=op.CastLike(x, y, saturate=attr("saturate"), round_mode=attr("round_mode")),
         replace=op.Cast(x, to=lambda match: int(match.dtype("y"))),
-        guards=(lambda match: None if match.dtype("y") is not None else "the type to cast to is not known",),
+        guards=(lambda match: match.refuse("dtype", "y") if match.dtype("y") is None else None,),
         exactness=Exactness.EXACT,
         source=SOURCE,
         proof=Proof(

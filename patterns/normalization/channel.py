@@ -10,7 +10,6 @@ behind, stays, and the decomposed one becomes LayerNormalization between the Res
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,10 @@ import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.pattern import Guard, Match, Pattern, computed, const, op, opt, scalar, var
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from .._common import array_like, text
+from .._common import array_like
 from .._proofs import NUMBERS
 from .normalization import bias, normalised, scale
 
@@ -40,21 +40,23 @@ def _channels(match: Match) -> int | None:
     return shape[1] if shape is not None and len(shape) >= 3 and isinstance(shape[1], int) else None
 
 
-def by_channel(*names: str) -> Callable[[Match], str | None]:
+def by_channel(*names: str) -> Guard:
     """Each of the captured values (where present) is a finite constant with one number for each channel of x."""
 
-    def guard(match: Match) -> str | None:
+    def guard(match: Match) -> Refusal | None:
         channels, rank = _channels(match), match.rank("x")
-        if channels is None or rank is None:
-            return "the rank of x is below 3, or its channels are not known"
+        if rank is None or rank < 3:
+            return match.refuse("rank", "x", "at least 3")
+        if channels is None:
+            return match.refuse_dimension("x", 1, "a known number of channels")
         for name in names:
             if match.get(name) is None:
                 continue
             shape, array = match.shape(name), match.const(name)
             if shape is None or len(shape) > rank or (1,) * (rank - len(shape)) + shape != _shape(channels, rank):
-                return f"{name} {text(shape or ())} is not one number for each of the {channels} channels"
+                return match.refuse("shape", name, _shape(channels, rank))
             if array is None or not np.all(np.isfinite(array)):
-                return f"{name} is not constant and finite"
+                return match.refuse("value", name, "constant and finite")
         return None
 
     return guard
@@ -64,16 +66,20 @@ def _shape(channels: int, rank: int) -> tuple[int, ...]:
     return (1, channels, *[1] * (rank - 2))
 
 
-def normalises_each_channel(match: Match) -> str | None:
+def normalises_each_channel(match: Match) -> Refusal | None:
     """The axes are all from the third on, and LayerNormalization would not take in the scale and bias."""
     rank, axes = match.rank("x"), match["axes"]
     if rank is None or axes != tuple(range(2, rank)):
-        return f"the axes {list(axes)} are not all from the third on"
+        return match.refuse("attribute", "axes", "all from the third on")
     if match["epsilon"] < 0:
-        return f"epsilon is {match['epsilon']}"
+        return match.refuse("value", "epsilon", "at least 0")
     if match["scale"] is None and match["bias"] is None:
         dims = (match.shape("x") or ())[2:]
-        return "LayerNormalization does it" if all(isinstance(dim, int) for dim in dims) else None
+        return (
+            match.refuse("other_rule", "root", "LayerNormalization")
+            if all(isinstance(dim, int) for dim in dims)
+            else None
+        )
     return None
 
 
@@ -93,13 +99,13 @@ def _factor(match: Match) -> Any:
     return _vector(match, "factor", 1.0) / _vector(match, "divisor", 1.0)
 
 
-def offset_is_moderate(match: Match) -> str | None:
+def offset_is_moderate(match: Match) -> Refusal | None:
     """BatchNormalization computes x s - mean s: a mean of many deviations would cost digits."""
     with np.errstate(all="ignore"):
         factor = array_like(match, _factor(match)).astype(np.float64)
         lost = np.abs(_vector(match, "mean", 0.0) * factor)
-    return (
-        None if np.all(np.isfinite(factor)) and np.all(lost <= 64) else "the mean is far off in units of the deviation"
+    return match.unless_value(
+        "mean", bool(np.all(np.isfinite(factor)) and np.all(lost <= 64)), "within 64 deviations of 0"
     )
 
 

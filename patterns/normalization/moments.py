@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.pattern import Match, Op, Pattern, attr, computed, const, op, opt, redundant, var
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from .._proofs import NUMBERS
@@ -45,17 +46,15 @@ def _half(name: str) -> Pattern:
     return var(f"{name}_half") | computed(name, value)
 
 
-def vectors_fit(match: Match) -> str | None:
+def vectors_fit(match: Match) -> Refusal | None:
     """Scale and bias have the shape of the normalised axes, which not every kernel asks for."""
     shape = match.shape("half")
-    wanted = None if shape is None else shape[match["axis"] :]
-    for name in ("weight", "weight_half", "bias", "bias_half"):
-        if match.get(name) is not None and (wanted is None or match.shape(name) != wanted):
-            return f"{name} does not have the shape of the normalised axes"
-    return None
+    if shape is None:
+        return match.refuse("shape", "half")
+    return match.unless_shape(shape[match["axis"] :], "weight", "weight_half", "bias", "bias_half")
 
 
-def constants_fit(match: Match) -> str | None:
+def constants_fit(match: Match) -> Refusal | None:
     """The float32 constants are numbers of float16."""
     for name in ("weight", "bias"):
         if match.get(name) is None:
@@ -63,17 +62,16 @@ def constants_fit(match: Match) -> str | None:
         array = match.const(name)
         with np.errstate(over="ignore"):
             if array.dtype != np.float32 or not np.array_equal(array.astype(np.float16).astype(np.float32), array):
-                return f"{name} is not exact in float16"
+                return match.refuse("value", name, "of float32, exact in float16")
     return None
 
 
-def has_shape_of_unit(match: Match) -> str | None:
+def has_shape_of_unit(match: Match) -> Refusal | None:
     """Scale and bias are of the shape that the operator's own scale has."""
     names = [name for name in ("scale", "shift") if match.get(name) is not None]
     if not names:
-        return "nothing stands behind the normalisation"
-    others = [name for name in names if match.shape(name) is None or match.shape(name) != match.shape("unit")]
-    return f"{others[0]} does not have the shape of the normalised axes" if others else None
+        return match.refuse("needless", "root", found="nothing stands behind the normalisation")
+    return match.unless_shape(match.shape("unit") or (), *names)
 
 
 def _normalisation(kind: str, *inputs: Pattern) -> Op:

@@ -8,11 +8,14 @@ skip_layernorm(x, skip) = layernorm(x + skip + bias)
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from ortfuse.dims import DimLike
 from ortfuse.pattern import Match, attr, computed, const, ms, op, opt, redundant, scalar, var
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import (
@@ -23,7 +26,6 @@ from .._common import (
     same_shape,
     square,
     square_root,
-    text,
     vector_of_last_axis,
 )
 from .._proofs import COST, KERNEL, RANKS
@@ -51,25 +53,28 @@ rms_normalised = x / square_root(mean_square_epsilon)
 rms_by_power = x * op.Pow(mean_square_epsilon, -0.5)
 
 
-def normalises_last_axes(match: Match) -> str | None:
+def normalises_last_axes(match: Match) -> Refusal | None:
     """The axes end at the last one; scale and bias have the shape of the normalised axes."""
     shape, normalised_axes = match.shape("x"), match["axes"]
     if shape is None:
-        return "the rank of x is not known"
+        return match.refuse("rank", "x")
     if normalised_axes[-1] != len(shape) - 1:
-        return f"the axes {list(normalised_axes)} do not end at the last axis of x {text(shape)}"
+        return match.refuse("attribute", "axes", f"axes up to the last one, {len(shape) - 1}")
     if match["epsilon"] < 0:
-        return f"epsilon is {match['epsilon']}"
+        return match.refuse("value", "epsilon", "at least 0")
     wanted = shape[normalised_axes[0] :]
-    for name in ("scale", "bias"):
-        if match.get(name) is not None and match.shape(name) != wanted:
-            return (
-                f"{name} {text(match.shape(name) or ())} does not have the shape {text(wanted)} of the normalised axes"
-            )
-    if match.get("scale") is None and not all(isinstance(dim, int) for dim in wanted):
-        return "there is no scale, and its shape is not static"
-    if match.get("scale") is None and math.prod(dim for dim in wanted if isinstance(dim, int)) > LARGEST_ONES:
-        return f"there is no scale, and ones of the shape {text(wanted)} would take much memory"
+    return match.unless_shape(wanted, "scale", "bias") or _unless_scale_can_be_made(match, wanted)
+
+
+def _unless_scale_can_be_made(match: Match, shape: Sequence[DimLike]) -> Refusal | None:
+    """A refusal where there is no scale, unless one of ones has a known shape and is not too large."""
+    if match.get("scale") is not None:
+        return None
+    for axis, dim in enumerate(shape, -len(shape)):
+        if not isinstance(dim, int):
+            return match.refuse_dimension("x", axis, "a number, as there is no scale")
+    if math.prod(dim for dim in shape if isinstance(dim, int)) > LARGEST_ONES:
+        return match.refuse("shape", "x", "one for which a scale of ones takes less memory")
     return None
 
 
@@ -112,10 +117,10 @@ gamma, beta = var("gamma", is_rank(1), "a vector"), var("beta", is_rank(1), "a v
 fused_skip = ms.SkipLayerNormalization(x, skip, gamma, opt(beta), opt(sum_bias), epsilon=attr("epsilon"), outputs=4)
 
 
-def last_axis_only(match: Match) -> str | None:
+def last_axis_only(match: Match) -> Refusal | None:
     """The operator normalises the last axis alone."""
     rank, axis = match.rank("x"), match["axis"]
-    return None if rank is not None and axis in (-1, rank - 1) else "more than the last axis is normalised"
+    return match.unless_value("axis", rank is not None and axis in (-1, rank - 1), "the last axis alone")
 
 
 # x / sqrt(sum(x^2) + eps) over the last axis of n elements: its root mean square has eps / n, and the result is 1 / sqrt(n)
@@ -140,11 +145,11 @@ def gains(match: Match) -> Any:
 
 
 @redundant("the kernel of this runtime gives NaN for a row of zeros too")
-def has_epsilon(match: Match) -> str | None:
+def has_epsilon(match: Match) -> Refusal | None:
     """Without epsilon, a row of zeros depends on the kernel; the smallest normal number must not be underrun."""
     if not _elements(match):
-        return "there are no elements"
-    return None if mean_epsilon(match) > 1e-30 else f"epsilon is {match['epsilon']}"
+        return match.refuse("shape", "x", "one of elements along the normalised axes")
+    return match.unless_value("epsilon", mean_epsilon(match) > 1e-30, "more than 1e-30 for each element")
 
 
 RULES = [

@@ -10,6 +10,7 @@ logarithm of a softmax that underflows is infinite, and logsumexp of a row with 
 from __future__ import annotations
 
 from ortfuse.pattern import Match, attr, op, var
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ..normal_form.reduction import axes
@@ -23,18 +24,18 @@ powers = op.Exp(shifted)
 total = op.ReduceSum(powers, axes=axes, keepdims=1)
 
 
-def last_axis_alone(match: Match) -> str | None:
+def last_axis_alone(match: Match) -> Refusal | None:
     """Softmax is over one axis; before opset 13 only the last one means what it says, and it is the fast one."""
     rank = match.rank("x")
     if rank is None:
-        return "the rank of x is not known"
-    return None if match["axes"] == (rank - 1,) else f"the axes are {list(match['axes'])}, not the last one"
+        return match.refuse("rank", "x")
+    return match.unless_value("axes", match["axes"] == (rank - 1,), "the last one alone")
 
 
-def axis_is_last(match: Match) -> str | None:
+def axis_is_last(match: Match) -> Refusal | None:
     """The axis of the Softmax is the last one."""
     rank = match.rank("x")
-    return None if rank is not None and match["axis"] in (-1, rank - 1) else f"the axis is {match['axis']}"
+    return match.unless_value("axis", rank is not None and match["axis"] in (-1, rank - 1), "the last one")
 
 
 def last_axis(match: Match) -> int:
