@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ortfuse.api import benchmark, bisect, bisect_runtime, explain, find, load, optimize, save, verify
-    from ortfuse.ecosystem import as_ir_pass, pattern_from, read_functions, rule_from
+    from ortfuse.ecosystem import as_ir_pass, pattern_from, read_functions, register_operators, rule_from
     from ortfuse.errors import OrtfuseError
     from ortfuse.facts.facts import Facts
     from ortfuse.options import Options
     from ortfuse.passes import Context
     from ortfuse.pattern import (
         Match,
+        OpBuilder,
         Pattern,
         attr,
         computed,
@@ -43,12 +44,12 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ortfuse.api": "benchmark bisect bisect_runtime explain find load optimize save verify",
-    "ortfuse.ecosystem": "as_ir_pass pattern_from read_functions rule_from",
+    "ortfuse.ecosystem": "as_ir_pass pattern_from read_functions register_operators rule_from",
     "ortfuse.errors": "OrtfuseError",
     "ortfuse.facts.facts": "Facts",
     "ortfuse.options": "Options",
     "ortfuse.passes": "Context",
-    "ortfuse.pattern": "Match Pattern attr computed const maybe ms op opt rest scalar var variables",
+    "ortfuse.pattern": "Match OpBuilder Pattern attr computed const maybe ms op opt rest scalar var variables",
     "ortfuse.pipeline": "PassManager RunReport register_pass",
     "ortfuse.result": "Result WrongResultError",
     "ortfuse.rewrite": "Exactness Proof Rule",
@@ -61,6 +62,7 @@ __all__ = [
     "Exactness",
     "Facts",
     "Match",
+    "OpBuilder",
     "Options",
     "OrtfuseError",
     "PassManager",
@@ -88,6 +90,7 @@ __all__ = [
     "optimize",
     "pattern_from",
     "read_functions",
+    "register_operators",
     "register_pass",
     "rest",
     "rule_from",

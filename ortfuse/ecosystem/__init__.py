@@ -6,5 +6,14 @@ Their passes and rule sets stand in our pipelines as they are (see `ortfuse.Pass
 from ortfuse.ecosystem.functions import AnyFunction, read_functions
 from ortfuse.ecosystem.ir_pass import OrtfusePass, as_ir_pass
 from ortfuse.ecosystem.rules import pattern_from, rule_from
+from ortfuse.targets import register_operators
 
-__all__ = ["AnyFunction", "OrtfusePass", "as_ir_pass", "pattern_from", "read_functions", "rule_from"]
+__all__ = [
+    "AnyFunction",
+    "OrtfusePass",
+    "as_ir_pass",
+    "pattern_from",
+    "read_functions",
+    "register_operators",
+    "rule_from",
+]

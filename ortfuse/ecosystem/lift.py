@@ -2,8 +2,9 @@
 
 Sums and products become chains, so that a lifted pattern matches modulo order, association and scalar coefficients like
 one written by hand; constants that onnxscript casts to the type of their neighbour become plain numbers. Inputs are
-variables. An attribute of the function is captured where a node has it as attribute (`attr`) or as parameter input, and
-as number where a Constant node has it (`scalar`). Functions that are called are lifted in place.
+variables, with the shapes that they are annotated with. An attribute of the function is captured where a node has it as
+attribute (`attr`) or as parameter input, and as number where a Constant node has it (`scalar`). Functions that are called
+are lifted in place.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ortfuse.errors import RuleError
 from ortfuse.graph import walk
 from ortfuse.graph.traits import PARAMETER_INPUTS, PRODUCT, SUM
 from ortfuse.pattern.language import Attr, Chain, Computed, Const, Op, Opt, Pattern, Product, Scalar, Sum, Var
+from ortfuse.pattern.vocabulary import var
 
 _MOST_ELEMENTS = 1 << 16
 """Elements of the largest constant that a pattern may demand."""
@@ -135,10 +137,14 @@ class _PatternLifter(Lifter):
     def variable(self, value: ir.Value) -> Pattern:
         name = value.name or ""
         self.captures.values.add(name)
-        made = Var(name)
+        made = var(name, _dims(value))
         return Opt(made) if name in self.body.optional else made
 
     def chain(self, node: ir.Node) -> Pattern | None:
+        if not node.domain and node.op_type == "Pow" and node.inputs[0] is not None and node.inputs[1] is not None:
+            exponent = self.constant(node.inputs[1])
+            is_number = isinstance(exponent, np.ndarray) and exponent.size == 1
+            return self.pattern(node.inputs[0]) ** decimal(exponent.reshape(-1)[0]) if is_number else None  # type: ignore[union-attr]
         if node.domain or node.op_type not in (SUM | PRODUCT):
             return None
         operands = [operand for value in node.inputs if (operand := self.operand(value)) is not None]
@@ -230,6 +236,12 @@ class _ReplacementLifter(Lifter):
         attributes = {name: self.attribute(node, name) for name in node.attributes}
         inputs = [self.operand(value) for value in node.inputs]
         return Op(node.op_type, inputs, attributes, node.domain, len(node.outputs))
+
+
+def _dims(value: ir.Value) -> str | None:
+    """The shape that an input is annotated with (`FLOAT["b", "s", 64]`), if all of its dimensions are said."""
+    dims = [] if value.shape is None else [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+    return " ".join(map(str, dims)) if dims and None not in dims else None
 
 
 def _is_nothing(chain: Chain) -> bool:

@@ -41,7 +41,7 @@ def rule_from(
     name: str,
     exactness: Exactness,
     source: str,
-    proof: Proof,
+    proof: Proof | None = None,
     guards: Sequence[Guard] = (),
     callees: Callees | None = None,
     **fields: Any,
@@ -59,7 +59,8 @@ def rule_from(
         name: See `Rule`, as for `exactness` and `source`.
         exactness: How far the two may be apart.
         source: Where the formula is from.
-        proof: From what instances are made. Attributes and numbers with defaults, and constants, need not be declared.
+        proof: From what instances are made. What the pattern says (shapes by annotations, defaults, constants) is not
+            repeated.
         guards: Conditions beyond the pattern.
         callees: Functions that the two may call, which are lifted in place; those of onnxscript are known.
         **fields: Further fields of `Rule`.
@@ -89,7 +90,7 @@ def rule_from(
         replace=[patterns[lifted.root] for patterns in made],
         exactness=exactness,
         source=source,
-        proof=_completed(proof, lifted.captures),
+        proof=_completed(proof or Proof(), lifted.captures),
         guards=tuple(guards),
         intermediates=intermediates,
         **fields,

@@ -16,6 +16,7 @@ import onnxruntime as ort
 
 from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.model.proto import separate
+from ortfuse.targets import libraries, with_functions
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -75,6 +76,10 @@ class Session:
         options = ort.SessionOptions()
         options.log_severity_level = 1 if verbose else 4
         options.intra_op_num_threads = threads
+        for library in libraries():
+            options.register_custom_ops_library(library)
+        if isinstance(model, ir.Model):
+            model = with_functions(model)
         options.add_session_config_entry("session.force_spinning_stop", "1")
         level = ort.GraphOptimizationLevel
         options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL

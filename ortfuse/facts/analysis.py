@@ -226,6 +226,11 @@ class Analysis:
 
     # Model functions.
 
+    def call(self, op: Op, function: ir.Function) -> tuple[Fact, ...]:
+        """The outputs of an operator that a function defines which is not part of the model."""
+        self._imports.setdefault(function.graph, function.opset_imports)
+        return self._call(op, function)
+
     def _call(self, op: Op, function: ir.Function) -> tuple[Fact, ...]:
         """The outputs of a call: the body is run on the facts of this call, in a store of its own.
 

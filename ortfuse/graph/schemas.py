@@ -81,10 +81,13 @@ def _optional_of_runtime() -> dict[tuple[str, str], frozenset[int]]:
 
 
 def kept_outputs(node: ir.Node) -> frozenset[int]:
-    """The outputs that must be there although the operator's schema calls them optional.
+    """The outputs that must be there although nothing uses them.
 
-    ONNX Runtime's Attention refuses a past (input 4) without the present (outputs 1 and 2).
+    An operator of a custom domain may have any; ONNX Runtime's Attention refuses a past (input 4) without the present
+    (outputs 1 and 2).
     """
+    if node.domain not in ("", "com.microsoft"):
+        return frozenset(range(len(node.outputs)))
     if node.op_type == "Attention" and not node.domain and len(node.inputs) > 4 and node.inputs[4] is not None:
         return frozenset((1, 2))
     return frozenset()

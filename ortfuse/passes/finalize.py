@@ -1,5 +1,6 @@
 """Makes of the graph that the passes worked on a model that can be written: the last step of every pipeline.
 
+- Custom operators that are given by functions: these become functions of the model.
 - Nodes that rules made for a newer opset than the model imports: the whole model is raised to it, by `ortfuse.targets`.
 - A model of IR version 3, which lists every initializer as an input as well, gets version 4 if it has others now. What
   was an input only for that reason is none any more: the runtime never took a value for it.
@@ -25,7 +26,7 @@ from ortfuse.errors import TargetError
 from ortfuse.graph.walk import Scope, nested, nested_nodes, nodes_within, roots, subgraphs
 from ortfuse.passes.context import Context
 from ortfuse.passes.edit import initializers_to_nodes
-from ortfuse.targets import raise_opset
+from ortfuse.targets import missing_functions, raise_opset
 
 _FREE_INITIALIZERS = 4
 """The first IR version in which initializers need not be inputs."""
@@ -42,8 +43,9 @@ class Finalize:
 
     def run(self, context: Context) -> int:
         """Put the model in order; returns how many things were not."""
+        defined = _define_functions(context)
         pending = list(_pending(context))
-        changes = _raise_ir_version(context.model, for_opset=bool(pending)) + _raise_opset(context, pending)
+        changes = defined + _raise_ir_version(context.model, for_opset=bool(pending)) + _raise_opset(context, pending)
         initializers_to_nodes(context)
         for scope in context.scopes():
             _clear_versions(scope)
@@ -53,6 +55,15 @@ class Finalize:
             changes += _sort(root)
             changes += _name_values(root)
         return changes
+
+
+def _define_functions(context: Context) -> int:
+    """Add the functions that define what the target has no kernel for; returns how many."""
+    missing = missing_functions(context.model)
+    if missing:
+        context.model.functions.update({function.identifier(): function for function in missing})
+        context.renew_facts()
+    return len(missing)
 
 
 def _raise_opset(context: Context, pending: list[tuple[ir.Node, int]]) -> int:

@@ -4,6 +4,7 @@ from ortfuse.pattern.language import Op, Pattern
 from ortfuse.pattern.match import Guard, Match, Matcher, Miss
 from ortfuse.pattern.redundancy import redundant
 from ortfuse.pattern.vocabulary import (
+    OpBuilder,
     all_attributes,
     attr,
     built,
@@ -26,6 +27,7 @@ __all__ = [
     "Matcher",
     "Miss",
     "Op",
+    "OpBuilder",
     "Pattern",
     "all_attributes",
     "attr",

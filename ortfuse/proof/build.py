@@ -66,7 +66,9 @@ class Builder:
         self.sizes = Sizes(rule, self.shapes)
         # Numbers come from a generator of their own, so that they are the same whatever the spelling.
         self.numbers = np.random.default_rng(shape_set)
-        self.graph = ir.Graph([], [], nodes=[], opset_imports={"": opset, "com.microsoft": 1}, name=rule.name)
+        domains = {part.domain for part in rule.pattern.walk() if isinstance(part, Op) and part.domain}
+        imports = {"": opset, "com.microsoft": 1, **dict.fromkeys(domains, 1)}
+        self.graph = ir.Graph([], [], nodes=[], opset_imports=imports, name=rule.name)
         self._values: dict[Any, ir.Value | None] = {}
         self._nodes: dict[int, ir.Node] = {}
         self.splits: dict[tuple[ir.Value, int], ir.Node] = {}

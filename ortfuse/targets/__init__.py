@@ -1,8 +1,22 @@
 """The runtime that will execute the result: which kernels it has, and how to reach the opset they need."""
 
 from ortfuse.targets.costs import CostTable, Estimate, shipped_costs
+from ortfuse.targets.custom import libraries, missing_functions, register_operators, with_functions
 from ortfuse.targets.kernel_table import Kernel, KernelTable
 from ortfuse.targets.opset import raise_opset
 from ortfuse.targets.target import CPU, Target
 
-__all__ = ["CPU", "CostTable", "Estimate", "Kernel", "KernelTable", "Target", "raise_opset", "shipped_costs"]
+__all__ = [
+    "CPU",
+    "CostTable",
+    "Estimate",
+    "Kernel",
+    "KernelTable",
+    "Target",
+    "libraries",
+    "missing_functions",
+    "raise_opset",
+    "register_operators",
+    "shipped_costs",
+    "with_functions",
+]

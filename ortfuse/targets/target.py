@@ -21,6 +21,7 @@ from ortfuse.facts.facts import Facts
 from ortfuse.graph.schemas import changes, schema_at
 from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.targets.costs import CostTable, shipped_costs
+from ortfuse.targets.custom import custom_operator
 from ortfuse.targets.kernel_table import Formal, Kernel, KernelTable, Operator, Schema
 from ortfuse.targets.limits import LIMITS
 
@@ -161,7 +162,8 @@ class Target:
         self, domain: str, op_type: str, opset: int | None, inputs: DTypes, outputs: Sequence[DType]
     ) -> Refusal | None:
         label = f"{domain + '.' if domain else ''}{op_type}"
-        operator = self.table.operators.get((domain, op_type))
+        custom = custom_operator(domain, op_type)
+        operator = self.table.operators.get((domain, op_type)) if custom is None else custom.operator
         if operator is None:
             return refuse("no_operator", Subject("operator", label), needed=self.table.runtime)
         schema = operator.schemas[-1] if opset is None else operator.at(opset)

@@ -1,0 +1,187 @@
+"""Operators of a user's own domain: their schemas, the library that has kernels for them, or the functions they stand for.
+
+Once registered, an operator is known everywhere in the process: rules may produce it, the facts know its results, and
+sessions can run it. One without a library is given by its body, which is written into every model that uses it as a
+model-local function, so that the model runs in any runtime.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from ortfuse.errors import TargetError
+from ortfuse.facts.transfer.fact import Fact
+from ortfuse.facts.transfer.fallback import infer as infer_by_onnx
+from ortfuse.facts.transfer.op import TRANSFERS, Op
+from ortfuse.graph import walk
+from ortfuse.targets.kernel_table import Formal, Kernel, Operator, Schema
+
+Infer = Callable[[Op], "Fact | tuple[Fact, ...]"]
+"""What is known about the results of an operator: a function such as those in `ortfuse.facts.transfer`."""
+
+_VERSION = 1
+"""The version at which custom domains are imported."""
+
+
+@dataclass(frozen=True)
+class CustomOperator:
+    """One operator of a custom domain.
+
+    Attributes:
+        operator: Its types, and a kernel that takes all of them.
+        library: The shared library that has the kernel, if one has.
+        body: What it computes in the operators of others, if that is known.
+    """
+
+    operator: Operator
+    library: str | None
+    body: ir.Function | None
+
+
+_registered: dict[tuple[str, str], CustomOperator] = {}
+
+
+def register_operators(
+    schemas: Sequence[onnx.defs.OpSchema] = (),
+    *,
+    library: str | os.PathLike[str] | None = None,
+    bodies: Sequence[ir.Function | onnx.FunctionProto] = (),
+    infer: Mapping[str, Infer] | None = None,
+) -> None:
+    """Make operators of custom domains known, so that rules may produce them.
+
+    Operators that are registered again replace those of before, so that a file can be loaded again.
+
+    Args:
+        schemas: Their schemas, of version 1. An operator that has a body needs none.
+        library: The shared library to be registered in sessions (`SessionOptions.register_custom_ops_library`) that has
+            kernels for the operators in `schemas`. Whoever runs a model with them needs it too.
+        bodies: Functions that define operators by others, the name and domain of a function being those of the operator.
+        infer: For operators by name, what is known about their results; by default what the schema's own inference says,
+            the body, or the element types that follow from the type constraints.
+
+    Raises:
+        TargetError: An operator is in a domain of ONNX, has another version than 1, has neither a library nor a body, or
+            the library does not exist.
+    """
+    if library is not None and not Path(library).is_file():
+        raise TargetError(f"{library}: no such library of custom operators")
+    functions = [
+        ir.serde.deserialize_function(body) if isinstance(body, onnx.FunctionProto) else body for body in bodies
+    ]
+    by_name = {(function.domain, function.name): function for function in functions}
+    declared = {(schema.domain, schema.name): schema for schema in schemas}
+    for domain, name in {**declared, **by_name}:
+        schema, body = declared.get((domain, name)), by_name.get((domain, name))
+        _check(domain, name, schema, body is not None or library is not None)
+        operator = Operator((_of_body(body) if schema is None else _of_schema(schema),), (_KERNEL,))
+        own_library = None if library is None or schema is None else os.fspath(Path(library).absolute())
+        _registered[domain, name] = CustomOperator(operator, own_library, body)
+        TRANSFERS[domain, name] = (infer or {}).get(name) or _transfer(schema, body)
+
+
+_KERNEL = Kernel(_VERSION, _VERSION, {})
+"""A kernel that takes every type that the schema allows."""
+
+
+def custom_operator(domain: str, name: str) -> CustomOperator | None:
+    """The operator if it is registered."""
+    return _registered.get((domain, name))
+
+
+def libraries() -> tuple[str, ...]:
+    """The shared libraries that sessions need, each once."""
+    return tuple(dict.fromkeys(known.library for known in _registered.values() if known.library is not None))
+
+
+def missing_functions(model: ir.Model) -> list[ir.Function]:
+    """Copies of the functions that define registered operators without a library that the model, or one of them, uses."""
+    found: dict[ir.OperatorIdentifier, ir.Function] = {}
+    graphs = list(walk.graphs(model)) if _registered else []
+    while graphs:
+        for node in graphs.pop():
+            known = _registered.get((node.domain, node.op_type))
+            if known is None or known.library is not None or known.body is None:
+                continue
+            if node.op_identifier() not in model.functions and node.op_identifier() not in found:
+                found[node.op_identifier()] = known.body.clone()
+                graphs += walk.nested(known.body.graph)
+    return list(found.values())
+
+
+def with_functions(model: ir.Model) -> ir.Model:
+    """The model, or a copy of it with the functions that it needs to be run."""
+    missing = missing_functions(model)
+    if not missing:
+        return model
+    copy = model.clone()
+    copy.functions.update({function.identifier(): function for function in missing})
+    return copy
+
+
+def _check(domain: str, name: str, schema: onnx.defs.OpSchema | None, can_run: bool) -> None:
+    if not domain or (domain.startswith("ai.onnx.") and schema is not None and onnx.defs.has(name, domain)):
+        raise TargetError(f"operator {name}: a custom operator needs a domain of its own")
+    if schema is not None and schema.since_version != _VERSION:
+        raise TargetError(
+            f"{domain}.{name} has version {schema.since_version}; custom domains are imported at version 1"
+        )
+    if not can_run:
+        raise TargetError(f"{domain}.{name}: give the library that has a kernel for it, or a function as its body")
+
+
+def _of_schema(schema: onnx.defs.OpSchema) -> Schema:
+    return Schema(
+        since=_VERSION,
+        inputs=tuple(_formal(formal) for formal in schema.inputs),
+        outputs=tuple(_formal(formal) for formal in schema.outputs),
+        types={
+            constraint.type_param_str: frozenset(constraint.allowed_type_strs) for constraint in schema.type_constraints
+        },
+    )
+
+
+def _formal(formal: Any) -> Formal:
+    options = onnx.defs.OpSchema.FormalParameterOption
+    optional, variadic = formal.option == options.Optional, formal.option == options.Variadic
+    return Formal(formal.name, formal.type_str, optional, variadic, formal.is_homogeneous)
+
+
+def _of_body(body: ir.Function | None) -> Schema:
+    """A schema that takes whatever the function is given: what it takes, the operators within decide."""
+    assert body is not None
+    inputs = tuple(Formal(value.name or "", f"T{number}", True) for number, value in enumerate(body.inputs))
+    outputs = tuple(Formal(value.name or "", f"U{number}", True) for number, value in enumerate(body.outputs))
+    return Schema(_VERSION, inputs, outputs, {formal.type: frozenset(_TENSORS) for formal in (*inputs, *outputs)})
+
+
+_TENSORS = {
+    f"tensor({onnx.helper.tensor_dtype_to_string(int(dtype)).removeprefix('TensorProto.').lower()})": dtype
+    for dtype in ir.DataType
+    if dtype is not ir.DataType.UNDEFINED and dtype.value in onnx.TensorProto.DataType.values()
+}
+"""The element types by how ONNX writes tensors of them."""
+
+
+def _transfer(schema: onnx.defs.OpSchema | None, body: ir.Function | None) -> Infer:
+    if body is not None:
+        return lambda op: op.analysis.call(op, body)
+    assert schema is not None
+    if not schema.has_type_and_shape_inference_function:
+        return lambda op: _element_types(op, schema)
+    if not onnx.defs.has(schema.name, schema.domain):
+        onnx.defs.register_schema(schema)
+    return infer_by_onnx
+
+
+def _element_types(op: Op, schema: onnx.defs.OpSchema) -> tuple[Fact, ...]:
+    """The element types that follow from the schema; nothing is known of shapes."""
+    bound = {formal.type_str: op.dtype(number) for number, formal in enumerate(schema.inputs)}
+    return tuple(Fact(bound.get(formal.type_str) or _TENSORS.get(formal.type_str)) for formal in schema.outputs)
