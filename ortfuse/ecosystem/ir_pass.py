@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any
 
 import onnx_ir as ir
 
 from ortfuse.api import optimize
 from ortfuse.graph.contents import changes, contents
-from ortfuse.options import AllOptions, Options, PipelineLike
+from ortfuse.options import Options, PipelineLike
 from ortfuse.passes import Pass
 from ortfuse.passes.foreign import take_over
 from ortfuse.pipeline import PassManager
 
 
 class OrtfusePass(ir.passes.InPlacePass):
-    """Optimises a model in place. A model on which that fails is left as it was.
-
-    Raises:
-        OrtfuseError: The pipeline of the options is wrong.
-    """
+    """Optimises a model in place. A model on which that fails is left as it was."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self._name = f"ortfuse({PassManager(options)})"
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pipeline.
@@ -39,21 +34,26 @@ class OrtfusePass(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified)
 
     def __str__(self) -> str:
-        return self._name
+        return f"ortfuse({self.options.pipeline})"
 
 
-def as_ir_pass(passes: PassManager | Pass | PipelineLike, /, **options: Unpack[AllOptions]) -> OrtfusePass:
+def as_ir_pass(passes: PassManager | Pass | PipelineLike = "auto", **options: Any) -> OrtfusePass:
     """A pass manager, a pass or a pipeline as a pass of onnx_ir.
 
         onnx_ir.passes.Sequential(common_passes.InlinePass(), as_ir_pass("transformer", verify="sites"))
 
     Args:
-        passes: A pass manager, a pass, or a pipeline in any of its forms.
-        **options: Those of `ortfuse.optimize`, in the place of those of the pass manager.
+        passes: A pass manager, a pass, or a pipeline in any form that `Options` takes as `passes`.
+        **options: Those of `Options`, besides `passes`.
 
     Raises:
-        OrtfuseError: The pipeline or an option is wrong.
+        OrtfuseError: The pipeline is wrong.
     """
-    if isinstance(passes, PassManager):
-        return OrtfusePass(passes.options.with_(**options))
-    return OrtfusePass(Options(passes=[passes] if isinstance(passes, Pass) else passes).with_(**options))
+    given = (
+        passes.options
+        if isinstance(passes, PassManager)
+        else Options(passes=[passes] if isinstance(passes, Pass) else passes)
+    )
+    made = Options.of(given, **options)
+    PassManager(made)  # whatever is wrong with the pipeline is said now
+    return OrtfusePass(made)

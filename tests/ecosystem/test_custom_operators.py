@@ -58,8 +58,8 @@ def relu_sum() -> Rule:
 
 
 def optimised(rule: Rule, text: str = MODEL) -> ir.Model:
-    model = PassManager([RulePass("mine", (rule,))]).run(ir.from_proto(onnx.parser.parse_model(text))).model
-    assert isinstance(model, ir.Model)
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    PassManager([RulePass("mine", (rule,))]).run(model)
     return model
 
 
@@ -107,12 +107,9 @@ def test_the_results_of_a_body_are_known():
 
 def test_rewrites_are_checked_where_they_happen():
     register_operators(bodies=[BODY])
-    manager = PassManager([RulePass("mine", (relu_sum(),))])
-    from ortfuse.verification import SiteChecks
-
-    checks = SiteChecks()
-    manager.run(onnx.parser.parse_model(MODEL), inspector=checks)
-    assert [(check.rule, check.state) for check in checks.found.values()] == [("mine.relu_sum", "equal")]
+    result = ortfuse.optimize(onnx.parser.parse_model(MODEL), passes=[RulePass("mine", (relu_sum(),))], verify="sites")
+    assert result.sites is not None
+    assert [(check.rule, check.state) for check in result.sites] == [("mine.relu_sum", "equal")]
 
 
 def test_the_schema_says_which_types_an_operator_takes(tmp_path: Path):

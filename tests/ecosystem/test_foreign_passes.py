@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -12,7 +14,7 @@ from onnxscript.rewriter import pattern
 from onnxscript.rewriter.rules.common import fuse_hardswish_rules, successive_relu_rule
 
 import ortfuse
-from ortfuse import PassManager, register_pass
+from ortfuse import PassManager, Result, optimize, register_pass
 from ortfuse.errors import PipelineError
 from ortfuse.pipeline import registry
 
@@ -25,6 +27,10 @@ TWICE = """<ir_version: 8, opset_import: ["": 20]> g (float[2, 8] x) => (float[2
 
 def parse(text: str) -> ir.Model:
     return ir.from_proto(onnx.parser.parse_model(text))
+
+
+def run(passes: Sequence[Any] | str, text: str) -> Result:
+    return optimize(parse(text), passes=passes)
 
 
 def ops(model: ir.Model) -> str:
