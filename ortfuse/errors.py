@@ -58,3 +58,7 @@ class TargetError(OrtfuseError):
 
 class VerificationError(OrtfuseError):
     """The optimised model does not compute what the original computes, or that could not be checked."""
+
+
+class CrashError(VerificationError):
+    """The runtime crashed on a model, or hung; it did so in a process of its own."""

@@ -20,14 +20,16 @@ def executed_ops(model: ir.Model, inputs: Inputs) -> Counter[str]:
     Raises:
         VerificationError: The runtime refuses the model, or cannot execute it on the inputs.
     """
-    return profiled(model, inputs)[0]
+    return profiled(model, inputs, isolated=True)[0]
 
 
-def profiled(model: ir.Model, inputs: Inputs, threads: int = 0) -> tuple[Counter[str], float]:
+def profiled(
+    model: ir.Model, inputs: Inputs, threads: int = 0, *, isolated: bool = False
+) -> tuple[Counter[str], float]:
     """The operators as in `executed_ops`, and the seconds that it took to create the session."""
     with tempfile.TemporaryDirectory(prefix="ortfuse-") as folder:
         started = time.perf_counter()
-        session = Session(model, threads=threads, profile=Path(folder) / "profile")
+        session = Session(model, threads=threads, profile=Path(folder) / "profile", isolated=isolated)
         created = time.perf_counter() - started
         try:
             session.run(inputs)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from ortfuse.errors import VerificationError
+from ortfuse.errors import CrashError, VerificationError
 from ortfuse.execution.experiments import attempt
 from ortfuse.execution.input_sizes import OpenDim, open_dims, uniform
 from ortfuse.execution.inputs import Inputs, input_specs
@@ -33,7 +33,12 @@ def typical_inputs(model: ir.Model, *, sizes: Mapping[str, int] | None = None, s
     specs = input_specs(model)
     dims = open_dims(specs)
     fixed = _fixed(dims, sizes or {})
-    ran, note = attempt(Session(model), specs, uniform(dims, LEADING, OTHERS) | fixed, seed, fixed)
+    usual = uniform(dims, LEADING, OTHERS) | fixed
+    try:
+        ran, note = attempt(Session(model), specs, usual, seed, fixed)
+    except CrashError:
+        # That is for the measurement to say; other models may run on what this one accepts.
+        ran, note = attempt(Session(model, optimise=False), specs, usual, seed, fixed)
     if ran is None:
         raise VerificationError(f"the model runs on none of the sizes tried: {note}")
     label, inputs, _ = ran

@@ -9,6 +9,7 @@ How far a ratio can be trusted is told from how it scatters over the rounds (see
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 from collections import Counter
@@ -23,9 +24,10 @@ from rich.table import Table
 
 from ortfuse.bench.executed import profiled
 from ortfuse.bench.scatter import median_bounds, quartile_spread
-from ortfuse.errors import VerificationError
+from ortfuse.errors import CrashError, VerificationError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import SHARED, Session, weight_bytes
+from ortfuse.execution.worker import WORKER
 from ortfuse.model.proto import separate
 
 M = TypeVar("M")
@@ -56,6 +58,7 @@ class Latency:
         nodes: Nodes of the model, those in subgraphs included.
         executed: Nodes that a run executes after the runtime's own optimisations.
         file_mb: Megabytes (10**6 bytes) of the model as a file, weights included.
+        crash: How the runtime crashed on the model; then there are no times.
     """
 
     name: str
@@ -69,16 +72,19 @@ class Latency:
     nodes: int
     executed: int
     file_mb: float
+    crash: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as data for JSON."""
-        return asdict(self)
+        """The fields as data for JSON, which knows no NaN: a time that was not measured is `None`."""
+        return {key: None if value != value else value for key, value in asdict(self).items()}
 
 
 def measure(
     models: Mapping[str, ir.Model], inputs: Inputs, *, rounds: int = 20, threads: int = 0, warmup: int = 2
 ) -> list[Latency]:
-    """Run models in turn on `inputs`; the first is the yardstick.
+    """Run models in turn on `inputs`; the first of those that do not crash the runtime is the yardstick.
+
+    Each is run once in a process of its own before; what crashes the runtime there is not run here.
 
     Args:
         models: By the name they have in the result.
@@ -90,9 +96,20 @@ def measure(
     Raises:
         VerificationError: The runtime refuses a model, or cannot execute it on the inputs; the message names the model.
     """
+    crashes = {name: _crash(name, models, inputs, threads) for name in models}
+    WORKER.stop()  # nothing runs beside what is measured
+    rows = _measured({name: models[name] for name in models if not crashes[name]}, inputs, rounds, threads, warmup)
+    return [rows[name] if name in rows else _crashed(name, models[name], crashes[name]) for name in models]
+
+
+def _measured(
+    models: Mapping[str, ir.Model], inputs: Inputs, rounds: int, threads: int, warmup: int
+) -> dict[str, Latency]:
     names = list(models)
-    _profile(names[0], models, inputs, threads)  # the first session pays for fresh memory, which would be unfair
-    profiles = {name: _profile(name, models, inputs, threads) for name in names}
+    if not names:
+        return {}
+    profiled(models[names[0]], inputs, threads)  # the first session pays for fresh memory, which would be unfair
+    profiles = {name: profiled(models[name], inputs, threads) for name in names}
     created = {name: seconds for name, (_, seconds) in profiles.items()}
     first = _open(names[0], models, threads, created)
     times, ratios = dict[str, list[float]](), dict[str, list[float]]()
@@ -103,13 +120,14 @@ def measure(
         for name in group:
             ratios[name] = [a / b for a, b in zip(taken[names[0]], taken[name], strict=True)]
         times |= {name: times.get(name, []) + seconds for name, seconds in taken.items()}
-    return [
-        _latency(name, model, times[name], ratios.get(name), profiles[name][0], created[name])
+    return {
+        name: _latency(name, model, times[name], ratios.get(name), profiles[name][0], created[name])
         for name, model in models.items()
-    ]
+    }
 
 
-def _profile(name: str, models: Mapping[str, ir.Model], inputs: Inputs, threads: int) -> tuple[Counter[str], float]:
+def _crash(name: str, models: Mapping[str, ir.Model], inputs: Inputs, threads: int) -> str:
+    """How the runtime crashes on a model, empty if it does not."""
     graph = models[name].graph
     for value in graph.inputs:
         if value.name not in inputs and value.name not in graph.initializers:
@@ -118,15 +136,23 @@ def _profile(name: str, models: Mapping[str, ir.Model], inputs: Inputs, threads:
                 "measure models with the same inputs"
             )
     try:
-        return profiled(models[name], inputs, threads)
+        Session(models[name], threads=threads).run(inputs)
+    except CrashError as error:
+        return str(error)
     except VerificationError as error:
         raise VerificationError(f"{name}: {error}") from error
+    return ""
+
+
+def _crashed(name: str, model: ir.Model, crash: str) -> Latency:
+    nan, megabytes = math.nan, file_bytes(model) / 1e6
+    return Latency(name, nan, nan, nan, nan, nan, None, nan, _nodes(model), 0, megabytes, crash)
 
 
 def _open(name: str, models: Mapping[str, ir.Model], threads: int, created: dict[str, float]) -> Session:
     """A session, whose time of creation goes to `created` if it is the shortest so far."""
     started = time.perf_counter()
-    session = Session(models[name], threads=threads)
+    session = Session(models[name], threads=threads, isolated=False)
     created[name] = min(created[name], time.perf_counter() - started)
     return session
 
@@ -219,10 +245,14 @@ def _latency(
         speedup=statistics.median(ratios) if ratios else 1.0,
         speedup_bounds=median_bounds(ratios) if ratios else None,
         session_ms=created * 1e3,
-        nodes=sum(1 for _ in model.graph.all_nodes()),
+        nodes=_nodes(model),
         executed=executed.total(),
         file_mb=file_bytes(model) / 1e6,
     )
+
+
+def _nodes(model: ir.Model) -> int:
+    return sum(1 for _ in model.graph.all_nodes())
 
 
 def file_bytes(model: ir.Model) -> int:
@@ -240,6 +270,9 @@ def table(rows: Sequence[Latency], title: str = "Latency") -> Table:
     for heading in ("median ms", "10%..90%", "speedup", "(95 %)", "session ms", "nodes", "executed", "file MB"):
         made.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
+        if row.crash:
+            made.add_row(row.name, "crashes")
+            continue
         made.add_row(
             row.name,
             f"{row.median_ms:.4g}",
@@ -256,7 +289,10 @@ def table(rows: Sequence[Latency], title: str = "Latency") -> Table:
 
 def doubts(rows: Sequence[Latency]) -> list[str]:
     """What must be known before the measurements are believed, in words; nothing if they can be."""
-    said = []
+    said = [f"{row.name}: {row.crash}" for row in rows if row.crash]
+    rows = [row for row in rows if not row.crash]
+    if not rows:
+        return said
     noisy = max(rows, key=lambda row: row.spread)
     if noisy.spread > NOISY:
         said.append(

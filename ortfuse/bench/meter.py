@@ -10,7 +10,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,9 @@ import platformdirs
 
 from ortfuse.bench.inputs import LEADING, OTHERS, check_sizes
 from ortfuse.dims import Dim, evaluate, symbols
-from ortfuse.errors import OrtfuseError, VerificationError
+from ortfuse.errors import CrashError, OrtfuseError, VerificationError
 from ortfuse.execution.experiments import attempt
-from ortfuse.execution.extract import sides
+from ortfuse.execution.extract import Sides, sides
 from ortfuse.execution.input_sizes import Sizes, open_dims, uniform
 from ortfuse.execution.inputs import Inputs, input_specs
 from ortfuse.execution.session import Session
@@ -83,20 +83,26 @@ class SiteMeter:
         bound = {**uniform(open_dims(both.inputs), LEADING, OTHERS), **self.sizes}
         key = self._key(site, both.before, both.after, bound)
         if key not in self._known:
-            self._known[key] = self._speedup(both.before, both.after, both.inputs, bound)
+            self._known[key] = self._speedup(both, bound)
             self._store()
         speedup = self._known[key]
         if speedup is None:
             return None
-        return Estimate(speedup, sizes_text(_shapes(site, bound)), "measured here")
+        source = "measured here" if speedup else "the runtime crashes on it"
+        return Estimate(speedup, sizes_text(_shapes(site, bound)), source)
 
-    def _speedup(self, before: ir.Model, after: ir.Model, specs: Sequence[Any], sizes: Sizes) -> float | None:
+    def _speedup(self, both: Sides, sizes: Sizes) -> float | None:
+        """How many times faster the new nodes run; 0 if they crash the runtime, `None` if one of the sides cannot be run."""
         try:
-            sessions = [Session(model, threads=self.threads) for model in (before, after)]
-            ran, _ = attempt(sessions[0], specs, sizes, 0, sizes)
+            ran, _ = attempt(Session(both.before, threads=self.threads), both.inputs, sizes, 0, sizes)
             if ran is None:
                 return None
             inputs = ran[1]
+            try:
+                Session(both.after, threads=self.threads).run(inputs)
+            except CrashError:
+                return 0.0
+            sessions = [Session(model, threads=self.threads, isolated=False) for model in (both.before, both.after)]
             times = _repeats(sessions[0], inputs)
             ratios = []
             for number in range(ROUNDS):

@@ -4,7 +4,7 @@ The passes are narrowed down by delta debugging, then the rules in them, then th
 that moves the output, with all before it applied, is found by halving, and what it takes of the others by delta debugging
 again. That rewrite is then cut out of the model and run on what reaches it in the model, before and after, against
 float64: whether it is rounding or a wrong rewrite is judged there, not by how far the model's outputs moved. A result that
-cannot be loaded or run is neither, but a finding of its own.
+cannot be loaded or run, or that crashes the runtime, is neither, but a finding of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
-from ortfuse.bisection.culprit import Culprit, examine, examine_model
+from ortfuse.bisection.culprit import Culprit, examine, examine_model, nature_of_refusal
 from ortfuse.bisection.ddmin import first_showing, smallest
 from ortfuse.errors import OrtfuseError, TargetError
 from ortfuse.execution.compare import Difference
@@ -272,7 +272,8 @@ class _Search:
     ) -> Bisection:
         """The finding; that the model as a whole does not run is the verdict, whatever the rewrite does by itself."""
         if culprit is not None and self._failing.refusal:
-            culprit = replace(culprit, nature="does not run", reason=self._failing.refusal)
+            nature, reason = nature_of_refusal(self._failing)
+            culprit = replace(culprit, nature=nature, reason=reason)
         return replace(result, culprit=culprit, before=before, after=after, runs=self._runs)
 
     def _examine(self, allowed: Restriction, number: int) -> Culprit | None:
@@ -305,9 +306,9 @@ class _Search:
         return judge([self._experiment], model, self._tolerance, levels=(self._failing.optimise,))[0]
 
     def _moves(self, allowed: Restriction) -> bool:
-        """Whether what is sought shows: an output that moves, or a model that does not run, but not the other of the two."""
+        """Whether what is sought shows: an output that moves, a model that does not run, or one that crashes the runtime."""
         trial = self._trial(allowed)
-        return trial is not None and not trial.ok and bool(trial.refusal) == bool(self._failing.refusal)
+        return trial is not None and trial.fails_like(self._failing)
 
     def _compare(self, without: Restriction, including: Restriction) -> tuple[Difference | None, Difference | None]:
         """The output that moves most, without and with what is to blame."""

@@ -18,16 +18,14 @@ from ortfuse.execution.compare import compare_all
 from ortfuse.execution.experiments import Experiment, experiments
 from ortfuse.execution.extract import Sides, sides
 from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.part import computing
 from ortfuse.execution.reference import Reference
 from ortfuse.execution.session import Session
-from ortfuse.facts.facts import Facts
 from ortfuse.graph.edit import Edit
-from ortfuse.passes import Context, DeadCode, Finalize
-from ortfuse.rewrite import Exactness, Log
-from ortfuse.targets import Target
-from ortfuse.verification.verify import Judged, Verdict, judge
+from ortfuse.rewrite import Exactness
+from ortfuse.verification.verify import Judged, Trial, Verdict, judge
 
-Nature = Literal["rounding", "approximation", "wrong rewrite", "does not run", "not known"]
+Nature = Literal["rounding", "approximation", "wrong rewrite", "does not run", "crashes", "not known"]
 
 SAME = 1e-6
 """Relative error in float64 up to which both sides are the same mathematics; constants are rounded to float32."""
@@ -119,46 +117,20 @@ def _captured(both: Sides, site: Edit, model: ir.Model, inputs: Inputs) -> Input
     """What stands at the border of a rewrite when the model is run."""
     if site.scope.graph is not model.graph:
         raise VerificationError("the rewrite is inside of a loop, a branch or a function")
-    wanted = [value for value in both.border if value.producer() is not None]
-    computed = _run_up_to(wanted, model, site.facts, inputs)
-    arrays = dict(zip(wanted, computed, strict=True))
-    return {
-        spec.name: arrays[value] if value in arrays else inputs[value.name or ""]
-        for spec, value in zip(both.inputs, both.border, strict=True)
-    }
+    named = [(spec.name, value) for spec, value in zip(both.inputs, both.border, strict=True)]
+    return dict(Session(computing(model, named), optimise=False).run(inputs))
 
 
-def _run_up_to(values: Sequence[ir.Value], model: ir.Model, facts: Facts, inputs: Inputs) -> list[Any]:
-    """The values in a run of the model, which stays as it is."""
-    if not values:
-        return []
-    places = {
-        output: (row, column) for row, node in enumerate(model.graph) for column, output in enumerate(node.outputs)
-    }
-    copy = model.clone()
-    nodes = list(copy.graph)
-    results = []
-    for number, value in enumerate(values):
-        row, column = places[value]
-        identity = ir.node("Identity", [nodes[row].outputs[column]])
-        dtype = facts.dtype(value)
-        result = identity.outputs[0]
-        result.name, result.type = f"ortfuse.captured.{number}", None if dtype is None else ir.TensorType(dtype)
-        copy.graph.append(identity)
-        results.append(result)
-    copy.graph.outputs[:] = results
-    context = Context(copy, Facts(copy), Target(), Log())
-    DeadCode().run(context)
-    Finalize().run(context)
-    found = Session(copy, optimise=False).run(inputs)
-    return [found[result.name or ""] for result in copy.graph.outputs]
+def nature_of_refusal(trial: Trial) -> tuple[Nature, str]:
+    """What it is that a candidate cannot be run, and how that was told."""
+    return ("crashes" if trial.crashed else "does not run"), trial.refusal
 
 
 def _nature(before: ir.Model, after: ir.Model, inputs: Sequence[Inputs], verdict: Verdict) -> tuple[Nature, str]:
     """Whether two models differ by rounding."""
-    refusal = next((trial.refusal for trial in verdict.trials if trial.refusal), "")
-    if refusal:
-        return "does not run", refusal
+    for trial in verdict.trials:
+        if trial.refusal:
+            return nature_of_refusal(trial)
     worst = verdict.worst
     if worst is not None and not worst.ok and worst.element is None:
         return "wrong rewrite", worst.reason  # it has another shape or type

@@ -7,14 +7,12 @@ value by value, in the order in which they are computed: the first value that is
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import onnx_ir as ir
 
@@ -24,9 +22,9 @@ from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.execution.compare import Difference, compare
 from ortfuse.execution.experiments import Experiment, experiments
 from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.part import computing
 from ortfuse.execution.reference import Reference
-from ortfuse.execution.session import Session
-from ortfuse.facts.facts import Facts
+from ortfuse.execution.session import Session, log
 from ortfuse.model.io import load, save
 from ortfuse.verification.verify import Trial, Verdict, judge_session
 
@@ -158,7 +156,7 @@ def bisect_runtime(
         return RuntimeBisection(verdict, candidates=tuple(changed), runs=1)
     failing = max((trial for trial in trials if not trial.ok), key=lambda trial: _relative(trial))
     experiment = next(one for one in found if one.label == failing.label)
-    search = _Search(make, frozenset({*seen, *_RULES}), experiment, bool(failing.refusal), tolerance, progress)
+    search = _Search(make, seen, experiment, failing, tolerance, progress)
     culprits = search.run(changed)
     site = _site(original, search.names - set(culprits) - search.helpers, experiment) if culprits else None
     return RuntimeBisection(verdict, tuple(culprits), tuple(changed), site, search.runs)
@@ -178,22 +176,26 @@ class _Search:
     def __init__(
         self,
         make: Disabled,
-        names: frozenset[str],
+        seen: Collection[str],
         experiment: Experiment,
-        refused: bool,
+        failing: Trial,
         tolerance: float | None,
         progress: Callable[[str], None],
     ) -> None:
         self._make, self._experiment, self._tolerance, self._progress = make, experiment, tolerance, progress
-        self._refused = refused
-        self.names = names
+        self._failing = failing
+        self._seen, self.names = seen, frozenset({*seen, *_RULES})
         self.helpers: frozenset[str] = frozenset()
         self.runs = 2
 
     def run(self, changed: Sequence[str]) -> list[str]:
         """The optimisers to blame; where that is a set of rules, those of them."""
-        everything = [*changed]
-        if not changed or self._moves(()) or not self._moves([*everything, *_RULES]):
+        if self._moves(()):
+            return []
+        # One that crashes the runtime does not come to say that it has changed the model, nor does every other one.
+        candidates = (list(changed), sorted(self._seen))
+        everything = next((some for some in candidates if some and self._moves([*some, *_RULES])), None)
+        if everything is None:
             return []
         groups = smallest(everything, lambda some: self._moves([*some, *_RULES]))
         self.helpers = frozenset(name for name in groups if name.endswith(_RULE_BASED))
@@ -207,30 +209,15 @@ class _Search:
         self.runs += 1
         self._progress(f"session {self.runs}")
         trials = _trials(self._make, sorted(self.names - set(enabled)), [self._experiment], self._tolerance)
-        return not trials[0].ok and bool(trials[0].refusal) == self._refused
+        return trials[0].fails_like(self._failing)
 
 
 def _optimisers(model: ir.Model) -> tuple[list[str], set[str]]:
     """The optimisers that change a model, in the order in which they are applied, and all that are tried."""
-    with _standard_error() as log:
-        with suppress(VerificationError):  # what was applied before is on the log
-            Session(model, verbose=True)
-        log.seek(0)
-        found = _APPLIED.findall(log.read().decode(errors="replace"))
+    with suppress(VerificationError):  # what was applied before is on the log
+        Session(model, verbose=True)
+    found = _APPLIED.findall(log())
     return list(dict.fromkeys(name for name, hit in found if hit == "1")), {name for name, _ in found}
-
-
-@contextmanager
-def _standard_error() -> Iterator[IO[bytes]]:
-    """What is written to the process's standard error, by the runtime too, in a file instead."""
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            yield file
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
 
 
 def _site(model: ir.Model, disabled: Collection[str], experiment: Experiment) -> RuntimeSite | None:
@@ -278,17 +265,9 @@ def _way(node: ir.Node) -> tuple[str, str, tuple[str | None, ...]]:
 
 
 def _exposing(model: ir.Model, names: Collection[str]) -> ir.Model:
-    """A copy whose outputs are these values."""
-    copy = model.clone()
-    facts = Facts(copy)
-    wanted = set(names)
-    found = [output for node in copy.graph for output in node.outputs if output.name in wanted]
-    for value in found:
-        dtype = facts.dtype(value)
-        if value.type is None and dtype is not None:
-            value.type = ir.TensorType(dtype)
-    copy.graph.outputs[:] = found
-    return copy
+    """A model that computes these values from the same inputs."""
+    values = {output.name: output for node in model.graph for output in node.outputs}
+    return computing(model, [(name, values[name]) for name in names])
 
 
 def _run_with(model: ir.Model, names: Collection[str], inputs: Inputs) -> dict[str, object]:

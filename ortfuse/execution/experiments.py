@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from ortfuse.errors import VerificationError
+from ortfuse.errors import CrashError, VerificationError
 from ortfuse.execution.input_sizes import Search, Sizes, describe, open_dims, wanted
 from ortfuse.execution.inputs import Inputs, InputSpec, input_specs, make_inputs
 from ortfuse.execution.precision import coarsest
@@ -101,9 +101,14 @@ def _ran(session: Session, label: str, inputs: Inputs) -> Ran:
 def _generated(session: Session, specs: Sequence[InputSpec], seed: int, notes: list[str]) -> list[Ran]:
     search = Search(specs)
     targets = wanted(open_dims(specs))
-    attempts = [attempt(session, specs, sizes, seed + k, search=search) for k, sizes in enumerate(targets)]
-    notes += [note for _, note in attempts if note]
-    ran = [result for result, _ in attempts if result is not None]
+    ran = []
+    for number, sizes in enumerate(targets):
+        try:
+            result, note = attempt(session, specs, sizes, seed + number, search=search)
+        except CrashError as error:
+            result, note = None, f"left out {describe(open_dims(specs), sizes)}: {error}"
+        notes += [note] if note else []
+        ran += [result] if result is not None else []
     if not ran:
         raise VerificationError(
             "the original model runs on none of the inputs tried; give your own with --inputs FILE.npz: "
@@ -132,6 +137,9 @@ def attempt(
 
     Returns:
         Label, inputs and outputs, `None` if the model accepts nothing near; and a note if it did not accept `sizes`.
+
+    Raises:
+        CrashError: The runtime crashes; other sizes are not tried then, for each would take a process along.
     """
     dims, search = open_dims(specs), search or Search(specs)
     first_error = "sizes tried before, or a dimension below 1"
@@ -139,6 +147,8 @@ def attempt(
         inputs = make_inputs(specs, candidate, seed)
         try:
             outputs = session.run(inputs)
+        except CrashError:
+            raise
         except VerificationError as error:
             first_error = str(error) if count == 0 else first_error
             continue

@@ -21,14 +21,11 @@ from ortfuse.dims import DimLike
 from ortfuse.errors import VerificationError
 from ortfuse.execution.input_roles import Role, role_of
 from ortfuse.execution.inputs import InputSpec
+from ortfuse.execution.part import model_of, taken, upstream
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
 from ortfuse.graph.edit import Edit
-from ortfuse.graph.schemas import kept_outputs
 from ortfuse.graph.traits import LAYER, RANDOM, RANGED, SIZES, has
-from ortfuse.passes import Context, Finalize
-from ortfuse.rewrite import Log
-from ortfuse.targets import Target
 
 SMALL = 1 << 16
 """Bytes of the largest constant from which an input of a rewrite is computed; a larger one is a table or a weight."""
@@ -68,7 +65,7 @@ def sides(site: Edit, *, prelude: bool = True) -> Sides:
     """
     matched, added = set(site.nodes), set(site.added)
     olds, news = [old for old, _ in site.outputs], [new for _, new in site.outputs]
-    inside = set(_upstream(olds, matched)) | set(_upstream(news, matched | added))
+    inside = set(upstream(olds, matched.__contains__)) | set(upstream(news, (matched | added).__contains__))
     for value in _border([*olds, *news], inside) if prelude else ():
         if _known_integers(value, site.facts) is None:
             inside |= _prelude(value, site)
@@ -79,26 +76,10 @@ def sides(site: Edit, *, prelude: bool = True) -> Sides:
     return Sides(before, after, _specs(before, border, names, site.facts), border)
 
 
-def _upstream(values: Iterable[ir.Value], inside: Collection[ir.Node]) -> list[ir.Node]:
-    """Those nodes among `inside` from which `values` are computed, each after those it needs."""
-    found: dict[ir.Node, None] = {}
-    entered: set[ir.Node] = set()
-    stack = [(producer, False) for value in values if (producer := value.producer()) is not None]
-    while stack:
-        node, finished = stack.pop()
-        if finished:
-            found[node] = None
-        elif node in inside and node not in entered:
-            entered.add(node)
-            stack.append((node, True))
-            stack += [(above, False) for v in node.inputs if v is not None and (above := v.producer()) is not None]
-    return list(found)
-
-
 def _border(values: Iterable[ir.Value], inside: Collection[ir.Node]) -> list[ir.Value]:
     """What the nodes `inside` take from elsewhere to compute `values`."""
     values = list(values)
-    used = [v for node in _upstream(values, inside) for v in node.inputs if v is not None]
+    used = [v for node in upstream(values, inside.__contains__) for v in node.inputs if v is not None]
     return [value for value in dict.fromkeys([*used, *values]) if value.producer() not in inside]
 
 
@@ -186,69 +167,33 @@ def _model(
     site: Edit,
 ) -> ir.Model:
     """A model of the nodes `inside` that gives `computed` under the names of `outputs`."""
-    copies: dict[ir.Value, ir.Value] = {}
-    inputs: list[ir.Value] = []
-    initializers: list[ir.Value] = []
-    nodes: list[ir.Node] = []
-    taken = _border([*(old for old, _ in site.outputs), *(new for _, new in site.outputs)], {*inside, *site.added})
-    for value in taken:
-        if _is_constant(value):
-            copy = ir.Value(name=f"ortfuse.weight.{len(initializers)}", const_value=value.const_value)
-            initializers.append(copy)
-        else:
-            copy = ir.Value(name=names[value])
-            inputs.append(copy)
-        copies[value] = _typed(copy, value, site.facts)
-    for node in _upstream(computed, inside):
-        nodes.append(_copy(node, copies, site.scope.opset, computed))
-    results = []
-    for old, value in zip(outputs, computed, strict=True):
-        nodes.append(ir.node("Identity", [copies[value]]))
-        result = nodes[-1].outputs[0]
-        result.name = names[old]
-        results.append(_typed(result, old, site.facts))
-    used = [value for value in initializers if value.uses()]
-    graph = ir.Graph(
-        inputs, results, nodes=nodes, initializers=used, name="site",
-        opset_imports=dict(site.scope.root.opset_imports),
-    )  # fmt: skip
-    model = ir.Model(graph, ir_version=10)
-    if any(node.version is not None for node in nodes):
-        Finalize().run(Context(model, Facts(model), Target(), Log()))
+    nodes = upstream(computed, inside.__contains__)
+    for node in nodes:
+        if not _can_be_copied(node):
+            raise VerificationError(
+                f"{walk.describe(node)} holds graphs, draws random numbers or belongs to a function"
+            )
+    both = [*(old for old, _ in site.outputs), *(new for _, new in site.outputs)]
+    inputs = {value: names[value] for value in _border(both, {*inside, *site.added}) if not _is_constant(value)}
+    used = dict.fromkeys([*taken(nodes), *computed])
+    constants = {value: value.const_value for value in used if _is_constant(value) and value.const_value is not None}
+    named = [(names[old], value) for old, value in zip(outputs, computed, strict=True)]
+    model = model_of(nodes, inputs, named, constants, site.scope.root.opset_imports)
+    for copy, value in [
+        *zip(model.graph.inputs, inputs, strict=True),
+        *zip(model.graph.outputs, outputs, strict=True),
+    ]:
+        _declare(copy, value, site.facts)
     return model
 
 
-def _typed(copy: ir.Value, value: ir.Value, facts: Facts) -> ir.Value:
-    """`copy` with the type and the sizes that the facts know of `value`."""
-    dtype = facts.dtype(value)
+def _declare(copy: ir.Value, value: ir.Value, facts: Facts) -> None:
+    """Give a copy the type and the sizes that the facts know of the value that it stands for."""
+    dtype, shape = facts.dtype(value), facts.shape(value)
     if dtype is None:
         raise VerificationError(f"the element type of '{value.name}' is not known")
     copy.type = ir.TensorType(dtype)
-    shape = facts.shape(value)
-    if shape is not None:
-        copy.shape = ir.Shape([dim if isinstance(dim, int) else None for dim in shape])
-    return copy
-
-
-def _copy(node: ir.Node, copies: dict[ir.Value, ir.Value], opset: int, asked: Collection[ir.Value]) -> ir.Node:
-    """A copy of a node on copied inputs, with the outputs that something uses, that are asked for or that it must have."""
-    if not _can_be_copied(node):
-        raise VerificationError(f"{walk.describe(node)} holds graphs, draws random numbers or belongs to a function")
-    copy = ir.Node(
-        node.domain,
-        node.op_type,
-        [None if value is None else copies[value] for value in node.inputs],
-        node.attributes.values(),
-        overload=node.overload,
-        num_outputs=len(node.outputs),
-        version=node.version if not node.domain and (node.version or 0) > opset else None,
-    )
-    kept = {0, *kept_outputs(copy)}
-    for number, (value, output) in enumerate(zip(node.outputs, copy.outputs, strict=True)):
-        wanted = number in kept or value in asked or value.uses() or value.is_graph_output()
-        output.name = f"ortfuse.inner.{len(copies)}" if wanted else ""
-        copies[value] = output
-    return copy
+    copy.shape = None if shape is None else ir.Shape([dim if isinstance(dim, int) else None for dim in shape])
 
 
 def _specs(before: ir.Model, border: Sequence[ir.Value], names: dict[ir.Value, str], facts: Facts) -> list[InputSpec]:

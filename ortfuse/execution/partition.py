@@ -7,12 +7,12 @@ segment has the nodes of one kind that can be executed together.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import onnx
 import onnx_ir as ir
 
+from ortfuse.execution.part import model_of, taken
 from ortfuse.graph.walk import used_values
 
 
@@ -47,18 +47,20 @@ def cut(graph: ir.Graph, by_runtime: Callable[[ir.Node], bool]) -> list[Segment]
 
 
 def _segment(nodes: list[ir.Node], stage: int, last_use: dict[ir.Value, int]) -> Segment:
-    made = [value for node in nodes for value in node.outputs]
-    inside = set(made)
-    taken = dict.fromkeys(value for node in nodes for value in used_values(node) if value not in inside)
-    given = tuple(value for value in made if last_use.get(value, stage) > stage)
-    return Segment(tuple(nodes), stage % 2 == 0, tuple(taken), given)
+    given = tuple(value for node in nodes for value in node.outputs if last_use.get(value, stage) > stage)
+    return Segment(tuple(nodes), stage % 2 == 0, tuple(taken(nodes)), given)
 
 
-def to_model(segment: Segment, types: dict[str, onnx.TypeProto], opsets: dict[str, int]) -> onnx.ModelProto:
-    """A segment as a model of its own whose inputs have `types` (by name); weights are inputs too."""
-    inputs = [onnx.helper.make_value_info(name, types[name]) for name in (value.name or "" for value in segment.inputs)]
-    outputs = [onnx.ValueInfoProto(name=value.name) for value in segment.outputs]
-    nodes = [ir.to_proto(node) for node in segment.nodes]
-    graph = onnx.helper.make_graph(nodes, "segment", inputs, outputs)
-    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
-    return onnx.helper.make_model(graph, opset_imports=imports, ir_version=10)
+def to_model(segment: Segment, types: Mapping[ir.Value, ir.TypeProtocol], imports: Mapping[str, int]) -> ir.Model:
+    """A segment as a model of its own that holds its weights, and whose inputs have `types`."""
+    constants = {value: value.const_value for value in segment.inputs if value not in types and value.const_value}
+    model = model_of(
+        segment.nodes,
+        {value: value.name or "" for value in types},
+        [(value.name or "", value) for value in segment.outputs],
+        constants,
+        imports,
+    )
+    for value, kind in zip(model.graph.inputs, types.values(), strict=True):
+        value.type, value.shape = kind, None
+    return model

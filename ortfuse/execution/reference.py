@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
@@ -19,6 +19,7 @@ from ortfuse.execution.to_float64 import in_float64
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
 from ortfuse.graph.traits import QUANTISES, RANDOM, has
+from ortfuse.model.proto import to_proto
 from ortfuse.targets import Target
 
 LARGEST = 2 << 30
@@ -29,8 +30,6 @@ _ROUNDING = frozenset({"AffineGrid", "CausalConvWithState", "LinearAttention", "
 
 _INLINED = frozenset({"Constant", "CastLike"})
 """Operators that the runtime executes without a kernel of their own."""
-
-_Execute = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Reference:
@@ -45,7 +44,7 @@ class Reference:
         facts, target = Facts(self._model), Target()
         opsets = self._model.graph.opset_imports
         self._segments = cut(self._model.graph, lambda node: _has_kernels(node, opsets, facts, target))
-        self._executors: dict[int, _Execute] = {}
+        self._executions: dict[int, _Execution] = {}
 
     def run(self, inputs: Mapping[str, Any]) -> Arrays | None:
         """All outputs in float64 (those of other types as they are), or `None` (see `reason`)."""
@@ -55,10 +54,10 @@ class Reference:
         try:
             for index, segment in enumerate(self._segments):
                 known |= self._execute(index, segment, known)
+            return {value.name or "": self._value(value, known) for value in self._model.graph.outputs}
         except _InfeasibleError as error:
             self.reason = str(error)
             return None
-        return {value.name or "": self._value(value, known) for value in self._model.graph.outputs}
 
     def _value(self, value: ir.Value, known: Mapping[str, Any]) -> Any:
         name = value.name or ""
@@ -69,28 +68,17 @@ class Reference:
         return value.const_value.numpy()
 
     def _execute(self, index: int, segment: Segment, known: Mapping[str, Any]) -> dict[str, Any]:
-        given = {value.name or "": self._value(value, known) for value in segment.inputs}
-        if index not in self._executors:
-            self._executors[index] = self._executor(segment, given)
-        try:
-            return self._executors[index](given)
-        except VerificationError:
-            # What a kernel cannot do in float64 is not always declared.
-            self._executors[index] = _by_reference(self._proto(segment, given))
-            return self._executors[index](given)
-
-    def _executor(self, segment: Segment, given: Mapping[str, Any]) -> _Execute:
-        proto = self._proto(segment, given)
-        if segment.by_runtime:
-            try:
-                return Session(proto.SerializeToString(), optimise=False).run
-            except VerificationError:
-                return _by_reference(proto)
-        return _by_reference(proto)
-
-    def _proto(self, segment: Segment, given: Mapping[str, Any]) -> onnx.ModelProto:
-        types = {value.name or "": _type_of(given[value.name or ""], value) for value in segment.inputs}
-        return to_model(segment, types, dict(self._model.graph.opset_imports))
+        given = {
+            value: self._value(value, known)
+            for value in segment.inputs
+            if value.const_value is None or (value.name or "") in known
+        }
+        arrays = {value.name or "": array for value, array in given.items()}
+        if index not in self._executions:
+            types = {value: _type_of(array, value) for value, array in given.items()}
+            model = to_model(segment, types, self._model.graph.opset_imports)
+            self._executions[index] = _Execution(model, segment.by_runtime)
+        return self._executions[index].run(arrays)
 
 
 class _InfeasibleError(Exception):
@@ -142,22 +130,35 @@ class _Evaluator(ReferenceEvaluator):
         super().__init__(proto, **options)
 
 
-def _by_reference(proto: onnx.ModelProto) -> _Execute:
-    operators = ", ".join(dict.fromkeys(node.op_type for node in proto.graph.node))
+class _Execution:
+    """Runs a segment: in the runtime as long as that can, else by ONNX's reference implementation."""
 
-    def execute(given: dict[str, Any]) -> dict[str, Any]:
-        if any(node.op_type in _ROUNDING for node in proto.graph.node):
-            raise _InfeasibleError(f"ONNX's reference does {operators} in float32")
+    def __init__(self, model: ir.Model, by_runtime: bool) -> None:
+        self._model, self._session = model, None
+        if by_runtime:
+            with suppress(VerificationError):
+                self._session = Session(model, optimise=False)
+
+    def run(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """All outputs by name."""
+        if self._session is not None:
+            try:
+                return self._session.run(given)
+            except VerificationError:
+                self._session = None  # what a kernel cannot do in float64 is not always declared
+        operators = list(dict.fromkeys(node.op_type for node in self._model.graph))
+        if not _ROUNDING.isdisjoint(operators):
+            raise _InfeasibleError(f"ONNX's reference does {', '.join(operators)} in float32")
         try:
             with np.errstate(all="ignore"):
-                evaluator = _Evaluator(proto)
-                results = evaluator.run(None, given)
+                evaluator = _Evaluator(to_proto(self._model))
+                results = evaluator.run(None, dict(given))
         except Exception as error:
             # The reference lacks contrib operators, and some of its own implementations fail on legal input.
-            raise _InfeasibleError(f"neither the runtime nor ONNX's reference can do {operators} in float64") from error
+            raise _InfeasibleError(
+                f"neither the runtime nor ONNX's reference can do {', '.join(operators)} in float64"
+            ) from error
         return dict(zip(evaluator.output_names, results or [], strict=True))
-
-    return execute
 
 
 def _wide(array: Any) -> Any:
@@ -166,16 +167,15 @@ def _wide(array: Any) -> Any:
     return array.astype(np.float64) if array.dtype.name in ("float16", "bfloat16", "float32") else array
 
 
-def _type_of(value: Any, declared: ir.Value) -> onnx.TypeProto:
+def _type_of(value: Any, declared: ir.Value) -> ir.TypeProtocol:
     """The type of a value that was computed; only of an empty sequence the declared type has to be believed."""
     if isinstance(value, list):
         if value:
-            return onnx.helper.make_sequence_type_proto(_type_of(value[0], declared))
+            return ir.SequenceType(_type_of(value[0], declared))
         if not isinstance(declared.type, ir.SequenceType):
             raise _InfeasibleError(f"the type of the empty sequence '{declared.name}' is not known")
-        element = onnx.helper.make_tensor_type_proto(int(declared.type.dtype), None)
-        return onnx.helper.make_sequence_type_proto(element)
+        return declared.type
     if value is None:
         raise _InfeasibleError(f"'{declared.name}' is an optional without a value")
-    dtype = onnx.helper.np_dtype_to_tensor_dtype(np.asarray(value).dtype)
-    return onnx.helper.make_tensor_type_proto(dtype, None)
+    array = np.asarray(value)
+    return ir.TensorType(ir.DataType.STRING if array.dtype == object else ir.DataType.from_numpy(array.dtype))

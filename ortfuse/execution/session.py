@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 from collections.abc import Collection, Mapping
@@ -12,10 +11,12 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 
-from ortfuse.errors import OrtfuseError, VerificationError
+from ortfuse.errors import CrashError, OrtfuseError, VerificationError
+from ortfuse.execution.runtime import InFile, Loaded, Settings
+from ortfuse.execution.worker import WORKER, Remote, UnavailableError
 from ortfuse.model.proto import separate
+from ortfuse.model.stored_tensor import in_file
 from ortfuse.targets import libraries, with_functions
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -23,12 +24,17 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 SHARED = 1 << 10
 """Weights of this many bytes or more are handed to the runtime where they are instead of being serialised."""
 
+LARGEST = 1 << 30
+"""Bytes of weights in memory above which a model is not run in another process: the copy would take too much room and time.
+
+Weights in files count nothing, for the other process reads them itself.
+"""
+
 _SHAREABLE = frozenset(
     {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.INT8, ir.DataType.UINT8,
      ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.INT32, ir.DataType.UINT32, ir.DataType.INT64,
      ir.DataType.UINT64, ir.DataType.BOOL}
 )  # fmt: skip
-_BFLOAT16 = "tensor(bfloat16)"
 _LONGEST = 400
 _BOILERPLATE = (
     (re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : "), ""),
@@ -41,9 +47,10 @@ _BOILERPLATE = (
 
 
 class Session:
-    """One session; its threads do not spin after a run, so that they do not slow the next session down.
+    """One session, in a process of its own (`ortfuse.execution.worker`) unless that is not wanted.
 
-    A model in memory reaches the runtime without its weights being copied or written to a file, whatever their size.
+    A model in memory reaches the runtime without its weights being written to a file, whatever their size; in this process
+    without being copied either.
     """
 
     def __init__(
@@ -53,10 +60,12 @@ class Session:
         optimise: bool = True,
         threads: int = 0,
         provider: str = "CPUExecutionProvider",
-        profile: str | os.PathLike[str] | None = None,
+        profile: str | os.PathLike[str] = "",
         disabled: Collection[str] = (),
-        dump: str | os.PathLike[str] | None = None,
+        dump: str | os.PathLike[str] = "",
         verbose: bool = False,
+        lean: bool = False,
+        isolated: bool = True,
     ) -> None:
         """Load `model`.
 
@@ -68,40 +77,34 @@ class Session:
             profile: The beginning of the path of a file to log every executed node in; see `end_profile`.
             disabled: Names of the runtime's optimisers that are left out.
             dump: Where to write the model as the runtime executes it.
-            verbose: Whether the runtime says what it does, on the process's standard error.
+            verbose: Whether the runtime says what it does; see `log`.
+            lean: Whether to prepare for a single run, without an arena and without weights rearranged for the kernels.
+            isolated: Whether to run it in the worker, so that a crash is an error; latencies are measured without. A model
+                with more than `LARGEST` bytes of weights in memory, or without a worker, is run in this process all the same.
 
         Raises:
+            CrashError: The runtime crashes on the model.
             VerificationError: The runtime refuses the model.
         """
-        options = ort.SessionOptions()
-        options.log_severity_level = 1 if verbose else 4
-        options.intra_op_num_threads = threads
-        for library in libraries():
-            options.register_custom_ops_library(library)
-        if isinstance(model, ir.Model):
-            model = with_functions(model)
-        options.add_session_config_entry("session.force_spinning_stop", "1")
-        level = ort.GraphOptimizationLevel
-        options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
-        if profile is not None:
-            options.enable_profiling = True
-            options.profile_file_prefix = os.fspath(profile)
-        if dump is not None:
-            options.optimized_model_filepath = os.fspath(dump)
-        self._weights: list[np.ndarray[Any, Any]] = []  # the runtime reads them where they are: they must stay alive
+        settings = Settings(
+            optimise=optimise,
+            threads=threads,
+            provider=provider,
+            disabled=tuple(disabled),
+            profile=os.fspath(profile),
+            dump=os.fspath(dump),
+            verbose=verbose,
+            lean=lean,
+            libraries=libraries(),
+        )
         try:
-            source = self._share(model, options) if isinstance(model, ir.Model) else _source(model)
-            self._session = ort.InferenceSession(
-                source, options, providers=[provider], disabled_optimizers=list(disabled) or None
-            )
+            source, weights = _separated(with_functions(model)) if isinstance(model, ir.Model) else (_source(model), {})
+            self._runs = _opened(source, weights, settings, isolated)
         except OrtfuseError:
             raise
         except Exception as error:
             raise VerificationError(f"ONNX Runtime refuses the model: {shortened(error)}") from error
-        self.input_names = [value.name for value in self._session.get_inputs()]
-        self.output_names = [value.name for value in self._session.get_outputs()]
-        ends = (*self._session.get_inputs(), *self._session.get_outputs())
-        self._beyond_numpy = any(value.type == _BFLOAT16 for value in ends)
+        self.input_names, self.output_names = self._runs.input_names, self._runs.output_names
 
     def run(self, inputs: Mapping[str, Any]) -> Arrays:
         """All outputs by name.
@@ -110,71 +113,84 @@ class Session:
             inputs: Arrays (lists of arrays for sequences) by name; those of other names are left out.
 
         Raises:
+            CrashError: The runtime crashes when it executes the model on them.
             VerificationError: The runtime cannot execute the model on them; the message has the runtime's words.
         """
         given = {name: inputs[name] for name in self.input_names if name in inputs}
         try:
-            results = self._run_values(given) if self._beyond_numpy else self._session.run(None, given)
+            results = self._runs.run(given)
+        except CrashError:
+            raise
         except Exception as error:
             raise VerificationError(f"ONNX Runtime cannot execute the model: {shortened(error)}") from error
         return dict(zip(self.output_names, results, strict=True))
 
     def end_profile(self) -> Path:
         """Stop logging, and where the log (JSON of Chrome's trace format) is."""
-        return Path(str(self._session.end_profiling()))  # type: ignore[no-untyped-call]
+        return Path(self._runs.end_profile())
 
-    def _share(self, model: ir.Model, options: Any) -> bytes:
-        """The model serialised without its larger weights, which `options` get instead."""
-        proto, weights = separate(model, SHARED)
-        names, values = [], []
-        # The runtime drops what nothing uses before it looks for the weights that it is handed.
-        idle = {
-            value.name
-            for value in model.graph.initializers.values()
-            if not (value.uses() or value.is_graph_output() or value.is_graph_input())
-        }
-        for header, tensor in weights:
-            if header.name in idle:
-                continue
-            initializer = proto.graph.initializer.add()
-            initializer.CopyFrom(header)
-            if tensor is None:
-                continue
-            if tensor.dtype not in _SHAREABLE:
-                initializer.raw_data = tensor.tobytes()
-                continue
-            initializer.data_location = onnx.TensorProto.EXTERNAL
-            initializer.external_data.add(key="location", value="memory")
-            array = np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape.numpy())
-            self._weights.append(array)
-            names.append(initializer.name)
-            values.append(ort.OrtValue.ortvalue_from_numpy(array))
-        if names:
-            options.add_external_initializers(names, values)
-        return bytes(proto.SerializeToString())
 
-    def _run_values(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """Run by the runtime's own values: its arrays know no bfloat16."""
-        values = {name: _to_value(array) for name, array in inputs.items()}
-        return [_from_value(value) for value in self._session.run_with_ort_values(None, values)]
+def _opened(
+    source: str | bytes, weights: Mapping[str, ir.TensorProtocol], settings: Settings, isolated: bool
+) -> Loaded | Remote:
+    if isolated:
+        given = {name: _in_file(tensor) or tensor for name, tensor in weights.items()}
+        if sum(tensor.nbytes for tensor in given.values() if not isinstance(tensor, InFile)) <= LARGEST:
+            try:
+                return Remote(
+                    source, {n: t if isinstance(t, InFile) else _array(t) for n, t in given.items()}, settings
+                )
+            except UnavailableError:
+                pass
+    return Loaded(source, {name: _array(tensor) for name, tensor in weights.items()}, settings)
+
+
+def _in_file(tensor: ir.TensorProtocol) -> InFile | None:
+    """Where another process finds a weight, `None` if it does not."""
+    place = in_file(tensor)
+    path = None if place is None else place.file.unchanged_path()
+    if place is None or path is None:
+        return None
+    return InFile(path, place.offset, tensor.dtype.numpy().name, tuple(tensor.shape.numpy()))
+
+
+def _array(tensor: ir.TensorProtocol) -> np.ndarray[Any, Any]:
+    return np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape.numpy())
+
+
+def _separated(model: ir.Model) -> tuple[bytes, dict[str, ir.TensorProtocol]]:
+    """The model serialised without its larger weights, and these."""
+    proto, weights = separate(model, SHARED)
+    shared: dict[str, ir.TensorProtocol] = {}
+    # The runtime drops what nothing uses before it looks for the weights that it is handed.
+    idle = {
+        value.name
+        for value in model.graph.initializers.values()
+        if not (value.uses() or value.is_graph_output() or value.is_graph_input())
+    }
+    for header, tensor in weights:
+        if header.name in idle:
+            continue
+        initializer = proto.graph.initializer.add()
+        initializer.CopyFrom(header)
+        if tensor is None:
+            continue
+        if tensor.dtype not in _SHAREABLE:
+            initializer.raw_data = tensor.tobytes()
+            continue
+        initializer.data_location = onnx.TensorProto.EXTERNAL
+        initializer.external_data.add(key="location", value="memory")
+        shared[initializer.name] = tensor
+    return bytes(proto.SerializeToString()), shared
+
+
+def log() -> str:
+    """What the runtime said of the last session that was loaded with `verbose`."""
+    return WORKER.log()
 
 
 def _source(model: str | os.PathLike[str] | bytes) -> str | bytes:
-    return model if isinstance(model, bytes) else str(Path(model))
-
-
-def _to_value(array: np.ndarray[Any, Any]) -> Any:
-    if array.dtype.name == "bfloat16":
-        bits = np.ascontiguousarray(array).view(np.uint16)
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)
-    return ort.OrtValue.ortvalue_from_numpy(array)
-
-
-def _from_value(value: Any) -> Any:
-    if value.data_type() != _BFLOAT16:
-        return value.numpy()
-    content = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
-    return np.frombuffer(content, ir.DataType.BFLOAT16.numpy()).reshape(value.shape())
+    return model if isinstance(model, bytes) else str(Path(model).absolute())
 
 
 def weight_bytes(model: ir.Model) -> int:

@@ -68,6 +68,14 @@ class DataFile:
             with self._open() as descriptor:
                 self._descriptor = os.dup(descriptor)
 
+    def unchanged_path(self) -> str | None:
+        """A path under which another process finds the file as it was loaded, if there is one."""
+        try:
+            path = Path(self.path).resolve()
+            return str(path) if _stamp(path.stat()) == self._stamp else None
+        except OSError:
+            return None
+
     @contextmanager
     def mapped(self) -> Iterator[mmap.mmap]:
         """The whole file as a buffer, for as long as the context lasts."""
@@ -176,6 +184,9 @@ class ScratchFile(DataFile):
         with tempfile.TemporaryFile() as file:
             self._descriptor = os.dup(file.fileno())
         self.path, self.size = f"a temporary file in {tempfile.gettempdir()}", 0
+
+    def unchanged_path(self) -> None:
+        """None: the file has no name."""
 
     @contextmanager
     def _open(self) -> Iterator[int]:

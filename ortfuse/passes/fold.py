@@ -198,8 +198,8 @@ class _Folder:
         return node.op_type not in ("Div", "Mod") or dtypes[0] not in _INTEGERS or self._divides_safely(node)
 
     def _divides_safely(self, node: ir.Node) -> bool:
-        divisor = self._array(node.inputs[1]) if node.inputs[1] is not None else None
-        return divisor is not None and not np.isin(divisor, (0, -1)).any()
+        divisor = self._tensor(node.inputs[1]) if node.inputs[1] is not None else None
+        return divisor is not None and not np.isin(divisor.numpy(), (0, -1)).any()
 
     def _bounded(self, node: ir.Node) -> bool:
         """Whether folding the node makes the model grow by no more than is allowed."""
@@ -236,20 +236,21 @@ class _Folder:
         shape, dtype = _static(self._facts.shape(value)), self._facts.dtype(value)
         return None if shape is None or dtype is None else math.prod(shape) * dtype.bitwidth // 8
 
-    def _array(self, value: ir.Value) -> np.ndarray[Any, Any] | None:
-        """The elements of a constant of the graph; `None` while it is still to be evaluated."""
-        producer, tensor = value.producer(), value.const_value if value.is_initializer() else None
+    def _tensor(self, value: ir.Value) -> ir.TensorProtocol | None:
+        """A constant of the graph; `None` while it is still to be evaluated."""
+        producer = value.producer()
+        if value.is_initializer():
+            return value.const_value
         if producer is not None and producer.op_type == "Constant" and not producer.domain:
-            tensor = constant_tensor(producer)
-        if tensor is not None:
-            return tensor.numpy()
-        return None if producer in self._region else self._facts.const(value)
+            return constant_tensor(producer)
+        array = None if producer in self._region else self._facts.const(value)
+        return None if array is None else ir.Tensor(np.asarray(array), dtype=self._facts.dtype(value))
 
-    def _constant(self, value: ir.Value) -> np.ndarray[Any, Any]:
-        array = self._array(value)
-        if array is None:
+    def _constant(self, value: ir.Value) -> ir.TensorProtocol:
+        tensor = self._tensor(value)
+        if tensor is None:
             raise ValueError(f"the constant '{value.name}' is not known")
-        return array
+        return tensor
 
     def _evaluate_region(self) -> None:
         """Compute the nodes collected, those of the main graph and of each function in a session of their own."""
@@ -258,7 +259,7 @@ class _Folder:
         for node in self._region:
             root = self._scope(node).root
             if root not in regions:
-                regions[root] = Region(root.opset_imports, model.ir_version, (), self._constant)
+                regions[root] = Region(root.opset_imports, (), self._constant)
             regions[root].nodes.append(node)
             if model.functions and node.op_identifier() in model.functions:
                 regions[root].functions = tuple(model.functions.values())

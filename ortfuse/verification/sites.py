@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import onnx_ir as ir
 
-from ortfuse.errors import OrtfuseError
+from ortfuse.errors import CrashError, OrtfuseError
 from ortfuse.execution.experiments import experiments
 from ortfuse.execution.extract import sides
 from ortfuse.execution.inputs import Inputs, InputSpec
@@ -183,9 +183,13 @@ def _unequal(edit: Edit, seed: int) -> str | None:
         return None
     both = sides(edit)
     found, _ = experiments(both.before, seed=seed, reference=False, specs=both.inputs)
-    after = Session(both.after, optimise=False)
-    for experiment in found:
-        for name, array in after.run(experiment.inputs).items():
+    try:
+        after = Session(both.after, optimise=False)
+        results = [after.run(experiment.inputs) for experiment in found]
+    except CrashError as error:
+        return str(error)
+    for experiment, arrays in zip(found, results, strict=True):
+        for name, array in arrays.items():
             before = experiment.expected[name]
             if before.dtype != array.dtype or before.shape != array.shape or before.tobytes() != array.tobytes():
                 return f"'{name}' has other bits with {experiment.label or 'the constants of the model'}"

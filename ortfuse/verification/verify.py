@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,9 +10,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.errors import VerificationError
+from ortfuse.errors import CrashError, VerificationError
 from ortfuse.execution.compare import Difference, compare_all, failed
-from ortfuse.execution.crash_probe import demand_survival
 from ortfuse.execution.experiments import Experiment, experiments
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session
@@ -26,12 +26,19 @@ class Trial:
         optimise: Whether the runtime's own optimisations were on.
         differences: How each output compares.
         refusal: What the runtime said if it could not load or run the candidate; all outputs then count as different.
+        crashed: Whether it said nothing, but died or hung; `refusal` says how.
     """
 
     label: str
     optimise: bool
     differences: list[Difference]
     refusal: str = ""
+    crashed: bool = False
+
+    def fails_like(self, other: Trial) -> bool:
+        """Whether it goes wrong in the same way: by outputs, by refusing the model or by crashing."""
+        mine, theirs = ((bool(one.refusal), one.crashed) for one in (self, other))
+        return not self.ok and mine == theirs
 
     @property
     def ok(self) -> bool:
@@ -97,6 +104,8 @@ class Verdict:
         trial = max(
             (trial for trial in self.trials if not trial.ok), key=lambda trial: _badness(trial.worst or _NOTHING)
         )
+        if trial.crashed:
+            return f"{trial.refusal} with {trial.label}{self._only_optimised_text()}"
         if trial.refusal:
             return f"the model does not run with {trial.label}: {trial.refusal}{self._only_optimised_text()}"
         worst = trial.worst or _NOTHING
@@ -155,21 +164,15 @@ def judge(
 ) -> list[Trial]:
     """Run a candidate (a model, or a file) on every experiment, with and without the runtime's own optimisations, and compare.
 
-    A candidate that cannot be executed where the original can, or that crashes the runtime's optimisers, is a difference of
-    all outputs.
+    A candidate that cannot be executed where the original can, or that crashes the runtime, is a difference of all outputs.
     """
-    return [trial for optimise in levels for trial in _judge_at(found, candidate, tolerance, optimise)]
-
-
-def _judge_at(
-    found: Sequence[Experiment], candidate: ir.Model | Path, tolerance: float | None, optimise: bool
-) -> list[Trial]:
-    def make() -> Session:
-        if optimise:
-            demand_survival(candidate)
-        return Session(candidate, optimise=optimise)
-
-    return judge_session(make, found, tolerance, optimise=optimise)
+    return [
+        trial
+        for optimise in levels
+        for trial in judge_session(
+            functools.partial(Session, candidate, optimise=optimise), found, tolerance, optimise=optimise
+        )
+    ]
 
 
 def judge_session(
@@ -196,7 +199,7 @@ def judge_session(
 
 def _refused(experiment: Experiment, optimise: bool, error: VerificationError) -> Trial:
     differences = [failed(name, str(error)) for name in experiment.expected]
-    return Trial(experiment.label, optimise, differences, str(error))
+    return Trial(experiment.label, optimise, differences, str(error), isinstance(error, CrashError))
 
 
 def verify(

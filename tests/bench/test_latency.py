@@ -7,8 +7,9 @@ import json
 import numpy as np
 import onnx_ir as ir
 import pytest
+from crashing import CRASHES
 
-from ortfuse.bench import doubts, executed_ops, latency, measure, per_pass, table, typical_inputs
+from ortfuse.bench import doubts, executed_ops, latency, measure, numbered, per_pass, table, typical_inputs
 from ortfuse.bench.latency import Latency, file_bytes
 from ortfuse.bench.scatter import median_bounds, quartile_spread
 from ortfuse.errors import VerificationError
@@ -50,9 +51,9 @@ def test_models_run_in_turn_and_the_first_runs_with_every_group(monkeypatch: pyt
     ran: list[str] = []
 
     class Recorded(Session):
-        def __init__(self, model: ir.Model, threads: int) -> None:
-            super().__init__(model, threads=threads)
-            self.name = str(model.graph.name)
+        def __init__(self, model: ir.Model, threads: int, isolated: bool = True) -> None:
+            super().__init__(model, threads=threads, isolated=isolated)
+            self.name = "" if isolated else str(model.graph.name)
 
         def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
             ran.append(self.name)
@@ -151,3 +152,28 @@ def test_sizes_that_were_asked_for_are_not_replaced() -> None:
     assert typical_inputs(model)[0] == "b=1, s=64"
     with pytest.raises(VerificationError, match="runs on none of the sizes tried"):
         typical_inputs(model, sizes={"s": 100})
+
+
+CRASHING_X = {"x": np.ones((2, 3, 4), np.float16), "w": np.ones((4, 3), np.float16), "p": np.ones((2, 1), np.float16)}
+
+
+@pytest.mark.parametrize("order", ["crash, whole", "whole, crash, whole"])
+def test_a_model_on_which_the_runtime_crashes_has_a_row_and_the_others_are_measured(order: str) -> None:
+    models = {"crash": ir.from_onnx_text(CRASHES), "whole": ir.from_onnx_text(CRASHES.replace("1, 0, 2", "0, 1, 2"))}
+    named = [models[name] for name in order.split(", ")]
+    rows = measure(numbered([("m", model) for model in named]), CRASHING_X, rounds=6, warmup=0)
+    crashed = rows[order.split(", ").index("crash")]
+    assert "ONNX Runtime crashes when it creates a session of the model" in crashed.crash
+    assert crashed.to_dict()["median_ms"] is None
+    json.dumps([row.to_dict() for row in rows], allow_nan=False)
+    others = [row for row in rows if row is not crashed]
+    assert others[0].speedup == 1.0
+    assert others[0].speedup_bounds is None
+    assert all(row.median_ms > 0 and not row.crash for row in others)
+    assert table(rows).row_count == len(rows)
+    assert f"{crashed.name}: {crashed.crash}" in doubts(rows)
+
+
+def test_inputs_are_found_for_a_model_on_which_the_runtime_crashes() -> None:
+    assert typical_inputs(ir.from_onnx_text(CRASHES))[1]["x"].shape == (1, 128, 4)
+    assert doubts(measure({"m": ir.from_onnx_text(CRASHES)}, CRASHING_X))

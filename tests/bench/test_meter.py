@@ -7,6 +7,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import pytest
+from crashing import runtime_that
 
 from ortfuse.bench import SiteMeter
 from ortfuse.pipeline import PassManager, RunReport
@@ -67,3 +68,13 @@ def test_what_cannot_be_run_is_not_measured(tmp_path: Path, monkeypatch: pytest.
     report, _ = _optimised(None)
     assert all(choice.estimate is None or choice.estimate.source != "measured here" for choice in report.choices)
     assert report.families() == {"gelu": 1}
+
+
+def test_a_rewrite_on_which_the_runtime_crashes_is_never_worth_it() -> None:
+    with runtime_that("run", "Gelu"):
+        report, _ = _optimised(None)
+    assert report.families() == {}
+    choices = [choice for choice in report.choices if choice.rule == "gelu.erf"]
+    assert choices
+    assert not any(choice.taken for choice in choices)
+    assert all("the runtime crashes on it" in str(choice.estimate) for choice in choices)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
+from crashing import runtime_that
 from small_graphs import model
 
 import ortfuse
@@ -213,3 +214,17 @@ def test_a_rewrite_in_a_branch_is_found_and_judged(rules: Write) -> None:
     assert found.culprit is not None
     assert found.culprit.nature == "wrong rewrite"
     assert len(found.sites) == 1
+
+
+@pytest.mark.parametrize("when", ["load", "run"])
+def test_a_result_that_crashes_the_runtime_is_a_finding_of_its_own(rules: Write, when: str) -> None:
+    patterns = rules('"crash.tanh", op.Tanh(x), op.Softsign(x)', '"wrong.relu", op.Relu(x), op.Sigmoid(x)')
+    m = model("e = Exp(x) t = Tanh(e) y = Relu(t)")
+    with runtime_that(when, "Softsign"):
+        found = bisect(m, PassManager(Options(passes="user", patterns=[patterns])))
+    assert found.sites == (("crash.tanh", "t"),)
+    assert found.culprit is not None
+    assert found.culprit.nature == "crashes"
+    text = "\n".join(found.lines())
+    assert "CRASHES: ONNX Runtime crashes when it" in text
+    assert "ONNX Runtime crashes" in found.verdict.summary()

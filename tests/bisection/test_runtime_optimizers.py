@@ -6,6 +6,8 @@ import json
 from collections.abc import Collection
 from pathlib import Path
 
+import onnx_ir as ir
+from crashing import CRASHES
 from small_graphs import model
 
 from ortfuse.bisection.runtime_optimizers import bisect_runtime
@@ -70,3 +72,10 @@ def test_what_moves_with_every_optimiser_disabled_is_said_to_have_no_name() -> N
     assert found.moved
     assert found.optimisers == ()
     assert "none that has a name" in "\n".join(found.lines())
+
+
+def test_the_optimisers_with_which_the_runtime_really_crashes_are_found() -> None:
+    found = bisect_runtime(ir.from_onnx_text(CRASHES))
+    assert found.moved
+    assert "ONNX Runtime crashes when it creates a session" in found.lines()[0]
+    assert "MatmulTransposeFusion" in found.optimisers

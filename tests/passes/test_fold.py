@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
+from crashing import runtime_that
 from onnx import TensorProto
 from small_models import apply, context_of, execute, floats, model_of, operators, proto_of
 
+from ortfuse.execution import constants
 from ortfuse.execution.constants import evaluate
 from ortfuse.model.interop import enter
 from ortfuse.model.stored_tensor import StoredTensor
@@ -32,8 +33,8 @@ def test_a_chain_of_constants_becomes_one_constant_with_the_bits_of_the_runtime(
 
 def test_all_regions_are_evaluated_in_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
     sessions: list[Any] = []
-    create = ort.InferenceSession
-    monkeypatch.setattr(ort, "InferenceSession", lambda *args, **kwargs: sessions.append(1) or create(*args, **kwargs))
+    create = constants.Session
+    monkeypatch.setattr(constants, "Session", lambda *args, **kwargs: sessions.append(1) or create(*args, **kwargs))
     text = """agraph (float[2] x) => (float[2] y, float[2] z) <float[2] v = {1, 2}, float[2] w = {3, 4}> {
         a = Exp(v) \n y = Mul(x, a) \n b = Sin(w) \n c = Cos(b) \n d = Mul(a, c) \n z = Mul(x, d) }"""
     model = model_of(text)
@@ -70,7 +71,7 @@ def test_elements_are_moved_without_the_runtime(node: str, shape: tuple[int, ...
     value.const_value = ir.Tensor(np.arange(1200).reshape(2, 3, 200).astype(dtype), name="w")
     model.graph.register_initializer(value)
     expected = {"Transpose <perm": (1, 0, 2), "Transpose(w)": None}
-    monkeypatch.delattr(ort, "InferenceSession")
+    monkeypatch.delattr(constants, "Session")
     assert Fold().run(context_of(model)) >= 1
     found = model.graph.initializers["a"].const_value.numpy()
     array = value.const_value.numpy()
@@ -287,3 +288,16 @@ def test_without_a_place_for_temporary_files_constants_stay_in_memory(monkeypatc
     text = "agraph (float[2] x) => (float[2] y) <float[2] p = {1, 2}> { a = Exp(p) y = Add(x, a) }"
     model, _, _ = apply(text, Fold(), inputs={"x": floats(2)})
     assert operators(model) == ["Add"]
+
+
+def test_a_node_on_which_the_runtime_crashes_is_left_alone_with_a_note_and_the_rest_is_folded() -> None:
+    text = """agraph (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
+        a = Exp(w) \n b = Softsign(a) \n c = Neg(b) \n d = Sqrt(a) \n e = Mul(c, d) \n y = Mul(x, e) }"""
+    model = model_of(text)
+    context = context_of(model)
+    with runtime_that("run", "Softsign"):
+        Fold().run(context)
+    assert operators(model) == ["Softsign", "Neg", "Mul", "Mul"]
+    (note,) = context.notes
+    assert "Softsign" in note
+    assert "ONNX Runtime crashes when it executes the model (signal 11, SIGSEGV)" in note

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+from crashing import runtime_that
 from small_graphs import model
 
 import ortfuse.passes.cse as cse_module
@@ -136,3 +137,13 @@ def test_what_cannot_be_cut_out_is_let_through_and_listed(monkeypatch: pytest.Mo
     operators, checks = run(model("t = Tanh(w) y = Mul(x, t)", initializers=WEIGHTS), "fold")
     assert operators == ["Mul"]
     assert "no cut" in checks.of_state("unchecked")[0].reason
+
+
+def test_an_edit_whose_new_side_crashes_the_runtime_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cse_module, "_key", lambda node, imports: (node.inputs[0]) if node.op_type != "Mul" else node)
+    m = model("a = Softsign(x) b = Tanh(x) y = Mul(a, b)")
+    checks = SiteChecks()
+    with runtime_that("run", "Softsign"):
+        PassManager("cse").run(m, inspector=checks)
+    assert [node.op_type for node in m.graph] == ["Softsign", "Tanh", "Mul"]
+    assert "crashes when it executes the model" in checks.of_state("undone")[0].reason

@@ -1,0 +1,137 @@
+"""Parts of a model as models of their own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+import onnx_ir as ir
+
+from ortfuse.graph.schemas import kept_outputs
+from ortfuse.graph.walk import nested, used_values
+from ortfuse.targets import raise_opset
+
+IR_VERSION = 10
+"""Of the models made here: every version of the runtime that is supported reads it."""
+
+
+def upstream(values: Iterable[ir.Value], among: Callable[[ir.Node], bool] = lambda node: True) -> list[ir.Node]:
+    """The nodes from which `values` are computed, each after those it needs; the search ends at nodes that are not `among`."""
+    found: dict[ir.Node, None] = {}
+    entered: set[ir.Node] = set()
+    stack = [(producer, False) for value in values if (producer := value.producer()) is not None]
+    while stack:
+        node, finished = stack.pop()
+        if finished:
+            found[node] = None
+        elif among(node) and node not in entered:
+            entered.add(node)
+            stack.append((node, True))
+            stack += [(above, False) for value in used_values(node) if (above := value.producer()) is not None]
+    return list(found)
+
+
+def taken(nodes: Collection[ir.Node]) -> list[ir.Value]:
+    """What nodes use and do not compute themselves."""
+    inside = set(nodes)
+    used = dict.fromkeys(value for node in nodes for value in used_values(node))
+    return [value for value in used if value.producer() not in inside]
+
+
+def model_of(
+    nodes: Sequence[ir.Node],
+    inputs: Mapping[ir.Value, str],
+    outputs: Sequence[tuple[str, ir.Value]],
+    constants: Mapping[ir.Value, ir.TensorProtocol],
+    imports: Mapping[str, int],
+    *,
+    functions: Iterable[ir.Function] = (),
+) -> ir.Model:
+    """A model of copies of `nodes`, raised to the opset that the newest of them is marked with.
+
+    Args:
+        nodes: In topological order.
+        inputs: What the model takes, with the names it takes them by. They have the types that are declared.
+        outputs: What the model gives, each by its name: results of the nodes, inputs or constants.
+        constants: What else the nodes take.
+        imports: The opset imports that govern the nodes.
+        functions: The model's functions, if nodes call any.
+
+    Raises:
+        TargetError: The nodes need different opsets, and some cannot be raised.
+    """
+    given = [*inputs, *constants]
+    results = [value for _, value in outputs]
+    graph = ir.GraphView(given, results, nodes=nodes, opset_imports=dict(imports), name="part").clone()
+    copies = dict(zip(given, graph.inputs, strict=True))
+    for node, copy in zip(nodes, graph, strict=True):
+        _leave_out_unused(node, copy, results)
+    _add_outputs(graph, [name for name, _ in outputs])
+    _name_values(graph, {*inputs.values(), *(name for name, _ in outputs)})
+    for value, name in inputs.items():
+        copies[value].name, copies[value].const_value = name, None
+    graph.inputs[:] = [copies[value] for value in inputs]
+    for value, tensor in constants.items():
+        copies[value].const_value = tensor
+        copies[value].type, copies[value].shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+        graph.register_initializer(copies[value])
+    model = ir.Model(graph, ir_version=IR_VERSION, functions=list(functions))
+    _raise_to_newest(model)
+    return model
+
+
+def computing(model: ir.Model, outputs: Sequence[tuple[str, ir.Value]]) -> ir.Model:
+    """A model that computes these values of the main graph of `model` from its inputs, each under a name."""
+    graph = model.graph
+    nodes = upstream(value for _, value in outputs)
+    inputs = {value: value.name or "" for value in graph.inputs if value.name not in graph.initializers}
+    used = [*taken(nodes), *(value for _, value in outputs)]
+    constants = {value: value.const_value for value in used if value.is_initializer() and value.const_value is not None}
+    return model_of(nodes, inputs, outputs, constants, graph.opset_imports, functions=model.functions.values())
+
+
+def _leave_out_unused(node: ir.Node, copy: ir.Node, results: Collection[ir.Value]) -> None:
+    """Take away the names of outputs that nothing uses, for the runtime computes what has a name."""
+    kept = {0, *kept_outputs(node)}
+    for number, (value, output) in enumerate(zip(node.outputs, copy.outputs, strict=True)):
+        if number not in kept and value not in results and not value.uses() and not value.is_graph_output():
+            output.name = ""
+
+
+def _add_outputs(graph: ir.Graph, names: Sequence[str]) -> None:
+    """Give the results their names; what is no result of a node, or is one of several names, is copied by an Identity."""
+    results = list(graph.outputs)
+    graph.outputs.clear()
+    for name, result in zip(names, results, strict=True):
+        if result.producer() is None or result.is_graph_output():
+            identity = ir.node("Identity", [result])
+            graph.append(identity)
+            identity.outputs[0].type, identity.outputs[0].shape = result.type, result.shape
+            result = identity.outputs[0]
+        result.name = name
+        graph.outputs.append(result)
+
+
+def _name_values(graph: ir.Graph, taken: Collection[str]) -> None:
+    """Number all other values, since they come from graphs in which one name can mean different things."""
+    numbers = itertools.count()
+    for value in _values(graph):
+        if value.name != "" and not (value.graph is graph and value.is_graph_output()):
+            value.name = next(name for number in numbers if (name := f"ortfuse.part.{number}") not in taken)
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    for inner in nested(graph):
+        yield from dict.fromkeys([*inner.inputs, *inner.initializers.values()])
+        for node in inner:
+            yield from node.outputs
+
+
+def _raise_to_newest(model: ir.Model) -> None:
+    opset = model.graph.opset_imports.get("", 1)
+    for node in model.graph:
+        if node.domain or (node.version or 0) <= opset:
+            node.version = None
+    newest = max((node.version or 0 for node in model.graph), default=0)
+    if newest > opset:
+        raise_opset(model, newest)

@@ -1,0 +1,219 @@
+"""Sessions of ONNX Runtime as they are, and a program that serves them from a process of its own.
+
+`ortfuse.execution.worker` runs this file as that program. Nothing of ortfuse is imported, so that the process is ready in a
+fifth of a second, and the runtime only where it is used, for importing it takes as long as most runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pickle
+import signal
+import struct
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+_BFLOAT16 = "tensor(bfloat16)"
+_BFLOAT16_NUMBER = 16  # in TensorProto.DataType
+_ALIGNMENT = 16
+
+_TOGETHER = 1 << 16
+"""Bytes up to which a message is sent in one piece."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a session is made.
+
+    Attributes:
+        optimise: Whether the runtime applies its own optimisations.
+        threads: Threads per operator; 0 leaves the choice to the runtime.
+        provider: The execution provider.
+        disabled: Names of the runtime's optimisers that are left out.
+        profile: The beginning of the path of a file to log every executed node in, empty for none.
+        dump: Where to write the model as the runtime executes it, empty for nowhere.
+        verbose: Whether the runtime says what it does, on the standard error of the process.
+        lean: Whether to prepare for a single run, without an arena and without weights rearranged for the kernels.
+        libraries: Paths of libraries with kernels of custom operators.
+    """
+
+    optimise: bool = True
+    threads: int = 0
+    provider: str = "CPUExecutionProvider"
+    disabled: tuple[str, ...] = ()
+    profile: str = ""
+    dump: str = ""
+    verbose: bool = False
+    lean: bool = False
+    libraries: tuple[str, ...] = ()
+
+
+class InFile(NamedTuple):
+    """A weight that is read where it is: numpy's name of its element type, its shape, and where its bytes are."""
+
+    path: str
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+    def array(self) -> Array:
+        """The weight, mapped from the file if it is aligned there."""
+        mapped = np.memmap(self.path, np.dtype(self.dtype), "r", self.offset, self.shape)
+        return mapped if mapped.ctypes.data % _ALIGNMENT == 0 else np.array(mapped)
+
+
+class Loaded:
+    """A session in this process. Its threads do not spin after a run, so that they do not slow the next session down."""
+
+    def __init__(self, source: str | bytes, weights: Mapping[str, Array | InFile], settings: Settings) -> None:
+        """Load the file at a path, or a serialised model and those of its weights that it does not hold itself."""
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = 1 if settings.verbose else 4
+        options.intra_op_num_threads = settings.threads
+        for library in settings.libraries:
+            options.register_custom_ops_library(library)
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        level = ort.GraphOptimizationLevel
+        options.graph_optimization_level = level.ORT_ENABLE_ALL if settings.optimise else level.ORT_DISABLE_ALL
+        if settings.profile:
+            options.enable_profiling, options.profile_file_prefix = True, settings.profile
+        if settings.dump:
+            options.optimized_model_filepath = settings.dump
+        if settings.lean:
+            options.enable_cpu_mem_arena = options.enable_mem_pattern = False
+            options.add_session_config_entry("session.disable_prepacking", "1")
+        # The runtime reads them where they are: they must stay alive.
+        self._weights = {name: one.array() if isinstance(one, InFile) else one for name, one in weights.items()}
+        if self._weights:
+            values = [ort.OrtValue.ortvalue_from_numpy(array) for array in self._weights.values()]
+            options.add_external_initializers(list(self._weights), values)
+        self._session = ort.InferenceSession(
+            source, options, providers=[settings.provider], disabled_optimizers=list(settings.disabled) or None
+        )
+        ends = (*self._session.get_inputs(), *self._session.get_outputs())
+        self._beyond_numpy = any(value.type == _BFLOAT16 for value in ends)
+        self.input_names = [value.name for value in self._session.get_inputs()]
+        self.output_names = [value.name for value in self._session.get_outputs()]
+
+    def run(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """The outputs in their order."""
+        if not self._beyond_numpy:
+            return list(self._session.run(None, inputs))
+        # The runtime's arrays know no bfloat16, its own values do.
+        values = {name: _to_value(array) for name, array in inputs.items()}
+        return [_from_value(value) for value in self._session.run_with_ort_values(None, values)]
+
+    def end_profile(self) -> str:
+        """Stop logging; returns the path of the log."""
+        return str(self._session.end_profiling())  # type: ignore[no-untyped-call]
+
+
+def _to_value(array: Array) -> Any:
+    import onnxruntime as ort
+
+    if array.dtype.name == "bfloat16":
+        bits = np.ascontiguousarray(array).view(np.uint16)
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, _BFLOAT16_NUMBER)
+    return ort.OrtValue.ortvalue_from_numpy(array)
+
+
+def _from_value(value: Any) -> Any:
+    if value.data_type() != _BFLOAT16:
+        return value.numpy()
+    import ml_dtypes
+
+    content = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    return np.frombuffer(content, ml_dtypes.bfloat16).reshape(value.shape())
+
+
+def send(stream: IO[bytes], content: Any) -> None:
+    """Write an object; the bytes of arrays go from where they are."""
+    buffers: list[pickle.PickleBuffer] = []
+    head = memoryview(pickle.dumps(content, 5, buffer_callback=buffers.append))
+    parts: list[memoryview] = [head, *(buffer.raw() for buffer in buffers)]
+    sizes = struct.pack(f"<Q{len(parts)}Q", len(parts), *(part.nbytes for part in parts))
+    if sum(part.nbytes for part in parts) <= _TOGETHER:
+        stream.write(b"".join((sizes, *parts)))
+    else:
+        stream.write(sizes)
+        for part in parts:
+            stream.write(part)
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> Any:
+    """The object that `send` wrote.
+
+    Raises:
+        EOFError: The other side is gone.
+    """
+    (count,) = struct.unpack("<Q", _read(stream, 8))
+    sizes = struct.unpack(f"<{count}Q", _read(stream, 8 * count))
+    content, *buffers = [_read(stream, size) for size in sizes]
+    return pickle.loads(content, buffers=buffers)
+
+
+def _read(stream: IO[bytes], size: int) -> bytearray:
+    content = bytearray(size)
+    view, done = memoryview(content), 0
+    while done < size:
+        count = stream.readinto(view[done:])  # type: ignore[attr-defined]
+        if not count:
+            raise EOFError
+        done += count
+    return content
+
+
+def serve(load: Any = Loaded) -> None:
+    """Answer requests on standard input, each with whether it succeeded and the result or the error's text, until it ends.
+
+    A request is the numbers of the sessions that are not needed any more, what to do (`open`, `run` or `end_profile`),
+    the number of a session, and the arguments.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks ends this one
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever prints must not disturb the answers
+    import onnxruntime  # noqa: F401
+
+    send(answers, None)
+    sessions: dict[int, Loaded] = {}
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            superfluous, what, number, arguments = receive(sys.stdin.buffer)
+            for other in superfluous:
+                sessions.pop(other, None)
+            try:
+                if what == "open":
+                    source, weights, settings = arguments
+                    found = {name: InFile(*one) if isinstance(one, tuple) else one for name, one in weights.items()}
+                    sessions[number] = made = load(source, found, Settings(**settings))
+                    result: Any = (made.input_names, made.output_names)
+                else:
+                    result = getattr(sessions[number], what)(*arguments)
+                answer = (True, result)
+            except Exception as error:
+                answer = (False, str(error) or type(error).__name__)
+            send(answers, answer)
+
+
+def request_to_open(source: str | bytes, weights: Mapping[str, Array | InFile], settings: Settings) -> tuple[Any, ...]:
+    """The arguments of a request to open a session, of types that the other process has too."""
+    return source, {n: tuple(w) if isinstance(w, InFile) else w for n, w in weights.items()}, asdict(settings)
+
+
+if __name__ == "__main__":
+    serve()

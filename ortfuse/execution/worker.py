@@ -1,0 +1,194 @@
+"""A process of its own for the runtime, for a crash takes its process along.
+
+It is started when it is first asked for something, serves all isolated sessions, and is started anew after it died or did
+not answer in time. What it was doing then is the answer: a `CrashError`. Where no process can be started, sessions run in
+this one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from ortfuse.errors import CrashError
+from ortfuse.execution import runtime
+from ortfuse.execution.runtime import Array, InFile, Settings
+
+PROGRAM = Path(runtime.__file__)
+"""What the process executes."""
+
+LIMIT = 600.0
+"""Seconds that it may take to load a model, or to run it once."""
+
+_START = 120.0
+"""Seconds that it may take to be ready."""
+
+
+class UnavailableError(Exception):
+    """No process can be started."""
+
+
+class RefusalError(Exception):
+    """What the runtime says of something that it cannot do."""
+
+
+class Worker:
+    """The process, which is there when `request` returns, and what it answered."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready = False
+        self._log: IO[bytes] | None = None
+        self._owner = os.getpid()
+        self._superfluous: list[int] = []
+        self._generation = 0
+
+    def request(self, what: str, number: int, arguments: tuple[Any, ...], doing: str) -> Any:
+        """Have the process do something; `doing` says what in words, for errors.
+
+        Raises:
+            CrashError: The process died of it, or did not answer in time.
+            RefusalError: The runtime says that it cannot.
+            UnavailableError: There is no process.
+        """
+        with self._lock:
+            process = self._running()
+            superfluous, self._superfluous = self._superfluous, []
+            try:
+                runtime.send(process.stdin, (superfluous, what, number, arguments))  # type: ignore[arg-type]
+                succeeded, result = self._answer(process, LIMIT)
+            except TimeoutError:
+                self.stop()
+                raise CrashError(f"ONNX Runtime hangs when it {doing}: no answer after {LIMIT:.0f} s") from None
+            except (EOFError, OSError):
+                code = process.wait()
+                self.stop()
+                raise CrashError(f"ONNX Runtime crashes when it {doing} ({_cause(code)})") from None
+            except BaseException:  # what is asked next must not get the answer to this
+                self.stop()
+                raise
+        if not succeeded:
+            raise RefusalError(result)
+        return result
+
+    def forget(self, number: int) -> None:
+        """A session is not needed any more; the process is told with the next request."""
+        self._superfluous.append(number)
+
+    def generation(self) -> int:
+        """The number of the process: sessions of another one are gone."""
+        with self._lock:
+            if self._process is not None and (os.getpid() != self._owner or self._process.poll() is not None):
+                self.stop()  # that of the process from which this one was forked, or one that was killed meanwhile
+            return self._generation
+
+    def start(self) -> None:
+        """Have the process get ready while this one does something else."""
+        with self._lock, contextlib.suppress(UnavailableError):
+            self._started()
+
+    def stop(self) -> None:
+        """End the process, so that it takes neither memory nor time; the next request starts another one."""
+        with self._lock:
+            process, self._process = self._process, None
+            if process is None:
+                return
+            self._generation += 1
+            if os.getpid() == self._owner:
+                process.kill()
+                process.wait()
+            for stream in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):
+                    stream.close()  # type: ignore[union-attr]
+
+    def log(self) -> str:
+        """What the present process, or the last one, has written to its standard error."""
+        if self._log is None:
+            return ""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        process = self._started()
+        if not self._ready:
+            try:
+                self._answer(process, _START)
+            except (EOFError, OSError, TimeoutError) as error:
+                self.stop()
+                raise UnavailableError from error
+            self._ready = True
+        return process
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        self.generation()
+        if self._process is None:
+            self._owner, self._ready = os.getpid(), False
+            command = [sys.executable, "-P", os.fspath(PROGRAM)]
+            try:
+                self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log
+                )
+            except OSError as error:
+                raise UnavailableError from error
+        return self._process
+
+    def _answer(self, process: subprocess.Popen[bytes], limit: float) -> Any:
+        assert process.stdout is not None
+        waiting = select.poll()
+        waiting.register(process.stdout, select.POLLIN)
+        if not waiting.poll(limit * 1000):
+            raise TimeoutError
+        return runtime.receive(process.stdout)
+
+
+WORKER = Worker()
+atexit.register(WORKER.stop)
+
+
+class Remote:
+    """A session in the worker; after a crash of another one it is made anew."""
+
+    _count = 0
+
+    def __init__(self, source: str | bytes, weights: Mapping[str, Array | InFile], settings: Settings) -> None:
+        Remote._count += 1
+        self._number = Remote._count
+        self._arguments = runtime.request_to_open(source, weights, settings)
+        self._open()
+
+    def _open(self) -> None:
+        doing = "creates a session of the model"
+        self.input_names, self.output_names = WORKER.request("open", self._number, self._arguments, doing)
+        self._generation = WORKER.generation()
+
+    def __del__(self) -> None:
+        WORKER.forget(self._number)
+
+    def run(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """The outputs in their order."""
+        if self._generation != WORKER.generation():
+            self._open()
+        found: list[Any] = WORKER.request("run", self._number, (inputs,), "executes the model")
+        return found
+
+    def end_profile(self) -> str:
+        """Stop logging; returns the path of the log."""
+        return str(WORKER.request("end_profile", self._number, (), "writes the profile"))
+
+
+def _cause(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "signal 9, SIGKILL, which the system also sends when there is no memory left"
+    return f"signal {-code}, {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

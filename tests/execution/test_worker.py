@@ -1,0 +1,140 @@
+"""That a crash of the runtime is an answer, whoever asks: the process that dies is another one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from crashing import CRASHES, runtime_that
+from small_graphs import model
+
+from ortfuse.errors import CrashError, VerificationError
+from ortfuse.execution import session as sessions
+from ortfuse.execution import worker
+from ortfuse.execution.session import Session
+from ortfuse.execution.worker import WORKER
+from ortfuse.model.io import load, save
+from ortfuse.verification import verify
+
+X = {"x": -np.ones((2, 3), np.float32)}
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    WORKER.stop()
+
+
+def test_a_model_that_really_crashes_the_installed_runtime() -> None:
+    crashing = ir.from_onnx_text(CRASHES)
+    Session(crashing, optimise=False)
+    with pytest.raises(CrashError, match=r"crashes when it creates a session of the model .*SIGSEGV"):
+        Session(crashing)
+
+
+@pytest.mark.parametrize("when", ["load", "run"])
+def test_the_death_of_the_worker_is_an_error_and_the_next_session_has_another(when: str) -> None:
+    with runtime_that(when, "Softsign"):
+        with pytest.raises(CrashError, match=f"signal {signal.SIGSEGV.value}, SIGSEGV"):
+            Session(model("y = Softsign(x)")).run(X)
+        assert Session(model("y = Relu(x)")).run(X)["y"].max() == 0
+
+
+def test_sessions_that_were_open_when_another_one_crashed_go_on() -> None:
+    with runtime_that("run", "Softsign"):
+        relu = Session(model("y = Relu(x)"))
+        with pytest.raises(CrashError):
+            Session(model("y = Softsign(x)")).run(X)
+        assert relu.run(X)["y"].max() == 0
+
+
+def test_a_process_that_is_killed_between_two_requests_is_replaced() -> None:
+    relu = Session(model("y = Relu(x)"))
+    process = WORKER._process
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert relu.run(X)["y"].max() == 0
+
+
+def test_what_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    with runtime_that("hang", "Softsign"):
+        session = Session(model("y = Softsign(x)"))
+        monkeypatch.setattr(worker, "LIMIT", 0.2)
+        with pytest.raises(CrashError, match=r"hangs when it executes the model: no answer after 0 s"):
+            session.run(X)
+
+
+def test_a_fork_has_a_worker_of_its_own() -> None:
+    relu = Session(model("y = Relu(x)"))
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if relu.run(X)["y"].max() == 0 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert relu.run(X)["y"].max() == 0
+
+
+def test_without_a_worker_sessions_run_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "PROGRAM", Path("no such program"))
+    assert Session(model("y = Relu(x)")).run(X)["y"].max() == 0
+    assert WORKER._process is None
+
+
+def test_weights_in_memory_that_are_too_large_to_copy_stay_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "LARGEST", 4)
+    weighty = model("y = MatMul(x, w)", "float[n,32] x", "float[n,32] y", "<float w = {1.0}>")
+    value = weighty.graph.initializers["w"]
+    value.const_value, value.shape = ir.Tensor(np.eye(32, dtype=np.float32), name="w"), ir.Shape((32, 32))
+    with runtime_that("load", "MatMul"):
+        Session(weighty)
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_weights_in_a_file_are_read_there(tmp_path: Path, external: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)
+    weighty = model("y = MatMul(x, w)", "float[n,256] x", "float[n,256] y", "<float w = {1.0}>")
+    value = weighty.graph.initializers["w"]
+    value.const_value, value.shape = ir.Tensor(weights, name="w"), ir.Shape((256, 256))
+    path = tmp_path / "m.onnx"
+    if external:
+        ir.save(weighty, path, external_data="m.data", size_threshold_bytes=0)
+    else:
+        save(weighty, path)
+    loaded = load(path)
+    monkeypatch.setattr(sessions, "LARGEST", 4)
+    with runtime_that("load", "MatMul"), pytest.raises(CrashError):
+        Session(loaded)
+    x = np.eye(256, dtype=np.float32)
+    assert (Session(loaded).run({"x": x})["y"] == weights).all()
+    path.write_bytes(b"another file")
+    assert external or sessions._in_file(loaded.graph.initializers["w"].const_value) is None
+
+
+def test_arrays_of_all_kinds_go_there_and_back() -> None:
+    m = model("y = Identity(x)", "bfloat16[n] x", "bfloat16[n] y")
+    array = np.arange(6).astype(ir.DataType.BFLOAT16.numpy())[::2]
+    assert Session(m).run({"x": array})["y"].tolist() == [0, 2, 4]
+    m = model("y = Identity(x)", "string[n] x", "string[n] y")
+    assert Session(m).run({"x": np.array(["a", "b"], object)})["y"].tolist() == ["a", "b"]
+    m = model("y = ConcatFromSequence<axis=0>(x)", "seq(float[n]) x", "float[m] y")
+    assert Session(m).run({"x": [np.ones(2, np.float32), np.zeros(0, np.float32)]})["y"].tolist() == [1, 1]
+
+
+def test_the_verdict_on_a_model_that_crashes_the_runtime_says_so() -> None:
+    with runtime_that("load", "Pow"):
+        verdict = verify(model("y = Mul(x, x)"), model("y = Pow(x, two)", initializers="<float two = {2.0}>"))
+    assert not verdict.ok
+    assert verdict.summary().startswith("ONNX Runtime crashes when it creates a session")
+    assert all(trial.crashed for trial in verdict.trials)
+    with runtime_that("run", "Mul"), pytest.raises(VerificationError, match="crashes when it executes the model"):
+        verify(model("y = Mul(x, x)"), model("y = Mul(x, x)"))
+
+
+def test_the_verdict_on_what_only_the_optimised_runtime_crashes_on() -> None:
+    crashing = ir.from_onnx_text(CRASHES)
+    verdict = verify(crashing, crashing.clone())
+    assert verdict.only_optimised
+    assert "is wrong on the original too" in verdict.notes[-1]
