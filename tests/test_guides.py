@@ -1,0 +1,41 @@
+"""What the guides show works as written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ortfuse.pipeline import load_catalogue, registry
+from ortfuse.proof import prove
+from ortfuse.targets import custom
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def blocks(guide: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (DOCS / guide).read_text(), re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """What the examples register is forgotten."""
+    registered, operators = dict(registry._registered), dict(custom._registered)
+    yield
+    registry._registered.clear()
+    registry._registered.update(registered)
+    custom._registered.clear()
+    custom._registered.update(operators)
+
+
+@pytest.mark.parametrize("number", range(len(blocks("writing-a-rule.md"))))
+def test_the_rules_of_the_guide_are_rule_files_and_are_proved(number: int, tmp_path: Path) -> None:
+    file = tmp_path / "my_rules.py"
+    file.write_text(blocks("writing-a-rule.md")[number])
+    rules = [rule for file in load_catalogue([file]).files if file.source == "user" for rule in file.rules]
+    assert rules
+    for rule in rules:
+        report = prove(rule)
+        assert report.proved, report.failures
