@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, redundant, var
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from ._common import ints, text
+from ._common import ints
 from ._equation import Equation, parsed, positions
 from ._proofs import SHAPES
 
@@ -37,10 +38,10 @@ def _equation(match: Match) -> Equation:
     return found
 
 
-def can_be_read(match: Match) -> str | None:
+def can_be_read(match: Match) -> Refusal | None:
     """The equation is one that can be taken apart."""
     if parsed(match["equation"]) is None:
-        return f"the equation {match['equation']} has an ellipsis, a repeated label or one out of nowhere"
+        return match.refuse("attribute", "equation", "one without ellipsis, repeated labels and labels out of nowhere")
     return None
 
 
@@ -48,16 +49,16 @@ def can_be_read(match: Match) -> str | None:
 
 
 @redundant(SHAPES)
-def only_permutes(match: Match) -> str | None:
+def only_permutes(match: Match) -> Refusal | None:
     """Nothing is summed."""
     found = _equation(match)
-    return None if len(found.result) == len(found.operands[0]) else "the equation sums"
+    return match.unless_value("equation", len(found.result) == len(found.operands[0]), "one that sums nothing")
 
 
 @redundant(SHAPES)
-def sums(match: Match) -> str | None:
+def sums(match: Match) -> Refusal | None:
     """Something is summed."""
-    return None if only_permutes(match) else "the equation sums nothing"
+    return match.unless_value("equation", only_permutes(match) is not None, "one that sums")
 
 
 def kept_first(match: Match) -> list[int]:
@@ -120,46 +121,51 @@ def _product(match: Match, first: int) -> Product:
     )
 
 
-def _not_a_product(match: Match) -> str | None:
+def _not_a_product(match: Match) -> Refusal | None:
     """Why neither order of the operands makes a matrix product."""
     equation = _equation(match)
-    if match.shape("a") is None or match.shape("b") is None:
-        return "the shape of an operand is not known"
+    shapes = match.shapes("a", "b")
+    if isinstance(shapes, Refusal):
+        return shapes
     a, b = _sizes(match)
-    for label in set("".join(equation.operands)) - set(equation.result):
+    for label in sorted(set("".join(equation.operands)) - set(equation.result)):
         if label not in a or label not in b:
-            return f"the sum over {label} is one of a single operand"
+            return match.refuse("attribute", "equation", f"one that sums over {label} of both operands")
         if a[label] != b[label]:
-            return f"the sizes of {label} are not provably the same: {text((a[label], b[label]))}"
+            return match.refuse_dimension("b", equation.operands[1].index(label), a[label])
     return None
 
 
-def _no_matrix(match: Match, first: int) -> str | None:
+def _no_matrix(match: Match, first: int) -> Refusal | None:
     """Why operand `first` times the other is not one MatMul on the axes as they are."""
     found = _product(match, first)
     if match.facts.is_const(match["ab"[first]]) and _no_weight(match, 1 - first) is None:
-        return "the weight goes to the right"
+        return match.refuse("other_rule", "root", "the order with the weight on the right")
     if not found.rows or len(found.contracted) != 1 or len(found.columns) != 1:
-        return "the operands have not one axis of rows, one of columns and one that is summed over"
+        return match.refuse(
+            "attribute", "equation", "a product with one axis of rows, one of columns and one summed over"
+        )
     rows = _sizes(match)[first][found.rows[-1]]
     if found.batch and found.lead and not (isinstance(rows, int) and rows >= FEWEST_ROWS):
-        return f"too few rows for a product of each: {rows}"
+        return match.refuse("needless", "root", found=f"too few rows for a product of each: {rows}")
     return None
 
 
-def _no_weight(match: Match, first: int) -> str | None:
+def _no_weight(match: Match, first: int) -> Refusal | None:
     """Why the other operand is no weight whose axes merge into a matrix."""
     found, size = _product(match, first), _sizes(match)[1 - first]
     if found.batch or not found.contracted or not found.columns:
-        return "the operands have not axes of columns and axes that are summed over, and those alone in common"
+        return match.refuse(
+            "attribute", "equation", "a product with axes of columns, and in common those summed over alone"
+        )
     if len(found.contracted) == len(found.columns) == 1 and found.rows:
-        return "the axes need not be merged"
+        return match.refuse("needless", "root", found="the axes need not be merged")
     if not all(isinstance(size[label], int) and size[label] > 0 for label in found.contracted + found.columns):
-        return f"the sizes of {found.contracted + found.columns} are not all known"
+        return match.refuse("shape", "ab"[1 - first], f"one of known sizes of {found.contracted + found.columns}")
     return None
 
 
-def _in_order(match: Match, why_not: Callable[[Match, int], str | None]) -> int | None:
+def _in_order(match: Match, why_not: Callable[[Match, int], Refusal | None]) -> int | None:
     """Which operand comes first: of two possible orders the one that the result has."""
     possible = [first for first in (0, 1) if why_not(match, first) is None]
     if len(possible) < 2:
@@ -168,15 +174,15 @@ def _in_order(match: Match, why_not: Callable[[Match, int], str | None]) -> int 
     return 0 if not rows.rows or result.index(rows.rows[-1]) < result.index(rows.columns[-1]) else 1
 
 
-def _goes_first(first: int, why_not: Callable[[Match, int], str | None]) -> Guard:
-    def guard(match: Match) -> str | None:
-        reason = _not_a_product(match)
-        if reason is not None:
-            return reason
+def _goes_first(first: int, why_not: Callable[[Match, int], Refusal | None]) -> Guard:
+    def guard(match: Match) -> Refusal | None:
+        refusal = _not_a_product(match)
+        if refusal is not None:
+            return refusal
         found = _in_order(match, why_not)
         if found is None:
             return why_not(match, first)
-        return None if found == first else "the other operand comes first"
+        return None if found == first else match.refuse("other_rule", "root", "the order with the other operand first")
 
     return guard
 
@@ -227,12 +233,13 @@ def _with_weight(first: int) -> Op:
     return _back(op.Reshape(op.MatMul(left, right), computed("split", split)), first)
 
 
-def multiplies_alone(match: Match) -> str | None:
+def multiplies_alone(match: Match) -> Refusal | None:
     """Nothing is summed, and each operand lacks an axis of the result."""
     found = _equation(match)
     if set("".join(found.operands)) != set(found.result):
-        return "the equation sums"
-    return None if all(len(labels) < len(found.result) for labels in found.operands) else "an operand has all axes"
+        return match.refuse("attribute", "equation", "one that sums nothing")
+    lacking = all(len(labels) < len(found.result) for labels in found.operands)
+    return match.unless_value("equation", lacking, "one with a result of more axes than either operand")
 
 
 def _spread(name: str, new_axes: bool) -> Op:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ortfuse.dims import broadcast
 from ortfuse.pattern import Match, Op, Pattern, attr, computed, op, var
+from ortfuse.refusal import Refusal
 
 from .._common import ints, is_rank, text
 
@@ -16,7 +17,6 @@ HEADS_FIRST, LENGTH_FIRST = 1, 2
 """The axis of the heads in [batch, heads, length, size] and in [batch, length, heads, size]."""
 
 NEVER_EMPTY = {"*": "a Reshape to [0, 0, -1] of an empty tensor is refused"}
-ODD = "the size of the heads is not known, odd or 0"
 
 x = var("x", is_rank(4), "of rank 4")
 cos, sin = var("cos"), var("sin")
@@ -38,24 +38,32 @@ def even_size(match: Match) -> int | None:
     return None if not size or size % 2 else size
 
 
-def not_halves(match: Match, size: int) -> str | None:
+def not_halves(match: Match, size: int) -> Refusal | None:
     """Why `low` and `high` are not the halves of x, `None` if they are."""
     for name in ("low", "high"):
         shape = match.shape(name)
         if shape is None or shape[-1] != size // 2:
-            return f"{name} {text(shape or ())} is not half of x along the last axis"
+            return match.refuse_dimension(name, -1, size // 2)
     if match["high_start"] not in (None, (size // 2,)):
-        return f"the second slice begins at {match['high_start']}, not at half of {size}"
-    if match["low_steps"] not in (None, (1,)) or match["high_steps"] not in (None, (1,)):
-        return "the slices leave elements out"
-    return None
+        return match.refuse("attribute", "high_start", (size // 2,))
+    return unless_steps_are_one(match, "low_steps", "high_steps")
 
 
-def one_angle_for_each_position(match: Match, heads: int, last: Sequence[int]) -> str | None:
+def unless_steps_are_one(match: Match, *names: str) -> Refusal | None:
+    """A refusal where a slice leaves elements out."""
+    return next((match.refuse("attribute", name, (1,)) for name in names if match[name] not in (None, (1,))), None)
+
+
+def odd_size(match: Match, name: str = "x") -> Refusal:
+    """A refusal because the size of a head is not known, odd or 0."""
+    return match.refuse_dimension(name, -1, "a number, even and above 0")
+
+
+def one_angle_for_each_position(match: Match, heads: int, last: Sequence[int]) -> Refusal | None:
     """Cosines and sines broadcast to x but for their last dimensions, which are `last`, and are the same for all its heads."""
     shape = match.shape("x")
     if shape is None or len(shape) != 4:
-        return f"x {text(shape or ())} has not the axes batch, heads, length and size"
+        return match.refuse("rank", "x", 4)
     wanted = [*shape[:3]]
     wanted[heads] = 1
     for name in ("cos", "sin"):
@@ -65,9 +73,9 @@ def one_angle_for_each_position(match: Match, heads: int, last: Sequence[int]) -
         if not fits or any(
             broadcast(dim, common) != common for dim, common in zip(reversed(leading), reversed(wanted), strict=False)
         ):
-            return f"{name} {text(found)} is not one angle for each position of x {text(shape)}"
+            return match.refuse("shape", name, f"{text([*wanted, *last])}, one angle for each position of x")
     if heads == LENGTH_FIRST and not isinstance(shape[heads], int):
-        return "the number of heads is not known"
+        return match.refuse_dimension("x", heads, "a known number of heads")
     return None
 
 

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from ortfuse.dims import DimLike
 from ortfuse.facts.facts import Facts
 from ortfuse.pattern import Guard, Match, Pattern, attr, computed, op, var
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from .._common import ints, is_rank, reaches
@@ -23,7 +24,6 @@ from ._parts import (
     HEADS_FIRST,
     LENGTH_FIRST,
     NEVER_EMPTY,
-    ODD,
     PAPER,
     constant,
     cos,
@@ -34,10 +34,12 @@ from ._parts import (
     low,
     not_halves,
     odd,
+    odd_size,
     one_angle_for_each_position,
     rotary,
     sin,
     size_of,
+    unless_steps_are_one,
     x,
 )
 
@@ -109,24 +111,26 @@ def _leaves_last_axis(node: ir.Node, rank: int, facts: Facts) -> bool:
     return axes is not None and all(axis not in (-1, rank - 1) for axis in axes.elements)
 
 
-def _angles_twice(match: Match, heads: int, size: int, interleaved: bool) -> str | None:
+def _angles_twice(match: Match, heads: int, size: int, interleaved: bool) -> Refusal | None:
     """Cosines and sines are one for each position of x, and hold every number twice."""
     reason = one_angle_for_each_position(match, heads, (size,))
     if reason is not None:
         return reason
     for name in ("cos", "sin"):
         if not _repeats(match[name], match.facts, interleaved):
-            return f"the numbers of {name} do not provably occur twice"
+            return match.refuse(
+                "values_unknown", name, "every number twice, " + ("side by side" if interleaved else "half by half")
+            )
     return None
 
 
 def rotates_halves(heads: int) -> Guard:
     """The slices are the two halves, and the angles of the halves are the same."""
 
-    def guard(match: Match) -> str | None:
+    def guard(match: Match) -> Refusal | None:
         size = even_size(match)
         if size is None:
-            return ODD
+            return odd_size(match)
         return not_halves(match, size) or _angles_twice(match, heads, size, interleaved=False)
 
     return guard
@@ -135,15 +139,14 @@ def rotates_halves(heads: int) -> Guard:
 def rotates_pairs(heads: int) -> Guard:
     """The slices are the even and odd elements, put together again pair by pair, and the angles of a pair are the same."""
 
-    def guard(match: Match) -> str | None:
+    def guard(match: Match) -> Refusal | None:
         size = even_size(match)
         if size is None:
-            return ODD
-        if not (reaches(match["even_end"], size) and reaches(match["odd_end"], size)):
-            return "the slices leave elements out"
-        if match.shape("pairs") != match.shape("x"):
-            return "the pairs are not merged into the shape of x"
-        return _angles_twice(match, heads, size, interleaved=True)
+            return odd_size(match)
+        for name in ("even_end", "odd_end"):
+            if not reaches(match[name], size):
+                return match.refuse("attribute", name, f"at least {size}")
+        return match.unless_same_shape("pairs", "x") or _angles_twice(match, heads, size, interleaved=True)
 
     return guard
 
@@ -183,28 +186,30 @@ rotated_part_by_length = op.Reshape(
 ).named("apart")  # fmt: skip
 
 
-def heads_stay_apart(match: Match) -> str | None:
+def heads_stay_apart(match: Match) -> Refusal | None:
     """The Reshapes around the operator merge heads and size of the part, and split them again as they were."""
     shape = match.shape("part")
-    if shape is None or match.shape("apart") != shape or not isinstance(shape[3], int):
-        return "the heads are not split again as they were"
-    if match["num_heads"] != shape[2] or match.shape("merged") != (*shape[:2], shape[2] * shape[3]):
-        return "the heads are not merged"
-    return None
+    if shape is None or match.shape("apart") != shape:
+        return match.unless_same_shape("apart", "part")
+    if not isinstance(shape[3], int):
+        return match.refuse_dimension("part", 3, "a number")
+    if match["num_heads"] != shape[2]:
+        return match.refuse("attribute", "num_heads", shape[2])
+    return match.unless_shape((*shape[:2], shape[2] * shape[3]), "merged")
 
 
-def parts_make_the_whole(match: Match) -> str | None:
+def parts_make_the_whole(match: Match) -> Refusal | None:
     """The rotated part and the rest are all of a head, in order."""
     size, part = size_of(match, "heads"), size_of(match, "part")
     if size is None or part is None:
-        return "the size of the heads is not known"
+        return match.refuse_dimension("heads" if size is None else "part", -1, "a number")
     if part % 2:
-        return "the rotated part has an odd size, and its last element no partner"
-    if match["rest_start"] != (part,) or not reaches(match["rest_end"], size):
-        return "the two parts are not the whole head"
-    if match["part_steps"] not in (None, (1,)) or match["rest_steps"] not in (None, (1,)):
-        return "the slices leave elements out"
-    return None
+        return odd_size(match, "part")
+    if match["rest_start"] != (part,):
+        return match.refuse("attribute", "rest_start", (part,))
+    if not reaches(match["rest_end"], size):
+        return match.refuse("attribute", "rest_end", f"at least {size}")
+    return unless_steps_are_one(match, "part_steps", "rest_steps")
 
 
 # [b, s, heads * size] split into heads before it is rotated
@@ -219,11 +224,11 @@ by_heads = op.RotaryEmbedding(
 )  # fmt: skip
 
 
-def splits_last_axis(match: Match) -> str | None:
+def splits_last_axis(match: Match) -> Refusal | None:
     """The Reshape splits the last axis into (heads, size)."""
     whole, found = match.shape("whole"), match.shape("split")
     if whole is None or found is None or len(found) != 4 or whole[:2] != found[:2] or not isinstance(found[2], int):
-        return "the Reshape does not split heads off the last axis"
+        return match.refuse("shape", "split", (*(whole or ())[:2], "heads, a number", "size"))
     return None
 
 

@@ -11,15 +11,15 @@ from __future__ import annotations
 from typing import Any
 
 from ortfuse.pattern import Guard, Match, Pattern, attr, computed, op, var
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from .._common import ints, text
+from .._common import ints
 from .._proofs import RANKS
 from ._parts import (
     HEADS_FIRST,
     LENGTH_FIRST,
     NEVER_EMPTY,
-    ODD,
     PAPER,
     cos,
     even,
@@ -28,6 +28,7 @@ from ._parts import (
     low,
     not_halves,
     odd,
+    odd_size,
     one_angle_for_each_position,
     rotary,
     sin,
@@ -69,10 +70,10 @@ def _stacked(columns: tuple[Pattern, ...]) -> Pattern:
 def rotates_halves(heads: int) -> Guard:
     """The parts are the two halves of x, and there is one angle for each of their positions."""
 
-    def guard(match: Match) -> str | None:
+    def guard(match: Match) -> Refusal | None:
         size = even_size(match)
         if size is None:
-            return ODD
+            return odd_size(match)
         return not_halves(match, size) or one_angle_for_each_position(match, heads, (size // 2,))
 
     return guard
@@ -81,17 +82,15 @@ def rotates_halves(heads: int) -> Guard:
 def rotates_elements(heads: int, *columns: int) -> Guard:
     """The parts are the even and the odd elements of x, followed by `columns`, with one angle for each of their positions."""
 
-    def guard(match: Match) -> str | None:
+    def guard(match: Match) -> Refusal | None:
         size, shape = even_size(match), match.shape("x")
         if size is None or shape is None:
-            return ODD
+            return odd_size(match)
         last = (size // 2, *columns)
         for name in ("first", "second"):
             if match.shape(name) != (*shape[:-1], *last):
-                return f"{name} {text(match.shape(name) or ())} is not one of each two elements of x {text(shape)}"
-        if match.facts.shape(match.root) != shape:
-            return "the pairs are not merged into the shape of x"
-        return one_angle_for_each_position(match, heads, last)
+                return match.refuse("shape", name, (*shape[:-1], *last))
+        return match.unless_shape(shape, "root") or one_angle_for_each_position(match, heads, last)
 
     return guard
 

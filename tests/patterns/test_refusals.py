@@ -1,0 +1,188 @@
+"""Every guard of the catalogue says no with a refusal that names what it is about and what would help.
+
+Each guard is asked of an instance of its rule about which other things are said to be known: other shapes, types, numbers
+and attributes, one at a time.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, get_args
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from ortfuse.dims import symbol
+from ortfuse.facts.facts import Facts
+from ortfuse.pattern import Match, Matcher
+from ortfuse.pipeline import load_catalogue
+from ortfuse.proof.build import Builder, element_type, opsets_for
+from ortfuse.proof.choice import Chooser, Coverage, spellings
+from ortfuse.refusal import Code, Refusal
+from ortfuse.rewrite import Rule
+
+RULES = [
+    rule
+    for rules in load_catalogue([]).passes().values()
+    for rule in rules
+    if rule.guards and rule.family != "attention"
+]
+SPELLINGS = 6
+DTYPES = (None, ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.FLOAT16)
+THINGS = (
+    None, -2.0, 0.0, 1.0, 0.37, float("nan"), 3e38, 0, 1, 2, 5, (0,), (5,), (2,), (0, 2), (1,), (), "ij->i", "ij->ji", "...i->i",
+    "ij,ik->jk", "ij,jk->ijk", "aij,bjk->ik", "ij,jk->ik", "bij,bjk->bik", "i,j->ij",
+)  # fmt: skip
+
+
+class OtherFacts:
+    """The facts of a model, but of some values another shape, type or content."""
+
+    def __init__(self, facts: Facts, **said: dict[ir.Value, Any]) -> None:
+        self._facts, self._said = facts, said
+
+    def _answer(self, question: str, value: ir.Value | None) -> Any:
+        said = self._said.get(question, {})
+        return said[value] if value in said else getattr(self._facts, question)(value)
+
+    def shape(self, value: ir.Value | None) -> Any:
+        return self._answer("shape", value)
+
+    def rank(self, value: ir.Value | None) -> Any:
+        shape = self.shape(value)
+        return None if shape is None else len(shape)
+
+    def __getattr__(self, question: str) -> Any:
+        if question in self._said:
+            return lambda value: self._answer(question, value)
+        return getattr(self._facts, question)
+
+
+def instances(rule: Rule) -> Iterator[Match]:
+    """What the pattern, without its guards, matches in some spellings of the rule."""
+    found: list[Match] = []
+    matcher = Matcher(rule.pattern, (), tuple(rule.intermediates))
+    for number in range(len(rule.proof.shape_sets())):
+        coverage = Coverage()
+
+        def attempt(chooser: Chooser, number: int = number, coverage: Coverage = coverage) -> bool:
+            dtype = element_type(rule.proof.dtypes[0])
+            model = Builder(rule, number, dtype, opsets_for(rule)[-1], chooser).instance().model
+            coverage.learn(chooser)
+            facts = Facts(model)
+            for node in reversed(list(model.graph)):
+                match = matcher.match(node.outputs[0], facts, rule.allow_extra_operands)
+                if isinstance(match, Match):
+                    found.append(match)
+                    break
+            return len(found) < SPELLINGS * (number + 1)
+
+        attempt(Chooser())
+        spellings(attempt, coverage, SPELLINGS)
+    yield from found
+
+
+def changed(match: Match, **changes: Any) -> Match:
+    other = copy.copy(match)
+    other.bindings = dict(match.bindings)
+    for name, change in changes.items():
+        setattr(other, name, change)
+    return other
+
+
+def with_binding(match: Match, name: str, thing: Any) -> Match:
+    other = changed(match)
+    other.bindings[name] = thing
+    return other
+
+
+def others(match: Match) -> Iterator[Match]:
+    """The match, with something else known of one thing that it captured."""
+    yield match
+    for name, thing in match.bindings.items():
+        if isinstance(thing, ir.Value):
+            yield from _known_otherwise(match, thing)
+            yield from (with_binding(match, name, node.outputs[0]) for node in match.nodes)
+        else:
+            yield from (with_binding(match, name, other) for other in THINGS)
+    for number in (1.0, -1.0):
+        with_others = changed(match)
+        with_others.bindings |= {name: number for name, thing in match.bindings.items() if isinstance(thing, float)}
+        yield with_others
+
+
+def _known_otherwise(match: Match, value: ir.Value) -> Iterator[Match]:
+    shape = match.facts.shape(value)
+    shapes: list[Any] = [None, (), (7919,)]
+    for axis in range(len(shape or ())):
+        shapes += [(*shape[:axis], dim, *shape[axis + 1 :]) for dim in (1, 0, 7919, symbol("other"))]  # type: ignore[index]
+    shapes += [(1, *shape), shape[1:], shape[:-1], (1,) * len(shape)] if shape else []
+    for other in shapes:
+        yield changed(match, facts=OtherFacts(match.facts, shape={value: other}))
+    for dtype in DTYPES:
+        yield changed(match, facts=OtherFacts(match.facts, dtype={value: dtype}))
+    array = match.facts.const(value)
+    if array is not None and array.dtype.kind == "f":
+        for number in (np.nan, 1e30, 0.0, -1.0):
+            yield changed(match, facts=OtherFacts(match.facts, const={value: np.full_like(array, number)}))
+    no_constant = {"const": {value: None}, "is_const": {value: False}, "scalar": {value: None}, "ints": {value: None}}
+    yield changed(match, facts=OtherFacts(match.facts, **no_constant))
+    constant = {"const": {value: np.float32(3.0)}, "is_const": {value: True}, "scalar": {value: 3.0}}
+    yield changed(match, facts=OtherFacts(match.facts, **constant))
+
+
+def used_otherwise(match: Match) -> Iterator[Match]:
+    """The match, with the root and its captured intermediates used by more than the instance has."""
+    values = {
+        thing for thing in match.bindings.values() if isinstance(thing, ir.Value) and thing.producer() is not None
+    }
+    for value in sorted(values, key=lambda value: value.name or ""):
+        node = ir.node("Abs", [value])
+        value.producer().graph.append(node)  # type: ignore[union-attr]
+        node.outputs[0].name = "elsewhere"
+        yield match
+        nodes = value.producer()
+        if nodes is not None and nodes.op_type == "BatchNormalization":
+            nodes.resize_outputs(3)
+            nodes.outputs[1].name = "running"
+            yield match
+
+
+def refusals(guard: Callable[[Match], Any], match: Match) -> Iterator[Any]:
+    for variants in (others, used_otherwise):
+        for other in variants(match):
+            try:
+                answer = guard(other)
+            except (
+                TypeError,
+                AssertionError,
+                ValueError,
+                IndexError,
+                KeyError,
+                AttributeError,
+                ZeroDivisionError,
+                StopIteration,
+            ):
+                continue  # nothing that the pattern lets through
+            if answer is not None:
+                yield answer
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_every_guard_refuses_by_subject_and_remedy(rule: Rule) -> None:
+    matches = list(instances(rule))
+    assert matches
+    for guard in rule.guards:
+        found = [answer for match in matches for answer in refusals(guard, match)]
+        assert found, f"{guard.__qualname__} refuses nothing"
+        for refusal in found:
+            assert isinstance(refusal, Refusal), f"{guard.__qualname__}: {refusal}"
+            assert refusal.code in get_args(Code)
+            assert refusal.subject.name or refusal.subject.owner, refusal.reason
+            assert str(refusal.subject) in refusal.reason or refusal.code in ("left_out", "not_equal")
+            assert refusal.remedy
+            assert "{" not in refusal.reason + refusal.remedy
+            json.dumps(refusal.to_dict())
