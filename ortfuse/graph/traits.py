@@ -192,7 +192,7 @@ CONTROL_FLOW = _OPERATORS["control"]
 """Operators of ai.onnx whose attributes are graphs."""
 
 PARAMETER_INPUTS: Mapping[str, Mapping[str, int]] = {
-    **{name: {"axes": 1} for name in REDUCES},
+    **{name: {"axes": 1} for name in sorted(REDUCES)},
     "Squeeze": {"axes": 1},
     "Unsqueeze": {"axes": 1},
     "Reshape": {"shape": 1},
