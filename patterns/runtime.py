@@ -24,6 +24,7 @@ import onnx_ir as ir
 from ortfuse.pattern import Match, Op, Pattern, all_attributes, attr, computed, op, opt, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.targets import Quirk
 
 from ._common import ints
 
@@ -60,6 +61,7 @@ def _sum_before(kind: str) -> Rule:
         replace=_normalised(kind, summed),
         intermediates={"added": summed},
         is_refinement=True,
+        because=Quirk.FUSES_SUMS_BEFORE_NORMALISATION,
         guards=(may_have_one_shape,),
         exactness=Exactness.EXACT,
         source=SOURCE,
@@ -123,6 +125,7 @@ RULES = [
             op.Squeeze(op.Transpose(op.Unsqueeze(x, axes=(0,)), perm=_lifted_permutation), axes=(0,)),
         ),
         is_refinement=True,
+        because=Quirk.CRASHES_ON_MOVED_BATCH_AXIS,
         guards=(crashes_in_product,),
         exactness=Exactness.EXACT,
         source="ONNX Runtime issue 28392",

@@ -20,7 +20,7 @@ from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
 from ortfuse.graph.traits import QUANTISES, RANDOM, has
 from ortfuse.model.proto import to_proto
-from ortfuse.targets import Target
+from ortfuse.targets import Target, installed
 
 LARGEST = 2 << 30
 """Models with more bytes of weights are not evaluated in float64: it would take longer than all the rest."""
@@ -41,7 +41,7 @@ class Reference:
         if self.reason is not None:
             return
         self._model = in_float64(model)
-        facts, target = Facts(self._model), Target()
+        facts, target = Facts(self._model), installed()
         opsets = self._model.graph.opset_imports
         self._segments = cut(self._model.graph, lambda node: _has_kernels(node, opsets, facts, target))
         self._executions: dict[int, _Execution] = {}

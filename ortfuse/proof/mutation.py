@@ -20,7 +20,7 @@ from ortfuse.proof.prove import prove
 from ortfuse.proof.run import Rewritten, rewrite
 from ortfuse.proof.tried import Tried
 from ortfuse.rewrite import Rule
-from ortfuse.targets import Target
+from ortfuse.targets import Target, installed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +195,7 @@ class Trial:
 
     def __init__(self, mutants: Iterable[Mutant], target: Target | None = None) -> None:
         self.found: dict[str, str] = {}
-        self._left, self._target = list(mutants), target or Target()
+        self._left, self._target = list(mutants), target or installed()
 
     def see(self, tried: Tried) -> bool:
         """Let the mutants that are left do what they do to a model; false once none is left."""

@@ -20,7 +20,7 @@ from ortfuse.proof.near_shapes import hidden
 from ortfuse.proof.run import Runner, rewrite
 from ortfuse.proof.tried import Tried
 from ortfuse.rewrite import Rule, Variation
-from ortfuse.targets import Target
+from ortfuse.targets import Target, installed
 
 OTHER_DTYPES = ("float32", "float16", "float64", "bfloat16", "int32", "int64")
 OLDER_OPSETS = (*OPSETS, 11)
@@ -87,7 +87,7 @@ def prove(
     `pairs` spellings more have as many pairs of options as they can.
     """
     report = ProofReport(rule.name)
-    proof = _Proof(rule, target or Target(), report, witness)
+    proof = _Proof(rule, target or installed(), report, witness)
     try:
         proof.try_counterexamples()
         proof.try_instances(pairs)

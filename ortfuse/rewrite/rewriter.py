@@ -27,6 +27,7 @@ from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.log import Event, Log, Step
 from ortfuse.rewrite.profitability import Chooser, FirstLegal
 from ortfuse.rewrite.rule import Exactness, Rule, demand_proof
+from ortfuse.targets.quirks import Quirk
 
 RULE_KEY = "ortfuse.rule"
 NODES_KEY = "ortfuse.nodes"
@@ -34,7 +35,11 @@ NODES_KEY = "ortfuse.nodes"
 
 
 class Legality(Protocol):
-    """What the rewriter asks of a target: may this node stand in the result?"""
+    """What the rewriter asks of a target: may this node stand in the result, and what is odd about it?"""
+
+    @property
+    def quirks(self) -> frozenset[Quirk]:
+        """What it does that no definition of an operator says."""
 
     def check_node(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> Refusal | None:
         """Why not, or `None`."""
@@ -66,7 +71,8 @@ class Rewriter:
         chosen = list(rules)
         for rule in chosen:
             demand_proof(rule)
-        run = _Run(self, chosen)
+        quirks = self.target.quirks
+        run = _Run(self, [rule for rule in chosen if rule.because is None or rule.because in quirks])
         return run.to_fixed_point()
 
 

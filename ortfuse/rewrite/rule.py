@@ -14,6 +14,7 @@ import onnx_ir as ir
 from ortfuse.errors import RuleError
 from ortfuse.pattern.language import Built, Op, Opt, Part, Pattern, Rearrange, Var, bare
 from ortfuse.pattern.match import Guard, Match, Matcher
+from ortfuse.targets.quirks import Quirk
 
 _NAME = re.compile(r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")
 
@@ -125,7 +126,8 @@ class Rule:
     that it is worth it. `intermediates` gives, for intermediates of the pattern that may be used elsewhere, what computes them
     afterwards: one expression, or one for each of `replace`. `is_refinement` says that the rule improves on what another rule
     made, so that it adds no site to its family. `formula` is for readers; by default it is the printed pattern.
-    `allow_extra_operands` allows a root sum or product to have parts that the pattern lacks.
+    `allow_extra_operands` allows a root sum or product to have parts that the pattern lacks. `because` is what the runtime does
+    that alone makes the rule worth it: it is applied only for targets of which that is known.
     """
 
     name: str
@@ -139,6 +141,7 @@ class Rule:
     allow_extra_operands: bool = False
     may_raise_opset: bool = False
     is_refinement: bool = False
+    because: Quirk | None = None
     formula: str = ""
     makes: Sequence[str] = ()
 

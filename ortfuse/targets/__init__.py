@@ -4,7 +4,8 @@ from ortfuse.targets.costs import CostTable, Estimate, shipped_costs
 from ortfuse.targets.custom import libraries, missing_functions, register_operators, with_functions
 from ortfuse.targets.kernel_table import Kernel, KernelTable
 from ortfuse.targets.opset import raise_opset
-from ortfuse.targets.target import CPU, Target
+from ortfuse.targets.quirks import Quirk
+from ortfuse.targets.target import CPU, Target, installed
 
 __all__ = [
     "CPU",
@@ -12,7 +13,9 @@ __all__ = [
     "Estimate",
     "Kernel",
     "KernelTable",
+    "Quirk",
     "Target",
+    "installed",
     "libraries",
     "missing_functions",
     "raise_opset",

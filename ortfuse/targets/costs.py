@@ -107,15 +107,19 @@ class CostTable:
         return Estimate(speedup, sizes, self.source)
 
     @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> CostTable:
+        """A table from the content of its file. Raises ValueError, KeyError or TypeError if it is none."""
+        speedups = {
+            rule: tuple(Measured.parse(sizes, value) for sizes, value in row.items())
+            for rule, row in content["speedups"].items()
+        }
+        return cls(speedups, content["source"])
+
+    @classmethod
     def read(cls, path: str | Path) -> CostTable:
         """A table from a JSON file. Raises TargetError if it is none."""
         try:
-            content = json.loads(Path(path).read_text())
-            speedups = {
-                rule: tuple(Measured.parse(sizes, value) for sizes, value in row.items())
-                for rule, row in content["speedups"].items()
-            }
-            return cls(speedups, content["source"])
+            return cls.from_json(json.loads(Path(path).read_text()))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise TargetError(f"{path} is no cost table: {error}; make one with benchmarks.kernels.costs") from error
 

@@ -6,7 +6,9 @@ questions from it.
 
 The JSON form is one object: ``format`` (1), ``runtime``, ``provider``, ``max_opset``, ``max_ir_version``, ``type_sets``
 (lists of ONNX type strings such as ``tensor(float)``, referred to by index) and ``operators``: one object for each
-operator with ``domain``, ``name``, ``schemas`` and ``kernels``.
+operator with ``domain``, ``name``, ``schemas`` and ``kernels``. It may have what was found out about the provider by trying:
+``limits`` (:mod:`ortfuse.targets.stated_limits`), ``costs`` (as in a file of costs) and ``quirks`` (names of
+:class:`ortfuse.targets.quirks.Quirk`). What is left out is what ortfuse knows of the provider itself, if anything.
 """
 
 from __future__ import annotations
@@ -22,6 +24,10 @@ from typing import Any
 import onnx
 
 from ortfuse.errors import TargetError
+from ortfuse.targets.costs import CostTable
+from ortfuse.targets.limits import Limit
+from ortfuse.targets.quirks import Quirk
+from ortfuse.targets.stated_limits import StatedLimit
 
 FORMAT = 1
 # The end of a kernel's version range when the runtime leaves it open.
@@ -89,6 +95,15 @@ class Operator:
 
 
 @dataclass(frozen=True)
+class Findings:
+    """What a table says of its provider beyond the kernels; `None` where it says nothing."""
+
+    limits: tuple[tuple[tuple[str, str], Limit], ...] | None = None
+    costs: CostTable | None = None
+    quirks: frozenset[Quirk] | None = None
+
+
+@dataclass(frozen=True)
 class KernelTable:
     """Every operator of one runtime build with the kernels of one execution provider.
 
@@ -100,6 +115,7 @@ class KernelTable:
     max_opset: int
     max_ir_version: int
     operators: Mapping[tuple[str, str], Operator]
+    findings: Findings = Findings()
 
     @classmethod
     def of_runtime(cls, provider: str) -> KernelTable:
@@ -318,4 +334,15 @@ def _from_json(data: Mapping[str, Any]) -> KernelTable:
         )
         for op in data["operators"]
     }
-    return KernelTable(data["runtime"], data["provider"], data["max_opset"], data["max_ir_version"], operators)
+    return KernelTable(
+        data["runtime"], data["provider"], data["max_opset"], data["max_ir_version"], operators, _findings(data)
+    )
+
+
+def _findings(data: Mapping[str, Any]) -> Findings:
+    limits = [StatedLimit.from_json(limit) for limit in data.get("limits", ())]
+    return Findings(
+        tuple(((limit.domain, limit.name), limit.check) for limit in limits) if "limits" in data else None,
+        CostTable.from_json(data["costs"]) if "costs" in data else None,
+        frozenset(Quirk[name] for name in data["quirks"]) if "quirks" in data else None,
+    )

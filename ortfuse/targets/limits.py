@@ -1,8 +1,12 @@
-"""What kernels of the CPU build refuse although the registry lists them; found by trying (`benchmarks.kernels`)."""
+"""What kernels refuse although they are registered for the types: of shapes, attributes and optional inputs.
+
+Some of it the operators' documentation says, the rest was found by trying (`benchmarks.kernels`) and binds the provider it
+was found on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
@@ -125,9 +129,14 @@ def _multi_head(node: ir.Node, facts: Facts) -> Refusal | None:
     if added is None or len(query) == 5:
         return None
     shape = facts.shape(added)
-    if shape is None or len(shape) != 4:
-        return _limit(node, 5, "attention_bias", _shaped(shape), "rank 4")
-    if shape[2] == query[1]:
+    return (
+        None if shape is not None and len(shape) == 4 else _limit(node, 5, "attention_bias", _shaped(shape), "rank 4")
+    )
+
+
+def _bias_is_whole(node: ir.Node, facts: Facts) -> Refusal | None:
+    query, shape = facts.shape(node.inputs[0]), facts.shape(_input(node, 5))
+    if query is None or len(query) == 5 or shape is None or shape[2] == query[1]:
         return None
     return _limit(
         node, 5, "attention_bias", f"broadcast over the queries ({words(shape)})", f"a row for each: {query[1]}"
@@ -137,9 +146,14 @@ def _multi_head(node: ir.Node, facts: Facts) -> Refusal | None:
 def _grouped_query(node: ir.Node, facts: Facts) -> Refusal | None:
     if _scale(node) == 0:
         return _attribute_limit(node, "scale", 0, "0 for none given")
+    query = facts.shape(node.inputs[0])
+    return None if query is not None and len(query) == 3 else _limit(node, 0, "query", _shaped(query), "rank 3")
+
+
+def _one_token_after_a_past(node: ir.Node, facts: Facts) -> Refusal | None:
     query, past = facts.shape(node.inputs[0]), _input(node, 3)
-    if query is None or len(query) != 3:
-        return _limit(node, 0, "query", _shaped(query), "rank 3")
+    if query is None:
+        return None
     past_shape = None if past is None else facts.shape(past)
     is_empty = past is None or (past_shape is not None and len(past_shape) == 4 and past_shape[2] == 0)
     if is_empty or query[0] == 1 or query[1] == 1:
@@ -173,17 +187,29 @@ def _fused_convolution(node: ir.Node, facts: Facts) -> Refusal | None:
     return None
 
 
-LIMITS: dict[tuple[str, str], Limit] = {
+Limits = Mapping[tuple[str, str], Limit]
+"""By domain and operator, what its kernels refuse."""
+
+DOCUMENTED: Limits = {
     (MICROSOFT, "FastGelu"): _biased_activation,
     (MICROSOFT, "BiasGelu"): _biased_activation,
     (MICROSOFT, "SkipLayerNormalization"): _skip_normalization,
     (MICROSOFT, "SkipSimplifiedLayerNormalization"): _skip_normalization,
     (MICROSOFT, "MultiHeadAttention"): _multi_head,
     (MICROSOFT, "GroupQueryAttention"): _grouped_query,
-    (MICROSOFT, "FusedConv"): _fused_convolution,
-    ("", "Attention"): _attention,
-    ("", "LayerNormalization"): _normalises_something,
-    ("", "RMSNormalization"): _normalises_something,
-    ("", "SimplifiedLayerNormalization"): _normalises_something,
     ("", "RotaryEmbedding"): _rotary_caches,
 }
+"""What the documentation of an operator says of the shapes that it takes: so it is with every provider."""
+
+FOUND: Mapping[str, Limits] = {
+    "CPUExecutionProvider": {
+        (MICROSOFT, "GroupQueryAttention"): _one_token_after_a_past,
+        (MICROSOFT, "MultiHeadAttention"): _bias_is_whole,
+        (MICROSOFT, "FusedConv"): _fused_convolution,
+        ("", "Attention"): _attention,
+        ("", "LayerNormalization"): _normalises_something,
+        ("", "RMSNormalization"): _normalises_something,
+        ("", "SimplifiedLayerNormalization"): _normalises_something,
+    }
+}
+"""Provider -> what its kernels were found to refuse besides."""

@@ -18,7 +18,7 @@ from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
 from ortfuse.targets.conversion_plan import Plan
 from ortfuse.targets.skeleton import Skeleton
-from ortfuse.targets.target import Target
+from ortfuse.targets.target import Target, installed
 
 _CONVERTED_WRONGLY = {
     "Hardmax": (13, "it forgets that the axes from `axis` on were one"),
@@ -55,7 +55,7 @@ def raise_opset(model: ir.Model, opset: int, target: Target | None = None) -> No
         return
     if not list(_roots(model, opset)):
         return
-    _refuse_unconvertible(model, opset, Target() if target is None else target)
+    _refuse_unconvertible(model, opset, target or installed())
     plans = [plan for root, is_function in _roots(model, opset) for plan in _plans(root, opset, is_function)]
     names = {value.name for graph in walk.graphs(model) for value in walk.own_values(graph) if value.name}
     for plan in plans:

@@ -23,7 +23,8 @@ from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.targets.costs import CostTable, shipped_costs
 from ortfuse.targets.custom import custom_operator
 from ortfuse.targets.kernel_table import Formal, Kernel, KernelTable, Operator, Schema
-from ortfuse.targets.limits import LIMITS
+from ortfuse.targets.limits import DOCUMENTED, FOUND, Limit
+from ortfuse.targets.quirks import Quirk, quirks_of
 
 CPU = "CPUExecutionProvider"
 ABSENT = ""
@@ -41,6 +42,13 @@ class Target:
     """A runtime build and provider, and the highest ai.onnx opset that a result may use.
 
     That opset is the smallest of what the runtime loads, what the installed onnx defines and what the user allows.
+
+    Attributes:
+        provider: The execution provider whose kernels run the result.
+        max_opset: The highest ai.onnx opset that a result may use.
+        known_opset: The highest one that the runtime loads and the installed onnx defines, whatever the user allows.
+        costs: What rules bought when they were measured on the provider.
+        quirks: What the runtime does that no definition of an operator says.
     """
 
     def __init__(
@@ -53,8 +61,8 @@ class Target:
     ) -> None:
         """`table`: a stored table of another build; by default the installed runtime is asked, once in a process.
 
-        `costs`: measured speedups of rules; by default the table that is shipped for the provider. With an empty one every
-        legal rule is taken for profitable.
+        `costs`: measured speedups of rules; by default those of the table or what is shipped for the provider. With an empty
+        one every legal rule is taken for profitable.
 
         Raises:
             TargetError: The installed runtime has no kernels for `provider`, or `max_opset` is not positive.
@@ -65,7 +73,13 @@ class Target:
         self.provider = self.table.provider
         self.known_opset = min(self.table.max_opset, int(onnx.defs.onnx_opset_version()))
         self.max_opset = self.known_opset if max_opset is None else min(max_opset, self.known_opset)
-        self.costs = shipped_costs(self.provider) if costs is None else costs
+        own = self.table.findings
+        self.costs = costs or own.costs or shipped_costs(self.provider)
+        self.quirks: frozenset[Quirk] = quirks_of(self.provider) if own.quirks is None else own.quirks
+        self._limits: dict[tuple[str, str], list[Limit]] = {}
+        found = FOUND.get(self.provider, {}).items() if own.limits is None else own.limits
+        for operator, limit in (*DOCUMENTED.items(), *found):
+            self._limits.setdefault(operator, []).append(limit)
         self._answers: dict[tuple[object, ...], Refusal | None] = {}
 
     @classmethod
@@ -120,8 +134,12 @@ class Target:
         inputs = [ABSENT if value is None else facts.dtype(value) for value in node.inputs]
         outputs = [ABSENT if value.name == "" else facts.dtype(value) for value in node.outputs]
         refusal = self.refusal(node.domain, node.op_type, version, inputs, outputs)
-        limit = LIMITS.get((node.domain, node.op_type)) if refusal is None else None
-        return refusal if limit is None else limit(node, facts)
+        return refusal or self.limit(node, facts)
+
+    def limit(self, node: ir.Node, facts: Facts) -> Refusal | None:
+        """Why a kernel that is registered for the types of `node` refuses it all the same, or `None`."""
+        answers = (limit(node, facts) for limit in self._limits.get((node.domain, node.op_type), ()))
+        return next((answer for answer in answers if answer is not None), None)
 
     def min_opset(
         self, op_type: str, domain: str = "", inputs: DTypes = (), outputs: Sequence[DType] = ()
@@ -199,6 +217,12 @@ class Target:
 
 def _unfit(label: str, why: str) -> Refusal:
     return refuse("signature", Subject("operator", label), found=why)
+
+
+@functools.cache
+def installed() -> Target:
+    """The installed runtime on the CPU: what a model is optimised for by default, and what executes it here in any case."""
+    return Target()
 
 
 @functools.cache

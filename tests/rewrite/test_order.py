@@ -15,12 +15,15 @@ from ortfuse.facts.facts import Facts
 from ortfuse.pattern import op, opt, var
 from ortfuse.rewrite import Debugging, Exactness, Log, Proof, Rewriter, Rule
 from ortfuse.rewrite.invariants import problems
+from ortfuse.targets.quirks import Quirk
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
 import suite
 
 
 class Everything:
+    quirks: frozenset[Quirk] = frozenset()
+
     def check_node(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> None:
         return None
 

@@ -14,6 +14,7 @@ from ortfuse.graph.edit import Edit
 from ortfuse.pattern import attr, ms, op, var, variables
 from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, Exactness, Log, Proof, Rewriter, Rule
+from ortfuse.targets.quirks import Quirk
 
 x, y = variables("x y")
 PROOF = Proof(shapes={"x": "b 3"})
@@ -21,6 +22,8 @@ PROOF = Proof(shapes={"x": "b 3"})
 
 class Everything:
     """A target that can execute everything, or everything but some operators."""
+
+    quirks: frozenset[Quirk] = frozenset()
 
     def __init__(self, *refused: str) -> None:
         self.refused = refused

@@ -1,0 +1,29 @@
+"""What runtimes do that no definition of an operator says, and that rules make allowance for.
+
+A target has the quirks that were found on its provider, or those that its table lists by name. A target without a quirk is
+taken to do what the definitions say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+
+class Quirk(Enum):
+    """A behaviour of a runtime build."""
+
+    FUSES_SUMS_BEFORE_NORMALISATION = (
+        "fuses Add and the normalisation behind it into a kernel that is slower than the two"
+    )
+    CRASHES_ON_MOVED_BATCH_AXIS = (
+        "crashes on a float16 product of a Transpose that moves the first axis behind the batch"
+    )
+
+
+_FOUND: Mapping[str, frozenset[Quirk]] = {"CPUExecutionProvider": frozenset(Quirk)}
+
+
+def quirks_of(provider: str) -> frozenset[Quirk]:
+    """The quirks that were found on a provider."""
+    return _FOUND.get(provider, frozenset())
