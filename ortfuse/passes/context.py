@@ -14,7 +14,7 @@ from ortfuse.graph.walk import Scope, scopes
 from ortfuse.passes.profitability import Choices
 from ortfuse.passes.spill import Spill
 from ortfuse.rewrite import Debugging, Log
-from ortfuse.rewrite.rewriter import Legality
+from ortfuse.targets import Target
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Context:
 
     model: ir.Model
     facts: Facts
-    target: Legality
+    target: Target
     log: Log = field(default_factory=Log)
     approximate: bool = False
     notes: dict[str, None] = field(default_factory=dict)

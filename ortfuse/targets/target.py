@@ -219,7 +219,6 @@ def _unfit(label: str, why: str) -> Refusal:
     return refuse("signature", Subject("operator", label), found=why)
 
 
-@functools.cache
 def installed() -> Target:
     """The installed runtime on the CPU: what a model is optimised for by default, and what executes it here in any case."""
     return Target()
