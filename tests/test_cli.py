@@ -12,9 +12,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from crashing import CRASHES
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+import ortfuse
 from ortfuse.cli.app import app
 from ortfuse.pipeline import PassManager, built_in_lists
 from ortfuse.report.console import show_lists
@@ -254,6 +256,19 @@ def test_bench_measures_side_by_side(tmp_path: Path) -> None:
     assert "too few rounds" in result.output
     rows = json.loads(report.read_text())["latency"]
     assert [row["name"] for row in rows] == [BERT, BERT.replace(".ts", ".dynamo"), f"{BERT} (2)"]
+
+
+def test_bench_has_a_row_for_a_model_on_which_the_runtime_crashes(tmp_path: Path) -> None:
+    paths, report = [tmp_path / name for name in ("crash.onnx", "whole.onnx")], tmp_path / "bench.json"
+    for path, text in zip(paths, (CRASHES, CRASHES.replace("1, 0, 2", "0, 1, 2")), strict=True):
+        ortfuse.save(ir.from_onnx_text(text), path)
+    result = run("bench", *map(str, paths), "--size", "b=4", "--rounds", "2", "--json", str(report))
+    assert result.exit_code == 0, result.output
+    assert "crashes when it creates a session of the model" in result.output
+    crashed, whole = json.loads(report.read_text())["latency"]
+    assert crashed["crash"]
+    assert crashed["median_ms"] is None
+    assert whole["median_ms"] > 0
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "empty", "text", "truncated"])

@@ -42,7 +42,7 @@ def measure(rule: Rule, number: int, rounds: int, threads: int) -> float:
     if not rewritten.hits:
         raise typer.Exit(f"{rule.name} is silent on its own typical instance: {rewritten.reason}")  # type: ignore[arg-type]
     _drop_unused(rewritten.model)
-    sessions = [Session(model, threads=threads) for model in (instance.model, rewritten.model)]
+    sessions = [Session(model, threads=threads, isolated=False) for model in (instance.model, rewritten.model)]
     inputs = instance.inputs({}, 0)
     ratios = []
     for index in range(rounds):

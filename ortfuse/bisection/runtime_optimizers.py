@@ -144,7 +144,8 @@ def bisect_runtime(
         progress: Told in a few words what is going on.
 
     Raises:
-        VerificationError: The model cannot be executed without the runtime's optimisations.
+        VerificationError: The model cannot be executed without the runtime's optimisations, or does not fit into a process
+            of its own.
     """
     progress("running the model without optimisations")
     found, notes = experiments(original, inputs, seed)
@@ -217,6 +218,8 @@ def _optimisers(model: ir.Model) -> tuple[list[str], set[str]]:
     with suppress(VerificationError):  # what was applied before is on the log
         Session(model, verbose=True)
     found = _APPLIED.findall(log())
+    if not found:
+        raise VerificationError("the runtime's log names no optimiser: it can be read only of a process of its own")
     return list(dict.fromkeys(name for name, hit in found if hit == "1")), {name for name, _ in found}
 
 

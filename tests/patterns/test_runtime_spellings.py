@@ -1,10 +1,6 @@
-"""Spellings that the runtime's own optimisations do no harm to; what may crash it is loaded in a process of its own."""
+"""Spellings that the runtime's own optimisations do no harm to; sessions are in a process of their own, which a crash would end."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -13,8 +9,6 @@ from rewriting import ops, parse, rewritten
 
 import ortfuse
 from ortfuse.verification import Session
-
-LOAD = "import sys, onnxruntime as o; o.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])"
 
 
 def product(
@@ -59,11 +53,8 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_runtime_loads_a_product_that_it_crashed_on(form: str, tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    ortfuse.save(ortfuse.optimize(FORMS[form].clone()).model, path)
-    done = subprocess.run([sys.executable, "-c", LOAD, str(path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_the_runtime_loads_a_product_that_it_crashed_on(form: str) -> None:
+    Session(ortfuse.optimize(FORMS[form].clone()).model)
 
 
 @pytest.mark.parametrize("form", FORMS)

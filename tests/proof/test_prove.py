@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from crashing import runtime_that
 
 from ortfuse.errors import RuleError
 from ortfuse.pattern import Match, attr, computed, op, opt, scalar, var, variables
@@ -31,6 +32,12 @@ def test_a_right_rule_is_proved_on_instances_and_near_misses() -> None:
     assert report.proved, report.failures
     assert report.instances >= 4
     assert report.near_misses > 0
+
+
+def test_a_replacement_on_which_the_runtime_crashes_is_a_failure_of_the_rule() -> None:
+    with runtime_that("run", "Softsign"):
+        report = prove(rule(op.Tanh(x), op.Softsign(x)))
+    assert "the runtime cannot execute the replacement: ONNX Runtime crashes" in report.failures[0]
 
 
 def test_wrong_mathematics_is_found() -> None:
