@@ -2,7 +2,7 @@
 
 The converter sees a skeleton (`ortfuse.targets.skeleton`) of the main graph, subgraphs included, and of each model function,
 which it does not convert by itself. What it gets wrong is refused: found by raising ONNX's own node tests, and old forms of
-their operators, and comparing the results in ONNX Runtime (`tests/target/test_opset_forms.py`).
+their operators, and comparing the results in ONNX Runtime (`tests/targets/test_opset_forms.py`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,14 @@
-"""What ONNX's version converter gets to see of a graph: the nodes it has to convert, and nothing heavy.
+"""A small stand-in for a graph, to be converted to a newer opset in its place.
 
-Every value and node has a number as its name in there, so that names that are missing, or used twice in different graphs,
-are no concern of the converter's. All other nodes (of other domains, or the same in both opsets, or made for another
-opset) and everything with large data are stubs of a domain of our own, which the converter passes over. It looks into
-the graphs of nodes that it knows only, so each node with graphs is shown as an If that has them, whatever it is.
+ONNX's version converter takes a whole model as protobuf, weights included, and gives back another. A model may be larger than
+memory and its nodes hold what the converter would lose, so it gets a *skeleton*: the same graph with
+
+- a number as the name of each value and node, so that names that are missing, or used twice in different graphs, do no harm;
+- a *stub*, a node of a domain of our own that the converter passes over, for each node that needs no conversion (of another
+  domain, the same in both opsets, made for another opset) and for each large constant;
+- an If for each node that holds graphs, whatever it is: of other such nodes the converter would not look into the graphs.
+
+`ortfuse.targets.conversion_plan` compares what comes back with what was sent and carries the differences over.
 """
 
 from __future__ import annotations
@@ -37,7 +42,7 @@ _SAME_SINCE_13 = frozenset(_SAME_SINCE_13_NAMES.split())
 
 
 class Skeleton:
-    """Numbers the values and nodes under one root (the main graph or a function's) and writes them for the converter.
+    """The skeleton of one root (the main graph or a function's body), and what each number in it stands for.
 
     Attributes:
         values: The value of each number.
