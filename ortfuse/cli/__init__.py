@@ -1,1 +1,5 @@
 """The command line."""
+
+from ortfuse.cli.deferred import defer
+
+defer()

@@ -14,7 +14,7 @@ import typer
 
 from ortfuse.cli.models import bench, bisect, explain, optimize, verify
 from ortfuse.cli.rules import passes, prove
-from ortfuse.cli.usage import OneLineErrors, WithVerify, show_version
+from ortfuse.cli.usage import Command, OneLineErrors, WithVerify, show_version
 
 app = typer.Typer(
     name="ortfuse",
@@ -45,7 +45,7 @@ def everything(
 
 app.command(cls=WithVerify)(optimize)
 for command in (verify, bisect, explain, bench, passes, prove):
-    app.command()(command)
+    app.command(cls=Command)(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

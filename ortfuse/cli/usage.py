@@ -6,11 +6,15 @@ Exit codes: 0 if all is well; 1 if the answer is no (outputs differ, so that not
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import sys
+import typing
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import Any, get_args
+from pathlib import Path
+from typing import Annotated, Any, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -32,6 +36,10 @@ _VERIFICATIONS: tuple[Verification, ...] = get_args(Verification)
 
 class OneLineErrors(TyperGroup):
     """Commands whose complaints about options and arguments are one line, as everything else that goes wrong is."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, each with its own reader; see `Command`."""
+        return _read_by_declaration(super().get_params(ctx), self.callback)
 
     def main(
         self,
@@ -59,7 +67,74 @@ class OneLineErrors(TyperGroup):
         return code
 
 
-class WithVerify(TyperCommand):
+class Command(TyperCommand):
+    """A command that reads what it is given by the types and parsers of its declarations, and lets typer do the rest.
+
+    Typer would have pydantic read them, which takes as long to load as a small model takes to optimise.
+    """
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, each with its own reader."""
+        return _read_by_declaration(super().get_params(ctx), self.callback)
+
+
+Reader = Callable[[Any], Any]
+
+
+def _read_by_declaration(parameters: list[Any], function: Callable[..., Any] | None) -> list[Any]:
+    """The parameters of a function, to be read as it declares them, and flags as they are."""
+    readers = {} if function is None else _readers(inspect.unwrap(function))
+    for parameter in parameters:
+        read = readers.get(parameter.name, _as_it_is if getattr(parameter, "is_flag", False) else None)
+        if read is not None and "process_value" not in vars(parameter):
+            parameter.process_value = functools.partial(_processed, parameter, read, parameter.process_value)
+    return parameters
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _processed(parameter: Any, read: Reader, by_typer: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:
+    """What is written for one parameter, read; what is missing, or wrong, is for typer to say."""
+    several = isinstance(value, list | tuple)
+    if value is None or (several and not value):
+        if parameter.required:
+            return by_typer(ctx, value)
+        value = None
+    else:
+        try:
+            value = [read(one) for one in value] if several else read(value)
+        except typer.BadParameter as error:
+            raise typer.BadParameter(error.message, ctx=ctx, param=parameter) from None
+    return value if parameter.callback is None else parameter.callback(ctx, parameter, value)
+
+
+def _readers(function: Callable[..., Any]) -> dict[str, Reader]:
+    """How each argument of a command is read: by the parser of its declaration, or by its type."""
+    found: dict[str, Reader] = {}
+    for name, annotation in typing.get_type_hints(function, include_extras=True).items():
+        if typing.get_origin(annotation) is not Annotated:
+            continue
+        kind, declared = typing.get_args(annotation)[:2]
+        kinds = _members(kind)
+        parser = getattr(declared, "parser", None)
+        if parser is not None:
+            found[name] = parser
+        elif Path in kinds:
+            found[name] = Path
+        elif kinds <= {str, bool, type(None)}:
+            found[name] = _as_it_is
+    return found
+
+
+def _members(kind: Any) -> set[Any]:
+    """The types that a type is made of: `Path` and `None` of `list[Path] | None`."""
+    parts = typing.get_args(kind)
+    return {kind} if not parts else {member for part in parts for member in _members(part)}
+
+
+class WithVerify(Command):
     """A command whose `--verify` may stand without a value, which then is `whole`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
-import onnx
-import onnx_ir as ir
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ortfuse.bench import Latencies, doubts
-from ortfuse.bench import table as latency_table
-from ortfuse.explanation import Explanation, Missed
-from ortfuse.passes import Choice
-from ortfuse.pipeline import Catalogue, PassList, PassReport, RunReport
-from ortfuse.pipeline.passlists import FALLBACK
-from ortfuse.proof import ProofReport
-from ortfuse.result import Result
-from ortfuse.verification import SiteCheck, Verdict
-from ortfuse.verification.sites import summary
+if TYPE_CHECKING:
+    # What is not asked for need not be loaded.
+    import onnx_ir as ir
+
+    from ortfuse.bench import Latencies
+    from ortfuse.explanation import Explanation, Missed
+    from ortfuse.passes import Choice
+    from ortfuse.pipeline import Catalogue, PassList, PassReport, RunReport
+    from ortfuse.proof import ProofReport
+    from ortfuse.result import Result
+    from ortfuse.verification import SiteCheck, Verdict
 
 MOST_MISSES = 40
 MOST_FAILURES = 3
@@ -51,7 +51,9 @@ def show_result(console: Console, result: Result) -> None:
 
 def show_latencies(console: Console, found: Latencies, title: str) -> None:
     """The measurements, and how far they can be trusted."""
-    console.print(latency_table(found.rows, title))
+    from ortfuse.bench import doubts, table
+
+    console.print(table(found.rows, title))
     show_notes(console, doubts(found.rows))
 
 
@@ -123,6 +125,8 @@ def show_verdict(console: Console, verdict: Verdict) -> None:
 
 def show_sites(console: Console, checks: Sequence[SiteCheck]) -> None:
     """What the checks at the sites found: the wrong rewrites, and those that could not be checked."""
+    from ortfuse.verification.sites import summary
+
     wrong = [check for check in checks if check.state == "undone"]
     console.print(f"verified: {summary(checks)}", style="bold red" if wrong else "green", highlight=False)
     for check in wrong:
@@ -197,6 +201,8 @@ def show_passes(console: Console, catalogue: Catalogue, lists: Collection[PassLi
 
 def show_lists(console: Console, lists: Collection[PassList]) -> None:
     """The pass lists, those with the same passes as one before them called so, and which of them `auto` takes."""
+    from ortfuse.pipeline.passlists import FALLBACK
+
     named = Table(title="Pass lists", title_justify="left")
     for heading in ("name", "passes", "auto takes it for models", "description"):
         named.add_column(heading, overflow="fold")
@@ -239,5 +245,8 @@ def show_proof(console: Console, report: ProofReport) -> None:
 
 def _as_text(model: ir.Model) -> str:
     """A model in ONNX's textual form."""
+    import onnx
+    import onnx_ir as ir
+
     lines = str(onnx.printer.to_text(ir.to_proto(model))).strip().splitlines()
     return "\n".join(lines if len(lines) <= LONGEST_MODEL else [*lines[:LONGEST_MODEL], "..."])

@@ -13,7 +13,6 @@ operator with ``domain``, ``name``, ``schemas`` and ``kernels``. It may have wha
 
 from __future__ import annotations
 
-import functools
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -154,16 +153,6 @@ class KernelTable:
             max_ir_version=_highest_loadable(int(onnx.IR_VERSION), lambda n: _loads(ir_version=n)),
             operators=operators,
         )
-
-    @classmethod
-    @functools.cache
-    def installed(cls, provider: str) -> KernelTable:
-        """Return the table of the installed ONNX Runtime, read once in a process.
-
-        Raises:
-            TargetError: as `of_runtime`.
-        """
-        return cls.of_runtime(provider)
 
     @classmethod
     def of_file(cls, path: str | Path) -> KernelTable:

@@ -25,6 +25,7 @@ from ortfuse.targets.custom import custom_operator
 from ortfuse.targets.kernel_table import Formal, Kernel, KernelTable, Operator, Schema
 from ortfuse.targets.limits import DOCUMENTED, FOUND, Limit
 from ortfuse.targets.quirks import Quirk, quirks_of
+from ortfuse.targets.table_cache import installed_table
 
 CPU = "CPUExecutionProvider"
 ABSENT = ""
@@ -69,7 +70,7 @@ class Target:
         """
         if max_opset is not None and max_opset < 1:
             raise TargetError(f"--max-opset {max_opset}: the opsets of ai.onnx are numbered from 1")
-        self.table = KernelTable.installed(provider) if table is None else table
+        self.table = installed_table(provider) if table is None else table
         self.provider = self.table.provider
         self.known_opset = min(self.table.max_opset, int(onnx.defs.onnx_opset_version()))
         self.max_opset = self.known_opset if max_opset is None else min(max_opset, self.known_opset)

@@ -1,0 +1,57 @@
+"""What a run of the command line loads, and what it leaves alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CODE = """
+import sys
+from ortfuse.cli.app import main
+try:
+    main(["optimize", sys.argv[1], "-o", sys.argv[2]])
+except SystemExit as end:
+    assert not end.code
+print("loaded:", *sorted({"sympy.core", "pydantic", "onnxruntime", "ortfuse.proof", "ortfuse.bench"} & set(sys.modules)))
+"""
+
+
+def loaded(folder: Path) -> list[str]:
+    """Which of the modules that take long are loaded by optimising a small model."""
+    model = ROOT / "golden" / "models" / "resnet.raw.onnx"
+    ran = subprocess.run(
+        [sys.executable, "-c", CODE, str(model), str(folder / "out.onnx")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "PYTHONPATH": str(ROOT)},
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.rpartition("loaded:")[2].split()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the cache folder is set as on Linux")
+def test_optimising_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+    assert loaded(tmp_path) == ["onnxruntime"], "the first run asks the runtime for its kernels"
+    (table,) = (tmp_path / "cache" / "ortfuse" / "kernels").iterdir()
+    written = table.read_bytes()
+    assert loaded(tmp_path) == []
+    table.write_bytes(written[:1000])
+    assert loaded(tmp_path) == ["onnxruntime"]
+    assert table.read_bytes() == written
+
+
+def test_what_is_deferred_works_when_it_is_used() -> None:
+    code = (
+        "import sys, ortfuse.cli, onnx_ir as ir; before = 'sympy.core' in sys.modules; dim = ir.SymbolicDim('a + 1') + 1;"
+        "print(before, dim.value, 'sympy.core' in sys.modules)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert ran.stdout.split() == ["False", "a", "+", "2", "True"], ran.stderr
