@@ -26,11 +26,16 @@ NUMBERS = "another condition asks for the numbers, which only a constant has"
 ADDS_NO_AXES = "the matcher takes a constant for a number only where it adds no axes"
 
 
-def masked(filler: float) -> Callable[[Any], ir.Value]:
-    """An additive mask, `where(keep, 0, filler)`, of a boolean input that now and then hides a whole row."""
+def masked(*fillers: float, keys: str = "") -> Callable[[Any], ir.Value]:
+    """An additive mask, `where(keep, 0, filler)`, of a boolean input that now and then hides a whole row.
+
+    `keys` is the size of the last axis where the pattern leaves that open.
+    """
 
     def make(build: Any) -> ir.Value:
-        keep = build.input("keep", build.dims("mask"), ir.DataType.BOOL)
+        dims = build.dims("mask")
+        keep = build.input("keep", [*dims[:-1], keys or dims[-1]], ir.DataType.BOOL)
+        filler = fillers[build.chooser.pick("filler of the mask", [str(filler) for filler in fillers])]
         mask: ir.Value = build.node("Where", [keep, build.constant(0.0), build.constant(filler)]).outputs[0]
         return mask
 

@@ -20,6 +20,7 @@ from ortfuse.errors import RuleError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.schemas import attribute_default, kept_outputs
 from ortfuse.graph.traits import COMMUTES, PARAMETER_INPUTS
+from ortfuse.pattern.axes import Axes
 from ortfuse.pattern.language import (
     Alt,
     Attr,
@@ -71,6 +72,7 @@ class Builder:
         self.graph = ir.Graph([], [], nodes=[], opset_imports=imports, name=rule.name)
         self._values: dict[Any, ir.Value | None] = {}
         self._nodes: dict[int, ir.Node] = {}
+        self._axes: dict[str, Axes] = {}
         self.splits: dict[tuple[ir.Value, int], ir.Node] = {}
 
     def instance(self, text: str = "") -> Instance:
@@ -100,11 +102,14 @@ class Builder:
         declared = self.shapes.get(name)
         if isinstance(declared, str):
             return [int(dim) if dim.isdigit() else dim for dim in declared.split()]
-        options = self.sizes.of(name)
+        axes = self._axes.get(name)
+        options = self.sizes.shapes(axes) if axes is not None else self.sizes.of(name)
         if not options:
             raise RuleError(f"rule {self.rule.name}: its proof gives no shape for {name}")
         words = [" ".join(map(str, dims)) or "no axes" for dims in options]
-        return list(options[self.chooser.pick(f"shape of {name}", words)])
+        return list(
+            options[self.chooser.pick(f"shape of {name}" if axes is None else f"shape of {name} ({axes})", words)]
+        )
 
     def input(self, name: str, shape: Sequence[int | str], dtype: ir.DataType | None = None) -> ir.Value:
         """A graph input."""
@@ -203,6 +208,8 @@ class Builder:
 
     def _variable(self, pattern: Var) -> ir.Value:
         name = pattern.name
+        if pattern.axes is not None:
+            self._axes[name] = pattern.axes
         maker = self.proof.inputs.get(name)
         if callable(maker):
             made: ir.Value = maker(self)
