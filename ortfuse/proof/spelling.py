@@ -34,9 +34,9 @@ def rearrangement(build: Builder, pattern: Rearrange, operand: ir.Value, label: 
                 if _ones(axes):
                     value = _with_axes(build, op_type, value, _ones(axes))
             return value
-        return _reshaped(build, value, operand, before, after.axes)
+        return _reshaped(build, value, operand, before, before.axes, after.axes)
     if len(before.axes) != len(old) and (old != new or pattern.repeated):
-        value = _reshaped(build, value, operand, before, [Axis((name,)) for name in old])
+        value = _reshaped(build, value, operand, before, before.axes, [Axis((name,)) for name in old])
     if old != new:
         value = build.node("Transpose", [value], {"perm": [old.index(name) for name in new]}).outputs[0]
     names = list(after.names())
@@ -44,10 +44,11 @@ def rearrangement(build: Builder, pattern: Rearrange, operand: ir.Value, label: 
         places = [place for place, name in enumerate(names) if name in pattern.repeated]
         value = _with_axes(build, "Unsqueeze", value, places)
         value = build.node(
-            "Expand", [value, _target(build, operand, before, [Axis((name,)) for name in names])]
+            "Expand", [value, _computed(build, operand, before, [Axis((name,)) for name in names])]
         ).outputs[0]
     if len(after.axes) != len(names) or (value is operand and merged):
-        value = _reshaped(build, value, operand, before, after.axes)
+        now = before.axes if value is operand else [Axis((name,)) for name in names]
+        value = _reshaped(build, value, operand, before, now, after.axes)
     return value
 
 
@@ -68,17 +69,24 @@ def _size(build: Builder, axis: Axis) -> int | str:
     return math.prod(int(size) for size in sizes)
 
 
-def _reshaped(build: Builder, value: ir.Value, operand: ir.Value, before: Axes, wanted: Sequence[Axis]) -> ir.Value:
-    return build.node("Reshape", [value, _target(build, operand, before, wanted)]).outputs[0]
+def _reshaped(
+    build: Builder, value: ir.Value, operand: ir.Value, before: Axes, now: Sequence[Axis], wanted: Sequence[Axis]
+) -> ir.Value:
+    """A Reshape from the axes of `now` to the wanted ones, with a constant target (0 for "as it was", one -1) where there is."""
+    sizes, old = [_size(build, axis) for axis in wanted], [_size(build, axis) for axis in now]
+    numbers = [
+        size if isinstance(size, int) else 0 if old[place : place + 1] == [size] else -1
+        for place, size in enumerate(sizes)
+    ]
+    target = build.constant(numbers) if numbers.count(-1) < 2 else _computed(build, operand, before, wanted)
+    return build.node("Reshape", [value, target]).outputs[0]
 
 
-def _target(build: Builder, operand: ir.Value, before: Axes, wanted: Sequence[Axis]) -> ir.Value:
-    """A target of numbers, with at most one -1; of more symbols than that, from the shape of what is rearranged."""
-    sizes = [_size(build, axis) for axis in wanted]
-    if all(isinstance(size, int) for size in sizes):
-        return build.constant(sizes)
+def _computed(build: Builder, operand: ir.Value, before: Axes, wanted: Sequence[Axis]) -> ir.Value:
+    """A target put together from the shape of what is rearranged."""
     shape = build.node("Shape", [operand]).outputs[0]
     known = [_size(build, axis) for axis in before.axes]
+    sizes = [_size(build, axis) for axis in wanted]
     parts: list[ir.Value | None] = [
         build.constant([size])
         if isinstance(size, int)

@@ -11,289 +11,204 @@ the scores have together with the batch: [batch * windows, heads, queries, keys]
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-from ortfuse.pattern import Match, Op, Pattern, attr, computed, op, opt, redundant, scalar, var
+from ortfuse.pattern import Guard, Match, Pattern, computed, op, opt, rearrange, redundant, scalar, var
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from .._common import array_like, ints, is_rank, text
+from .._common import array_like, ints
 from .._proofs import COST, FINITE_SCORES
 from ._masks import DEEP
 from .dot_product import LOWEST, PAPER
 
-query, transposed = var("query", is_rank(4), "of rank 4"), var("transposed_key", is_rank(4), "of rank 4")
-mask = var("mask")
-# Masks that are added one after the other, or put in place of scores, as one that is added
-first_mask, second_mask = var("first_mask"), var("second_mask")
-keep, filler = var("keep"), scalar("filler")
-product_of_values = scalar("score_scale") * op.MatMul(query, transposed)
+query, transposed = var("query", "_ _ _ _"), var("transposed_key", "_ _ _ _")
+product = scalar("score_scale") * (query @ transposed)
+mask, first_mask, second_mask = var("mask"), var("first_mask"), var("second_mask")
+filler, outer = scalar("filler"), computed("outer", lambda match: array_like(match, match["outer"]))
 
 
 @redundant(COST)
-def operands_are_computed(match: Match) -> str | None:
+def operands_are_computed(match: Match) -> Refusal | None:
     """The product is of floating-point numbers, and neither operand is a constant: it is no linear layer."""
     dtype = match.dtype("query")
     if dtype is None or not dtype.is_floating_point():
-        return f"the product is one of {dtype}"
-    if match.facts.is_const(match["query"]) or match.facts.is_const(match["transposed_key"]):
-        return "the product is one with a constant"
-    return None
+        return match.refuse("dtype", "query", "floating-point numbers")
+    constant = next((name for name in ("query", "transposed_key") if match.facts.is_const(match[name])), None)
+    return None if constant is None else match.refuse("value", constant, "computed: this is a linear layer")
 
 
 _ON_THE_WAY = frozenset({"Add", "Sub", "Mul", "Div", "Where", "Tanh", "Reshape", "Identity", "Cast"})
 
 
 @redundant(COST)
-def leads_to_softmax(match: Match) -> str | None:
+def leads_to_softmax(match: Match) -> Refusal | None:
     """All that becomes of the value is the scores of a Softmax."""
     level = [match.root]
     for _ in range(8):
-        if any(value.is_graph_output() or not value.uses() for value in level):
-            return "the value is used for more than the scores of a Softmax"
         users = [use.node for value in level for use in value.uses()]
-        if any(node.op_type not in _ON_THE_WAY | {"Softmax"} for node in users):
-            return "the value is used for more than the scores of a Softmax"
+        if any(value.is_graph_output() or not value.uses() for value in level) or any(
+            node.op_type not in _ON_THE_WAY | {"Softmax"} for node in users
+        ):
+            return match.refuse("use", "root", "the scores of a Softmax", found="something else")
         level = [node.outputs[0] for node in users if node.op_type != "Softmax"]
         if not level:
             return None
-    return "no Softmax is near"
+    return match.refuse("use", "root", "the scores of a Softmax", found="what is far from one")
 
 
 @redundant("without it the rule would undo itself")
-def second_mask_is_no_product(match: Match) -> str | None:
+def second_mask_is_no_product(match: Match) -> Refusal | None:
     """The root is not a product and the rest of the sum already: of two products either could be the scores."""
     node = match["second_mask"].producer()
     while node is not None and node.op_type in ("Mul", "Div") and any(map(match.facts.is_const, node.inputs)):
         node = next((value.producer() for value in node.inputs if not match.facts.is_const(value)), None)
-    return "what is added last is a product too" if node is not None and node.op_type == "MatMul" else None
+    is_product = node is not None and node.op_type == "MatMul"
+    return (
+        match.refuse("value", "second_mask", "no product, as the scores are", found="a product") if is_product else None
+    )
 
 
-def hides_altogether(match: Match) -> str | None:
-    """The filler swallows any score that is added to it, and the choice does not broadcast the scores."""
-    if match["filler"] > DEEP:
-        return f"the filler {match['filler']:g} may be less than what scores add up to"
-    if match.shape("chosen_scores") is None or match.shape("chosen_scores") != match.facts.shape(match.root):
-        return "the choice broadcasts the scores"
-    return None
+@redundant(COST)
+def something_is_scaled(match: Match) -> Refusal | None:
+    """The factor is not 1."""
+    return None if match["outer"] != 1 else match.refuse("value", "outer", "other than 1")
 
 
-def _chosen(hide: bool) -> Pattern:
-    scored = (product_of_values + opt(mask)).named("chosen_scores")
-    parts = (filler, scored) if hide else (scored, filler)
-    return op.Where(keep, *parts)
+def hides_altogether(match: Match) -> Refusal | None:
+    """The filler swallows any score that is added to it."""
+    return None if match["filler"] <= DEEP else match.refuse("value", "filler", f"at most {DEEP:g}, as no score is")
 
 
-def _as_sum(hide: bool) -> Pattern:
+def windows_are_counted(match: Match) -> Refusal | None:
+    """The number of windows is a number."""
+    return None if match.size("w") else match.refuse_dimension("windows", 1, "a known number of windows")
+
+
+def _chosen(hide: bool) -> tuple[Pattern, Pattern]:
+    """Scores, or fillers in their place, as scores and fillers added to them."""
+    scored = (product + opt(mask)).named("scores", "b h s t")
     unmasked = mask | computed("nothing", lambda match: array_like(match, 0.0))
-    parts = (filler, unmasked) if hide else (unmasked, filler)
-    return product_of_values + op.Where(keep, *parts)
+    before, after = [
+        op.Where(var("keep"), *((filler, part) if hide else (part, filler))) for part in (scored, unmasked)
+    ]
+    return before.named("chosen", "b h s t"), product + after
 
 
-factor = var("factor")
+def _of_windows() -> tuple[Pattern, Pattern]:
+    """Scores seen as [batch, windows, ...] plus a mask for each window, and the mask repeated for the whole batch instead."""
+    scores = scalar("score_scale") * (var("query", "(b w) _ _ _") @ transposed) + opt(first_mask)
+    one_each = var("mask", "b|1 w|1 x y z")
+    split = rearrange("(b w) h s t -> b w h s t", scores).named("windows")
+    count, ones = (
+        computed("windows", lambda match: ints([match.dim("w")])),
+        computed("ones", lambda match: ints([1] * 3)),
+    )
+    batch = op.Div(op.Shape(var("query"), start=0, end=1), count)
+    repeated = rearrange("b w x y z -> (b w) x y z", op.Expand(one_each, op.Concat(batch, count, ones, axis=0)))
+    return (
+        op.Add(split, one_each).named("sum", "b w h s t"),
+        rearrange("(b w) h s t -> b w h s t", scores + repeated),
+    )
 
 
-def is_one_for_each_head(match: Match) -> str | None:
-    """The factor does not vary along queries and keys, and adds no axes."""
-    shape = match.shape("factor")
-    if match.facts.scalar(match["factor"]) is not None:
-        return "the factor is a number, which the operator takes as scale"
-    if shape is None or len(shape) > 4 or any(dim != 1 for dim in shape[-2:]):
-        return f"the factor {text(shape or ())} varies along queries or keys"
-    if match.facts.shape(match.root) != match.shape("product"):
-        return "the factor broadcasts the scores"
-    return None
+def _is_no_number(value: Any, facts: Any) -> bool:
+    return facts.scalar(value) is None
 
 
-def _factor_rule(name: str, made: Callable[..., Op]) -> Rule:
-    product = op.MatMul(query, transposed).named("product")
+def _rule(
+    name: str, formula: str, sides: tuple[Pattern, Pattern], *guards: Guard, source: str = PAPER, **proof: Any
+) -> Rule:
+    """A rule for what leads to a Softmax; the proof is on scores [b, 2, s, t]."""
+    shapes = {"query": "b 2 s 4", "transposed_key": "b 2 4 t", "first_mask": "1 2 s t", "second_mask": "b 1 1 t",
+              "mask": "b 1 s t"}  # fmt: skip
+    declared = {**shapes, **proof.pop("shapes", {})}
     return Rule(
         name=f"attention.{name}",
-        formula=f"(q k^T) {'*' if name == 'head_factor' else '/'} factor",
+        formula=formula,
         is_refinement=True,
-        pattern=made(product, factor),
-        replace=op.MatMul(made(query, factor), transposed),
-        guards=(operands_are_computed, is_one_for_each_head, leads_to_softmax),
+        pattern=sides[0],
+        replace=sides[1],
+        guards=(operands_are_computed, *guards, leads_to_softmax),
         exactness=Exactness.ROUNDING,
-        source=PAPER,
+        source=source,
         proof=Proof(
             followed_by="Softmax",
-            shapes={"query": "b 2 s 4", "transposed_key": "b 2 4 t", "factor": "2 1 1"},
-            constants={"factor": "positive"},
-            assumes=FINITE_SCORES,
-            redundant=REDUNDANT,
-            counterexamples={
-                "as many keys as the size of a head": Variation(
-                    shapes={"transposed_key": "b 2 4 4", "factor": "2 1 4"}, constants={"factor": FACTORS}
-                )
-            },
+            shapes={name: shape for name, shape in declared.items() if shape is not None},
+            scalars={"score_scale": [1.0, 0.5], "outer": [0.5, 2.0], "filler": [LOWEST, -math.inf]},
+            **proof,
         ),
     )
 
 
-FACTORS = [0.5, 1.0, 2.0, 3.0, 4.0, 3.0, 2.0, 1.0]
-REDUNDANT = {
-    **dict.fromkeys(("check of query", "check of transposed_key"), "the same holds for operands of any rank"),
+def _factor_rule(name: str, sign: str, made: Any) -> Rule:
+    factor = var(
+        "factor", "b? h? 1 1", check=_is_no_number, text="more than a number, which the operator takes as scale"
+    )
+    scores = (query @ transposed).named("product", "b h s t")
+    return _rule(
+        name, f"(q k^T) {sign} factor",
+        (made(scores, factor).named("scaled", "b h s t"), made(query, factor) @ transposed),
+        shapes={"h": 2, "factor": "2 1 1"},
+        constants={"factor": "positive"},
+        assumes=FINITE_SCORES,
+        redundant={"check of factor": COST},
+        counterexamples={
+            "as many keys as the size of a head": Variation(
+                shapes={"transposed_key": "b 2 4 4", "factor": "2 1 4"},
+                constants={"factor": [0.5, 1.0, 2.0, 3.0, 4.0, 3.0, 2.0, 1.0]},
+            )
+        },
+    )  # fmt: skip
+
+
+_WINDOWS = {
+    "b": 2, "w": 3, "h": 2, "s": 5, "t": 7, "x": 1, "y": 5, "z": 7,
+    "query": "6 2 5 4", "transposed_key": "6 2 4 7", "first_mask": "1 2 5 7", "mask": None,
 }  # fmt: skip
-
-
-# Scores [batch * windows, ...] seen as [batch, windows, ...], to add a mask for each window
-scores = (product_of_values + opt(first_mask)).named("scores")
-_split = {"allowzero": attr("split_zero")}
-windows = op.Reshape(scores, var("split_target"), **_split).named("windows")
-
-
-def mask_is_of_windows(match: Match) -> str | None:
-    """The Reshape splits the first axis of the scores alone, into a known number of windows, and the mask broadcasts to that."""
-    queries, before, after, shape = map(match.shape, ("query", "scores", "windows", "mask"))
-    if queries is None or before is None or after is None or shape is None:
-        return "a shape is not known"
-    if queries[0] != before[0]:
-        return "the query is the same for all windows"
-    if after[2:] != before[1:] or after[0] * after[1] != before[0] or not isinstance(after[1], int) or after[1] < 1:
-        return f"the first axis of {text(before)} is not provably split into a known number of windows: {text(after)}"
-    if len(shape) != len(after) or shape[0] not in (1, after[0]) or shape[1] not in (1, after[1]):
-        return f"the mask {text(shape)} does not provably broadcast to {text(after)}"
-    return None if match.facts.shape(match.root) == after else "the mask broadcasts the scores"
-
-
-def _merged_windows() -> Pattern:
-    """The mask repeated for the whole batch, with the windows in the axis of the batch."""
-    count = computed("windows", lambda match: ints([match.shape("windows")[1]]))
-    ones = computed("ones", lambda match: ints([1] * ((match.rank("mask") or 0) - 2)))
-    both = op.Shape(query, start=0, end=1)
-    repeated = op.Expand(mask, op.Concat(op.Div(both, count), count, ones, axis=0))
-    return op.Reshape(repeated, op.Concat(both, op.Shape(mask, start=2), axis=0), allowzero=1)
-
-
-def _mask_rules() -> list[Rule]:
-    outer = computed("outer", lambda match: array_like(match, match["outer"]))
-    scores_shapes = {"query": "b 2 s 4", "transposed_key": "b 2 4 t"}
-    scalars: dict[str, Any] = {"score_scale": [1.0, 0.5]}
-    return [
-        Rule(
-            name="attention.masks_first",
-            formula="(s q k^T + first_mask) + second_mask",
-            is_refinement=True,
-            pattern=op.Add(op.Add(product_of_values, first_mask), second_mask),
-            replace=op.Add(product_of_values, op.Add(first_mask, second_mask)),
-            guards=(operands_are_computed, second_mask_is_no_product, leads_to_softmax),
-            exactness=Exactness.ROUNDING,
-            source=PAPER,
-            proof=Proof(
-                followed_by="Softmax",
-                shapes={**scores_shapes, "first_mask": "1 2 s t", "second_mask": "b 1 1 t"},
-                scalars=scalars,
-                redundant=REDUNDANT,
-            ),
+RULES = [
+    _rule(
+        "masks_first", "(s q k^T + first_mask) + second_mask",
+        (op.Add(op.Add(product, first_mask), second_mask), op.Add(product, op.Add(first_mask, second_mask))),
+        second_mask_is_no_product,
+    ),
+    _rule(
+        "subtracted_mask", "(s q k^T + first_mask) - mask",
+        (op.Sub(product + opt(first_mask), mask), product + opt(first_mask) + op.Neg(mask)),
+    ),
+    _rule(
+        "scaled_sum", "outer (s q k^T + mask)",
+        (scalar("outer") * (product + mask).named("masked"), op.Mul(product, outer) + op.Mul(mask, outer)),
+        something_is_scaled,
+        assumes=FINITE_SCORES,
+    ),
+    _rule(
+        "window_mask", "windows(s q k^T + first_mask) + mask", _of_windows(), windows_are_counted,
+        source="arXiv:2103.14030",
+        shapes=_WINDOWS,
+        opset=17,
+        uncovered=dict.fromkeys(
+            ("query is: a constant", "transposed_key is: a constant"), "such products are left alone"
         ),
-        Rule(
-            name="attention.subtracted_mask",
-            formula="(s q k^T + first_mask) - mask",
-            is_refinement=True,
-            pattern=op.Sub(scores, mask),
-            replace=scores + op.Neg(mask),
-            guards=(operands_are_computed, leads_to_softmax),
-            exactness=Exactness.ROUNDING,
-            source=PAPER,
-            proof=Proof(
-                followed_by="Softmax",
-                shapes={**scores_shapes, "first_mask": "1 2 s t", "mask": "b 1 1 t"},
-                scalars=scalars,
-                redundant=REDUNDANT,
+        counterexamples={
+            "heads split too": Variation(
+                shapes={"b": 3, "w": 4, "h": 1, "mask": "3 4 1 5 7"}, options={"first_mask": "absent"}
             ),
-        ),
-        Rule(
-            name="attention.scaled_sum",
-            formula="outer (s q k^T + mask)",
-            is_refinement=True,
-            pattern=scalar("outer") * (product_of_values + mask).named("masked"),
-            replace=op.Mul(product_of_values, outer) + op.Mul(mask, outer),
-            guards=(
-                operands_are_computed,
-                leads_to_softmax,
-                redundant(COST)(lambda match: None if match["outer"] != 1 else "nothing is scaled"),
+            "positions split too": Variation(
+                shapes={"s": 7, "t": 5, "mask": "1 3 1 7 5"}, options={"first_mask": "absent"}
             ),
-            exactness=Exactness.ROUNDING,
-            source=PAPER,
-            proof=Proof(
-                followed_by="Softmax",
-                shapes={**scores_shapes, "mask": "b 1 s t"},
-                scalars={**scalars, "outer": [0.5, 2.0]},
-                assumes=FINITE_SCORES,
-                redundant=REDUNDANT,
-            ),
-        ),
-        Rule(
-            name="attention.window_mask",
-            formula="windows(s q k^T + first_mask) + mask",
-            is_refinement=True,
-            pattern=op.Add(windows, mask),
-            replace=op.Reshape(scores + _merged_windows(), var("split_target"), **_split),
-            guards=(operands_are_computed, mask_is_of_windows, leads_to_softmax),
-            exactness=Exactness.ROUNDING,
-            source="arXiv:2103.14030",
-            proof=Proof(
-                followed_by="Softmax",
-                shapes=tuple(
-                    {
-                        "query": "6 2 5 4",
-                        "transposed_key": "6 2 4 7",
-                        "first_mask": "1 2 5 7",
-                        "split_target": "5",
-                        "mask": dims,
-                    }
-                    for dims in ("1 3 1 5 7", "2 1 2 1 7")
-                ),
-                scalars=scalars,
-                constants={"split_target": [-1, 3, 2, 5, 7]},
-                attributes={"split_zero": [0]},
-                redundant=REDUNDANT,
-                uncovered=dict.fromkeys(
-                    ("query is: a constant", "transposed_key is: a constant"), "such products are left alone"
-                ),
-                opset=17,
-                counterexamples={
-                    "heads split too": Variation(
-                        shapes={"mask": "3 4 1 5 7"},
-                        constants={"split_target": [3, 4, 1, 5, 7]},
-                        options={"first_mask": "absent"},
-                    ),
-                    "positions split too": Variation(
-                        shapes={"mask": "1 3 1 7 5"},
-                        constants={"split_target": [2, 3, 2, 7, 5]},
-                        options={"first_mask": "absent"},
-                    ),
-                },
-            ),
-        ),
-        _factor_rule("head_factor", op.Mul),
-        _factor_rule("head_divisor", op.Div),
-        *(
-            Rule(
-                name=f"attention.{name}",
-                formula=formula,
-                is_refinement=True,
-                pattern=_chosen(hide),
-                replace=_as_sum(hide),
-                guards=(operands_are_computed, hides_altogether, leads_to_softmax),
-                exactness=Exactness.ROUNDING,
-                source=PAPER,
-                proof=Proof(
-                    followed_by="Softmax",
-                    shapes={**scores_shapes, "mask": "1 2 s t", "keep": "b 1 1 t"},
-                    scalars={**scalars, "filler": [LOWEST, -math.inf]},
-                    inputs={"keep": "bool"},
-                    assumes=FINITE_SCORES,
-                    redundant=REDUNDANT,
-                ),
-            )
-            for name, formula, hide in (
-                ("kept_scores", "where(keep, s q k^T + mask, filler)", False),
-                ("hidden_scores", "where(hide, filler, s q k^T + mask)", True),
-            )
-        ),
-    ]
-
-
-RULES = _mask_rules()
+        },
+    ),
+    _factor_rule("head_factor", "*", op.Mul),
+    _factor_rule("head_divisor", "/", op.Div),
+    *(
+        _rule(
+            name, formula, _chosen(hide), hides_altogether,
+            shapes={"mask": "1 2 s t", "keep": "b 1 1 t"}, inputs={"keep": "bool"}, assumes=FINITE_SCORES,
+        )
+        for name, formula, hide in (
+            ("kept_scores", "where(keep, s q k^T + mask, filler)", False),
+            ("hidden_scores", "where(hide, filler, s q k^T + mask)", True),
+        )
+    ),
+]  # fmt: skip
