@@ -2,7 +2,8 @@
 
 A miss is left out when it tells nothing (see `ortfuse.explanation.nearness`), when its nodes have been rewritten by another
 rule since, when another rule of the family came further at the same value, or when a rule of the family came further with
-mostly the same nodes.
+mostly the same nodes. Of a family that was asked for, every node that is a mark of it (Softmax of attention) and is left has
+the nearest miss behind it told, however little matched.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.errors import RuleError
-from ortfuse.explanation.nearness import PLAIN, Nearness
+from ortfuse.explanation.nearness import PLAIN, POINTLESS, Nearness
 from ortfuse.graph import walk
 from ortfuse.pipeline import Catalogue, Counts, RunReport
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, NearMiss, Rule, Step
+
+FURTHEST = 6
+"""Nodes between one that is a mark of a family and the root of its nearest miss."""
 
 NORMAL_FORM = "canonicalize"
 """The pass whose rules are no fusions, and are explained only when asked for by name."""
@@ -126,7 +130,8 @@ def explanation(model: ir.Model, report: RunReport, catalogue: Catalogue, rules:
     chosen = chosen_rules(catalogue, rules)
     fused = _fused(model, chosen)
     fusions = {rule.name for name, group in catalogue.passes().items() if name != NORMAL_FORM for rule in group}
-    missed = _missed(report.misses, Nearness(chosen, rules, fusions), chosen)
+    nearness = Nearness(chosen, rules, fusions)
+    missed = _missed(report.misses, nearness, chosen, _left_over(model, report.misses, nearness, chosen))
     found = {site.rule for site in fused} | {site.rule for site in missed}
     families = {name.partition(".")[0] for name in found}
     sought = {name: rule for name, rule in chosen.items() if rule.family not in families} if rules else {}
@@ -186,8 +191,47 @@ def _fused(model: ir.Model, chosen: Mapping[str, Rule]) -> list[Fused]:
     ]
 
 
-def _missed(misses: Iterable[NearMiss], nearness: Nearness, chosen: Mapping[str, Rule]) -> list[Missed]:
-    """The nearest miss of each family at each site, those left out that say nothing new."""
+def _left_over(
+    model: ir.Model, misses: Iterable[NearMiss], nearness: Nearness, chosen: Mapping[str, Rule]
+) -> list[NearMiss]:
+    """For each node left that is a mark of a family, the nearest miss at a value that is computed from it."""
+    families: dict[str, set[str]] = {}
+    for rule in chosen.values():
+        families.setdefault(rule.family, set()).update(nearness.marks(rule))
+    there: dict[tuple[str, str], NearMiss] = {}
+    for miss in misses:
+        rule_of = chosen.get(miss.rule)
+        if rule_of is None or not miss.stands or rule_of.is_refinement or miss.refusal.code in POINTLESS:
+            continue
+        key = (rule_of.family, miss.site)
+        if key not in there or nearness.order(miss) > nearness.order(there[key]):
+            there[key] = miss
+    return [
+        found
+        for graph in walk.graphs(model)
+        for node in graph
+        for family, marks in families.items()
+        if node.op_type in marks and (found := _behind(node, family, there)) is not None
+    ]
+
+
+def _behind(node: ir.Node, family: str, there: Mapping[tuple[str, str], NearMiss]) -> NearMiss | None:
+    """The miss of a family at the value next behind a node that has one."""
+    level, seen = [node], {node}
+    for _ in range(FURTHEST):
+        values = [value for one in level for value in one.outputs]
+        misses = [there[family, value.name or "?"] for value in values if (family, value.name or "?") in there]
+        if misses:
+            return max(misses, key=lambda miss: miss.matched)
+        level = list({use.node for value in values for use in value.uses()} - seen)
+        seen.update(level)
+    return None
+
+
+def _missed(
+    misses: Iterable[NearMiss], nearness: Nearness, chosen: Mapping[str, Rule], left_over: Iterable[NearMiss]
+) -> list[Missed]:
+    """The nearest miss of each family at each site, those left out that say nothing new; then those of nodes left over."""
     best: dict[tuple[str, str], NearMiss] = {}
     for miss in misses:
         if nearness.tells(miss):
@@ -198,6 +242,10 @@ def _missed(misses: Iterable[NearMiss], nearness: Nearness, chosen: Mapping[str,
     kept: list[tuple[str, NearMiss]] = []
     for (family, _), miss in ordered:
         if not any(family == other and _same_place(miss, further) for other, further in kept):
+            kept.append((family, miss))
+    for miss in left_over:
+        family = chosen[miss.rule].family
+        if not any(family == other and (miss.site == told.site or _same_place(miss, told)) for other, told in kept):
             kept.append((family, miss))
     return [_described(miss, nearness.least[miss.rule]) for _, miss in kept]
 

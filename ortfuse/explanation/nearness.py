@@ -20,6 +20,9 @@ from ortfuse.rewrite import RULE_KEY, NearMiss, Rule
 PLAIN = EXACT | SUM | PRODUCT | COMPARES | LOGICAL | SIZES | {"Cast", "MatMul", "Pow", "Sqrt", "Sum"}
 """Operators that tell nothing of what is meant."""
 
+POINTLESS = frozenset({"needless", "other_rule"})
+"""Why rules refuse what is well as it is."""
+
 FEWEST = 2
 """Nodes that must match at least: of a pattern of which only the root matched there is nothing to tell."""
 
@@ -47,6 +50,12 @@ class Nearness:
         """How many nodes the pattern of each rule takes at least."""
         self._telling = {name: frozenset(rule.matcher.depths) - PLAIN for name, rule in rules.items()}
 
+    def marks(self, rule: Rule) -> frozenset[str]:
+        """The telling operators that every site of a rule has and that it does not make: where they are left, it is missed."""
+        if rule.is_refinement or not (rule.name in self._asked or rule.family in self._asked):
+            return frozenset()
+        return rule.matcher.required - PLAIN - {name.rpartition(".")[2] for name in rule.targets}
+
     def order(self, miss: NearMiss) -> tuple[bool, bool, float, int]:
         """Larger for what came nearer."""
         return (
@@ -63,6 +72,8 @@ class Nearness:
             return False
         if miss.rule in self._asked:
             return True
+        if miss.refusal.code in POINTLESS:
+            return False
         # Rules that refine what others make, and sites where another rule was the better one.
         if rule.is_refinement or (miss.root is not None and miss.root.metadata_props.get(RULE_KEY) in self._fusions):
             return False

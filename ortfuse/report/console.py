@@ -146,8 +146,9 @@ def show_explanation(console: Console, found: Explanation) -> None:
     if found.fused:
         console.print(made)
     for miss in found.missed[:MOST_MISSES]:
-        console.print(f"{miss.rule} at '{miss.site}' ({miss.root})", style="bold", markup=False, highlight=False)
-        text = f"  matched: {_matched(miss)}\n  stopped by: {_short(miss.refusal.reason)}\n  would match if {miss.refusal.remedy}"
+        heading = f"{miss.rule} at '{miss.site}' ({miss.root}): {_matched(miss)}"
+        console.print(heading, style="bold", markup=False, highlight=False)
+        text = f"  stopped by: {_short(miss.refusal.reason)}\n  would match if {miss.refusal.remedy}"
         console.print(text, markup=False, highlight=False)
     if len(found.missed) > MOST_MISSES:
         console.print(f"and {len(found.missed) - MOST_MISSES} more misses; --json has them all")
@@ -164,8 +165,8 @@ def show_explanation(console: Console, found: Explanation) -> None:
 def _matched(miss: Missed) -> str:
     """How much of a pattern matched."""
     if miss.step != "pattern":
-        return f"all of the pattern, {miss.matched} nodes"
-    return f"{miss.matched} nodes" + (f" of at least {miss.least}" if miss.matched < miss.least else "")
+        return f"all of the pattern matched, {miss.matched} nodes"
+    return f"{miss.matched} nodes matched" + (f" of at least {miss.least}" if miss.matched < miss.least else "")
 
 
 def _short(text: str) -> str:

@@ -151,6 +151,32 @@ def test_two_nodes_kept_apart_by_another_use_are_a_near_miss() -> None:
     assert "'c' is a graph output" in miss.refusal.reason
 
 
+ATTENTION = "g (float[1,2,4,8] q, float[1,2,8,4] k, float[1,2,4,8] v) => (float[1,2,4,8] y)"
+
+
+@pytest.mark.parametrize(
+    ("between", "code", "words"),
+    [
+        ("p = Softmax<axis=2>(a)", "attribute", "axis of Softmax '' were -1"),
+        ("w = Softmax<axis=-1>(a) p = Sin(w)", "operator", "'p' were computed by"),
+    ],
+)
+def test_every_softmax_that_is_left_has_a_near_miss_of_attention(between: str, code: str, words: str) -> None:
+    text = f'<ir_version: 9, opset_import: ["": 18]> {ATTENTION} {{ a = MatMul(q, k) {between} y = MatMul(p, v) }}'
+    (miss,) = ortfuse.explain(ir.from_onnx_text(text), rules=["attention"]).missed
+    assert (miss.site, miss.refusal.code) == ("y", code)
+    assert words in miss.refusal.remedy
+    assert ortfuse.explain(ir.from_onnx_text(text)).missed == ()
+
+
+def test_the_words_of_a_miss_are_those_of_its_fields() -> None:
+    data = ortfuse.explain(model(root="1.5")).to_dict()["missed"][0]["refusal"]
+    assert (data["code"], data["subject"]) == ("coefficient", {"kind": "value", "name": "a"})
+    assert (data["found"], data["needed"]) == ("0.6666667", "0.7071068")
+    assert data["found"] in data["reason"]
+    assert data["needed"] in data["remedy"]
+
+
 def test_an_unknown_rule_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(RuleError, match="did you mean 'attention'"):
         ortfuse.explain(model(), rules=["attenton"])
@@ -195,7 +221,7 @@ def test_explain_on_the_command_line(run: Callable[..., str]) -> None:
     assert "attention.sdpa_nan_guard at '/module/encoder/layer.1/attention/self/MatMul_1_output_0'" in text
     assert "stopped by: Attention needs opset 23" in text
     assert "would match if the result were allowed opset 23" in text
-    assert "matched: all of the pattern, 9 nodes" in text
+    assert "all of the pattern matched, 9 nodes" in text
     text = run("explain", str(BERT))
     assert "attention.merged_heads" in text
     assert "no other site comes near to a fusion" in text
