@@ -49,23 +49,22 @@ Acos Acosh Asin Asinh Atan Atanh BitCast BitwiseNot Cast Celu  : elementwise
 Cosh Elu Gelu HardSwish IsInf IsNaN LeakyRelu Log Mish Selu    : elementwise
 Shrink Sinh Swish Tan ThresholdedRelu                          : elementwise
 
-LogSoftmax Softmax                                             : normalises layer ranged
-BatchNormalization GroupNormalization Hardmax                  : normalises layer
-InstanceNormalization LayerNormalization LRN LpNormalization   : normalises layer
-MeanVarianceNormalization RMSNormalization                     : normalises layer
-SimplifiedLayerNormalization                                   : normalises layer
-SkipLayerNormalization SkipSimplifiedLayerNormalization @ms    : normalises layer
-EmbedLayerNormalization @ms                                    : normalises layer
+LogSoftmax Softmax                                             : layer ranged
+BatchNormalization GroupNormalization Hardmax                  : layer
+InstanceNormalization LayerNormalization LRN LpNormalization   : layer
+MeanVarianceNormalization RMSNormalization                     : layer
+SimplifiedLayerNormalization                                   : layer
+SkipLayerNormalization SkipSimplifiedLayerNormalization @ms    : layer
+EmbedLayerNormalization @ms                                    : layer
 
 ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax       : reduces
 ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare      : reduces
 ArgMax ArgMin CumProd CumSum TopK                              : -
 
-MatMul Gemm Einsum                                             : contracts
-Attention Conv ConvTranspose DeformConv LinearAttention        : contracts layer
-CausalConvWithState                                            : contracts layer
-FusedMatMul GemmFastGelu @ms                                   : contracts
-Attention FusedConv GroupQueryAttention MultiHeadAttention @ms : contracts layer
+MatMul Gemm Einsum                                             : -
+Attention Conv ConvTranspose DeformConv LinearAttention        : layer
+CausalConvWithState                                            : layer
+Attention FusedConv GroupQueryAttention MultiHeadAttention @ms : layer
 
 BiasGelu FastGelu Gelu QuickGelu @ms                           : elementwise
 
@@ -77,7 +76,7 @@ QuantizeLinear @ms                                             : quantises
 DequantizeLinear @ms                                           : dequantises
 
 Shape Size                                                     : sizes
-Constant ConstantOfShape Range                                 : generates exact
+Constant ConstantOfShape Range                                 : exact
 BlackmanWindow EyeLike HammingWindow HannWindow OneHot         : -
 MelWeightMatrix                                                : -
 
@@ -161,14 +160,8 @@ EXACT = _OPERATORS["exact"] | MOVES
 RANGED = _OPERATORS["ranged"]
 """The results have a range of their own (not negative, at most 1, ...), whatever the one input holds."""
 
-NORMALISES = _OPERATORS["normalises"]
-"""Divides by a norm, or subtracts a mean, of a whole axis or more."""
-
 REDUCES = _OPERATORS["reduces"]
 """One number for all elements along `axes`."""
-
-CONTRACTS = _OPERATORS["contracts"]
-"""Sums of products of two operands."""
 
 LAYER = _OPERATORS["layer"]
 """Computes activations, as opposed to masks, positions and angles."""
@@ -181,9 +174,6 @@ DEQUANTISES = _OPERATORS["dequantises"]
 
 SIZES = _OPERATORS["sizes"]
 """Reads the shape of its input only."""
-
-GENERATES = _OPERATORS["generates"]
-"""Made from attributes, sizes and bounds, of no data."""
 
 RANDOM = _OPERATORS["random"]
 """Draws random numbers or, like BeamSearch, may. Dropout does in training only."""

@@ -7,15 +7,13 @@ from collections.abc import Callable
 from ortfuse.facts.transfer import elements as el
 from ortfuse.facts.transfer.fact import UNKNOWN, Element, Elements, Fact, Shape
 from ortfuse.facts.transfer.op import Op, UnknownError, normalize_axes, transfer
+from ortfuse.graph.traits import REDUCES
 
 _AXES_INPUT_SINCE = {"ReduceSum": 13}
 _AXES_INPUT_SINCE_OTHERS = 18
 
 
-@transfer(
-    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin"),
-    *("ReduceProd", "ReduceSum", "ReduceSumSquare"),
-)
+@transfer(*REDUCES)
 def reduction(op: Op) -> Fact:
     """One number for all elements along the axes; of integer vectors also which."""
     data = op.fact(0)
