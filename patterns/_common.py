@@ -41,31 +41,9 @@ def is_suffix_axes(axes: Any, facts: Facts) -> bool:
     return axes is not None and len(axes) > 0 and list(axes) == list(range(axes[0], axes[0] + len(axes)))
 
 
-_COPIES = frozenset({"Expand", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Cast", "Identity", "Slice", "Flatten"})
-
-
-def is_zero(value: ir.Value, facts: Facts) -> bool:
-    """A check for variables: every element is provably 0, of a constant or of one that was filled, expanded or scaled."""
-    for _ in range(6):
-        if facts.is_const(value):
-            array = facts.const(value)
-            return array is not None and array.size > 0 and not array.flat[0] and not array.any()
-        node = value.producer()
-        if node is None or node.domain or node.inputs[0] is None:
-            return False
-        if node.op_type == "ConstantOfShape":
-            filler = node.attributes.get("value")
-            return filler is None or not (filler.is_ref() or filler.value.numpy().any())
-        if node.op_type == "Mul":
-            numbers = [facts.scalar(operand) for operand in node.inputs if operand is not None]
-            if None not in numbers or not any(number is not None and abs(number) < 1e30 for number in numbers):
-                return False
-            value = next(v for v, number in zip(node.inputs, numbers, strict=True) if v is not None and number is None)
-        elif node.op_type in _COPIES:
-            value = node.inputs[0]
-        else:
-            return False
-    return False
+def is_filled_with(number: float) -> Callable[[ir.Value, Facts], bool]:
+    """A check for variables: every element is provably this number."""
+    return lambda value, facts: facts.fill(value) == number
 
 
 def same_shape(first: str, second: str) -> Guard:

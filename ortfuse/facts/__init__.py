@@ -1,5 +1,5 @@
 """What is known about the values of a model: element types, symbolic shapes, integers inside tensors, constants."""
 
-from ortfuse.facts.facts import Facts, IntTensor
+from ortfuse.facts.facts import Assumption, Facts, IntTensor, Range
 
-__all__ = ["Facts", "IntTensor"]
+__all__ = ["Assumption", "Facts", "IntTensor", "Range"]

@@ -76,15 +76,17 @@ class Analysis:
         self.run(self.model.graph)
         self._run_functions()
 
-    def renew_functions(self, node: ir.Node) -> None:
-        """Compute the bodies of the model functions anew if the node, which was just added, is a call.
+    def renew_functions(self, node: ir.Node) -> bool:
+        """Compute the bodies of the model functions anew if the node, which was just added, is a call; whether it is.
 
         The new call may have arguments for which the facts of the bodies do not hold.
         """
-        if self._functions and node.op_identifier() in self._functions:
+        called = node.op_identifier() in self._functions
+        if called:
             self.refining = False
             self._run_functions()
             self.refining = True
+        return called
 
     def run(self, nodes: Iterable[ir.Node]) -> None:
         """Compute the facts of all outputs of the nodes, which stand in topological order."""

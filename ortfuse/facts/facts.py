@@ -1,7 +1,8 @@
 """Facts: what is known about every value of a model, kept true and as precise as possible while the graph is edited.
 
 For each value: element type, symbolic shape, the symbolic integers inside small integer tensors, and the constant it
-is. Facts hold in every run of the model whose inputs honour the declared shapes; what is not provable is not a fact:
+is; when asked for, also which numbers its elements can be. Facts hold in every run of the model whose inputs honour the
+declared shapes; what is not provable is not a fact:
 
 - A dimension of which nothing is known is a fresh symbol of its own (``?0``, ``?1``, ...), never a guess.
 - Declared names of a graph input's dimensions are a contract; declared types of other values only add element types and
@@ -27,8 +28,15 @@ import onnx_ir as ir
 from ortfuse.dims import Dim, DimLike
 from ortfuse.facts.analysis import Analysis
 from ortfuse.facts.transfer.fact import INTEGERS, Element, Fact, IntTensor, Shape, static_shape
+from ortfuse.facts.values.ask import Assumption, FillOf, RangeOf, Values
+from ortfuse.facts.values.range import Range
+from ortfuse.facts.values.repeats import Repeats
 
-__all__ = ["Facts", "IntTensor"]
+__all__ = ["Assumption", "Facts", "IntTensor", "Range"]
+
+_RANGE = RangeOf()
+_FILL = FillOf(_RANGE)
+_REPEATS = {in_pairs: Repeats(in_pairs) for in_pairs in (False, True)}
 
 
 class Facts:
@@ -40,6 +48,8 @@ class Facts:
     def __init__(self, model: ir.Model) -> None:
         self._analysis = Analysis(model)
         self._scalars: dict[ir.Value, float | int | bool | None] = {}
+        self._values = Values(self._analysis)
+        self._assuming: dict[Assumption, RangeOf] = {}
         self._analysis.run_model()
         self._analysis.refining = True
 
@@ -92,6 +102,39 @@ class Facts:
             number = self._scalars[value] = _number(self._analysis.fact(value))
             return number
 
+    def range(self, value: ir.Value, assuming: Assumption | None = None) -> Range | None:
+        """The numbers that the elements can be: single ones and an interval, and whether one may be NaN.
+
+        None if nothing is known, or if the value is an empty constant. Found when asked for, and kept until an edit concerns it.
+
+        Args:
+            value: any value.
+            assuming: what is to be taken for granted although it is not provable; the answer is no fact then.
+        """
+        found: Range | None = self._values.ask(self._range_question(assuming), value)
+        return found
+
+    def first_column(self, value: ir.Value, assuming: Assumption | None = None) -> Range | None:
+        """Like `range`, of the elements at index 0 of the last axis (of the one element where there are no axes)."""
+        found: Range | None = self._values.ask(self._range_question(assuming).first_column, value)
+        return found
+
+    def fill(self, value: ir.Value) -> float | int | None:
+        """The one number that all elements are (truth values are 0 and 1, and 0 may be -0); None if there is none."""
+        found: float | int | None = self._values.ask(_FILL, value)
+        return found
+
+    def repeats(self, value: ir.Value, in_pairs: bool = False) -> bool:
+        """Whether an even last axis holds the same numbers twice: half after half, or (`in_pairs`) each next to itself."""
+        return bool(self._values.ask(_REPEATS[in_pairs], value))
+
+    def _range_question(self, assuming: Assumption | None) -> RangeOf:
+        if assuming is None:
+            return _RANGE
+        if assuming not in self._assuming:
+            self._assuming[assuming] = RangeOf(assuming)
+        return self._assuming[assuming]
+
     def version(self, node: ir.Node) -> int:
         """The version of its domain by which a node is to be read: its own when it has one, else its scope's import."""
         return node.version if node.version is not None else self._analysis.imports_of(node).get(node.domain, 1)
@@ -100,13 +143,15 @@ class Facts:
         """Learn the facts of the outputs of a node that was put into a graph; its inputs already have facts."""
         for value, fact in zip(node.outputs, self._analysis.transfer(node), strict=True):
             self._set(value, fact)
-        self._analysis.renew_functions(node)
+        if self._analysis.renew_functions(node):
+            self._values.forget_all()
 
     def node_removed(self, node: ir.Node) -> None:
         """Forget the outputs of a node that was taken out of its graph."""
         for value in node.outputs:
             self._analysis.facts.pop(value, None)
             self._scalars.pop(value, None)
+            self._values.forget_one(value)
 
     def value_replaced(self, old: ir.Value, new: ir.Value) -> None:
         """Note that the users of `old` now use `new`, which has the same value in every run.
@@ -114,6 +159,7 @@ class Facts:
         What is known of either then holds for `new`; what its users gain from that is propagated. Facts only become
         more precise, so this ends.
         """
+        self._values.forget(new, self._dependents)
         before_old, before_new = self._analysis.fact(old), self._analysis.fact(new)
         merged = _refined(before_new, before_old)
         if merged is not before_new:
@@ -146,6 +192,7 @@ class Facts:
     def _set(self, value: ir.Value, fact: Fact) -> None:
         self._analysis.facts[value] = fact
         self._scalars.pop(value, None)
+        self._values.forget(value, self._dependents)
 
 
 def _number(fact: Fact) -> float | int | bool | None:

@@ -23,8 +23,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import array_like, ints
 from .._proofs import FINITE_SCORES, NEVER_EMPTY, masked
-from ._first_key import keeps_first_key
-from ._masks import DEEPEST_ALLOWED, acts_alike, mask_range
+from ._masks import DEEPEST_ALLOWED, acts_alike, keeps_first_key, mask_range
 
 PAPER = "arXiv:1706.03762"
 LOWEST = -3.4028234663852886e38

@@ -5,34 +5,20 @@ x / expand(y, shape(x)) = x / y           x * ones = x
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
-from ortfuse.facts.facts import Facts
 from ortfuse.pattern import const, op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from .._common import same_shape
+from .._common import is_filled_with, same_shape
 from .._proofs import NUMBERS, computed_shape
 
 SOURCE = "Multidirectional broadcasting in ONNX"
-LARGEST = 1 << 16
-"""Numbers of a constant that are looked at."""
 
 x, y = var("x"), var("y")
 expanded = op.Expand(y, var("shape")).kept()
-
-
-def is_ones(value: ir.Value, facts: Facts) -> bool:
-    """A check for constants: every number is 1, of a constant that is not large."""
-    sizes = [dim for dim in facts.shape(value) or () if isinstance(dim, int)]
-    if not sizes or len(sizes) != facts.rank(value):
-        return False
-    array = facts.const(value) if 0 < math.prod(sizes) <= LARGEST else None
-    return array is not None and bool(np.all(array == 1))
 
 
 def _without_expand(name: str) -> Rule:
@@ -56,7 +42,7 @@ RULES = [
     Rule(
         name="broadcast.ones",
         formula="x * ones",
-        pattern=op.Mul(x, const("ones", is_ones, "all 1")),
+        pattern=op.Mul(x, const("ones", is_filled_with(1), "all 1")),
         replace=x,
         guards=(same_shape("x", "root"),),
         exactness=Exactness.EXACT,

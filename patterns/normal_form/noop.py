@@ -14,7 +14,7 @@ from ortfuse.pattern import Guard, Match, Pattern, attr, op, opt, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from .._common import is_zero
+from .._common import is_filled_with
 from .._proofs import ADDS_NO_AXES
 
 SOURCE = "ONNX operator specification"
@@ -55,7 +55,7 @@ def _is_identity_permutation(perm: Any, facts: Any) -> bool:
     return isinstance(perm, tuple | list) and list(perm) == list(range(len(perm)))
 
 
-zero = var("zero", is_zero, "zero everywhere")
+zero = var("zero", is_filled_with(0), "zero everywhere")
 
 EMPTY = np.zeros(0, np.int64)
 PLAIN = Proof(shapes=({"x": "b 3 4"}, {"x": ""}))

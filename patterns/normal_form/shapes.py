@@ -7,7 +7,6 @@ and(true, x) = x           where(true, x, y) = x, or x expanded           range(
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from ortfuse.pattern import Match, attr, computed, op, opt, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from .._common import ints, text
+from .._common import ints, is_filled_with, text
 from .._proofs import SHAPES, computed_shape
 
 SOURCE = "ONNX operator specification"
@@ -129,51 +128,6 @@ def _known_axes(axes: Any, facts: Facts) -> bool:
     return isinstance(axes, tuple) and all(isinstance(axis, int) and axis >= 0 for axis in axes)
 
 
-_MOVES = frozenset({"Expand", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Identity", "Slice", "Flatten"})
-
-
-def _is_everywhere(wanted: bool) -> Callable[[ir.Value, Facts], bool]:
-    """A check for variables: a Boolean constant, or what was moved and repeated of one, whose elements are all the same."""
-
-    def check(value: ir.Value, facts: Facts) -> bool:
-        if facts.dtype(value) != ir.DataType.BOOL:
-            return False
-        for _ in range(6):
-            if facts.is_const(value):
-                array = facts.const(value)
-                return array is not None and array.size > 0 and bool((array == wanted).all())
-            if wanted and _is_at_least(value, facts):
-                return True
-            moved = _moved(value)
-            if moved is None:
-                return False
-            value = moved
-        return False
-
-    return check
-
-
-def _moved(value: ir.Value) -> ir.Value | None:
-    """What a value has its elements from, if it is moved or repeated."""
-    node = value.producer()
-    return None if node is None or node.domain or node.op_type not in _MOVES else node.inputs[0]
-
-
-def _is_at_least(value: ir.Value, facts: Facts) -> bool:
-    """Whether a value is range(a, ...) >= b with a >= b, moved or not."""
-    node = value.producer()
-    if node is None or node.domain or node.op_type != "GreaterOrEqual":
-        return False
-    number, counted = facts.scalar(node.inputs[1]), node.inputs[0]
-    while counted is not None and (moved := _moved(counted)) is not None:
-        counted = moved
-    source = None if counted is None else counted.producer()
-    if number is None or source is None or source.domain or source.op_type != "Range":
-        return False
-    start, step = facts.scalar(source.inputs[0]), facts.scalar(source.inputs[2])
-    return start is not None and step is not None and start >= number and step >= 0
-
-
 def same_shape_as_root(match: Match) -> Refusal | None:
     """x alone has the shape of the result."""
     return match.unless_same_shape("x", "root")
@@ -207,7 +161,7 @@ def _expanded_truth(build: Any) -> ir.Value:
     return made
 
 
-true, false = var("true", _is_everywhere(True), "all true"), var("false", _is_everywhere(False), "all false")
+true, false = var("true", is_filled_with(1), "all true"), var("false", is_filled_with(0), "all false")
 y = var("y")
 target_dtype = attr("to")
 

@@ -17,8 +17,8 @@ from ortfuse.pattern import Match, Op, Pattern, attr, computed, const, op, opt, 
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
+from .._common import is_filled_with
 from .._proofs import NUMBERS
-from ..normal_form.broadcast import is_ones
 
 SOURCE = "ONNX operators LayerNormalization and RMSNormalization"
 
@@ -30,7 +30,7 @@ def is_half(value: ir.Value, facts: Facts) -> bool:
 
 x, scale, shift = var("x"), var("scale"), var("shift")
 half = var("half", is_half, "float16")
-unit = const("unit", is_ones, "all 1")
+unit = const("unit", is_filled_with(1), "all 1")
 _CAST = {"saturate": attr("saturate"), "round_mode": attr("round_mode")}
 
 

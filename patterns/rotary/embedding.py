@@ -3,17 +3,13 @@
     rope(x) = x cos + rotate(x) sin,   rotate(x) = concat(-x[h/2:], x[:h/2])          Su et al., arXiv:2104.09864
 
 The operator reads cosines and sines of half the size: the rule applies only where both halves of the graph's are provably
-the same, because they are computed from the concatenation of one tensor with itself.
+the same, as those of a table whose halves are equal, or computed from the concatenation of one tensor with itself.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import onnx_ir as ir
-
-from ortfuse.dims import DimLike
-from ortfuse.facts.facts import Facts
 from ortfuse.pattern import Guard, Match, Pattern, attr, computed, op, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
@@ -48,68 +44,6 @@ rotated = op.Concat(op.Neg(high), low, axis=-1)
 stacked = op.Concat(op.Unsqueeze(op.Neg(odd), axes=(-1,)), op.Unsqueeze(even, axes=(-1,)), axis=-1)
 pairs = op.Reshape(stacked, var("pair_shape"), allowzero=attr("pair_allowzero")).named("pairs")
 
-_ELEMENTWISE = frozenset({"Cos", "Sin", "Cast", "Identity"})
-_MOVES_OTHER_AXES = frozenset({"Unsqueeze", "Squeeze", "Reshape", "Gather", "Slice", "Expand"})
-
-
-def _repeats(value: ir.Value, facts: Facts, interleaved: bool) -> bool:
-    """Whether the last axis provably holds the same numbers twice: half after half, or (`interleaved`) each next to itself."""
-    waiting = [value]
-    for _ in range(32):
-        if not waiting:
-            return True
-        found = _repeats_because(waiting.pop(), facts, interleaved)
-        if found is None:
-            return False
-        waiting += found
-    return False
-
-
-def _repeats_because(value: ir.Value, facts: Facts, interleaved: bool) -> list[ir.Value] | None:
-    """The values that must repeat their numbers for `value` to do so: none if it does by itself, `None` if it may not."""
-    node, shape = value.producer(), facts.shape(value)
-    if node is None or node.domain or not shape or node.inputs[0] is None:
-        return None
-    source = node.inputs[0]
-    if node.op_type == "Concat":
-        operands = [operand for operand in node.inputs if operand is not None]
-        if node.attributes["axis"].value not in (-1, len(shape) - 1):
-            return operands
-        return [] if not interleaved and len(operands) == 2 and operands[0] is operands[1] else None
-    if interleaved and node.op_type == "Reshape" and _doubles_last_axis(source, shape, facts):
-        return []
-    if node.op_type in ("Mul", "Add", "Div"):
-        # A factor that is one number changes all angles alike.
-        others = [operand for operand in node.inputs if operand is not None and facts.scalar(operand) is None]
-        if len(others) != 1:
-            return None
-        source = others[0]
-    elif node.op_type not in _ELEMENTWISE | _MOVES_OTHER_AXES:
-        return None
-    before = facts.shape(source)
-    if not before or before[-1] != shape[-1]:
-        return None
-    if node.op_type in ("Gather", "Slice") and not _leaves_last_axis(node, len(before), facts):
-        return None
-    return [source]
-
-
-def _doubles_last_axis(value: ir.Value, merged: tuple[DimLike, ...], facts: Facts) -> bool:
-    """Whether `value`, which a Reshape turns into `merged`, repeats every number twice along a last axis of its own."""
-    node, shape = value.producer(), facts.shape(value)
-    if node is None or node.op_type not in ("Expand", "Tile") or shape is None or shape[-1] != 2 or len(shape) < 2:
-        return False
-    before = facts.shape(node.inputs[0])
-    return before is not None and before == (*shape[:-1], 1) and shape[-2] * 2 == merged[-1]
-
-
-def _leaves_last_axis(node: ir.Node, rank: int, facts: Facts) -> bool:
-    if node.op_type == "Gather":
-        axis = node.attributes["axis"].value if "axis" in node.attributes else 0
-        return axis not in (-1, rank - 1)
-    axes = facts.ints(node.inputs[3]) if len(node.inputs) > 3 else None
-    return axes is not None and all(axis not in (-1, rank - 1) for axis in axes.elements)
-
 
 def _angles_twice(match: Match, heads: int, size: int, interleaved: bool) -> Refusal | None:
     """Cosines and sines are one for each position of x, and hold every number twice."""
@@ -117,7 +51,7 @@ def _angles_twice(match: Match, heads: int, size: int, interleaved: bool) -> Ref
     if reason is not None:
         return reason
     for name in ("cos", "sin"):
-        if not _repeats(match[name], match.facts, interleaved):
+        if not match.facts.repeats(match[name], in_pairs=interleaved):
             return match.refuse(
                 "values_unknown", name, "every number twice, " + ("side by side" if interleaved else "half by half")
             )

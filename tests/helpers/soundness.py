@@ -14,6 +14,8 @@ from ortfuse.dims import Dim, DimLike, evaluate, symbols
 from ortfuse.facts import analysis
 from ortfuse.facts.facts import Facts
 from ortfuse.facts.transfer.op import UnknownError
+from ortfuse.facts.values import ask
+from ortfuse.facts.values.range import Range
 
 ort.set_default_logger_severity(3)
 
@@ -22,6 +24,7 @@ ort.set_default_logger_severity(3)
 def strict_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let errors in transfer functions through, which on valid models are mistakes of ours."""
     monkeypatch.setattr(analysis, "_NOT_KNOWN", (UnknownError,))
+    monkeypatch.setattr(ask, "NOT_KNOWN", (UnknownError,))
 
 
 def run_exposed(proto: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -55,6 +58,28 @@ class Judge:
         self._shape(value, real)
         self._elements(value, real)
         self._constant(value, real)
+        if real.dtype.kind in "fiubV":
+            self._numbers(value, real)
+
+    def _numbers(self, value: ir.Value, real: np.ndarray) -> None:
+        """Ranges and fills to the bit; repetitions but for the rounding of functions that are computed in blocks."""
+        column = real[..., 0] if real.ndim and real.shape[-1] else real
+        for kind, found, numbers in (
+            ("range", self.facts.range(value), real),
+            ("first column", self.facts.first_column(value), column),
+        ):
+            strange = [] if found is None else [number for number in _distinct(numbers) if not _holds(found, number)]
+            if strange:
+                self.wrong.append(f"{value.name}: {kind} {found}, really {strange[:5]}")
+        fill = self.facts.fill(value)
+        if fill is not None and not (real == fill).all():
+            self.wrong.append(f"{value.name}: filled with {fill}, really {_distinct(real)[:5]}")
+        if not real.ndim or real.shape[-1] % 2:
+            return
+        half = real.shape[-1] // 2
+        for in_pairs, pair in ((False, (real[..., :half], real[..., half:])), (True, (real[..., ::2], real[..., 1::2]))):
+            if self.facts.repeats(value, in_pairs) and not np.allclose(*pair, rtol=1e-4, atol=1e-5, equal_nan=True):
+                self.wrong.append(f"{value.name}: does not repeat its numbers {'in pairs' if in_pairs else 'by halves'}")
 
     def _dtype(self, value: ir.Value, real: np.ndarray) -> None:
         dtype = self.facts.dtype(value)
@@ -124,6 +149,15 @@ def judge_model(
             if value.name and isinstance(real[value.name], np.ndarray | np.generic):
                 judge.judge(value, np.asarray(real[value.name]))
     return judge
+
+
+def _distinct(real: np.ndarray) -> list[int | float]:
+    found: list[int | float] = np.unique(real if real.dtype.kind in "iub" else real.astype(np.float64)).tolist()
+    return found
+
+
+def _holds(found: Range, number: float) -> bool:
+    return found.nan if number != number else found.holds(number)
 
 
 def _text(dims: tuple[object, ...]) -> str:

@@ -1,0 +1,266 @@
+"""Arithmetic on ranges, as IEEE 754 and the integers of the machine do it.
+
+A sum, difference, product or quotient of two pieces takes its lowest and highest number at their ends, and rounding never
+changes the order of two numbers. So the ends, rounded, are right; where they round to the same number nothing else comes out
+either: what a filler like -3e38 swallows.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from functools import reduce
+from itertools import product
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.facts.values.ask import Answer, Asking, ranges
+from ortfuse.facts.values.range import Number, Piece, Range, anything, between, of_pieces, one_of, stored, union
+
+_Arrays = Callable[[Any, Any], Any]
+
+_SLACK = 2.0**-7
+"""What approximations of transcendental functions may exceed the bounds of the function by."""
+
+
+def combine(
+    floats: _Arrays, integers: Callable[[int, int], int], a: Range, b: Range, dtype: ir.DataType
+) -> Range | None:
+    """What an operation makes of two numbers, which is monotone in each of them."""
+    pairs = list(product(a.pieces, b.pieces))
+    nan = a.nan or b.nan
+    if not dtype.is_floating_point():
+        corners = [[integers(int(x), int(y)) for x in p for y in q] for p, q in pairs]
+        return stored([(min(row), max(row)) for row in corners], dtype, nan)
+    first = np.array([[p[0], p[0], p[1], p[1]] for p, _ in pairs], dtype=np.float64)
+    second = np.array([[q[0], q[1], q[0], q[1]] for _, q in pairs], dtype=np.float64)
+    with np.errstate(all="ignore"):
+        results = floats(first, second)
+        lost = np.isnan(results)
+        if lost.any():
+            nan = True
+            if floats is np.multiply:
+                # Infinity times a zero at the end of a piece: the numbers next to it make anything from zero on.
+                results = np.where(lost, 0.0, results)
+            results = results[~np.isnan(results).all(axis=1)]
+        if not len(results):
+            return None
+        ends = np.stack([np.fmin.reduce(results, axis=1), np.fmax.reduce(results, axis=1)], axis=1)
+    return stored([(low, high) for low, high in ends.tolist()], dtype, nan)
+
+
+def multiply(a: Range, b: Range, dtype: ir.DataType) -> Range | None:
+    """Products. Zero inside a piece makes NaN of an infinity too."""
+    found = combine(np.multiply, operator.mul, a, b, dtype)
+    lost = any(x.holds(0) and (y.low == -math.inf or y.high == math.inf) for x, y in ((a, b), (b, a)))
+    return Range(found.points, found.interval, True) if found is not None and lost else found
+
+
+def _quotient(a: int, b: int) -> int:
+    """Rounded towards zero."""
+    return abs(a) // abs(b) * (1 if (a >= 0) == (b >= 0) else -1)
+
+
+@ranges("Add", "Sum", by_element=True)
+def add(op: Asking) -> Range | None:
+    """Sums; of more than two numbers the order, and with it the rounding, is not known."""
+    if op.node.op_type == "Sum" and len(op.inputs) != 2:
+        return None if len(op.inputs) != 1 else op.range(0)
+    return combine(np.add, operator.add, op.range(0), op.range(1), op.result_dtype)
+
+
+@ranges("Sub", by_element=True)
+def subtract(op: Asking) -> Range | None:
+    """Differences."""
+    return combine(np.subtract, operator.sub, op.range(0), op.range(1), op.result_dtype)
+
+
+@ranges("Mul", by_element=True)
+def product_(op: Asking) -> Range | None:
+    """Products."""
+    return multiply(op.range(0), op.range(1), op.result_dtype)
+
+
+@ranges("Div", by_element=True)
+def divide(op: Asking) -> Range | None:
+    """Quotients by what is never zero; those of integers are rounded towards zero."""
+    divisor = op.range(1)
+    if divisor.holds(0):
+        return None
+    return combine(np.divide, _quotient, op.range(0), divisor, op.result_dtype)
+
+
+@ranges("Mod", by_element=True)
+def modulo(op: Asking) -> Range | None:
+    """Remainders of integers by a positive number."""
+    divisor = op.range(1)
+    if op.result_dtype.is_floating_point() or op.attr_int("fmod", 0) or divisor.low <= 0:
+        return None
+    dividend = op.range(0)
+    if dividend.low >= 0 and dividend.high < divisor.low:
+        return dividend
+    return between(0, divisor.high - 1)
+
+
+def _extreme(choose: Callable[[Number, Number], Number], a: Range, b: Range) -> Range | None:
+    """The larger or smaller of two numbers. Where one is NaN that comes out, or the other one."""
+    pieces: list[Piece] = [(choose(p[0], q[0]), choose(p[1], q[1])) for p in a.pieces for q in b.pieces]
+    pieces += (b.pieces if a.nan else []) + (a.pieces if b.nan else [])
+    return of_pieces(pieces, a.nan or b.nan)
+
+
+@ranges("Max", "Min", by_element=True)
+def extreme(op: Asking) -> Range | None:
+    """The largest or smallest of several numbers, bounded on one side by each that is known."""
+    choose = max if op.node.op_type == "Max" else min
+    op.values.answers(op.question, [value for value in op.node.inputs if value is not None])
+    found = [op.range_or_anything(index) for index in range(len(op.inputs))]
+    return _known(reduce(lambda a, b: _extreme(choose, a, b) or anything(op.result_dtype), found), op)
+
+
+def _known(found: Range | None, op: Asking) -> Range | None:
+    """The range, unless that is all that the element type can hold."""
+    return None if found == anything(op.result_dtype) else found
+
+
+_LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.DOUBLE: float(np.finfo(np.float64).max)}
+
+
+@ranges("Clip", by_element=True)
+def clip(op: Asking) -> Range | None:
+    """Numbers between two bounds, which are attributes before opset 11.
+
+    Runtimes differ on whether an absent bound is the largest finite number or infinity: both are taken into account.
+    """
+    found = op.range_or_anything(0)
+    # The lower bound counts first: where it is above the upper one, that one comes out.
+    for index, name, choose in ((1, "min", max), (2, "max", min)):
+        bound = op.range(index) if op.has(index) else None
+        if bound is None and op.version < 11:
+            number = op.attribute(name)
+            bound = None if number is None else one_of(float(number))
+        if bound is not None:
+            found = _extreme(choose, found, bound) or found
+        elif op.result_dtype.is_floating_point() and math.isinf(end := found.low if choose is max else found.high):
+            found = (
+                union([found, one_of(math.copysign(_LARGEST.get(op.result_dtype, 3.4028234663852886e38), end))])
+                or found
+            )
+    return _known(found, op)
+
+
+@ranges("Relu", by_element=True)
+def relu(op: Asking) -> Range | None:
+    """Numbers that are not negative."""
+    return _extreme(max, op.range_or_anything(0), one_of(0 if not op.result_dtype.is_floating_point() else 0.0))
+
+
+def _monotone(function: Callable[[Number], Number]) -> Answer:
+    def answer(op: Asking) -> Range | None:
+        found = op.range(0)
+        return stored(
+            [_ordered(function(low), function(high)) for low, high in found.pieces], op.result_dtype, found.nan
+        )
+
+    return answer
+
+
+def _ordered(a: Number, b: Number) -> Piece:
+    return (a, b) if a <= b else (b, a)
+
+
+def _finitely(function: Callable[[Any], Number]) -> Callable[[Number], Number]:
+    """A function that keeps infinities."""
+    return lambda number: number if isinstance(number, int) or math.isinf(number) else float(function(number))
+
+
+ranges("Neg", by_element=True)(_monotone(operator.neg))
+ranges("Floor", by_element=True)(_monotone(_finitely(math.floor)))
+ranges("Ceil", by_element=True)(_monotone(_finitely(math.ceil)))
+ranges("Round", by_element=True)(_monotone(_finitely(round)))
+
+
+@ranges("Identity", by_element=True)
+def identity(op: Asking) -> Range | None:
+    """The operand itself."""
+    return op.range(0)
+
+
+@ranges("Abs", by_element=True)
+def absolute(op: Asking) -> Range | None:
+    """Numbers without their sign."""
+    found = op.range_or_anything(0)
+    pieces = [(0, max(-low, high)) if low < 0 < high else _ordered(abs(low), abs(high)) for low, high in found.pieces]
+    return stored(pieces, op.result_dtype, found.nan)
+
+
+@ranges("Sign", by_element=True)
+def sign(op: Asking) -> Range | None:
+    """-1, 0 or 1."""
+    if op.result_dtype.is_floating_point():
+        return Range(frozenset((-1.0, 0.0, 1.0)), None, nan=op.range_or_anything(0).nan)
+    return one_of(-1, 0, 1) if op.range(0).low < 0 else one_of(0, 1)
+
+
+@ranges("Sqrt", by_element=True)
+def square_root(op: Asking) -> Range | None:
+    """Roots, of negative numbers NaN."""
+    found = op.range_or_anything(0)
+    if found.high < 0:
+        return None
+    pieces = [(math.sqrt(max(low, 0.0)), math.sqrt(high)) for low, high in found.pieces if high >= 0]
+    return stored(pieces, op.result_dtype, found.nan or found.low < 0)
+
+
+def _bounded(low: float, high: float, *, infinity_is_lost: bool) -> Answer:
+    """Of a function that is bounded, whatever its argument."""
+
+    def answer(op: Asking) -> Range | None:
+        found = op.range_or_anything(0)
+        return between(low, high, nan=found.nan or (infinity_is_lost and not found.is_finite))
+
+    return answer
+
+
+for _op_types, _low, _infinity_is_lost in (
+    (("Sigmoid", "HardSigmoid"), 0.0, False),
+    (("Softmax",), 0.0, True),
+    (("Tanh", "Erf"), -1.0, False),
+    (("Cos", "Sin"), -1.0, True),
+):
+    ranges(*_op_types)(_bounded(_low - _SLACK, 1.0 + _SLACK, infinity_is_lost=_infinity_is_lost))
+
+
+@ranges("Exp", "Softplus", "ReduceL1", "ReduceL2", "ReduceSumSquare")
+def not_negative(op: Asking) -> Range | None:
+    """Functions and sums that are never below zero. Approximations of them may overshoot it a little."""
+    if not op.result_dtype.is_floating_point():
+        return None
+    return between(-_SLACK, math.inf, nan=op.range_or_anything(0).nan)
+
+
+_WIDE = (ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.UINT64)
+_ROUNDED_TWICE = {(source, ir.DataType.BFLOAT16) for source in _WIDE} | {(ir.DataType.DOUBLE, ir.DataType.FLOAT16)}
+"""Conversions that runtimes make by way of float32, which may round otherwise than at once."""
+
+
+@ranges("Cast", "CastLike", by_element=True)
+def cast(op: Asking) -> Range | None:
+    """Conversions. What a float beyond the range of integers becomes is up to the machine."""
+    source, target = op.dtype(0), op.result_dtype
+    found = op.range(0)
+    if source is None:
+        return None
+    if target == ir.DataType.BOOL:
+        truths = ({0} if found.holds(0) else set()) | ({1} if found.nan or found != one_of(0) else set())
+        return one_of(*truths)
+    if (source, target) in _ROUNDED_TWICE:
+        return None
+    if not target.is_integer() or not source.is_floating_point():
+        return stored(found.pieces, target, found.nan)
+    if not found.is_finite:
+        return None
+    return stored([(math.trunc(low), math.trunc(high)) for low, high in found.pieces], target)

@@ -1,0 +1,332 @@
+"""Questions about the numbers in a value, and the store of answers.
+
+The function that answers for an operator asks about the operands as if everything were known already. Where something is
+not, `MissingAnswerError` is raised, that is found out first and the function called again: no recursion, so that graphs may
+be deep, and nothing is looked at that nobody asks for.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.facts.analysis import Analysis
+from ortfuse.facts.transfer.fact import INTEGERS, Fact
+from ortfuse.facts.transfer.op import Op, UnknownError
+from ortfuse.facts.values.range import (
+    LARGEST_CONSTANT,
+    Range,
+    anything,
+    of_array,
+    of_sizes,
+    whatever_fits,
+)
+
+NOT_KNOWN = (UnknownError, ArithmeticError, LookupError, ValueError, TypeError)
+"""What a function raises where it needs something unknown, or where a node breaks its operator's rules."""
+
+
+class MissingAnswerError(Exception):
+    """Raised where a question has to be answered first."""
+
+    def __init__(self, open_questions: list[tuple[Question, ir.Value]]) -> None:
+        self.open_questions = open_questions
+
+
+class Question(ABC):
+    """Something that can be asked about every value."""
+
+    @abstractmethod
+    def answer(self, value: ir.Value, values: Values) -> Any:
+        """The answer for a value.
+
+        Raises:
+            MissingAnswerError: other answers are needed first.
+        """
+
+
+class Values:
+    """The answers found so far. An answer is in the store only as long as all those that it was made of are."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis = analysis
+        self._known: dict[Question, dict[ir.Value, Any]] = {}
+
+    def ask(self, question: Question, value: ir.Value) -> Any:
+        """The answer to a question."""
+        waiting = [(question, value)]
+        while waiting:
+            asked, about = waiting[-1]
+            known = self._known.setdefault(asked, {})
+            if about not in known:
+                try:
+                    known[about] = asked.answer(about, self)
+                except MissingAnswerError as missing:
+                    waiting += missing.open_questions
+                    continue
+            waiting.pop()
+        return self._known[question][value]
+
+    def answers(self, question: Question, about: Sequence[ir.Value]) -> list[Any]:
+        """The answers for several values, which must be there already.
+
+        Raises:
+            MissingAnswerError: some are not.
+        """
+        known = self._known.get(question, {})
+        missing = [(question, value) for value in about if value not in known]
+        if missing:
+            raise MissingAnswerError(missing)
+        return [known[value] for value in about]
+
+    def forget(self, value: ir.Value, dependents: Callable[[ir.Value], Iterable[ir.Node]]) -> None:
+        """Forget the answers about a value and all that was made of them."""
+        stores = [known for known in self._known.values() if known]
+        if not stores:
+            return
+        for known in stores:
+            known.pop(value, None)
+        waiting = [value]
+        while waiting:
+            for node in dependents(waiting.pop()):
+                for output in node.outputs:
+                    if sum([known.pop(output, stores) is not stores for known in stores]):
+                        waiting.append(output)
+
+    def forget_one(self, value: ir.Value) -> None:
+        """Forget the answers about a value that nothing uses any more."""
+        for known in self._known.values():
+            known.pop(value, None)
+
+    def forget_all(self) -> None:
+        """Forget every answer."""
+        self._known.clear()
+
+    def constant(self, fact: Fact) -> np.ndarray[Any, Any] | None:
+        """The constant that a fact is of, if it is not too large to be looked at."""
+        array = fact.array()
+        if array is None and fact.tensor is not None and fact.tensor.size <= LARGEST_CONSTANT:
+            array = fact.tensor.numpy()
+        return array
+
+
+class Asking(Op):
+    """A node with what is known about its operands, for the functions that answer a question about its outputs.
+
+    Attributes:
+        question: what is asked.
+        values: the store of answers.
+        output: the value that is asked about.
+    """
+
+    __slots__ = ("output", "question", "values")
+
+    def __init__(self, node: ir.Node, output: ir.Value, question: Question, values: Values) -> None:
+        analysis = values.analysis
+        facts = [None if value is None else analysis.fact(value) for value in node.inputs]
+        version = node.version if node.version is not None else analysis.imports_of(node).get(node.domain, 1)
+        super().__init__(node, version, facts, analysis)
+        self.output, self.question, self.values = output, question, values
+
+    @property
+    def result(self) -> Fact:
+        """The fact of the output."""
+        return self.analysis.fact(self.output)
+
+    @property
+    def result_dtype(self) -> ir.DataType:
+        """The element type of the output.
+
+        Raises:
+            UnknownError: it is not known.
+        """
+        dtype = self.result.dtype
+        if dtype is None:
+            raise UnknownError
+        return dtype
+
+    def operand(self, index: int) -> ir.Value:
+        """An operand.
+
+        Raises:
+            UnknownError: it is absent.
+        """
+        value = self.node.inputs[index] if index < len(self.node.inputs) else None
+        if value is None:
+            raise UnknownError
+        return value
+
+    def ask(self, value: ir.Value, question: Question | None = None) -> Any:
+        """The answer to a question about any value; to the same one that is asked about the output, if none is given."""
+        return self.values.answers(question or self.question, [value])[0]
+
+    def range(self, index: int) -> Range:
+        """What an operand can hold.
+
+        Raises:
+            UnknownError: nothing is known of it, or it is absent.
+        """
+        found: Range | None = self.ask(self.operand(index))
+        if found is None:
+            raise UnknownError
+        return found
+
+    def range_or_anything(self, index: int) -> Range:
+        """What an operand can hold, if only what its element type can."""
+        found: Range | None = self.ask(self.operand(index))
+        dtype = self.fact(index).dtype
+        if found is not None:
+            return found
+        if dtype is None:
+            raise UnknownError
+        return anything(dtype)
+
+    def ranges(self) -> list[Range]:
+        """What the operands can hold, all of which must be known.
+
+        Raises:
+            UnknownError: nothing is known of one of them.
+        """
+        found = self.values.answers(self.question, [value for value in self.node.inputs if value is not None])
+        if None in found:
+            raise UnknownError
+        return found
+
+
+Answer: TypeAlias = "Callable[[Asking], Range | None]"
+
+RANGES: dict[str, Answer] = {}
+"""What the operators of ai.onnx say about the numbers of their outputs."""
+
+BY_ELEMENT: set[str] = set()
+"""Operators whose function may be given some of the elements of each operand, as far as they belong together."""
+
+
+def ranges(*op_types: str, by_element: bool = False) -> Callable[[Answer], Answer]:
+    """Register the decorated function for the given operators."""
+
+    def register(function: Answer) -> Answer:
+        RANGES.update(dict.fromkeys(op_types, function))
+        if by_element:
+            BY_ELEMENT.update(op_types)
+        return function
+
+    return register
+
+
+Assumption: TypeAlias = "Callable[[Asking, Range | None], Range | None]"
+"""Replaces what is provable about the output of a node by what somebody is ready to assume. It is no fact."""
+
+
+class RangeOf(Question):
+    """Which numbers can the elements be?"""
+
+    def __init__(self, assuming: Assumption | None = None) -> None:
+        self._assuming = assuming
+
+    def answer(self, value: ir.Value, values: Values) -> Range | None:
+        """The range of a value, None if nothing is known."""
+        fact = values.analysis.fact(value)
+        if fact.is_constant:
+            array = values.constant(fact)
+            return whatever_fits(fact.dtype) if array is None else of_array(array)
+        dtype = fact.dtype
+        if dtype in INTEGERS:
+            elements = fact.integers()
+            known = [element for element in elements or () if element is not None]
+            if elements and len(known) == len(elements):
+                return of_sizes(known, dtype)
+        found = self._computed(value, values)
+        return whatever_fits(dtype) if found is None else found
+
+    def _computed(self, value: ir.Value, values: Values) -> Range | None:
+        node = value.producer()
+        if node is None or node.domain:
+            return None
+        function = RANGES.get(node.op_type)
+        if function is None and self._assuming is None:
+            return None
+        asking = Asking(node, value, self, values)
+        found = None
+        with suppress(*NOT_KNOWN):
+            found = None if function is None else function(asking)
+        return found if self._assuming is None else self._assuming(asking, found)
+
+    @cached_property
+    def first_column(self) -> FirstColumn:
+        """The same question about index 0 of the last axis."""
+        return FirstColumn(self)
+
+
+class FirstColumn(Question):
+    """Which numbers can the elements at index 0 of the last axis be (the number itself where there are no axes)?
+
+    What computes element by element does so within a column, as broadcasting aligns the last axes. Of the other operators the
+    module `columns` says which take the first column of the result from those of the operands. For everything else the numbers
+    of the whole value stand in.
+    """
+
+    def __init__(self, whole: RangeOf) -> None:
+        self.whole = whole
+
+    def answer(self, value: ir.Value, values: Values) -> Range | None:
+        """The range of the first column of a value, None if nothing is known."""
+        fact = values.analysis.fact(value)
+        if fact.is_constant:
+            array = values.constant(fact)
+            if array is not None:
+                return of_array(array[..., 0] if array.ndim and array.size else array)
+        node = value.producer()
+        function = None if node is None or node.domain else _column_function(node.op_type)
+        if function is not None and node is not None:
+            try:
+                found = function(Asking(node, value, self, values))
+            except NOT_KNOWN:
+                found = None
+            if found is not None:
+                return found
+        whole: Range | None = values.answers(self.whole, [value])[0]
+        return whole
+
+
+COLUMNS: dict[str, Answer] = {}
+"""What operators that do not compute element by element say about the first column of their outputs."""
+
+
+def columns(*op_types: str) -> Callable[[Answer], Answer]:
+    """Register the decorated function for the first column of what the given operators make."""
+
+    def register(function: Answer) -> Answer:
+        COLUMNS.update(dict.fromkeys(op_types, function))
+        return function
+
+    return register
+
+
+def _column_function(op_type: str) -> Answer | None:
+    return RANGES[op_type] if op_type in BY_ELEMENT else COLUMNS.get(op_type)
+
+
+class FillOf(Question):
+    """Which one number are all elements?"""
+
+    def __init__(self, range_of: RangeOf) -> None:
+        self._range_of = range_of
+
+    def answer(self, value: ir.Value, values: Values) -> int | float | None:
+        """The number, None if there are several or it is not known."""
+        fact = values.analysis.fact(value)
+        if fact.is_constant and (array := values.constant(fact)) is not None and array.dtype.kind in "fiubV":
+            # Two different numbers near the start save reading all of them.
+            sample = array.reshape(-1)[:2]
+            if sample.size == 2 and sample[0] != sample[1]:
+                return None
+        found: Range | None = values.answers(self._range_of, [value])[0]
+        levels = None if found is None else found.levels
+        return next(iter(levels)) if levels is not None and len(levels) == 1 else None

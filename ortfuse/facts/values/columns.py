@@ -1,0 +1,83 @@
+"""The first column, index 0 of the last axis, of what operators that move data make (see `FirstColumn`)."""
+
+from __future__ import annotations
+
+from ortfuse.dims import DimLike
+from ortfuse.facts.transfer.op import UnknownError, normalize_axes
+from ortfuse.facts.values.ask import Asking, columns
+from ortfuse.facts.values.range import Range, one_of, union
+
+
+@columns("Expand", "Tile", "Squeeze", "Range")
+def kept(op: Asking) -> Range | None:
+    """The first column of the operand: what a Squeeze drops had nothing else, and a Range begins with its start."""
+    return op.range(0)
+
+
+@columns("Reshape", "Flatten")
+def reshaped(op: Asking) -> Range | None:
+    """The same where the last axis keeps its size."""
+    before, after = op.known_shape(0), op.result.shape
+    return op.range(0) if before and after and before[-1] == after[-1] else None
+
+
+@columns("Transpose")
+def transposed(op: Asking) -> Range | None:
+    """The same where the last axis stays the last."""
+    perm = op.attr_ints("perm")
+    return op.range(0) if perm and perm[-1] == len(perm) - 1 else None
+
+
+@columns("Unsqueeze")
+def unsqueezed(op: Asking) -> Range | None:
+    """The same where the last axis is not a new one."""
+    axes = op.int_list("axes", 1) or ()
+    rank = len(op.known_shape(0)) + len(axes)
+    return op.range(0) if rank - 1 not in normalize_axes(axes, rank) else None
+
+
+@columns("Gather")
+def gathered(op: Asking) -> Range | None:
+    """The same where whole rows are taken."""
+    return op.range(0) if gathers_whole_rows(op) else None
+
+
+@columns("Slice")
+def sliced(op: Asking) -> Range | None:
+    """The same where the last axis is not cut, or from 0 on, forwards."""
+    begins = [start == 0 and isinstance(step, int) and step > 0 for start, step in cuts_of_last_axis(op)]
+    return op.range(0) if all(begins) else None
+
+
+@columns("Trilu")
+def triangle(op: Asking) -> Range | None:
+    """The lower triangle has the whole first column if its diagonal starts there or later, the upper one nothing of it."""
+    diagonal = op.range_or_anything(1) if op.has(1) else one_of(0)
+    upper = op.attr_int("upper", 1)
+    if upper and diagonal.low >= 1:
+        return one_of(0)
+    return op.range(0) if not upper and diagonal.low >= 0 else union([op.range(0), one_of(0)])
+
+
+def gathers_whole_rows(op: Asking) -> bool:
+    """Whether a Gather takes from another axis than the last."""
+    rank = len(op.known_shape(0))
+    return op.axis("axis", 0, rank) != rank - 1
+
+
+def cuts_of_last_axis(op: Asking) -> list[tuple[DimLike | None, DimLike | None]]:
+    """Where a Slice begins on the last axis, and with which step; nothing if it leaves that axis alone.
+
+    Raises:
+        UnknownError: it is not known which axes it cuts.
+    """
+    last = len(op.known_shape(0)) - 1
+    starts = op.attr_ints("starts") if op.version < 10 else op.integers(1)
+    if starts is None:
+        raise UnknownError
+    axes = op.int_list("axes", 3)
+    counted = normalize_axes(range(len(starts)) if axes is None else axes, last + 1)
+    steps = op.integers(4) if op.has(4) else (1,) * len(starts)
+    if steps is None:
+        raise UnknownError
+    return [(start, step) for axis, start, step in zip(counted, starts, steps, strict=True) if axis == last]

@@ -1,0 +1,76 @@
+"""Truth values: comparisons, logical operators and what asks for NaN. NaN compares as false with everything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import product
+
+from ortfuse.facts.values.ask import Asking, ranges
+from ortfuse.facts.values.range import Range, one_of
+
+
+def _greater(a: Range, b: Range) -> set[int]:
+    """Which of 0 and 1 ``a > b`` can be."""
+    return {1} if a.low > b.high else {0} if a.high <= b.low else {0, 1}
+
+
+def _greater_or_equal(a: Range, b: Range) -> set[int]:
+    return {1} if a.low >= b.high else {0} if a.high < b.low else {0, 1}
+
+
+def _equal(a: Range, b: Range) -> set[int]:
+    if all(high < least or most < low for (low, high), (least, most) in product(a.pieces, b.pieces)):
+        return {0}
+    return {1} if a.low == a.high == b.low == b.high else {0, 1}
+
+
+_COMPARISONS: dict[str, Callable[[Range, Range], set[int]]] = {
+    "Equal": _equal,
+    "Greater": _greater,
+    "GreaterOrEqual": _greater_or_equal,
+    "Less": lambda a, b: _greater(b, a),
+    "LessOrEqual": lambda a, b: _greater_or_equal(b, a),
+}
+_OF_THE_SAME = {"Equal": 1, "GreaterOrEqual": 1, "LessOrEqual": 1, "Greater": 0, "Less": 0}
+_LOGIC: dict[str, Callable[[int, int], int]] = {
+    "And": lambda a, b: a & b,
+    "Or": lambda a, b: a | b,
+    "Xor": lambda a, b: a ^ b,
+}
+
+
+@ranges(*_COMPARISONS, by_element=True)
+def comparison(op: Asking) -> Range | None:
+    """A comparison, of a value with itself too."""
+    kind = op.node.op_type
+    if op.operand(0) is op.operand(1):
+        return one_of(*{_OF_THE_SAME[kind], *((0,) if op.range_or_anything(0).nan else ())})
+    a, b = op.range(0), op.range(1)
+    return one_of(*_COMPARISONS[kind](a, b), *((0,) if a.nan or b.nan else ()))
+
+
+@ranges(*_LOGIC, by_element=True)
+def logic(op: Asking) -> Range | None:
+    """And, Or and Xor."""
+    a, b = (op.range(index).truths for index in (0, 1))
+    return one_of(*{_LOGIC[op.node.op_type](x, y) for x in a for y in b})
+
+
+@ranges("Not", by_element=True)
+def not_(op: Asking) -> Range | None:
+    """The opposite."""
+    return one_of(*{1 - truth for truth in op.range(0).truths})
+
+
+@ranges("IsNaN", by_element=True)
+def is_nan(op: Asking) -> Range | None:
+    """Whether numbers are NaN, which some can never be."""
+    return None if op.range(0).nan else one_of(0)
+
+
+@ranges("IsInf", by_element=True)
+def is_infinite(op: Asking) -> Range | None:
+    """Whether numbers are infinite."""
+    found = op.range(0)
+    return one_of(0) if -math.inf < found.low and found.high < math.inf else None

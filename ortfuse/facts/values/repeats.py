@@ -1,0 +1,146 @@
+"""Whether the last axis of a value holds the same numbers twice: half after half, or each next to itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.dims import DimLike
+from ortfuse.facts.values import ask
+from ortfuse.facts.values.ask import BY_ELEMENT, Asking, Question, Values
+from ortfuse.facts.values.columns import cuts_of_last_axis, gathers_whole_rows
+
+
+class Repeats(Question):
+    """Does an axis of 2n elements hold n numbers twice: as a, b, c, a, b, c, or (`in_pairs`) as a, a, b, b, c, c?"""
+
+    def __init__(self, in_pairs: bool) -> None:
+        self.in_pairs = in_pairs
+
+    def answer(self, value: ir.Value, values: Values) -> bool:
+        """Whether that is provable of a value; of an axis whose size is not known, if that is even."""
+        fact = values.analysis.fact(value)
+        if fact.is_constant:
+            array = values.constant(fact)
+            return array is not None and self._is_repeated(array)
+        node = value.producer()
+        function = None if node is None or node.domain else _function(node.op_type)
+        if function is None or node is None or not fact.shape or _is_odd(fact.shape[-1]):
+            return False
+        try:
+            return function(Asking(node, value, self, values))
+        except ask.NOT_KNOWN:
+            return False
+
+    def _is_repeated(self, array: np.ndarray[Any, Any]) -> bool:
+        if not array.ndim or array.shape[-1] % 2:
+            return False
+        half = array.shape[-1] // 2
+        if self.in_pairs:
+            return np.array_equal(array[..., ::2], array[..., 1::2])
+        return np.array_equal(array[..., :half], array[..., half:])
+
+
+def _is_odd(dim: DimLike) -> bool:
+    return isinstance(dim, int) and dim % 2 == 1
+
+
+_Answer: TypeAlias = Callable[[Asking], bool]
+
+
+def _in_pairs(op: Asking) -> bool:
+    return isinstance(op.question, Repeats) and op.question.in_pairs
+
+
+def _operand_repeats(op: Asking, index: int = 0) -> bool:
+    return bool(op.ask(op.operand(index)))
+
+
+def _by_element(op: Asking) -> bool:
+    """Each operand repeats its numbers, or has one for the whole axis."""
+    size = (op.result.shape or ())[-1]
+    for index in range(len(op.inputs)):
+        shape = op.known_shape(index)
+        if shape and shape[-1] != 1 and not (shape[-1] == size and _operand_repeats(op, index)):
+            return False
+    return True
+
+
+def _concat(op: Asking) -> bool:
+    """Along another axis than the last, what all operands do; along the last, one tensor twice, or one pair after another."""
+    rank = len(op.known_shape(0))
+    indices = range(len(op.inputs))
+    if op.axis("axis", 1, rank) != rank - 1:
+        return all(_operand_repeats(op, index) for index in indices)
+    twice = len(op.inputs) == 2 and op.operand(0) is op.operand(1)
+    if not _in_pairs(op):
+        return twice
+    return (twice and op.known_shape(0)[-1] == 1) or all(
+        isinstance(size := op.known_shape(index)[-1], int) and size % 2 == 0 and _operand_repeats(op, index)
+        for index in indices
+    )
+
+
+def _keeps_size(op: Asking) -> bool:
+    before, after = op.known_shape(0), op.result.shape or ()
+    return bool(before) and before[-1] == after[-1]
+
+
+def _expand(op: Asking) -> bool:
+    """One number for the whole axis, or what the operand does."""
+    before = op.known_shape(0)
+    return not before or before[-1] == 1 or (_keeps_size(op) and _operand_repeats(op))
+
+
+def _tile(op: Asking) -> bool:
+    """One number for the whole axis, an even number of copies, or what the operand does."""
+    copies = op.constants(1)[-1]
+    if op.known_shape(0)[-1] == 1 or (copies % 2 == 0 and not _in_pairs(op)):
+        return True
+    return (copies == 1 or _in_pairs(op)) and _even(op) and _operand_repeats(op)
+
+
+def _even(op: Asking) -> bool:
+    size = op.known_shape(0)[-1]
+    return isinstance(size, int) and size % 2 == 0
+
+
+def _reshape(op: Asking) -> bool:
+    """What the operand does where the last axis keeps its size; pairs too where they were an axis of their own."""
+    if _keeps_size(op):
+        return _operand_repeats(op)
+    before, after = op.known_shape(0), op.result.shape or ()
+    merged = len(before) > 1 and before[-1] == 2 and before[-2] * 2 == after[-1]
+    return _in_pairs(op) and merged and _operand_repeats(op)
+
+
+def _if_last_axis_is_kept(kept: _Answer) -> _Answer:
+    return lambda op: _keeps_size(op) and kept(op) and _operand_repeats(op)
+
+
+def _last_stays_last(op: Asking) -> bool:
+    perm = op.attr_ints("perm")
+    return bool(perm) and perm is not None and perm[-1] == len(perm) - 1
+
+
+_FUNCTIONS: dict[str, _Answer] = {
+    "Concat": _concat,
+    "Expand": _expand,
+    "Tile": _tile,
+    "Reshape": _reshape,
+    "Flatten": _reshape,
+    "Squeeze": _reshape,
+    "Unsqueeze": _reshape,
+    "Gather": _if_last_axis_is_kept(gathers_whole_rows),
+    "Slice": _if_last_axis_is_kept(lambda op: not cuts_of_last_axis(op)),
+    "Transpose": _if_last_axis_is_kept(_last_stays_last),
+}
+_OTHERS_BY_ELEMENT = frozenset({"Cos", "Sin", "Exp", "Sigmoid", "Tanh", "Reciprocal", "Pow"})
+
+
+def _function(op_type: str) -> _Answer | None:
+    by_element = op_type in BY_ELEMENT or op_type in _OTHERS_BY_ELEMENT
+    return _FUNCTIONS.get(op_type) or (_by_element if by_element else None)
