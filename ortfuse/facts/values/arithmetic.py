@@ -114,7 +114,10 @@ def _extreme(choose: Callable[[Number, Number], Number], a: Range, b: Range) -> 
 
 @ranges("Max", "Min", by_element=True)
 def extreme(op: Asking) -> Range | None:
-    """The largest or smallest of several numbers, bounded on one side by each that is known."""
+    """The largest or smallest of several numbers, bounded on one side by each that is known.
+
+    For integers this is as ONNX says; ONNX Runtime 1.31 errs for int64 numbers from 2**31 to 2**32, which no size is.
+    """
     choose = max if op.node.op_type == "Max" else min
     op.values.answers(op.question, [value for value in op.node.inputs if value is not None])
     found = [op.range_or_anything(index) for index in range(len(op.inputs))]
