@@ -77,9 +77,14 @@ class Judge:
         if not real.ndim or real.shape[-1] % 2:
             return
         half = real.shape[-1] // 2
-        for in_pairs, pair in ((False, (real[..., :half], real[..., half:])), (True, (real[..., ::2], real[..., 1::2]))):
+        for in_pairs, pair in (
+            (False, (real[..., :half], real[..., half:])),
+            (True, (real[..., ::2], real[..., 1::2])),
+        ):
             if self.facts.repeats(value, in_pairs) and not np.allclose(*pair, rtol=1e-4, atol=1e-5, equal_nan=True):
-                self.wrong.append(f"{value.name}: does not repeat its numbers {'in pairs' if in_pairs else 'by halves'}")
+                self.wrong.append(
+                    f"{value.name}: does not repeat its numbers {'in pairs' if in_pairs else 'by halves'}"
+                )
 
     def _dtype(self, value: ir.Value, real: np.ndarray) -> None:
         dtype = self.facts.dtype(value)

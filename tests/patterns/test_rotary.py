@@ -138,6 +138,27 @@ def test_angles_cut_from_a_table_reach_as_far_as_x(length: int) -> None:
     same(m, result, {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()})
 
 
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("repeated", [True, False])
+def test_constant_tables_are_compared_with_themselves(repeated: bool, interleaved: bool) -> None:
+    once = np.random.default_rng(0).standard_normal((2, 5, 3)).astype(np.float32)
+    tables = np.repeat(once, 2, axis=-1) if interleaved == repeated else np.tile(once, 2)
+    turned = (
+        f"{EVEN_AND_ODD} m = Neg(b) m1 = Unsqueeze(m, last) a1 = Unsqueeze(a, last) st = Concat<axis = -1>(m1, a1)"
+        " turned = Reshape(st, whole)"
+        if interleaved
+        else f"{SLICES} m = Neg(b) turned = Concat<axis = -1>(m, a)"
+    )
+    c, s = ("{" + ", ".join(map(str, table.ravel())) + "}" for table in tables)
+    m = parse(
+        '<ir_version: 9, opset_import: ["": 17]> g (float[b,2,5,6] x) => (float[b,2,5,6] y)'
+        f"<{CONSTANTS}, float[5,6] c = {c}, float[5,6] s = {s}> {{ {turned} xc = Mul(x, c) ts = Mul(turned, s) y = Add(xc, ts) }}"
+    )
+    result = rewritten(m, "fuse.rotary")
+    assert ("RotaryEmbedding" in ops(result)) == repeated
+    same(m, result, numbers(m))
+
+
 def test_an_odd_size_has_no_halves() -> None:
     m = parse(
         '<ir_version: 9, opset_import: ["": 17]> g (float[b,2,n,7] x, float[n,3] c, float[n,3] s) => (float[b,2,n,6] y)'
