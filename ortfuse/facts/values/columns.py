@@ -6,34 +6,28 @@ from ortfuse.dims import DimLike
 from ortfuse.facts.transfer.op import UnknownError, normalize_axes
 from ortfuse.facts.values.ask import Asking, columns
 from ortfuse.facts.values.range import Range, one_of, union
+from ortfuse.graph.traits import RESHAPES
 
 
-@columns("Expand", "Tile", "Squeeze", "Range")
+@columns("Expand", "Tile", "Range")
 def kept(op: Asking) -> Range | None:
-    """The first column of the operand: what a Squeeze drops had nothing else, and a Range begins with its start."""
+    """The first column of the operand; that of a Range is its start."""
     return op.range(0)
 
 
-@columns("Reshape", "Flatten")
+@columns(*RESHAPES)
 def reshaped(op: Asking) -> Range | None:
-    """The same where the last axis keeps its size."""
+    """The same where the last axis keeps its size, and where it has nothing but a first column."""
     before, after = op.known_shape(0), op.result.shape
-    return op.range(0) if before and after and before[-1] == after[-1] else None
+    if not before or before[-1] == 1 or (after and before[-1] == after[-1]):
+        return op.range(0)
+    return None
 
 
 @columns("Transpose")
 def transposed(op: Asking) -> Range | None:
     """The same where the last axis stays the last."""
-    perm = op.attr_ints("perm")
-    return op.range(0) if perm and perm[-1] == len(perm) - 1 else None
-
-
-@columns("Unsqueeze")
-def unsqueezed(op: Asking) -> Range | None:
-    """The same where the last axis is not a new one."""
-    axes = op.int_list("axes", 1) or ()
-    rank = len(op.known_shape(0)) + len(axes)
-    return op.range(0) if rank - 1 not in normalize_axes(axes, rank) else None
+    return op.range(0) if last_stays_last(op) else None
 
 
 @columns("Gather")
@@ -57,6 +51,12 @@ def triangle(op: Asking) -> Range | None:
     if upper and diagonal.low >= 1:
         return one_of(0)
     return op.range(0) if not upper and diagonal.low >= 0 else union([op.range(0), one_of(0)])
+
+
+def last_stays_last(op: Asking) -> bool:
+    """Whether a Transpose leaves the last axis where it is."""
+    perm = op.attr_ints("perm")
+    return bool(perm) and perm is not None and perm[-1] == len(perm) - 1
 
 
 def gathers_whole_rows(op: Asking) -> bool:

@@ -8,12 +8,10 @@ from ortfuse.dims import is_positive, upper_bound
 from ortfuse.facts.transfer.op import normalize_axes
 from ortfuse.facts.values.ask import Asking, ranges
 from ortfuse.facts.values.range import Range, between, limits, of_array, one_of, union
+from ortfuse.graph.traits import FILLS, JOINS, MOVES
 
 
-@ranges(
-    "Compress", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Reshape", "ReverseSequence",
-    "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
-)  # fmt: skip
+@ranges(*(MOVES - JOINS - FILLS))
 def moved(op: Asking) -> Range | None:
     """Elements of the first operand."""
     return op.range(0)

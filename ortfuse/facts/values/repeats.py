@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from ortfuse.dims import DimLike
 from ortfuse.facts.values import ask
-from ortfuse.facts.values.ask import BY_ELEMENT, Asking, Question, Values
-from ortfuse.facts.values.columns import cuts_of_last_axis, gathers_whole_rows
+from ortfuse.facts.values.ask import Asking, Question, Values
+from ortfuse.facts.values.columns import cuts_of_last_axis, gathers_whole_rows, last_stays_last
+from ortfuse.graph.traits import BROADCASTS, ELEMENTWISE, RESHAPES
 
 
 class Repeats(Question):
@@ -121,26 +122,17 @@ def _if_last_axis_is_kept(kept: _Answer) -> _Answer:
     return lambda op: _keeps_size(op) and kept(op) and _operand_repeats(op)
 
 
-def _last_stays_last(op: Asking) -> bool:
-    perm = op.attr_ints("perm")
-    return bool(perm) and perm is not None and perm[-1] == len(perm) - 1
-
-
 _FUNCTIONS: dict[str, _Answer] = {
     "Concat": _concat,
     "Expand": _expand,
     "Tile": _tile,
-    "Reshape": _reshape,
-    "Flatten": _reshape,
-    "Squeeze": _reshape,
-    "Unsqueeze": _reshape,
+    **dict.fromkeys(RESHAPES, _reshape),
     "Gather": _if_last_axis_is_kept(gathers_whole_rows),
     "Slice": _if_last_axis_is_kept(lambda op: not cuts_of_last_axis(op)),
-    "Transpose": _if_last_axis_is_kept(_last_stays_last),
+    "Transpose": _if_last_axis_is_kept(last_stays_last),
 }
-_OTHERS_BY_ELEMENT = frozenset({"Cos", "Sin", "Exp", "Sigmoid", "Tanh", "Reciprocal", "Pow"})
+_BY_ELEMENT = ELEMENTWISE | BROADCASTS
 
 
 def _function(op_type: str) -> _Answer | None:
-    by_element = op_type in BY_ELEMENT or op_type in _OTHERS_BY_ELEMENT
-    return _FUNCTIONS.get(op_type) or (_by_element if by_element else None)
+    return _FUNCTIONS.get(op_type) or (_by_element if op_type in _BY_ELEMENT else None)
