@@ -17,6 +17,7 @@ from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.outline import capture_names
 from ortfuse.pattern.result import Guard, Match, Miss
 from ortfuse.refusal import Refusal, Subject, refuse, words
+from ortfuse.targets.quirks import Quirk
 
 if TYPE_CHECKING:
     from ortfuse.pattern.match import Matcher
@@ -45,8 +46,8 @@ class Machine:
         entered: The outermost nodes of chains under way: the nodes of a chain are known only when all its parts are placed.
     """
 
-    def __init__(self, matcher: Matcher, facts: Facts, allow_extra: bool) -> None:
-        self.matcher, self.facts, self.allow_extra = matcher, facts, allow_extra
+    def __init__(self, matcher: Matcher, facts: Facts, allow_extra: bool, quirks: frozenset[Quirk]) -> None:
+        self.matcher, self.facts, self.allow_extra, self.quirks = matcher, facts, allow_extra, quirks
         self.bindings: dict[Any, Any] = {}
         self.dims: dict[Any, Any] = {}
         self.pending: dict[Any, Any] = {}

@@ -40,6 +40,7 @@ from ortfuse.pattern.placing import Placement, match_chain, place
 from ortfuse.pattern.result import Guard, Match, Miss, describe
 from ortfuse.pattern.unify import has_axes, labelled, settle_all
 from ortfuse.refusal import Refusal, Subject, refuse
+from ortfuse.targets.quirks import Quirk
 
 __all__ = ["Guard", "Match", "Matcher", "Miss"]
 
@@ -78,9 +79,14 @@ class Matcher:
                 return False
         return True
 
-    def match(self, value: ir.Value, facts: Facts, allow_extra: bool = False) -> Match | Miss:
-        """Match `value` as the root; with `allow_extra`, a root sum or product may have parts that the pattern lacks."""
-        return Machine(self, facts, allow_extra).run(value, _HANDLERS)
+    def match(
+        self, value: ir.Value, facts: Facts, allow_extra: bool = False, quirks: frozenset[Quirk] = frozenset()
+    ) -> Match | Miss:
+        """Match `value` as the root; with `allow_extra`, a root sum or product may have parts that the pattern lacks.
+
+        `quirks` are those of the target, which guards and replacements may ask for.
+        """
+        return Machine(self, facts, allow_extra, quirks).run(value, _HANDLERS)
 
     def settle(self, machine: Machine) -> bool:
         """Decide what the pattern says of shapes and was left open."""

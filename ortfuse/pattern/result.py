@@ -26,7 +26,7 @@ class Match:
 
     def __init__(self, root: ir.Value, machine: Machine) -> None:
         self.root = root
-        self.facts = machine.facts
+        self.facts, self.quirks = machine.facts, machine.quirks
         self.matcher = machine.matcher
         self.bindings: dict[str, Any] = {**dict.fromkeys(machine.matcher.names), "root": root, **machine.bindings}
         self.dims: dict[str, Any] = {name: bound.dim for name, bound in machine.dims.items()}

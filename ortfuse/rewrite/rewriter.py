@@ -171,7 +171,7 @@ class _Run:
         for output in node.outputs:
             if output.uses() or output.is_graph_output():
                 with _author_of(rule, output):
-                    found = rule.matcher.match(output, self.facts, rule.allow_extra_operands)
+                    found = rule.matcher.match(output, self.facts, rule.allow_extra_operands, self.target.quirks)
                 applied = isinstance(found, Match) and self._apply(rule, found, started)
                 if isinstance(found, Miss) and self.log.explain and found.matched > 0:
                     step: Step = "guards" if found.whole else "pattern"

@@ -13,6 +13,7 @@ from enum import Enum
 class Quirk(Enum):
     """A behaviour of a runtime build."""
 
+    ZEROES_MASKED_ROWS = "gives zeros for a query whose keys are all hidden, where the definition of Attention does not"
     FUSES_SUMS_BEFORE_NORMALISATION = (
         "fuses Add and the normalisation behind it into a kernel that is slower than the two"
     )

@@ -20,6 +20,7 @@ import onnx_ir as ir
 from ortfuse.pattern import Match, Op, Pattern, built, computed, op, opt, rearrange, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.targets import Quirk
 
 from .._common import array_like, ints
 from .._proofs import FINITE_SCORES, NEVER_EMPTY, masked
@@ -70,6 +71,8 @@ def scale(match: Match) -> float:
 
 def mask_floor(match: Match) -> Any:
     """The lowest mask value to pass on, if a row may hold nothing but one that the kernel takes for a row without keys."""
+    if Quirk.ZEROES_MASKED_ROWS not in match.quirks:
+        return None
     found = mask_range(match["mask"], match.facts)
     if found is None or not any(-math.inf < level < DEEPEST_ALLOWED for level in found.deep):
         return None
@@ -138,11 +141,14 @@ def masked_rows_agree(match: Match, nan_guard: bool) -> Refusal | None:
     """The kernel does for fully masked rows what the graph does (see `_masks`)."""
     if match["mask"] is None:
         return None
+    zeroes = Quirk.ZEROES_MASKED_ROWS in match.quirks
+    if not zeroes and not nan_guard and match.dtype("mask") == ir.DataType.FLOAT:
+        return None
     found = mask_range(match["mask"], match.facts)
     if found is None:
         return match.refuse("values_unknown", "mask", "known what fully masked rows come to")
-    if -math.inf in found.deep and not nan_guard and not keeps_first_key(match["mask"], match.facts):
-        return match.refuse("value", "mask", "such that no row is -inf alone, which is NaN in the graph and 0 in the kernel",
+    if -math.inf in found.deep and nan_guard != zeroes and not keeps_first_key(match["mask"], match.facts):
+        return match.refuse("value", "mask", "such that no row is -inf alone: NaN in the graph or the kernel, 0 in the other",
                             found="-inf for hidden keys")  # fmt: skip
     unlike = acts_alike(found, match.dtype("mask"))
     return None if unlike is None else match.refuse("value", "mask", "rounded as in float32, one number for all hidden keys",

@@ -117,6 +117,22 @@ def test_a_rule_that_a_quirk_asks_for_is_for_targets_that_have_it(
     assert operators(model) == [made, "LayerNormalization"]
 
 
+@pytest.mark.parametrize(("quirky", "fused"), [(True, False), (False, True)])
+def test_rows_that_are_hidden_as_a_whole_are_a_concern_where_the_kernel_makes_zeros_of_them(
+    quirky: bool, fused: bool, cpu_table: dict[str, Any], tmp_path: Path
+) -> None:
+    """Of a mask that is an input nothing is known."""
+    model = ir.from_onnx_text(
+        '<ir_version: 10, opset_import: ["": 23]> g (float[2, 2, 3, 4] q, float[2, 2, 3, 4] v, float[2, 1, 3, 3] m)'
+        " => (float[2, 2, 3, 4] y) { t = Transpose <perm = [0, 1, 3, 2]> (q)  p = MatMul(q, t)  s = Add(p, m)"
+        "  w = Softmax <axis = -1> (s)  y = MatMul(w, v) }"
+    )
+    target = Target() if quirky else made_up(cpu_table, tmp_path)
+    rules = [rule for rule in load_catalogue([]).rules() if rule.name == "attention.sdpa"]
+    RulePass("test", tuple(rules)).run(Context(model, Facts(model), target, choices=Choices()))
+    assert ("Attention" in operators(model)) == fused
+
+
 def test_targets_are_built_where_users_come_in_and_nowhere_else() -> None:
     found = set()
     for path in (ROOT / "ortfuse").rglob("*.py"):
