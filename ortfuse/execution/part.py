@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortfuse.graph.schemas import kept_outputs
 from ortfuse.graph.walk import nested, used_values
-from ortfuse.targets import raise_opset
+from ortfuse.targets import raise_to_newest
 
 IR_VERSION = 10
 """Of the models made here: every version of the runtime that is supported reads it."""
@@ -76,7 +76,7 @@ def model_of(
         copies[value].type, copies[value].shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
         graph.register_initializer(copies[value])
     model = ir.Model(graph, ir_version=IR_VERSION, functions=list(functions))
-    _raise_to_newest(model)
+    raise_to_newest(model)
     return model
 
 
@@ -125,13 +125,3 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
         yield from dict.fromkeys([*inner.inputs, *inner.initializers.values()])
         for node in inner:
             yield from node.outputs
-
-
-def _raise_to_newest(model: ir.Model) -> None:
-    opset = model.graph.opset_imports.get("", 1)
-    for node in model.graph:
-        if node.domain or (node.version or 0) <= opset:
-            node.version = None
-    newest = max((node.version or 0 for node in model.graph), default=0)
-    if newest > opset:
-        raise_opset(model, newest)

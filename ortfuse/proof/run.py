@@ -13,8 +13,8 @@ import onnx_ir as ir
 from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.facts.facts import Facts
 from ortfuse.rewrite import Log, Rewriter, Rule
-from ortfuse.targets import Target, raise_opset
-from ortfuse.verification import Reference, Session
+from ortfuse.targets import Target, raise_to_newest
+from ortfuse.verification import Session
 
 Arrays = list[np.ndarray[Any, Any]]
 
@@ -46,9 +46,7 @@ def rewrite(rule: Rule, model: ir.Model, target: Target) -> Rewritten:
         text = str(error) if isinstance(error, OrtfuseError) else f"{type(error).__name__}: {error}"
         return Rewritten(model, 1, "", text)
     deepest = max(log.misses.values(), key=lambda miss: miss.matched, default=None)
-    needed = max((node.version or 0 for node in copy.graph if not node.domain), default=0)
-    if needed > copy.graph.opset_imports.get("", 1):
-        raise_opset(copy, needed)
+    raise_to_newest(copy)
     return Rewritten(
         copy, hits, deepest.refusal.reason if deepest else "no node has the operator at the pattern's root"
     )
@@ -78,21 +76,6 @@ class Runner:
         except VerificationError as error:
             self.refusal = str(error)
             return None
-
-
-class Truth:
-    """A model's outputs in float64, as far as the runtime or ONNX's reference can evaluate it."""
-
-    def __init__(self, model: ir.Model) -> None:
-        self._reference = Reference(model)
-
-    def run(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays | None:
-        """The outputs, or `None`."""
-        try:
-            found = self._reference.run(inputs)
-        except VerificationError:
-            return None
-        return None if found is None else list(found.values())
 
 
 def disagreement(old: Arrays, new: Arrays, exact: Arrays | None, bit_equal: bool) -> str | None:

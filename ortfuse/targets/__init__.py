@@ -3,7 +3,7 @@
 from ortfuse.targets.costs import CostTable, Estimate, shipped_costs
 from ortfuse.targets.custom import libraries, missing_functions, register_operators, with_functions
 from ortfuse.targets.kernel_table import Kernel, KernelTable
-from ortfuse.targets.opset import raise_opset
+from ortfuse.targets.opset import raise_opset, raise_to_newest
 from ortfuse.targets.quirks import Quirk
 from ortfuse.targets.target import CPU, Target, installed
 
@@ -19,6 +19,7 @@ __all__ = [
     "libraries",
     "missing_functions",
     "raise_opset",
+    "raise_to_newest",
     "register_operators",
     "shipped_costs",
     "with_functions",

@@ -33,6 +33,17 @@ _ONLY_FLOAT = {"Clip": 11, "Pad": 11}
 """Operators whose attributes become inputs at an opset; the converter makes them float32 whatever the node's type is."""
 
 
+def raise_to_newest(model: ir.Model, target: Target | None = None) -> None:
+    """Raise `model` to the newest opset that one of its nodes is marked with, if that is newer than what it imports.
+
+    Raises:
+        TargetError: As `raise_opset`.
+    """
+    newest = max((node.version or 0 for node in walk.nodes(model) if not node.domain), default=0)
+    if newest > model.graph.opset_imports.get("", 1):
+        raise_opset(model, newest, target)
+
+
 def raise_opset(model: ir.Model, opset: int, target: Target | None = None) -> None:
     """Raise the ai.onnx version that `model` imports to `opset`, in place, model functions included.
 
