@@ -14,7 +14,7 @@ CODE = """
 import sys
 from ortfuse.cli.app import main
 try:
-    main(["optimize", sys.argv[1], "-o", sys.argv[2]])
+    main()
 except SystemExit as end:
     assert not end.code
 print("loaded:", *sorted({"sympy.core", "pydantic", "onnxruntime", "ortfuse.proof", "ortfuse.bench"} & set(sys.modules)))
@@ -25,7 +25,7 @@ def loaded(folder: Path) -> list[str]:
     """Which of the modules that take long are loaded by optimising a small model."""
     model = ROOT / "golden" / "models" / "resnet.raw.onnx"
     ran = subprocess.run(
-        [sys.executable, "-c", CODE, str(model), str(folder / "out.onnx")],
+        [sys.executable, "-c", CODE, "optimize", str(model), "-o", str(folder / "out.onnx")],
         capture_output=True,
         text=True,
         cwd=ROOT,

@@ -51,7 +51,7 @@ print(json.dumps(min(seconds)))
 
 _COMMAND = """
 import json, os, subprocess, sys, time
-command = [sys.executable, "-c", "import sys; from {module} import main; main(sys.argv[1:])"]
+command = [sys.executable, "-c", "from {module} import main; main()"]
 started = time.perf_counter()
 subprocess.run([*command, "optimize", sys.argv[1], "-o", sys.argv[2]], check=True, stdout=subprocess.DEVNULL)
 print(json.dumps(time.perf_counter() - started))
