@@ -75,7 +75,9 @@ def test_find_gives_matches_in_all_graphs_and_changes_nothing() -> None:
     assert matches[0]["x"] is model.graph.inputs[0]
     assert str(model) == before
     in_branches = ortfuse.find(
-        model, 2.0 * ortfuse.op.Erf(x), guards=[lambda match: "no" if match.root.name == "y" else None]
+        model,
+        2.0 * ortfuse.op.Erf(x),
+        guards=[lambda match: match.refuse("left_out", "root", found="no") if match.root.name == "y" else None],
     )
     assert [match.root.name for match in in_branches] == ["p"]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from ortfuse.errors import RuleError
 from ortfuse.facts.facts import Facts
 from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.outline import capture_names
@@ -160,10 +161,18 @@ class Machine:
 
 
 def _asked(guard: Guard, match: Match) -> Refusal | None:
-    """What a guard says."""
+    """What a guard says.
+
+    Raises:
+        RuleError: It is neither a refusal nor `None`.
+    """
     answer = guard(match)
-    if isinstance(answer, str):
-        return refuse("use", match.root, found=answer)
+    if answer is not None and not isinstance(answer, Refusal):
+        name = getattr(guard, "__qualname__", repr(guard))
+        raise RuleError(
+            f"the guard {name} answers {answer!r}: return None where the rule may be applied, and elsewhere a refusal such as "
+            f"match.refuse('value', 'name', 'what is needed')"
+        )
     return answer
 
 

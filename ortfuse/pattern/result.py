@@ -201,5 +201,5 @@ _LOOKUPS: Mapping[str, Callable[[Facts, ir.Value], Any]] = {
     "dtype": Facts.dtype, "rank": Facts.rank, "shape": Facts.shape, "result_dtype": Facts.dtype, "result_shape": Facts.shape,
 }  # fmt: skip
 
-Guard = Callable[[Match], "Refusal | str | None"]
+Guard = Callable[[Match], "Refusal | None"]
 """A condition beyond the pattern: `None` when it holds, else the refusal (`match.refuse(...)`)."""

@@ -7,6 +7,7 @@ import pytest
 from ortfuse.pattern import Match, attr, const, op, var
 from ortfuse.pipeline import load_catalogue
 from ortfuse.proof.mutation import Mutant, Score, counterexample, mutants
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 SAMPLE = (
@@ -29,9 +30,8 @@ SAMPLE = (
 ALL = {mutant.name: mutant for rule in load_catalogue([]).rules() for mutant in mutants(rule)}
 
 
-def keeps_shape(match: Match) -> str | None:
-    before = match.shape("x")
-    return None if before is not None and before == match.facts.shape(match.root) else "the shape changes"
+def keeps_shape(match: Match) -> Refusal | None:
+    return match.unless_same_shape("root", "x")
 
 
 def guarded(**redundant: str) -> Rule:

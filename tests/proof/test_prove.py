@@ -14,6 +14,7 @@ from ortfuse.pattern import Match, attr, computed, op, opt, scalar, var, variabl
 from ortfuse.pipeline import load_catalogue
 from ortfuse.proof import prove
 from ortfuse.proof.run import disagreement
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 x, y = variables("x y")
@@ -87,7 +88,7 @@ def test_a_rule_that_forgets_what_two_parameters_have_in_common_is_found() -> No
 
 
 def test_a_guard_that_refuses_the_rules_own_pattern_is_found() -> None:
-    shy = rule(op.Relu(x), op.Max(x, 0.0), guards=(lambda match: "never",))
+    shy = rule(op.Relu(x), op.Max(x, 0.0), guards=(lambda match: match.refuse("left_out", "root", found="never"),))
     assert any("no instance fires" in failure for failure in prove(shy).failures)
 
 
@@ -172,8 +173,8 @@ def test_a_misspelt_option_of_a_counterexample_is_an_error() -> None:
 
 
 def test_what_a_rule_raises_is_a_failure_with_a_counterexample() -> None:
-    def careless(match: Match) -> str | None:
-        return None if match.shape("x")[0] else "empty"  # type: ignore[index]
+    def careless(match: Match) -> Refusal | None:
+        return None if match.shape("x")[0] else match.refuse("shape", "x")  # type: ignore[index]
 
     report = prove(rule(op.Relu(x), op.Max(x, 0.0), guards=(careless,)))
     assert any("raises" in failure and "TypeError" in failure for failure in report.failures)
@@ -181,9 +182,9 @@ def test_what_a_rule_raises_is_a_failure_with_a_counterexample() -> None:
 
 
 def test_a_guard_that_takes_unknown_for_equal_is_found() -> None:
-    def same_sizes(match: Match) -> str | None:
+    def same_sizes(match: Match) -> Refusal | None:
         first, second = match.shape("x"), match.shape("y")
-        return None if first is None or second is None or first == second else "other shapes"
+        return None if first is None or second is None else match.unless_same_shape("x", "y")
 
     proof = Proof(shapes={"x": "b 3", "y": "b 3"})
     hopeful = rule(op.Mul(op.Relu(x), op.Sub(y, y)), op.Sub(x, x), guards=(same_sizes,), proof=proof)

@@ -11,7 +11,7 @@ import pytest
 from ortfuse.errors import PatternError, RewriteError, RuleError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.edit import Edit
-from ortfuse.pattern import attr, ms, op, var, variables
+from ortfuse.pattern import Match, attr, ms, op, var, variables
 from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, Exactness, Log, Proof, Rewriter, Rule
 from ortfuse.targets.quirks import Quirk
@@ -179,11 +179,19 @@ def test_attributes_are_written_as_captured() -> None:
 
 def test_a_guard_that_fails_names_its_rule_and_the_site() -> None:
     broken = rule("broken.guard", op.Relu(x), op.Max(x, x), guards=(lambda match: match["nothing"],))
-    numeric = rule("broken.number", op.Relu(x), op.Max(x, x), guards=(lambda match: str(1 // 0),))
+    numeric = rule("broken.number", op.Relu(x), op.Max(x, x), guards=(lambda match: 1 // 0,))
     with pytest.raises(PatternError, match="captures no 'nothing'"):
         run(model("out = Relu(x)"), broken)
     with pytest.raises(RuleError, match=r"broken\.number fails at 'out': ZeroDivisionError"):
         run(model("out = Relu(x)"), numeric)
+
+
+def test_a_guard_that_answers_with_a_text_is_told_what_to_answer() -> None:
+    def wordy(match: Match) -> str:
+        return "no"
+
+    with pytest.raises(RuleError, match=r"the guard .*wordy answers 'no': return None .* match\.refuse"):
+        run(model("out = Relu(x)"), rule("wordy.guard", op.Relu(x), op.Max(x, x), guards=(wordy,)))
 
 
 def test_an_exact_rule_must_keep_the_shape_provably() -> None:
