@@ -173,3 +173,18 @@ def test_products_that_something_else_needs_stay() -> None:
     product.shape, product.type = ir.Shape(["b", 2, "n", 3]), ir.TensorType(ir.DataType.FLOAT)
     m.graph.outputs.append(product)
     assert "RotaryEmbedding" not in ops(rewritten(m, "fuse.rotary"))
+
+
+@pytest.mark.parametrize(
+    ("first", "rest", "fused"), [("two", "two", True), ("two", "three", False), ("three", "two", False)]
+)
+def test_the_rotated_part_and_the_rest_are_the_whole_head(first: str, rest: str, fused: bool) -> None:
+    m = parse(
+        '<ir_version: 10, opset_import: ["": 23]> g (float[b,2,n,6] x, float[b,n,1] c, float[b,n,1] s) => (float[b,2,n,k] y)'
+        f"<{CONSTANTS}> {{ part = Slice(x, zero, {first}, last) rest = Slice(x, {rest}, end, last)"
+        " turned = RotaryEmbedding(part, c, s) y = Concat<axis = -1>(turned, rest) }"
+    )
+    result = rewritten(m, "fuse.rotary")
+    assert ("Concat" not in ops(result)) == fused
+    if fused:
+        same(m, result, numbers(m))

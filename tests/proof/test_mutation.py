@@ -22,7 +22,7 @@ SAMPLE = (
     "shapes.batched_transpose without guard merges_and_splits_batch",
     "shapes.where_true without guard same_shape_as_root",
     "leaky_relu.split without guard maximum_is_leaky",
-    "rotary.partial_by_length without guard parts_make_the_whole",
+    "rotary.half_rotation without guard holds_angles_twice",
     "batch.split_add without guard splits_again",
 )
 """Losses that are noticed soon, or in one spelling alone; trying every condition takes minutes."""
