@@ -209,6 +209,16 @@ def _rule(name: str, formula: str, *, nan_guard: bool) -> Rule:
                         "mask": "b 1 s t",
                     },
                 ),
+                "more heads of keys than of queries": Variation(
+                    shapes={
+                        "query": "b n s 4",
+                        "key": "b m t 4",
+                        "transposed_key": "b m 4 t",
+                        "value": "b m t 4",
+                    },
+                    sizes={"n": 1, "m": 3},
+                    options={"mask": "absent"},
+                ),
                 "a mask of rank 5": Variation(shapes={"mask": "1 b 1 s t"}),
                 "weights of open length used by a node that asks for their size": Variation(
                     sizes={"t": 7}, change=_add_to_weights

@@ -22,10 +22,9 @@ from .dot_product import PAPER
 
 mask = opt(var("mask"))
 query, key, value = var("query", "b s (h d)"), var("key", "b t (g d)"), var("value", "b t (g v)")
-split_query, split_value = (rearrange(f"{whole} -> {split}", part) for whole, split, part in (
-    ("b s (h d)", "b h s d", query), ("b t (g v)", "b g t v", value),
-))  # fmt: skip
+split_query = rearrange("b s (h d) -> b h s d", query)
 split_key = rearrange("b t (g d) -> b g t d", key)
+split_value = rearrange("b t (g v) -> b g t v", value)
 past_key, past_value = var("past_key", "b g p d"), var("past_value", "b g p v")
 new_key, new_value = var("new_key", "b g n d"), var("new_value", "b g n v")
 shared_key, shared_value = var("shared_key", "b g t d"), var("shared_value", "b g t v")
