@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,23 +11,8 @@ import onnx_ir as ir
 
 from ortfuse.dims import DimLike, is_cut_of
 from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Guard, Match, Pattern, op
+from ortfuse.pattern import Guard, Match
 from ortfuse.refusal import Refusal
-
-
-def square(x: Pattern) -> Pattern:
-    """x², as a power or a product."""
-    return op.Pow(x, 2.0) | x * x
-
-
-def square_root(x: Pattern) -> Pattern:
-    """√x."""
-    return op.Sqrt(x) | op.Pow(x, 0.5)
-
-
-def is_rank(rank: int) -> Callable[[ir.Value, Facts], bool]:
-    """A check for variables: the value's rank is known to be `rank`."""
-    return lambda value, facts: facts.rank(value) == rank
 
 
 def is_static(value: ir.Value, facts: Facts) -> bool:
@@ -58,16 +43,6 @@ def same_shape(first: str, second: str) -> Guard:
 def broadcasts_within(dim: DimLike, full: DimLike) -> bool:
     """Whether a size that is broadcast with `full` is 1 or `full` in every run that does not fail there."""
     return dim in (1, full) or is_cut_of(dim, full, least=2)
-
-
-def vector_of_last_axis(vector: str, of: str) -> Guard:
-    """`vector` (when present) is one-dimensional and as long as the last axis of `of`."""
-
-    def guard(match: Match) -> Refusal | None:
-        shape = match.shape(of)
-        return match.unless_shape(shape[-1:], vector) if shape else match.refuse("rank", of, "at least 1")
-
-    return guard
 
 
 def rank_in(name: str, ranks: Sequence[int]) -> Guard:

@@ -100,43 +100,38 @@ def _without_constness(rule: Rule, name: str) -> Rule:
     return changed
 
 
-def _shapes(pattern: Pattern) -> Iterator[tuple[Pattern, str]]:
-    """Where shapes stand in a pattern, one place for a variable however often it occurs."""
-    seen: set[object] = set()
+def _shapes(pattern: Pattern) -> dict[object, list[Pattern]]:
+    """The parts of a pattern that say shapes, together those that say the same: a variable, and rearrangements of it alone."""
+    found: dict[object, list[Pattern]] = {}
     for part in pattern.walk():
-        key: object = ("var", part.name) if isinstance(part, Var) else id(part)
-        if key in seen:
-            continue
-        seen.add(key)
-        if part.axes is not None:
-            yield part, "axes"
-        if isinstance(part, Rearrange):
-            yield part, "before"
+        named = part.inner if isinstance(part, Rearrange) else part
+        if _names(part):
+            found.setdefault(("variable", named.name) if isinstance(named, Var) else id(part), []).append(part)
+    return found
 
 
-def _names(part: Pattern, place: str) -> set[str]:
-    axes = getattr(part, place)
-    return {*axes.names()} | ({*part.after.names()} if isinstance(part, Rearrange) and place == "before" else set())
+def _names(part: Pattern) -> set[str]:
+    shapes = [part.axes, part.before, part.after] if isinstance(part, Rearrange) else [part.axes]
+    return {name for shape in shapes if shape is not None for name in shape.names()}
 
 
 def _shared_dimensions(pattern: Pattern) -> list[str]:
-    counts = Counter(name for part, place in _shapes(pattern) for name in _names(part, place))
+    """The dimensions that stand in several shapes."""
+    together = (set().union(*map(_names, parts)) for parts in _shapes(pattern).values())
+    counts = Counter(name for names in together for name in names)
     return sorted(name for name, count in counts.items() if count > 1)
 
 
 def _without_dimension(rule: Rule, name: str) -> Rule:
-    """The dimension under another name wherever it stands but in the first place."""
+    """The dimension under another name wherever it stands but in the first shape."""
     changed, _ = _copied(rule)
-    for number, (part, place) in enumerate(found for found in _shapes(changed.pattern) if name in _names(*found)):
+    having = [parts for parts in _shapes(changed.pattern).values() if any(name in _names(part) for part in parts)]
+    for number, parts in enumerate(having):
         names = {name: f"{name}{'_' * number}"}
-        same = [part]
-        if isinstance(part, Var):
-            same = [other for other in changed.pattern.walk() if isinstance(other, Var) and other.name == part.name]
-        for other in same:
-            if place == "axes" and other.axes is not None:
-                other.axes = other.axes.renamed(names)
-            elif isinstance(other, Rearrange):
-                other.before, other.after = other.before.renamed(names), other.after.renamed(names)
+        for part in parts:
+            part.axes = part.axes.renamed(names) if part.axes is not None else None
+            if isinstance(part, Rearrange):
+                part.before, part.after = part.before.renamed(names), part.after.renamed(names)
     return changed
 
 

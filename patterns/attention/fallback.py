@@ -8,7 +8,12 @@ after `fuse.attention`, on what that had to leave alone.
 
 from __future__ import annotations
 
-from ortfuse.pattern import Match, ms, op, opt, rearrange, scalar, var
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.pattern import Match, ms, op, opt, rearrange, redundant, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
@@ -28,6 +33,7 @@ scores = scalar("score_scale") * (split_query @ turned_key)
 attention = op.Softmax(scores + opt(mask), axis=-1) @ rearrange("b t (h v) -> b h t v", value)
 
 
+@redundant("of unknown heads the replacement could not say the shape of its result")
 def heads_are_known(match: Match) -> Refusal | None:
     """The number of heads is a number."""
     return None if match.size("h") else match.refuse_dimension("query", -1, "a known number of heads")
@@ -36,6 +42,23 @@ def heads_are_known(match: Match) -> Refusal | None:
 def scale(match: Match) -> float:
     """The product of all scalar factors of the scores."""
     return float(match["score_scale"] * match["query_scale"] * match["key_scale"])
+
+
+def _split(target: list[int], size: int | str, *names: str) -> Callable[[ir.Model], None]:
+    """Change how heads are split off these inputs, whose last axis has that size."""
+
+    def change(model: ir.Model) -> None:
+        for value in model.graph.inputs:
+            if value.name in names:
+                value.shape = ir.Shape([*list(value.shape or ())[:2], size])
+                tensor = ir.tensor(np.array(target), name=f"split_{value.name}")
+                constant = ir.Value(
+                    name=tensor.name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape([4])
+                )
+                model.graph.register_initializer(constant)
+                next(iter(value.uses())).node.replace_input_with(1, constant)
+
+    return change
 
 
 RULES = [
@@ -60,7 +83,18 @@ RULES = [
             opset=17,
             uncovered={f"shape of mask ({mask.axes}): b 2 1 t": "the kernel takes a row for each query"},
             counterexamples={
-                "any number of heads": Variation(shapes={"query": "b s c"}, options={"mask": "absent"}, sizes={"c": 8})
+                "any number of heads": Variation(
+                    options={"mask": "absent"},
+                    sizes={"c": 8},
+                    change=_split([0, 0, -1, 4], "c", "query", "key", "value"),
+                ),
+                "one head of keys": Variation(
+                    options={"mask": "absent"}, change=_split([0, 0, 1, 4], 4, "key", "value")
+                ),
+            },
+            redundant={
+                "dimension d": "the product of query and key asks for it too",
+                "dimension s": "a mask that broadcasts the scores gives another shape, which the rewriter refuses",
             },
         ),
     ),

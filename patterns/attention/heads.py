@@ -85,6 +85,10 @@ RULES = [
             shapes=({"h": 6, "g": 2, "d": 4}, {"h": 6, "g": 2, "d": 4, "p": 3, "n": 5, "mask": "b 1 s 8"}),
             attributes=_LAYOUT,
             never_empty=NEVER_EMPTY,
+            redundant={
+                "dimension [np]": "the other one and the product of weights and values ask for it too",
+                "dimension [bdgv]": "Concat asks for it too",
+            },
         ),
     ),
     _rule(
@@ -98,6 +102,7 @@ RULES = [
             shapes={"g": 2, "r": 3, "d": 4, "v": 4, "query": "b 6 s 4", "mask": "b 1 s t"},
             inputs={"mask": masked(-math.inf)},
             attributes=_LAYOUT,
+            redundant={"dimension *": "the operator asks for it too; of g and r either follows from the other"},
             counterexamples={
                 "heads mixed with positions": Variation(options={"mask": "absent"}, change=_mix_heads_with_positions),
             },

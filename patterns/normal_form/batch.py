@@ -10,7 +10,6 @@ four.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from ortfuse.dims import DimLike
@@ -18,15 +17,15 @@ from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, redun
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from .._common import ints, is_rank
-from .._proofs import RANKS, SHAPES
+from .._common import ints
+from .._proofs import SHAPES
 from .shapes import constant_target, unless_constant_target
 
 SOURCE = "ONNX operator specification"
 
 
 def _merged(name: str) -> Pattern:
-    whole = var(name, is_rank(4), "of rank 4")
+    whole = var(name, "_ _ _ _")
     return op.Reshape(whole, var(f"{name}_target"), allowzero=attr(f"{name}_zero")).kept().named(f"{name}_merged")
 
 
@@ -73,8 +72,8 @@ def _number(number: int) -> Pattern:
     return computed(str(number), lambda match: ints([number]))
 
 
-x = var("x", is_rank(4), "of rank 4")
-y = var("y", is_rank(4), "of rank 4")
+x = var("x", "_ _ _ _")
+y = var("y", "_ _ _ _")
 MERGED = Proof(shapes={"x": "b 2 s 4", "x_target": "3"}, constants={"x_target": [-1, 5, 4]}, attributes={"x_zero": [0]})
 
 
@@ -90,7 +89,7 @@ def _moved(name: str, pattern: Pattern, replace: Op, proof: Proof, *guards: Guar
         guards=guards,
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=dataclasses.replace(proof, redundant={"check of *": RANKS}),
+        proof=proof,
     )
 
 
@@ -196,7 +195,7 @@ RULES = [
     _moved(
         "split_before_transposition",
         op.Reshape(
-            op.Transpose(var("plain", is_rank(3), "of rank 3"), perm=(0, 2, 1)).kept(),
+            op.Transpose(var("plain", "_ _ _"), perm=(0, 2, 1)).kept(),
             var("target"),
             allowzero=attr("allowzero"),
         ),
