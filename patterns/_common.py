@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike, is_cut_of
 from ortfuse.facts.facts import Facts
 from ortfuse.pattern import Guard, Match
 from ortfuse.refusal import Refusal
-
-
-def is_static(value: ir.Value, facts: Facts) -> bool:
-    """A check for variables: every dimension is a known integer."""
-    shape = facts.shape(value)
-    return shape is not None and all(isinstance(dim, int) for dim in shape)
 
 
 def is_suffix_axes(axes: Any, facts: Facts) -> bool:
@@ -38,11 +31,6 @@ def same_shape(first: str, second: str) -> Guard:
         return match.unless_same_shape(first, second)
 
     return guard
-
-
-def broadcasts_within(dim: DimLike, full: DimLike) -> bool:
-    """Whether a size that is broadcast with `full` is 1 or `full` in every run that does not fail there."""
-    return dim in (1, full) or is_cut_of(dim, full, least=2)
 
 
 def rank_in(name: str, ranks: Sequence[int]) -> Guard:

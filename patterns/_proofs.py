@@ -18,7 +18,6 @@ FINITE_SCORES = dict.fromkeys(
 )  # fmt: skip
 
 # Why a rule would be right without one of its conditions
-RANKS = "the guards, or the rewriter by the shape of the result, ask for the shapes and so for the ranks"
 SHAPES = "the rewriter refuses a result that has not provably the same shape"
 KERNEL = "the target asks for the same before it takes the kernel"
 COST = "the rule would be right, but not worth it"
@@ -74,20 +73,5 @@ def angles(of: str, function: str, heads: int = 1, interleaved: bool = False) ->
             both = build.node("Concat", [half, half], {"axis": -1}).outputs[0]
         made: ir.Value = build.node(function, [both]).outputs[0]
         return made
-
-    return make
-
-
-def expansion(of: str, times: int) -> Callable[[Any], ir.Value]:
-    """An Expand target that repeats the heads of the input `of`, [b, heads, t, size], `times` along a new third axis."""
-
-    def make(build: Any) -> ir.Value:
-        source = next(value for value in build.graph.inputs if value.name == of)
-        shape = build.node("Shape", [source]).outputs[0]
-        leading = build.node("Gather", [shape, build.constant([0, 1])]).outputs[0]
-        trailing = build.node("Gather", [shape, build.constant([2, 3])]).outputs[0]
-        parts = [leading, build.constant([times]), trailing]
-        target: ir.Value = build.node("Concat", parts, {"axis": 0}).outputs[0]
-        return target
 
     return make
