@@ -15,6 +15,7 @@ from ortfuse.facts.transfer.evaluate import EVALUATED, evaluate
 from ortfuse.facts.transfer.fact import NOTHING, UNKNOWN, Element, Elements, Fact, Shape, static_size
 from ortfuse.facts.transfer.fallback import infer
 from ortfuse.facts.transfer.op import Op, UnknownError
+from ortfuse.graph.journal import Entry, Flip
 from ortfuse.graph.walk import nodes_within
 
 _MAX_DIM_SIZE = 64
@@ -53,6 +54,7 @@ class Analysis:
         self._sites: dict[ir.OperatorIdentifier, dict[Signature, list[Fact]]] = {}
         self._calls: dict[ir.OperatorIdentifier, dict[Signature, tuple[Fact, ...]]] = {}
         self._calling: list[ir.OperatorIdentifier] = []
+        self.journal: list[Flip] | None = None
 
     # Reading.
 
@@ -91,11 +93,14 @@ class Analysis:
     def run(self, nodes: Iterable[ir.Node]) -> None:
         """Compute the facts of all outputs of the nodes, which stand in topological order."""
         facts = self.facts
+        journal = None if self._calling else self.journal
         imports: Mapping[str, int] | None = None
         for node in nodes:
             if imports is None:
                 imports = self.imports_of(node)
             for value, fact in zip(node.outputs, self.transfer(node, imports), strict=False):
+                if journal is not None:
+                    journal.append(Entry(facts, value, facts.get(value)))
                 facts[value] = fact
 
     def transfer(self, node: ir.Node, imports: Mapping[str, int] | None = None) -> list[Fact]:
@@ -198,7 +203,10 @@ class Analysis:
 
     def assume(self, value: ir.Value, fact: Fact) -> Fact:
         """Set the fact of a body's input, which only the node around the body knows."""
-        completed = self.facts[value] = self._complete(value, fact)
+        completed = self._complete(value, fact)
+        if self.journal is not None and not self._calling:
+            self.journal.append(Entry(self.facts, value, self.facts.get(value)))
+        self.facts[value] = completed
         return completed
 
     def outward(self, fact: Fact, graph: ir.Graph | None) -> Fact:

@@ -31,6 +31,7 @@ from ortfuse.facts.transfer.fact import INTEGERS, Element, Fact, IntTensor, Shap
 from ortfuse.facts.values.ask import Assumption, FillOf, RangeOf, Values
 from ortfuse.facts.values.range import Range
 from ortfuse.facts.values.repeats import Repeats
+from ortfuse.graph.journal import Assigned, Entry, Flip
 
 __all__ = ["Assumption", "Facts", "IntTensor", "Range"]
 
@@ -46,12 +47,25 @@ class Facts:
     """
 
     def __init__(self, model: ir.Model) -> None:
-        self._analysis = Analysis(model)
+        self._model = model
+        self._journal: list[Flip] | None = None
         self._scalars: dict[ir.Value, float | int | bool | None] = {}
+        self._analysis = _analysed(model)
         self._values = Values(self._analysis)
         self._assuming: dict[Assumption, RangeOf] = {}
-        self._analysis.run_model()
-        self._analysis.refining = True
+
+    def record(self, journal: list[Flip]) -> None:
+        """From now on, add to the journal what undoes each thing that is learned."""
+        self._journal = self._analysis.journal = journal
+
+    def renew(self) -> None:
+        """Learn everything anew, after a change of the whole model."""
+        if self._journal is not None:
+            self._journal += [Assigned(self, "_analysis", self._analysis), Assigned(self, "_values", self._values)]
+        self._analysis = _analysed(self._model)
+        self._values = Values(self._analysis)
+        self._scalars.clear()
+        self._analysis.journal = self._journal
 
     def dtype(self, value: ir.Value | None) -> ir.DataType | None:
         """The element type; None if it is unknown, if `value` is None, or for sequences, maps and optionals."""
@@ -148,10 +162,26 @@ class Facts:
 
     def node_removed(self, node: ir.Node) -> None:
         """Forget the outputs of a node that was taken out of its graph."""
+        facts = self._analysis.facts
         for value in node.outputs:
-            self._analysis.facts.pop(value, None)
+            known = facts.pop(value, None)
             self._scalars.pop(value, None)
             self._values.forget_one(value)
+            if self._journal is not None and known is not None:
+                self._journal.append(Entry(facts, value, known, self._scalars))
+
+    def type_changed(self, value: ir.Value) -> None:
+        """Learn from the declared type and shape of a value, which are new, as far as it was not known."""
+        node, facts = value.producer(), self._analysis.facts
+        if node is None:
+            known = facts.pop(value, None)
+            self._scalars.pop(value, None)
+            self._values.forget_all()
+            if self._journal is not None and known is not None:
+                self._journal += [Entry(facts, value, known, self._scalars), self._values.forget_all]
+            self._propagate(value)
+        elif ((fact := self._analysis.fact(value)).dtype is None or fact.shape is None) and self._refine(node):
+            self._propagate(value)
 
     def value_replaced(self, old: ir.Value, new: ir.Value) -> None:
         """Note that the users of `old` now use `new`, which has the same value in every run.
@@ -160,6 +190,9 @@ class Facts:
         more precise, so this ends.
         """
         self._values.forget(new, self._dependents)
+        if self._journal is not None:
+            # Answers that rest on this must not outlive it.
+            self._journal.append(self._values.forget_all)
         before_old, before_new = self._analysis.fact(old), self._analysis.fact(new)
         merged = _refined(before_new, before_old)
         if merged is not before_new:
@@ -174,14 +207,21 @@ class Facts:
         while queue:
             node = queue.popleft()
             waiting.discard(node)
-            for output, fact in zip(node.outputs, self._analysis.transfer(node), strict=True):
-                known = self._analysis.fact(output)
-                refined = _refined(known, fact)
-                if refined is not known:
-                    self._set(output, refined)
-                    found = [user for user in self._dependents(output) if user not in waiting]
-                    queue.extend(found)
-                    waiting.update(found)
+            for output in self._refine(node):
+                found = [user for user in self._dependents(output) if user not in waiting]
+                queue.extend(found)
+                waiting.update(found)
+
+    def _refine(self, node: ir.Node) -> list[ir.Value]:
+        """Compute the facts of the outputs of a node once more; returns those that have become more precise."""
+        found = []
+        for output, fact in zip(node.outputs, self._analysis.transfer(node), strict=True):
+            known = self._analysis.fact(output)
+            refined = _refined(known, fact)
+            if refined is not known:
+                self._set(output, refined)
+                found.append(output)
+        return found
 
     def _dependents(self, value: ir.Value) -> list[ir.Node]:
         """The nodes that use a value, and the node whose body it is a result of."""
@@ -190,9 +230,19 @@ class Facts:
         return [*found] if owner is None else [*found, owner]
 
     def _set(self, value: ir.Value, fact: Fact) -> None:
-        self._analysis.facts[value] = fact
+        facts = self._analysis.facts
+        if self._journal is not None:
+            self._journal.append(Entry(facts, value, facts.get(value), self._scalars))
+        facts[value] = fact
         self._scalars.pop(value, None)
         self._values.forget(value, self._dependents)
+
+
+def _analysed(model: ir.Model) -> Analysis:
+    analysis = Analysis(model)
+    analysis.run_model()
+    analysis.refining = True
+    return analysis
 
 
 def _number(fact: Fact) -> float | int | bool | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import onnx_ir as ir
 
+from ortfuse.graph import walk
 from ortfuse.graph.walk import Scope
-from ortfuse.refusal import Refusal
+from ortfuse.refusal import Refusal, refuse
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,44 @@ class Edit:
         else:
             value = next((output for node in self.nodes for output in node.outputs), None)
         return (value.name if value is not None else None) or "?"
+
+
+MOST_NODES = 500
+"""Nodes on one side of a change that are looked at together."""
+
+
+def sides_of(
+    outputs: Sequence[tuple[ir.Value, ir.Value]], added: Sequence[ir.Node]
+) -> tuple[Sequence[ir.Node], Sequence[ir.Node]]:
+    """The nodes that compute the old values and those that compute the new ones, from what both are computed from."""
+    before, after = _above([old for old, _ in outputs]), _above([new for _, new in outputs])
+    olds = [node for node in before if node not in after]
+    news = [node for node in after if node not in before]
+    if len(olds) + len(news) > MOST_NODES:
+        return [node for old, _ in outputs if (node := old.producer()) is not None], added
+    return olds, news
+
+
+def _above(values: Iterable[ir.Value]) -> dict[ir.Node, None]:
+    """The nodes from which values are computed."""
+    found: dict[ir.Node, None] = {}
+    pending = [node for value in values if (node := value.producer()) is not None]
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found[node] = None
+            pending += [above for v in node.inputs if v is not None and (above := v.producer()) is not None]
+    return found
+
+
+def needed_elsewhere(node: ir.Node, removed: Collection[ir.Node]) -> Refusal | None:
+    """What still needs a node that was removed with others."""
+    for output in node.outputs:
+        users = [use.node for use in output.uses() if use.node not in removed]
+        if users or output.is_graph_output():
+            user = walk.describe(users[0]) if users else "the outputs of the graph"
+            return refuse("used_elsewhere", output, found=user)
+    return None
 
 
 class Inspector(Protocol):

@@ -16,8 +16,8 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.graph.walk import nested
 from ortfuse.passes.context import Context
-from ortfuse.passes.edit import make_constant, remove_nodes
 
 
 @dataclass(frozen=True)
@@ -28,19 +28,23 @@ class Constants:
 
     def run(self, context: Context) -> int:
         """Convert every Constant node that can be an initializer; returns how many."""
-        converted: list[ir.Node] = []
-        for scope in context.scopes():
-            if scope.root is not context.model.graph:
-                continue
-            for node in scope.graph:
-                if node.op_type != "Constant" or node.domain or node.outputs[0].is_graph_output():
-                    continue
-                tensor = constant_tensor(node)
-                if tensor is not None:
-                    make_constant(context, scope, node.outputs[0], tensor)
-                    converted.append(node)
-        remove_nodes(context, converted)
-        return len(converted)
+        return sum(_convert(graph, context) for graph in nested(context.model.graph))
+
+
+def _convert(graph: ir.Graph, context: Context) -> int:
+    """Convert the nodes of one graph."""
+    found: dict[ir.Node, ir.TensorProtocol] = {}
+    for node in graph:
+        if node.op_type == "Constant" and not node.domain and not node.outputs[0].is_graph_output():
+            tensor = constant_tensor(node)
+            if tensor is not None:
+                found[node] = tensor
+    editor = context.editor
+    with editor.change(Constants.name, nodes=list(found)) as change:
+        for node, tensor in found.items():
+            editor.replace_by_constant(node.outputs[0], tensor)
+        editor.remove(*found)
+    return len(found) if change else 0
 
 
 def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:

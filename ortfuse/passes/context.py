@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
-from ortfuse.graph.edit import Edit, Inspector
+from ortfuse.graph.edit import Inspector
+from ortfuse.graph.editor import Editor
 from ortfuse.graph.walk import Scope, scopes
 from ortfuse.passes.profitability import Choices
 from ortfuse.passes.spill import Spill
@@ -22,16 +23,17 @@ class Context:
     """One model on its way through a pipeline.
 
     Attributes:
-        model: The model, changed in place.
-        facts: What is known about its values. Passes keep it informed of every edit, or replace it (`renew_facts`).
+        model: The model. It is changed in place, by the editor alone.
+        facts: What is known about its values; the editor keeps them up to date.
         target: The runtime that will execute the result.
-        log: Rewrites, statistics per rule and, on request, near misses.
+        log: Rewrites, other changes, statistics per rule and, on request, near misses.
         approximate: Whether rules that replace the mathematics by an approximation may be applied.
         notes: What a pass could not do and why, in words for the user.
         choices: Decides by cost between a rewrite and what it replaces, and keeps account of it.
         inspector: Sees every change before it is final, and may object.
         debugging: Checks and orders that are asked for when a mistake is looked for.
         spill: Where computed constants are kept.
+        editor: Makes the changes: passes change a model through it, and no other way.
     """
 
     model: ir.Model
@@ -44,6 +46,10 @@ class Context:
     inspector: Inspector | None = None
     debugging: Debugging = field(default_factory=Debugging)
     spill: Spill = field(default_factory=Spill)
+    editor: Editor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.editor = Editor(self.model, self.facts, [self.inspector] if self.inspector is not None else [], self.log)
 
     def scopes(self) -> Iterator[Scope]:
         """Every graph of the model, an outer graph before its subgraphs."""
@@ -52,14 +58,6 @@ class Context:
     def note(self, text: str) -> None:
         """Keep a remark for the user, once however often it is made."""
         self.notes[text] = None
-
-    def is_agreed(self, edit: Callable[[], Edit]) -> bool:
-        """Whether nobody objects to an edit, which is described only if there is somebody to ask."""
-        return self.inspector is None or self.inspector.objection(edit()) is None
-
-    def renew_facts(self) -> None:
-        """Learn the facts anew, after an edit of the whole model that they were not told of."""
-        self.facts = Facts(self.model)
 
 
 @runtime_checkable
@@ -71,7 +69,7 @@ class Pass(Protocol):
         """What the pass is called in pipelines."""
 
     def run(self, context: Context) -> int:
-        """Transform the model in place; the number of changes, 0 if and only if nothing was changed."""
+        """Transform the model by `context.editor`; the number of changes, 0 if and only if nothing was changed."""
 
 
 def version_in(scope: Scope, node: ir.Node) -> int:

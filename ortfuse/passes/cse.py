@@ -14,18 +14,16 @@ inspector objects to is not merged either.
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import onnx_ir as ir
 
-from ortfuse.graph.edit import Edit
 from ortfuse.graph.purity import Purity
 from ortfuse.graph.traits import COMMUTES, PICKS, has
 from ortfuse.graph.walk import roots, subgraphs
 from ortfuse.passes.context import Context
-from ortfuse.passes.edit import remove_nodes, replace_value
 from ortfuse.passes.tensor_hash import TensorPool, can_be_shared, content_key
 
 _EXCHANGEABLE = COMMUTES - PICKS
@@ -46,7 +44,6 @@ class CommonSubexpressions:
         for root in roots(context.model):
             merger = _Merger(context, root)
             merger.walk()
-            remove_nodes(context, merger.duplicates)
             changes += merger.shared + len(merger.duplicates)
         return changes
 
@@ -72,7 +69,7 @@ class _Merger:
         self._visible: dict[Key, ir.Node] = {}
 
     def walk(self) -> None:
-        """Replace every duplicate by the first of its kind; duplicate nodes are left for the caller to remove."""
+        """Replace every duplicate by the first of its kind."""
         stack = [self._enter(self._root, None)]
         while stack:
             frame = stack[-1]
@@ -89,15 +86,13 @@ class _Merger:
 
     def _enter(self, graph: ir.Graph, outer: TensorPool | None) -> _Frame:
         pool = TensorPool(outer)
-        for name, value in list(graph.initializers.items()):
-            if not can_be_shared(value):
-                continue
-            first = pool.first_equal(value)
-            if first is not value and self._is_agreed(graph, (), (), [(value, first)]):
-                # The facts need not be told: of two equal constants they know the same.
-                value.replace_all_uses_with(first)
-                del graph.initializers[name]
-                self.shared += 1
+        editor = self._context.editor
+        for value in list(graph.initializers.values()):
+            if can_be_shared(value) and (first := pool.first_equal(value)) is not value:
+                with editor.change(CommonSubexpressions.name) as change:
+                    editor.replace(value, first)
+                    editor.drop_initializers(value)
+                self.shared += bool(change)
         return _Frame(graph, iter(graph), pool)
 
     def _visit(self, node: ir.Node, frame: _Frame) -> None:
@@ -108,10 +103,19 @@ class _Merger:
         if first is None:
             self._visible[key] = node
             frame.keys.append(key)
-        elif _can_stand_for(first, node) and self._is_agreed(frame.graph, [node], [first], self._pairs(node, first)):
-            for old, new in zip(node.outputs, first.outputs, strict=True):
-                self._merge_values(old, new)
+        elif _can_stand_for(first, node) and self._merge(node, first):
+            # Kept alive, since the keys are of the places in memory that values have.
             self.duplicates.append(node)
+
+    def _merge(self, node: ir.Node, first: ir.Node) -> bool:
+        """Let `first` stand for `node`; whether nobody objected."""
+        editor = self._context.editor
+        with editor.change(CommonSubexpressions.name, nodes=[node], instead=[first]) as change:
+            for old, new in zip(node.outputs, first.outputs, strict=True):
+                if old.name:
+                    editor.replace(old, new)
+            editor.remove(node)
+        return bool(change)
 
     def _sizes_key(self, node: ir.Node) -> Key | None:
         """Sizes that the facts know in symbols are the same value however they are computed; `None` for other nodes."""
@@ -121,35 +125,6 @@ class _Merger:
         if sizes is None or not sizes.elements or None in sizes.elements:
             return None
         return ("sizes", self._context.facts.dtype(node.outputs[0]), sizes.elements, sizes.shape)
-
-    @staticmethod
-    def _pairs(node: ir.Node, first: ir.Node) -> list[tuple[ir.Value, ir.Value]]:
-        return [(old, new) for old, new in zip(node.outputs, first.outputs, strict=True) if old.name]
-
-    def _is_agreed(
-        self, graph: ir.Graph, nodes: Sequence[ir.Node], first: Sequence[ir.Node],
-        values: Sequence[tuple[ir.Value, ir.Value]],
-    ) -> bool:  # fmt: skip
-        """Whether nobody objects to the merger."""
-
-        def edit() -> Edit:
-            scope = next(scope for scope in self._context.scopes() if scope.graph is graph)
-            return Edit(CommonSubexpressions.name, nodes, first, values, scope, self._context.facts)
-
-        return self._context.is_agreed(edit)
-
-    def _merge_values(self, old: ir.Value, new: ir.Value) -> None:
-        """Let `new` stand for `old`, under the name and declared type of `old` if that is a graph output."""
-        if old.is_graph_output():
-            assert old.graph is not None
-            outputs = old.graph.outputs
-            for index, output in enumerate(outputs):
-                if output is old:
-                    outputs[index] = new
-            name, old.name = old.name, None
-            new.name, new.type, new.shape = name, old.type or new.type, old.shape or new.shape
-        new.type, new.shape = new.type or old.type, new.shape or old.shape
-        replace_value(self._context, old, new)
 
 
 def _can_stand_for(first: ir.Node, node: ir.Node) -> bool:

@@ -18,11 +18,10 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortfuse.graph.edit import Edit
+from ortfuse.graph.editor import Editor
 from ortfuse.graph.schemas import kept_outputs, optional_outputs
 from ortfuse.graph.walk import Scope, nodes_within, roots, subgraphs
 from ortfuse.passes.context import Context, version_in
-from ortfuse.passes.edit import remove_nodes
 
 
 @dataclass(frozen=True)
@@ -33,27 +32,24 @@ class DeadCode:
 
     def run(self, context: Context) -> int:
         """Remove dead nodes, initializers, functions and optional outputs; returns how many in total."""
-        changes = _remove_functions(context)
-        graphs = roots(context.model)
-        live = _live_nodes(graphs)
-        dead: list[ir.Node] = []
-        for scope in context.scopes():
-            for node in scope.graph:
-                if node not in live:
-                    dead.append(node)
-        if dead and not _is_agreed(context, dead):
-            return changes
-        changes += len(dead)
-        _remove_dead(context, dead)
-        for scope in context.scopes():
-            changes += _remove_initializers(scope.graph)
-            changes += sum(_remove_optional_outputs(node, scope) for node in scope.graph if len(node.outputs) > 1)
-        return changes
-
-
-def _is_agreed(context: Context, dead: list[ir.Node]) -> bool:
-    """Whether nobody objects to the removal. It is refused as a whole: of dead nodes one needs the other."""
-    return context.is_agreed(lambda: Edit(DeadCode.name, dead, (), (), next(iter(context.scopes())), context.facts))
+        # All or nothing: of dead nodes one needs the other.
+        with context.editor.change(self.name) as change:
+            changes = _remove_functions(context)
+            live = _live_nodes(roots(context.model))
+            dead = [node for scope in context.scopes() for node in scope.graph if node not in live]
+            # What is nested in a dead node goes with it. Only the direct children have to be known: deeper ones are children
+            # of a node that is dead and nested itself.
+            nested = {inner for node in dead for graph in subgraphs(node) for inner in graph}
+            context.editor.remove(*[node for node in dead if node not in nested])
+            changes += len(dead)
+            for scope in context.scopes():
+                changes += _remove_initializers(scope.graph, context.editor)
+                changes += sum(
+                    _remove_optional_outputs(node, scope, context.editor)
+                    for node in scope.graph
+                    if len(node.outputs) > 1
+                )
+        return changes if change else 0
 
 
 def _live_nodes(roots: Iterable[ir.Graph]) -> set[ir.Node]:
@@ -85,21 +81,13 @@ def _live_nodes(roots: Iterable[ir.Graph]) -> set[ir.Node]:
     return live
 
 
-def _remove_dead(context: Context, dead: list[ir.Node]) -> None:
-    """Remove the nodes; what is nested in a dead node goes with it, so it must not be removed on its own first."""
-    # Only the direct children have to be known: deeper ones are children of a node that is dead and nested itself.
-    nested = {inner for node in dead for graph in subgraphs(node) for inner in graph}
-    remove_nodes(context, [node for node in dead if node not in nested])
-
-
-def _remove_initializers(graph: ir.Graph) -> int:
+def _remove_initializers(graph: ir.Graph, editor: Editor) -> int:
     unused = [
-        name
-        for name, value in graph.initializers.items()
+        value
+        for value in graph.initializers.values()
         if not value.uses() and not value.is_graph_input() and not value.is_graph_output()
     ]
-    for name in unused:
-        del graph.initializers[name]
+    editor.drop_initializers(*unused)
     return len(unused)
 
 
@@ -117,12 +105,12 @@ def _remove_functions(context: Context) -> int:
                 called.add(identifier)
                 pending.append(functions[identifier].graph)
     unused = [identifier for identifier in functions if identifier not in called]
-    for identifier in unused:
-        del functions[identifier]
+    if unused:
+        context.editor.remove_functions(unused)
     return len(unused)
 
 
-def _remove_optional_outputs(node: ir.Node, scope: Scope) -> int:
+def _remove_optional_outputs(node: ir.Node, scope: Scope, editor: Editor) -> int:
     """Take away the optional outputs that nothing uses: trailing ones altogether, others by leaving out their name."""
     if node.op_type == "BatchNormalization":
         return 0
@@ -132,9 +120,9 @@ def _remove_optional_outputs(node: ir.Node, scope: Scope) -> int:
     optional = optional_outputs(node.domain, node.op_type, version_in(scope, node)) - kept_outputs(node)
     removed = [out for out in unused if out.index() in optional]
     for output in removed:
-        output.name = ""
+        editor.rename(output, "")
     count = len(node.outputs)
     while count > 1 and not node.outputs[count - 1].name:
         count -= 1
-    node.resize_outputs(count)
+    editor.resize_outputs(node, count)
     return len(removed)

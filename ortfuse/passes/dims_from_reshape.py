@@ -23,10 +23,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.dims import Dim, DimLike
+from ortfuse.graph.editor import constant_node
 from ortfuse.graph.traits import RESHAPES
 from ortfuse.graph.walk import subgraphs
 from ortfuse.passes.context import Context
-from ortfuse.passes.edit import constant_node, replace_value
 
 MOST_NODES = 100_000
 """Nodes that are looked at to see whether one value depends on another."""
@@ -50,10 +50,10 @@ class DimsFromReshape:
             data = node.inputs[0]
             assert data is not None
             if not _depends_on(data, length):
-                _read_off(context, data, axis, length)
-                changes += 1
+                changes += _read_off(context, node, axis, length)
         if changes:
-            graph.sort()
+            with context.editor.change(self.name):
+                context.editor.sort(graph)
         return changes
 
 
@@ -122,15 +122,32 @@ def _depends_on(value: ir.Value, other: ir.Value) -> bool:
     return False
 
 
-def _read_off(context: Context, data: ir.Value, axis: int, length: ir.Value) -> None:
-    """Let a dimension of `data` stand wherever `length` was used."""
+def _read_off(context: Context, reshape: ir.Node, axis: int, length: ir.Value) -> bool:
+    """Let a dimension of what is reshaped stand wherever `length` was used; whether nobody objected."""
+    data, target = reshape.inputs[:2]
+    assert data is not None and target is not None
     index = np.full(() if context.facts.shape(length) == () else (1,), axis, np.int64)
-    shape = ir.node("Shape", [data])
-    place = constant_node(ir.tensor(index))
-    made = ir.node("Gather", [shape.outputs[0], place.outputs[0]])
     user = length.producer()
-    assert user is not None and isinstance(user.graph, ir.Graph)
-    user.graph.insert_after(user, [shape, place, made])
-    for node in (shape, place, made):
-        context.facts.node_added(node)
-    replace_value(context, length, made.outputs[0])
+    assert user is not None
+    editor = context.editor
+    witnesses = [*_integers_above(target), reshape]
+    with editor.change(DimsFromReshape.name, nodes=_integers_above(length), witnesses=witnesses) as change:
+        shape = ir.node("Shape", [data])
+        place = constant_node(ir.tensor(index))
+        made = ir.node("Gather", [shape.outputs[0], place.outputs[0]])
+        editor.insert_after(user, shape, place, made)
+        editor.replace(length, made.outputs[0])
+    return bool(change)
+
+
+def _integers_above(value: ir.Value) -> list[ir.Node]:
+    """The nodes that compute a length from the shapes of tensors."""
+    found: dict[ir.Node, None] = {}
+    pending = [value.producer()]
+    while pending:
+        node = pending.pop()
+        if node is not None and node not in found:
+            found[node] = None
+            if node.op_type not in ("Shape", "Size") and len(found) < MOST_NODES:
+                pending += [operand.producer() for operand in node.inputs if operand is not None]
+    return list(found)

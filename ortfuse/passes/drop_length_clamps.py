@@ -22,7 +22,6 @@ from ortfuse.facts.facts import Facts
 from ortfuse.graph.traits import BROADCASTS
 from ortfuse.graph.walk import used_values
 from ortfuse.passes.context import Context
-from ortfuse.passes.edit import remove_nodes, replace_value
 
 
 @dataclass(frozen=True)
@@ -37,12 +36,15 @@ class DropLengthClamps:
         cut = {node: found for node in graph if (found := _cut_length(node, facts)) is not None}
         if not cut:
             return 0
-        asked = set(_equal_sizes(graph, facts))
-        replaced = [node for node, (_, sizes) in cut.items() if sizes in asked]
-        for node in replaced:
-            replace_value(context, node.outputs[0], cut[node][0])
-        remove_nodes(context, replaced)
-        return len(replaced)
+        asked = dict(_equal_sizes(graph, facts))
+        editor, replaced = context.editor, 0
+        for node, (length, sizes) in cut.items():
+            if sizes in asked:
+                with editor.change(self.name, nodes=[node], witnesses=[asked[sizes]]) as change:
+                    editor.replace(node.outputs[0], length)
+                    editor.remove(node)
+                replaced += bool(change)
+        return replaced
 
 
 def _cut_length(node: ir.Node, facts: Facts) -> tuple[ir.Value, tuple[DimLike, DimLike]] | None:
@@ -64,14 +66,14 @@ def _size(value: ir.Value | None, facts: Facts) -> DimLike | None:
     return numbers.elements[0] if numbers is not None and len(numbers.elements) == 1 else None
 
 
-def _equal_sizes(graph: ir.Graph, facts: Facts) -> Iterator[tuple[DimLike, DimLike]]:
-    """Pairs of sizes that operands have along one axis of a node which is executed in every run."""
+def _equal_sizes(graph: ir.Graph, facts: Facts) -> Iterator[tuple[tuple[DimLike, DimLike], ir.Node]]:
+    """Pairs of sizes that operands have along one axis of a node which is executed in every run, and that node."""
     for node in _needed(graph):
         if node.op_type not in BROADCASTS or node.domain:
             continue
         shapes = [facts.shape(value) or () for value in node.inputs if value is not None]
         for one, other in itertools.permutations(shapes, 2):
-            yield from zip(reversed(one), reversed(other), strict=False)
+            yield from ((sizes, node) for sizes in zip(reversed(one), reversed(other), strict=False))
 
 
 def _needed(graph: ir.Graph) -> Iterator[ir.Node]:

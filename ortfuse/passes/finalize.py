@@ -23,9 +23,9 @@ import onnx_ir as ir
 
 from ortfuse.dims import DimLike
 from ortfuse.errors import TargetError
+from ortfuse.graph.editor import Editor
 from ortfuse.graph.walk import Scope, nested, nested_nodes, nodes_within, roots, subgraphs
 from ortfuse.passes.context import Context
-from ortfuse.passes.edit import initializers_to_nodes
 from ortfuse.targets import missing_functions, raise_opset
 
 _FREE_INITIALIZERS = 4
@@ -43,17 +43,19 @@ class Finalize:
 
     def run(self, context: Context) -> int:
         """Put the model in order; returns how many things were not."""
-        defined = _define_functions(context)
+        editor, defined = context.editor, _define_functions(context)
         pending = list(_pending(context))
-        changes = defined + _raise_ir_version(context.model, for_opset=bool(pending)) + _raise_opset(context, pending)
-        initializers_to_nodes(context)
-        for scope in context.scopes():
-            _clear_versions(scope)
-            changes += _declare_types(scope, context)
-        for root in roots(context.model):
-            changes += _drop_imports(root)
-            changes += _sort(root)
-            changes += _name_values(root)
+        with editor.change(self.name):
+            changes = defined + _raise_ir_version(context, for_opset=bool(pending))
+        changes += _raise_opset(context, pending)
+        with editor.change(self.name):
+            for scope in context.scopes():
+                _clear_versions(scope, editor)
+                changes += _declare_types(scope, context)
+            for root in roots(context.model):
+                changes += _drop_imports(root, editor)
+                changes += _sort(root, editor)
+                changes += _name_values(root, editor)
         return changes
 
 
@@ -61,8 +63,9 @@ def _define_functions(context: Context) -> int:
     """Add the functions that define what the target has no kernel for; returns how many."""
     missing = missing_functions(context.model)
     if missing:
-        context.model.functions.update({function.identifier(): function for function in missing})
-        context.renew_facts()
+        with context.editor.change(Finalize.name):
+            context.editor.add_functions(missing)
+            context.editor.renew_facts()
     return len(missing)
 
 
@@ -70,8 +73,7 @@ def _raise_opset(context: Context, pending: list[tuple[ir.Node, int]]) -> int:
     """Raise the model to the newest opset that one of its nodes is marked with."""
     if not pending:
         return 0
-    raise_opset(context.model, max(version for _, version in pending), context.target)
-    context.renew_facts()
+    raise_opset(context.model, max(version for _, version in pending), context.target, context.editor)
     if left := list(_pending(context)):
         # A function may import an older opset than the model, and then stay behind it.
         raise TargetError(
@@ -81,14 +83,14 @@ def _raise_opset(context: Context, pending: list[tuple[ir.Node, int]]) -> int:
     return 1
 
 
-def _raise_ir_version(model: ir.Model, for_opset: bool) -> int:
+def _raise_ir_version(context: Context, for_opset: bool) -> int:
     """Take a model to the first IR version with free initializers if it has some, or a newer opset asks for it."""
-    graph = model.graph
+    model, graph = context.model, context.model.graph
     has_free = not all(value.is_graph_input() for value in graph.initializers.values())
     if model.ir_version >= _FREE_INITIALIZERS or not (has_free or for_opset):
         return 0
-    model.ir_version = _FREE_INITIALIZERS
-    graph.inputs[:] = [value for value in graph.inputs if not value.is_initializer()]
+    context.editor.set_ir_version(_FREE_INITIALIZERS)
+    context.editor.set_inputs([value for value in graph.inputs if not value.is_initializer()])
     return 1
 
 
@@ -101,10 +103,11 @@ def _pending(context: Context) -> Iterator[tuple[ir.Node, int]]:
                 yield node, node.version
 
 
-def _clear_versions(scope: Scope) -> None:
+def _clear_versions(scope: Scope, editor: Editor) -> None:
     """Take away the marks: from here on the imports say which version a node has."""
     for node in scope.graph:
-        node.version = None
+        if node.version is not None:
+            editor.set_version(node, None)
 
 
 def _declare_types(scope: Scope, context: Context) -> int:
@@ -115,12 +118,15 @@ def _declare_types(scope: Scope, context: Context) -> int:
         for value in node.outputs:
             if not value.name:
                 continue
-            if value.type is None and (dtype := context.facts.dtype(value)) is not None:
-                value.type = ir.TensorType(dtype)
+            type_, shape = value.type, value.shape
+            if type_ is None and (dtype := context.facts.dtype(value)) is not None:
+                type_ = ir.TensorType(dtype)
                 changes += 1
-            if value.shape is None and (shape := context.facts.shape(value)) is not None:
-                value.shape = ir.Shape([_declared(dim) for dim in shape])
+            if shape is None and (dims := context.facts.shape(value)) is not None:
+                shape = ir.Shape([_declared(dim) for dim in dims])
                 changes += 1
+            if type_ is not value.type or shape is not value.shape:
+                context.editor.set_type(value, type_, shape)
     return changes
 
 
@@ -132,18 +138,18 @@ def _declared(dim: DimLike) -> int | str | None:
     return None if dim.fresh or len(text) > _LONGEST_FORMULA else text
 
 
-def _drop_imports(root: ir.Graph) -> int:
+def _drop_imports(root: ir.Graph, editor: Editor) -> int:
     used = {node.domain for node in nodes_within(root)}
     unused = [domain for domain in root.opset_imports if domain and domain not in used]
     for domain in unused:
-        del root.opset_imports[domain]
+        editor.set_import(root, domain, None)
     return len(unused)
 
 
-def _sort(root: ir.Graph) -> int:
+def _sort(root: ir.Graph, editor: Editor) -> int:
     if all(_is_sorted(graph) for graph in nested(root)):
         return 0
-    root.sort()
+    editor.sort(root)
     return 1
 
 
@@ -176,7 +182,7 @@ class _Names:
         return False
 
 
-def _name_values(root: ir.Graph) -> int:
+def _name_values(root: ir.Graph, editor: Editor) -> int:
     """Name what has no name, and rename what has the name of another value in the same or an outer graph."""
     changes = 0
     pending: list[tuple[ir.Graph, _Names | None]] = [(root, None)]
@@ -188,9 +194,9 @@ def _name_values(root: ir.Graph) -> int:
         values.update(dict.fromkeys(output for node in graph for output in node.outputs if output.name != ""))
         for value in values:
             if value.name is None or names.has(value.name):
-                value.name = _unused_name(value, names)
+                editor.rename(value, _unused_name(value, names))
                 changes += 1
-            names.taken.add(value.name)
+            names.taken.add(value.name or "")
         pending += [(inner, names) for node in graph for inner in subgraphs(node)]
     return changes
 

@@ -33,13 +33,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.execution.constants import NATIVE, Region, evaluate
-from ortfuse.graph.edit import Edit
 from ortfuse.graph.purity import Purity
 from ortfuse.graph.traits import DEQUANTISES, QUANTISES
 from ortfuse.graph.walk import Scope
 from ortfuse.passes.constants import constant_tensor
 from ortfuse.passes.context import Context
-from ortfuse.passes.edit import make_constant, remove_nodes, replace_value, uses_of
 from ortfuse.passes.lazy_transpose import moved_constant
 
 _LEFT_ALONE = QUANTISES | DEQUANTISES | {"Constant"}
@@ -90,7 +88,6 @@ class _Folder:
                     self._visit(node)
             self._evaluate_region()
             count += len(self._folded)
-            remove_nodes(self._context, self._folded)
             self._queue = deque(node for node in self._queue if node not in self._folded)
             self._queued = set(self._queue)
             self._folded = set()
@@ -112,22 +109,25 @@ class _Folder:
         if not (known or constant) or not self._bounded(node):
             return
         if known:
-            self._finish_if_agreed(node, known)
+            self._finish(node, known)
         elif self._can_evaluate(node):
             self._region[node] = None
-            self._push(uses_of(node.outputs))
+            self._push(user for output in node.outputs for user in _users(output))
 
     def _fold_move(self, node: ir.Node) -> bool:
         """Fold a node that at most moves the elements of a constant, without reading them."""
         source, output = node.inputs[0], node.outputs[0]
         if node.op_type == "Identity" and not node.domain and source is not None:
-            self._push(uses_of([output]))
-            replace_value(self._context, output, source)
-            self._folded.add(node)
+            users = _users(output)
+            with self._context.editor.change(Fold.name, nodes=[node]) as change:
+                self._context.editor.replace(output, source)
+                self._context.editor.remove(node)
+            self._push(users)
+            (self._folded if change else self._failed).add(node)
             return True
         moved = moved_constant(node, self._facts)
         if moved is not None:
-            self._finish_if_agreed(node, {output: moved})
+            self._finish(node, {output: moved})
         return moved is not None
 
     def _is_pending(self, node: ir.Node) -> bool:
@@ -152,27 +152,39 @@ class _Folder:
             known[output] = ir.Tensor(np.asarray(array), dtype=self._facts.dtype(output))
         return known
 
-    def _finish(self, node: ir.Node, results: dict[ir.Value, Any]) -> None:
-        """Put constants in the place of the node's outputs; the node itself is removed later, with all others."""
-        for output, tensor in results.items():
-            new = make_constant(self._context, self._scope(node), output, tensor)
-            self._push(uses_of([new]))
-        self._folded.add(node)
-
-    def _finish_if_agreed(self, node: ir.Node, results: dict[ir.Value, Any]) -> None:
-        if self._is_agreed([node], node, results):
-            self._finish(node, results)
-        else:
+    def _finish(self, node: ir.Node, results: dict[ir.Value, ir.TensorProtocol]) -> None:
+        if not self._replace(node, results, [node]):
             self._failed.add(node)
 
-    def _is_agreed(self, nodes: Sequence[ir.Node], node: ir.Node, results: Mapping[ir.Value, Any]) -> bool:
-        """Whether nobody objects to constants for outputs of `node`, which is computed by `nodes` from constants."""
+    def _replace(self, node: ir.Node, results: Mapping[ir.Value, ir.TensorProtocol], nodes: Sequence[ir.Node]) -> bool:
+        """Put constants in the place of outputs of `node`, which `nodes` compute from constants; whether nobody objected.
 
-        def edit() -> Edit:
-            outputs = [(old, _constant_value(tensor)) for old, tensor in results.items()]
-            return Edit(Fold.name, nodes, (), outputs, self._scope(node), self._facts)
+        The node goes, with those that only it needed.
+        """
+        editor = self._context.editor
+        with editor.change(Fold.name, nodes=nodes) as change:
+            made = [editor.replace_by_constant(output, tensor) for output, tensor in results.items()]
+            removed = self._sweep(node)
+        if change:
+            self._folded |= removed
+            for gone in removed:
+                self._region.pop(gone, None)
+            self._push(user for new in made if new is not None for user in _users(new))
+        return bool(change)
 
-        return not results or self._context.is_agreed(edit)
+    def _sweep(self, last: ir.Node) -> set[ir.Node]:
+        """Remove a node, and those collected for evaluation, as far as nothing uses them any more."""
+        removed: set[ir.Node] = set()
+        pending = [last]
+        while pending:
+            node = pending.pop()
+            if node.graph is None or any(out.uses() or out.is_graph_output() for out in node.outputs):
+                continue
+            producers = [producer for value in node.inputs if value is not None and (producer := value.producer())]
+            self._context.editor.remove(node)
+            removed.add(node)
+            pending += [producer for producer in producers if producer in self._region]
+        return removed
 
     def _is_constant(self, value: ir.Value) -> bool:
         if value.is_initializer() and not value.is_graph_input():
@@ -267,6 +279,8 @@ class _Folder:
             for batch in self._batches(region.nodes):
                 region.nodes = [node for node in batch if not self._lacks_input(node)]
                 self._evaluate(region)
+        # What is left is needed by a node that failed, or whose constant somebody objected to.
+        self._failed |= self._region.keys() - self._folded
         self._region = {}
 
     def _batches(self, nodes: Iterable[ir.Node]) -> Iterator[list[ir.Node]]:
@@ -297,16 +311,9 @@ class _Folder:
             if reason is not None:
                 self._context.note(f"fold: {node.op_type} '{node.name}' is left as it is: {reason}")
         found = {node: self._kept(node, results.values) for node in region.nodes if node not in results.failures}
-        refused = {node for node, tensors in found.items() if not self._is_agreed(region.nodes, node, tensors)}
-        for node in reversed(region.nodes):
-            if node in refused:
-                # What only it needs has to stay, too.
-                producers = {value.producer() for value in node.inputs if value is not None}
-                refused |= {producer for producer in producers if producer is not None and found.get(producer) == {}}
-        self._failed |= refused
         for node, tensors in found.items():
-            if node not in refused:
-                self._finish(node, tensors)
+            if tensors or not any(output.uses() for output in node.outputs):
+                self._replace(node, tensors, region.nodes)
 
     def _kept(self, node: ir.Node, values: dict[ir.Value, Any]) -> dict[ir.Value, ir.TensorProtocol]:
         """The computed outputs of a node as tensors, put away where they are large."""
@@ -316,8 +323,8 @@ class _Folder:
         return value.is_graph_output() or any(use.node not in self._region for use in value.uses())
 
 
-def _constant_value(tensor: ir.TensorProtocol) -> ir.Value:
-    return ir.Value(type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor)
+def _users(value: ir.Value) -> list[ir.Node]:
+    return [use.node for use in value.uses()]
 
 
 def _names_an_output(node: ir.Node) -> bool:

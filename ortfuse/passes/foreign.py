@@ -36,7 +36,7 @@ class ForeignPass:
             take_over(context.model, result)
         count = changes(before, contents(context.model))
         if count:
-            context.renew_facts()
+            context.editor.renew_facts()
         return count
 
     def _apply(self, model: ir.Model) -> ir.Model:

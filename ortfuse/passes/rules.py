@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ortfuse.passes.context import Context
-from ortfuse.passes.edit import initializers_to_nodes
 from ortfuse.rewrite import Exactness, Rewriter, Rule, demand_proof
 
 
@@ -35,18 +34,13 @@ class RulePass:
         if not rules:
             return 0
         rewriter = Rewriter(
-            context.model,
-            context.facts,
+            context.editor,
             context.target,
             context.log,
-            context.inspector,
             context.debugging,
             context.choices.but_always(self.always.split()),
         )
-        count = rewriter.run(rules)
-        if count:
-            initializers_to_nodes(context)
-        return count
+        return rewriter.run(rules)
 
     def selected(self, approximate: bool) -> list[Rule]:
         """The rules that may run: approximations only if allowed, none that is left out by name."""

@@ -130,14 +130,21 @@ class PassManager:
         if opset > target.max_opset:
             target = _limited(target, opset)  # a limit keeps a model from being raised; it lowers none
         options = self._options
-        context = Context(model, Facts(model), target, Log(bool(options.explain)), options.approximate)
+        context = Context(
+            model,
+            Facts(model),
+            target,
+            Log(bool(options.explain)),
+            options.approximate,
+            choices=Choices(target.costs, self._pins, meter=meter),
+            inspector=inspector,
+            debugging=options.debugging or Debugging(),
+        )
         if opset > self._target.max_opset:
             context.note(
                 f"the model is at opset {opset}, above the limit of {self._target.max_opset}, and stays there: "
                 "ortfuse lowers no model; export it at an older opset"
             )
-        context.inspector, context.debugging = inspector, options.debugging or Debugging()
-        context.choices = Choices(target.costs, self._pins, meter=meter)
         return context
 
     def _check_use_of_patterns(self, steps: Iterable[Step]) -> None:

@@ -95,6 +95,7 @@ class Schedule:
             return 0
         context = self._context
         before = context.log.hits()
+        context.editor.author = step.name
         turn = Turn(step.run)
         yield turn
         context.debugging.inspect(context.model, context.facts, step.name)

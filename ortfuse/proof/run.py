@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.editor import Editor
 from ortfuse.rewrite import Log, Rewriter, Rule
 from ortfuse.targets import Target, raise_to_newest
 from ortfuse.verification import Session
@@ -40,7 +41,7 @@ def rewrite(rule: Rule, model: ir.Model, target: Target) -> Rewritten:
     copy = model.clone()
     log = Log(explain=True)
     try:
-        hits = Rewriter(copy, Facts(copy), target, log).run([rule])
+        hits = Rewriter(Editor(copy, Facts(copy)), target, log).run([rule])
     except Exception as error:
         # A guard or replacement is anybody's code: whatever it raises, the proof has failed and says so.
         text = str(error) if isinstance(error, OrtfuseError) else f"{type(error).__name__}: {error}"

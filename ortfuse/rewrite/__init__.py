@@ -1,9 +1,10 @@
-"""Rules as data, and the one rewriter that edits graphs by them."""
+"""Rules as data, and the one rewriter that applies them."""
 
+from ortfuse.graph.editor import NODES_KEY, RULE_KEY
 from ortfuse.rewrite.invariants import Debugging
 from ortfuse.rewrite.log import Event, Log, NearMiss, RuleStatistics, Step
 from ortfuse.rewrite.profitability import Chooser, FirstLegal
-from ortfuse.rewrite.rewriter import NODES_KEY, RULE_KEY, Rewriter
+from ortfuse.rewrite.rewriter import Rewriter
 from ortfuse.rewrite.rule import Exactness, Proof, Rule, Variation, demand_proof, unproved
 
 __all__ = [

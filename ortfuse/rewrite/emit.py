@@ -53,12 +53,6 @@ class Emitter:
             self._values[key] = self._build(pattern)
         return self._values[key]
 
-    def discard(self) -> None:
-        """Take the nodes apart so that their inputs no longer count them as uses."""
-        for node in self.nodes:
-            for index in range(len(node.inputs)):
-                node.replace_input_with(index, None)
-
     def _build(self, pattern: Pattern) -> ir.Value | None:
         if isinstance(pattern, Var):
             value = self.match[pattern.name]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import onnx_ir as ir
 
+from ortfuse.graph.editor import Change
 from ortfuse.refusal import Refusal
 
 Step = Literal["pattern", "guards", "replacement"]
@@ -77,12 +79,31 @@ class NearMiss:
 
 @dataclass
 class Log:
-    """Everything that happened while rules ran. Near misses are kept only if `explain` is set, for they cost time."""
+    """Everything that happened. Near misses are kept only if `explain` is set, for they cost time.
+
+    Attributes:
+        explain: Whether to keep near misses.
+        events: The rewrites, in order.
+        rules: Statistics of each rule.
+        misses: For rules at sites, the furthest that they came.
+        changes: How many changes each rule and pass has made.
+        refused: For rules and passes at sites, why a change of theirs was undone.
+    """
 
     explain: bool = False
     events: list[Event] = field(default_factory=list)
     rules: dict[str, RuleStatistics] = field(default_factory=dict)
     misses: dict[tuple[str, str], NearMiss] = field(default_factory=dict)
+    changes: Counter[str] = field(default_factory=Counter)
+    refused: dict[tuple[str, str], Refusal] = field(default_factory=dict)
+
+    def changed(self, change: Change) -> None:
+        """Count a change of the model; a rewrite is also an event of its own."""
+        self.changes[change.author] += 1
+
+    def refuse(self, change: Change, refusal: Refusal) -> None:
+        """Keep why a change was undone, the last time at each site."""
+        self.refused[change.author, change.site] = refusal
 
     def statistics(self, rule: str, is_refinement: bool = False) -> RuleStatistics:
         """The statistics of one rule, created when first asked for."""

@@ -1,7 +1,7 @@
 """Taking over what ONNX's version converter made of a skeleton.
 
-First everything is checked and put into a plan, then the plan is carried out, which cannot fail: a model is converted
-completely or not touched.
+First everything is checked and put into a plan, then the plan is carried out by an editor: a model is converted completely or
+not at all.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from ortfuse.errors import TargetError
+from ortfuse.graph.editor import Editor
 from ortfuse.targets.skeleton import STUB_DOMAIN, Skeleton, graph_attributes
 
 
@@ -54,13 +55,16 @@ class Plan:
         # Fully built before anything changes, so that a mistake of the converter's cannot leave half a model.
         self._check_outputs()
 
-    def apply(self, names: set[str]) -> None:
+    def apply(self, names: set[str], editor: Editor, author: str) -> None:
         """Change the graphs; `names` are all value names of the model, and gets those of the new values.
 
         Nodes that the converter did not change stay the objects they are.
+
+        Raises:
+            TargetError: Somebody objects to what becomes of a node.
         """
         for plan in self._plans:
-            _Application(plan, self._skeleton, self._is_function, names).run()
+            _Application(plan, self._skeleton, self._is_function, names, editor, author).run()
 
     def _plan(self, graph: ir.Graph, proto: onnx.GraphProto) -> Iterator[_GraphPlan]:
         plan = _GraphPlan(graph, [])
@@ -95,35 +99,51 @@ class Plan:
 class _Application:
     """Carries out the plan of one graph."""
 
-    def __init__(self, plan: _GraphPlan, skeleton: Skeleton, is_function: bool, names: set[str]) -> None:
+    def __init__(
+        self, plan: _GraphPlan, skeleton: Skeleton, is_function: bool, names: set[str], editor: Editor, author: str
+    ) -> None:
         self._plan, self._skeleton, self._is_function, self._names = plan, skeleton, is_function, names
+        self._editor, self._author = editor, author
         self._made: dict[str, ir.Value] = {}
+        self._old_nodes = list(plan.graph)
+        self._previous: ir.Node | None = None
 
     def run(self) -> None:
-        graph = self._plan.graph
-        old_nodes = list(graph)
-        kept = {item for item in self._plan.order if isinstance(item, ir.Node)}
-        leading = [node for name, tensor in self._plan.constants if (node := self._constant(name, tensor)) is not None]
-        waiting: list[ir.Node] = leading
-        previous: ir.Node | None = None
+        waiting = [node for name, tensor in self._plan.constants if (node := self._constant(name, tensor)) is not None]
         for item in self._plan.order:
-            if isinstance(item, _New):
-                waiting.append(self._node(item))
+            if isinstance(item, ir.Node):
+                self._insert(waiting)
+                waiting, self._previous = [], item
                 continue
-            self._insert(previous, waiting, old_nodes)
-            waiting, previous = [], item
-        self._insert(previous, waiting, old_nodes)
-        for node in reversed(old_nodes):
-            if node not in kept:
-                graph.remove(node, safe=True)
+            olds = [self._skeleton.values.get(name) for name in item.proto.output]
+            waiting.append(self._node(item, olds))
+            if any(old is not None for old in olds):
+                self._replace(waiting, olds)
+                waiting = []
+        self._insert(waiting)
+        kept = {item for item in self._plan.order if isinstance(item, ir.Node)}
+        self._editor.remove(*[node for node in self._old_nodes if node not in kept])
 
-    def _insert(self, previous: ir.Node | None, nodes: Sequence[ir.Node], old_nodes: Sequence[ir.Node]) -> None:
-        if not nodes:
-            return
-        if previous is None:
-            self._plan.graph.insert_before(old_nodes[0], nodes)
-        else:
-            self._plan.graph.insert_after(previous, nodes)
+    def _insert(self, nodes: Sequence[ir.Node]) -> None:
+        if nodes and self._previous is None:
+            self._editor.insert_before(self._old_nodes[0], *nodes)
+        elif nodes and self._previous is not None:
+            self._editor.insert_after(self._previous, *nodes)
+        self._previous = nodes[-1] if nodes else self._previous
+
+    def _replace(self, nodes: Sequence[ir.Node], olds: Sequence[ir.Value | None]) -> None:
+        """Let the outputs of the last of new nodes take the place of old values."""
+        pairs = [(old, new) for old, new in zip(olds, nodes[-1].outputs, strict=True) if old is not None]
+        producers = dict.fromkeys(node for old, _ in pairs if (node := old.producer()) is not None)
+        with self._editor.change(self._author, nodes=list(producers)) as change:
+            self._insert(nodes)
+            for old, new in pairs:
+                self._editor.replace(old, new)
+        if change.refusal is not None:
+            raise TargetError(
+                f"what ONNX's version converter makes of '{change.site}' for opset {self._skeleton.opset} is not the same: "
+                f"{change.refusal}; give --max-opset {self._skeleton.current} to stay below"
+            )
 
     def _constant(self, number: str, tensor: ir.TensorProtocol) -> ir.Node | None:
         if self._is_function:
@@ -133,31 +153,28 @@ class _Application:
         value = ir.Value(
             name=self._fresh_name(number), type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor
         )
-        self._plan.graph.register_initializer(value)
+        self._editor.register_initializer(self._plan.graph, value)
         self._made[number] = value
         return None
 
-    def _node(self, new: _New) -> ir.Node:
+    def _node(self, new: _New, olds: Sequence[ir.Value | None]) -> ir.Node:
+        """A node that the converter made, not in the graph yet, and marked with the opset for which it is written."""
         proto = new.proto
-        olds = [self._skeleton.values.get(name) for name in proto.output]
         stem = next((old.name for old in olds if old is not None and old.name), proto.op_type)
         inputs = [self._value(name) if name else None for name in proto.input]
         outputs = [ir.Value(name="") if not name else self._new_value(name, stem) for name in proto.output]
         origin = next((old.producer() for old in olds if old is not None), None)
-        node = ir.Node(proto.domain, proto.op_type, inputs, new.attributes, outputs=outputs)
-        if origin is not None:
-            node.name, node.doc_string = origin.name, origin.doc_string
-            node.metadata_props.update(origin.metadata_props)
-        for old, value in zip(olds, outputs, strict=True):
-            if old is not None:
-                self._replace(old, value)
-        return node
-
-    def _replace(self, old: ir.Value, new: ir.Value) -> None:
-        new.type, new.shape, new.doc_string = old.type, old.shape, old.doc_string
-        new.metadata_props.update(old.metadata_props)
-        old.replace_all_uses_with(new, replace_graph_outputs=True)
-        new.name = old.name
+        return ir.Node(
+            proto.domain,
+            proto.op_type,
+            inputs,
+            new.attributes,
+            outputs=outputs,
+            version=None if proto.domain else self._skeleton.opset,
+            name=None if origin is None else origin.name,
+            doc_string=None if origin is None else origin.doc_string,
+            metadata_props=None if origin is None else dict(origin.metadata_props),
+        )
 
     def _value(self, number: str) -> ir.Value:
         made = self._made.get(number)

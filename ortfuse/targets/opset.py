@@ -16,6 +16,7 @@ import onnx_ir as ir
 from ortfuse.errors import TargetError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
+from ortfuse.graph.editor import Editor
 from ortfuse.targets.conversion_plan import Plan
 from ortfuse.targets.skeleton import Skeleton
 from ortfuse.targets.target import Target, installed
@@ -33,6 +34,9 @@ _ONLY_FLOAT = {"Clip": 11, "Pad": 11}
 """Operators whose attributes become inputs at an opset; the converter makes them float32 whatever the node's type is."""
 
 
+AUTHOR = "raise_opset"
+
+
 def raise_to_newest(model: ir.Model, target: Target | None = None) -> None:
     """Raise `model` to the newest opset that one of its nodes is marked with, if that is newer than what it imports.
 
@@ -44,39 +48,45 @@ def raise_to_newest(model: ir.Model, target: Target | None = None) -> None:
         raise_opset(model, newest, target)
 
 
-def raise_opset(model: ir.Model, opset: int, target: Target | None = None) -> None:
+def raise_opset(model: ir.Model, opset: int, target: Target | None = None, editor: Editor | None = None) -> None:
     """Raise the ai.onnx version that `model` imports to `opset`, in place, model functions included.
 
     Nodes that rules made for a newer opset than the model imports (their `version` says so) are converted from that one.
     Nodes that the converter does not change stay the objects they are; the others are new ones, with the name and metadata
-    of the old, as are their outputs. Facts about the model must be computed anew.
+    of the old, as are their outputs.
 
     Args:
         model: The model; main graph, subgraphs and functions are converted.
         opset: The version to reach.
         target: The runtime that must execute the result; by default the installed one.
+        editor: Makes the changes; by default one of its own.
 
     Raises:
-        TargetError: The converter fails or is known to convert a node wrongly, or the target has no kernel for a node at
-            the new opset although it has one now. The model is unchanged.
+        TargetError: The converter fails or is known to convert a node wrongly, somebody objects to what it made of one, or the
+            target has no kernel for a node at the new opset although it has one now. The model is unchanged.
     """
-    current = model.graph.opset_imports.get("")
-    if current is None:
-        model.graph.opset_imports[""] = opset
+    editor = Editor(model, Facts(model)) if editor is None else editor
+    if "" not in model.graph.opset_imports:
+        editor.set_import(model.graph, "", opset)
         return
-    if not list(_roots(model, opset)):
+    found = list(_roots(model, opset))
+    if not found:
         return
     _refuse_unconvertible(model, opset, target or installed())
-    plans = [plan for root, is_function in _roots(model, opset) for plan in _plans(root, opset, is_function)]
+    plans = [plan for root, is_function in found for plan in _plans(root, opset, is_function)]
     names = {value.name for graph in walk.graphs(model) for value in walk.own_values(graph) if value.name}
-    for plan in plans:
-        plan.apply(names)
-    for node in walk.nodes(model):
-        node.version = None
-    for root, _ in _roots(model, opset):
-        root.opset_imports[""] = opset
-    needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)], True)
-    model.ir_version = max(model.ir_version, int(needed))
+    with editor.change(AUTHOR) as change:
+        for plan in plans:
+            plan.apply(names, editor, AUTHOR)
+        for node in walk.nodes(model):
+            editor.set_version(node, None)
+        for root, _ in found:
+            editor.set_import(root, "", opset)
+        needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)], True)
+        editor.set_ir_version(max(model.ir_version, int(needed)))
+        editor.renew_facts()
+    if change.refusal is not None:
+        raise TargetError(f"the model cannot be raised to opset {opset}: {change.refusal}")
 
 
 def _roots(model: ir.Model, opset: int) -> Iterator[tuple[ir.Graph, bool]]:

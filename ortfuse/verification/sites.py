@@ -8,7 +8,7 @@ same bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import onnx_ir as ir
@@ -20,6 +20,7 @@ from ortfuse.execution.inputs import Inputs, InputSpec
 from ortfuse.execution.session import Session
 from ortfuse.graph import walk
 from ortfuse.graph.edit import Edit
+from ortfuse.passes.constants import constant_tensor
 from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.verification.verify import Judged, Verdict, judge
 
@@ -92,6 +93,8 @@ class SiteChecks:
 
     def objection(self, edit: Edit) -> Refusal | None:
         """What is wrong with a change, `None` if nothing is or it cannot be checked; only a rewrite may give other bits."""
+        if not edit.nodes and not edit.outputs:
+            return None  # names, types, imports or the order have changed, and nothing that is computed
         key = (edit.author, edit.name)
         known = self.found.get(key)
         if known is None or known.state != "undone":
@@ -176,12 +179,13 @@ def _check_removal(edit: Edit) -> SiteCheck:
 
 def _unequal(edit: Edit, seed: int) -> str | None:
     """How the two sides differ, `None` if they do not."""
-    if not edit.nodes:
-        same = all(_same_tensor(old.const_value, new.const_value) for old, new in edit.outputs)
+    constants = [(_constant(old), _constant(new)) for old, new in edit.outputs]
+    if not edit.nodes or all(one is not None and other is not None for one, other in constants):
+        same = all(_same_tensor(one, other) for one, other in constants)
         return None if same else "the constants are not the same"
     if len(edit.nodes) == len(edit.added) == 1 and _same_node(edit.nodes[0], edit.added[0]):
         return None
-    both = sides(edit)
+    both = sides(_with_witnesses(edit))
     found, _ = experiments(both.before, seed=seed, reference=False, specs=both.inputs)
     try:
         after = Session(both.after, optimise=False)
@@ -194,6 +198,23 @@ def _unequal(edit: Edit, seed: int) -> str | None:
             if before.dtype != array.dtype or before.shape != array.shape or before.tobytes() != array.tobytes():
                 return f"'{name}' has other bits with {experiment.label or 'the constants of the model'}"
     return None
+
+
+def _with_witnesses(edit: Edit) -> Edit:
+    """The edit with nodes that the whole model needs as well: inputs for which they fail are no inputs of the model."""
+    if not edit.witnesses:
+        return edit
+    witnesses = [node for node in edit.witnesses if node not in edit.nodes]
+    results = [(output, output) for node in witnesses for output in node.outputs]
+    return replace(edit, nodes=[*edit.nodes, *witnesses], outputs=[*edit.outputs, *results])
+
+
+def _constant(value: ir.Value) -> ir.TensorProtocol | None:
+    """The tensor that a value is without anything being computed."""
+    node = value.producer()
+    if node is None:
+        return value.const_value
+    return constant_tensor(node) if node.op_type == "Constant" and not node.domain else None
 
 
 def _same_tensor(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None) -> bool:

@@ -17,6 +17,7 @@ from onnxscript.values import Opset
 from ortfuse.ecosystem import pattern_from, read_functions, rule_from
 from ortfuse.errors import RuleError
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.editor import Editor
 from ortfuse.pattern import Match, Matcher
 from ortfuse.proof import prove
 from ortfuse.rewrite import Exactness, Proof, Rewriter, Rule
@@ -63,7 +64,7 @@ def rms_norm(x, scale, epsilon: float):
 
 def fired(rule: Rule, text: str) -> str:
     model = ir.from_proto(onnx.parser.parse_model(text))
-    Rewriter(model, Facts(model), Target()).run([rule])
+    Rewriter(Editor(model, Facts(model)), Target()).run([rule])
     return " ".join(node.op_type for node in model.graph if node.op_type != "Constant")
 
 

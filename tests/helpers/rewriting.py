@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.editor import Editor
 from ortfuse.pipeline import load_catalogue
 from ortfuse.rewrite import Exactness, Rewriter
 from ortfuse.targets import Target, raise_opset
@@ -29,7 +30,7 @@ def rewritten(model: ir.Model, name: str, approximate: bool = False) -> ir.Model
     rules = [
         rule for rule in load_catalogue([]).passes()[name] if approximate or rule.exactness is not Exactness.APPROXIMATE
     ]
-    Rewriter(copy, Facts(copy), Target()).run(rules)
+    Rewriter(Editor(copy, Facts(copy)), Target()).run(rules)
     needed = max((node.version or 0 for node in copy.graph if not node.domain), default=0)
     raise_opset(copy, max(needed, copy.graph.opset_imports[""]))
     return copy

@@ -17,6 +17,7 @@ from rule_files import HEAD, rules
 import ortfuse
 from ortfuse.errors import RuleError
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.editor import Editor
 from ortfuse.passes import RulePass
 from ortfuse.pipeline import PassManager, load_catalogue
 from ortfuse.pipeline import catalogue as catalogue_module
@@ -199,7 +200,7 @@ def test_rules_without_a_proof_cannot_be_handed_over_as_objects_either() -> None
     for hand_over in (
         lambda: dataclasses.replace(known, proof=None),
         lambda: RulePass("fuse.mine", (unproved,)),
-        lambda: Rewriter(model, Facts(model), Target()).run([unproved]),
+        lambda: Rewriter(Editor(model, Facts(model)), Target()).run([unproved]),
     ):
         with pytest.raises(RuleError, match="has no proof"):
             hand_over()

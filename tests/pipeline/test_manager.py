@@ -228,7 +228,7 @@ def test_the_opset_stays_below_the_limit() -> None:
 
 
 def test_a_model_whose_opset_cannot_be_raised_is_optimised_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(model: ir.Model, opset: int, target: Target) -> None:
+    def fail(model: ir.Model, opset: int, target: Target, editor: object) -> None:
         raise TargetError("no way up")
 
     monkeypatch.setattr(finalize, "raise_opset", fail)

@@ -11,6 +11,7 @@ import pytest
 from ortfuse.errors import PatternError, RewriteError, RuleError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.edit import Edit
+from ortfuse.graph.editor import Editor
 from ortfuse.pattern import Match, attr, ms, op, var, variables
 from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, Exactness, Log, Proof, Rewriter, Rule
@@ -49,7 +50,7 @@ def model(body: str, outputs: str = "float[b,3] out") -> ir.Model:
 
 
 def run(m: ir.Model, *rules: Rule, target: Any = None, log: Log | None = None) -> list[str]:
-    Rewriter(m, Facts(m), target or Everything(), log or Log()).run(rules)
+    Rewriter(Editor(m, Facts(m)), target or Everything(), log or Log()).run(rules)
     onnx.checker.check_model(ir.to_proto(m))
     return [node.op_type for node in m.graph]
 
@@ -232,7 +233,7 @@ def test_what_an_inspector_objects_to_is_undone_and_the_rest_goes_on() -> None:
     m = model("s = Sigmoid(x) t = Mul(x, s) u = Tanh(t) out = Add(u, y)")
     log, objector = Log(explain=True), Objector("tanh.exp")
     rules = [SWISH, rule("tanh.exp", op.Tanh(x), op.Exp(x))]
-    Rewriter(m, Facts(m), Everything(), log, objector).run(rules)
+    Rewriter(Editor(m, Facts(m), [objector]), Everything(), log).run(rules)
     onnx.checker.check_model(ir.to_proto(m))
     assert [node.op_type for node in m.graph] == ["QuickGelu", "Tanh", "Add"]
     assert log.hits() == {"swish.swish": 1}
@@ -243,5 +244,5 @@ def test_what_an_inspector_objects_to_is_undone_and_the_rest_goes_on() -> None:
 def test_an_objection_leaves_no_trace_in_the_graph() -> None:
     m = model("s = Sigmoid(x) out = Mul(x, s)")
     before = ir.to_proto(m).graph.SerializeToString()
-    Rewriter(m, Facts(m), Everything(), inspector=Objector("swish.swish")).run([SWISH])
+    Rewriter(Editor(m, Facts(m), [Objector("swish.swish")]), Everything()).run([SWISH])
     assert ir.to_proto(m).graph.SerializeToString() == before

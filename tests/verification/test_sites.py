@@ -14,6 +14,7 @@ import ortfuse
 from ortfuse.execution.extract import Sides, sides
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.edit import Edit
+from ortfuse.graph.editor import Editor
 from ortfuse.pattern import computed, const, ms, op, var, variables
 from ortfuse.rewrite import Exactness, Proof, Rewriter, Rule
 from ortfuse.targets import Target
@@ -33,7 +34,7 @@ WRONG = rule("swish.wrong", x * op.Sigmoid(x), ms.QuickGelu(x, alpha=1.702))
 
 def check(m: ir.Model, *rules: Rule) -> SiteChecks:
     checks = SiteChecks()
-    Rewriter(m, Facts(m), Target(), inspector=checks).run(rules)
+    Rewriter(Editor(m, Facts(m), [checks]), Target()).run(rules)
     return checks
 
 
@@ -49,7 +50,7 @@ class Cutter:
 
 def cut(m: ir.Model, *rules: Rule) -> Sides:
     cutter = Cutter()
-    Rewriter(m, Facts(m), Target(), inspector=cutter).run(rules)
+    Rewriter(Editor(m, Facts(m), [cutter]), Target()).run(rules)
     return cutter.cut[0]
 
 
@@ -78,7 +79,7 @@ def test_a_refused_rewrite_is_not_checked_again() -> None:
     seen: list[str] = []
     checks = SiteChecks(progress=seen.append)
     for _ in range(2):
-        Rewriter(m, Facts(m), Target(), inspector=checks).run([WRONG])
+        Rewriter(Editor(m, Facts(m), [checks]), Target()).run([WRONG])
     assert len(seen) == 1
 
 

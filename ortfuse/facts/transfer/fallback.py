@@ -53,7 +53,10 @@ def _anonymous(op: Op) -> onnx.NodeProto:
     """The node as protobuf with inputs i0, i1, ... and outputs o0, o1, ... (values may have no names)."""
     if any(attribute.is_ref() for attribute in op.node.attributes.values()):
         raise UnknownError
-    proto = ir.to_proto(op.node)
+    try:
+        proto = ir.to_proto(op.node)
+    except ir.serde.SerdeError as error:
+        raise UnknownError from error  # sparse tensors
     del proto.input[:], proto.output[:]
     proto.input.extend(["" if fact is None else f"i{index}" for index, fact in enumerate(op.inputs)])
     proto.output.extend([f"o{index}" for index in range(op.output_count)])

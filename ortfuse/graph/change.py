@@ -1,0 +1,302 @@
+"""A change of a graph: operations that are done together or not at all, shown to inspectors before they are final."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import onnx_ir as ir
+
+from ortfuse.graph.edit import Edit, Inspector, needed_elsewhere, sides_of
+from ortfuse.graph.journal import Flip
+from ortfuse.graph.walk import Scope, scopes
+from ortfuse.refusal import Refusal
+
+RULE_KEY = "ortfuse.rule"
+NODES_KEY = "ortfuse.nodes"
+"""Metadata of a node that a rule made: the rule, and the names of the original nodes it stands for."""
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+E = TypeVar("E", bound="Changes")
+
+
+class Listener(Protocol):
+    """Keeps up with a graph while it is changed: the facts."""
+
+    def record(self, journal: list[Flip]) -> None:
+        """From now on, add to the journal what undoes each thing that is learned."""
+
+    def node_added(self, node: ir.Node) -> None:
+        """A node was put into a graph."""
+
+    def node_removed(self, node: ir.Node) -> None:
+        """A node was taken out of its graph."""
+
+    def value_replaced(self, old: ir.Value, new: ir.Value) -> None:
+        """The users of a value now use another, which is the same in every run."""
+
+    def type_changed(self, value: ir.Value) -> None:
+        """The declared type or shape of a value is another."""
+
+    def renew(self) -> None:
+        """The meaning of the whole model may be written otherwise: opsets were raised."""
+
+
+class Recorder(Protocol):
+    """Keeps account of changes."""
+
+    def changed(self, change: Change) -> None:
+        """A change is final."""
+
+    def refuse(self, change: Change, refusal: Refusal) -> None:
+        """A change is about to be undone."""
+
+
+class Change:
+    """Operations that are done together or not at all.
+
+    Attributes:
+        author: The rule or pass that makes the change.
+        rule: The rule, if it is a rewrite.
+        match: What the rule matched.
+        nodes: The nodes that compute what is replaced; if they are not given, they are found from the values.
+        instead: The nodes that compute what takes its place, and were there before.
+        witnesses: Nodes where every run fails in which the values are not equal; see `Edit`.
+        added: The nodes that were put into a graph.
+        removed: The nodes that were taken out of one.
+        replaced: The values that were replaced, each with the one that took its place.
+        refusal: Why the change was undone.
+        site: The value by which reports call a change that was undone.
+    """
+
+    __slots__ = (
+        "_editor", "_outer", "_spans", "_start", "added", "author", "graph", "instead", "match", "nodes", "refusal",
+        "removed", "replaced", "rule", "site", "witnesses",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        editor: Changes,
+        author: str,
+        rule: Any,
+        match: Any,
+        nodes: Sequence[ir.Node],
+        instead: Sequence[ir.Node],
+        witnesses: Sequence[ir.Node],
+    ) -> None:
+        self.author, self.rule, self.match = author, rule, match
+        self.nodes, self.instead, self.witnesses = nodes, instead, witnesses
+        self.added: dict[ir.Node, None] = {}
+        self.removed: list[ir.Node] = []
+        self.replaced: list[tuple[ir.Value, ir.Value]] = []
+        self.graph: ir.Graph | None = None
+        self.refusal: Refusal | None = None
+        self.site = "?"
+        self._editor = editor
+        self._spans: list[tuple[int, int]] = []
+
+    def __enter__(self) -> Change:
+        editor = self._editor
+        self._outer, editor._open = editor._open, self
+        self._start = len(editor._journal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        editor = self._editor
+        editor._open = self._outer
+        done = len(editor._journal) > self._start
+        if kind is None and self.refusal is None and done:
+            self._annotate()
+            self.refusal = self._objection() or self._fault()
+            if self.refusal is not None and editor.recorder is not None:
+                editor.recorder.refuse(self, self.refusal)
+        if kind is not None or self.refusal is not None:
+            editor._undo(self._start)
+        elif done and editor.recorder is not None:
+            editor.recorder.changed(self)
+        if self._outer is None:
+            editor._journal.clear()
+        else:
+            self._outer._note_inner(self)
+
+    def __bool__(self) -> bool:
+        return self.refusal is None
+
+    def cancel(self, refusal: Refusal) -> None:
+        """Undo the change when it ends: its author finds that it cannot be."""
+        self.refusal = refusal
+
+    def edit(self, outputs: Sequence[tuple[ir.Value, ir.Value]]) -> Edit:
+        """The change as one that lets the second of each pair of values take the place of the first."""
+        graph = self.graph
+        if graph is None:
+            places = (*self.nodes, *(old.producer() for old, _ in outputs), *self.added)
+            graph = next((node.graph for node in places if node is not None and node.graph is not None), None)
+        scope = self._editor.scope_of(graph)
+        nodes: Sequence[ir.Node] = self.nodes or self.removed
+        added: Sequence[ir.Node] = [*self.instead, *self.added]
+        if not self.nodes and outputs:
+            nodes, added = sides_of(outputs, added)
+        facts = self._editor.facts
+        return Edit(self.author, nodes, added, outputs, scope, facts, self.rule, self.match, self.witnesses)
+
+    def _objection(self) -> Refusal | None:
+        """What an inspector says, who is shown the graph with both sides in it: only what was put in is there."""
+        editor = self._editor
+        if not editor.inspectors:
+            return None
+        journal = editor._journal
+        spans = [journal[start:end] for start, end in self._spans]
+        for flips in reversed(spans):
+            for flip in reversed(flips):
+                flip()
+        edit = self.edit(self._outputs())
+        self.site = edit.name
+        found = next((no for one in editor.inspectors if (no := one.objection(edit)) is not None), None)
+        for flips in spans:
+            for flip in flips:
+                flip()
+        return found
+
+    def _outputs(self) -> list[tuple[ir.Value, ir.Value]]:
+        """What was replaced in the end: of values that were made and replaced in the same change nobody ever knew."""
+        last = dict(self.replaced)
+        made = {output for node in self.added for output in node.outputs}
+        found = []
+        for old, new in self.replaced:
+            while new in last:
+                new = last[new]
+            if old not in made and old is not new:
+                found.append((old, new))
+        return found
+
+    def _fault(self) -> Refusal | None:
+        """What is wrong with the graph now: something needs a node that was removed."""
+        removed = set(self.removed)
+        for node in self.removed:
+            if node.graph is None and (needed := needed_elsewhere(node, removed)) is not None:
+                self.site = needed.subject.name
+                return needed
+        return None
+
+    def _annotate(self) -> None:
+        """Say of the nodes that are new which original nodes they stand for."""
+        if not self.added:
+            return
+        names: dict[str, None] = {}
+        rule = None if self.rule is None else self.author
+        olds = self.nodes or [node for old, _ in self.replaced if (node := old.producer()) is not None]
+        for node in olds:
+            origin = node.metadata_props.get(NODES_KEY)
+            if origin is None and rule is None:
+                continue  # a pass that is no rule has not made anything out of it
+            for name in origin.split(";") if origin else [node.name or node.op_type]:
+                names.setdefault(name)
+        if not names:
+            return
+        maker = rule or next((made for node in olds if (made := node.metadata_props.get(RULE_KEY))), "")
+        for node in self.added:
+            node.metadata_props[RULE_KEY] = maker
+            node.metadata_props[NODES_KEY] = ";".join(names)
+
+    def _note_inner(self, inner: Change) -> None:
+        """A change within this one has ended."""
+        if inner.refusal is None and self.graph is None:
+            self.graph = inner.graph
+
+
+class Changes:
+    """What the changes of one model have in common.
+
+    Attributes:
+        model: The model.
+        facts: What is known about its values, kept up to date.
+        inspectors: Who is asked about each change.
+        recorder: Who keeps account of changes.
+        author: Who makes the changes that are not said to be anybody's: the pass that is run.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        facts: Listener,
+        inspectors: Iterable[Inspector] = (),
+        recorder: Recorder | None = None,
+        author: str = "edit",
+    ) -> None:
+        self.model, self.facts, self.recorder, self.author = model, facts, recorder, author
+        self.inspectors = list(inspectors)
+        self._journal: list[Flip] = []
+        self._open: Change | None = None
+        self._busy = False
+        self._scopes: dict[ir.Graph, Scope] = {}
+        facts.record(self._journal)
+
+    def change(
+        self,
+        author: str,
+        *,
+        rule: Any = None,
+        match: Any = None,
+        nodes: Sequence[ir.Node] = (),
+        instead: Sequence[ir.Node] = (),
+        witnesses: Sequence[ir.Node] = (),
+    ) -> Change:
+        """Operations that belong together: `with editor.change("my.pass") as change: ...`, and `change` says if they stay.
+
+        If an exception leaves the block, they are undone. Changes may be nested; an inner one that was done is undone with
+        the outer. For those who look at the change, see `Edit`: `nodes` compute what is replaced and `instead` what takes its
+        place, as far as it was there before; without `nodes` both are found from the values.
+        """
+        return Change(self, author, rule, match, nodes, instead, witnesses)
+
+    def scope_of(self, graph: ir.Graph | None) -> Scope:
+        """The scope of a graph of the model, the main graph's if none is given."""
+        graph = self.model.graph if graph is None else graph
+        if graph not in self._scopes:
+            self._scopes = {scope.graph: scope for scope in scopes(self.model)}
+        return self._scopes[graph]
+
+    def _undo(self, start: int) -> None:
+        journal = self._journal
+        while len(journal) > start:
+            journal.pop()()
+
+
+def operation(
+    *, builds: bool = False
+) -> Callable[[Callable[Concatenate[E, P], R]], Callable[Concatenate[E, P], R | None]]:
+    """An operation of the editor: part of the open change, or a change of its own, after which `None` says it was refused.
+
+    Args:
+        builds: Whether it only puts things in that nothing uses yet: they stay while inspectors look at the change.
+    """
+
+    def wrap(operate: Callable[Concatenate[E, P], R]) -> Callable[Concatenate[E, P], R | None]:
+        @functools.wraps(operate)
+        def run(editor: E, /, *args: P.args, **kwargs: P.kwargs) -> R | None:
+            change = editor._open
+            if change is None:
+                with editor.change(editor.author) as change:
+                    result = run(editor, *args, **kwargs)
+                return result if change else None
+            if editor._busy:
+                return operate(editor, *args, **kwargs)
+            start, editor._busy = len(editor._journal), True
+            try:
+                result = operate(editor, *args, **kwargs)
+            finally:
+                editor._busy = False
+            if not builds:
+                change._spans.append((start, len(editor._journal)))
+            return result
+
+        return run
+
+    return wrap

@@ -1,0 +1,400 @@
+"""The one thing that changes a graph: whatever is edited is told to the facts, shown to inspectors, logged and can be undone.
+
+Every operation says what undoes it. Operations in a `with editor.change(...)` are one change, others a change each. Before a
+change is final the inspectors see it, as an `Edit`; what they object to is undone completely, and the author is told: the change,
+or the answer of the operation, is false.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.graph import walk
+from ortfuse.graph.change import NODES_KEY, RULE_KEY, Change, Changes, Listener, Recorder, operation
+from ortfuse.graph.edit import Inspector
+from ortfuse.graph.journal import (
+    Assigned,
+    Detached,
+    Filled,
+    Flip,
+    Listed,
+    Moved,
+    Named,
+    Ordered,
+    Placed,
+    Registered,
+    Rewired,
+    Shortened,
+    following,
+    put_in_order,
+)
+from ortfuse.graph.walk import nested_nodes
+
+
+class Editor(Changes):
+    """Changes the graphs of a model. All that rules and passes do to a model they do through its editor."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        facts: Listener,
+        inspectors: Iterable[Inspector] = (),
+        recorder: Recorder | None = None,
+        author: str = "edit",
+    ) -> None:
+        super().__init__(model, facts, inspectors, recorder, author)
+        self._ranks: dict[ir.Graph, dict[ir.Value, int]] = {}
+
+    # Nodes.
+
+    @operation(builds=True)
+    def insert_before(self, place: ir.Node, *nodes: ir.Node) -> bool:
+        """Put nodes into the graph of `place`, before it. Their domains are imported if they are not yet."""
+        assert isinstance(place.graph, ir.Graph)
+        place.graph.insert_before(place, nodes)
+        return self._inserted(nodes, place.graph)
+
+    @operation(builds=True)
+    def insert_after(self, place: ir.Node, *nodes: ir.Node) -> bool:
+        """Put nodes into the graph of `place`, after it."""
+        assert isinstance(place.graph, ir.Graph)
+        place.graph.insert_after(place, nodes)
+        return self._inserted(nodes, place.graph)
+
+    @operation(builds=True)
+    def append(self, graph: ir.Graph, *nodes: ir.Node) -> bool:
+        """Put nodes at the end of a graph."""
+        graph.extend(nodes)
+        return self._inserted(nodes, graph)
+
+    def _inserted(self, nodes: Sequence[ir.Node], graph: ir.Graph) -> bool:
+        self._journal.extend([Placed(node, graph) for node in nodes])
+        change = self._open
+        assert change is not None
+        change.added.update(dict.fromkeys(nodes))
+        change.graph = change.graph or graph
+        imports = self.scope_of(graph).root.opset_imports
+        for node in nodes:
+            if node.domain not in imports:
+                self._import(imports, node.domain, node.version or 1)
+            self.facts.node_added(node)
+        return True
+
+    @operation()
+    def remove(self, *nodes: ir.Node) -> bool:
+        """Remove nodes that no other node needs, with what is nested in them; refused when the change ends if one is needed."""
+        change = self._open
+        assert change is not None
+        for node in nodes:
+            assert isinstance(node.graph, ir.Graph)
+            change.graph = change.graph or node.graph
+            change.removed.append(node)
+            self.facts.node_removed(node)
+            # A nested node that keeps its inputs would count for ever as a use of values outside of the removed subgraph.
+            for inner in nested_nodes(node):
+                self.facts.node_removed(inner)
+                self._do(Detached(inner))
+            self._do(Placed(node, node.graph))
+        return True
+
+    @operation()
+    def move_before(self, place: ir.Node, *nodes: ir.Node) -> bool:
+        """Move nodes within their graph to before another node of it."""
+        assert isinstance(place.graph, ir.Graph)
+        for node in nodes:
+            self._journal.append(Moved(node, place.graph, following(node, place.graph)))
+            place.graph.insert_before(place, node)
+        return True
+
+    @operation()
+    def sort(self, root: ir.Graph) -> bool:
+        """Put the nodes of a graph and of the graphs within it in topological order."""
+        self._journal.extend([Ordered(graph, list(graph)) for graph in walk.nested(root)])
+        root.sort()
+        return True
+
+    @operation()
+    def resize_outputs(self, node: ir.Node, count: int) -> bool:
+        """Leave out the last outputs of a node, which nothing uses."""
+        if count < len(node.outputs):
+            self._journal.append(Shortened(node, node.outputs))
+            node.resize_outputs(count)
+        return True
+
+    @operation()
+    def set_version(self, node: ir.Node, version: int | None) -> bool:
+        """Mark a node with the opset by which it is to be read."""
+        if node.version != version:
+            self._assign(node, "version", version)
+        return True
+
+    @staticmethod
+    def discard(nodes: Iterable[ir.Node]) -> None:
+        """Take apart nodes that were built but are in no graph, so that they do not count as users of their inputs."""
+        for node in nodes:
+            if node.graph is None:
+                node.resize_inputs(0)
+
+    # Values.
+
+    @operation()
+    def replace(self, old: ir.Value, new: ir.Value) -> bool:
+        """Let `new`, which is the same in every run, stand wherever `old` is used, graph outputs included.
+
+        The name of `old`, with its metadata, goes to `new` if that was made in this change, or if callers of the model know
+        `old` by it. Where `new` has a name to keep itself, an Identity carries that of a graph output.
+        """
+        change = self._open
+        assert change is not None
+        change.replaced.append((old, new))
+        change.graph = change.graph or old.graph
+        producer = new.producer()
+        made = new.graph is None if producer is None else producer in change.added
+        is_output = old.is_graph_output()
+        if is_output and not _can_be_output(old, new):
+            new = self._carrier(old, new)
+        self._rewire(old, new)
+        if new.producer() is not None:
+            first, second = (old, new) if is_output else (new, old)
+            self._assign(new, "type", first.type or second.type)
+            self._assign(new, "shape", first.shape or second.shape)
+        if (made and old.producer() is not None) or is_output:
+            self._hand_over(old, new)
+        self.facts.value_replaced(old, new)
+        return True
+
+    def _carrier(self, old: ir.Value, new: ir.Value) -> ir.Value:
+        """An Identity of `new`, to have the name of `old`."""
+        assert old.graph is not None
+        identity = ir.node("Identity", [new])
+        self.append(old.graph, identity)
+        return identity.outputs[0]
+
+    def _rewire(self, old: ir.Value, new: ir.Value) -> None:
+        producer = new.producer()
+        uses = [use for use in old.uses() if use.node is not producer]
+        for node, index in uses:
+            node.replace_input_with(index, new)
+        if uses:
+            self._journal.append(Rewired(uses, new, old))
+        if old.is_graph_output():
+            assert old.graph is not None
+            outputs = old.graph.outputs
+            self._journal.append(Listed(outputs, list(outputs)))
+            for index, output in enumerate(outputs):
+                if output is old:
+                    outputs[index] = new
+
+    def _hand_over(self, old: ir.Value, new: ir.Value) -> None:
+        """Give `new` the name and the metadata of `old`."""
+        if new.doc_string is None and old.doc_string is not None:
+            self._assign(new, "doc_string", old.doc_string)
+        name = old.name
+        if old.is_initializer():
+            assert old.graph is not None
+            self._do(Registered(old, old.graph, self._ranked(old.graph)))
+        if name is not None:
+            # A tensor that belongs to both must not lose its name with the old one.
+            self._assign(old, "const_value", None)
+            self._rename(old, None)
+            self._rename(new, name)
+        if old.metadata_props:
+            self._journal.append(Filled(new.metadata_props, dict(new.metadata_props)))
+            new.metadata_props.update(old.metadata_props)
+
+    @operation()
+    def replace_by_constant(self, old: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
+        """Let a constant take the place and the name of `old`, an output of a node, which stays for its author to remove.
+
+        The constant is an initializer, the normal form, where it can be one. A function has no initializers, and a graph
+        output that is an initializer is legal but trips up tools: there it is a Constant node.
+        """
+        producer = old.producer()
+        assert producer is not None
+        assert isinstance(producer.graph, ir.Graph)
+        if old.is_graph_output() or self._is_function(producer.graph):
+            node = constant_node(tensor)
+            new = node.outputs[0]
+            new.type, new.shape = old.type, old.shape
+            self.insert_before(producer, node)
+            self.replace(old, new)
+            return new
+        new = _constant(tensor)
+        self.replace(old, new)
+        self._register(producer.graph, new)
+        return new
+
+    @operation(builds=True)
+    def add_constant(self, place: ir.Node, tensor: ir.TensorProtocol, value: ir.Value | None = None) -> ir.Value:
+        """A new constant for nodes at `place`: an initializer of its main graph or, in a function, a Constant node before it.
+
+        Args:
+            place: A node of a graph.
+            tensor: The constant.
+            value: The value that is to be the constant, if nodes that use it are built already.
+        """
+        assert isinstance(place.graph, ir.Graph)
+        root = self.scope_of(place.graph).root
+        value = _constant(tensor) if value is None else value
+        if self._is_function(place.graph):
+            node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value])
+            value.const_value = None
+            self.insert_before(place, node)
+        else:
+            value.name = _unused_name(root, "const")
+            self._register(root, value)
+        return value
+
+    @operation(builds=True)
+    def register_initializer(self, graph: ir.Graph, value: ir.Value) -> bool:
+        """Make a value with a constant and a name an initializer of a graph."""
+        self._register(graph, value)
+        return True
+
+    @operation()
+    def drop_initializers(self, *values: ir.Value) -> bool:
+        """Take initializers that nothing uses out of their graphs."""
+        for value in values:
+            assert value.graph is not None
+            self._do(Registered(value, value.graph, self._ranked(value.graph)))
+        return True
+
+    @operation()
+    def set_type(self, value: ir.Value, type_: ir.TypeProtocol | None, shape: ir.Shape | None) -> bool:
+        """Declare the type and shape of a value."""
+        self._assign(value, "type", type_)
+        self._assign(value, "shape", shape)
+        self.facts.type_changed(value)
+        return True
+
+    @operation()
+    def rename(self, value: ir.Value, name: str | None) -> bool:
+        """Give a value another name; with the empty one, an output of a node is left out."""
+        self._rename(value, name)
+        return True
+
+    # Graphs, the model.
+
+    @operation()
+    def set_import(self, root: ir.Graph, domain: str, version: int | None) -> bool:
+        """Import a version of a domain for a main graph or function, none if that is `None`."""
+        imports = root.opset_imports
+        if imports.get(domain) != version:
+            self._import(imports, domain, version)
+        return True
+
+    @operation()
+    def renew_facts(self) -> bool:
+        """Learn the facts of the whole model anew."""
+        self.facts.renew()
+        return True
+
+    @operation()
+    def set_ir_version(self, version: int) -> bool:
+        """Declare the IR version of the model."""
+        self._assign(self.model, "ir_version", version)
+        return True
+
+    @operation()
+    def set_inputs(self, values: Sequence[ir.Value]) -> bool:
+        """Make these the inputs of the model."""
+        inputs = self.model.graph.inputs
+        self._journal.append(Listed(inputs, list(inputs)))
+        inputs[:] = values
+        return True
+
+    @operation()
+    def add_functions(self, new: Iterable[ir.Function]) -> bool:
+        """Give the model functions."""
+        functions = self.model.functions
+        self._journal.append(Filled(functions, dict(functions)))
+        functions.update({function.identifier(): function for function in new})
+        return True
+
+    @operation()
+    def remove_functions(self, identifiers: Collection[ir.OperatorIdentifier]) -> bool:
+        """Remove functions that nothing calls."""
+        functions = self.model.functions
+        self._journal.append(Filled(functions, dict(functions)))
+        for identifier in identifiers:
+            del functions[identifier]
+        return True
+
+    # What operations are made of.
+
+    def _do(self, flip: Flip) -> None:
+        flip()
+        self._journal.append(flip)
+
+    def _assign(self, thing: Any, name: str, value: Any) -> None:
+        known = getattr(thing, name)
+        if known is not value:
+            setattr(thing, name, value)
+            self._journal.append(Assigned(thing, name, known))
+
+    def _rename(self, value: ir.Value, name: str | None) -> None:
+        if value.name == name:
+            return
+        graph = value.graph if value.is_initializer() else None
+        ranks = None if graph is None else self._ranked(graph)
+        self._journal.append(Named(value, value.name, ranks))
+        value.name = name
+        if graph is not None and ranks is not None:
+            put_in_order(graph, ranks)
+
+    def _import(self, imports: dict[str, int], domain: str, version: int | None) -> None:
+        self._journal.append(Filled(imports, dict(imports)))
+        if version is None:
+            del imports[domain]
+        else:
+            imports[domain] = version
+
+    def _register(self, graph: ir.Graph, value: ir.Value) -> None:
+        if value.is_initializer():
+            return
+        ranks = self._ranks.setdefault(graph, {})
+        graph.register_initializer(value)
+        if value in ranks:
+            put_in_order(graph, ranks)  # it was there before, and comes back to its place
+        elif ranks:
+            ranks[value] = len(ranks)
+        self._journal.append(Registered(value, graph, ranks))
+
+    def _ranked(self, graph: ir.Graph) -> dict[ir.Value, int]:
+        """In which order the initializers of a graph stand, once one of them is taken away."""
+        ranks = self._ranks.setdefault(graph, {})
+        if not ranks:
+            ranks.update((value, rank) for rank, value in enumerate(graph.initializers.values()))
+        return ranks
+
+    def _is_function(self, graph: ir.Graph) -> bool:
+        return self.scope_of(graph).root is not self.model.graph
+
+
+def _can_be_output(old: ir.Value, new: ir.Value) -> bool:
+    """Whether `new` can have the name of the graph output `old`, which a node computes in the same graph."""
+    producer, replaced = new.producer(), old.producer()
+    return producer is not None and not new.is_graph_output() and (replaced is None or producer.graph is replaced.graph)
+
+
+def _constant(tensor: ir.TensorProtocol) -> ir.Value:
+    return ir.Value(type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor)
+
+
+def constant_node(tensor: ir.TensorProtocol) -> ir.Node:
+    """A Constant node with the tensor as its value."""
+    return ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)])
+
+
+def _unused_name(graph: ir.Graph, stem: str) -> str:
+    counter = graph.meta.get("ortfuse.names", 0)
+    while f"ortfuse_{stem}_{counter}" in graph.initializers:
+        counter += 1
+    graph.meta["ortfuse.names"] = counter + 1
+    return f"ortfuse_{stem}_{counter}"
+
+
+__all__ = ["NODES_KEY", "RULE_KEY", "Change", "Editor", "constant_node"]

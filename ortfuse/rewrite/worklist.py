@@ -1,0 +1,103 @@
+"""Which nodes are still to be looked at, and by which rules; a node comes again only after something next to it changed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+
+from ortfuse.graph.walk import graphs
+from ortfuse.rewrite.rule import Rule
+
+
+class Worklist:
+    """The nodes of a model that rules may still apply to, consumers first, with rules indexed by the operators at their root.
+
+    Args:
+        model: The model.
+        rules: The rules, in the order in which they are tried on a node.
+        seed: Nodes are taken in a random order, another for each seed, instead of consumers first.
+    """
+
+    def __init__(self, model: ir.Model, rules: Sequence[Rule], seed: int | None) -> None:
+        self._random = None if seed is None else random.Random(seed)
+        self._queue: deque[ir.Node] = deque()
+        self._queued: set[ir.Node] = set()
+        self._operators: Counter[str] = Counter()
+        for graph in graphs(model):
+            self.count(graph)
+            for node in graph:
+                self.push(node)
+        # Consumers first: the outermost of several possible matches is the largest.
+        self._queue.reverse()
+        self.size = len(self._queue)
+        self._rules: dict[str, list[Rule]] = defaultdict(list)
+        self._depths: dict[str, int] = {}
+        for rule in rules:
+            for head in rule.matcher.heads:
+                self._rules[head].append(rule)
+            for op_type, depth in rule.matcher.depths.items():
+                self._depths[op_type] = max(self._depths.get(op_type, 0), depth)
+
+    def nodes(self) -> Iterator[ir.Node]:
+        """The nodes that some rule may have its root at, until there are none left; those that are pushed come as well."""
+        while self._queue:
+            if self._random is not None:
+                self._queue.rotate(self._random.randrange(len(self._queue)))
+            node = self._queue.popleft()
+            if node not in self._queued:
+                continue  # it was moved to the front before
+            self._queued.discard(node)
+            if node.graph is not None and node.op_type in self._rules:
+                yield node
+
+    def rules(self, node: ir.Node) -> Iterator[Rule]:
+        """The rules to try on a node, up to the first that has to wait for a consumer of the node: then it comes again."""
+        above = [consumer for consumer in _consumers(node) if consumer in self._queued]
+        for rule in self._rules[node.op_type]:
+            if above and any(consumer.op_type in rule.matcher.heads for consumer in above):
+                # A match with more of the rule's optional parts may end there; rules after this one wait as well.
+                self._queued.add(node)
+                self._queue.extendleft([node, *above])
+                return
+            # Operators counted may have gone in the meantime; counting only up keeps this a cheap early reject.
+            if all(op_type in self._operators for op_type in rule.matcher.required):
+                yield rule
+
+    def count(self, nodes: Sequence[ir.Node]) -> None:
+        """Note that operators are there."""
+        for node in nodes:
+            self._operators[node.op_type] += 1
+
+    def push(self, node: ir.Node | None) -> None:
+        """Look at a node again."""
+        if node is not None and node not in self._queued:
+            self._queued.add(node)
+            self._queue.append(node)
+
+    def wake(self, node: ir.Node | None) -> None:
+        """Look again at `node` and at every node whose match could reach down to it."""
+        if node is None:
+            return
+        self.push(node)
+        level, seen = [node], {node}
+        for _ in range(self._depths.get(node.op_type, 0)):
+            above = {
+                use.node
+                for below in level
+                for output in below.outputs
+                for use in output.uses()
+                if use.node.op_type in self._depths and use.node not in seen
+            }
+            if not above:
+                break
+            seen |= above
+            level = list(above)
+            for consumer in level:
+                self.push(consumer)
+
+
+def _consumers(node: ir.Node) -> list[ir.Node]:
+    return [use.node for output in node.outputs for use in output.uses()]
