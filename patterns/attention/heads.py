@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Op, Pattern, attr, op, opt, rearrange, var
+from ortfuse.pattern import Match, Op, Pattern, attr, op, opt, rearrange, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
@@ -31,6 +31,7 @@ shared_key, shared_value = var("shared_key", "b g t d"), var("shared_value", "b 
 _LAYOUT: dict[str, list[Any]] = {"scale": [0.5], "is_causal": [0], "softcap": [0.0], "mode": [0, 3]}
 
 
+@redundant("of unknown heads the replacement could not say the shape of its result")
 def heads_are_known(match: Match) -> Refusal | None:
     """The numbers of heads are numbers."""
     for name, dim in (("query", "h"), ("key", "g")):
@@ -124,6 +125,7 @@ RULES = [
             ),
             attributes=_LAYOUT,
             inputs={"mask": masked(-math.inf)},
+            redundant={"dimension *": "the operator on split heads asks for it too"},
         ),
         (heads_are_known,),
     ),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from ortfuse.pattern import attr, ms, op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from .._proofs import NEVER_EMPTY
+from .._proofs import KERNEL, NEVER_EMPTY
 
 query, key, value = (var(name, "_ _ _") for name in ("query", "key", "value"))
 # As many heads of keys as of queries, and a scale that the other operator does not take for its default

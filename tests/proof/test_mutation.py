@@ -18,7 +18,7 @@ SAMPLE = (
     "noop.slice without check of attribute steps",
     "noop.transpose without check of attribute perm",
     "linear.reshape_gemm without guard only_last_axis_is_multiplied",
-    "layernorm.skip without guard same_shape",
+    "layernorm.skip without dimension ...lead",
     "shapes.batched_transpose without guard merges_and_splits_batch",
     "shapes.where_true without guard same_shape_as_root",
     "leaky_relu.split without guard maximum_is_leaky",
