@@ -38,7 +38,8 @@ RULES = [
             opset=23,
             never_empty=NEVER_EMPTY,
             redundant={
-                "check of attribute heads": "only operands of rank 4 go without, which the kernel takes otherwise"
+                "check of attribute heads": "only operands of rank 4 go without, which the kernel takes otherwise",
+                "check of attribute scale": KERNEL,
             },
             typical=(
                 *(_sizes(length, 768) for length in (16, 64, 128, 197, 384, 512, 768, 1024, 1500, 2048)),
