@@ -39,3 +39,11 @@ def test_the_rules_of_the_guide_are_rule_files_and_are_proved(number: int, tmp_p
     for rule in rules:
         report = prove(rule)
         assert report.proved, report.failures
+
+
+def test_the_passes_of_the_guide_print_what_the_guide_says(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, object] = {"__name__": "guide"}
+    for block in blocks("writing-a-pass.md"):
+        exec(compile(block, "writing-a-pass.md", "exec", dont_inherit=True), names)
+        said = re.findall(r"print\(.*\)  # (.*)", block)
+        assert capsys.readouterr().out.splitlines() == said

@@ -24,6 +24,7 @@ from ortfuse.graph.edit import Edit
 from ortfuse.passes import Finalize
 from ortfuse.pipeline import PassManager, RunReport
 from ortfuse.refusal import Refusal, Subject, refuse
+from ortfuse.rewrite import Rule
 from ortfuse.verification.verify import Trial, Verdict, judge
 
 Key = tuple[str, str]
@@ -65,7 +66,7 @@ class Gate:
 
     def objection(self, edit: Edit) -> Refusal | None:
         """Whether a rewrite is left out. Passes that are no rules are left out as a whole, not edit by edit."""
-        if edit.rule is None:
+        if not isinstance(edit.rule, Rule):
             return None
         key = (edit.author, edit.name)
         allowed = self.allowed

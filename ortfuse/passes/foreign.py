@@ -2,6 +2,10 @@
 
 An `onnx_ir.passes` pass of any kind and an onnxscript `RewriteRule` or `RewriteRuleSet` edit a model behind our back, so the
 model is compared with what it was before: what they changed is counted, and the facts are learned anew.
+
+Where somebody looks at every change, they are run on a copy, and the regions in which that then differs are exchanged in the
+model one by one, as far as nobody objects. A change that is not one of regions alone (opsets, functions, control flow)
+is let through with a note.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ import onnx_ir as ir
 from ortfuse.errors import PipelineError
 from ortfuse.graph.contents import changes, contents
 from ortfuse.passes.context import Context
+from ortfuse.passes.regions import Region, difference
+from ortfuse.rewrite import Exactness
 
 
 @dataclass(frozen=True)
@@ -28,16 +34,50 @@ class ForeignPass:
     name: str
     passed: Any
 
+    @property
+    def exactness(self) -> Exactness:
+        """How far its results may be from what was there: nothing is declared, so rounding is allowed."""
+        return Exactness.ROUNDING
+
     def run(self, context: Context) -> int:
         """Run it; returns in how many places the model has changed."""
         before = contents(context.model)
-        result = self._apply(context.model)
-        if result is not context.model:
-            take_over(context.model, result)
-        count = changes(before, contents(context.model))
+        if context.inspector is None:
+            result = self._apply(context.model)
+        else:
+            result = self._inspected(context)
+        count = changes(before, contents(result))
         if count:
+            if result is not context.model:
+                take_over(context.model, result)
             context.editor.renew_facts()
         return count
+
+    def _inspected(self, context: Context) -> ir.Model:
+        """What becomes of the model when somebody looks at each region that changes."""
+        trial = self._apply(context.model.clone())
+        found = difference(context.model, trial)
+        if found.beyond is not None:
+            context.note(f"{self.name} is not checked where it changed the model: {found.beyond}")
+            return trial
+        agreed = [self._exchange(context, region) for region in found.regions]
+        # Names, metadata and declared types change with it, if all of it stays.
+        return trial if all(agreed) else context.model
+
+    def _exchange(self, context: Context, region: Region) -> bool:
+        """Let the new nodes of a region take the place of the old ones; whether nobody objected."""
+        editor = context.editor
+        if not region.old:
+            return True  # nothing uses it
+        with editor.change(self.name, rule=self, nodes=region.old) as change:
+            place = region.old[-1]
+            copies = _Copies(context, region, self.name)
+            editor.insert_after(place, *[copies.node(node) for node in region.new])
+            for old, new in region.outputs:
+                editor.replace(old, copies.value(new))
+            editor.remove(*region.old)
+            editor.sort(region.graph)
+        return bool(change)
 
     def _apply(self, model: ir.Model) -> ir.Model:
         """The model after the pass, which may be another object."""
@@ -48,6 +88,57 @@ class ForeignPass:
         except Exception as error:
             raise PipelineError(f"pass {self.name} fails: {type(error).__name__}: {error}") from error
         return model
+
+
+class _Copies:
+    """The new nodes of a region as nodes of the old graph."""
+
+    def __init__(self, context: Context, region: Region, name: str) -> None:
+        self._editor, self._region, self._name = context.editor, region, name
+        self._values: dict[ir.Value, ir.Value] = {}
+        self._known: dict[str | None, ir.Value] = {}
+        wanted = {value.name for node in region.new for value in node.inputs if value is not None}
+        wanted |= {new.name for _, new in region.outputs}
+        for scope in reversed(list(context.scopes())):
+            if scope.graph is region.graph or scope.graph is scope.root:
+                outputs = [value for node in scope.graph for value in node.outputs]
+                values = [*scope.graph.inputs, *scope.graph.initializers.values(), *outputs]
+                self._known |= {value.name: value for value in values if value.name in wanted}
+
+    def node(self, node: ir.Node) -> ir.Node:
+        """A copy of a node."""
+        copy = ir.Node(
+            node.domain,
+            node.op_type,
+            [None if value is None else self.value(value) for value in node.inputs],
+            node.attributes.values(),
+            overload=node.overload,
+            num_outputs=len(node.outputs),
+            version=node.version,
+            name=node.name,
+            metadata_props=dict(node.metadata_props),
+        )
+        for value, output in zip(node.outputs, copy.outputs, strict=True):
+            output.type, output.shape = value.type, value.shape
+            if value.name == "":
+                output.name = ""
+            self._values[value] = output
+        return copy
+
+    def value(self, value: ir.Value) -> ir.Value:
+        """What a value of the new side is on the old side."""
+        if value in self._values:
+            return self._values[value]
+        known = self._known.get(value.name)
+        tensor = value.const_value if value.producer() is None else None
+        if known is not None and (tensor is None or (known.producer() is None and known.const_value is tensor)):
+            return known
+        if tensor is None:
+            raise PipelineError(f"pass {self._name}: '{value.name}' is used without being computed")
+        constant = self._editor.add_constant(self._region.old[-1], tensor)
+        assert constant is not None
+        self._values[value] = constant
+        return constant
 
 
 def foreign_pass(given: Any, name: str | None = None) -> ForeignPass | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 import pytest
 from onnx_ir.passes import common
-from onnxscript.rewriter import pattern
+from onnxscript.rewriter import _DEFAULT_REWRITE_RULES, RewriteRuleSet, pattern
 from onnxscript.rewriter.rules.common import fuse_hardswish_rules, successive_relu_rule
 
 import ortfuse
@@ -124,3 +125,83 @@ def relu_of_negative(op, x):
 def test_pass_names_are_names():
     rule = pattern.RewriteRule(relu_of_negative, lambda op, x: op.Relu(op.Neg(x)), name="mine")
     assert str(PassManager([rule, "dce"])) == "onnxscript.mine, dce"
+
+
+# Checked where they change something.
+
+ADDED = """<ir_version: 8, opset_import: ["": 20]> g (float[2, 8] x) => (float[2, 8] y, float[2, 8] z)
+    { a = Abs(x)  b = Exp(a)  y = Neg(b)  c = Sqrt(a)  d = Relu(c)  e = Relu(d)  z = Neg(e) }"""
+
+
+def checks(passes: Sequence[Any], text: str) -> tuple[str, list[tuple[str, str, str]]]:
+    result = optimize(parse(text), passes=passes, verify="sites")
+    assert result.sites is not None
+    return ops(result.model), [(check.rule, check.site, check.state) for check in result.sites]
+
+
+def test_the_edits_of_a_rule_set_are_checked():
+    found, seen = checks([fuse_hardswish_rules()], HARD_SWISH.replace("i = Identity(x)", "i = Neg(x)"))
+    assert found == "Neg HardSwish"
+    assert seen == [("onnxscript.RewriteRuleSet", "y", "equal")]
+
+
+def test_the_edits_of_a_pass_of_onnx_ir_are_checked():
+    found, seen = checks([common.CommonSubexpressionEliminationPass()], """<ir_version: 8, opset_import: ["": 20]>
+        g (float[2, 8] x) => (float[2, 8] y) { a = Exp(x)  b = Exp(x)  c = Neg(b)  y = Add(a, c) }""")  # fmt: skip
+    assert found == "Exp Neg Add"
+    assert [state for *_, state in seen] == ["equal"]
+
+
+def test_a_wrong_rule_is_caught_and_undone_and_right_ones_stay():
+    def wrong(op, x):
+        return op.Neg(op.Exp(x))
+
+    wrong_rule = pattern.RewriteRule(wrong, lambda op, x: op.Abs(op.Exp(x)), name="wrong")
+    rules = pattern.RewriteRuleSet([wrong_rule, successive_relu_rule])
+    assert "Abs Exp Abs" in ops(optimize(parse(ADDED), passes=[rules]).model)
+    found, seen = checks([rules], ADDED)
+    assert found == "Abs Exp Neg Sqrt Relu Neg"
+    assert sorted(state for *_, state in seen) == ["equal", "undone"]
+    assert ("onnxscript.RewriteRuleSet", "y", "undone") in seen
+
+
+def test_a_wrong_constant_is_caught():
+    class Doubles(ir.passes.InPlacePass):
+        def call(self, model: ir.Model) -> ir.passes.PassResult:
+            value = model.graph.initializers["three"]
+            value.const_value = ir.tensor([6.0], name="three")
+            return ir.passes.PassResult(model, True)
+
+    text = """<ir_version: 8, opset_import: ["": 20]> g (float[2, 8] x) => (float[2, 8] y)
+        <float[1] three = {3.0}> { a = Add(x, three)  y = Neg(a) }"""
+    result = optimize(parse(text), passes=[Doubles()], verify="sites")
+    assert [check.state for check in result.sites or ()] == ["undone"]
+    assert [value.const_value.numpy().tolist() for value in result.model.graph.initializers.values()] == [[3.0]]
+
+
+def test_constants_that_take_the_place_of_nodes_are_checked():
+    found, seen = checks([common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)],
+        """<ir_version: 8, opset_import: ["": 20]> g (float[2, 8] x) => (float[2, 8] y)
+        { c = Constant <value = float {2.0}> ()  y = Mul(x, c) }""")  # fmt: skip
+    assert found == "Mul"
+    assert [state for *_, state in seen] == ["equal"]
+
+
+def test_what_is_not_one_of_regions_is_let_through_and_said():
+    class Newer(ir.passes.InPlacePass):
+        def call(self, model: ir.Model) -> ir.passes.PassResult:
+            model.graph.opset_imports[""] = 21
+            return ir.passes.PassResult(model, True)
+
+    result = optimize(parse(TWICE), passes=[Newer()], verify="sites")
+    assert result.model.graph.opset_imports[""] == 21
+    assert any("the opset of ai.onnx is another" in note for note in result.report.notes)
+
+
+def test_their_own_passes_and_rules_on_an_exported_model_are_all_checked():
+    file = Path(__file__).parents[2] / "golden/models/bert.sdpa.ts.onnx"
+    passes = [common.IdentityEliminationPass(), common.LiftConstantsToInitializersPass(lift_all_constants=True),
+              RewriteRuleSet(_DEFAULT_REWRITE_RULES), "dce"]  # fmt: skip
+    result = optimize(file, passes=passes, verify="sites")
+    assert {check.state for check in result.sites or ()} == {"equal"}
+    assert ortfuse.verify(file, result.model).ok

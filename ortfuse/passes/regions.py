@@ -1,0 +1,159 @@
+"""Where two versions of a graph differ: regions that are bounded by values which both have under the same name.
+
+A value of the same name is taken to be the same value, or meant to be; nodes that compute it from the same values in the
+same way are the same node. All other nodes fall into regions: each holds the old and the new nodes that are connected by
+values that only one side has, or that compute one value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from ortfuse.graph.contents import Place, bodies, key_of, operation, places
+
+
+@dataclass
+class Region:
+    """Nodes that differ.
+
+    Attributes:
+        graph: The old graph.
+        old: The nodes of the old side, in order.
+        new: The nodes of the new side, in order.
+        outputs: The values of the old side that both compute, and that something outside may use, each with the new one.
+    """
+
+    graph: ir.Graph
+    old: list[ir.Node] = field(default_factory=list)
+    new: list[ir.Node] = field(default_factory=list)
+    outputs: list[tuple[ir.Value, ir.Value]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How a model differs from what it was: in regions, or in words if it is not by regions alone."""
+
+    regions: list[Region]
+    beyond: str | None = None
+
+
+def difference(old: ir.Model, new: ir.Model) -> Difference:
+    """Find out how a model that somebody has changed differs from what it was."""
+    olds, news = dict(places(old)), dict(places(new))
+    for place in {**olds, **news}:
+        if place not in news or place not in olds:
+            return Difference([], "functions or the bodies of control flow were added or removed")
+    found: list[Region] = []
+    for place, graph in olds.items():
+        beyond = _interface(place, graph, news[place])
+        if beyond is not None:
+            return Difference([], beyond)
+        for region in _regions(graph, news[place]):
+            beyond = _reach(region)
+            if beyond is not None:
+                return Difference([], beyond)
+            found.append(region)
+    return Difference(found)
+
+
+def _interface(place: Place, old: ir.Graph, new: ir.Graph) -> str | None:
+    """What is different for whoever runs the graph, in words."""
+    for what in ("inputs", "outputs"):
+        if [value.name for value in getattr(old, what)] != [value.name for value in getattr(new, what)]:
+            return f"the {what} of {'the model' if not place else 'a function or body'} are others"
+    for domain, version in old.opset_imports.items():
+        if new.opset_imports.get(domain, version) != version:
+            return f"the opset of {domain or 'ai.onnx'} is another"
+    return None
+
+
+def _reach(region: Region) -> str | None:
+    """Why a region cannot be exchanged on its own, in words."""
+    for node in (*region.old, *region.new):
+        if bodies(node):
+            return "control flow was changed"
+    replaced = {value for value, _ in region.outputs}
+    inside = set(region.old)
+    for node in region.old:
+        for value in node.outputs:
+            if value not in replaced and (
+                value.is_graph_output() or any(use.node not in inside for use in value.uses())
+            ):
+                return f"'{value.name}' is gone, and is used in another graph"
+    return None
+
+
+def _regions(old: ir.Graph, new: ir.Graph) -> Iterator[Region]:
+    changed_old, changed_new = _changed(old, new), _changed(new, old)
+    produced = {value.name: value for node in changed_old for value in node.outputs if value.name}
+    own = {value.name for node in old for value in node.outputs} | _given(old)
+    there = {value.name for node in new for value in node.outputs} | _given(new)
+    groups = _Groups()
+    for side, node in [(0, node) for node in changed_old] + [(1, node) for node in changed_new]:
+        groups.add((side, node))
+        for value in node.outputs:
+            # Both sides compute it: they are one region.
+            groups.join((side, node), ("made", value.name))
+        for operand in node.inputs:
+            if operand is not None and not (operand.name in own and operand.name in there):
+                # Only one side has it: whoever makes it, and whoever uses it, are one region.
+                groups.join((side, node), ("made", operand.name))
+    found: dict[Hashable, Region] = {}
+    for side, node in [(0, node) for node in changed_old] + [(1, node) for node in changed_new]:
+        region = found.setdefault(groups.of((side, node)), Region(old))
+        (region.new if side else region.old).append(node)
+    news = {value.name: value for node in new for value in node.outputs} | dict(new.initializers)
+    for region in found.values():
+        for node in region.old:
+            for value in node.outputs:
+                if value.name in news and value.name in produced:
+                    region.outputs.append((value, news[value.name]))
+        yield region
+
+
+def _changed(graph: ir.Graph, other: ir.Graph) -> list[ir.Node]:
+    """The nodes of a graph that the other one does not have, or has on constants of other content."""
+    known = {key_of(node): node for node in other}
+    others = {
+        name
+        for name, value in graph.initializers.items()
+        if name in other.initializers and other.initializers[name].const_value is not value.const_value
+    }
+    return [
+        node
+        for node in graph
+        if (twin := known.get(key_of(node))) is None
+        or operation(twin) != operation(node)
+        or any(value is not None and value.name in others for value in node.inputs)
+    ]
+
+
+def _given(graph: ir.Graph) -> set[str | None]:
+    """The names of what a graph is given: its inputs and constants, and what it sees of the graphs around it."""
+    own = {value for node in graph for value in node.outputs}
+    around = {value.name for node in graph for value in node.inputs if value is not None and value not in own}
+    return around | {value.name for value in graph.inputs} | set(graph.initializers)
+
+
+class _Groups:
+    """Things that belong together, directly or by way of others."""
+
+    def __init__(self) -> None:
+        self._parent: dict[Hashable, Hashable] = {}
+
+    def add(self, thing: Hashable) -> None:
+        self._parent.setdefault(thing, thing)
+
+    def of(self, thing: Hashable) -> Hashable:
+        """One thing that stands for all that belong together with this one."""
+        while self._parent[thing] != thing:
+            self._parent[thing] = self._parent[self._parent[thing]]
+            thing = self._parent[thing]
+        return thing
+
+    def join(self, one: Hashable, other: Hashable) -> None:
+        self.add(other)
+        self._parent[self.of(one)] = self.of(other)
