@@ -1,4 +1,4 @@
-"""Latency side by side, per model and per pass."""
+"""Measures the latency of models side by side, as a whole and pass by pass."""
 
 from ortfuse.bench.executed import executed_ops
 from ortfuse.bench.inputs import typical_inputs

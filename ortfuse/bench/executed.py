@@ -1,4 +1,4 @@
-"""What the runtime really executes once its own optimisations have been at the graph."""
+"""The operators that the runtime really executes after its own optimisations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ortfuse.execution.session import Session
 
 
 def executed_ops(model: ir.Model, inputs: Inputs) -> Counter[str]:
-    """The operators that one run on `inputs` executes, and how often each (in every iteration of a loop anew).
+    """Counts the operators executed by one run on `inputs`; each iteration of a loop counts again.
 
     Raises:
         VerificationError: The runtime refuses the model, or cannot execute it on the inputs.
@@ -26,7 +26,7 @@ def executed_ops(model: ir.Model, inputs: Inputs) -> Counter[str]:
 def profiled(
     model: ir.Model, inputs: Inputs, threads: int = 0, *, isolated: bool = False
 ) -> tuple[Counter[str], float]:
-    """The operators as in `executed_ops`, and the seconds that it took to create the session."""
+    """The operators as counted by `executed_ops`, and the time in seconds to create the session."""
     with tempfile.TemporaryDirectory(prefix="ortfuse-") as folder:
         started = time.perf_counter()
         session = Session(model, threads=threads, profile=Path(folder) / "profile", isolated=isolated)

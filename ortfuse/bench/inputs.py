@@ -1,4 +1,4 @@
-"""Inputs of the size that a benchmark is usually about: one sample of 128 positions."""
+"""Generates benchmark inputs of typical size: one sample of 128 positions."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from ortfuse.execution.inputs import Inputs, input_specs
 from ortfuse.execution.session import Session
 
 LEADING, OTHERS = 1, 128
-"""Sizes of open dimensions: those that lead an input (batches), and the others (lengths)."""
+"""Default sizes of open dimensions: batch-like ones that lead an input, and all others (lengths)."""
 
 
 def typical_inputs(model: ir.Model, *, sizes: Mapping[str, int] | None = None, seed: int = 0) -> tuple[str, Inputs]:
     """Generate inputs to measure a model on.
 
     Args:
-        model: Is run once on them; where it refuses the usual sizes, others near them are taken.
-        sizes: By the name of an open dimension (or `input[axis]` if it has none), instead of the usual ones.
-        seed: Of the random numbers.
+        model: Run once on the inputs; if it refuses the usual sizes, nearby ones are used.
+        sizes: Overrides the usual sizes, by the name of an open dimension (or `input[axis]` if it has no name).
+        seed: Seed of the random numbers.
 
     Returns:
-        The sizes in words, and the inputs.
+        A description of the sizes, and the inputs.
 
     Raises:
-        VerificationError: The model has no such open dimension, or runs on nothing that was tried.
+        VerificationError: The model has no open dimension of that name, or does not run on any sizes that were tried.
     """
     specs = input_specs(model)
     dims = open_dims(specs)
@@ -37,7 +37,7 @@ def typical_inputs(model: ir.Model, *, sizes: Mapping[str, int] | None = None, s
     try:
         ran, note = attempt(Session(model), specs, usual, seed, fixed)
     except CrashError:
-        # That is for the measurement to say; other models may run on what this one accepts.
+        # The measurement reports the crash; other models may run on these inputs.
         ran, note = attempt(Session(model, optimise=False), specs, usual, seed, fixed)
     if ran is None:
         raise VerificationError(f"the model runs on none of the sizes tried: {note}")
@@ -46,10 +46,10 @@ def typical_inputs(model: ir.Model, *, sizes: Mapping[str, int] | None = None, s
 
 
 def check_sizes(model: ir.Model, sizes: Mapping[str, int]) -> None:
-    """See that a model has open dimensions of these names.
+    """Check that a model has open dimensions with these names.
 
     Raises:
-        VerificationError: It has not.
+        VerificationError: It has no such dimension.
     """
     _fixed(open_dims(input_specs(model)), sizes)
 

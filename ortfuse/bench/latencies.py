@@ -10,16 +10,16 @@ from ortfuse.bench.latency import Latency
 
 @dataclass(frozen=True)
 class Latencies:
-    """How models ran side by side.
+    """The latencies of several models measured side by side.
 
     Attributes:
-        sizes: The sizes of the inputs, in words.
-        rows: One for each model; the first is the yardstick.
+        sizes: The sizes of the inputs, as text.
+        rows: One per model; the first is the baseline.
     """
 
     sizes: str
     rows: tuple[Latency, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The measurements as data for JSON."""
+        """The measurements as JSON data."""
         return {"inputs": self.sizes, "latency": [row.to_dict() for row in self.rows]}

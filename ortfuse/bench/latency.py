@@ -1,9 +1,9 @@
-"""Latency of models side by side: interleaved runs, medians, and ratios taken round by round.
+"""Measures the latency of models side by side: interleaved runs, medians, and ratios taken per round.
 
-Machines drift: a number measured now cannot be compared with one measured a minute ago. Models therefore run in turn,
-round after round; each is compared with the first within the round, and the median of these ratios is reported. Where
-the weights are too large for all sessions to be open at once, the first model runs again with each group of the others.
-How far a ratio can be trusted is told from how it scatters over the rounds (see `ortfuse.bench.scatter`).
+Machines drift: a number measured now cannot be compared with one measured a minute ago. The models therefore take turns,
+round after round. Each is compared with the first within the same round, and the median of these ratios is reported. If
+the weights are too large for all sessions to be open at once, the first model is run again with each group of the others.
+How far a ratio can be trusted is judged by how it scatters over the rounds (see `ortfuse.bench.scatter`).
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ from ortfuse.model.proto import separate
 M = TypeVar("M")
 
 OPEN_AT_ONCE = 4 << 30
-"""Bytes of weights in sessions that are open at the same time, besides those of the first model."""
+"""Limit on the bytes of weights in sessions open at the same time, not counting the first model."""
 
 NOISY = 0.1
-"""From this distance of the quartiles on, as a part of the median, a machine is called noisy."""
+"""Relative interquartile range above which a machine is called noisy."""
 
 MOST_NAMED = 3
-"""Models that are named in one remark."""
+"""The most models named in one remark."""
 
 
 @dataclass(frozen=True)
 class Latency:
-    """How one model ran.
+    """The latency of one model.
 
     Attributes:
-        name: What it was called.
+        name: The label of the model.
         median_ms: Median latency in milliseconds.
         low_ms: First decile of the latencies.
         high_ms: Ninth decile.
-        spread: Distance of the quartiles of the latencies as a part of their median.
+        spread: Interquartile range of the latencies divided by their median.
         speedup: Median over rounds of the first model's latency divided by this one's.
-        speedup_bounds: Bounds of that median with 95 % confidence; `None` for the first model and for less than six rounds.
-        session_ms: Time to create a session from the model in memory, the shorter of two.
-        nodes: Nodes of the model, those in subgraphs included.
-        executed: Nodes that a run executes after the runtime's own optimisations.
-        file_mb: Megabytes (10**6 bytes) of the model as a file, weights included.
-        crash: How the runtime crashed on the model; then there are no times.
+        speedup_bounds: 95 % confidence interval of `speedup`; `None` for the first model and for fewer than six rounds.
+        session_ms: Time to create a session from the model in memory, the shorter of two measurements.
+        nodes: Number of nodes in the model, including those in subgraphs.
+        executed: Number of nodes executed per run after the runtime's own optimisations.
+        file_mb: Size of the model as a file in megabytes (10**6 bytes), weights included.
+        crash: How the runtime crashed on the model; if it did, there are no times.
     """
 
     name: str
@@ -75,23 +75,23 @@ class Latency:
     crash: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as data for JSON, which knows no NaN: a time that was not measured is `None`."""
+        """The fields as JSON data. JSON has no NaN: a time that was not measured is `None`."""
         return {key: None if value != value else value for key, value in asdict(self).items()}
 
 
 def measure(
     models: Mapping[str, ir.Model], inputs: Inputs, *, rounds: int = 20, threads: int = 0, warmup: int = 2
 ) -> list[Latency]:
-    """Run models in turn on `inputs`; the first of those that do not crash the runtime is the yardstick.
+    """Run models in turn on `inputs`; the first one that does not crash the runtime is the baseline.
 
-    Each is run once in a process of its own before; what crashes the runtime there is not run here.
+    Each model is first run once in a separate process; one that crashes the runtime there is not run here.
 
     Args:
-        models: By the name they have in the result.
-        inputs: Arrays by input name, for all models.
-        rounds: How often each is run; each round begins with another one.
+        models: The models, by their names in the result.
+        inputs: Arrays by input name, the same for all models.
+        rounds: How often each model is run; the model that goes first changes from round to round.
         threads: Threads per operator; 0 leaves the choice to the runtime.
-        warmup: Rounds before those, which are not counted.
+        warmup: Rounds run beforehand and not counted.
 
     Raises:
         VerificationError: The runtime refuses a model, or cannot execute it on the inputs; the message names the model.
@@ -116,7 +116,7 @@ def _measured(
     for group in _groups(models, names[1:]):
         sessions = {names[0]: first, **{name: _open(name, models, threads, created) for name in group}}
         taken = _interleaved(sessions, inputs, rounds, warmup)
-        del sessions  # closed before those of the next group are opened
+        del sessions  # close these before opening the sessions of the next group
         for name in group:
             ratios[name] = [a / b for a, b in zip(taken[names[0]], taken[name], strict=True)]
         times |= {name: times.get(name, []) + seconds for name, seconds in taken.items()}
@@ -127,7 +127,7 @@ def _measured(
 
 
 def _crash(name: str, models: Mapping[str, ir.Model], inputs: Inputs, threads: int) -> str:
-    """How the runtime crashes on a model, empty if it does not."""
+    """How the runtime crashes on a model; empty if it does not."""
     graph = models[name].graph
     for value in graph.inputs:
         if value.name not in inputs and value.name not in graph.initializers:
@@ -150,7 +150,7 @@ def _crashed(name: str, model: ir.Model, crash: str) -> Latency:
 
 
 def _open(name: str, models: Mapping[str, ir.Model], threads: int, created: dict[str, float]) -> Session:
-    """A session, whose time of creation goes to `created` if it is the shortest so far."""
+    """Open a session; its creation time is stored in `created` if it is the shortest so far."""
     started = time.perf_counter()
     session = Session(models[name], threads=threads, isolated=False)
     created[name] = min(created[name], time.perf_counter() - started)
@@ -166,16 +166,16 @@ def per_pass(
     threads: int = 0,
     warmup: int = 2,
 ) -> list[Latency]:
-    """Measure a model and what it was after each of some passes; see `measure`.
+    """Measure a model and its state after each of several passes; see `measure`.
 
-    Passes that occur again are numbered.
+    Passes that occur more than once are numbered.
     """
     models = numbered([("original", original), *((f"after {name}", model) for name, model in stages)])
     return measure(models, inputs, rounds=rounds, threads=threads, warmup=warmup)
 
 
 def numbered(models: Iterable[tuple[str, M]]) -> dict[str, M]:
-    """Models by name; to a name that occurs again, its number is added."""
+    """Models by name; repeated names get a number appended."""
     found: dict[str, M] = {}
     for name, model in models:
         label, number = name, 2
@@ -186,7 +186,7 @@ def numbered(models: Iterable[tuple[str, M]]) -> dict[str, M]:
 
 
 def _groups(models: Mapping[str, ir.Model], names: Sequence[str]) -> Iterator[list[str]]:
-    """Names of models whose sessions are open at once; an empty group if there are none."""
+    """Split the models into groups whose sessions fit into memory together; one empty group if there are no models."""
     group: list[str] = []
     held = 0
     for name in names:
@@ -200,7 +200,7 @@ def _groups(models: Mapping[str, ir.Model], names: Sequence[str]) -> Iterator[li
 
 
 def _interleaved(sessions: Mapping[str, Session], inputs: Inputs, rounds: int, warmup: int) -> dict[str, list[float]]:
-    """Seconds of each run of each session, round by round."""
+    """The seconds of each run, per session, round by round."""
     times: dict[str, list[float]] = {name: [] for name in sessions}
     order = list(sessions)
     with _no_collection():
@@ -216,7 +216,7 @@ def _interleaved(sessions: Mapping[str, Session], inputs: Inputs, rounds: int, w
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Keep Python's garbage collector out of the measurements."""
+    """Disable Python's garbage collector while measuring."""
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()
@@ -239,7 +239,7 @@ def _latency(
     return Latency(
         name=name,
         median_ms=statistics.median(seconds) * 1e3,
-        low_ms=max(deciles[0], min(seconds)) * 1e3,  # quantiles of few numbers are extrapolated
+        low_ms=max(deciles[0], min(seconds)) * 1e3,  # quantiles of few numbers are extrapolated beyond them
         high_ms=min(deciles[-1], max(seconds)) * 1e3,
         spread=quartile_spread(seconds),
         speedup=statistics.median(ratios) if ratios else 1.0,
@@ -256,7 +256,7 @@ def _nodes(model: ir.Model) -> int:
 
 
 def file_bytes(model: ir.Model) -> int:
-    """The size of a model as a file, weights included, without writing it."""
+    """The size in bytes that a model would have as a file, weights included; nothing is written."""
     proto, weights = separate(model, SHARED)
     held = sum(weight.header.ByteSize() for weight in weights)
     data = sum(weight.tensor.nbytes for weight in weights if weight.tensor is not None)
@@ -288,7 +288,7 @@ def table(rows: Sequence[Latency], title: str = "Latency") -> Table:
 
 
 def doubts(rows: Sequence[Latency]) -> list[str]:
-    """What must be known before the measurements are believed, in words; nothing if they can be."""
+    """Reasons to doubt the measurements, as text; empty if there are none."""
     said = [f"{row.name}: {row.crash}" for row in rows if row.crash]
     rows = [row for row in rows if not row.crash]
     if not rows:

@@ -1,6 +1,6 @@
-"""Measures rewrites where they happen: both sides of a site, with its own weights and at the model's sizes, side by side.
+"""Measures a rewrite where it happens: both sides of a site side by side, with its own weights and at the model's sizes.
 
-What was measured is kept in a file, so that the next model with the same operators at the same sizes costs nothing.
+Results are cached in a file, so that another model with the same operators at the same sizes costs nothing.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from ortfuse.targets import Estimate
 from ortfuse.targets.costs import sizes_text
 
 ROUNDS = 25
-"""How often both sides are run, interleaved."""
+"""How often each side is run, interleaved."""
 
 SHORTEST = 0.002
-"""Seconds that one side takes in a round, at least: shorter ones are repeated."""
+"""The minimum seconds per side and round: a faster side is repeated until it takes that long."""
 
 
 def default_cache() -> Path:
-    """The file in the user's cache folder that keeps what was measured."""
+    """The file in the user's cache folder that stores measurements."""
     return Path(platformdirs.user_cache_dir("ortfuse")) / "costs.json"
 
 
 @dataclass
 class SiteMeter:
-    """Measures each kind of site once: the same operators, attributes, types and sizes.
+    """Measures each kind of site once; sites of one kind have the same operators, attributes, types and sizes.
 
     Attributes:
-        sizes: Sizes of the model's open dimensions, by symbol; those that are missing are 1 where they lead an input of
-            the site, and 128 elsewhere.
+        sizes: Sizes of the model's open dimensions, by symbol; a missing one is 1 if it leads an input of the site, and
+            128 otherwise.
         threads: Threads per operator; 0 leaves the choice to the runtime.
-        cache: Where measurements are kept, `None` for nowhere.
+        cache: The file to keep measurements in, `None` to keep none.
     """
 
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -64,13 +64,13 @@ class SiteMeter:
 
     @classmethod
     def for_model(cls, model: ir.Model, sizes: Sizes, **options: Any) -> SiteMeter:
-        """A meter for a model whose open dimensions have the usual sizes, but for those given by their names."""
+        """A meter for a model with the usual sizes of open dimensions, except those given by name."""
         if sizes:
             check_sizes(model, sizes)
         try:
             dims = open_dims(input_specs(model))
         except VerificationError:
-            dims = []  # inputs of unknown rank, and sequences: sites bring sizes of their own
+            dims = []  # inputs of unknown rank or sequence type: each site supplies sizes of its own
         given = {dim.symbol: sizes[dim.label] for dim in dims if dim.label in sizes}
         return cls(uniform(dims, LEADING, OTHERS) | given, **options)
 
@@ -115,7 +115,7 @@ class SiteMeter:
         return round(statistics.median(ratios), 3)
 
     def _key(self, site: Edit, before: ir.Model, after: ir.Model, sizes: Sizes) -> str:
-        """A name for everything that the speedup depends on."""
+        """A cache key made of everything that the speedup depends on."""
         content = [_content(before), _content(after), sorted(sizes.items()), self.threads, os.cpu_count()]
         digest = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
         return f"{onnxruntime.__version__} {site.rule.name} {sizes_text(_shapes(site, sizes))} {digest}"
@@ -127,7 +127,7 @@ class SiteMeter:
             content = json.loads(self.cache.read_text())
             return {str(key): None if value is None else float(value) for key, value in content.items()}
         except (OSError, ValueError, TypeError, AttributeError):
-            return {}  # nothing was measured yet, or the file is damaged: it is made anew
+            return {}  # no measurements yet, or the file is damaged: start afresh
 
     def _store(self) -> None:
         if self.cache is None:
@@ -138,11 +138,11 @@ class SiteMeter:
             aside.write_text(json.dumps(self._stored() | self._known, indent=1, sort_keys=True) + "\n")
             aside.replace(self.cache)
         except OSError:
-            self.cache = None  # a cache that cannot be written is none; what was measured serves this run
+            self.cache = None  # the cache cannot be written: keep the measurements for this run only
 
 
 def _content(model: ir.Model) -> list[Any]:
-    """The nodes with their attributes and the types of what they take, names left out."""
+    """The nodes with their attributes and the types of their inputs, without names."""
     nodes = [
         (
             node.domain,
@@ -157,7 +157,7 @@ def _content(model: ir.Model) -> list[Any]:
 
 
 def _shapes(site: Edit, sizes: Sizes) -> dict[str, tuple[int, ...]]:
-    """The shapes of what a rule captured at a site, as far as they are known with these sizes, constants left out."""
+    """The shapes of the values a rule captured at a site, as far as these sizes determine them; constants are left out."""
     found: dict[str, tuple[int, ...]] = {}
     for name in site.rule.proof.typical[0] if site.rule.proof.typical else ():
         value = site.match.get(name)

@@ -1,8 +1,8 @@
-"""How far a measurement can be trusted: how its numbers scatter, and between which bounds their median lies.
+"""How far a measurement can be trusted: how its numbers scatter, and a confidence interval of their median.
 
-The bounds are those of the sign test: of n independent numbers, each is above the true median with probability 1/2, so
-the true median lies between the k-th smallest and the k-th largest with a probability that the binomial distribution
-gives (Conover, Practical Nonparametric Statistics, section 3.2). Nothing is assumed of how the numbers are distributed.
+The interval is that of the sign test: each of n independent numbers is above the true median with probability 1/2, so
+the true median lies between the k-th smallest and the k-th largest with a probability given by the binomial
+distribution (Conover, Practical Nonparametric Statistics, section 3.2). It holds for any distribution of the numbers.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import statistics
 from collections.abc import Sequence
 
 CONFIDENCE = 0.95
-"""Probability with which the true median lies within the bounds."""
+"""Probability that the true median lies within the bounds."""
 
 
 def median_bounds(numbers: Sequence[float]) -> tuple[float, float] | None:
-    """The bounds of the median, `None` where there are too few numbers (less than six) for the confidence asked for."""
+    """The bounds of the median; `None` with fewer than six numbers, too few for the required confidence."""
     ordered, count = sorted(numbers), len(numbers)
     outside, cut = 0.0, 0
     while cut < count // 2:
@@ -28,7 +28,7 @@ def median_bounds(numbers: Sequence[float]) -> tuple[float, float] | None:
 
 
 def quartile_spread(numbers: Sequence[float]) -> float:
-    """The distance of the quartiles as a part of the median."""
+    """The interquartile range divided by the median."""
     if len(numbers) < 2:
         return 0.0
     low, median, high = statistics.quantiles(numbers, n=4, method="inclusive")

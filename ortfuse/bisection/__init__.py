@@ -1,1 +1,1 @@
-"""Finding the smallest change that moves an output: of a pipeline of ortfuse, or of the runtime's own optimisers."""
+"""Finds the smallest change that moves an output: in an ortfuse pipeline, or in the runtime's own optimisers."""

@@ -1,10 +1,11 @@
-"""Bisection: which passes, rules and single rewrites move an output beyond tolerance.
+"""Bisection: finds the passes, rules and single rewrites that move an output beyond tolerance.
 
-The passes are narrowed down by delta debugging, then the rules in them, then the single rewrites: of those the first
-that moves the output, with all before it applied, is found by halving, and what it takes of the others by delta debugging
-again. That rewrite is then cut out of the model and run on what reaches it in the model, before and after, against
-float64: whether it is rounding or a wrong rewrite is judged there, not by how far the model's outputs moved. A result that
-cannot be loaded or run, or that crashes the runtime, is neither, but a finding of its own.
+Delta debugging narrows down the passes, then the rules in them, then the single rewrites. For the rewrites, a binary
+search first finds the earliest one that moves the output with everything before it applied; delta debugging then finds
+which of the others it needs. That rewrite is cut out of the model and run, before and after, on the values that reach it
+in the model, and compared with float64. Whether it is rounding or a wrong rewrite is judged there, not by how far the
+model's outputs moved. A result that cannot be loaded or run, or that crashes the runtime, is neither and is reported as
+such.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Restriction:
-    """What a run may do: `None` is everything.
+    """Limits what a run may do; `None` means no limit.
 
     Attributes:
-        passes: Names of passes.
-        rules: Names of rules.
-        sites: Rules at sites.
-        first: How many rewrites, the first ones.
+        passes: Names of the passes allowed.
+        rules: Names of the rules allowed.
+        sites: The rules allowed, each at a site.
+        first: Only this many rewrites, counted from the start.
     """
 
     passes: frozenset[str] | None = None
@@ -50,13 +51,13 @@ class Restriction:
 
 @dataclass
 class Gate:
-    """An inspector that lets through what a restriction allows, and hands one rewrite to whoever wants to see it.
+    """An inspector that allows the rewrites a restriction permits, and shows one of them to an observer.
 
     Attributes:
         allowed: The restriction.
-        watched: The number of a rewrite, from 1.
+        watched: The number of the rewrite to observe, from 1.
         watch: Called with that rewrite before it is final.
-        applied: What was let through, in order.
+        applied: The rewrites that were allowed, in order.
     """
 
     allowed: Restriction
@@ -65,7 +66,7 @@ class Gate:
     applied: list[Key] = field(default_factory=list)
 
     def objection(self, edit: Edit) -> Refusal | None:
-        """Whether a rewrite is left out. Passes that are no rules are left out as a whole, not edit by edit."""
+        """Why a rewrite is left out, if it is. Passes that are not rules are left out as a whole, not edit by edit."""
         if not isinstance(edit.rule, Rule):
             return None
         key = (edit.author, edit.name)
@@ -88,17 +89,17 @@ def _left_out(edit: Edit, why: str) -> Refusal:
 
 @dataclass(frozen=True)
 class Bisection:
-    """What was found.
+    """The result of a bisection.
 
     Attributes:
         verdict: How the optimised model compares with the original as a whole.
         passes: The smallest set of passes that moves an output beyond tolerance; empty if nothing does.
-        rules: The smallest set of rules in them.
-        sites: The smallest set of single rewrites, the one that moves the output last.
-        culprit: What was learned of that one.
+        rules: The smallest set of rules in those passes.
+        sites: The smallest set of single rewrites; the last one is the one that moves the output.
+        culprit: What is known about that rewrite.
         before: The comparison of the output without it.
-        after: The same with it.
-        runs: How many models were made and run.
+        after: The comparison of the output with it.
+        runs: How many models were built and run.
     """
 
     verdict: Verdict
@@ -116,7 +117,7 @@ class Bisection:
         return not self.verdict.ok
 
     def lines(self) -> list[str]:
-        """The finding in words."""
+        """The finding as lines of text."""
         if not self.moved:
             return [f"no output moves beyond tolerance: {self.verdict.summary()}"]
         found = [self.verdict.summary()]
@@ -135,7 +136,7 @@ class Bisection:
         return [*found, f"{self.runs} models were made and run"]
 
     def to_dict(self) -> dict[str, object]:
-        """The finding as data for JSON."""
+        """The finding as JSON data."""
         return {
             "moved": self.moved,
             "verdict": self.verdict.to_dict(),
@@ -169,12 +170,12 @@ def bisect(
     """Find the smallest set of passes, rules and single rewrites that moves an output of `original` beyond tolerance.
 
     Args:
-        original: Stays as it is.
+        original: The model; it is not changed.
         manager: The pipeline.
-        inputs: Sets of inputs by name, instead of generated ones.
-        seed: Of the generated inputs.
-        tolerance: Allowed relative error; by default what `ortfuse.execution.compare` says.
-        progress: Told in a few words what is going on.
+        inputs: Sets of inputs by name, used instead of generated ones.
+        seed: Seed of the generated inputs.
+        tolerance: Allowed relative error; the default is given in `ortfuse.execution.compare`.
+        progress: Called with a short text on what is being done.
 
     Raises:
         VerificationError: The original cannot be executed.
@@ -194,7 +195,7 @@ def bisect(
 
 
 def _whole_run(original: ir.Model, manager: PassManager) -> tuple[PassManager, ir.Model, RunReport]:
-    """The result of the pipeline, and the manager that makes it without starting again at an older opset."""
+    """The result of the pipeline, and a manager that produces it without restarting at an older opset."""
     model = original.clone()
     try:
         return manager, model, manager.run(model)
@@ -204,7 +205,7 @@ def _whole_run(original: ir.Model, manager: PassManager) -> tuple[PassManager, i
 
 
 def _failing(trials: Sequence[Trial]) -> Trial:
-    """The trial to go on with: without the runtime's own optimisations if it fails there."""
+    """The trial to continue with: one without the runtime's own optimisations, if it fails there."""
     failing = [trial for trial in trials if not trial.ok]
     return min(failing, key=lambda trial: (trial.optimise, -(trial.worst.relative if trial.worst else 0)))
 
@@ -246,7 +247,7 @@ class _Search:
         return list(dict.fromkeys(rule for rule, _ in gate.applied))
 
     def _with_sites(self, result: Bisection, allowed: Restriction) -> Bisection:
-        """The single rewrites to blame, and what is to be said of the last of them."""
+        """The single rewrites to blame, and what is known about the last of them."""
         gate = Gate(allowed)
         self._make(gate)
         last = first_showing(len(gate.applied), lambda count: self._moves(replace(allowed, first=count)))
@@ -261,7 +262,7 @@ class _Search:
         return self._finished(replace(result, sites=(*others, final)), culprit, *compared)
 
     def _with_model(self, result: Bisection, allowed: Restriction) -> Bisection:
-        """Passes that are no rules are to blame: all that can be compared are whole models."""
+        """Passes that are not rules are to blame: only whole models can be compared."""
         model = self._make(Gate(allowed))
         culprit = (
             None if model is None else examine_model(", ".join(result.passes), self._original, model, self._experiment)
@@ -271,7 +272,7 @@ class _Search:
     def _finished(
         self, result: Bisection, culprit: Culprit | None, before: Difference | None, after: Difference | None
     ) -> Bisection:
-        """The finding; that the model as a whole does not run is the verdict, whatever the rewrite does by itself."""
+        """The finding; if the model as a whole does not run, that is the verdict, whatever the rewrite does by itself."""
         if culprit is not None and self._failing.refusal:
             nature, reason = nature_of_refusal(self._failing)
             culprit = replace(culprit, nature=nature, reason=reason)
@@ -289,7 +290,7 @@ class _Search:
         return found[0] if found else None
 
     def _make(self, gate: Gate, model: ir.Model | None = None) -> ir.Model | None:
-        """The result of a restricted run, `None` if it fails."""
+        """The result of a restricted run; `None` if it fails."""
         passes, made = gate.allowed.passes, model or self._original.clone()
         skipped = frozenset() if passes is None else self._passes - passes
         try:
@@ -307,12 +308,12 @@ class _Search:
         return judge([self._experiment], model, self._tolerance, levels=(self._failing.optimise,))[0]
 
     def _moves(self, allowed: Restriction) -> bool:
-        """Whether what is sought shows: an output that moves, a model that does not run, or one that crashes the runtime."""
+        """Whether the failure shows: an output moves, the model does not run, or it crashes the runtime."""
         trial = self._trial(allowed)
         return trial is not None and trial.fails_like(self._failing)
 
     def _compare(self, without: Restriction, including: Restriction) -> tuple[Difference | None, Difference | None]:
-        """The output that moves most, without and with what is to blame."""
+        """The output that moves most, without and with the blamed changes."""
         first, second = self._trial(without), self._trial(including)
         after = None if second is None else second.worst
         if first is None or after is None:

@@ -1,8 +1,8 @@
-"""A rewrite under suspicion: rounding, or wrong?
+"""Judges a suspected rewrite: is it rounding, or wrong?
 
-Both sides are run on what reaches the rewrite in the model, and in float64. If they agree there, the mathematics is the
-same and what differs is rounding. Where the runtime and ONNX's reference cannot evaluate the new side in float64, the new
-side may be as far from the old one in float64 as rounding allows (see `ortfuse.execution.compare`).
+Both sides are run on the values that reach the rewrite in the model, and also in float64. If they agree in float64, the
+mathematics is the same and the difference is rounding. If neither the runtime nor ONNX's reference can evaluate the new side
+in float64, it may differ from the old side's float64 result by as much as rounding allows (see `ortfuse.execution.compare`).
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from ortfuse.verification.verify import Judged, Trial, Verdict, judge
 Nature = Literal["rounding", "approximation", "wrong rewrite", "does not run", "crashes", "not known"]
 
 SAME = 1e-6
-"""Relative error in float64 up to which both sides are the same mathematics; constants are rounded to float32."""
+"""Relative error in float64 up to which both sides count as the same mathematics; constants are rounded to float32."""
 
 
 @dataclass(frozen=True)
 class Culprit(Judged):
-    """What is known of a rewrite.
+    """What is known about a suspected rewrite.
 
     Attributes:
         name: The rule, or the passes.
-        site: The value at its root, empty for passes.
-        nodes: The nodes before, each as its operator and name.
-        added: The operators after.
-        nature: What it is.
-        reason: How that was told.
-        verdict: The comparison of both sides, on what reaches them in the model; `None` if it could not be made.
+        site: The value at the root of the match; empty for passes.
+        nodes: The nodes before the rewrite, each as operator and name.
+        added: The operators after the rewrite.
+        nature: Whether it is rounding, a wrong rewrite, or something else.
+        reason: How that was determined.
+        verdict: The comparison of both sides on the values that reach them; `None` if it could not be made.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Culprit(Judged):
     verdict: Verdict | None = None
 
     def text(self) -> str:
-        """The finding in words."""
+        """The finding as text."""
         text = f"{self.nature.upper()}: {self.reason}"
         if self.nodes:
             operators = ", ".join(dict.fromkeys(node.partition(" ")[0] for node in self.nodes))
@@ -62,7 +62,7 @@ class Culprit(Judged):
         return text + (f"; there, the {errors}" if (errors := self.errors()) else "")
 
     def to_dict(self) -> dict[str, Any]:
-        """The finding as data for JSON."""
+        """The finding as JSON data."""
         return {
             "name": self.name,
             "site": self.site,
@@ -76,9 +76,9 @@ class Culprit(Judged):
 
 
 def examine(site: Edit, model: ir.Model, experiment: Experiment) -> Culprit:
-    """Judge one rewrite of `model` at the moment before it is final, on the inputs of `experiment`.
+    """Judge one rewrite of `model` just before it becomes final, on the inputs of `experiment`.
 
-    Within a loop or a function, where what reaches the rewrite is not one array, generated inputs are used.
+    Inside a loop or a function, a value that reaches the rewrite is not a single array, so generated inputs are used there.
     """
     names = tuple(f"{node.op_type} '{node.name}'" for node in reversed(site.nodes))
     added = tuple(node.op_type for node in site.added)
@@ -94,7 +94,7 @@ def examine(site: Edit, model: ir.Model, experiment: Experiment) -> Culprit:
 
 
 def examine_model(name: str, original: ir.Model, changed: ir.Model, experiment: Experiment) -> Culprit:
-    """Judge what passes made of a whole model."""
+    """Judge what passes did to a whole model."""
     try:
         verdict = Verdict(judge([experiment], changed, levels=(False,)))
         nature, reason = _nature(original, changed, [experiment.inputs], verdict)
@@ -114,7 +114,7 @@ def _on_real_inputs(site: Edit, model: ir.Model, experiment: Experiment) -> tupl
 
 
 def _captured(both: Sides, site: Edit, model: ir.Model, inputs: Inputs) -> Inputs:
-    """What stands at the border of a rewrite when the model is run."""
+    """The values at the border of a rewrite when the model is run on `inputs`."""
     if site.scope.graph is not model.graph:
         raise VerificationError("the rewrite is inside of a loop, a branch or a function")
     named = [(spec.name, value) for spec, value in zip(both.inputs, both.border, strict=True)]
@@ -122,7 +122,7 @@ def _captured(both: Sides, site: Edit, model: ir.Model, inputs: Inputs) -> Input
 
 
 def nature_of_refusal(trial: Trial) -> tuple[Nature, str]:
-    """What it is that a candidate cannot be run, and how that was told."""
+    """The nature of a candidate that cannot be run, and how that was determined."""
     return ("crashes" if trial.crashed else "does not run"), trial.refusal
 
 
@@ -133,7 +133,7 @@ def _nature(before: ir.Model, after: ir.Model, inputs: Sequence[Inputs], verdict
             return nature_of_refusal(trial)
     worst = verdict.worst
     if worst is not None and not worst.ok and worst.element is None:
-        return "wrong rewrite", worst.reason  # it has another shape or type
+        return "wrong rewrite", worst.reason  # a different shape or type
     first, second = Reference(before), Reference(after)
     pairs = [(first.run(given), second.run(given)) for given in inputs]
     if all(one is not None and other is not None for one, other in pairs):

@@ -1,4 +1,4 @@
-"""Delta debugging: the smallest part of a set that still shows an effect.
+"""Delta debugging: finds the smallest part of a set that still shows an effect.
 
 Source: A. Zeller, R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", IEEE TSE 28 (2002), algorithm ddmin.
 """
@@ -11,16 +11,16 @@ from typing import TypeVar
 T = TypeVar("T")
 
 MOST_TESTS = 200
-"""Tests after which a search ends with the smallest set it has found."""
+"""The search stops after this many tests with the smallest set found so far."""
 
 
 def smallest(units: Sequence[T], shows: Callable[[Sequence[T]], bool], most_tests: int = MOST_TESTS) -> list[T]:
-    """A subset that shows the effect, and of which no single unit can be left out.
+    """A subset that shows the effect and from which no single unit can be left out.
 
     Args:
         units: All units, which together show the effect; the result keeps their order.
-        shows: Whether a subset shows it. It is not asked about the empty set, nor twice about the same one.
-        most_tests: Questions after which the search ends; the result may then be too large.
+        shows: Whether a subset shows the effect. Never called with the empty set, nor twice with the same subset.
+        most_tests: The search stops after this many calls of `shows`; the result may then be larger than necessary.
     """
     asked: dict[tuple[int, ...], bool] = {}
 
@@ -49,9 +49,9 @@ def smallest(units: Sequence[T], shows: Callable[[Sequence[T]], bool], most_test
 
 
 def first_showing(count: int, shows: Callable[[int], bool]) -> int:
-    """The least `n` for which `shows(n)` and not `shows(n - 1)`, found by halving between 0, which does not, and `count`.
+    """The `n` at which the effect first shows, found by binary search between 0, which does not show it, and `count`.
 
-    If the effect comes and goes with growing `n`, this is one of the places where it comes.
+    That is, `shows(n)` and not `shows(n - 1)`. If the effect comes and goes as `n` grows, this is one such place.
     """
     low, high = 0, count
     while high - low > 1:

@@ -1,8 +1,8 @@
-"""Bisection of ONNX Runtime's own optimisers: the smallest set of them that moves an output beyond tolerance.
+"""Bisects ONNX Runtime's own optimisers: finds the smallest set of them that moves an output beyond tolerance.
 
-The runtime says on its log which of its optimisers changed a model; those are narrowed down by delta debugging, the
-others being disabled by name. What the culprits made of the model is then written out and compared with the original,
-value by value, in the order in which they are computed: the first value that is off is the site.
+The runtime logs which of its optimisers changed a model. Delta debugging narrows those down, disabling the others by
+name. The model as optimised by the culprits is then written out and compared with the original value by value, in the
+order of computation: the first value that is off is the site.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ _RULES = (
     "MatMul_BatchNormalization_Fusion", "LabelEncoderFusion", "ClipQuantRewrite", "ReluQuantRewrite",
     "CastChainElimination",
 )  # fmt: skip
-"""Rewrite rules that the runtime runs within its `Level1_RuleBasedTransformer` and `Level2_RuleBasedTransformer`."""
+"""Rewrite rules that the runtime runs as part of `Level1_RuleBasedTransformer` and `Level2_RuleBasedTransformer`."""
 
 _RULE_BASED = "_RuleBasedTransformer"
 _APPLIED = re.compile(r"GraphTransformer (\S+) modified: ([01])")
 
 Disabled = Callable[[Collection[str]], Session]
-"""A session of the model in which these optimisers are left out."""
+"""Creates a session of the model with these optimisers disabled."""
 
 
 @dataclass(frozen=True)
 class RuntimeSite:
-    """A value that the runtime's optimisers moved.
+    """A value moved by the runtime's optimisers.
 
     Attributes:
         value: Its name, the same before and after.
-        operator: What computes it after.
-        before: What computes it in the model.
-        difference: The comparison; the original is before, the optimised after.
-        nature: Rounding, or a wrong rewrite.
+        operator: The operator that computes it after optimisation.
+        before: The operator that computes it in the model.
+        difference: The comparison; "original" is before optimisation, "optimised" after.
+        nature: Whether it is rounding or a wrong rewrite.
     """
 
     value: str
@@ -65,14 +65,14 @@ class RuntimeSite:
 
 @dataclass(frozen=True)
 class RuntimeBisection:
-    """What was found.
+    """The result of bisecting the runtime's optimisers.
 
     Attributes:
-        verdict: How the model with all of the runtime's optimisations compares with it without them.
-        optimisers: The smallest set that moves an output; empty if nothing moves, or if what does has no name.
+        verdict: How the model with all of the runtime's optimisations compares with the model without them.
+        optimisers: The smallest set that moves an output; empty if nothing moves, or if the optimiser to blame has no name.
         candidates: The optimisers that changed the model.
         site: The first value that is off.
-        runs: How many sessions were made.
+        runs: How many sessions were created.
     """
 
     verdict: Verdict
@@ -87,7 +87,7 @@ class RuntimeBisection:
         return not self.verdict.ok
 
     def lines(self) -> list[str]:
-        """The finding in words."""
+        """The finding as lines of text."""
         if not self.moved:
             return [f"the runtime's optimisers move no output beyond tolerance: {self.verdict.summary()}"]
         found = [self.verdict.summary(), f"optimisers that changed the model: {', '.join(self.candidates) or 'none'}"]
@@ -101,7 +101,7 @@ class RuntimeBisection:
         return [*found, f"{self.runs} sessions were made"]
 
     def to_dict(self) -> dict[str, object]:
-        """The finding as data for JSON."""
+        """The finding as JSON data."""
         site = self.site
         return {
             "moved": self.moved,
@@ -136,16 +136,16 @@ def bisect_runtime(
     """Find the smallest set of the runtime's own optimisers that moves an output of `original` beyond tolerance.
 
     Args:
-        original: Stays as it is.
-        inputs: Sets of inputs by name, instead of generated ones.
-        seed: Of the generated inputs.
-        tolerance: Allowed relative error; by default what `ortfuse.execution.compare` says.
-        session: Makes a session with some optimisers disabled; by default one of the installed runtime.
-        progress: Told in a few words what is going on.
+        original: The model; it is not changed.
+        inputs: Sets of inputs by name, used instead of generated ones.
+        seed: Seed of the generated inputs.
+        tolerance: Allowed relative error; the default is given in `ortfuse.execution.compare`.
+        session: Creates a session with some optimisers disabled; by default in the installed runtime.
+        progress: Called with a short text on what is being done.
 
     Raises:
-        VerificationError: The model cannot be executed without the runtime's optimisations, or does not fit into a process
-            of its own.
+        VerificationError: The model cannot be executed without the runtime's optimisations, or is too large to run in a
+            separate process.
     """
     progress("running the model without optimisations")
     found, notes = experiments(original, inputs, seed)
@@ -190,10 +190,10 @@ class _Search:
         self.runs = 2
 
     def run(self, changed: Sequence[str]) -> list[str]:
-        """The optimisers to blame; where that is a set of rules, those of them."""
+        """The optimisers to blame; if one of them is a set of rules, the rules within it."""
         if self._moves(()):
             return []
-        # One that crashes the runtime does not come to say that it has changed the model, nor does every other one.
+        # If an optimiser crashes the runtime, neither it nor those that would follow get to log that they changed the model.
         candidates = (list(changed), sorted(self._seen))
         everything = next((some for some in candidates if some and self._moves([*some, *_RULES])), None)
         if everything is None:
@@ -214,8 +214,8 @@ class _Search:
 
 
 def _optimisers(model: ir.Model) -> tuple[list[str], set[str]]:
-    """The optimisers that change a model, in the order in which they are applied, and all that are tried."""
-    with suppress(VerificationError):  # what was applied before is on the log
+    """The optimisers that change a model, in order of application, and all those that are tried."""
+    with suppress(VerificationError):  # whatever was applied before a failure is in the log
         Session(model, verbose=True)
     found = _APPLIED.findall(log())
     if not found:
@@ -224,7 +224,7 @@ def _optimisers(model: ir.Model) -> tuple[list[str], set[str]]:
 
 
 def _site(model: ir.Model, disabled: Collection[str], experiment: Experiment) -> RuntimeSite | None:
-    """The first value that is off in what the culprits made of the model, else the one that moves most."""
+    """The first value that is off in the model as optimised by the culprits, else the one that moves most."""
     try:
         changed = _as_executed(model, disabled)
         names = _touched(model, changed)
@@ -253,7 +253,7 @@ def _as_executed(model: ir.Model, disabled: Collection[str]) -> ir.Model:
 
 
 def _touched(model: ir.Model, changed: ir.Model) -> list[str]:
-    """Values that both models compute, in other ways, in the order of the changed one."""
+    """Values that both models compute but in different ways, in the order of `changed`."""
     ways = {output.name: _way(node) for node in model.graph for output in node.outputs}
     return [
         output.name
@@ -268,7 +268,7 @@ def _way(node: ir.Node) -> tuple[str, str, tuple[str | None, ...]]:
 
 
 def _exposing(model: ir.Model, names: Collection[str]) -> ir.Model:
-    """A model that computes these values from the same inputs."""
+    """A model that outputs these values, computed from the same inputs."""
     values = {output.name: output for node in model.graph for output in node.outputs}
     return computing(model, [(name, values[name]) for name in names])
 

@@ -1,4 +1,4 @@
-"""Numerical equivalence of models: inputs, execution, comparison, verdict."""
+"""Checks that models are numerically equivalent: inputs, execution, comparison, verdict."""
 
 from ortfuse.execution.compare import Difference
 from ortfuse.execution.experiments import Experiment, experiments

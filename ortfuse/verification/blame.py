@@ -1,4 +1,4 @@
-"""Which pass made a result wrong."""
+"""Finds the pass that made a result wrong."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ortfuse.verification.verify import judge
 def blame(
     found: Sequence[Experiment], original: ir.Model, stages: Sequence[tuple[str, ir.Model]], tolerance: float | None
 ) -> str:
-    """Say which pass first made the outputs wrong, or whether the runtime did so on its own.
+    """Say which pass first made the outputs wrong, or that the runtime did so on its own.
 
     Args:
-        found: What the original computes.
+        found: The experiments: what the original computes.
         original: The model before the first pass.
-        stages: The name of each pass that changed something, with the model after it.
-        tolerance: Allowed relative error; by default what `ortfuse.execution.compare` says.
+        stages: The name of each pass that changed something, and the model after it.
+        tolerance: Allowed relative error; the default is given in `ortfuse.execution.compare`.
     """
     for optimise in (False, True):
         for name, model in [("", original), *stages] if optimise else stages:

@@ -1,8 +1,8 @@
-"""Translation validation: every change of a model is checked where it happens, on its own nodes with its own weights.
+"""Translation validation: checks every change of a model where it happens, on its own nodes with its own weights.
 
-A model too large to be run twice, or at all, is checked this way too: what is run is one rewrite at a time, before and
-after, on generated inputs of several sizes (see `ortfuse.execution.extract`). Edits of passes that are no rules have to give the
-same bits.
+This also works for models too large to be run twice, or at all: only one rewrite is run at a time, before and after, on
+generated inputs of several sizes (see `ortfuse.execution.extract`). Edits made by passes that are not rules must give
+bit-identical results.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.verification.verify import Judged, Verdict, judge
 
 QUIET = 2.0**-6
-"""What the numbers of one run are scaled by: their variance then is of the size of usual epsilons, or a few times that."""
+"""Scale of the numbers in one run: small enough that their variance is about the size of usual epsilons."""
 
 State = Literal["equal", "undone", "unchecked"]
 
 
 @dataclass(frozen=True)
 class SiteCheck(Judged):
-    """One change that was checked.
+    """The check of one change.
 
     Attributes:
         rule: The rule, or the pass (`fold`, `cse`, `dce`).
-        site: The value at the root, or the first that is replaced or removed.
+        site: The value at the root of the match, or the first one that is replaced or removed.
         state: Whether both sides agree, the rewrite was undone because they do not, or they could not be compared.
-        verdict: The comparisons, `None` if there are none.
+        verdict: The comparisons, `None` if none were made.
         reason: What is wrong, or why nothing could be compared.
     """
 
@@ -50,18 +50,18 @@ class SiteCheck(Judged):
 
     @property
     def refusal(self) -> Refusal | None:
-        """Why the change is undone, `None` if it is not."""
+        """Why the change is undone; `None` if it is not."""
         if self.state != "undone":
             return None
         return refuse("not_equal", Subject("value", self.site), found=self.reason)
 
     def text(self) -> str:
-        """The rule, the site, and what is wrong with the errors of both sides."""
+        """The rule, the site, and what is wrong, with the errors of both sides."""
         errors = self.errors()
         return f"{self.rule} at '{self.site}': {self.reason or 'equal'}" + (f"; {errors}" if errors else "")
 
     def to_dict(self) -> dict[str, Any]:
-        """The check as data for JSON."""
+        """The check as JSON data."""
         return {
             "rule": self.rule,
             "site": self.site,
@@ -75,15 +75,15 @@ class SiteCheck(Judged):
 
 @dataclass
 class SiteChecks:
-    """Checks every rewrite before it is final and objects to those that are wrong; an inspector for the rewriter.
+    """An inspector for the rewriter that checks every change before it is final and objects to wrong ones.
 
-    A rewrite that cannot be checked is let through, and reported as such. One that was refused is not tried again.
+    A change that cannot be checked is allowed and reported as unchecked. A change that was refused is not tried again.
 
     Attributes:
-        tolerance: Allowed relative error; by default what `ortfuse.execution.compare` says.
-        seed: Of the generated inputs.
-        progress: Told in a few words what is going on.
-        found: The last check of each rule at each site.
+        tolerance: Allowed relative error; the default is given in `ortfuse.execution.compare`.
+        seed: Seed of the generated inputs.
+        progress: Called with a short text on what is being done.
+        found: The latest check of each rule at each site.
     """
 
     tolerance: float | None = None
@@ -92,9 +92,9 @@ class SiteChecks:
     found: dict[tuple[str, str], SiteCheck] = field(default_factory=dict)
 
     def objection(self, edit: Edit) -> Refusal | None:
-        """What is wrong with a change, `None` if nothing is or it cannot be checked; only a rewrite may give other bits."""
+        """What is wrong with a change; `None` if nothing is or it cannot be checked. Only rewrites may change bits."""
         if not edit.nodes and not edit.outputs:
-            return None  # names, types, imports or the order have changed, and nothing that is computed
+            return None  # only names, types, imports or the order changed, nothing that is computed
         key = (edit.author, edit.name)
         known = self.found.get(key)
         if known is None or known.state != "undone":
@@ -107,16 +107,16 @@ class SiteChecks:
         return known.refusal
 
     def of_state(self, state: State) -> list[SiteCheck]:
-        """The checks that ended in this state."""
+        """The checks that ended in the given state."""
         return [check for check in self.found.values() if check.state == state]
 
     def summary(self) -> str:
-        """All checks in a line."""
+        """All checks summed up in one line."""
         return summary(self.found.values())
 
 
 def summary(checks: Iterable[SiteCheck]) -> str:
-    """How many changes were checked, and how that ended."""
+    """How many changes were checked, and with what outcome."""
     counts = {"equal": 0, "undone": 0, "unchecked": 0}
     for check in checks:
         counts[check.state] += 1
@@ -126,9 +126,9 @@ def summary(checks: Iterable[SiteCheck]) -> str:
 
 
 def check_rewrite(edit: Edit, *, tolerance: float | None = None, seed: int = 0) -> SiteCheck:
-    """Run both sides of a rewrite on generated inputs and compare them, the old one with float64 too.
+    """Run both sides of a rewrite on generated inputs and compare them; the old side is also evaluated in float64.
 
-    One run is on numbers so small that the epsilon of a normalisation matters.
+    One of the runs uses numbers so small that the epsilon of a normalisation matters.
     """
     try:
         both = sides(edit)
@@ -137,7 +137,7 @@ def check_rewrite(edit: Edit, *, tolerance: float | None = None, seed: int = 0) 
     except OrtfuseError as error:
         return SiteCheck(edit.author, edit.name, "unchecked", reason=str(error))
     except Exception as error:
-        # A small model that trips up a converter or the runtime must not cost the user the large one.
+        # A small extracted model that trips up a converter or the runtime must not cost the user the large one.
         reason = f"the check itself failed: {type(error).__name__}: {error}"
         return SiteCheck(edit.author, edit.name, "unchecked", reason=reason)
     if verdict.ok:
@@ -146,10 +146,10 @@ def check_rewrite(edit: Edit, *, tolerance: float | None = None, seed: int = 0) 
 
 
 def check_edit(edit: Edit, *, seed: int = 0) -> SiteCheck:
-    """Whether what takes the place of values has the same bits, and whether nothing needs what is removed.
+    """Check that replacement values are bit-identical to the old ones, and that removed nodes are not needed.
 
-    Constants are compared as they are, everything else is run in the runtime without its optimisations, on generated inputs
-    if there are any. Equal nodes with the same inputs are not run.
+    Constants are compared directly; everything else is run in the runtime without its optimisations, on generated inputs
+    if it takes any. Identical nodes with the same inputs are not run.
     """
     if not edit.outputs:
         return _check_removal(edit)
@@ -165,7 +165,7 @@ def check_edit(edit: Edit, *, seed: int = 0) -> SiteCheck:
 
 
 def _check_removal(edit: Edit) -> SiteCheck:
-    """That no value of the removed nodes is used by a node that stays, or is an output of a graph that stays."""
+    """Check that no value of the removed nodes is used by a remaining node or is an output of a remaining graph."""
     removed = set(edit.nodes)
     inner = {graph for node in removed for body in walk.subgraphs(node) for graph in walk.nested(body)}
     for node in edit.nodes:
@@ -178,7 +178,7 @@ def _check_removal(edit: Edit) -> SiteCheck:
 
 
 def _unequal(edit: Edit, seed: int) -> str | None:
-    """How the two sides differ, `None` if they do not."""
+    """How the two sides differ; `None` if they do not."""
     constants = [(_constant(old), _constant(new)) for old, new in edit.outputs]
     if not edit.nodes or all(one is not None and other is not None for one, other in constants):
         same = all(_same_tensor(one, other) for one, other in constants)
@@ -201,7 +201,7 @@ def _unequal(edit: Edit, seed: int) -> str | None:
 
 
 def _with_witnesses(edit: Edit) -> Edit:
-    """The edit with nodes that the whole model needs as well: inputs for which they fail are no inputs of the model."""
+    """The edit plus nodes that every run of the model executes: inputs on which they fail are not valid inputs of the model."""
     if not edit.witnesses:
         return edit
     witnesses = [node for node in edit.witnesses if node not in edit.nodes]
@@ -210,7 +210,7 @@ def _with_witnesses(edit: Edit) -> Edit:
 
 
 def _constant(value: ir.Value) -> ir.TensorProtocol | None:
-    """The tensor that a value is without anything being computed."""
+    """The tensor of a value that is available without computing anything."""
     node = value.producer()
     if node is None:
         return value.const_value
@@ -224,7 +224,7 @@ def _same_tensor(one: ir.TensorProtocol | None, other: ir.TensorProtocol | None)
 
 
 def _same_node(one: ir.Node, other: ir.Node) -> bool:
-    """Whether two nodes are one operator on the same values, with attributes that are written alike."""
+    """Whether two nodes apply the same operator to the same values, with identical attributes."""
     written = [
         [ir.serde.serialize_attribute(node.attributes[name]) for name in sorted(node.attributes)]
         for node in (one, other)
@@ -234,7 +234,7 @@ def _same_node(one: ir.Node, other: ir.Node) -> bool:
 
 
 def _quieter(specs: Sequence[InputSpec]) -> Callable[[Inputs], Inputs]:
-    """Makes of inputs the same with smaller floating-point numbers; masks stay."""
+    """Returns a function that scales down floating-point inputs and leaves masks alone."""
     loud = {spec.name for spec in specs if spec.dtype.is_floating_point() and spec.role.mask is None}
 
     def make(inputs: Inputs) -> Inputs:

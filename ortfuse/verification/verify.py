@@ -1,4 +1,4 @@
-"""The verdict whether two models compute the same."""
+"""Decides whether two models compute the same."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ortfuse.execution.session import Session
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate on one set of inputs.
+    """The result of running a candidate on one set of inputs.
 
     Attributes:
-        label: The sizes of the inputs.
+        label: A description of the input sizes.
         optimise: Whether the runtime's own optimisations were on.
         differences: How each output compares.
-        refusal: What the runtime said if it could not load or run the candidate; all outputs then count as different.
-        crashed: Whether it said nothing, but died or hung; `refusal` says how.
+        refusal: The runtime's message if it could not load or run the candidate; all outputs then count as different.
+        crashed: Whether the runtime crashed or hung instead of giving an error; `refusal` then says how.
     """
 
     label: str
@@ -36,18 +36,18 @@ class Trial:
     crashed: bool = False
 
     def fails_like(self, other: Trial) -> bool:
-        """Whether it goes wrong in the same way: by outputs, by refusing the model or by crashing."""
+        """Whether it fails in the same way: wrong outputs, a refused model, or a crash."""
         mine, theirs = ((bool(one.refusal), one.crashed) for one in (self, other))
         return not self.ok and mine == theirs
 
     @property
     def ok(self) -> bool:
-        """Whether every output is as it should be."""
+        """Whether every output passes."""
         return all(difference.ok for difference in self.differences)
 
     @property
     def worst(self) -> Difference | None:
-        """The comparison that failed or came closest to it."""
+        """The comparison that failed, or came closest to failing."""
         return max(self.differences, key=_badness, default=None)
 
 
@@ -57,7 +57,7 @@ def _badness(difference: Difference) -> tuple[bool, float]:
 
 @dataclass
 class Verdict:
-    """Whether the optimised model computes what the original computes, on everything tried."""
+    """Whether the optimised model computes the same as the original, on everything that was tried."""
 
     trials: list[Trial] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -69,25 +69,25 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether something was compared and everything was as it should be."""
+        """Whether something was compared and everything passed."""
         return bool(self.trials) and all(trial.ok for trial in self.trials)
 
     @property
     def worst(self) -> Difference | None:
-        """The comparison that failed or came closest to it."""
+        """The comparison that failed, or came closest to failing."""
         return max(self.differences, key=_badness, default=None)
 
     @property
     def only_optimised(self) -> bool:
-        """Whether the candidate is wrong only with the runtime's own optimisations, which are then suspect."""
+        """Whether the candidate is wrong only with the runtime's own optimisations on, which makes them the suspect."""
         return not self.ok and all(trial.ok for trial in self.trials if not trial.optimise)
 
     def largest(self, name: str) -> float | None:
-        """The largest value of a field of all comparisons (`absolute`, `relative`, `optimised_error`, ...)."""
+        """The largest value of a field (`absolute`, `relative`, `optimised_error`, ...) over all comparisons."""
         return max((value for found in self.differences if (value := getattr(found, name)) is not None), default=None)
 
     def summary(self) -> str:
-        """The verdict in a line or two."""
+        """The verdict in one or two lines."""
         if not self.differences:
             return "nothing could be compared: " + "; ".join(self.notes)
         return self._agreement() if self.ok else self._disagreement()
@@ -118,7 +118,7 @@ class Verdict:
         return ", but only with the runtime's own optimisations" if self.only_optimised else ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The verdict as data for JSON."""
+        """The verdict as JSON data."""
         return {
             "ok": self.ok,
             "summary": self.summary(),
@@ -132,13 +132,13 @@ class Verdict:
 
 
 class Judged:
-    """A rewrite whose two sides were compared, if they could be."""
+    """A rewrite whose two sides were compared, if possible."""
 
     verdict: Verdict | None
 
     @property
     def error_before(self) -> float | None:
-        """Largest error of the old nodes against float64, `None` where that is not feasible."""
+        """Largest error of the old nodes against float64; `None` where float64 evaluation is not feasible."""
         return None if self.verdict is None else self.verdict.largest("original_error")
 
     @property
@@ -147,7 +147,7 @@ class Judged:
         return None if self.verdict is None else self.verdict.largest("optimised_error")
 
     def errors(self) -> str:
-        """Both errors in words, empty where there are none."""
+        """Both errors as text; empty if there are none."""
         if self.error_before is None or self.error_after is None:
             return ""
         return f"error against float64 {self.error_before:.3g} before, {self.error_after:.3g} after"
@@ -162,9 +162,9 @@ def judge(
     tolerance: float | None = None,
     levels: Sequence[bool] = (False, True),
 ) -> list[Trial]:
-    """Run a candidate (a model, or a file) on every experiment, with and without the runtime's own optimisations, and compare.
+    """Run a candidate (a model or a file) on every experiment, with and without the runtime's optimisations, and compare.
 
-    A candidate that cannot be executed where the original can, or that crashes the runtime, is a difference of all outputs.
+    A candidate that crashes the runtime, or fails where the original runs, counts as different in all outputs.
     """
     return [
         trial
@@ -178,7 +178,7 @@ def judge(
 def judge_session(
     make: Callable[[], Session], found: Sequence[Experiment], tolerance: float | None = None, *, optimise: bool
 ) -> list[Trial]:
-    """Run the session that `make` makes on every experiment; `optimise` says whether the runtime's optimisations are on."""
+    """Run the session created by `make` on every experiment; `optimise` says whether the runtime's optimisations are on."""
     try:
         session = make()
     except VerificationError as error:
@@ -214,15 +214,15 @@ def verify(
     """Compare two models on generated inputs of several sizes, or on `inputs`.
 
     Args:
-        original: Run without the runtime's own optimisations, which might be what is wrong.
-        optimised: Run without and with them.
-        inputs: Sets of inputs by name, instead of generated ones.
-        seed: Of the generated inputs.
-        tolerance: Allowed relative error; by default what `ortfuse.execution.compare` says.
+        original: Run without the runtime's own optimisations, since those might be what is wrong.
+        optimised: Run both without and with them.
+        inputs: Sets of inputs by name, used instead of generated ones.
+        seed: Seed of the generated inputs.
+        tolerance: Allowed relative error; the default is given in `ortfuse.execution.compare`.
         reference: Whether to evaluate the original in float64 too, where that is feasible.
 
     Raises:
-        VerificationError: The original cannot be executed, or the models' inputs or outputs have other names.
+        VerificationError: The original cannot be executed, or the input or output names of the models differ.
     """
     _same_interface(original, optimised)
     found, notes = experiments(original, inputs, seed, reference)
@@ -233,7 +233,7 @@ def verify(
 
 
 def _suspect(found: Sequence[Experiment], original: ir.Model, tolerance: float | None) -> str:
-    """Whether the runtime's own optimisations go wrong on the original too."""
+    """Whether the runtime's own optimisations also go wrong on the original."""
     if all(trial.ok for trial in judge(found, original, tolerance, levels=(True,))):
         return "the original is right with the runtime's own optimisations, the optimised model only without them"
     return "with its own optimisations the runtime is wrong on the original too"
