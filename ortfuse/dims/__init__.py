@@ -15,9 +15,9 @@ dimension of size 0 is legal), so ``batch * seq`` is known to be >= 0 and ``seq 
     >>> evaluate(maximum(batch, seq), {"batch": 2, "seq": 3})
     3
 
-What is not a polynomial (``seq // 3``, ``min(64, seq)``) is an opaque factor in canonical form, so that equal
-expressions still compare equal. Equality is exact in one direction: equal dimensions are the same number for all
-sizes; unequal ones may still agree, which only costs a rewrite.
+Anything that is not a polynomial (``seq // 3``, ``min(64, seq)``) is an opaque factor in canonical form, so that equal
+expressions still compare equal. Equality is sound but not complete: dimensions that compare equal are equal for all sizes;
+dimensions that compare unequal may still be equal, which only costs a rewrite.
 """
 
 from ortfuse.dims.algebra import broadcast, ceil_div, floor_div, is_cut_of, maximum, minimum, mod, product, uncut

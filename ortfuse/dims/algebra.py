@@ -1,4 +1,4 @@
-"""Division, minimum, maximum and broadcasting of dimensions: exact where provable, else canonical opaque functions.
+"""Division, minimum, maximum and broadcasting of dimensions: exact where provable, otherwise canonical opaque functions.
 
 Import the names from `ortfuse.dims`.
 """
@@ -14,7 +14,7 @@ from ortfuse.dims.polynomial import Dim, DimLike, Monomial, exact_div, from_term
 
 
 def product(dims: Iterable[DimLike]) -> DimLike:
-    """The product of all dimensions; 1 for none (the number of elements of a shape)."""
+    """The product of all dimensions, 1 if there are none: the number of elements of a shape."""
     total: DimLike = 1
     for dim in dims:
         total = total * dim
@@ -22,7 +22,7 @@ def product(dims: Iterable[DimLike]) -> DimLike:
 
 
 def floor_div(a: DimLike, b: DimLike) -> DimLike:
-    """``a // b``, rounding down. Where `b` can be 0 the result holds only for a `b` that is not.
+    """``a // b``, rounding down. If `b` can be 0, the result holds only for nonzero `b`.
 
     Raises:
         ZeroDivisionError: `b` is the constant 0.
@@ -46,26 +46,26 @@ def ceil_div(a: DimLike, b: DimLike) -> DimLike:
 
 
 def mod(a: DimLike, b: DimLike) -> DimLike:
-    """``a - b * (a // b)``, Python's remainder; see `floor_div`."""
+    """``a - b * (a // b)``, the remainder as in Python; see `floor_div`."""
     return a - b * floor_div(a, b)
 
 
 def minimum(*dims: DimLike) -> DimLike:
-    """The smallest of the dimensions, without those that provably never are."""
+    """The smallest of the dimensions, leaving out those that provably never are."""
     return _extremum("min", dims)
 
 
 def maximum(*dims: DimLike) -> DimLike:
-    """The largest of the dimensions, without those that provably never are.
+    """The largest of the dimensions, leaving out those that provably never are.
 
-    Of a number and a formula it is written ``a + b - min(a, b)``, so that ``max(0, seq - 1)`` and
-    ``seq - min(1, seq)``, the two ways to say how long ``x[1:]`` is, are equal.
+    The maximum of a number and a formula is written ``a + b - min(a, b)``, so that ``max(0, seq - 1)`` and
+    ``seq - min(1, seq)``, the two ways to write the length of ``x[1:]``, compare equal.
     """
     return _extremum("max", dims)
 
 
 def uncut(dim: DimLike) -> DimLike:
-    """The f of a dimension that is ``max(0, f)``, else the dimension itself."""
+    """``f`` if the dimension is ``max(0, f)``, else the dimension itself."""
     for monomial, coefficient in dim.terms if isinstance(dim, Dim) else ():
         if coefficient != -1 or len(monomial) != 1 or monomial[0].kind != "min" or len(monomial[0].args) != 2:
             continue
@@ -78,14 +78,14 @@ def uncut(dim: DimLike) -> DimLike:
 def broadcast(a: DimLike, b: DimLike) -> DimLike:
     """The common size of two dimensions under multidirectional broadcasting.
 
-    They must be broadcastable (equal, or one of them 1); what the result is for others is undefined, which is what
-    makes ``broadcast(a, 64) == 64`` true. Source: ONNX, Broadcasting in ONNX.
+    The two must be broadcastable (equal, or one of them 1). For others the result is undefined, which is why
+    ``broadcast(a, 64) == 64`` may hold. Source: ONNX, Broadcasting in ONNX.
     """
     if b == 1 or a == b:
         return a
     if a == 1:
         return b
-    # A size that is never 1 is the result, and so is one that the other is a minimum of.
+    # A size that is never 1 is the result, and so is a size of which the other is a minimum.
     certain = [x for x, y in ((a, b), (b, a)) if is_nonzero(x - 1) or is_cut_of(y, x)]
     if certain:
         return min(certain, key=_argument_key)
@@ -98,8 +98,8 @@ def broadcast(a: DimLike, b: DimLike) -> DimLike:
 def is_cut_of(cut: DimLike, dim: DimLike, least: int = 1) -> bool:
     """Whether ``cut == min(dim, c, ...)`` with every c >= `least`.
 
-    From 1 on it is 1 when `dim` is, and broadcasts to `dim`. From 2 on it is 1 only then: where the two broadcast they are
-    equal, and for a `dim` that is really cut the run fails.
+    With `least` >= 1, `cut` is 1 whenever `dim` is, so it broadcasts to `dim`. With `least` >= 2, `cut` is 1 only then:
+    where the two can be broadcast they are equal, and if `cut` is really smaller than `dim`, the run fails.
     """
     atom = only_atom(cut)
     if atom is None or atom.kind != "min" or dim not in atom.args:
@@ -115,7 +115,7 @@ def _floor_div_int(a: DimLike, divisor: int) -> DimLike:
     whole: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
     for monomial, coefficient in a.terms:
-        # Multiples of the divisor come out exactly. The rest keeps its sign, so that -s // 7 is recognised below as
+        # Multiples of the divisor divide exactly. The rest keeps its sign, so that -s // 7 is recognised below as
         # the negative of a division that rounds up; the constant stays in [0, divisor).
         quotient = coefficient // divisor if not monomial or coefficient > 0 else -(-coefficient // divisor)
         whole[monomial] = quotient
@@ -124,7 +124,7 @@ def _floor_div_int(a: DimLike, divisor: int) -> DimLike:
 
 
 def _floor_div_rest(a: DimLike, divisor: int) -> DimLike:
-    """``a // divisor`` where no coefficient of `a` reaches the divisor."""
+    """``a // divisor`` if all coefficients of `a` are smaller than the divisor."""
     if isinstance(a, int):
         return a // divisor
     if a.terms[0][1] < 0:
@@ -161,7 +161,7 @@ def _raise_zero() -> int:
 
 
 def _without_common_factor(a: DimLike, b: Dim) -> tuple[DimLike, DimLike]:
-    """Both divided by the largest monomial with coefficient that divides all their terms."""
+    """Both divided by the largest monomial, coefficient included, that divides all their terms."""
     terms = terms_of(a) + b.terms
     common = Counter(terms[0][0])
     for monomial, _ in terms:
@@ -193,11 +193,11 @@ def _extremum(kind: str, dims: tuple[DimLike, ...]) -> DimLike:
         return kept[0]
     kept.sort(key=_argument_key)
     if len(kept) == 2 and isinstance(kept[0], int) and terms_of(kept[1])[0][1] < 0:
-        # max(0, 64 - seq) is 64 - min(64, seq): of a formula that falls, the other one of its negative.
+        # max(0, 64 - seq) is 64 - min(64, seq): for a falling formula, use the opposite extremum of its negative.
         return -_extremum("min" if kind == "max" else "max", tuple(-dim for dim in kept))
     if kind == "max" and len(kept) == 2 and isinstance(kept[0], int):
         return kept[0] + kept[1] - _extremum("min", tuple(kept))
-    # The first formula has no constant term: min(0, seq - 1) is min(1, seq) - 1.
+    # Normalise so that the first formula has no constant term: min(0, seq - 1) is min(1, seq) - 1.
     shift = _constant(next(dim for dim in kept if isinstance(dim, Dim)))
     return function(kind, tuple(sorted([dim - shift for dim in kept], key=_argument_key))) + shift
 
@@ -212,7 +212,7 @@ def _covers(kind: str, winner: DimLike, loser: DimLike) -> bool:
 
 
 def _arguments(kind: str, dim: DimLike) -> tuple[DimLike, ...]:
-    # A constant beside a minimum goes into it: min(1, min(b, s) + 1) is min(1, b + 1, s + 1).
+    # A constant added to a minimum is moved into it: min(1, min(b, s) + 1) is min(1, b + 1, s + 1).
     constant = _constant(dim) if isinstance(dim, Dim) and kind != "broadcast" else 0
     atom = only_atom(dim - constant)
     return tuple(argument + constant for argument in atom.args) if atom is not None and atom.kind == kind else (dim,)

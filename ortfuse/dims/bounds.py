@@ -1,6 +1,6 @@
-"""What is provable about the size of a dimension, given only that named symbols are integers >= 0.
+"""Provable bounds of dimensions, given only that named symbols are integers >= 0.
 
-Import the names from `ortfuse.dims`. Interval arithmetic over the terms, sharpened by the inequalities that define
+Import the names from `ortfuse.dims`. This is interval arithmetic over the terms, sharpened by the inequalities that define
 the opaque functions: ``min(a, b) <= a``, ``max(a, b) >= a``, ``a - c < c*(a//c) <= a``.
 """
 
@@ -17,7 +17,7 @@ _SHARPEN_DEPTH = 3
 
 
 def bounds(dim: DimLike) -> Interval:
-    """The provable lowest and highest value, None where none is known."""
+    """The lowest and highest provable value, None where none is known."""
     if isinstance(dim, int):
         return dim, dim
     if dim.bounds is None:
@@ -27,12 +27,12 @@ def bounds(dim: DimLike) -> Interval:
 
 
 def lower_bound(dim: DimLike) -> int | None:
-    """The largest number that `dim` is provably at least, or None."""
+    """The best provable lower bound of `dim`, or None."""
     return bounds(dim)[0]
 
 
 def upper_bound(dim: DimLike) -> int | None:
-    """The smallest number that `dim` is provably at most, or None."""
+    """The best provable upper bound of `dim`, or None."""
     return bounds(dim)[1]
 
 
@@ -49,7 +49,7 @@ def is_positive(dim: DimLike) -> bool:
 
 
 def is_nonzero(dim: DimLike) -> bool:
-    """Whether ``dim != 0`` is provable, by its bounds or because no multiple of its coefficients reaches 0."""
+    """Whether ``dim != 0`` is provable, by its bounds or because no combination of its terms can reach 0."""
     low, high = bounds(dim)
     if (low is not None and low > 0) or (high is not None and high < 0):
         return True
@@ -105,7 +105,7 @@ def _atom_interval(atom: Atom) -> Interval:
         return min(known_lows) if len(known_lows) == len(lows) else None, min(known_highs, default=None)
     if atom.kind == "max":
         return max(known_lows, default=None), max(known_highs) if len(known_highs) == len(highs) else None
-    return (  # broadcast: one of the arguments
+    return (  # broadcast: equal to one of the arguments
         min(known_lows) if len(known_lows) == len(lows) else None,
         max(known_highs) if len(known_highs) == len(highs) else None,
     )
@@ -115,7 +115,7 @@ def _quotient_interval(numerator: Interval, denominator: Interval) -> Interval:
     (low, high), (least, most) = numerator, denominator
     if least is None or least < 0:
         return None, None
-    least = max(least, 1)  # a divisor of 0 has no quotient to bound
+    least = max(least, 1)  # a divisor of 0 gives no quotient to bound
     if low is not None:
         low = (0 if most is None else low // most) if low >= 0 else low // least
     if high is not None:
@@ -124,7 +124,7 @@ def _quotient_interval(numerator: Interval, denominator: Interval) -> Interval:
 
 
 def _sharpened(dim: DimLike, depth: int) -> int | None:
-    """The best lower bound that the intervals give, or replacing up to `depth` functions by what bounds them."""
+    """The best lower bound: from the intervals, or after replacing up to `depth` functions by their bounds."""
     if isinstance(dim, int):
         return dim
     lows = [_interval(dim)[0]]
@@ -135,7 +135,7 @@ def _sharpened(dim: DimLike, depth: int) -> int | None:
 
 
 def _bound_through(dim: Dim, atom: Atom, depth: int) -> int | None:
-    """A lower bound of ``dim == others + factor*atom`` through the inequality that defines `atom`."""
+    """A lower bound of ``dim == others + factor*atom`` from the inequality that defines `atom`."""
     others, factor = _split_off(dim, atom)
     low, high = (factor, factor) if isinstance(factor, int) else _interval(factor)
     rising, falling = low is not None and low >= 0, high is not None and high <= 0
@@ -156,7 +156,7 @@ def _bound_through(dim: Dim, atom: Atom, depth: int) -> int | None:
 
 
 def _split_off(dim: Dim, atom: Atom) -> tuple[DimLike, DimLike]:
-    """``(others, factor)`` with ``dim == others + factor*atom``, no term of `others` holding the atom."""
+    """``(others, factor)`` with ``dim == others + factor*atom``, where `others` does not contain the atom."""
     others: dict[Monomial, int] = {}
     factor: dict[Monomial, int] = {}
     for monomial, coefficient in dim.terms:

@@ -1,4 +1,4 @@
-"""Reads the texts that exporters write into dimension names (`parse` of `ortfuse.dims`)."""
+"""Parses the formulas that exporters write into dimension names (`parse` of `ortfuse.dims`)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _HIGHEST_POWER = 4
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> DimLike:
-    """The dimension a text such as ``2*s1``, ``past_sequence_length + 1`` or ``Min(64, seq//2)`` stands for.
+    """The dimension that a text such as ``2*s1``, ``past_sequence_length + 1`` or ``Min(64, seq//2)`` stands for.
 
-    A text that is no such formula is itself the name of a symbol.
+    A text that is not such a formula is taken as the name of a symbol.
     """
     text = text.strip()
     if _NAME.fullmatch(text):

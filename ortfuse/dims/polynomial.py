@@ -1,7 +1,7 @@
-"""Integer polynomials over named symbols and opaque atoms: the numbers a dimension can be.
+"""Integer polynomials over named symbols and opaque atoms: the values a dimension can take.
 
-Import the names from `ortfuse.dims`. A constant is always a plain ``int``; a `Dim` always mentions a symbol. Terms
-are kept sorted and like terms collected, so equal polynomials are equal objects in the sense of ``==`` and ``hash``.
+Import the names from `ortfuse.dims`. A constant is always a plain ``int``; a `Dim` always contains a symbol. Terms
+are kept sorted and like terms are collected, so equal polynomials compare and hash as equal.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias, cast
 
 _OVERFLOWING = 1000
-"""Added to the size of a polynomial with a coefficient beyond 64 bits, which no dimension has."""
+"""Added to the size of a polynomial that has a coefficient beyond 64 bits; no real dimension has one."""
 
 Monomial: TypeAlias = "tuple[Atom, ...]"
-"""A product of atoms, sorted, with repetitions for powers; ``()`` is the monomial of the constant term."""
+"""A sorted product of atoms, repeated for powers; ``()`` is the monomial of the constant term."""
 
 
 class Atom:
@@ -25,17 +25,17 @@ class Atom:
         kind: ``""`` for a symbol, else the function (``floordiv``, ``min``, ``max`` or ``broadcast``).
         name: the symbol's name (``""`` for a function).
         args: the function's arguments (``()`` for a symbol).
-        key: orders atoms; different atoms have different keys.
-        size: how many atoms and terms the atom is made of, itself included.
-        fresh: whether an unknown dimension (see `fresh`) occurs in it.
-        dim: the polynomial that is just this atom.
+        key: sort key; different atoms have different keys.
+        size: number of atoms and terms in the atom, including itself.
+        fresh: whether it contains an unknown dimension (see `fresh`).
+        dim: the polynomial that consists of just this atom.
     """
 
     __slots__ = ("args", "dim", "fresh", "key", "kind", "name", "size")
 
     def __init__(self, kind: str, name: str, args: tuple[DimLike, ...]) -> None:
         self.kind, self.name, self.args = kind, name, args
-        # Symbols before functions ("~" sorts late), so that seq stands before seq//2.
+        # Symbols sort before functions ("~" sorts late), so that seq comes before seq//2.
         self.key: str = name if not kind else _separated("\0", [f"~{kind}", *map(_order, args)]) + "\1"
         self.size: int = 1 + sum(arg.size for arg in args if isinstance(arg, Dim))
         self.fresh: bool = name.startswith(_FRESH) or any(isinstance(arg, Dim) and arg.fresh for arg in args)
@@ -49,15 +49,15 @@ class Atom:
 
 
 class Dim:
-    """A polynomial with integer coefficients that is not constant. Immutable, hashable, canonical.
+    """A non-constant polynomial with integer coefficients. Immutable, hashable, canonical.
 
-    ``+``, ``-`` and ``*`` with integers and other dimensions give a `DimLike`. ``str()`` gives a text that `parse`
-    reads back. Everything else is a function of `ortfuse.dims`.
+    ``+``, ``-`` and ``*`` with integers and other dimensions return a `DimLike`. ``str()`` returns a text that `parse`
+    can read. Everything else is a function in `ortfuse.dims`.
 
     Attributes:
         terms: pairs of monomial and coefficient (never 0), highest degree first.
-        size: a measure of complexity: the number of terms and atoms, nested ones included.
-        fresh: whether an unknown dimension (see `fresh`) occurs in it.
+        size: a measure of complexity: the number of terms and atoms, including nested ones.
+        fresh: whether it contains an unknown dimension (see `fresh`).
     """
 
     __slots__ = ("_hash", "bounds", "fresh", "size", "terms")
@@ -147,12 +147,12 @@ def symbol(name: str) -> Dim:
 
 
 def fresh(number: int) -> Dim:
-    """The unknown dimension number `number`, written ``?number``: some integer >= 0 of which nothing else is known."""
+    """The unknown dimension with this number, written ``?number``: an integer >= 0 about which nothing else is known."""
     return symbol(f"{_FRESH}{number}")
 
 
 def function(kind: str, args: tuple[DimLike, ...]) -> Dim:
-    """The opaque value of a function; `args` must be in canonical form (see `ortfuse.dims.algebra`)."""
+    """A function as an opaque dimension; `args` must be in canonical form (see `ortfuse.dims.algebra`)."""
     return _intern(kind, "", args).dim
 
 
@@ -164,7 +164,7 @@ def times(left: Monomial, right: Monomial) -> Monomial:
 
 
 def terms_of(dim: DimLike) -> tuple[tuple[Monomial, int], ...]:
-    """The terms of a dimension, a constant's included."""
+    """The terms of a dimension, which may be a constant."""
     if isinstance(dim, Dim):
         return dim.terms
     return (((), int(dim)),)
@@ -209,7 +209,7 @@ def exact_div(a: DimLike, b: DimLike) -> DimLike | None:
 
 
 def only_atom(dim: DimLike) -> Atom | None:
-    """The atom that `dim` is, if it is nothing but one atom."""
+    """The atom, if `dim` consists of just one atom, else None."""
     if isinstance(dim, Dim) and len(dim.terms) == 1:
         monomial, coefficient = dim.terms[0]
         if coefficient == 1 and len(monomial) == 1:
@@ -218,7 +218,7 @@ def only_atom(dim: DimLike) -> Atom | None:
 
 
 def symbols(dim: DimLike) -> set[str]:
-    """The names of all symbols that occur in a dimension, inside functions too."""
+    """The names of all symbols in a dimension, including those inside functions."""
     if isinstance(dim, int):
         return set()
     found: set[str] = set()
@@ -245,7 +245,7 @@ def rebuild(dim: DimLike, atom_value: Callable[[Atom], DimLike]) -> DimLike:
 
 
 def evaluate(dim: DimLike, sizes: Mapping[str, int]) -> int:
-    """The number a dimension is when its symbols have the given sizes.
+    """The value of a dimension for the given sizes of its symbols.
 
     Raises:
         KeyError: a symbol has no size.

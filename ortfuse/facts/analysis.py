@@ -1,4 +1,4 @@
-"""The forward analysis: runs the transfer functions over the graphs of a model (used through `ortfuse.facts.facts`)."""
+"""The forward analysis: runs transfer functions over the graphs of a model. Use it through `ortfuse.facts.facts`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ortfuse.graph.journal import Entry, Flip
 from ortfuse.graph.walk import nodes_within
 
 _MAX_DIM_SIZE = 64
-"""A formula larger than this is given up for a fresh symbol, which keeps the analysis linear."""
+"""A formula larger than this is replaced by a fresh symbol, which keeps the analysis linear."""
 _LARGEST = 2**64 - 1
-"""No integer of a tensor is larger."""
+"""The largest integer that a tensor can hold."""
 _DEEPEST_CALL = 32
-"""Calls in calls are followed down to here. Deeper ones are as good as unknown."""
+"""Nested calls are followed down to this depth; the results of deeper ones count as unknown."""
 _MOST_SIGNATURES = 64
-"""A function is analysed for so many kinds of arguments; one that calls another twice has twice as many as that."""
+"""A function is analysed for at most this many combinations of arguments; nested calls can double that number."""
 _OVERRIDABLE_SINCE = 4
 """The IR version since which an initializer that is also a graph input is only a default."""
 _NOT_KNOWN = (UnknownError, ArithmeticError, LookupError, ValueError, TypeError)
@@ -35,11 +35,11 @@ Signature = tuple[tuple[object, ...], ...]
 
 
 class Analysis:
-    """The facts of a model and the means to compute them.
+    """The facts of a model, and the code that computes them.
 
     Attributes:
-        refining: set while existing facts are improved, not computed anew: bodies are then not run again, and results
-            are merged with what was known.
+        refining: Set while existing facts are being improved rather than computed anew: bodies are then not run again, and
+            results are merged with what is already known.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -59,14 +59,14 @@ class Analysis:
     # Reading.
 
     def fact(self, value: ir.Value) -> Fact:
-        """The fact of a value; of an initializer or undeclared value it is made when first asked for."""
+        """The fact of a value; for an initializer or a value without one yet, it is made on first use."""
         found = self.facts.get(value)
         if found is None:
             found = self.facts[value] = self._leaf(value)
         return found
 
     def owner(self, graph: ir.Graph | None) -> ir.Node | None:
-        """The node whose body the graph is."""
+        """The node that has this graph as a body."""
         return None if graph is None else self._owners.get(graph)
 
     # Running.
@@ -79,9 +79,9 @@ class Analysis:
         self._run_functions()
 
     def renew_functions(self, node: ir.Node) -> bool:
-        """Compute the bodies of the model functions anew if the node, which was just added, is a call; whether it is.
+        """Recompute the bodies of the model functions if the node, which was just added, is a call; returns whether it is.
 
-        The new call may have arguments for which the facts of the bodies do not hold.
+        The arguments of a new call may invalidate the facts of the bodies.
         """
         called = node.op_identifier() in self._functions
         if called:
@@ -91,7 +91,7 @@ class Analysis:
         return called
 
     def run(self, nodes: Iterable[ir.Node]) -> None:
-        """Compute the facts of all outputs of the nodes, which stand in topological order."""
+        """Compute the facts of all outputs of the nodes, which must be in topological order."""
         facts = self.facts
         journal = None if self._calling else self.journal
         imports: Mapping[str, int] | None = None
@@ -104,7 +104,7 @@ class Analysis:
                 facts[value] = fact
 
     def transfer(self, node: ir.Node, imports: Mapping[str, int] | None = None) -> list[Fact]:
-        """The facts of the outputs of a node, from those of its inputs."""
+        """Compute the facts of a node's outputs from those of its inputs."""
         version = node.version
         if version is None:
             version = (self.imports_of(node) if imports is None else imports).get(node.domain, 1)
@@ -138,10 +138,10 @@ class Analysis:
         except UnknownError:
             return ()
 
-    # Completing what transfer functions leave open.
+    # Filling in what transfer functions leave open.
 
     def _complete(self, value: ir.Value, fact: Fact) -> Fact:
-        """Fill in what is not known: from the declared type what it may add, fresh symbols for the rest."""
+        """Fill in what is unknown: from the declared type as far as it can be used, with fresh symbols for the rest."""
         shape = fact.shape
         dtype = fact.dtype if fact.dtype is not None else _declared_dtype(value)
         if shape is None:
@@ -163,7 +163,7 @@ class Analysis:
         return fact.with_changes(dtype, shape, elements)
 
     def _named(self, value: ir.Value, shape: Shape) -> Shape:
-        """The shape with a declared size or a fresh symbol for every dimension that is unknown or too complicated."""
+        """The shape with a declared size or a fresh symbol in place of each dimension that is unknown or too complicated."""
         declared = _declared_shape(value, named=False)
         dims: list[DimLike] = []
         for axis, dim in enumerate(shape):
@@ -186,23 +186,23 @@ class Analysis:
         tensor = value.const_value
         if tensor is not None and value.producer() is None and not self._overridable(value):
             return fact_of_tensor(tensor)
-        # Only an input's declared dimension names are a contract; elsewhere they are an exporter's remark.
+        # Only the dimension names declared on graph inputs are a contract; elsewhere they are just annotations of the exporter.
         shape = _declared_shape(value, named=value.is_graph_input())
         return self._complete(value, Fact(_declared_dtype(value), shape))
 
     def _overridable(self, value: ir.Value) -> bool:
         return value.is_graph_input() and (self.model.ir_version or 0) >= _OVERRIDABLE_SINCE
 
-    # What bodies of control flow need (see `ortfuse.facts.transfer.control`).
+    # For the bodies of control flow (see `ortfuse.facts.transfer.control`).
 
     def enter(self, graph: ir.Graph, node: ir.Node) -> bool:
-        """Announce that the graph is a body of the node; whether it has to be run."""
+        """Register the graph as a body of the node; returns whether it has to be run."""
         known = graph in self._owners
         self._owners[graph] = node
         return not (self.refining and known)
 
     def assume(self, value: ir.Value, fact: Fact) -> Fact:
-        """Set the fact of a body's input, which only the node around the body knows."""
+        """Set the fact of a body's input, which is known only from the enclosing node."""
         completed = self._complete(value, fact)
         if self.journal is not None and not self._calling:
             self.journal.append(Entry(self.facts, value, self.facts.get(value)))
@@ -212,7 +212,7 @@ class Analysis:
     def outward(self, fact: Fact, graph: ir.Graph | None) -> Fact:
         """The fact as it may be used in `graph`: without the unknown dimensions of the bodies it comes from.
 
-        Their symbols stand for another number in each iteration or call.
+        Those symbols stand for a different number in each iteration or call.
         """
         scopes: set[ir.Graph | None] = {graph}
         while (node := self.owner(graph)) is not None:
@@ -227,7 +227,7 @@ class Analysis:
         return _seen_by(fact, visible)
 
     def imports_of(self, node: ir.Node) -> Mapping[str, int]:
-        """The opset imports that govern a node: those of the main graph or function whose bodies it is in."""
+        """The opset imports in force for a node: those of the main graph or function that contains it."""
         graph = node.graph
         while (owner := self.owner(graph)) is not None:
             graph = owner.graph
@@ -237,14 +237,14 @@ class Analysis:
     # Model functions.
 
     def call(self, op: Op, function: ir.Function) -> tuple[Fact, ...]:
-        """The outputs of an operator that a function defines which is not part of the model."""
+        """The outputs of an operator that is defined by a function that is not part of the model."""
         self._imports.setdefault(function.graph, function.opset_imports)
         return self._call(op, function)
 
     def _call(self, op: Op, function: ir.Function) -> tuple[Fact, ...]:
         """The outputs of a call: the body is run on the facts of this call, in a store of its own.
 
-        The body's lasting facts must hold for every call; `_run_functions` computes them from the sites noted here.
+        The facts kept for the body must hold for every call; `_run_functions` computes them from the calls noted here.
         """
         name = function.identifier()
         sources = [op.fact(index) for index in range(len(function.inputs))]
@@ -256,12 +256,12 @@ class Analysis:
         if signature not in found:
             if len(self._calling) >= _DEEPEST_CALL or len(found) >= _MOST_SIGNATURES:
                 return ()
-            found[signature] = ()  # counts already while nested calls are analysed
+            found[signature] = ()  # already counts while nested calls are analysed
             found[signature] = self._run_apart(function, arguments)
         return found[signature]
 
     def _run_apart(self, function: ir.Function, arguments: list[Fact]) -> tuple[Fact, ...]:
-        """The outputs of a function for the given inputs, leaving all other facts alone."""
+        """Compute the outputs of a function for the given inputs without touching any other facts."""
         saved = self.facts, self.refining
         self.facts, self.refining = {}, False
         self._calling.append(function.identifier())
@@ -277,13 +277,13 @@ class Analysis:
         return tuple([_seen_by(fact, lambda dim: self._only(dim, given)) for fact in outputs])
 
     def _only(self, dim: DimLike, names: set[str]) -> bool:
-        """Whether a dimension mentions no unknown dimensions but the given ones."""
+        """Whether a dimension mentions no unknown dimensions other than the given ones."""
         if not isinstance(dim, Dim) or not dim.fresh:
             return True
         return all(name in names for name in symbols(dim) if name in self._born)
 
     def _run_functions(self) -> None:
-        """Compute the facts in the bodies of the model functions, callers first."""
+        """Compute the facts inside the model functions, callers before callees."""
         for function in _callers_first(self._functions):
             sites = list(self._sites.get(function.identifier(), {}).values())
             for value, fact in zip(function.inputs, self._meet(function, sites), strict=True):
@@ -291,9 +291,9 @@ class Analysis:
             self.run(function)
 
     def _meet(self, function: ir.Function, sites: list[list[Fact]]) -> list[Fact]:
-        """What holds for the inputs of a function at every call.
+        """The facts of a function's inputs that hold at every call.
 
-        Dimensions that differ between calls become fresh symbols, the same one where they differ in the same way.
+        Dimensions that differ between calls become fresh symbols; those that differ in the same way share one.
         """
         if not sites:
             return [NOTHING] * len(function.inputs)
@@ -333,7 +333,7 @@ def _seen_by(fact: Fact, visible: Callable[[DimLike], bool]) -> Fact:
 
 
 def _callers_first(functions: dict[ir.OperatorIdentifier, ir.Function]) -> list[ir.Function]:
-    """The functions, each after all that call it (recursive ones, which ONNX forbids, last)."""
+    """The functions sorted so that each comes after all its callers (recursive ones, which ONNX forbids, come last)."""
     callees = {
         name: {node.op_identifier() for node in nodes_within(function.graph)} & functions.keys()
         for name, function in functions.items()
@@ -359,14 +359,14 @@ def _useless(dim: DimLike) -> bool:
 
 
 def _bounded(elements: Elements) -> Elements:
-    """The elements without formulas that have grown too large, and without numbers that overflow in the runtime."""
+    """The elements without formulas that have grown too large and without numbers that would overflow in the runtime."""
     if any(_overgrown(element) for element in elements):
         return tuple([None if _overgrown(element) else element for element in elements])
     return elements
 
 
 def _is_quotient(dim: DimLike) -> bool:
-    """Whether a dimension is a division by another that no algebra could do, such as what -1 stands for in a Reshape."""
+    """Whether a dimension is a division that could not be simplified, such as the one that -1 stands for in a Reshape."""
     atom = only_atom(dim)
     return atom is not None and atom.kind == "floordiv" and isinstance(atom.args[1], Dim)
 

@@ -1,21 +1,21 @@
-"""Facts: what is known about every value of a model, kept true and as precise as possible while the graph is edited.
+"""Facts: what is known about each value of a model. They stay valid, and as precise as possible, as the graph is edited.
 
-For each value: element type, symbolic shape, the symbolic integers inside small integer tensors, and the constant it
-is; when asked for, also which numbers its elements can be. Facts hold in every run of the model whose inputs honour the
-declared shapes; what is not provable is not a fact:
+For each value: its element type, its symbolic shape, the symbolic integers inside small integer tensors, and its value if
+it is constant; on request, also the range of its elements. Facts hold in every run of the model whose inputs honour the
+declared shapes; anything that cannot be proved is not a fact:
 
-- A dimension of which nothing is known is a fresh symbol of its own (``?0``, ``?1``, ...), never a guess.
-- Declared names of a graph input's dimensions are a contract; declared types of other values only add element types and
-  constant sizes where inference finds nothing.
+- A dimension about which nothing is known is a fresh symbol of its own (``?0``, ``?1``, ...), never a guess.
+- The dimension names declared on a graph input are a contract; the declared types of other values only supply element
+  types and constant sizes that inference does not find.
 - An initializer that is also a graph input (from IR version 4 on) is a default, not a constant.
 
 Bodies of If, Loop and Scan and of model functions are covered: facts inside a loop body hold in every iteration, facts
 inside a function body at every call.
 
-Taken on trust: constant sizes that the model declares (a declared size of what -1 stands for in a Reshape target also tells
-the one other size that is not known); sizes that make a detour through float32 are below 2**24, sizes fit in 32 bits, and
-the symbolic elements of a Reshape target are meant literally (see `ortfuse.facts.transfer.shaping`). For empty tensors facts
-follow ONNX where the runtime does not (its reductions over the last axis of an empty tensor keep that axis).
+Taken on trust: constant sizes that the model declares (a declared size for the -1 of a Reshape target also determines the
+one other unknown size); sizes that pass through float32 are below 2**24; sizes fit in 32 bits; and the symbolic elements of
+a Reshape target are meant literally (see `ortfuse.facts.transfer.shaping`). For empty tensors facts follow ONNX even where
+the runtime does not (its reductions over the last axis of an empty tensor keep that axis).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _REPEATS = {in_pairs: Repeats(in_pairs) for in_pairs in (False, True)}
 class Facts:
     """The facts of a model. Its graphs must be in topological order.
 
-    Values are told apart by identity, so values of outer scopes are found in bodies too.
+    Values are identified by object, so values of outer scopes are found from within bodies too.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -55,11 +55,11 @@ class Facts:
         self._assuming: dict[Assumption, RangeOf] = {}
 
     def record(self, journal: list[Flip]) -> None:
-        """From now on, add to the journal what undoes each thing that is learned."""
+        """From now on, append to the journal an entry that undoes each change of the facts."""
         self._journal = self._analysis.journal = journal
 
     def renew(self) -> None:
-        """Learn everything anew, after a change of the whole model."""
+        """Recompute all facts, after a change of the whole model."""
         if self._journal is not None:
             self._journal += [Assigned(self, "_analysis", self._analysis), Assigned(self, "_values", self._values)]
         self._analysis = _analysed(self._model)
@@ -80,7 +80,7 @@ class Facts:
         return None if value is None else self._analysis.fact(value).rank
 
     def ints(self, value: ir.Value | None) -> IntTensor | None:
-        """The symbolic integers inside an integer or bool tensor of at most 64 elements (truth values are 0 and 1)."""
+        """The symbolic integers in an integer or bool tensor of at most 64 elements (truth values are 0 and 1)."""
         if value is None:
             return None
         fact = self._analysis.fact(value)
@@ -90,14 +90,14 @@ class Facts:
         return None if elements is None or shape is None else IntTensor(elements, shape)
 
     def is_const(self, value: ir.Value | None) -> bool:
-        """Whether `const` gives the value; nothing large is read to answer.
+        """Whether `const` returns the value; answering does not read any large tensor.
 
-        True for initializers and Constant nodes, and for small tensors that are computed from nothing else.
+        True for initializers and Constant nodes, and for small tensors computed from constants alone.
         """
         return value is not None and self._analysis.fact(value).is_constant
 
     def const(self, value: ir.Value | None) -> np.ndarray | None:
-        """The constant a value is, None if it is none. Large constants are read anew at each call; do not change it."""
+        """The value as a constant, None if it is not one. Large constants are read at each call; do not modify the array."""
         if value is None:
             return None
         fact = self._analysis.fact(value)
@@ -107,7 +107,7 @@ class Facts:
         return array
 
     def scalar(self, value: ir.Value | None) -> float | int | bool | None:
-        """The number in a constant of one element (of any rank), None for everything else."""
+        """The number in a constant with one element (of any rank), None for everything else."""
         if value is None:
             return None
         try:
@@ -119,27 +119,27 @@ class Facts:
     def range(self, value: ir.Value, assuming: Assumption | None = None) -> Range | None:
         """The numbers that the elements can be: single ones and an interval, and whether one may be NaN.
 
-        None if nothing is known, or if the value is an empty constant. Found when asked for, and kept until an edit concerns it.
+        None if nothing is known, or if the value is an empty constant. Computed on demand and kept until an edit affects it.
 
         Args:
             value: any value.
-            assuming: what is to be taken for granted although it is not provable; the answer is no fact then.
+            assuming: an assumption that is taken for granted although it cannot be proved; the answer is then not a fact.
         """
         found: Range | None = self._values.ask(self._range_question(assuming), value)
         return found
 
     def first_column(self, value: ir.Value, assuming: Assumption | None = None) -> Range | None:
-        """Like `range`, of the elements at index 0 of the last axis (of the one element where there are no axes)."""
+        """Like `range`, but only for the elements at index 0 of the last axis (for a scalar, its one element)."""
         found: Range | None = self._values.ask(self._range_question(assuming).first_column, value)
         return found
 
     def fill(self, value: ir.Value) -> float | int | None:
-        """The one number that all elements are (truth values are 0 and 1, and 0 may be -0); None if there is none."""
+        """The one number that all elements equal (truth values are 0 and 1, and 0 may be -0); None if there is none."""
         found: float | int | None = self._values.ask(_FILL, value)
         return found
 
     def repeats(self, value: ir.Value, in_pairs: bool = False) -> bool:
-        """Whether an even last axis holds the same numbers twice: half after half, or (`in_pairs`) each next to itself."""
+        """Whether a last axis of even size repeats its numbers: half after half, or (`in_pairs`) each twice in a row."""
         return bool(self._values.ask(_REPEATS[in_pairs], value))
 
     def _range_question(self, assuming: Assumption | None) -> RangeOf:
@@ -150,18 +150,18 @@ class Facts:
         return self._assuming[assuming]
 
     def version(self, node: ir.Node) -> int:
-        """The version of its domain by which a node is to be read: its own when it has one, else its scope's import."""
+        """The version of its domain that a node is written for: its own if it has one, else the one its scope imports."""
         return node.version if node.version is not None else self._analysis.imports_of(node).get(node.domain, 1)
 
     def node_added(self, node: ir.Node) -> None:
-        """Learn the facts of the outputs of a node that was put into a graph; its inputs already have facts."""
+        """Compute the facts of the outputs of a node that was added to a graph; its inputs already have facts."""
         for value, fact in zip(node.outputs, self._analysis.transfer(node), strict=True):
             self._set(value, fact)
         if self._analysis.renew_functions(node):
             self._values.forget_all()
 
     def node_removed(self, node: ir.Node) -> None:
-        """Forget the outputs of a node that was taken out of its graph."""
+        """Drop the facts of the outputs of a node that was removed from its graph."""
         facts = self._analysis.facts
         for value in node.outputs:
             known = facts.pop(value, None)
@@ -171,7 +171,7 @@ class Facts:
                 self._journal.append(Entry(facts, value, known, self._scalars))
 
     def type_changed(self, value: ir.Value) -> None:
-        """Learn from the declared type and shape of a value, which are new, as far as it was not known."""
+        """Take over what is new in the declared type and shape of a value, after they have changed."""
         node, facts = value.producer(), self._analysis.facts
         if node is None:
             known = facts.pop(value, None)
@@ -186,12 +186,12 @@ class Facts:
     def value_replaced(self, old: ir.Value, new: ir.Value) -> None:
         """Note that the users of `old` now use `new`, which has the same value in every run.
 
-        What is known of either then holds for `new`; what its users gain from that is propagated. Facts only become
-        more precise, so this ends.
+        What is known about either then holds for `new`, and what this tells about its users is propagated. Facts only
+        become more precise, so this terminates.
         """
         self._values.forget(new, self._dependents)
         if self._journal is not None:
-            # Answers that rest on this must not outlive it.
+            # Cached answers that rest on this value must be dropped with it.
             self._journal.append(self._values.forget_all)
         before_old, before_new = self._analysis.fact(old), self._analysis.fact(new)
         merged = _refined(before_new, before_old)
@@ -201,7 +201,7 @@ class Facts:
             self._propagate(new)
 
     def _propagate(self, value: ir.Value) -> None:
-        """Recompute what depends on a value whose fact has become more precise."""
+        """Recompute whatever depends on a value whose fact has become more precise."""
         queue = deque(self._dependents(value))
         waiting = set(queue)
         while queue:
@@ -213,7 +213,7 @@ class Facts:
                 waiting.update(found)
 
     def _refine(self, node: ir.Node) -> list[ir.Value]:
-        """Compute the facts of the outputs of a node once more; returns those that have become more precise."""
+        """Recompute the facts of the outputs of a node; returns the outputs whose facts have become more precise."""
         found = []
         for output, fact in zip(node.outputs, self._analysis.transfer(node), strict=True):
             known = self._analysis.fact(output)
@@ -224,7 +224,7 @@ class Facts:
         return found
 
     def _dependents(self, value: ir.Value) -> list[ir.Node]:
-        """The nodes that use a value, and the node whose body it is a result of."""
+        """The nodes that use a value, and the node that has the value as a result of its body."""
         found = dict.fromkeys(usage.node for usage in value.uses() if usage.node.graph is not None)
         owner = self._analysis.owner(value.graph) if value.is_graph_output() else None
         return [*found] if owner is None else [*found, owner]
@@ -256,12 +256,12 @@ def _number(fact: Fact) -> float | int | bool | None:
 
 
 def _refined(fact: Fact, other: Fact) -> Fact:
-    """`fact` with what `other`, a fact of the same value, knows better; `fact` itself if that is nothing.
+    """`fact` refined by `other`, a fact of the same value; `fact` itself if `other` adds nothing.
 
     Constants are not taken over: a rewrite may round differently.
     """
     dtype = fact.dtype if fact.dtype is not None else other.dtype
-    # Read before they are compared: a constant whose elements were not asked for yet would look less precise.
+    # Read before comparing: a constant whose elements were not yet asked for would look less precise.
     shape, elements = fact.shape, fact.elements()
     if shape is None:
         shape = other.shape
@@ -280,7 +280,7 @@ def _refined(fact: Fact, other: Fact) -> Fact:
 
 
 def _better(mine: DimLike, theirs: DimLike) -> DimLike:
-    """The more telling of two dimensions that are equal in every run; `mine` if neither is."""
+    """The more informative of two dimensions that are equal in every run; `mine` if neither is."""
     return theirs if _complexity(theirs) < _complexity(mine) else mine
 
 

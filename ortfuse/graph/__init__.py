@@ -1,1 +1,1 @@
-"""Graphs of a model: walks over them, their scopes, and what is known of operators whatever their operands."""
+"""The graphs of a model: traversal, scopes, editing, and what is known about operators independently of their operands."""

@@ -1,4 +1,4 @@
-"""A change of a graph: operations that are done together or not at all, shown to inspectors before they are final."""
+"""Transactional changes of a graph: applied as a whole or not at all, and shown to inspectors before they are final."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ortfuse.refusal import Refusal
 
 RULE_KEY = "ortfuse.rule"
 NODES_KEY = "ortfuse.nodes"
-"""Metadata of a node that a rule made: the rule, and the names of the original nodes it stands for."""
+"""Metadata of a node made by a rule: the rule, and the names of the original nodes it stands for."""
 
 
 P = ParamSpec("P")
@@ -25,29 +25,29 @@ E = TypeVar("E", bound="Changes")
 
 
 class Listener(Protocol):
-    """Keeps up with a graph while it is changed: the facts."""
+    """Follows a graph while it is edited; the facts do this."""
 
     def record(self, journal: list[Flip]) -> None:
-        """From now on, add to the journal what undoes each thing that is learned."""
+        """From now on, append to the journal an entry that undoes each thing that is learned."""
 
     def node_added(self, node: ir.Node) -> None:
-        """A node was put into a graph."""
+        """A node was added to a graph."""
 
     def node_removed(self, node: ir.Node) -> None:
-        """A node was taken out of its graph."""
+        """A node was removed from its graph."""
 
     def value_replaced(self, old: ir.Value, new: ir.Value) -> None:
-        """The users of a value now use another, which is the same in every run."""
+        """The users of a value now use another one, which is the same in every run."""
 
     def type_changed(self, value: ir.Value) -> None:
-        """The declared type or shape of a value is another."""
+        """The declared type or shape of a value has changed."""
 
     def renew(self) -> None:
-        """The meaning of the whole model may be written otherwise: opsets were raised."""
+        """The whole model has to be analysed anew, because opsets were raised."""
 
 
 class Recorder(Protocol):
-    """Keeps account of changes."""
+    """Keeps a record of changes."""
 
     def changed(self, change: Change) -> None:
         """A change is final."""
@@ -57,20 +57,20 @@ class Recorder(Protocol):
 
 
 class Change:
-    """Operations that are done together or not at all.
+    """Operations that are applied together or not at all.
 
     Attributes:
         author: The rule or pass that makes the change.
         rule: The rule, if it is a rewrite.
         match: What the rule matched.
-        nodes: The nodes that compute what is replaced; if they are not given, they are found from the values.
-        instead: The nodes that compute what takes its place, and were there before.
-        witnesses: Nodes where every run fails in which the values are not equal; see `Edit`.
-        added: The nodes that were put into a graph.
-        removed: The nodes that were taken out of one.
-        replaced: The values that were replaced, each with the one that took its place.
+        nodes: The nodes that compute what is replaced; if not given, they are found from the values.
+        instead: The nodes that compute the replacement and existed before the change.
+        witnesses: Nodes that fail in every run in which the values are not equal; see `Edit`.
+        added: The nodes that were added to a graph.
+        removed: The nodes that were removed from a graph.
+        replaced: The values that were replaced, each with its replacement.
         refusal: Why the change was undone.
-        site: The value by which reports call a change that was undone.
+        site: The value that reports use to refer to a change that was undone.
     """
 
     __slots__ = (
@@ -129,11 +129,11 @@ class Change:
         return self.refusal is None
 
     def cancel(self, refusal: Refusal) -> None:
-        """Undo the change when it ends: its author finds that it cannot be."""
+        """Undo the change when it ends, because its author finds that it is not possible."""
         self.refusal = refusal
 
     def edit(self, outputs: Sequence[tuple[ir.Value, ir.Value]]) -> Edit:
-        """The change as one that lets the second of each pair of values take the place of the first."""
+        """The change as an `Edit` in which the second of each pair of values replaces the first."""
         graph = self.graph
         if graph is None:
             places = (*self.nodes, *(old.producer() for old, _ in outputs), *self.added)
@@ -147,7 +147,7 @@ class Change:
         return Edit(self.author, nodes, added, outputs, scope, facts, self.rule, self.match, self.witnesses)
 
     def _objection(self) -> Refusal | None:
-        """What an inspector says, who is shown the graph with both sides in it: only what was put in is there."""
+        """The inspectors' objection, if any; they see the graph with both sides in it, since so far nodes were only added."""
         editor = self._editor
         if not editor.inspectors:
             return None
@@ -165,7 +165,7 @@ class Change:
         return found
 
     def _outputs(self) -> list[tuple[ir.Value, ir.Value]]:
-        """What was replaced in the end: of values that were made and replaced in the same change nobody ever knew."""
+        """The pairs of old and new values at the end, without values that were both made and replaced in this change."""
         last = dict(self.replaced)
         made = {output for node in self.added for output in node.outputs}
         found = []
@@ -177,7 +177,7 @@ class Change:
         return found
 
     def _fault(self) -> Refusal | None:
-        """What is wrong with the graph now: something needs a node that was removed."""
+        """Check the graph as it is now: does something still need a node that was removed?"""
         removed = set(self.removed)
         for node in self.removed:
             if node.graph is None and (needed := needed_elsewhere(node, removed)) is not None:
@@ -186,7 +186,7 @@ class Change:
         return None
 
     def _annotate(self) -> None:
-        """Say of the nodes that are new which original nodes they stand for."""
+        """Record on the new nodes which original nodes they stand for."""
         if not self.added:
             return
         names: dict[str, None] = {}
@@ -195,7 +195,7 @@ class Change:
         for node in olds:
             origin = node.metadata_props.get(NODES_KEY)
             if origin is None and rule is None:
-                continue  # a pass that is no rule has not made anything out of it
+                continue  # a pass that is not a rule did not create the old node
             for name in origin.split(";") if origin else [node.name or node.op_type]:
                 names.setdefault(name)
         if not names:
@@ -206,20 +206,20 @@ class Change:
             node.metadata_props[NODES_KEY] = ";".join(names)
 
     def _note_inner(self, inner: Change) -> None:
-        """A change within this one has ended."""
+        """Take over the result of a nested change that has ended."""
         if inner.refusal is None and self.graph is None:
             self.graph = inner.graph
 
 
 class Changes:
-    """What the changes of one model have in common.
+    """What the changes of one model share.
 
     Attributes:
         model: The model.
         facts: What is known about its values, kept up to date.
-        inspectors: Who is asked about each change.
-        recorder: Who keeps account of changes.
-        author: Who makes the changes that are not said to be anybody's: the pass that is run.
+        inspectors: They are asked about each change.
+        recorder: Keeps a record of changes.
+        author: The author of changes that name none: the pass being run.
     """
 
     def __init__(
@@ -248,16 +248,16 @@ class Changes:
         instead: Sequence[ir.Node] = (),
         witnesses: Sequence[ir.Node] = (),
     ) -> Change:
-        """Operations that belong together: `with editor.change("my.pass") as change: ...`, and `change` says if they stay.
+        """Group operations: `with editor.change("my.pass") as change: ...`; afterwards `change` is true if they were kept.
 
-        If an exception leaves the block, they are undone. Changes may be nested; an inner one that was done is undone with
-        the outer. For those who look at the change, see `Edit`: `nodes` compute what is replaced and `instead` what takes its
-        place, as far as it was there before; without `nodes` both are found from the values.
+        If an exception leaves the block, they are undone. Changes can be nested; an inner one that was applied is undone
+        together with the outer one. For the meaning to inspectors see `Edit`: `nodes` compute what is replaced, and
+        `instead` computes the replacement as far as it existed before; without `nodes`, both are found from the values.
         """
         return Change(self, author, rule, match, nodes, instead, witnesses)
 
     def scope_of(self, graph: ir.Graph | None) -> Scope:
-        """The scope of a graph of the model, the main graph's if none is given."""
+        """The scope of a graph of the model; of the main graph if none is given."""
         graph = self.model.graph if graph is None else graph
         if graph not in self._scopes:
             self._scopes = {scope.graph: scope for scope in scopes(self.model)}
@@ -272,10 +272,10 @@ class Changes:
 def operation(
     *, builds: bool = False
 ) -> Callable[[Callable[Concatenate[E, P], R]], Callable[Concatenate[E, P], R | None]]:
-    """An operation of the editor: part of the open change, or a change of its own, after which `None` says it was refused.
+    """An editor operation: part of the open change, or else a change of its own, which returns `None` if it was refused.
 
     Args:
-        builds: Whether it only puts things in that nothing uses yet: they stay while inspectors look at the change.
+        builds: Whether it only adds things that nothing uses yet: these stay while inspectors look at the change.
     """
 
     def wrap(operate: Callable[Concatenate[E, P], R]) -> Callable[Concatenate[E, P], R | None]:

@@ -1,4 +1,4 @@
-"""What a model contains, entry by entry, to tell whether and where somebody who edits it behind our back has changed it.
+"""Lists what a model contains, entry by entry, to detect whether and where other code edited it without the editor.
 
 Tensors are the same if they are the same objects; clones of a model share theirs.
 """
@@ -13,14 +13,14 @@ import onnx_ir as ir
 from ortfuse.graph import walk
 
 Place = tuple[Hashable, ...]
-"""Where a graph is: empty for the main graph, else the function, and the nodes and attributes on the way in."""
+"""The location of a graph: empty for the main graph, else the function, and the nodes and attributes that lead to it."""
 
 Contents = Mapping[Hashable, Any]
-"""An entry for each graph, node, initializer and declared type."""
+"""One entry for each graph, node, initializer and declared type."""
 
 
 class _Identity:
-    """An object that equals itself only; it is held, so that its place in memory is given to no other."""
+    """Compares an object by identity; holds a reference, so that its address is not reused."""
 
     def __init__(self, thing: object) -> None:
         self._thing = thing
@@ -44,13 +44,13 @@ def contents(model: ir.Model) -> Contents:
 
 
 def changes(before: Contents, after: Contents) -> int:
-    """In how many entries two models differ."""
+    """The number of entries in which two models differ."""
     missing = object()
     return sum(before.get(key, missing) != after.get(key, missing) for key in {**before, **after})
 
 
 def places(model: ir.Model) -> Iterator[tuple[Place, ir.Graph]]:
-    """Every graph of a model with where it is."""
+    """Every graph of a model, with its location."""
     stack: list[tuple[Place, ir.Graph]] = [((), model.graph)]
     stack += [((name,), function.graph) for name, function in model.functions.items()]
     while stack:
@@ -61,7 +61,7 @@ def places(model: ir.Model) -> Iterator[tuple[Place, ir.Graph]]:
 
 
 def bodies(node: ir.Node) -> dict[tuple[Hashable, ...], ir.Graph]:
-    """The graphs in the attributes of a node, by where they are in it."""
+    """The graphs in a node's attributes, by their location in the node."""
     return {
         (key_of(node), name, number): graph
         for name, attribute in node.attributes.items()
@@ -70,12 +70,12 @@ def bodies(node: ir.Node) -> dict[tuple[Hashable, ...], ir.Graph]:
 
 
 def key_of(node: ir.Node) -> Hashable:
-    """What a node is known by in its graph: the names of what it computes, or its own if it computes nothing."""
+    """The key that identifies a node in its graph: the names of its outputs, or its own name if it has none."""
     return tuple(output.name for output in node.outputs) or node.name
 
 
 def operation(node: ir.Node) -> tuple[Any, ...]:
-    """What a node computes, by the names of its inputs; the graphs in it are left out."""
+    """What a node computes, by the names of its inputs; the graphs it contains are left out."""
     attributes = tuple((name, _attribute(node.attributes[name])) for name in sorted(node.attributes))
     inputs = tuple(None if value is None else value.name for value in node.inputs)
     return node.op_identifier(), node.version, inputs, tuple(output.name for output in node.outputs), attributes

@@ -1,4 +1,4 @@
-"""What a change of a graph is to those who look at it before it is final, and may object."""
+"""An edit: a change of a graph as seen by the inspectors, who may object before it becomes final."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ortfuse.refusal import Refusal, refuse
 
 @dataclass(frozen=True)
 class Edit:
-    """A change at the moment before it is final: the nodes of both sides stand in the graph, and have facts.
+    """A change just before it is final: the nodes of both sides are in the graph and have facts.
 
     Attributes:
         author: The rule or pass that makes it.
         nodes: The nodes that compute what is replaced, or that are removed.
-        added: The nodes that compute what takes their place; they stand in the graph, and nothing else uses them yet.
-        outputs: The values that are replaced, each with the one that takes its place: computed, or a constant, perhaps not
-            in the graph yet. None if nodes are only removed.
+        added: The nodes that compute the replacement; they are in the graph, but nothing else uses them yet.
+        outputs: The values that are replaced, each with its replacement: computed, or a constant that may not be in the
+            graph yet. Empty if nodes are only removed.
         scope: The graph.
-        facts: What is known about its values: `ortfuse.facts.facts.Facts`, which this floor knows nothing of.
+        facts: What is known about its values: an `ortfuse.facts.facts.Facts`, which this layer does not import.
         rule: The rule, if the change is a rewrite.
         match: What the rule matched.
-        witnesses: Nodes that every run executes, and whose failure is a failure of the run: where they fail, the values need
-            not be equal.
+        witnesses: Nodes that every run executes and whose failure makes the run fail: where they fail, the values need not
+            be equal.
     """
 
     author: str
@@ -43,7 +43,7 @@ class Edit:
 
     @property
     def name(self) -> str:
-        """The value at the root, or the first that is replaced or removed, by which reports call the edit."""
+        """The value by which reports refer to the edit: the one at the root, or the first that is replaced or removed."""
         if self.match is not None:
             value = self.match.root
         elif self.outputs:
@@ -54,13 +54,13 @@ class Edit:
 
 
 MOST_NODES = 500
-"""Nodes on one side of a change that are looked at together."""
+"""The nodes on one side of a change."""
 
 
 def sides_of(
     outputs: Sequence[tuple[ir.Value, ir.Value]], added: Sequence[ir.Node]
 ) -> tuple[Sequence[ir.Node], Sequence[ir.Node]]:
-    """The nodes that compute the old values and those that compute the new ones, from what both are computed from."""
+    """The nodes that compute the old values and those that compute the new ones, down to what both are computed from."""
     before, after = _above([old for old, _ in outputs]), _above([new for _, new in outputs])
     olds = [node for node in before if node not in after]
     news = [node for node in after if node not in before]
@@ -70,7 +70,7 @@ def sides_of(
 
 
 def _above(values: Iterable[ir.Value]) -> dict[ir.Node, None]:
-    """The nodes from which values are computed."""
+    """All nodes from which the values are computed, directly or indirectly."""
     found: dict[ir.Node, None] = {}
     pending = [node for value in values if (node := value.producer()) is not None]
     while pending:
@@ -82,7 +82,7 @@ def _above(values: Iterable[ir.Value]) -> dict[ir.Node, None]:
 
 
 def needed_elsewhere(node: ir.Node, removed: Collection[ir.Node]) -> Refusal | None:
-    """What still needs a node that was removed with others."""
+    """Why a node cannot be removed together with `removed`: something else still needs it. `None` if nothing does."""
     for output in node.outputs:
         users = [use.node for use in output.uses() if use.node not in removed]
         if users or output.is_graph_output():
@@ -92,7 +92,7 @@ def needed_elsewhere(node: ir.Node, removed: Collection[ir.Node]) -> Refusal | N
 
 
 class Inspector(Protocol):
-    """Looks at every change before it is final. What it objects to is left undone, and the rest goes on."""
+    """Looks at every change before it is final. A change it objects to is undone, and everything else goes on."""
 
     def objection(self, edit: Edit) -> Refusal | None:
-        """Why the change must not be, or `None`. The graph must not be changed."""
+        """Why the change must not be made, or `None`. The graph must not be modified."""

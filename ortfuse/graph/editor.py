@@ -1,8 +1,8 @@
-"""The one thing that changes a graph: whatever is edited is told to the facts, shown to inspectors, logged and can be undone.
+"""The editor: the only code that changes graphs. Each edit updates the facts, is inspected and logged, and can be undone.
 
-Every operation says what undoes it. Operations in a `with editor.change(...)` are one change, others a change each. Before a
-change is final the inspectors see it, as an `Edit`; what they object to is undone completely, and the author is told: the change,
-or the answer of the operation, is false.
+Every operation records how to undo it. Operations inside `with editor.change(...)` form one change; others are a change
+each. Before a change is final, the inspectors see it as an `Edit`; if they object it is undone completely, and the author
+can tell because the change, or the return value of the operation, is false.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ortfuse.graph.walk import nested_nodes
 
 
 class Editor(Changes):
-    """Changes the graphs of a model. All that rules and passes do to a model they do through its editor."""
+    """Changes the graphs of a model. Rules and passes change a model only through its editor."""
 
     def __init__(
         self,
@@ -52,21 +52,21 @@ class Editor(Changes):
 
     @operation(builds=True)
     def insert_before(self, place: ir.Node, *nodes: ir.Node) -> bool:
-        """Put nodes into the graph of `place`, before it. Their domains are imported if they are not yet."""
+        """Insert nodes before `place`, in its graph. Domains that are not yet imported are added to the imports."""
         assert isinstance(place.graph, ir.Graph)
         place.graph.insert_before(place, nodes)
         return self._inserted(nodes, place.graph)
 
     @operation(builds=True)
     def insert_after(self, place: ir.Node, *nodes: ir.Node) -> bool:
-        """Put nodes into the graph of `place`, after it."""
+        """Insert nodes after `place`, in its graph."""
         assert isinstance(place.graph, ir.Graph)
         place.graph.insert_after(place, nodes)
         return self._inserted(nodes, place.graph)
 
     @operation(builds=True)
     def append(self, graph: ir.Graph, *nodes: ir.Node) -> bool:
-        """Put nodes at the end of a graph."""
+        """Append nodes at the end of a graph."""
         graph.extend(nodes)
         return self._inserted(nodes, graph)
 
@@ -85,7 +85,7 @@ class Editor(Changes):
 
     @operation()
     def remove(self, *nodes: ir.Node) -> bool:
-        """Remove nodes that no other node needs, with what is nested in them; refused when the change ends if one is needed."""
+        """Remove nodes, with their subgraphs, that no other node needs; if one is needed, the change is refused when it ends."""
         change = self._open
         assert change is not None
         for node in nodes:
@@ -93,7 +93,7 @@ class Editor(Changes):
             change.graph = change.graph or node.graph
             change.removed.append(node)
             self.facts.node_removed(node)
-            # A nested node that keeps its inputs would count for ever as a use of values outside of the removed subgraph.
+            # A nested node that kept its inputs would forever count as a user of values outside the removed subgraph.
             for inner in nested_nodes(node):
                 self.facts.node_removed(inner)
                 self._do(Detached(inner))
@@ -102,7 +102,7 @@ class Editor(Changes):
 
     @operation()
     def move_before(self, place: ir.Node, *nodes: ir.Node) -> bool:
-        """Move nodes within their graph to before another node of it."""
+        """Move nodes to before another node of the same graph."""
         assert isinstance(place.graph, ir.Graph)
         for node in nodes:
             self._journal.append(Moved(node, place.graph, following(node, place.graph)))
@@ -111,14 +111,14 @@ class Editor(Changes):
 
     @operation()
     def sort(self, root: ir.Graph) -> bool:
-        """Put the nodes of a graph and of the graphs within it in topological order."""
+        """Sort the nodes of a graph and of all graphs nested in it topologically."""
         self._journal.extend([Ordered(graph, list(graph)) for graph in walk.nested(root)])
         root.sort()
         return True
 
     @operation()
     def resize_outputs(self, node: ir.Node, count: int) -> bool:
-        """Leave out the last outputs of a node, which nothing uses."""
+        """Drop the last outputs of a node, which must be unused."""
         if count < len(node.outputs):
             self._journal.append(Shortened(node, node.outputs))
             node.resize_outputs(count)
@@ -126,14 +126,14 @@ class Editor(Changes):
 
     @operation()
     def set_version(self, node: ir.Node, version: int | None) -> bool:
-        """Mark a node with the opset by which it is to be read."""
+        """Mark a node with the opset version it is written for."""
         if node.version != version:
             self._assign(node, "version", version)
         return True
 
     @staticmethod
     def discard(nodes: Iterable[ir.Node]) -> None:
-        """Take apart nodes that were built but are in no graph, so that they do not count as users of their inputs."""
+        """Disconnect nodes that were built but are in no graph, so that they do not count as users of their inputs."""
         for node in nodes:
             if node.graph is None:
                 node.resize_inputs(0)
@@ -142,10 +142,10 @@ class Editor(Changes):
 
     @operation()
     def replace(self, old: ir.Value, new: ir.Value) -> bool:
-        """Let `new`, which is the same in every run, stand wherever `old` is used, graph outputs included.
+        """Replace all uses of `old`, graph outputs included, by `new`, which must have the same value in every run.
 
-        The name of `old`, with its metadata, goes to `new` if that was made in this change, or if callers of the model know
-        `old` by it. Where `new` has a name to keep itself, an Identity carries that of a graph output.
+        The name and metadata of `old` pass to `new` if `new` was made in this change, or if callers of the model know
+        `old` by its name. If `new` has a name it must keep, an Identity carries the name of a graph output.
         """
         change = self._open
         assert change is not None
@@ -167,7 +167,7 @@ class Editor(Changes):
         return True
 
     def _carrier(self, old: ir.Value, new: ir.Value) -> ir.Value:
-        """An Identity of `new`, to have the name of `old`."""
+        """An Identity of `new` that can take the name of `old`."""
         assert old.graph is not None
         identity = ir.node("Identity", [new])
         self.append(old.graph, identity)
@@ -189,7 +189,7 @@ class Editor(Changes):
                     outputs[index] = new
 
     def _hand_over(self, old: ir.Value, new: ir.Value) -> None:
-        """Give `new` the name and the metadata of `old`."""
+        """Transfer the name and the metadata of `old` to `new`."""
         if new.doc_string is None and old.doc_string is not None:
             self._assign(new, "doc_string", old.doc_string)
         name = old.name
@@ -197,7 +197,7 @@ class Editor(Changes):
             assert old.graph is not None
             self._do(Registered(old, old.graph, self._ranked(old.graph)))
         if name is not None:
-            # A tensor that belongs to both must not lose its name with the old one.
+            # A tensor shared by both must not lose its name together with the old value.
             self._assign(old, "const_value", None)
             self._rename(old, None)
             self._rename(new, name)
@@ -207,10 +207,10 @@ class Editor(Changes):
 
     @operation()
     def replace_by_constant(self, old: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
-        """Let a constant take the place and the name of `old`, an output of a node, which stays for its author to remove.
+        """Replace `old`, an output of a node, by a constant that takes its name; removing the node is left to the caller.
 
-        The constant is an initializer, the normal form, where it can be one. A function has no initializers, and a graph
-        output that is an initializer is legal but trips up tools: there it is a Constant node.
+        The constant is an initializer, the normal form, where possible. A function has no initializers, and a graph
+        output that is an initializer is legal but trips up tools: in these cases it is a Constant node.
         """
         producer = old.producer()
         assert producer is not None
@@ -229,12 +229,12 @@ class Editor(Changes):
 
     @operation(builds=True)
     def add_constant(self, place: ir.Node, tensor: ir.TensorProtocol, value: ir.Value | None = None) -> ir.Value:
-        """A new constant for nodes at `place`: an initializer of its main graph or, in a function, a Constant node before it.
+        """Add a constant for use by `place`: an initializer of its main graph or, in a function, a Constant node before it.
 
         Args:
-            place: A node of a graph.
+            place: A node in a graph.
             tensor: The constant.
-            value: The value that is to be the constant, if nodes that use it are built already.
+            value: The value that becomes the constant, if nodes that use it have been built already.
         """
         assert isinstance(place.graph, ir.Graph)
         root = self.scope_of(place.graph).root
@@ -250,13 +250,13 @@ class Editor(Changes):
 
     @operation(builds=True)
     def register_initializer(self, graph: ir.Graph, value: ir.Value) -> bool:
-        """Make a value with a constant and a name an initializer of a graph."""
+        """Make a value that has a constant and a name an initializer of a graph."""
         self._register(graph, value)
         return True
 
     @operation()
     def drop_initializers(self, *values: ir.Value) -> bool:
-        """Take initializers that nothing uses out of their graphs."""
+        """Remove unused initializers from their graphs."""
         for value in values:
             assert value.graph is not None
             self._do(Registered(value, value.graph, self._ranked(value.graph)))
@@ -272,7 +272,7 @@ class Editor(Changes):
 
     @operation()
     def rename(self, value: ir.Value, name: str | None) -> bool:
-        """Give a value another name; with the empty one, an output of a node is left out."""
+        """Give a value another name; an empty one marks an output of a node as left out."""
         self._rename(value, name)
         return True
 
@@ -280,7 +280,7 @@ class Editor(Changes):
 
     @operation()
     def set_import(self, root: ir.Graph, domain: str, version: int | None) -> bool:
-        """Import a version of a domain for a main graph or function, none if that is `None`."""
+        """Set the version of a domain that a main graph or function imports; `None` removes the import."""
         imports = root.opset_imports
         if imports.get(domain) != version:
             self._import(imports, domain, version)
@@ -288,19 +288,19 @@ class Editor(Changes):
 
     @operation()
     def renew_facts(self) -> bool:
-        """Learn the facts of the whole model anew."""
+        """Recompute the facts of the whole model."""
         self.facts.renew()
         return True
 
     @operation()
     def set_ir_version(self, version: int) -> bool:
-        """Declare the IR version of the model."""
+        """Set the IR version of the model."""
         self._assign(self.model, "ir_version", version)
         return True
 
     @operation()
     def set_inputs(self, values: Sequence[ir.Value]) -> bool:
-        """Make these the inputs of the model."""
+        """Replace the inputs of the model by these."""
         inputs = self.model.graph.inputs
         self._journal.append(Listed(inputs, list(inputs)))
         inputs[:] = values
@@ -308,7 +308,7 @@ class Editor(Changes):
 
     @operation()
     def add_functions(self, new: Iterable[ir.Function]) -> bool:
-        """Give the model functions."""
+        """Add functions to the model."""
         functions = self.model.functions
         self._journal.append(Filled(functions, dict(functions)))
         functions.update({function.identifier(): function for function in new})
@@ -323,7 +323,7 @@ class Editor(Changes):
             del functions[identifier]
         return True
 
-    # What operations are made of.
+    # Building blocks of the operations.
 
     def _do(self, flip: Flip) -> None:
         flip()
@@ -358,13 +358,13 @@ class Editor(Changes):
         ranks = self._ranks.setdefault(graph, {})
         graph.register_initializer(value)
         if value in ranks:
-            put_in_order(graph, ranks)  # it was there before, and comes back to its place
+            put_in_order(graph, ranks)  # it existed before, and returns to its old position
         elif ranks:
             ranks[value] = len(ranks)
         self._journal.append(Registered(value, graph, ranks))
 
     def _ranked(self, graph: ir.Graph) -> dict[ir.Value, int]:
-        """In which order the initializers of a graph stand, once one of them is taken away."""
+        """The order of the initializers of a graph, recorded once one of them has been removed."""
         ranks = self._ranks.setdefault(graph, {})
         if not ranks:
             ranks.update((value, rank) for rank, value in enumerate(graph.initializers.values()))
@@ -375,7 +375,7 @@ class Editor(Changes):
 
 
 def _can_be_output(old: ir.Value, new: ir.Value) -> bool:
-    """Whether `new` can have the name of the graph output `old`, which a node computes in the same graph."""
+    """Whether `new` can take the name of the graph output `old`, which a node computes in the same graph."""
     producer, replaced = new.producer(), old.producer()
     return producer is not None and not new.is_graph_output() and (replaced is None or producer.graph is replaced.graph)
 

@@ -1,7 +1,7 @@
-"""What undoes an operation on a graph and, called once more, does it again.
+"""Undo entries for operations on a graph; calling an entry again redoes the operation.
 
-Each entry of a journal is called without arguments and turns what it stands for over: from done to undone or back. Entries are
-undone in the reverse of the order in which they were made.
+Each entry of a journal is called without arguments and toggles its operation between done and undone. Entries are undone
+in reverse order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Flip = Callable[[], None]
 
 
 class Assigned:
-    """An attribute of an object: the other of its two values."""
+    """Toggles an attribute of an object between two values."""
 
     __slots__ = ("name", "other", "thing")
 
@@ -29,7 +29,7 @@ class Assigned:
 
 
 class Filled:
-    """A small mapping: the other of its two contents."""
+    """Toggles the whole content of a small mapping between two states."""
 
     __slots__ = ("mapping", "other")
 
@@ -44,7 +44,7 @@ class Filled:
 
 
 class Entry:
-    """The content of a mapping at one key: the other of two, `None` for nothing; what a cache has at that key is forgotten."""
+    """Toggles the entry of a mapping at one key between two values (`None`: no entry); drops that key from the cache."""
 
     __slots__ = ("cache", "key", "mapping", "other")
 
@@ -63,7 +63,7 @@ class Entry:
 
 
 class Listed:
-    """The inputs or the outputs of a graph: the other of their two contents."""
+    """Toggles the inputs or the outputs of a graph between two lists."""
 
     __slots__ = ("other", "values")
 
@@ -77,7 +77,7 @@ class Listed:
 
 
 class Rewired:
-    """Uses of a value: the other value that they can be uses of."""
+    """Toggles uses of a value between that value and another."""
 
     __slots__ = ("other", "uses", "value")
 
@@ -91,7 +91,7 @@ class Rewired:
 
 
 class Detached:
-    """A node without its inputs, so that it does not count as a user of them; or with them."""
+    """Toggles a node between having its inputs and having none, so that it does not count as their user."""
 
     __slots__ = ("inputs", "node")
 
@@ -111,7 +111,7 @@ class Detached:
 
 
 class Placed(Detached):
-    """A node in its place in a graph, or out of it and without inputs."""
+    """Toggles a node between being in its place in a graph, and being out of it without inputs."""
 
     __slots__ = ("following", "graph")
 
@@ -131,7 +131,7 @@ class Placed(Detached):
 
 
 class Moved:
-    """A node of a graph: the other of its two places."""
+    """Toggles a node of a graph between two positions."""
 
     __slots__ = ("following", "graph", "node")
 
@@ -145,7 +145,7 @@ class Moved:
 
 
 class Ordered:
-    """The nodes of a graph: the other of their two orders. Nodes that are not in it come first."""
+    """Toggles the nodes of a graph between two orders. Nodes that are not in the given order come first."""
 
     __slots__ = ("graph", "other")
 
@@ -159,7 +159,7 @@ class Ordered:
 
 
 class Shortened:
-    """The last outputs of a node, which are there or not."""
+    """Toggles the last outputs of a node between present and removed."""
 
     __slots__ = ("node", "other")
 
@@ -167,7 +167,7 @@ class Shortened:
         self.node, self.other = node, other
 
     def __call__(self) -> None:
-        # `resize_outputs` would make new values, which nobody who knows the old ones knows.
+        # `resize_outputs` would create new values, unknown to everything that refers to the old ones.
         other: Any = self.node.outputs
         node: Any = self.node
         node._outputs = tuple(self.other)
@@ -179,7 +179,7 @@ class Shortened:
 
 
 class Registered:
-    """An initializer of a graph, which is there or not; `ranks` say in which order initializers stand."""
+    """Toggles an initializer of a graph between registered and not; `ranks` give the order of the initializers."""
 
     __slots__ = ("graph", "ranks", "value")
 
@@ -196,7 +196,7 @@ class Registered:
 
 
 class Named:
-    """A value: the other of its two names. An initializer keeps its place."""
+    """Toggles a value between two names. An initializer keeps its position."""
 
     __slots__ = ("other", "ranks", "value")
 
@@ -211,14 +211,14 @@ class Named:
 
 
 def following(node: ir.Node, graph: ir.Graph) -> ir.Node | None:
-    """The node after this one; onnx_ir knows it at once, but its public interface would count from the start."""
+    """The node after this one. Uses internals of onnx_ir: its public interface would search from the start of the graph."""
     nodes: Any = graph._nodes
     found: ir.Node | None = nodes._value_ids_to_boxes[id(node)].next.value
     return found
 
 
 def put_before(graph: ir.Graph, node: ir.Node, before: ir.Node | None) -> None:
-    """Put a node before another, at the end if there is none; it may be elsewhere in the same graph."""
+    """Put a node before another, or at the end if that is `None`; it may already be elsewhere in the same graph."""
     if before is None:
         graph.append(node)
     else:
@@ -226,7 +226,7 @@ def put_before(graph: ir.Graph, node: ir.Node, before: ir.Node | None) -> None:
 
 
 def put_in_order(graph: ir.Graph, ranks: Mapping[ir.Value, int]) -> None:
-    """Put the initializers of a graph in the order of their ranks."""
+    """Sort the initializers of a graph by their ranks."""
     content = graph.initializers.data
     items = sorted(content.items(), key=lambda item: ranks.get(item[1], len(ranks)))
     content.clear()

@@ -1,4 +1,4 @@
-"""Which nodes compute the same outputs from the same inputs, every time, and do nothing else."""
+"""Decides which nodes are pure: deterministic and without side effects."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ortfuse.graph.walk import subgraphs
 
 
 class Purity:
-    """Answers for the nodes of one model; remembers what it found out about the model's functions."""
+    """Answers for the nodes of one model; remembers its findings about the model's functions."""
 
     def __init__(self, model: ir.Model) -> None:
         self._functions = model.functions
         self._known: dict[ir.OperatorIdentifier, bool] = {}
 
     def is_pure(self, node: ir.Node) -> bool:
-        """Whether the node is a deterministic operator of a known domain, or calls a function made of such.
+        """Whether the node is a deterministic operator of a known domain, or calls a function made only of such operators.
 
-        Nodes with subgraphs are not: their bodies would have to be looked into each time.
+        Nodes with subgraphs count as impure, to avoid analysing their bodies each time.
         """
         if has(node, RANDOM) or subgraphs(node):
             return False
@@ -31,7 +31,7 @@ class Purity:
         return node.domain in KNOWN_DOMAINS
 
     def _is_pure_function(self, identifier: ir.OperatorIdentifier) -> bool:
-        """Whether no function that can be reached from this one has an impure node."""
+        """Whether no function reachable from this one contains an impure node."""
         if identifier not in self._known:
             pending, seen = [identifier], {identifier}
             self._known[identifier] = True
@@ -48,7 +48,7 @@ class Purity:
 
 
 def _may_train(node: ir.Node) -> bool:
-    """Whether a Dropout has a training_mode input (opset 12 and later), whatever it holds."""
+    """Whether a Dropout has a training_mode input (opset 12 and later), whatever its value."""
     return len(node.inputs) > 2 and node.inputs[2] is not None
 
 

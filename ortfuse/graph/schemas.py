@@ -1,4 +1,4 @@
-"""What the definitions of operators say, in ONNX and in ONNX Runtime."""
+"""Queries of operator definitions, in ONNX and in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def schema_at(op_type: str, version: int, domain: str = "") -> Any:
 
 @functools.cache
 def attribute_default(domain: str, op_type: str, version: int, name: str) -> Any:
-    """The value an absent attribute has by the operator's schema; `None` when absence is a meaning of its own."""
+    """The default of an attribute by the operator's schema; `None` if its absence has a meaning of its own."""
     schema = schema_at(op_type, version, domain)
     attribute = None if schema is None else schema.attributes.get(name)
     if attribute is None or not attribute.default_value.name:
@@ -47,16 +47,16 @@ def _versions(op_type: str) -> Iterator[Any]:
 
 @functools.cache
 def changes(op_type: str, version: int, opset: int) -> bool:
-    """Whether the operator's definition at ai.onnx opset `opset` is another than at `version`, or gone."""
+    """Whether the operator's definition at ai.onnx opset `opset` differs from that at `version`, or is gone."""
     old, new = schema_at(op_type, version), schema_at(op_type, opset)
     if old is None:
-        return False  # an operator of the runtime's own in the domain of ONNX: no opset has it
+        return False  # an operator that the runtime itself defines in ONNX's domain: no opset has it
     return new is None or bool(old.since_version != new.since_version)
 
 
 @functools.cache
 def optional_outputs(domain: str, op_type: str, version: int) -> frozenset[int]:
-    """The positions of the outputs that may be left out by the operator's schema."""
+    """The positions of the outputs that the operator's schema allows to be left out."""
     if domain not in ("", "ai.onnx.ml"):
         return _optional_of_runtime().get((domain, op_type), frozenset())
     schema = schema_at(op_type, version, domain)
@@ -67,7 +67,7 @@ def optional_outputs(domain: str, op_type: str, version: int) -> frozenset[int]:
 
 @functools.cache
 def _optional_of_runtime() -> dict[tuple[str, str], frozenset[int]]:
-    """The positions of optional outputs of ONNX Runtime's own operators, by domain and operator."""
+    """The positions of the optional outputs of ONNX Runtime's own operators, by domain and operator."""
     from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
     optional = runtime.schemadef.OpSchema.FormalParameterOption.Optional
@@ -81,9 +81,9 @@ def _optional_of_runtime() -> dict[tuple[str, str], frozenset[int]]:
 
 
 def kept_outputs(node: ir.Node) -> frozenset[int]:
-    """The outputs that must be there although nothing uses them.
+    """The outputs that must be present even if unused.
 
-    An operator of a custom domain may have any; ONNX Runtime's Attention refuses a past (input 4) without the present
+    Operators of custom domains may need any of theirs; ONNX Runtime's Attention refuses a past (input 4) without the present
     (outputs 1 and 2).
     """
     if node.domain not in ("", "com.microsoft"):

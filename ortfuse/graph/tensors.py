@@ -1,4 +1,4 @@
-"""Every tensor of a model, with the place that holds it."""
+"""Enumerates the tensors of a model and the places that hold them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Replace = Callable[[onnx_ir.TensorProtocol], None]
 
 @dataclass(frozen=True, slots=True)
 class TensorSlot:
-    """A place in a model that holds a tensor: `owner` says which in words, `replace` puts another tensor there."""
+    """A place in a model that holds a tensor: `owner` describes it, `replace` puts another tensor there."""
 
     tensor: onnx_ir.TensorProtocol
     owner: str
@@ -58,9 +58,9 @@ def _attribute_slots(node: onnx_ir.Node, attribute: onnx_ir.Attr) -> Iterator[Te
 
 
 def tensors_of(attribute: onnx_ir.Attr) -> tuple[onnx_ir.TensorProtocol, ...]:
-    """The tensors in an attribute: one, several or, if it is of another type, none.
+    """The tensors in an attribute: one, several or, for attributes of other types, none.
 
-    `Attr.as_tensor` would compare the tensor with a protocol, member by member, which takes longer than all the rest.
+    `Attr.as_tensor` would check the tensor against a protocol, member by member, which dominates the running time.
     """
     if attribute.type == onnx_ir.AttributeType.TENSOR and not attribute.is_ref():
         return (attribute.value,)

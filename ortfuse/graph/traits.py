@@ -1,7 +1,7 @@
-"""What is true of an operator whatever the node: one table, from which everything else takes its sets of operators.
+"""Operator traits: properties of an operator that hold for every node. The single table for all sets of operators.
 
-A set holds the names of operators; those of other domains than ai.onnx with the domain in front. Ask with `has(node, MOVES)`,
-or, where the domain is known to be ai.onnx, `node.op_type in MOVES`.
+A set holds operator names; operators outside ai.onnx are prefixed with their domain. Test with `has(node, MOVES)` or, if the
+domain is known to be ai.onnx, with `node.op_type in MOVES`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MICROSOFT = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
 
 KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", MICROSOFT})
-"""Domains whose operators are known here. Of an operator from elsewhere nothing is assumed."""
+"""Domains whose operators are known here. Nothing is assumed about operators of other domains."""
 
 _TABLE = """
 Identity Reshape Flatten Squeeze Unsqueeze                     : moves reshapes
@@ -116,67 +116,67 @@ def _read(table: str) -> dict[str, frozenset[str]]:
 _OPERATORS = _read(_TABLE)
 
 MOVES = _OPERATORS["moves"]
-"""The outputs hold elements of the first input, nothing is computed."""
+"""The outputs consist of elements of the first input; nothing is computed."""
 
 JOINS = _OPERATORS["joins"]
-"""Of those that move elements: of all inputs instead of the first."""
+"""Operators that move elements, but from all inputs instead of only the first."""
 
 FILLS = _OPERATORS["fills"]
-"""Of those that move elements: some of the output is a number of the operator's own, such as the zeros of a Pad."""
+"""Operators that move elements, but also insert numbers of their own, such as the zeros of a Pad."""
 
 RESHAPES = _OPERATORS["reshapes"]
-"""Of those that move elements: all of them stay, in their row-major order."""
+"""Operators that move elements and keep all of them, in row-major order."""
 
 ELEMENTWISE = _OPERATORS["elementwise"]
-"""Each element of the result is computed from the one in its place in the first input."""
+"""Each element of the result is computed from the element at the same position in the first input."""
 
 BROADCASTS = _OPERATORS["broadcasts"]
-"""Computed element by element of operands that are broadcast: the result has the rank of the one with the most axes."""
+"""Computed element by element on broadcast operands: the result has the rank of the operand with the most axes."""
 
 COMMUTES = _OPERATORS["commutes"]
-"""The two operands can be exchanged."""
+"""The two operands can be swapped."""
 
 PICKS = _OPERATORS["picks"]
-"""Returns one of its operands: which zero or NaN that is depends on their order."""
+"""Returns one of its operands; which zero or NaN is returned depends on their order."""
 
 SUM = _OPERATORS["sum"]
-"""What sums are made of."""
+"""Operators that sums consist of."""
 
 PRODUCT = _OPERATORS["product"]
-"""What products are made of."""
+"""Operators that products consist of."""
 
 WRAPS = _OPERATORS["wraps"]
-"""Sums and products can be regrouped on integers too, since these wrap around; divisions cannot."""
+"""Sums and products can be regrouped on integers too, since they wrap around; divisions cannot."""
 
 COMPARES = _OPERATORS["compares"]
-"""A truth value for each pair of numbers."""
+"""Comparisons: a truth value for each pair of numbers."""
 
 LOGICAL = _OPERATORS["logical"]
-"""Truth values of truth values."""
+"""Logical operators: truth values from truth values."""
 
 EXACT = _OPERATORS["exact"] | MOVES
-"""Nothing is rounded: the results are elements of the operands, or numbers that their type holds exactly."""
+"""Does not round: the results are elements of the operands, or numbers that their type represents exactly."""
 
 RANGED = _OPERATORS["ranged"]
-"""The results have a range of their own (not negative, at most 1, ...), whatever the one input holds."""
+"""The results lie in a fixed range (nonnegative, at most 1, ...), whatever the one input holds."""
 
 REDUCES = _OPERATORS["reduces"]
-"""One number for all elements along `axes`."""
+"""Reduces along `axes` to one number."""
 
 LAYER = _OPERATORS["layer"]
-"""Computes activations, as opposed to masks, positions and angles."""
+"""Computes activations, as opposed to masks, positions or angles."""
 
 QUANTISES = _OPERATORS["quantises"]
-"""Rounds to integers, or works on what was."""
+"""Quantizes to integers, or operates on quantized numbers."""
 
 DEQUANTISES = _OPERATORS["dequantises"]
-"""Makes floating-point numbers of quantised ones."""
+"""Turns quantized numbers into floating-point ones."""
 
 SIZES = _OPERATORS["sizes"]
-"""Reads the shape of its input only."""
+"""Reads only the shape of its input."""
 
 RANDOM = _OPERATORS["random"]
-"""Draws random numbers or, like BeamSearch, may. Dropout does in training only."""
+"""Draws random numbers or, like BeamSearch, may do so. Dropout does so only in training."""
 
 CONTROL_FLOW = _OPERATORS["control"]
 """Operators of ai.onnx whose attributes are graphs."""
@@ -199,9 +199,9 @@ PARAMETER_INPUTS: Mapping[str, Mapping[str, int]] = {
 """Operator -> parameter -> input position, for parameters written as keywords in patterns. Some were attributes once."""
 
 ORDERED_AXES = frozenset({"Slice", "Pad"})
-"""Operators whose axes belong one by one to the numbers of other inputs, so that their order means something."""
+"""Operators whose axes correspond one by one to numbers in other inputs, so that their order matters."""
 
 
 def has(node: ir.Node, trait: frozenset[str]) -> bool:
-    """Whether the node's operator is one of these, with its domain."""
+    """Whether the node's operator, with its domain, is in the set."""
     return (f"{node.domain}.{node.op_type}" if node.domain else node.op_type) in trait

@@ -1,4 +1,4 @@
-"""The one way through a model: its graphs and the imports they are read by, their nodes, and what is nested in those."""
+"""Traversal of a model: its graphs with the imports in force, their nodes, and everything nested in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ortfuse.graph.traits import CONTROL_FLOW
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """One graph and the graph whose opset imports govern it (the main graph's or a function's)."""
+    """A graph, and the graph whose opset imports apply to it (the main graph or a function's)."""
 
     graph: ir.Graph
     root: ir.Graph
@@ -24,7 +24,7 @@ class Scope:
 
 
 def roots(model: ir.Model) -> list[ir.Graph]:
-    """The main graph and the bodies of the model's functions: the graphs that are nested in no other."""
+    """The main graph and the bodies of the model's functions: the graphs that are not nested in another."""
     return [model.graph, *(function.graph for function in model.functions.values())]
 
 
@@ -36,19 +36,19 @@ def scopes(model: ir.Model) -> Iterator[Scope]:
 
 
 def graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """Every graph of the model: the main graph, the bodies of functions, and what is nested in their nodes."""
+    """Every graph of the model: the main graph, the bodies of functions, and the graphs nested in their nodes."""
     for root in roots(model):
         yield from nested(root)
 
 
 def nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """Every node of the model, in all of its graphs."""
+    """Every node of the model, in all its graphs."""
     for graph in graphs(model):
         yield from graph
 
 
 def nested(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """A graph and every graph nested in its nodes, outer before inner."""
+    """A graph and every graph nested in its nodes, outer ones first."""
     waiting = [graph]
     while waiting:
         inner = waiting.pop()
@@ -59,7 +59,7 @@ def nested(graph: ir.Graph) -> Iterator[ir.Graph]:
 
 
 def nodes_within(graph: ir.Graph) -> Iterator[ir.Node]:
-    """The nodes of a graph and of all that is nested in it."""
+    """The nodes of a graph and of all graphs nested in it."""
     for inner in nested(graph):
         yield from inner
 
@@ -71,14 +71,14 @@ def nested_nodes(node: ir.Node) -> Iterator[ir.Node]:
 
 
 def subgraphs(node: ir.Node) -> list[ir.Graph]:
-    """The graphs that a node (If, Loop, Scan, ...) has as attributes."""
+    """The graphs in a node's attributes (If, Loop, Scan, ...)."""
     if node.op_type not in CONTROL_FLOW and not node.domain:
         return []
     return [graph for attribute in node.attributes.values() for graph in graphs_of(attribute)]
 
 
 def graphs_of(attribute: ir.Attr) -> tuple[ir.Graph, ...]:
-    """The graphs in an attribute: one, several or, if it is of another type, none."""
+    """The graphs in an attribute: one, several or, for attributes of other types, none."""
     if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
         return (attribute.value,)
     if attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
@@ -87,7 +87,7 @@ def graphs_of(attribute: ir.Attr) -> tuple[ir.Graph, ...]:
 
 
 def own_values(graph: ir.Graph) -> Iterator[ir.Value]:
-    """The values that belong to a graph: its inputs, its initializers, and what its nodes compute."""
+    """The values that belong to a graph: its inputs, its initializers and the outputs of its nodes."""
     yield from graph.inputs
     yield from graph.initializers.values()
     for node in graph:
@@ -109,7 +109,7 @@ def used_values(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def describe(node: ir.Node) -> str:
-    """How messages speak of a node: by its name, else by what it produces."""
+    """How messages refer to a node: by its name, or else by its outputs."""
     kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type or "untyped"
     if node.name:
         return f"{kind} node '{node.name}'"
