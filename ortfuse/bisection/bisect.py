@@ -1,11 +1,14 @@
-"""Bisection: finds the passes, rules and single rewrites that move an output beyond tolerance.
+"""Bisection: finds the passes, rules and single edits that move an output beyond tolerance.
 
-Delta debugging narrows down the passes, then the rules in them, then the single rewrites. For the rewrites, a binary
-search first finds the earliest one that moves the output with everything before it applied; delta debugging then finds
-which of the others it needs. That rewrite is cut out of the model and run, before and after, on the values that reach it
+Delta debugging narrows down the passes, then the rules and passes whose edits matter, then the single edits. For the edits, a
+binary search first finds the earliest one that moves the output with everything before it applied; delta debugging then
+finds which of the others it needs. That edit is cut out of the model and run, before and after, on the values that reach it
 in the model, and compared with float64. Whether it is rounding or a wrong rewrite is judged there, not by how far the
 model's outputs moved. A result that cannot be loaded or run, or that crashes the runtime, is neither and is reported as
 such.
+
+Only whole models can be compared if the edits of `finalize` are to blame, without which there is no result, or if a pass
+changes the model without the editor.
 """
 
 from __future__ import annotations
@@ -26,10 +29,14 @@ from ortfuse.passes import Finalize
 from ortfuse.pipeline import PassManager, RunReport
 from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.rewrite import Rule
+from ortfuse.targets.opset import AUTHOR as RAISE_OPSET
 from ortfuse.verification.verify import Trial, Verdict, judge
 
 Key = tuple[str, str]
-"""A rule and the site where it is applied."""
+"""A rule or pass and the site that it changes."""
+
+NEEDED = frozenset({Finalize.name, RAISE_OPSET})
+"""The authors of edits without which there is no result."""
 
 
 @dataclass(frozen=True)
@@ -38,46 +45,50 @@ class Restriction:
 
     Attributes:
         passes: Names of the passes allowed.
-        rules: Names of the rules allowed.
-        sites: The rules allowed, each at a site.
-        first: Only this many rewrites, counted from the start.
+        authors: Names of the rules and passes whose edits are allowed.
+        sites: The edits allowed, each as a rule or pass and a site.
+        first: Only this many edits, counted from the start.
     """
 
     passes: frozenset[str] | None = None
-    rules: frozenset[str] | None = None
+    authors: frozenset[str] | None = None
     sites: frozenset[Key] | None = None
     first: int | None = None
 
 
 @dataclass
 class Gate:
-    """An inspector that allows the rewrites a restriction permits, and shows one of them to an observer.
+    """An inspector that allows the edits a restriction permits, and shows one of them to an observer.
 
     Attributes:
         allowed: The restriction.
-        watched: The number of the rewrite to observe, from 1.
-        watch: Called with that rewrite before it is final.
-        applied: The rewrites that were allowed, in order.
+        watched: The number of the edit to observe, from 1.
+        watch: Called with that edit before it is final.
+        applied: The edits that were allowed, in order.
+        rules: Those of their authors that are rules.
     """
 
     allowed: Restriction
     watched: int = 0
     watch: Callable[[Edit], None] = lambda edit: None
     applied: list[Key] = field(default_factory=list)
+    rules: set[str] = field(default_factory=set)
 
     def objection(self, edit: Edit) -> Refusal | None:
-        """Why a rewrite is left out, if it is. Passes that are not rules are left out as a whole, not edit by edit."""
-        if not isinstance(edit.rule, Rule):
+        """Why an edit is left out, if it is. One that neither replaces nor removes anything (types, order) is allowed."""
+        if edit.author in NEEDED or not (edit.nodes or edit.outputs):
             return None
         key = (edit.author, edit.name)
         allowed = self.allowed
-        if allowed.rules is not None and key[0] not in allowed.rules:
-            return _left_out(edit, "the rule is left out")
+        if allowed.authors is not None and edit.author not in allowed.authors:
+            return _left_out(edit, f"{edit.author} is left out")
         if allowed.sites is not None and key not in allowed.sites:
             return _left_out(edit, "the site is left out")
         if allowed.first is not None and len(self.applied) >= allowed.first:
-            return _left_out(edit, "only the first rewrites are applied")
+            return _left_out(edit, "only the first edits are made")
         self.applied.append(key)
+        if isinstance(edit.rule, Rule):
+            self.rules.add(edit.author)
         if len(self.applied) == self.watched:
             self.watch(edit)
         return None
@@ -94,9 +105,10 @@ class Bisection:
     Attributes:
         verdict: How the optimised model compares with the original as a whole.
         passes: The smallest set of passes that moves an output beyond tolerance; empty if nothing does.
-        rules: The smallest set of rules in those passes.
-        sites: The smallest set of single rewrites; the last one is the one that moves the output.
-        culprit: What is known about that rewrite.
+        rules: The rules in the smallest set of rules and passes whose edits move it.
+        sites: The smallest set of single edits, each as a rule or pass and a site; the last one is the one that moves the
+            output.
+        culprit: What is known about that edit.
         before: The comparison of the output without it.
         after: The comparison of the output with it.
         runs: How many models were built and run.
@@ -127,7 +139,8 @@ class Bisection:
         if self.sites:
             rule, site = self.sites[-1]
             others = len(self.sites) - 1
-            rest = f" with {others} other rewrites that it takes" if others else ", and this rewrite alone"
+            kind = "rewrite" if {author for author, _ in self.sites} <= {*self.rules} else "edit"
+            rest = f" with {others} other {kind}s that it takes" if others else f", and this {kind} alone"
             found.append(f"site: {rule} at '{site}'{rest}")
         if self.culprit is not None:
             found.append(self.culprit.text())
@@ -167,7 +180,7 @@ def bisect(
     tolerance: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Bisection:
-    """Find the smallest set of passes, rules and single rewrites that moves an output of `original` beyond tolerance.
+    """Find the smallest set of passes, rules and single edits that moves an output of `original` beyond tolerance.
 
     Args:
         original: The model; it is not changed.
@@ -232,27 +245,26 @@ class _Search:
         changed = list(dict.fromkeys(leaf.name for leaf in leaves if leaf.changes))
         passes = smallest(changed, lambda some: self._moves(Restriction(frozenset(some))))
         allowed = Restriction(frozenset(passes))
-        rules = self._rules(allowed)
-        if rules and not self._moves(replace(allowed, rules=frozenset())):
-            rules = smallest(rules, lambda some: self._moves(replace(allowed, rules=frozenset(some))))
-        else:
-            rules = []
-        allowed = replace(allowed, rules=frozenset(rules))
-        result = Bisection(verdict, tuple(passes), tuple(rules))
-        return self._with_sites(result, allowed) if rules else self._with_model(result, allowed)
-
-    def _rules(self, allowed: Restriction) -> list[str]:
         gate = Gate(allowed)
         self._make(gate)
-        return list(dict.fromkeys(rule for rule, _ in gate.applied))
+        authors = list(dict.fromkeys(author for author, _ in gate.applied))
+        result = Bisection(verdict, tuple(passes))
+        if not authors or self._moves(replace(allowed, authors=frozenset())):
+            return self._with_model(result, replace(allowed, authors=frozenset()))
+        authors = smallest(authors, lambda some: self._moves(replace(allowed, authors=frozenset(some))))
+        result = replace(result, rules=tuple(author for author in authors if author in gate.rules))
+        return self._with_sites(result, replace(allowed, authors=frozenset(authors)))
 
     def _with_sites(self, result: Bisection, allowed: Restriction) -> Bisection:
-        """The single rewrites to blame, and what is known about the last of them."""
+        """The single edits to blame, and what is known about the last of them."""
         gate = Gate(allowed)
         self._make(gate)
         last = first_showing(len(gate.applied), lambda count: self._moves(replace(allowed, first=count)))
+        without, including = replace(allowed, first=last - 1), replace(allowed, first=last)
+        if self._make(Gate(without)) is None:
+            return self._with_model(result, allowed)  # a pass that cannot do without the edit shows nothing of it
         culprit = self._examine(allowed, last)
-        compared = self._compare(replace(allowed, first=last - 1), replace(allowed, first=last))
+        compared = self._compare(without, including)
         final = gate.applied[last - 1]
         others = [key for key in dict.fromkeys(gate.applied[: last - 1]) if key != final]
         if others and self._moves(replace(allowed, sites=frozenset({final}))):
@@ -262,7 +274,7 @@ class _Search:
         return self._finished(replace(result, sites=(*others, final)), culprit, *compared)
 
     def _with_model(self, result: Bisection, allowed: Restriction) -> Bisection:
-        """Passes that are not rules are to blame: only whole models can be compared."""
+        """No single edit is to blame: only whole models can be compared."""
         model = self._make(Gate(allowed))
         culprit = (
             None if model is None else examine_model(", ".join(result.passes), self._original, model, self._experiment)
@@ -295,8 +307,11 @@ class _Search:
         skipped = frozenset() if passes is None else self._passes - passes
         try:
             self._manager.without(skipped).run(made, inspector=gate)
-        except OrtfuseError:
-            return None
+        except Exception as error:
+            # A user's pass may not be prepared for being refused an edit.
+            if isinstance(error, OrtfuseError) or gate.allowed != Restriction(passes):
+                return None
+            raise
         return made
 
     def _trial(self, allowed: Restriction) -> Trial | None:

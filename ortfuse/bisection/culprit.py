@@ -1,4 +1,4 @@
-"""Judges a suspected rewrite: is it rounding, or wrong?
+"""Judges a suspected edit: is it rounding, or wrong?
 
 Both sides are run on the values that reach the rewrite in the model, and also in float64. If they agree in float64, the
 mathematics is the same and the difference is rounding. If neither the runtime nor ONNX's reference can evaluate the new side
@@ -33,13 +33,13 @@ SAME = 1e-6
 
 @dataclass(frozen=True)
 class Culprit(Judged):
-    """What is known about a suspected rewrite.
+    """What is known about a suspected edit.
 
     Attributes:
-        name: The rule, or the passes.
-        site: The value at the root of the match; empty for passes.
-        nodes: The nodes before the rewrite, each as operator and name.
-        added: The operators after the rewrite.
+        name: The rule or pass; several passes if their edits cannot be told apart.
+        site: The value at the root of the match, or the first that is replaced; empty for whole models.
+        nodes: The nodes before the edit, each as operator and name.
+        added: The operators after the edit.
         nature: Whether it is rounding, a wrong rewrite, or something else.
         reason: How that was determined.
         verdict: The comparison of both sides on the values that reach them; `None` if it could not be made.
@@ -76,19 +76,21 @@ class Culprit(Judged):
 
 
 def examine(site: Edit, model: ir.Model, experiment: Experiment) -> Culprit:
-    """Judge one rewrite of `model` just before it becomes final, on the inputs of `experiment`.
+    """Judge one edit of `model` just before it becomes final, on the inputs of `experiment`.
 
     Inside a loop or a function, a value that reaches the rewrite is not a single array, so generated inputs are used there.
     """
     names = tuple(f"{node.op_type} '{node.name}'" for node in reversed(site.nodes))
     added = tuple(node.op_type for node in site.added)
+    if not site.outputs:
+        return Culprit(site.author, site.name, names, added, "not known", "nothing takes the place of what is removed")
     try:
         both, found = _on_real_inputs(site, model, experiment)
         verdict = Verdict(judge(found, both.after, levels=(False,)))
         nature, reason = _nature(both.before, both.after, [one.inputs for one in found], verdict)
     except OrtfuseError as error:
         return Culprit(site.author, site.name, names, added, "not known", str(error))
-    if nature == "wrong rewrite" and site.rule.exactness is Exactness.APPROXIMATE:
+    if nature == "wrong rewrite" and getattr(site.rule, "exactness", None) is Exactness.APPROXIMATE:
         nature, reason = "approximation", "the rule declares other mathematics"
     return Culprit(site.author, site.name, names, added, nature, reason, verdict)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import ortfuse
 from ortfuse.bisection.bisect import bisect
 from ortfuse.options import Options
 from ortfuse.passes import Context
+from ortfuse.passes import cse as cse_module
 from ortfuse.pipeline import PassManager
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
@@ -190,6 +192,74 @@ def test_a_pass_that_is_no_rule_is_found() -> None:
     found = bisect(model("t = Tanh(x) y = Relu(t)"), PassManager(["canonicalize", Breaker()]))
     assert found.passes == ("breaker",)
     assert found.sites == ()
+    assert found.culprit is not None
+    assert found.culprit.nature == "wrong rewrite"
+
+
+@dataclass(frozen=True)
+class ByInput:
+    """Replaces nodes by their inputs: right for Identity, wrong for Softplus."""
+
+    operators: tuple[str, ...] = ("Identity", "Softplus")
+    careless: bool = False
+    name: str = "by_input"
+
+    def run(self, context: Context) -> int:
+        editor, changes = context.editor, 0
+        for node in [node for node in context.model.graph if node.op_type in self.operators]:
+            with editor.change(self.name) as change:
+                editor.replace(node.outputs[0], node.inputs[0])
+                editor.remove(node)
+            if self.careless and not change:
+                raise RuntimeError("not prepared for this")
+            changes += bool(change)
+        return changes
+
+
+EDITED = "a = Identity(x) s = Softplus(a) b = Identity(s) t = Neg(b) y = Tanh(t)"
+
+
+@pytest.mark.parametrize("passes", [["canonicalize"], ["fold", "cse", "dce"]])
+def test_of_the_edits_of_a_users_pass_the_wrong_one_is_found(passes: list[str]) -> None:
+    found = bisect(model(EDITED), PassManager([*passes, ByInput(), "fixpoint(cse, dce)"]))
+    assert (found.passes, found.rules, found.sites) == (("by_input",), (), (("by_input", "s"),))
+    culprit = found.culprit
+    assert culprit is not None
+    assert (culprit.name, culprit.site, culprit.nature) == ("by_input", "s", "wrong rewrite")
+    assert culprit.nodes[0].startswith("Softplus")
+    assert "in float64 both sides differ" in culprit.reason
+    assert found.before is not None
+    assert found.before.ok
+    assert found.after is not None
+    assert not found.after.ok
+    assert "site: by_input at 's', and this edit alone" in found.lines()
+    assert json.loads(json.dumps(found.to_dict()))["sites"] == [{"rule": "by_input", "site": "s"}]
+
+
+def test_an_edit_that_a_wrong_rewrite_takes_is_part_of_the_set(rules: Write) -> None:
+    patterns = rules('"wrong.tanh", op.Tanh(op.Neg(x)), op.Sigmoid(x)')
+    m = model("n = Neg(x) a = Identity(n) y = Tanh(a)")
+    found = bisect(m, PassManager(Options(passes=[ByInput(("Identity",)), "user"], patterns=[patterns])))
+    assert found.rules == ("wrong.tanh",)
+    assert found.sites == (("by_input", "a"), ("wrong.tanh", "y"))
+    assert "1 other edits that it takes" in "\n".join(found.lines())
+
+
+def test_a_merger_of_nodes_that_are_not_equal_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cse_module, "_key", lambda node, imports: (node.op_type, node.inputs[0]))
+    m = model(
+        "e = Exp(x) f = Exp(x) a = LeakyRelu<alpha=0.1>(e) n = Neg(f) b = LeakyRelu<alpha=0.1>(n) "
+        "c = LeakyRelu<alpha=0.9>(n) d = Sub(b, c) y = Add(a, d)"
+    )
+    found = bisect(m, PassManager("cse, dce"))
+    assert found.sites == (("cse", "c"),)
+    assert found.culprit is not None
+    assert found.culprit.nature == "wrong rewrite"
+
+
+def test_a_pass_that_cannot_do_without_an_edit_is_compared_as_a_whole() -> None:
+    found = bisect(model(EDITED), PassManager([ByInput(careless=True)]))
+    assert (found.passes, found.sites) == (("by_input{careless=true}",), ())
     assert found.culprit is not None
     assert found.culprit.nature == "wrong rewrite"
 
