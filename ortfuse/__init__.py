@@ -4,7 +4,7 @@
     result = ortfuse.optimize("bert.onnx")
     result.save("bert.opt.onnx")
 
-The public names are imported when they are first used, so that `import ortfuse` takes no time.
+Public names are imported lazily, on first use, so that `import ortfuse` itself is nearly free.
 """
 
 from __future__ import annotations

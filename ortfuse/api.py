@@ -1,7 +1,7 @@
 """The functions most users need: optimise a model, find a pattern in it, compare and measure models, load and save.
 
-They share their options: `optimize(model, options)` with an `Options`, or `optimize(model, verify="whole", ...)` with
-single ones, which go before those of `options`. The command line calls these functions and nothing else.
+They share their options: pass an `Options` object, `optimize(model, options)`, or single options as keywords,
+`optimize(model, verify="whole", ...)`; keywords override `options`. The command line calls these functions and nothing else.
 """
 
 from __future__ import annotations
@@ -65,21 +65,21 @@ def optimize(
     progress: Progress | None = None,
     **changes: Unpack[AllOptions],
 ) -> Result:
-    """Rewrite a model into the operators that ONNX Runtime executes fastest. What is handed in is not changed.
+    """Rewrite a model into the operators that ONNX Runtime executes fastest. The input model is not changed.
 
     Args:
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`.
-        options: How, what is to be checked and measured, and where the result is written; see `Options`.
-        on_pass: Called after each pass. If the opset cannot be raised for a rewrite that needs it, the run begins again at
-            the first pass without such rewrites.
-        progress: Told in a few words what is going on.
-        **changes: Single options, which go before those of `options`.
+        options: How to optimise, what to check and measure, and where to write the result; see `Options`.
+        on_pass: Called after each pass. If a rewrite needs a newer opset that the model cannot be raised to, the run restarts
+            from the first pass without such rewrites.
+        progress: Called with short messages about what is going on.
+        **changes: Single options; they override those of `options`.
 
     Raises:
-        WrongResultError: With `verify="whole"`, the result does not compute what the model computes. It is in the error;
-            nothing was measured or written.
-        VerificationError: The original cannot be executed, or has no dimensions of the names of `sizes`.
-        OptionError: An option has a value that it cannot have, or two contradict each other.
+        WrongResultError: With `verify="whole"`, the result does not compute what the model computes. The error carries the
+            result; nothing was measured or written.
+        VerificationError: The original cannot be executed, or lacks a dimension named in `sizes`.
+        OptionError: An option has an invalid value, or two contradict each other.
         OrtfuseError: The model, the pipeline or a rule file cannot be used; the message says what to do.
     """
     options, progress = Options.of(options, **changes), progress or silent
@@ -95,7 +95,7 @@ def optimize(
     try:
         report = manager.run(inside, on_pass=asked.on_pass, inspector=asked.sites, meter=asked.meter)
     except TargetError as error:
-        # Nothing is lost but the rewrites that need the newer opset; the model is taken from the start again.
+        # Only the rewrites that need the newer opset are lost; the run restarts from the original model.
         inside, source = enter(model)
         asked.start()
         manager = manager.at_most(opset)
@@ -124,28 +124,28 @@ def optimize(
 
 
 class _Clock:
-    """Takes the times of `Timings`."""
+    """Collects the times of `Timings`."""
 
     def __init__(self) -> None:
         self._laps: dict[str, float] = {}
         self._last = time.perf_counter()
 
     def lap(self, name: str) -> None:
-        """What was done since the last lap goes by this name."""
+        """Book the time since the last lap under this name."""
         now = time.perf_counter()
         self._laps[name], self._last = now - self._last, now
 
     def timings(self) -> Timings:
-        """All laps."""
+        """The times of all laps."""
         return Timings(**self._laps)
 
 
 def _refuse_what_is_in_vain(options: Options, manager: PassManager) -> None:
-    """Look for what would fail only after minutes of work.
+    """Fail early where the run would otherwise fail only after minutes of work.
 
     Raises:
         OutputError: The output cannot be written.
-        RuleError: There is no family or rule of a name that is to be explained.
+        RuleError: A name in `explain` is neither a family nor a rule.
     """
     if options.output is not None:
         writable_target(options.output)
@@ -163,13 +163,13 @@ def _explanation(model: ir.Model, result: Result, manager: PassManager) -> Expla
 
 
 def find(model: AnyModel, pattern: Pattern, *, guards: Sequence[Guard] = ()) -> Iterator[Match]:
-    """Every place where a pattern matches, in any graph of the model; nothing is rewritten.
+    """Find every place where a pattern matches, in any graph of the model; nothing is rewritten.
 
     The matches of an `onnx_ir.Model` refer to its own values. Matches may overlap.
 
     Args:
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`.
-        pattern: What to look for; there must be an operator at its root.
+        pattern: What to look for; its root must be an operator.
         guards: Conditions beyond the pattern, as in a rule.
 
     Raises:
@@ -200,17 +200,17 @@ def verify(
     reference: bool = True,
     **changes: Unpack[ComparisonOptions],
 ) -> Verdict:
-    """Compare what two models compute, on generated inputs of several sizes or on inputs of one's own.
+    """Compare what two models compute, on generated inputs of several sizes or on inputs of your own.
 
     Args:
         original: Run without the runtime's own optimisations, which might be what is wrong.
-        optimised: Run without and with them.
-        options: Of these, `inputs`, `seed` and `tolerance` count.
+        optimised: Run both without and with them.
+        options: Only `inputs`, `seed` and `tolerance` are used.
         reference: Whether to evaluate the original in float64 too, where that is feasible.
-        **changes: Single options, which go before those of `options`.
+        **changes: Single options; they override those of `options`.
 
     Raises:
-        VerificationError: One of the models cannot be executed, or their inputs or outputs have other names.
+        VerificationError: One of the models cannot be executed, or the names of their inputs or outputs differ.
         OrtfuseError: One of the models or options cannot be used.
     """
     from ortfuse.verification import verify as compare
@@ -238,9 +238,9 @@ def bisect(
 
     Args:
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`; it is not changed.
-        options: Of these, those count that say what is rewritten and how models are compared.
-        progress: Told in a few words what is going on.
-        **changes: Single options, which go before those of `options`.
+        options: Only those that say what is rewritten and how models are compared are used.
+        progress: Called with short messages about what is going on.
+        **changes: Single options; they override those of `options`.
 
     Raises:
         VerificationError: The model cannot be executed.
@@ -273,9 +273,9 @@ def bisect_runtime(
 
     Args:
         model: As in `bisect`.
-        options: Of these, `inputs`, `seed` and `tolerance` count.
-        progress: Told in a few words what is going on.
-        **changes: Single options, which go before those of `options`.
+        options: Only `inputs`, `seed` and `tolerance` are used.
+        progress: Called with short messages about what is going on.
+        **changes: Single options; they override those of `options`.
 
     Raises:
         VerificationError: The model cannot be executed without the runtime's optimisations.
@@ -297,15 +297,15 @@ def explain(
     progress: Progress | None = None,
     **changes: Unpack[PipelineOptions],
 ) -> Explanation:
-    """Say for each site of a model which rule fused it, or which came nearest, what stopped it and what would help.
+    """Explain each site of a model: which rule fused it, or which came nearest, what stopped it and what would help.
 
     Args:
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`; it is not changed.
-        rules: Families (`"attention"`) or rules (`"attention.sdpa"`) to explain; by default all fusions, and of the
-            misses those that are near.
-        options: Of these, those count that say what is rewritten.
-        progress: Told in a few words what is going on.
-        **changes: Single options, which go before those of `options`.
+        rules: Families (`"attention"`) or rules (`"attention.sdpa"`) to explain; by default all fusions and the near
+            misses.
+        options: Only those that say what is rewritten are used.
+        progress: Called with short messages about what is going on.
+        **changes: Single options; they override those of `options`.
 
     Raises:
         RuleError: There is no such family or rule.
@@ -324,16 +324,16 @@ def benchmark(
     """Measure models side by side, runs interleaved; speedups are relative to the first model.
 
     Args:
-        models: The models by the names they have in the result; they take the same inputs.
-        options: Of these, `inputs`, `sizes`, `seed`, `rounds` and `threads` count. Without inputs, the models are measured
-            on generated ones of `sizes`, by default one sample of 128 positions.
-        **changes: Single options, which go before those of `options`.
+        models: The models, keyed by the name to report them under; they must take the same inputs.
+        options: Only `inputs`, `sizes`, `seed`, `rounds` and `threads` are used. Without inputs, the models are measured
+            on generated ones of these `sizes`, by default one sample of 128 positions.
+        **changes: Single options; they override those of `options`.
 
     Returns:
         One row for each model, with latencies in milliseconds.
 
     Raises:
-        VerificationError: The runtime refuses a model, or the first model has no dimensions of the names of `sizes`.
+        VerificationError: The runtime refuses a model, or the first model lacks a dimension named in `sizes`.
         OrtfuseError: One of the models or options cannot be used.
     """
     from ortfuse.bench import Latencies, measure

@@ -1,4 +1,4 @@
-"""What is asked about a result besides making it: checks, a comparison with the original, the latency after each pass."""
+"""Assessing an optimisation: checks of single changes, comparison with the original, latency after each pass."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from ortfuse.verification import SiteChecks, Verdict
 
 Progress: TypeAlias = Callable[[str], None]
-"""Told in a few words what is going on."""
+"""Called with short messages about what is going on."""
 
 
 def silent(text: str) -> None:
-    """The progress of whoever does not want to hear of it."""
+    """Ignores progress messages."""
 
 
 def given_inputs(options: Options, model: ir.Model) -> Sequence[Inputs] | None:
-    """The user's own inputs, `None` where inputs are to be generated.
+    """The user's own inputs; `None` if inputs are to be generated.
 
     Raises:
-        VerificationError: They are to be read from files that do not fit the model.
+        VerificationError: The files they are read from do not fit the model.
     """
     if not isinstance(options.inputs, str | os.PathLike):
         return options.inputs
@@ -39,10 +39,10 @@ def given_inputs(options: Options, model: ir.Model) -> Sequence[Inputs] | None:
 
 
 def inputs_to_measure(options: Options, model: ir.Model) -> tuple[str, Inputs]:
-    """What a model is measured on, and that in words: the user's first inputs, or generated ones of a typical size.
+    """The inputs a model is measured on, with a description: the user's first inputs, or generated ones of a typical size.
 
     Raises:
-        VerificationError: The model has no open dimensions of the names of `sizes`, or runs on nothing that was tried.
+        VerificationError: The model lacks an open dimension named in `sizes`, or runs on none of the inputs tried.
     """
     from ortfuse.bench import typical_inputs
 
@@ -51,17 +51,17 @@ def inputs_to_measure(options: Options, model: ir.Model) -> tuple[str, Inputs]:
 
 
 class Assessment:
-    """Asks of one optimisation what its options want to know.
+    """Does the checks and measurements that the options of one optimisation ask for.
 
     Args:
-        options: What is asked.
-        original: The model as it was handed in. It is run only if `compares(options)`; else it may be the one that is
-            optimised.
-        progress: Told what is going on.
+        options: The options.
+        original: The model as it was handed in. It is run only if `compares(options)`; otherwise it may be the very model
+            that is optimised in place.
+        progress: Called with short messages about what is going on.
         on_pass: The user's own hook.
 
     Raises:
-        VerificationError: There are no such inputs or sizes.
+        VerificationError: The inputs or sizes in the options do not fit the model.
     """
 
     def __init__(self, options: Options, original: ir.Model, progress: Progress, on_pass: OnPass | None) -> None:
@@ -76,19 +76,19 @@ class Assessment:
 
     @staticmethod
     def compares(options: Options) -> bool:
-        """Whether the original is run, so that it must stay as it is."""
+        """Whether the original is run, so that it must be kept unchanged."""
         return options.verify == "whole" or options.bench
 
     def start(self) -> None:
-        """Begin, or begin again with the model as it was."""
+        """Start, or start over with the model as it was."""
         self._stages: list[tuple[str, ir.Model]] = []
         self.sites = self._site_checks()
-        """Checks each change where it happens; `None` if that is not asked for."""
+        """Checks each change at its site; `None` if that is not asked for."""
         self.meter = self._meter()
-        """Measures what is to be chosen by cost; `None` if that is not asked for."""
+        """Measures candidates that are chosen by cost; `None` if that is not asked for."""
 
     def on_pass(self, event: PassEvent) -> None:
-        """Keep the model as it is after a pass, if that will be asked for."""
+        """Keep a copy of the model after a pass, if it will be needed for blame or latencies."""
         self._progress(f"pass {event.index + 1} of {event.total}: {event.report.name}")
         if self.compares(self._options) and event.changed and not event.report.parts:
             self._stages.append((event.report.name, event.snapshot()))
@@ -96,7 +96,7 @@ class Assessment:
             self._hook(event)
 
     def verdict(self, optimised: ir.Model) -> tuple[Verdict, str]:
-        """How the result compares with the original and, if it is wrong, which pass broke it.
+        """The comparison of the result with the original and, if it is wrong, which pass broke it.
 
         Raises:
             VerificationError: The original cannot be executed.
@@ -115,7 +115,7 @@ class Assessment:
         return verdict, blame(found, self._original, self._stages, options.tolerance)
 
     def latencies(self) -> Latencies:
-        """The latency of the original and after each pass, interleaved.
+        """The latencies of the original and of the model after each pass, measured in interleaved runs.
 
         Raises:
             VerificationError: A model cannot be executed.

@@ -1,7 +1,7 @@
 """The hierarchy of errors ortfuse raises on purpose.
 
-Every message names the file, node or value it speaks of and what the user can do. The command line prints them without a
-traceback and exits with code 2. That outputs differ is an answer there and no error: its exit code is 1.
+Every message names the file, node or value concerned and says what the user can do. The command line prints these errors
+without a traceback and exits with code 2. Differing outputs are an answer there, not an error: the exit code is 1.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class RewriteError(OrtfuseError):
 
 
 class OptionError(OrtfuseError):
-    """An option has a value that it cannot have, or two options contradict each other.
+    """An option has an invalid value, or two options contradict each other.
 
     Attributes:
         option: The name of the option, as in `ortfuse.Options`.
-        text: What is wrong and what to write; other options stand in it in backquotes.
+        text: What is wrong and what to write instead; names of other options are in backquotes.
     """
 
     def __init__(self, option: str, text: str) -> None:
@@ -53,12 +53,12 @@ class PipelineError(OrtfuseError):
 
 
 class TargetError(OrtfuseError):
-    """The target runtime cannot execute what is asked, or an opset cannot be raised."""
+    """The target runtime cannot execute what is asked for, or an opset cannot be raised."""
 
 
 class VerificationError(OrtfuseError):
-    """The optimised model does not compute what the original computes, or that could not be checked."""
+    """The optimised model does not compute what the original computes, or this could not be checked."""
 
 
 class CrashError(VerificationError):
-    """The runtime crashed on a model, or hung; it did so in a process of its own."""
+    """The runtime crashed or hung on a model, in a separate process."""

@@ -1,10 +1,10 @@
-"""Everything that can be asked of ortfuse besides the model: one set of options, checked once, from Python or from a file.
+"""Every setting of ortfuse besides the model: one set of options, validated once, from Python or from a file.
 
     options = Options(max_opset=21, verify="whole")
     options.with_(bench=True)
     Options.load("ortfuse.toml")
 
-In a TOML file the options stand under their names. Relative paths in it start from its folder:
+In a TOML file the keys are the names of the options. Relative paths in it are relative to its folder:
 
     passes = "canonicalize, fuse.attention"
     patterns = ["my_rules.py"]
@@ -93,7 +93,7 @@ class AllOptions(BisectOptions, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What `optimize` is asked to do, and what `verify`, `bisect`, `explain` and `benchmark` share with it.
+    """The options of `optimize`, some of which `verify`, `bisect`, `explain` and `benchmark` share.
 
     Attributes:
         passes: A pipeline as text, the name or path of a pass list, or a sequence of texts and passes. `"auto"` is the pass
@@ -106,25 +106,25 @@ class Options:
         approximate: Whether rules that replace the mathematics by an approximation may be applied.
         explain: Whether to say for each site what fused it or came nearest, which takes time; names of families
             (`"attention"`) and rules (`"attention.sdpa"`) ask for those alone.
-        pins: For families or rules, the operator that their sites become whatever the cost, such as
-            `"com.microsoft.MultiHeadAttention"`, or `"none"` to leave them as they are.
-        measure: Whether to measure on this machine, where several operators are legal, instead of asking the table that
+        pins: Maps families or rules to the operator that their sites are to become regardless of cost, such as
+            `"com.microsoft.MultiHeadAttention"`, or to `"none"` to leave the sites as they are.
+        measure: Whether to measure on this machine, where several operators are legal, instead of consulting the table that
             comes with ortfuse.
         sizes: Sizes of the model's open dimensions at which to measure, by name.
-        verify: `"whole"` compares the result with the original. `"sites"` checks each change where it happens, on its own
-            nodes with the real weights and generated inputs, and undoes it if it is wrong.
+        verify: `"whole"` compares the result with the original. `"sites"` checks each change at its site, running only the
+            nodes it concerns with the real weights and generated inputs, and undoes it if it is wrong.
         bench: Whether to measure the latency after each pass, interleaved with the original.
         inputs: Sets of inputs by name, or the path of an .npz file or a folder of inputs, instead of generated ones.
-        seed: Of the generated inputs.
+        seed: Seed of the generated inputs.
         tolerance: Allowed error relative to an output's largest magnitude; by default what `ortfuse.execution.compare` says.
         rounds: How often each model is run when it is measured.
         threads: Threads of the runtime when measuring; 0 leaves the number to it.
         output: The file that the result is written to.
         link: Whether external data of the output may be hard links (see `ortfuse.save`).
-        debugging: An order in which sites are visited, and checks after every rewrite; see `ortfuse.rewrite.Debugging`.
+        debugging: A random order in which to visit sites, and checks after every rewrite; see `ortfuse.rewrite.Debugging`.
 
     Raises:
-        OptionError: A value is not one that the option can have, or options exclude each other.
+        OptionError: A value is invalid, or options exclude each other.
     """
 
     passes: PipelineLike = "auto"
@@ -176,7 +176,7 @@ class Options:
         """Read options from a TOML file.
 
         Raises:
-            OptionError: The file cannot be read, or has an option that there is not, or one that it cannot have.
+            OptionError: The file cannot be read, or has an unknown option or an invalid value.
         """
         name = os.fspath(path)
         try:
@@ -196,7 +196,7 @@ class Options:
             raise OptionError(error.option, f"{error.text} (in {name})") from None
 
     def with_(self, **changes: Unpack[AllOptions]) -> Options:
-        """The same options but for some; `passes` take the place of a `level`, and a `level` that of `passes`.
+        """A copy with some options changed; `passes` replace a `level`, and a `level` replaces `passes`.
 
         Raises:
             OptionError: As for the class.
@@ -209,7 +209,7 @@ class Options:
 
     @property
     def pipeline(self) -> PipelineLike:
-        """The passes, or the level in their place."""
+        """The passes, or the level if one is given instead."""
         return self.passes if self.level is None else self.level
 
     @property
@@ -219,26 +219,26 @@ class Options:
         return tuple(Path(path) for path in ((one,) if isinstance(one, str | os.PathLike) else one))
 
     def to_dict(self) -> dict[str, Any]:
-        """The options that are not at their defaults, as data for JSON; objects are named by what they print."""
+        """The options that are not at their defaults, as data for JSON; objects appear as their `str`."""
         return {name: _as_data(value) for name, value in self._changed().items()}
 
     def to_toml(self) -> str:
-        """The options that are not at their defaults, as a file that `load` reads. Paths stand there as they are here.
+        """The options that are not at their defaults, as the text of a file that `load` reads. Paths are written as they are.
 
         Raises:
-            OptionError: An option is an object or arrays, which cannot be written as text.
+            OptionError: An option is an object or holds arrays, which cannot be written as text.
         """
         return "".join(f"{name} = {_toml(name, value)}\n" for name, value in self._changed().items())
 
     def _changed(self) -> dict[str, Any]:
         plain = Options()
         values = {name: (getattr(self, name), getattr(plain, name)) for name in (*IN_FILES, "debugging")}
-        # Arrays do not compare to one truth value, so that only values of the default's own type are compared with it.
+        # Comparing arrays does not give a single bool, so only values of the default's own type are compared with it.
         return {name: one for name, (one, usual) in values.items() if type(one) is not type(usual) or one != usual}
 
 
 Check: TypeAlias = Callable[[str, Any], Any]
-"""Takes the name of an option and its value; gives the value in its usual form."""
+"""Takes the name of an option and its value; returns the value in its canonical form."""
 
 
 def _number(least: int) -> Check:
@@ -357,14 +357,14 @@ _CHECKS: Mapping[str, Check] = {
 }
 
 IN_FILES = tuple(_CHECKS)
-"""The options that a file can have: all but those that are for looking for mistakes in ortfuse."""
+"""The options that a file can have: all but those for debugging ortfuse itself."""
 
 TABLE = ".json"
-"""How the path of a kernel table ends."""
+"""The file name extension of a kernel table."""
 
 
 def _from_folder(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Options of a file in `folder`, with paths that hold anywhere."""
+    """Options of a file in `folder`, with their relative paths resolved against it."""
 
     def within(value: Any) -> Any:
         return str(folder / value) if isinstance(value, str) and value else value

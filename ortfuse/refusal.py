@@ -1,7 +1,7 @@
-"""Why not: the one way in which patterns, guards, targets, costs and checks refuse.
+"""Refusals: the one way in which patterns, guards, targets, costs and checks say why something is not done.
 
-A `Refusal` names its subject, what was found and what is needed. The sentences, why not and what would help, are made of
-these fields here and nowhere else.
+A `Refusal` names its subject, what was found and what is needed. The sentences that say why not and what would help are
+generated from these fields, here and nowhere else.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Literal
 import onnx_ir as ir
 
 Kind = Literal["node", "value", "number", "attribute", "dimension", "operator", "operand", "rule"]
-"""What a refusal can be about. A `number` is one that several constants of the model make up; an `operand` is one that is
-not there."""
+"""What a refusal can be about. A `number` is the product or sum of several constants of the model; an `operand` is one that
+is missing."""
 
 Code = Literal[
     "attribute", "attribute_unknown", "axes_added", "coefficient", "condition", "cycle", "dimension", "dtype", "extra_input",
@@ -23,7 +23,7 @@ Code = Literal[
     "other_graph", "other_rule", "output", "output_is_input", "pinned", "rank", "result_dtype", "result_shape",
     "search_limit", "shape", "signature", "slower", "unchecked", "use", "used_elsewhere", "value", "values_unknown",
 ]  # fmt: skip
-"""The reasons there are. `condition` is what the check of a variable asks for, `value` what a guard asks of numbers."""
+"""The kinds of reason. `condition` stands for the check of a variable, `value` for what a guard requires of numbers."""
 
 DECLARE = "declare the types and shapes of the model's inputs, and give sizes that are equal the same name"
 
@@ -107,13 +107,13 @@ _SENTENCES: Mapping[Code, tuple[str, str]] = {
         "{subject} were made by comparisons, Where and constants within the model, or of bool type",
     ),
 }  # fmt: skip
-"""For each code the reason, and what would help, the end of a sentence that begins with "it would match if"."""
+"""For each code the reason, and what would help, as the end of a sentence that begins with "it would match if"."""
 
 ANY = "*"
-"""Stands in a shape that is needed for a size that may be any."""
+"""Marks a dimension of a needed shape that may have any size."""
 
 _UNKNOWN: Mapping[str, str] = {"dtype": "element type", "rank": "rank", "shape": "shape", "dimension": "size"}
-"""What is not known when a refusal with such a code has found `None`."""
+"""What is unknown when a refusal with this code has found `None`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +122,11 @@ class Subject:
 
     Attributes:
         kind: What it is.
-        name: Its name: of an attribute `axis`, of a dimension its number, of a missing operand the value it would go into.
-        operator: Of a node, and of an attribute's node, the operator.
-        owner: The node of an attribute, the value of a dimension.
-        capture: What the rule calls it.
+        name: Its name; for an attribute e.g. `axis`, for a dimension its number, for a missing operand the value that the
+            operand would go into.
+        operator: The operator of the node, or of the attribute's node.
+        owner: The node that has the attribute, or the value that has the dimension.
+        capture: The name under which the rule captures it.
     """
 
     kind: Kind
@@ -136,7 +137,7 @@ class Subject:
 
     @classmethod
     def of(cls, thing: ir.Value | ir.Node | None, capture: str = "") -> Subject:
-        """A node or a value; `None` stands for an input that is not there."""
+        """A node or a value; `None` stands for a missing input."""
         if isinstance(thing, ir.Node):
             return cls("node", thing.name or "", operator=thing.op_type, capture=capture)
         if thing is None:
@@ -145,7 +146,7 @@ class Subject:
 
     @classmethod
     def attribute(cls, name: str, node: ir.Node, capture: str = "") -> Subject:
-        """An attribute of a node, or a parameter that was one once."""
+        """An attribute of a node, or a parameter that was an attribute in older opsets."""
         return cls("attribute", name, node.op_type, node.name or "", capture)
 
     @classmethod
@@ -175,7 +176,7 @@ class Subject:
         return f" ({self.capture})" if self.capture not in ("", self.name) else ""
 
     def to_dict(self) -> dict[str, str]:
-        """The subject as data for JSON, without what is empty."""
+        """The subject as data for JSON, without empty fields."""
         fields = {
             "kind": self.kind, "name": self.name, "operator": self.operator, "owner": self.owner, "capture": self.capture,
         }  # fmt: skip
@@ -189,9 +190,9 @@ class Refusal:
     Attributes:
         code: The kind of reason.
         subject: What stands in the way.
-        found: What was found there: a shape, a type, a number, words, or `None` for what is not known.
+        found: What was found there: a shape, a type, a number, words, or `None` if unknown.
         needed: What would have to be there instead.
-        own_remedy: What would help, where the words made from the fields are not good enough.
+        own_remedy: What would help, where the text generated from the fields is not good enough.
     """
 
     code: Code
@@ -238,7 +239,7 @@ class Refusal:
         return sentence.format(subject=self.subject, found=words(self.found), needed=words(self.needed)).strip()
 
     def _unequal_sizes(self) -> str:
-        """Of two shapes of one rank, only the sizes that differ."""
+        """The sizes that differ between two shapes of the same rank, in words."""
         found, needed = self.found, self.needed
         if self.code != "shape" or not (isinstance(found, tuple) and isinstance(needed, tuple)):
             return ""
@@ -254,7 +255,7 @@ class Refusal:
 def refuse(
     code: Code, subject: Subject | ir.Value | ir.Node | None, *, found: Any = "", needed: Any = "", remedy: str = ""
 ) -> Refusal:
-    """A refusal; values and nodes are noted by their names, for they may have others later."""
+    """A refusal; values and nodes are recorded by their current names, for they may be renamed later."""
     about = subject if isinstance(subject, Subject) else Subject.of(subject)
     return Refusal(code, about, _noted(found), _noted(needed), remedy)
 

@@ -1,4 +1,4 @@
-"""What came of optimising a model."""
+"""The result of optimising a model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds that the parts of an optimisation took, 0 for those that were not asked for.
+    """Seconds spent in each part of an optimisation, 0 for those that were not asked for.
 
     Attributes:
         load: Reading the model, and checking it.
@@ -39,19 +39,19 @@ class Timings:
 
 @dataclass(frozen=True)
 class Result:
-    """An optimised model, what was done to it, and what was found out about it.
+    """An optimised model, with the report of what was done and what was checked and measured.
 
     Attributes:
-        model: The model, of the kind that was handed in (an `onnx_ir.Model` for a path).
-        report: What each pass did, where rules were applied, and what cost decided.
+        model: The model, of the same kind as the input (an `onnx_ir.Model` for a path).
+        report: What each pass did, where rules were applied, and which choices were made by cost.
         options: What was asked for.
         verdict: How the result compares with the original, if it was verified as a whole.
         blame: If it is wrong: which pass broke it, in words.
-        sites: The check of each change, if those were verified; `None` if not.
-        explanation: What fused each site or came nearest, if that was asked for.
+        sites: The check of each change, if changes were verified; otherwise `None`.
+        explanation: Which rule fused each site or came nearest, if that was asked for.
         latencies: The latency after each pass, if that was asked for.
         written: The file that the result was written to.
-        timings: Seconds that all this took.
+        timings: Seconds spent in each part.
     """
 
     model: Any = field(repr=False)
@@ -67,7 +67,7 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether the result is right, as far as that was asked for."""
+        """Whether the result passed every check that was asked for."""
         return self.verdict is None or self.verdict.ok
 
     def save(self, path: str | os.PathLike[str], *, link: bool = False) -> None:

@@ -4,8 +4,8 @@ Handled: every spelling of the value (`value`, `value_float`, `value_floats`, `v
 `value_strings`), in the main graph and in subgraphs; the initializer keeps the name of the node's output.
 
 Left alone: sparse values (the runtime densifies them only from the node); Constants whose value refers to an attribute
-of a function; Constants in functions, which have no initializers in ONNX; Constants whose output is a graph output, for
-tools trip up on initializers that are outputs. Facts treat a Constant node and an initializer alike.
+of a function; Constants in functions, which have no initializers in ONNX; Constants whose output is a graph output, because
+some tools cannot handle initializers that are outputs. Facts treat a Constant node and an initializer alike.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Constants:
     name: ClassVar[str] = "constants"
 
     def run(self, context: Context) -> int:
-        """Convert every Constant node that can be an initializer; returns how many."""
+        """Convert every Constant node that can be an initializer; returns the number converted."""
         return sum(_convert(graph, context) for graph in nested(context.model.graph))
 
 
@@ -48,12 +48,12 @@ def _convert(graph: ir.Graph, context: Context) -> int:
 
 
 def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
-    """The value of a Constant node as a dense tensor; `None` if it is sparse or not known here."""
+    """The value of a Constant node as a dense tensor; `None` if it is sparse or refers to an attribute of a function."""
     attribute = next(iter(node.attributes.values()), None)
     if attribute is None or attribute.is_ref():
         return None
     if attribute.name == "value":
-        # Not as_tensor(): its check against a protocol class takes longer than all the rest of the conversion.
+        # as_tensor() is avoided: its check against a protocol class takes longer than the rest of the conversion.
         tensor: ir.TensorProtocol = attribute.value
         return tensor
     if attribute.name in ("value_string", "value_strings"):

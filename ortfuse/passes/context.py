@@ -1,4 +1,4 @@
-"""What every pass works on, and what every pass is."""
+"""The context that every pass works on, and the protocol that every pass implements."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class Context:
     """One model on its way through a pipeline.
 
     Attributes:
-        model: The model. It is changed in place, by the editor alone.
+        model: The model. It is changed in place, only through the editor.
         facts: What is known about its values; the editor keeps them up to date.
         target: The runtime that will execute the result.
         log: Rewrites, other changes, statistics per rule and, on request, near misses.
         approximate: Whether rules that replace the mathematics by an approximation may be applied.
         notes: What a pass could not do and why, in words for the user.
-        choices: Decides by cost between a rewrite and what it replaces, and keeps account of it.
+        choices: Decides by cost between a rewrite and what it replaces, and records the decisions.
         inspector: Sees every change before it is final, and may object.
-        debugging: Checks and orders that are asked for when a mistake is looked for.
+        debugging: Extra checks and random orders for debugging.
         spill: Where computed constants are kept.
-        editor: Makes the changes: passes change a model through it, and no other way.
+        editor: Makes the changes: passes change a model only through it.
     """
 
     model: ir.Model
@@ -56,7 +56,7 @@ class Context:
         return scopes(self.model)
 
     def note(self, text: str) -> None:
-        """Keep a remark for the user, once however often it is made."""
+        """Keep a remark for the user; a repeated remark is kept once."""
         self.notes[text] = None
 
 
@@ -69,9 +69,9 @@ class Pass(Protocol):
         """What the pass is called in pipelines."""
 
     def run(self, context: Context) -> int:
-        """Transform the model by `context.editor`; the number of changes, 0 if and only if nothing was changed."""
+        """Transform the model through `context.editor`; returns the number of changes, 0 if and only if there were none."""
 
 
 def version_in(scope: Scope, node: ir.Node) -> int:
-    """The version of its domain by which a node is to be read: its own when it is marked with one, else the import."""
+    """The opset version that applies to a node: its own if it is marked with one, else the one its domain is imported at."""
     return node.version if node.version is not None else scope.root.opset_imports.get(node.domain, 1)

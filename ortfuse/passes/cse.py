@@ -1,14 +1,14 @@
-"""Common subexpressions: what is computed twice from the same inputs is computed once.
+"""Common subexpression elimination: what is computed twice from the same inputs is computed once.
 
 Merged: nodes of the same operator, version, attributes (tensors by value) and inputs (in either order for operators
 that commute to the bit), with the same outputs present; small integer tensors whose elements the facts know to be the
-same symbolic sizes, however they are computed; initializers of the same type, shape and bytes (see `share`).
-In a subgraph also with what can be seen of the graphs around it, never the reverse.
+same symbolic sizes, however they are computed; initializers of the same type, shape and bytes (see `tensor_hash`).
+Nodes of a subgraph are also merged into equal ones of the graphs around it, never the reverse.
 
 Left alone: operators that draw random numbers or may be in training mode; operators of unknown domains; nodes with
-subgraphs; nodes of which a graph output would have to change its name or graph. Two graph outputs that are equal stay
-two. Max, Min and Sum are taken in the order written: which NaN or zero they return depends on it. What the context's
-inspector objects to is not merged either.
+subgraphs; nodes whose merging would move or rename a graph output. Two graph outputs that are equal stay two. The
+operands of Max, Min and Sum keep their order: which NaN or zero these return depends on it. What the context's inspector
+objects to is not merged either.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CommonSubexpressions:
     name: ClassVar[str] = "cse"
 
     def run(self, context: Context) -> int:
-        """Merge duplicates; returns how many initializers and nodes went."""
+        """Merge duplicates; returns how many initializers and nodes were removed."""
         changes = 0
         for root in roots(context.model):
             merger = _Merger(context, root)
@@ -50,7 +50,7 @@ class CommonSubexpressions:
 
 @dataclass
 class _Frame:
-    """A graph being walked: the nodes still to come, the constants in sight, and the keys to forget at its end."""
+    """A graph being walked: the nodes still to come, the constants visible, and the keys to forget at its end."""
 
     graph: ir.Graph
     nodes: Iterator[ir.Node]
@@ -59,7 +59,7 @@ class _Frame:
 
 
 class _Merger:
-    """Walks one graph and its subgraphs in order, with the computations that can be seen from where it is."""
+    """Walks one graph and its subgraphs in order, keeping track of the computations visible at each point."""
 
     def __init__(self, context: Context, root: ir.Graph) -> None:
         self.duplicates: list[ir.Node] = []
@@ -69,7 +69,7 @@ class _Merger:
         self._visible: dict[Key, ir.Node] = {}
 
     def walk(self) -> None:
-        """Replace every duplicate by the first of its kind."""
+        """Replace every duplicate by its first occurrence."""
         stack = [self._enter(self._root, None)]
         while stack:
             frame = stack[-1]
@@ -79,7 +79,7 @@ class _Merger:
                     del self._visible[key]
                 stack.pop()
             elif inner := subgraphs(node):
-                # Each of them is walked to its end before the next: they see this graph, but not each other.
+                # Each subgraph is walked to its end before the next: subgraphs see this graph, but not each other.
                 stack += [self._enter(graph, frame.constants) for graph in inner]
             else:
                 self._visit(node, frame)
@@ -104,11 +104,11 @@ class _Merger:
             self._visible[key] = node
             frame.keys.append(key)
         elif _can_stand_for(first, node) and self._merge(node, first):
-            # Kept alive, since the keys are of the places in memory that values have.
+            # Kept alive, since keys contain the `id` of values.
             self.duplicates.append(node)
 
     def _merge(self, node: ir.Node, first: ir.Node) -> bool:
-        """Let `first` stand for `node`; whether nobody objected."""
+        """Replace `node` by `first`; returns whether the change was accepted."""
         editor = self._context.editor
         with editor.change(CommonSubexpressions.name, nodes=[node], instead=[first]) as change:
             for old, new in zip(node.outputs, first.outputs, strict=True):
@@ -118,7 +118,7 @@ class _Merger:
         return bool(change)
 
     def _sizes_key(self, node: ir.Node) -> Key | None:
-        """Sizes that the facts know in symbols are the same value however they are computed; `None` for other nodes."""
+        """A key made of the symbolic sizes that a node computes, whichever way it does so; `None` for other nodes."""
         if len(node.outputs) != 1:
             return None
         sizes = self._context.facts.ints(node.outputs[0])
@@ -128,7 +128,7 @@ class _Merger:
 
 
 def _can_stand_for(first: ir.Node, node: ir.Node) -> bool:
-    """Whether no graph output is in the way of `first` taking the place of `node`."""
+    """Whether `first` can replace `node` without moving or renaming a graph output."""
     for old, new in zip(node.outputs, first.outputs, strict=True):
         if bool(old.name) != bool(new.name):
             return False
@@ -138,12 +138,12 @@ def _can_stand_for(first: ir.Node, node: ir.Node) -> bool:
 
 
 def _key(node: ir.Node, imports: dict[str, int]) -> Key:
-    """What two nodes have in common if and only if they compute the same."""
+    """A key that is equal for two nodes if and only if they compute the same."""
     inputs: Key = tuple([0 if value is None else id(value) for value in node.inputs])
     if has(node, _EXCHANGEABLE) and len(inputs) == 2 and inputs[0] > inputs[1]:  # type: ignore[operator]
         inputs = (inputs[1], inputs[0])
     attributes: Key = tuple(sorted(map(_attribute_key, node.attributes.values()))) if node.attributes else ()
-    # Nodes that were loaded bear no version, nodes that rules made do.
+    # Nodes from the loaded model carry no version, nodes created by rules do.
     version = imports.get(node.domain, 1) if node.version is None else node.version
     return (node.op_type, node.domain, node.overload, version, len(node.outputs), inputs, attributes)
 

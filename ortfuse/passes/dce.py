@@ -1,13 +1,13 @@
-"""Dead code elimination: what no graph output depends on goes.
+"""Dead code elimination: removes what no graph output depends on.
 
 Removed: nodes that no output needs, in the main graph, in subgraphs and in functions; initializers that nothing uses;
 functions that nothing calls; optional outputs that nothing uses (the indices of a MaxPool, the mean of a
-LayerNormalization, the mask of a Dropout), for the runtime computes an output if it has a name.
+LayerNormalization, the mask of a Dropout), because the runtime computes every output that has a name.
 
-Left alone: graph inputs; initializers that are inputs as well, for they are the input's default; outputs of subgraphs
-that the outer node does not use, for removing them would change the signature of the loop or branch; operators without
-outputs, for they can only be there for an effect; the outputs of BatchNormalization, for up to opset 13 their number
-decides whether it trains; optional outputs of operators that no schema is known of.
+Left alone: graph inputs; initializers that are also inputs, as they are the input's default; outputs of subgraphs that
+the outer node does not use, as removing them would change the signature of the loop or branch; operators without outputs,
+as they can only be there for a side effect; the outputs of BatchNormalization, as up to opset 13 their number decides
+whether it is in training mode; optional outputs of operators without a known schema.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class DeadCode:
 
     def run(self, context: Context) -> int:
         """Remove dead nodes, initializers, functions and optional outputs; returns how many in total."""
-        # All or nothing: of dead nodes one needs the other.
+        # All or none: dead nodes use each other's outputs.
         with context.editor.change(self.name) as change:
             changes = _remove_functions(context)
             live = _live_nodes(roots(context.model))
             dead = [node for scope in context.scopes() for node in scope.graph if node not in live]
-            # What is nested in a dead node goes with it. Only the direct children have to be known: deeper ones are children
-            # of a node that is dead and nested itself.
+            # What is nested in a dead node is removed with it. Only direct children matter: deeper ones are children of a
+            # node that is itself dead and nested.
             nested = {inner for node in dead for graph in subgraphs(node) for inner in graph}
             context.editor.remove(*[node for node in dead if node not in nested])
             changes += len(dead)
@@ -111,7 +111,7 @@ def _remove_functions(context: Context) -> int:
 
 
 def _remove_optional_outputs(node: ir.Node, scope: Scope, editor: Editor) -> int:
-    """Take away the optional outputs that nothing uses: trailing ones altogether, others by leaving out their name."""
+    """Drop unused optional outputs: trailing ones are removed, others get an empty name."""
     if node.op_type == "BatchNormalization":
         return 0
     unused = [out for out in node.outputs if out.name and not out.uses() and not out.is_graph_output()]

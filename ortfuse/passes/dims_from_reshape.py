@@ -1,15 +1,15 @@
-"""DimsFromReshape that the exporter computed a second time are read off the tensor that has them.
+"""Lengths that the exporter recomputes are taken from the shape of the tensor that has them.
 
     T = (n - 3) / 2 + 1;  reshape(x, [batch, T, -1, 64])   with x of shape [batch, L, 768]   becomes   T = shape(x)[1]
 
-torch.export writes the length of what a chain of convolutions made as arithmetic on the length of the input, in divisions
-that round towards zero. For inputs that are too short these say something else than the convolutions, so that no algebra
-finds them equal; but then the Reshape, and with it the run, fails. Where the facts solve the one unknown element of a
-Reshape target from the sizes of its input, that element is therefore read off the input wherever it is used.
+torch.export writes the output length of a chain of convolutions as arithmetic on the length of the input, with divisions
+that round towards zero. For inputs that are too short the arithmetic disagrees with the convolutions, so no algebra can
+prove the two equal; but then the Reshape, and with it the run, fails. So where the facts can solve for the one unknown
+element of a Reshape target from the sizes of its input, every use of that element is replaced by the input's dimension.
 
-The element must stand for itself: 0 could copy a size of the input, and -1 ask for whatever is left, and the run would
-succeed although the element is not that size. So the target must have another -1 (of which there is at most one), and 0
-must mean nothing but 0, by `allowzero` or because the input has no axis there.
+The element must not have a special meaning at run time: 0 could copy a size of the input and -1 could be inferred, and the
+run would succeed although the element is not that size. So the target must have another -1 (there can be at most one), and
+0 must mean a size of 0, by `allowzero` or because the input has no axis at that position.
 
 Left alone: targets in subgraphs, which need not be executed; lengths that the input of the Reshape itself depends on.
 """
@@ -29,7 +29,7 @@ from ortfuse.graph.walk import subgraphs
 from ortfuse.passes.context import Context
 
 MOST_NODES = 100_000
-"""Nodes that are looked at to see whether one value depends on another."""
+"""The most nodes visited to decide whether one value depends on another."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class DimsFromReshape:
     name: ClassVar[str] = "dims_from_reshape"
 
     def run(self, context: Context) -> int:
-        """Replace what can be; returns how many lengths that was."""
+        """Replace what can be replaced; returns the number of lengths."""
         graph = context.model.graph
         changes = 0
         for node in [node for node in graph if node.op_type == "Reshape" and not node.domain]:
@@ -58,7 +58,7 @@ class DimsFromReshape:
 
 
 def _solved(context: Context, node: ir.Node) -> tuple[ir.Value, int] | None:
-    """The value that is the one unknown element of a Reshape target, and the axis of the input that has its size."""
+    """The value that is the one unknown element of a Reshape target, and the axis of the input with that size."""
     facts = context.facts
     if len(node.inputs) < 2 or node.inputs[0] is None or node.inputs[1] is None:
         return None
@@ -78,7 +78,7 @@ def _solved(context: Context, node: ir.Node) -> tuple[ir.Value, int] | None:
 
 
 def _element(context: Context, vector: ir.Value, position: int) -> ir.Value | None:
-    """The computed integer that is element `position` of a vector which a Concat puts together."""
+    """The computed integer at `position` of a vector that a Concat builds."""
     node = vector.producer()
     if node is None or node.op_type != "Concat" or node.domain:
         return None
@@ -93,7 +93,7 @@ def _element(context: Context, vector: ir.Value, position: int) -> ir.Value | No
 
 
 def _innermost(context: Context, value: ir.Value) -> ir.Value | None:
-    """What a tensor of one element is moved from; it can be replaced if a node of the same graph computes it."""
+    """The value that a one-element tensor is reshaped from; replaceable if a node of the same graph computes it."""
     while (node := value.producer()) is not None and node.op_type in RESHAPES:
         source = node.inputs[0]
         if node.domain or source is None or context.facts.shape(source) not in ((), (1,)):
@@ -114,7 +114,7 @@ def _depends_on(value: ir.Value, other: ir.Value) -> bool:
         if node is None:
             continue
         if subgraphs(node):
-            return True  # what a body captures is no input of the node
+            return True  # values that a subgraph captures are not inputs of the node
         for operand in node.inputs:
             if operand is not None and operand not in seen:
                 seen.add(operand)
@@ -123,7 +123,7 @@ def _depends_on(value: ir.Value, other: ir.Value) -> bool:
 
 
 def _read_off(context: Context, reshape: ir.Node, axis: int, length: ir.Value) -> bool:
-    """Let a dimension of what is reshaped stand wherever `length` was used; whether nobody objected."""
+    """Replace `length` by a dimension of the reshaped tensor, wherever it is used; returns whether that was accepted."""
     data, target = reshape.inputs[:2]
     assert data is not None and target is not None
     index = np.full(() if context.facts.shape(length) == () else (1,), axis, np.int64)

@@ -1,11 +1,11 @@
-"""DimsFromReshape that are cut at a bound, where the model fails if they are cut: min(64, length) becomes length.
+"""Lengths clamped to a bound, in models that fail whenever the clamp takes effect: min(64, length) becomes length.
 
-torch.export writes a view of a table of 64 positions as one of min(64, length). Where the result meets a tensor of the whole
-length in an operator that broadcasts, the two must be the same size (neither is 1 unless both are), or the runtime
-refuses to go on, whatever the other sizes are. So in every run that comes to its end the length is at most 64.
+torch.export writes a slice of a table of 64 positions with the length min(64, length). Where the result is broadcast with a
+tensor of the full length, the two must be the same size (neither is 1 unless both are), or the runtime fails, whatever
+the other sizes are. So in every run that completes the length is at most 64.
 
-Handled: Min of a whole number from 2 on and a length, in the main graph, where a node of the main graph that the outputs
-are computed from asks for equal sizes. Left alone: bodies and functions, which may never be run; other minima.
+Handled: Min of an integer of at least 2 and a length, in the main graph, where a node of the main graph that the outputs
+depend on requires equal sizes. Left alone: subgraphs and functions, which may never be run; other minima.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ortfuse.passes.context import Context
 
 @dataclass(frozen=True)
 class DropLengthClamps:
-    """Replaces minima that cannot be less than their operand."""
+    """Replaces minima of a bound and a length that always equal the length."""
 
     name: ClassVar[str] = "drop_length_clamps"
 
     def run(self, context: Context) -> int:
-        """Replace every such minimum; returns how many."""
+        """Replace every such minimum; returns the number replaced."""
         graph, facts = context.model.graph, context.facts
         cut = {node: found for node in graph if (found := _cut_length(node, facts)) is not None}
         if not cut:
@@ -48,7 +48,7 @@ class DropLengthClamps:
 
 
 def _cut_length(node: ir.Node, facts: Facts) -> tuple[ir.Value, tuple[DimLike, DimLike]] | None:
-    """Of ``Min(bound, length)`` the value of the length, and what the minimum and the length are as sizes."""
+    """For ``Min(bound, length)``, the value of the length, and the minimum and the length as symbolic sizes."""
     if node.op_type != "Min" or node.domain or len(node.inputs) != 2 or node.outputs[0].is_graph_output():
         return None
     cut = _size(node.outputs[0], facts)
@@ -67,7 +67,7 @@ def _size(value: ir.Value | None, facts: Facts) -> DimLike | None:
 
 
 def _equal_sizes(graph: ir.Graph, facts: Facts) -> Iterator[tuple[tuple[DimLike, DimLike], ir.Node]]:
-    """Pairs of sizes that operands have along one axis of a node which is executed in every run, and that node."""
+    """Pairs of sizes that operands of a node have along the same axis, for nodes executed in every run, with the node."""
     for node in _needed(graph):
         if node.op_type not in BROADCASTS or node.domain:
             continue
@@ -77,7 +77,7 @@ def _equal_sizes(graph: ir.Graph, facts: Facts) -> Iterator[tuple[tuple[DimLike,
 
 
 def _needed(graph: ir.Graph) -> Iterator[ir.Node]:
-    """The nodes of the graph that its outputs are computed from."""
+    """The nodes of the graph that its outputs depend on."""
     pending = [value.producer() for value in graph.outputs]
     seen: set[ir.Node] = set()
     while pending:

@@ -1,15 +1,16 @@
-"""Makes of the graph that the passes worked on a model that can be written: the last step of every pipeline.
+"""Turns the rewritten graph into a model that can be saved: the last step of every pipeline.
 
-- Custom operators that are given by functions: these become functions of the model.
-- Nodes that rules made for a newer opset than the model imports: the whole model is raised to it, by `ortfuse.targets`.
-- A model of IR version 3, which lists every initializer as an input as well, gets version 4 if it has others now. What
-  was an input only for that reason is none any more: the runtime never took a value for it.
-- Opset imports of domains that no node uses any more are dropped, the default domain excepted.
+- Functions that define custom operators are added to the model.
+- If rules made nodes for a newer opset than the model imports, the whole model is raised to it, by `ortfuse.targets`.
+- A model of IR version 3, in which every initializer must also be an input, is raised to version 4 if it now has
+  initializers that are not inputs. Inputs that were there only for this reason are removed: the runtime never took a value
+  for them.
+- Opset imports of domains that no node uses any more are dropped, except for the default domain.
 - Graphs that a rule left out of topological order are sorted.
-- Values without a name get one, and values in different graphs with the same name different ones: a subgraph must not
-  hide a value of the graph around it. Names of inputs and outputs stay.
-- Values without a declared type or shape get what the facts know. A dimension is written if it is a number or one named
-  symbol, or a short formula of such. Functions have no declared types and are left alone.
+- Values without a name get one, and values of the same name in nested graphs are renamed apart: a subgraph must not
+  shadow a value of the graph around it. Names of inputs and outputs stay.
+- Values without a declared type or shape get what the facts know. A dimension is written if it is a number, a named symbol
+  or a short formula of these. Functions have no declared types and are left alone.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _FREE_INITIALIZERS = 4
 """The first IR version in which initializers need not be inputs."""
 
 _LONGEST_FORMULA = 60
-"""Characters of a dimension's formula beyond which it is not worth writing into the model."""
+"""The most characters that the formula of a dimension may have to be written into the model."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Finalize:
     name: ClassVar[str] = "finalize"
 
     def run(self, context: Context) -> int:
-        """Put the model in order; returns how many things were not."""
+        """Put the model in order; returns the number of corrections."""
         editor, defined = context.editor, _define_functions(context)
         pending = list(_pending(context))
         with editor.change(self.name):
@@ -60,7 +61,7 @@ class Finalize:
 
 
 def _define_functions(context: Context) -> int:
-    """Add the functions that define what the target has no kernel for; returns how many."""
+    """Add the functions that define operators without a kernel on the target; returns how many."""
     missing = missing_functions(context.model)
     if missing:
         with context.editor.change(Finalize.name):
@@ -75,7 +76,7 @@ def _raise_opset(context: Context, pending: list[tuple[ir.Node, int]]) -> int:
         return 0
     raise_opset(context.model, max(version for _, version in pending), context.target, context.editor)
     if left := list(_pending(context)):
-        # A function may import an older opset than the model, and then stay behind it.
+        # A function may import an older opset than the model, and then keeps an older one.
         raise TargetError(
             f"{left[0][0].op_type} '{left[0][0].name}' needs opset {left[0][1]}, to which the function it is in cannot be "
             f"raised; give --max-opset {left[0][1] - 1} to do without it"
@@ -84,7 +85,7 @@ def _raise_opset(context: Context, pending: list[tuple[ir.Node, int]]) -> int:
 
 
 def _raise_ir_version(context: Context, for_opset: bool) -> int:
-    """Take a model to the first IR version with free initializers if it has some, or a newer opset asks for it."""
+    """Raise the IR version to the first with initializers that are not inputs, if the model has any or its opset needs it."""
     model, graph = context.model, context.model.graph
     has_free = not all(value.is_graph_input() for value in graph.initializers.values())
     if model.ir_version >= _FREE_INITIALIZERS or not (has_free or for_opset):
@@ -104,7 +105,7 @@ def _pending(context: Context) -> Iterator[tuple[ir.Node, int]]:
 
 
 def _clear_versions(scope: Scope, editor: Editor) -> None:
-    """Take away the marks: from here on the imports say which version a node has."""
+    """Remove the version marks: from here on the opset imports decide the version of every node."""
     for node in scope.graph:
         if node.version is not None:
             editor.set_version(node, None)
@@ -131,7 +132,7 @@ def _declare_types(scope: Scope, context: Context) -> int:
 
 
 def _declared(dim: DimLike) -> int | str | None:
-    """How a dimension is declared; `None` for one that is unknown or takes a long formula."""
+    """The declared form of a dimension; `None` if it is unknown or its formula is too long."""
     if isinstance(dim, int):
         return dim
     text = str(dim)
@@ -154,7 +155,7 @@ def _sort(root: ir.Graph, editor: Editor) -> int:
 
 
 def _is_sorted(graph: ir.Graph) -> bool:
-    """Whether every node comes after those of the graph whose outputs it, or a node nested in it, uses."""
+    """Whether every node comes after all nodes of the graph whose outputs it, or a node nested in it, uses."""
     seen: set[ir.Node] = set()
     for node in graph:
         for user in (node, *nested_nodes(node)):
@@ -183,13 +184,13 @@ class _Names:
 
 
 def _name_values(root: ir.Graph, editor: Editor) -> int:
-    """Name what has no name, and rename what has the name of another value in the same or an outer graph."""
+    """Name unnamed values, and rename values that share a name with another value of the same or an outer graph."""
     changes = 0
     pending: list[tuple[ir.Graph, _Names | None]] = [(root, None)]
     while pending:
         graph, outer = pending.pop()
         names = _Names(set(), outer)
-        # In this order a name that callers of the model know is taken before any other can take it.
+        # In this order, names that callers of the model know are claimed before any other value can take them.
         values = dict.fromkeys([*graph.inputs, *graph.outputs, *graph.initializers.values()])
         values.update(dict.fromkeys(output for node in graph for output in node.outputs if output.name != ""))
         for value in values:
