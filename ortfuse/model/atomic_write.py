@@ -1,4 +1,4 @@
-"""Files that are written aside and then moved into place, so that a failure leaves the old ones as they were."""
+"""Writes files to temporary names and then moves them into place, so that a failure leaves the old files unchanged."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ortfuse.model.data_file import DataFile
 
 
 class Staging:
-    """A model file, and perhaps data files, on the way to their places.
+    """A model file, with its data files if any, while being written.
 
-    As a context manager: `open` or `link` what is to be written, write it, `commit`. On leaving without a commit, by an
-    error or an interrupt, everything written so far is deleted.
+    Use as a context manager: `open` or `link` each file, write it, then `commit`. Leaving without a commit, through an error or
+    an interrupt, deletes everything written so far.
 
-    A model file is replaced in one step. A model file and its data files cannot be, and a model with the data of another
-    is worse than none. So where one of the data files stands already, an *interim* model is written too, which refers
-    to the data by the names that they have until the commit. It replaces the old model first; then nothing refers to
-    the old data, and the new ones take their place; then the model proper replaces the interim one. A crash at any time
-    leaves a model with its own data.
+    A model file can be replaced in one step. A model file and its data files cannot, and a model with the data of another one
+    is worse than none. So if one of the data files already exists, an *interim* model is written as well, which refers to
+    the data by their temporary names. First it replaces the old model; then nothing refers to the old data, and the new
+    data files take their place; then the final model replaces the interim one. A crash at any time leaves a model with
+    its own data.
 
     Attributes:
         model: The model file.
@@ -43,7 +43,7 @@ class Staging:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for file in self._files:
-            # The buffer of a file on a full disk fails again when it is closed; what matters is that it goes away.
+            # Closing the buffered file fails again if the disk is full; all that matters is that it goes away.
             with contextlib.suppress(OSError):
                 file.close()
         for temporary in self._temporaries.values():
@@ -51,14 +51,14 @@ class Staging:
 
     @property
     def data(self) -> list[Path]:
-        """The data files, in the order in which they were opened or linked: where they will be."""
+        """The final paths of the data files, in the order in which they were opened or linked."""
         return [self._place(index) for index in range(len(self._data))]
 
     def _place(self, index: int) -> Path:
         return self.model.with_name(f"{self.model.name}.data" + (f".{index}" if index else ""))
 
     def open(self, what: Literal["model", "data", "interim"]) -> IO[bytes]:
-        """A file to write the future model file, the next data file or the interim model into.
+        """Open the future model file, the next data file or the interim model for writing.
 
         Raises:
             OSError: No file can be created in the folder.
@@ -75,7 +75,7 @@ class Staging:
         return file
 
     def link(self, source: DataFile) -> bool:
-        """Make a file the next data file, by a hard link; whether that is possible."""
+        """Make a file the next data file by a hard link; returns whether that was possible."""
         temporary = self._name(self._place(len(self._data)).name)
         linked = source.link_to(temporary)
         if linked:
@@ -86,11 +86,11 @@ class Staging:
         return self._temporaries.setdefault(what, self.model.with_name(f".ortfuse-{secrets.token_hex(8)}.tmp"))
 
     def interim_data_names(self) -> list[str] | None:
-        """The names by which an interim model refers to the data files, if one has to be written."""
+        """The names by which an interim model refers to the data files; `None` if no interim model is needed."""
         return [path.name for path in self._data] if any(path.exists() for path in self.data) else None
 
     def commit(self) -> None:
-        """Move what was written into place; an error or an interrupt on the way is undone.
+        """Move the files into place; an error or an interrupt on the way undoes everything.
 
         Raises:
             OSError: A file cannot be written to the disk or moved, or the file system has no hard links, without which
@@ -107,7 +107,7 @@ class Staging:
         _sync_folder(self.model.parent)
 
     def _place_new(self) -> None:
-        """Place a model file, and data files where none stand yet."""
+        """Move a model file into place, and data files where none exist yet."""
         model = self._temporaries["model"]
         try:
             for temporary, place in zip(self._data, self.data, strict=True):
@@ -145,7 +145,7 @@ class Staging:
 
 
 def _sync_folder(folder: Path) -> None:
-    # Some file systems cannot sync a folder; the files themselves are on the disk by now.
+    # Some file systems cannot sync a folder; the files themselves have already been synced.
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -155,10 +155,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 def writable_target(path: str | os.PathLike[str]) -> Path:
-    """The path as one that a file can be written to.
+    """The path, checked to be one that a file can be written to.
 
     Raises:
-        OutputError: It cannot: its folder is missing or read-only, or something other than a file stands there.
+        OutputError: The folder is missing or read-only, or the path exists and is not a file.
     """
     target = Path(path)
     if "\0" in target.name:

@@ -1,9 +1,9 @@
-"""Structural validation of a model: one pass over the nodes, linear, without touching the weights.
+"""Structural validation of a model: one linear pass over the nodes that does not read the weights.
 
-`onnx.checker` is not used: it works on the serialized model, weights included, and knows nothing of operators that only
-the runtime has. What is checked: every value is produced before it is used and exactly once, in a scope where it can be
-seen; names are unique where they have to be; every node is a legal use of its operator; tensors have the bytes they
-claim; functions do not call themselves.
+`onnx.checker` is not used: it works on the serialized model, weights included, and does not know the runtime's own
+operators. The checks: every value is produced exactly once, before it is used and in a scope visible to its users; names
+are unique where required; every node is a legal use of its operator; tensors have as many bytes as they claim; functions
+are not recursive.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ortfuse.model.operator_check import OperatorCheck, check_imports
 
 
 class RepairableError(InvalidModelError):
-    """Something that ONNX Runtime accepts and that `ortfuse.model.repair` puts right."""
+    """A fault that ONNX Runtime accepts and `ortfuse.model.repair` fixes."""
 
 
 def check(model: onnx_ir.Model, *, name: str) -> None:
@@ -29,7 +29,7 @@ def check(model: onnx_ir.Model, *, name: str) -> None:
 
     Args:
         model: The model; not changed.
-        name: What error messages call it, such as its path.
+        name: The model's name in error messages, such as its path.
 
     Raises:
         InvalidModelError: The model is not valid; the message names the node or value.
@@ -72,9 +72,9 @@ _NESTED = {
 
 
 class _Scope:
-    """The values that can be seen from where the check is, by name, as it goes through the graphs.
+    """The values visible at the current point of the traversal, by name.
 
-    One dictionary serves all nested graphs: a graph adds its names, and takes them away when it is left.
+    All nested graphs share one dictionary: a graph adds its names, and removes them on exit.
     """
 
     def __init__(self, name: str, operators: OperatorCheck) -> None:
@@ -85,7 +85,7 @@ class _Scope:
         self._graphs: list[onnx_ir.Graph] = []
 
     def enter(self, graph: onnx_ir.Graph) -> None:
-        """Check a graph and what is nested in it."""
+        """Check a graph and everything nested in it."""
         self.check_text(graph.name, graph.doc_string, *graph.metadata_props, *graph.metadata_props.values())
         self._graphs.append(graph)
         own, self._own = self._own, set()
@@ -130,7 +130,7 @@ class _Scope:
         self._own.add(name)
 
     def check_text(self, *texts: str | None) -> None:
-        """Check that texts are texts: protobuf hands over as bytes what is not UTF-8."""
+        """Check that texts are strings: protobuf returns bytes for text that is not UTF-8."""
         for text in texts:
             if isinstance(text, bytes):
                 raise InvalidModelError(f"{self._name}: the text {text!r} is not UTF-8; the file is damaged")
@@ -143,7 +143,7 @@ class _Scope:
             raise InvalidModelError(f"{self._name}: initializer '{value.name}' {found}; the file is damaged")
         fits = value.dtype in (None, tensor.dtype) and (value.shape is None or _fits(value.shape, tensor.shape))
         if not fits:
-            # A declaration in value_info says nothing that the tensor does not say; one in a graph input is a promise.
+            # A declaration in value_info adds nothing to what the tensor says; one on a graph input is a promise to callers.
             raise (InvalidModelError if value.is_graph_input() else RepairableError)(
                 f"{self._name}: initializer '{value.name}' is declared as {value.dtype} {value.shape} but holds "
                 f"{tensor.dtype} {tensor.shape}"
@@ -158,7 +158,7 @@ class _Scope:
             if value is not None and visible.get(value.name) is not value:  # type: ignore[arg-type]
                 raise self._unseen_input(node, value)
         if (found := self._operators.problem(node)) is not None:
-            # ONNX Runtime imports version 1 of its own domain, the only one there is, whether or not the model does.
+            # ONNX Runtime always imports version 1, the only one, of its own domain, whether or not the model does.
             unimported = node.domain == MICROSOFT and node.domain not in self._operators.imports
             raise (RepairableError if unimported else InvalidModelError)(f"{self._name}: {describe(node)} {found}")
         if node.attributes:
@@ -195,7 +195,7 @@ class _Scope:
         )
 
     def _unseen_input(self, node: onnx_ir.Node, value: onnx_ir.Value) -> InvalidModelError:
-        """Why a node cannot see its input."""
+        """The error for a node that cannot see its input, with the reason."""
         if not value.name:
             return InvalidModelError(f"{self._name}: {describe(node)} has an input value without a name")
         start = f"{self._name}: {describe(node)} uses '{value.name}'"
@@ -228,7 +228,7 @@ def _fits(declared: onnx_ir.ShapeProtocol, actual: onnx_ir.ShapeProtocol) -> boo
 
 
 def _check_calls(model: onnx_ir.Model, name: str) -> None:
-    """Check that no function calls itself, directly or through others."""
+    """Check that no function is recursive, directly or through others."""
     if not model.functions:
         return
     calls = {

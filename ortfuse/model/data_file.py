@@ -1,7 +1,7 @@
-"""Files that hold the bytes of tensors.
+"""Files that hold tensor data.
 
-They are read with `pread`, not mapped: a mapping of a file that someone truncates kills the process, a read that comes
-back short can be reported.
+They are read with `pread` instead of being mapped: if someone truncates a mapped file the process is killed, whereas a short
+read can be reported.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import numpy as np
 from ortfuse.errors import ModelFileError
 
 _CHUNK = 1 << 20
-"""Bytes that are in memory at once when a weight is copied, compared or hashed; larger buffers do not fit the caches."""
+"""Buffer size in bytes for copying, comparing and hashing weights; larger buffers do not fit into the caches."""
 
 _BLOCK = 1 << 12
-"""Files share and copy blocks as a whole only if they lie at the same offset modulo this."""
+"""Alignment for sharing blocks: files can share a block only if it lies at the same offset modulo this number."""
 
 _CANNOT_COPY_IN_KERNEL = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV, errno.EBADF}
 
@@ -31,12 +31,12 @@ Array = np.ndarray[Any, Any]
 
 
 class DataFile:
-    """A file that holds the bytes of tensors, as it was when the model was loaded.
+    """A file that holds tensor data, in the state it had when the model was loaded.
 
     Args:
         path: The file.
-        keep_open: Hold the file open, so that its content stays readable after it is deleted or replaced. Without it
-            the file is opened for each read; for models that consist of more files than a process may hold open.
+        keep_open: Keep the file open, so that its content stays readable after it is deleted or replaced. Otherwise the file
+            is opened for each read; meant for models with more files than a process may have open.
 
     Raises:
         OSError: The file cannot be opened.
@@ -63,13 +63,13 @@ class DataFile:
             self._descriptor = None
 
     def hold(self) -> None:
-        """Hold the file open from now on: called before its path is given to another file."""
+        """Keep the file open from now on; call this before its path is given to another file."""
         if self._descriptor is None:
             with self._open() as descriptor:
                 self._descriptor = os.dup(descriptor)
 
     def unchanged_path(self) -> str | None:
-        """A path under which another process finds the file as it was loaded, if there is one."""
+        """A path at which another process finds the file as it was loaded, if there is one."""
         try:
             path = Path(self.path).resolve()
             return str(path) if _stamp(path.stat()) == self._stamp else None
@@ -78,13 +78,13 @@ class DataFile:
 
     @contextmanager
     def mapped(self) -> Iterator[mmap.mmap]:
-        """The whole file as a buffer, for as long as the context lasts."""
+        """The whole file as a memory-mapped buffer, valid inside the context."""
         with self._open() as descriptor, mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:
             yield content
 
     @contextmanager
     def _open(self) -> Iterator[int]:
-        """A descriptor of the file, after a check that it is still the file that was loaded."""
+        """A descriptor of the file, after checking that it is still the file that was loaded."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY) if self._descriptor is None else self._descriptor
         except OSError as error:
@@ -122,7 +122,7 @@ class DataFile:
         return part
 
     def chunks(self, offset: int, length: int) -> Iterator[memoryview]:
-        """The bytes at `[offset, offset + length)` piece by piece; each piece is gone when the next is asked for.
+        """The bytes at `[offset, offset + length)` in chunks; each chunk is invalid once the next is requested.
 
         Raises:
             ModelFileError: The file changed since it was loaded, or cannot be read.
@@ -148,7 +148,7 @@ class DataFile:
         return ModelFileError(f"{self.path}: ends before byte {end:,}; load the model again")
 
     def copy_to(self, file: IO[bytes], offset: int, length: int) -> None:
-        """Append the bytes at `[offset, offset + length)` to `file`, inside the kernel where that can share blocks.
+        """Append the bytes at `[offset, offset + length)` to `file`, copied by the kernel where it can share blocks.
 
         Raises:
             ModelFileError: The file changed since it was loaded, or cannot be read.
@@ -162,7 +162,7 @@ class DataFile:
             file.write(part)
 
     def link_to(self, path: Path) -> bool:
-        """Make `path` another name of the file as it was loaded; whether that was possible."""
+        """Make `path` a hard link to the file as it was loaded; returns whether that was possible."""
         try:
             os.link(self.path, path)
         except OSError:  # another file system, one without hard links, somebody else's file, a file that was deleted
@@ -174,10 +174,10 @@ class DataFile:
 
 
 class ScratchFile(DataFile):
-    """A temporary file without a name, to which bytes are appended; it is gone when nothing refers to it any more.
+    """An unnamed temporary file to which data are appended; it disappears when nothing refers to it any more.
 
     Raises:
-        OSError: There is no place for temporary files.
+        OSError: No temporary file can be created.
     """
 
     def __init__(self) -> None:
@@ -194,10 +194,10 @@ class ScratchFile(DataFile):
         yield self._descriptor
 
     def append(self, array: Array) -> int:
-        """Write the elements of an array, in ONNX's little-endian form; returns the offset at which they are.
+        """Append an array in ONNX's little-endian form; returns its offset.
 
         Raises:
-            OSError: They cannot be written, for want of space for example.
+            OSError: The data cannot be written, for example because the disk is full.
         """
         assert self._descriptor is not None
         offset = self.size
@@ -214,7 +214,7 @@ def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def _copy_in_kernel(source: int, file: IO[bytes], offset: int, length: int) -> int:
-    """Copy as much as the system can copy by itself; returns the number of bytes copied."""
+    """Copy as much as the operating system can copy by itself; returns the number of bytes copied."""
     try:
         copy, target = os.copy_file_range, file.fileno()
     except (AttributeError, OSError):

@@ -1,7 +1,7 @@
-"""Tensors of one's own over somebody else's data: what makes a model independent of the object it was made from.
+"""Gives a model its own tensor objects over shared data, so that it is independent of the object it was made from.
 
-A tensor is renamed with the value it belongs to, so a graph that shares tensor objects with the caller's model would
-change that model. The data are shared; they are never written.
+Renaming a value also renames its tensor, so a graph that shared tensor objects with the caller's model would modify that
+model. The data are shared and never written.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from ortfuse.graph.tensors import tensors
 from ortfuse.model.stored_tensor import ExternalStoredTensor, ProtoBytes, StoredTensor
 
 _COPIED = 1 << 12
-"""Tensors in a protobuf are copied up to this many bytes, which is quicker than to arrange for sharing them."""
+"""Tensors in a protobuf of up to this many bytes are copied, which is faster than sharing them."""
 
 
 def take(model: onnx_ir.Model) -> None:
-    """Exchange every tensor of a model for one that shares only its data with the tensor that was there."""
+    """Replace every tensor of a model by a new one that shares only its data with the old one."""
     for slot in tensors(model):
         slot.replace(own(slot.tensor))
 
 
 def own(tensor: onnx_ir.TensorProtocol) -> onnx_ir.TensorProtocol:
-    """A tensor with the data of another, and everything else of its own."""
+    """A new tensor that shares the data of another, and nothing else."""
     common: dict[str, Any] = {
         "name": tensor.name,
         "doc_string": tensor.doc_string,

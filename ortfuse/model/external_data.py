@@ -1,9 +1,8 @@
 """External data: weights in files beside the model file, which the model names by a relative path.
 
-A model is data from anywhere, and a path in it must not make ortfuse read (and copy into its output) a file that has
-nothing to do with the model. So the file must lie in the model's folder or below it, after symbolic links are followed.
-As in ONNX Runtime, a model file that is itself a symbolic link may also have its data beside the file the link leads
-to: that is how the Hugging Face cache stores models.
+A model is untrusted input, and a path in it must not make ortfuse read (and copy into its output) an unrelated file. So the
+file must lie in the model's folder or below it after symbolic links are resolved. As in ONNX Runtime, if the model file is
+itself a symbolic link, the data may also lie beside the link's target: that is how the Hugging Face cache stores models.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ from ortfuse.model.stored_tensor import ExternalStoredTensor, FileBytes
 from ortfuse.model.tensor_size import byte_size
 
 _HELD_OPEN = 64
-"""External files that are held open per model; a process may hold about 1,000."""
+"""External files kept open per model; a process may have about 1,000 open."""
 
 
 BESIDE_THE_MODEL = "it must lie beside the model file (was that moved without it?)"
 
 
 def attach(model: onnx_ir.Model, *, name: str, model_file: Path | None, missing: str = BESIDE_THE_MODEL) -> None:
-    """Tie every external tensor of a model to the file that holds it, which from then on is read on demand.
+    """Bind every external tensor of a model to the file that holds it; from then on it is read on demand.
 
     Args:
-        model: The model; its external tensors are exchanged in place.
-        name: What error messages call the model.
-        model_file: The file whose folder holds the data. None if the tensors were made by the caller in memory: then
-            their own paths are taken as they are.
-        missing: What to tell the user about a data file that is missing.
+        model: The model; its external tensors are replaced in place.
+        name: The model's name in error messages.
+        model_file: The model file whose folder holds the data. None if the caller created the tensors in memory: their own
+            paths are then used unchanged.
+        missing: What to advise the user if a data file is missing.
 
     Raises:
-        ModelFileError: A data file is missing, unreadable, or outside the folder of the model file, or does not hold
-            as many bytes as a tensor takes.
+        ModelFileError: A data file is missing, unreadable or outside the folder of the model file, or holds fewer bytes than
+            a tensor needs.
     """
     files: dict[str, DataFile] = {}
     for slot in tensors(model):
@@ -59,7 +58,7 @@ def attach(model: onnx_ir.Model, *, name: str, model_file: Path | None, missing:
 
 
 def _resolve(location: str | os.PathLike[str], model_file: Path, where: str) -> str:
-    """The real path of an external data file, if it may be read."""
+    """The resolved path of an external data file, after checking that it may be read."""
     if not isinstance(location, str) or not location or "\0" in location:
         raise ModelFileError(
             f"{where}: its external data has no usable file name ({location!r}); export the model again"
@@ -93,7 +92,7 @@ def _open(path: str, where: str, missing: str, *, keep_open: bool) -> DataFile:
 
 
 def _extent(tensor: onnx_ir.ExternalTensor, file: DataFile, where: str) -> tuple[int, int]:
-    """Offset and length of a tensor's bytes, checked against its type and against the size of the file."""
+    """Offset and length of a tensor's data, checked against its type and against the size of the file."""
     offset = tensor.offset or 0
     needed = byte_size(tensor.dtype, tensor.shape.numpy())
     length = needed if tensor.length is None else tensor.length

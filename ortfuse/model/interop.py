@@ -1,6 +1,6 @@
-"""The border of the compiler: every kind of model comes in as `onnx_ir.Model` and goes out as the kind that came in.
+"""Conversion at the boundary: models of every kind come in as `onnx_ir.Model` and leave as the kind that came in.
 
-`model, source = enter(anything)` at the start, `result = leave(model, source)` at the end.
+Call `model, source = enter(anything)` at the start and `result = leave(model, source)` at the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from onnx_graphsurgeon.ir.graph import Graph as SurgeonGraph
 
 AnyModel: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | onnx_ir.Model | SurgeonGraph"
-"""What a user may hand over: the path of a model file, or a model object of one of the three common kinds."""
+"""What a user may pass: the path of a model file, or a model object of one of the three common kinds."""
 
 K = TypeVar("K")
 
@@ -39,13 +39,13 @@ _NO_FOLDER = (
 
 @dataclass(frozen=True)
 class Source(Generic[K]):
-    """Where a model came from, and how it goes back.
+    """Where a model came from, and how to convert it back.
 
     Attributes:
-        kind: What came in.
-        name: What messages call the model: its path, else the name of its graph.
+        kind: The kind of object that came in.
+        name: The model's name in messages: its path, else the name of its graph.
         path: The model file, if a path came in.
-        restore: Makes an object of the kind that came in.
+        restore: Converts a graph to the kind that came in.
     """
 
     kind: Literal["path", "proto", "ir", "graphsurgeon"]
@@ -70,10 +70,10 @@ def enter(model: AnyModel, *, copy: bool = True) -> tuple[onnx_ir.Model, Source[
 
     Args:
         model: The path of a model file, an `onnx.ModelProto`, an `onnx_ir.Model` or an `onnx_graphsurgeon.Graph`.
-        copy: With False an `onnx_ir.Model` is taken over and changed in place.
+        copy: If False, an `onnx_ir.Model` is taken over and changed in place.
 
     Returns:
-        The graph, and the source that `leave` takes.
+        The graph, and the source to pass to `leave`.
 
     Raises:
         ModelFileError: The file, or an external data file of the model, cannot be used.
@@ -86,7 +86,7 @@ def enter(model: AnyModel, *, copy: bool = True) -> tuple[onnx_ir.Model, Source[
         return _enter_proto(model), Source("proto", model.graph.name or "ModelProto", None, to_proto)
     if isinstance(model, onnx_ir.Model):
         return _enter_ir(model, copy=copy), Source("ir", model.graph.name or "onnx_ir.Model", None, _same)
-    # A user who has such a graph has imported its package; all others need not wait for the import.
+    # A user who has such a graph has already imported its package; nobody else should have to wait for the import.
     surgeon = sys.modules.get("onnx_graphsurgeon")
     if surgeon is not None and isinstance(model, surgeon.Graph):
         return _enter_surgeon(model), Source("graphsurgeon", model.name or "onnx_graphsurgeon.Graph", None, _to_surgeon)
@@ -97,11 +97,11 @@ def enter(model: AnyModel, *, copy: bool = True) -> tuple[onnx_ir.Model, Source[
 
 
 def leave(model: onnx_ir.Model, source: Source[K]) -> K:
-    """Give a graph back as the kind of object that came in.
+    """Convert a graph back to the kind of object that came in.
 
-    A path comes back as `onnx_ir.Model`; `ortfuse.save` writes it to a file. An `onnx.ModelProto` holds all weights
-    that were not external when it came in. An `onnx_graphsurgeon.Graph` has no place for the metadata of a model and
-    for documentation strings, which are lost.
+    A path comes back as an `onnx_ir.Model`; `ortfuse.save` writes it to a file. An `onnx.ModelProto` contains all weights that
+    were not external when it came in. An `onnx_graphsurgeon.Graph` cannot hold a model's metadata or documentation strings,
+    so these are lost.
 
     Raises:
         InvalidModelError: Something in the graph cannot be represented, such as an initializer without data.
@@ -142,14 +142,14 @@ def _copied(model: onnx_ir.Model, name: str) -> onnx_ir.Model:
     try:
         check(model, name=name)
     except RepairableError:
-        # Only sorted graphs can be cloned, and the caller's must not be sorted; so the copy is made by way of protobuf.
+        # Only sorted graphs can be cloned, and the caller's must not be sorted in place; so the copy goes through protobuf.
         copy = _copied_by_proto(model, name)
         admit(copy, name=name)
     else:
         try:
             copy = model.clone()
         except RuntimeError:
-            # The one reason why a valid graph cannot be cloned: the cloning recurses into subgraphs.
+            # The only reason why a valid graph cannot be cloned is that cloning recurses into subgraphs.
             raise InvalidModelError(f"{name}: its subgraphs are nested too deeply") from None
         take(copy)
     return copy
@@ -171,7 +171,7 @@ def _enter_surgeon(graph: SurgeonGraph) -> onnx_ir.Model:
     try:
         proto = export_onnx(graph)
     except Exception as error:
-        # It fails in its own ways, on graphs that it imported itself (an attribute that is an empty list, for one).
+        # The import fails in various ways, even on graphs that graphsurgeon created (for example on an empty list attribute).
         raise InvalidModelError(
             f"{graph.name}: onnx_graphsurgeon cannot export the graph: {error}; hand over the model it was made from"
         ) from error

@@ -26,14 +26,14 @@ from ortfuse.model.write import write
 __all__ = ["check", "load", "save"]
 
 _LEFT_IN_FILE = 1 << 16
-"""Weights of at least this many bytes are left in the file until they are asked for."""
+"""Weights of at least this many bytes stay in the file until they are needed."""
 
 
 def load(path: str | os.PathLike[str]) -> onnx_ir.Model:
     """Load a model file.
 
-    The nodes come in topological order. Weights stay in the file, or in the external data files beside it, and are read
-    when they are asked for; the files are held open, so the model survives their being deleted or replaced.
+    Nodes are in topological order. Weights stay in the file, or in the external data files beside it, and are read on demand;
+    the files are kept open, so the model remains usable even if they are deleted or replaced.
 
     Args:
         path: An ONNX file in binary protobuf form.
@@ -64,7 +64,7 @@ def load(path: str | os.PathLike[str]) -> onnx_ir.Model:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Keep the garbage collector from walking again and again over a graph that is being built: a third of the time."""
+    """Disable the garbage collector while a graph is being built: its repeated traversals take a third of the time."""
     running = gc.isenabled()
     gc.disable()
     try:
@@ -104,7 +104,7 @@ def _open(path: str | os.PathLike[str]) -> DataFile:
 
 
 _SNIFFED = 64
-"""As many bytes are looked at to tell what a file is that is not ONNX."""
+"""Number of leading bytes examined to identify a file that is not ONNX."""
 
 _SIGNATURES = {
     (0, b"version https://git-lfs"): "a Git LFS pointer, not the file itself: fetch it with `git lfs pull`",
@@ -118,7 +118,7 @@ _SIGNATURES = {
 
 
 def _what_it_is(head: bytes, error: Exception | None) -> str:
-    """What a file is that does not read as ONNX, by its first bytes, and what to do about it."""
+    """Identify a file that cannot be parsed as ONNX from its first bytes, and say what to do about it."""
     for (offset, signature), what in _SIGNATURES.items():
         if head[offset:].startswith(signature):
             return f"is not ONNX but {what}"
@@ -136,7 +136,7 @@ def _what_it_is(head: bytes, error: Exception | None) -> str:
 def _leave_weights_in_file(
     model: onnx_ir.Model, proto: onnx.ModelProto, outline: wire_format.Outline, file: DataFile
 ) -> None:
-    """Give the initializers whose bytes were left out of `proto` tensors that read them from the file."""
+    """Give the initializers whose data were left out of `proto` tensors that read them from the file."""
     for header, extent in zip(proto.graph.initializer, outline.weights, strict=True):
         value = model.graph.initializers[header.name]
         tensor = value.const_value
@@ -155,28 +155,28 @@ def _leave_weights_in_file(
 def save(model: onnx_ir.Model, path: str | os.PathLike[str], *, link: bool = False) -> None:
     """Write a model to a file.
 
-    Everything is written aside in the same folder and then moved into place: after any failure or interrupt the old
-    files are as they were and no other file is left. The model may be saved over the file it was loaded from. Only a
-    process that is killed may leave a file behind, named `.ortfuse-*.tmp`; the model in place is whole even then.
+    Everything is written to temporary files in the same folder and then moved into place: after any failure or interrupt the
+    old files are unchanged and no other files are left behind. The model may be saved over the file it was loaded from. Only
+    a process that is killed may leave a file behind, named `.ortfuse-*.tmp`; the model in place is intact even then.
 
-    Weights go through without being held in memory. A model that has external weights, or is larger than 2 GB, gets a
-    data file beside it, named like the model file with `.data` after it. File systems that can share blocks (Btrfs, XFS,
-    ...) share those of weights that did not change.
+    Weights are streamed without being held in memory. A model that has external weights, or is larger than 2 GB, gets a data
+    file beside it, named like the model file with `.data` appended. On file systems that can share blocks (Btrfs, XFS, ...)
+    the blocks of unchanged weights are shared.
 
-    With `link=True`, an external file at least half of which the model still needs becomes a data file as it is, by a
-    hard link where that is possible; other weights get a file of their own (`.data.1`, ...). That takes no time and no
-    space, but the file then has two names: a program that writes into the original (most exporters do, when they export
-    over an older model) changes the result too, and `onnx.load` and `onnx.checker` refuse data files with two names,
-    the original's as well. ONNX Runtime and onnx_ir read them.
+    With `link=True`, an external file of which the model still needs at least half becomes a data file unchanged, by a hard
+    link where possible; other weights get a separate file (`.data.1`, ...). That takes no time and no space, but the file
+    then has two names: a program that writes into the original (as most exporters do when they export over an older
+    model) changes the result too, and `onnx.load` and `onnx.checker` reject data files with two names, including the
+    original. ONNX Runtime and onnx_ir accept them.
 
     Args:
-        model: The model; not changed, except that tensors of the class `onnx_ir.ExternalTensor` are exchanged for ones
-            that stay readable when their file is replaced.
-        path: The file to write or replace.
-        link: Whether external files may become data files of the result by hard links.
+        model: The model; not changed, except that `onnx_ir.ExternalTensor` objects are replaced by tensors that remain
+            readable when their file is replaced.
+        path: The file to create or replace.
+        link: Whether external files may become data files of the result through hard links.
 
     Raises:
-        OutputError: The file cannot be written: no such folder, no permission, no space; what stood there is unchanged.
+        OutputError: The file cannot be written (no such folder, no permission, no space); any existing file is unchanged.
         InvalidModelError: Something in the model cannot be written, such as an initializer without data.
         ModelFileError: Weights can no longer be read from the file the model was loaded from.
     """

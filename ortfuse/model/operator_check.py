@@ -1,7 +1,7 @@
-"""Whether a node is a legal use of its operator: domain imported, operator known, operands and attributes in order.
+"""Checks that a node is a legal use of its operator: domain imported, operator known, operands and attributes valid.
 
-The answer depends on little more than the operator and the number of its operands, so it is worked out once for each
-combination in a graph and remembered.
+The answer depends on little more than the operator and the number of its operands, so it is computed once per combination
+in a graph and cached.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class OperatorCheck:
         self._problems: dict[Key, str | None] = {}
 
     def problem(self, node: onnx_ir.Node) -> str | None:
-        """What is wrong with a node, in words; None if nothing is."""
+        """What is wrong with a node, as text; None if nothing is."""
         inputs = node.inputs
         key: Key = (
             node.domain,
@@ -102,7 +102,7 @@ class OperatorCheck:
 
 
 def _signature_problem(node: onnx_ir.Node, schema: defs.OpSchema, version: int) -> str | None:
-    """What is wrong with a node by the schema of its operator."""
+    """What is wrong with a node according to its operator's schema."""
     if schema.deprecated:
         return f"uses an operator that was removed in opset {schema.since_version} (the model imports {version})"
     return _operand_problem(node, schema) or _schema_attribute_problem(node, schema)
@@ -139,7 +139,7 @@ def check_imports(imports: Mapping[str, int], *, name: str) -> None:
     """Check the opset imports of a model or function.
 
     Raises:
-        InvalidModelError: A version is not positive, or is newer than the installed `onnx` knows.
+        InvalidModelError: A version is not positive, or is newer than the installed `onnx` supports.
     """
     for domain, version in imports.items():
         if version < 1:
@@ -154,10 +154,10 @@ def check_imports(imports: Mapping[str, int], *, name: str) -> None:
 
 @functools.cache
 def _runtime_operators() -> dict[tuple[str, str], int]:
-    """Domain and name of every operator of the installed ONNX Runtime, to the first opset that it has a kernel for.
+    """The first opset with a kernel for each operator of the installed ONNX Runtime, by domain and name.
 
-    It keeps some operators in the domain of ONNX that ONNX does not define, such as SimplifiedLayerNormalization, or
-    did not define in that opset, such as LayerNormalization before 17.
+    In ONNX's domain it has some operators that ONNX does not define, such as SimplifiedLayerNormalization, or did not yet
+    define at that opset, such as LayerNormalization before 17.
     """
     from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 

@@ -1,7 +1,7 @@
-"""ModelProto to graph and back, without the losses and the anonymous errors of a bare conversion.
+"""Converts between ModelProto and graph without the losses and uninformative errors of a plain conversion.
 
-`onnx_ir.from_proto` drops what it has no place for (sparse initializers, training information, the first of two
-initializers of one name) and reports what it cannot read by dumping the protobuf text of everything around it.
+`onnx_ir.from_proto` drops what it cannot represent (sparse initializers, training information, the first of two
+initializers with the same name), and reports what it cannot read by dumping the protobuf text of everything around it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _MAX_REASON = 300
 
 
 def from_proto(proto: onnx.ModelProto, *, name: str) -> onnx_ir.Model:
-    """Convert a ModelProto to a graph. Tensors of the graph refer to the protobuf's own, which are not copied.
+    """Convert a ModelProto to a graph. The tensors of the graph refer to the protobuf's data without copying them.
 
     Args:
         proto: The model; not changed.
-        name: What error messages call it, such as its path.
+        name: The model's name in error messages, such as its path.
 
     Raises:
         InvalidModelError: The model has parts that cannot be represented, or that contradict each other.
@@ -52,7 +52,7 @@ def from_proto(proto: onnx.ModelProto, *, name: str) -> onnx_ir.Model:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the conversion from logging and warning of what the checks after it raise as errors."""
+    """Suppress the conversion's log messages and warnings about faults that later checks raise as errors."""
     log = logging.getLogger(serde.__name__)
     before = log.level
     log.setLevel(logging.CRITICAL)
@@ -117,7 +117,7 @@ def _graphs_in(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
 
 
 def _diagnosis(proto: onnx.ModelProto) -> str | None:
-    """The commonest reasons why a conversion fails, with the place: what the conversion's own errors do not name."""
+    """Locates the most common reasons why a conversion fails, which the conversion's own errors do not."""
     waiting: list[onnx.GraphProto | onnx.FunctionProto] = [proto.graph, *proto.functions]
     while waiting:
         graph = waiting.pop()
@@ -150,7 +150,7 @@ def _duplicate_output(nodes: Iterable[onnx.NodeProto], sources: Iterable[str]) -
 
 
 def _reason(error: BaseException) -> str:
-    """The innermost error of a chain, and the name nearest to it: the errors around it quote whole graphs."""
+    """The innermost error of a chain, with the name nearest to it: the outer errors quote whole graphs."""
     place = ""
     while (inner := error.__cause__ or error.__context__) is not None:
         if named := re.search(r'\bname: "([^"]+)"', str(error)):
@@ -162,7 +162,7 @@ def _reason(error: BaseException) -> str:
 
 
 def to_proto(model: onnx_ir.Model) -> onnx.ModelProto:
-    """Convert a graph to a ModelProto. External weights stay external, the others are held by the ModelProto.
+    """Convert a graph to a ModelProto. External weights stay external; the others are stored in the ModelProto.
 
     Raises:
         InvalidModelError: Something in the graph cannot be written, such as an initializer without data.
@@ -184,11 +184,11 @@ def to_proto(model: onnx_ir.Model) -> onnx.ModelProto:
 
 
 class Weight(NamedTuple):
-    """An initializer of the main graph, as it is written.
+    """An initializer of the main graph in the form in which it is written.
 
     Attributes:
-        header: The TensorProto; without the data if these are in `tensor`.
-        tensor: The tensor that has the data, or None if the header is complete.
+        header: The TensorProto, without the data if they are in `tensor`.
+        tensor: The tensor with the data, or None if the header is complete.
     """
 
     header: onnx.TensorProto
@@ -196,18 +196,18 @@ class Weight(NamedTuple):
 
 
 def separate(model: onnx_ir.Model, threshold: int = 0) -> tuple[onnx.ModelProto, list[Weight]]:
-    """Convert a graph to a ModelProto without the initializers of the main graph, and to these, one by one.
+    """Convert a graph to a ModelProto without the initializers of the main graph, which are returned one by one.
 
     Args:
         model: The graph; not changed.
-        threshold: Initializers of fewer bytes are converted whole, data included.
+        threshold: Initializers with fewer bytes are converted whole, data included.
 
     Raises:
         InvalidModelError: Something in the graph cannot be written, such as an initializer without data.
     """
     try:
         weights = [_weight(value, threshold) for value in model.graph.initializers.values()]
-        # The converter asks for attributes, not for a type, so that a stand-in can leave out the weights.
+        # The converter accesses attributes without checking types, so a stand-in can hide the weights from it.
         stand_in = cast(onnx_ir.Model, _Without(model, graph=_without_tensors(model.graph)))
         with _quiet():
             proto = serde.serialize_model(stand_in)
@@ -242,7 +242,7 @@ def _weight(value: onnx_ir.Value, threshold: int) -> Weight:
 
 
 class _Without:
-    """An object with some of its attributes exchanged, which leaves the object itself alone."""
+    """A proxy for an object with some attributes replaced; the object itself is not changed."""
 
     def __init__(self, of: Any, **exchanged: Any) -> None:
         self._of = of
@@ -260,7 +260,7 @@ class _Without:
 
 def _without_tensors(graph: onnx_ir.Graph) -> _Without:
     nothing = onnx_ir.tensor([0.0])
-    # The type and shape of an initializer stand in the initializer; value_info that repeats them is left out.
+    # The type and shape of an initializer are stored in the initializer; value_info that repeats them is omitted.
     bare = {
         name: _Without(value, const_value=nothing, type=None, shape=None) for name, value in graph.initializers.items()
     }

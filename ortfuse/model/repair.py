@@ -1,9 +1,9 @@
-"""What is legal to put right in a model that comes in is put right silently; the rest is an error.
+"""Silently repairs the faults of an incoming model that may be repaired; anything else is an error.
 
-Put right: nodes that are not in topological order, inputs and initializers of a subgraph that have the name of a value
-outside of it, the spelling "ai.onnx" of the default domain in the opset imports, a missing import of the runtime's own
-operator domain, and value_info that contradicts an initializer. ONNX Runtime accepts all of these; the rest of ortfuse
-need not know that they exist.
+Repaired are: nodes that are not in topological order, inputs and initializers of a subgraph that shadow a value outside of
+it, the spelling "ai.onnx" of the default domain in the opset imports, a missing import of the runtime's own operator domain,
+and value_info that contradicts an initializer. ONNX Runtime accepts all of these; the rest of ortfuse can assume that they
+do not occur.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ortfuse.model.check import RepairableError, check
 
 
 def admit(model: onnx_ir.Model, *, name: str) -> None:
-    """Put right what is legal to put right, in place, and check the rest.
+    """Repair in place what may be repaired, and check the rest.
 
     Args:
         model: The model.
-        name: What error messages call it, such as its path.
+        name: The model's name in error messages, such as its path.
 
     Raises:
         InvalidModelError: The model is not valid; the message names the node or value.
@@ -34,7 +34,7 @@ def admit(model: onnx_ir.Model, *, name: str) -> None:
     try:
         check(model, name=name)
     except RepairableError:
-        # Repairs cost a walk each, and nearly every model needs none.
+        # Each repair traverses the whole model, and almost no model needs any.
         _repair(model, name)
         check(model, name=name)
 
@@ -71,7 +71,7 @@ def _declare_initializers_as_they_are(graph: onnx_ir.Graph) -> None:
 
 
 def _sort(graph: onnx_ir.Graph, name: str) -> None:
-    """Put the nodes of a graph and of what is nested in it in topological order, otherwise as they were."""
+    """Sort the nodes of a graph and of its nested graphs topologically, otherwise keeping their order."""
     try:
         graph.sort()
     except ValueError:
@@ -83,7 +83,7 @@ def _sort(graph: onnx_ir.Graph, name: str) -> None:
 
 
 def find_cycle(graph: onnx_ir.Graph) -> list[onnx_ir.Node]:
-    """Nodes of a graph that depend on each other in a circle, each on the next; empty if there are none."""
+    """Nodes of a graph that form a dependency cycle, each depending on the next; empty if there is none."""
     finished: set[onnx_ir.Node] = set()
     for start in graph:
         path: dict[onnx_ir.Node, Iterator[onnx_ir.Node]] = {}
@@ -102,7 +102,7 @@ def find_cycle(graph: onnx_ir.Graph) -> list[onnx_ir.Node]:
 
 
 def _dependencies(node: onnx_ir.Node, graph: onnx_ir.Graph) -> Iterator[onnx_ir.Node]:
-    """The nodes of `graph` that produce what a node of it, or anything nested in that node, uses."""
+    """The nodes of `graph` whose outputs are used by one of its nodes, or by anything nested in that node."""
     for user in (node, *walk.nested_nodes(node)):
         for value in user.inputs:
             producer = value.producer() if value is not None else None
@@ -111,7 +111,7 @@ def _dependencies(node: onnx_ir.Node, graph: onnx_ir.Graph) -> Iterator[onnx_ir.
 
 
 def _rename_shadowing(model: onnx_ir.Model) -> None:
-    """Give inputs and initializers of subgraphs that have the name of a value outside a name of their own."""
+    """Rename inputs and initializers of subgraphs that have the same name as a value outside."""
     taken = {value.name for graph in walk.graphs(model) for value in walk.own_values(graph)}
     numbers = itertools.count(1)
 

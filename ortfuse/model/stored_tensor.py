@@ -1,6 +1,6 @@
-"""Tensors whose bytes stay where they are: in the model file, in an external data file, or in the caller's protobuf.
+"""Tensors whose data stay where they are: in the model file, in an external data file, or in the caller's protobuf.
 
-The bytes are read when they are asked for and streamed when the model is saved.
+The data are read on demand, and streamed when the model is saved.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ Array = np.ndarray[Any, Any]
 
 
 class Bytes(Protocol):
-    """The bytes of one tensor, wherever they are."""
+    """The data of one tensor, wherever they are stored."""
 
     @property
     def length(self) -> int:
-        """How many bytes there are."""
+        """The number of bytes."""
 
     def read(self) -> bytes:
-        """All of them."""
+        """All bytes."""
 
     def chunks(self) -> Iterator[memoryview]:
-        """All of them, piece by piece; each piece is gone when the next is asked for."""
+        """All bytes in chunks; each chunk is invalid once the next is requested."""
 
     def copy_to(self, file: IO[bytes]) -> None:
-        """Append them to a file."""
+        """Append all bytes to a file."""
 
 
 class FileBytes:
-    """`length` bytes of a file from `offset` on."""
+    """`length` bytes of a file, starting at `offset`."""
 
     __slots__ = ("file", "length", "offset")
 
@@ -45,20 +45,20 @@ class FileBytes:
         self.file, self.offset, self.length = file, offset, length
 
     def read(self) -> bytes:
-        """All of them."""
+        """All bytes."""
         return self.file.read(self.offset, self.length)
 
     def chunks(self) -> Iterator[memoryview]:
-        """All of them, piece by piece; each piece is gone when the next is asked for."""
+        """All bytes in chunks; each chunk is invalid once the next is requested."""
         return self.file.chunks(self.offset, self.length)
 
     def copy_to(self, file: IO[bytes]) -> None:
-        """Append them to a file."""
+        """Append all bytes to a file."""
         self.file.copy_to(file, self.offset, self.length)
 
 
 class ProtoBytes:
-    """The raw data of a TensorProto that belongs to the caller: read, never written."""
+    """The raw data of a TensorProto that belongs to the caller; never written to."""
 
     __slots__ = ("_proto", "length")
 
@@ -66,23 +66,23 @@ class ProtoBytes:
         self._proto, self.length = proto, len(proto.raw_data)
 
     def read(self) -> bytes:
-        """All of them."""
+        """All bytes."""
         return self._proto.raw_data
 
     def chunks(self) -> Iterator[memoryview]:
-        """All of them, in one piece."""
+        """All bytes in a single chunk."""
         yield memoryview(self._proto.raw_data)
 
     def copy_to(self, file: IO[bytes]) -> None:
-        """Append them to a file."""
+        """Append all bytes to a file."""
         file.write(self._proto.raw_data)
 
 
 class StoredTensor(onnx_ir.LazyTensor):
-    """A tensor of the model file itself (or of the caller's ModelProto), read when it is asked for.
+    """A tensor stored in the model file itself (or in the caller's ModelProto) and read on demand.
 
-    Its arrays are read-only. While an array is in use it is shared; afterwards it is dropped, so that a model can be
-    optimised that is larger than the memory.
+    Its arrays are read-only. An array is shared while in use and dropped afterwards, so that models larger than memory can be
+    optimised.
     """
 
     __slots__ = ("_array", "data")
@@ -133,10 +133,10 @@ def _in_memory(data: Bytes, dtype: onnx_ir.DataType, shape: onnx_ir.Shape) -> on
 
 
 class ExternalStoredTensor(onnx_ir.ExternalTensor):
-    """A tensor in an external data file. Unlike its base class it keeps reading the file that was loaded.
+    """A tensor in an external data file. Unlike its base class, it always reads the file that was loaded.
 
-    The base class opens the path anew whenever it needs the bytes, and so reads something else when the path has been
-    given to another file, as happens when a model is saved over itself.
+    The base class reopens the path each time it needs the data, and so reads something else if the path has been given to
+    another file, as happens when a model is saved over itself.
     """
 
     __slots__ = ("_shared", "data")
@@ -177,14 +177,14 @@ class ExternalStoredTensor(onnx_ir.ExternalTensor):
 
 
 def in_file(tensor: onnx_ir.TensorProtocol) -> FileBytes | None:
-    """Where the bytes of a tensor are in a file; None if they are somewhere else."""
+    """The location of a tensor's data in a file; None if they are not in a file."""
     if isinstance(tensor, StoredTensor | ExternalStoredTensor) and isinstance(tensor.data, FileBytes):
         return tensor.data
     return None
 
 
 def chunks(tensor: onnx_ir.TensorProtocol) -> Iterator[memoryview]:
-    """The bytes of a tensor, a mebibyte at a time if they are in a file; a piece is gone when the next is asked for."""
+    """A tensor's bytes, a mebibyte at a time if they are in a file; a chunk is invalid once the next is requested."""
     if isinstance(tensor, StoredTensor | ExternalStoredTensor):
         yield from tensor.data.chunks()
     else:
@@ -192,10 +192,10 @@ def chunks(tensor: onnx_ir.TensorProtocol) -> Iterator[memoryview]:
 
 
 def decode(data: bytes, dtype: onnx_ir.DataType, shape: onnx_ir.Shape) -> Array:
-    """An array from the bytes that ONNX stores for it (little-endian; types under 8 bits are packed).
+    """Decode the bytes that ONNX stores for an array (little-endian; types under 8 bits are packed).
 
     Raises:
-        ValueError: There are more or fewer bytes than the type and shape take.
+        ValueError: The number of bytes does not match the type and shape.
     """
     if dtype.bitwidth < 8:
         return onnx_ir.PackedTensor(np.frombuffer(data, np.uint8), dtype, shape=shape).numpy()

@@ -1,6 +1,6 @@
-"""Whether a tensor has as many bytes as its type and shape claim.
+"""Checks that a tensor has as many bytes as its type and shape claim.
 
-A tensor that claims more than it has reads as an array of zeros of any size the file cares to name, so this is checked
+A tensor that claims more than it has would read as an array of zeros, of any size that the file claims, so this is checked
 before anything else looks at the values.
 """
 
@@ -27,7 +27,7 @@ _FIELDS: dict[str, set[DataType]] = {
     "double_data": {DataType.DOUBLE, DataType.COMPLEX128},
     "uint64_data": {DataType.UINT64, DataType.UINT32},
 }
-"""The typed fields of TensorProto and the element types that onnx.proto allows in each."""
+"""The typed fields of TensorProto, with the element types that onnx.proto allows in each."""
 
 
 _KNOWN = {dtype.value for dtype in DataType}
@@ -39,7 +39,7 @@ def byte_size(dtype: DataType, shape: Sequence[int]) -> int:
 
 
 def problem(tensor: onnx_ir.TensorProtocol) -> str | None:
-    """What is wrong with a tensor's type, shape and number of bytes, in words; None if nothing is."""
+    """What is wrong with a tensor's type, shape and number of bytes, as text; None if nothing is."""
     shape = tensor.shape.numpy()
     if any(dim < 0 for dim in shape):
         return f"has the negative dimension {min(shape)}"
@@ -76,7 +76,7 @@ def _proto_problem(tensor: onnx_ir.TensorProtoTensor) -> str | None:
 
 
 def _elements(dtype: DataType, size: int) -> int:
-    """How many values a typed field takes: complex numbers take two, packed types share one."""
+    """The number of entries in a typed field: two per complex number, and packed types share one."""
     if dtype in (DataType.COMPLEX64, DataType.COMPLEX128):
         return 2 * size
     return (dtype.bitwidth * size + 7) // 8 if dtype.bitwidth in (2, 4) else size

@@ -1,9 +1,9 @@
-"""The protobuf wire format, as far as it takes to find the weights in a model file and to write them back.
+"""The part of the protobuf wire format needed to find the weights in a model file and to write them back.
 
-A model file is nearly all weights, and parsing it as one protobuf message copies every byte. `outline` walks the few
+A model file is nearly all weights, and parsing it as one protobuf message copies every byte. `outline` walks only the
 levels of the format that lead to the initializers of the main graph (ModelProto.graph, GraphProto.initializer,
-TensorProto.raw_data), notes where the large ones lie, and returns the file without them: a small message to parse as
-usual. Format: https://protobuf.dev/programming-guides/encoding.
+TensorProto.raw_data), records where the large ones are, and returns the file without them: a small message that can be parsed
+as usual. Format: https://protobuf.dev/programming-guides/encoding.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Extent = tuple[int, int]
 
 
 class WireError(ValueError):
-    """The bytes are not protobuf, or end too early."""
+    """The bytes are not valid protobuf, or are truncated."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Outline:
     """A model without its large weights.
 
     Attributes:
-        skeleton: The serialized ModelProto without them.
-        weights: For each initializer of the main graph, in order, where the bytes taken out of it lie in the file, or
-            None if nothing was taken out.
+        skeleton: The serialized ModelProto without its large weights.
+        weights: For each initializer of the main graph, in order, the location in the file of the bytes that were removed
+            from it, or None if none were.
     """
 
     skeleton: bytes
@@ -45,7 +45,7 @@ def fields(data: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int, 
     """Walk the fields of the message at `data[start:end]`.
 
     Yields:
-        Number, wire type, where the tag begins, where the content begins, where it ends.
+        Field number, wire type, offset of the tag, offset of the content, end of the content.
 
     Raises:
         WireError: The bytes are not a protobuf message, or a field reaches beyond `end`.
@@ -98,10 +98,10 @@ def _varint(data: Buffer, at: int) -> tuple[int, int]:
 
 
 def outline(data: Buffer, threshold: int) -> Outline:
-    """Separate a serialized ModelProto from the raw data of its initializers of at least `threshold` bytes.
+    """Split a serialized ModelProto from the raw data of those initializers that have at least `threshold` bytes.
 
     Raises:
-        WireError: The bytes are not a protobuf message, or end too early.
+        WireError: The bytes are not a protobuf message, or are truncated.
     """
     weights: list[Extent | None] = []
     parts: list[bytes] = []
@@ -141,7 +141,7 @@ def _without_weights(
 
 
 def _raw_data(data: Buffer, start: int, stop: int) -> tuple[int, int, int] | None:
-    """Begin of the tag, begin and end of the raw data of the TensorProto at `data[start:stop]`, if it has just one."""
+    """Start of the tag, start and end of the raw data of the TensorProto at `data[start:stop]`, if it has exactly one."""
     found = [
         (begin, body, end)
         for number, kind, begin, body, end in fields(data, start, stop)
@@ -151,7 +151,7 @@ def _raw_data(data: Buffer, start: int, stop: int) -> tuple[int, int, int] | Non
 
 
 def header(number: int, length: int) -> bytes:
-    """The tag and length that stand before the content of a bytes or message field."""
+    """The tag and length that precede the content of a bytes or message field."""
     return bytes((number << 3 | _BYTES,)) + encode_varint(length)
 
 

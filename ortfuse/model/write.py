@@ -1,4 +1,4 @@
-"""How a model becomes bytes in files: small parts by protobuf, weights streamed after them from where they are."""
+"""Serializes models to files: the small parts through protobuf, the weights streamed from where they are stored."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from ortfuse.model.proto import Weight, separate
 from ortfuse.model.stored_tensor import ExternalStoredTensor, in_file
 
 MAX_FILE = 2**31 - 1
-"""The size in bytes up to which protobuf can read a message."""
+"""The largest message in bytes that protobuf can read."""
 
 _STREAMED = 1024
 """Initializers of at least this many bytes are streamed, or put into the data file if there is one. ONNX Runtime needs
 the small ones, which may be shapes, inside the model file."""
 
 _PAGE, _LINE = 4096, 64
-"""Alignment in the data file of tensors that are larger than a few pages, so that they can be mapped and their blocks
-shared with the file they come from, and of the others."""
+"""Alignments in the data file: of tensors larger than a few pages, so that they can be mapped and can share blocks with the
+file they come from, and of the others."""
 
 _WORTH_LINKING = 0.5
-"""An external file is kept whole if the model needs at least this part of its bytes; else what it needs is copied."""
+"""An external file is kept whole if the model needs at least this fraction of it; otherwise the needed part is copied."""
 
 Pair = tuple[onnx.TensorProto, onnx_ir.TensorProtocol]
 
 
 class Placed(NamedTuple):
-    """A tensor's protobuf, and where its data are: in which of the data files, at which offset, how many bytes."""
+    """A tensor's protobuf, and the location of its data: index of the data file, offset, number of bytes."""
 
     proto: onnx.TensorProto
     file: int
@@ -45,12 +45,12 @@ class Placed(NamedTuple):
 
 
 def write(model: onnx_ir.Model, target: Path, *, link: bool) -> None:
-    """Write a model to `target`; with data files `<target>.data`, ... if it has external weights or is too large for one.
+    """Write a model to `target`, with data files `<target>.data`, ... if it has external weights or is too large for one file.
 
     Args:
         model: The model.
-        target: The model file.
-        link: Whether external files whose bytes are needed may become data files by hard links.
+        target: The path of the model file.
+        link: Whether external files that are still needed may become data files through hard links.
 
     Raises:
         OutputError: The model does not fit into the file format.
@@ -79,7 +79,7 @@ def write(model: onnx_ir.Model, target: Path, *, link: bool) -> None:
 
 
 def _size(proto: onnx.ModelProto, weights: Iterable[Weight]) -> int:
-    """The size of the model file in bytes, a few too many."""
+    """An upper bound of the size of the model file in bytes, only slightly too large."""
     framing = 16
     headers: int = sum(w.header.ByteSize() + framing for w in weights)
     tensors = sum(w.tensor.nbytes for w in weights if w.tensor is not None)
@@ -87,7 +87,7 @@ def _size(proto: onnx.ModelProto, weights: Iterable[Weight]) -> int:
 
 
 def _write_model(proto: onnx.ModelProto, weights: list[Weight], file: IO[bytes]) -> None:
-    """Write one protobuf message: `proto` with the weights as the last fields of its graph."""
+    """Write one protobuf message: `proto`, with the weights as the last fields of its graph."""
     graph = proto.graph.SerializeToString()
     initializers = [(w.header.SerializeToString(), w.tensor) for w in weights]
     file.write(_all_but_the_graph(proto).SerializeToString())
@@ -117,7 +117,7 @@ def _all_but_the_graph(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _frame(header: bytes, tensor: onnx_ir.TensorProtocol | None) -> bytes:
-    """Everything of an initializer that stands before its raw data."""
+    """Everything of an initializer that precedes its raw data."""
     if tensor is None:
         return wire_format.header(wire_format.INITIALIZER, len(header)) + header
     raw = wire_format.header(wire_format.RAW_DATA, tensor.nbytes)
@@ -125,7 +125,7 @@ def _frame(header: bytes, tensor: onnx_ir.TensorProtocol | None) -> bytes:
 
 
 def _place_data(pairs: Iterable[Pair], staging: Staging, *, link: bool) -> list[Placed]:
-    """Put the large tensors of `pairs` into data files, each once; the small ones go into their protobufs."""
+    """Put the large tensors of `pairs` into data files, without duplicates; the small ones go into their protobufs."""
     large: list[Pair] = []
     for proto, tensor in pairs:
         if tensor.nbytes >= _STREAMED:
@@ -148,7 +148,7 @@ def _place_data(pairs: Iterable[Pair], staging: Staging, *, link: bool) -> list[
 
 
 def _link_files(tensors: Iterable[onnx_ir.TensorProtocol], staging: Staging) -> dict[DataFile, int]:
-    """Take whole files for data files, where that is possible and worth it; the index that each has."""
+    """Use whole external files as data files where possible and worthwhile; returns the index of each."""
     needed: dict[DataFile, dict[int, int]] = {}
     for tensor in tensors:
         if isinstance(tensor, ExternalStoredTensor):
@@ -161,7 +161,7 @@ def _link_files(tensors: Iterable[onnx_ir.TensorProtocol], staging: Staging) -> 
 
 
 def _write_data(pairs: Iterable[Pair], file: IO[bytes], index: int) -> list[Placed]:
-    """Write tensors to the data file with this index, each once."""
+    """Write tensors to the data file with this index, without duplicates."""
     placed: list[Placed] = []
     offsets: dict[Hashable, int] = {}
     for proto, tensor in pairs:
@@ -177,7 +177,7 @@ def _write_data(pairs: Iterable[Pair], file: IO[bytes], index: int) -> list[Plac
 
 
 def _refer(placed: Iterable[Placed], names: Sequence[str]) -> None:
-    """Make protobufs refer to where their data are, in files of these names."""
+    """Make the protobufs refer to their data in the files with these names."""
     for proto, file, offset, length in placed:
         proto.ClearField("external_data")
         proto.data_location = onnx.TensorProto.EXTERNAL
@@ -187,7 +187,7 @@ def _refer(placed: Iterable[Placed], names: Sequence[str]) -> None:
 
 def _write_tensor(tensor: onnx_ir.TensorProtocol, file: IO[bytes]) -> None:
     start = file.tell()
-    stream = getattr(tensor, "tofile", None)  # not all tensors that other packages define have it
+    stream = getattr(tensor, "tofile", None)  # not all tensor classes defined by other packages have it
     if stream is not None:
         stream(file)
     else:
@@ -197,7 +197,7 @@ def _write_tensor(tensor: onnx_ir.TensorProtocol, file: IO[bytes]) -> None:
 
 
 def _hold_open(model: onnx_ir.Model, replaced: Iterable[Path]) -> None:
-    """Keep the model readable when a file that it reads its weights from is about to be replaced."""
+    """Keep the model readable when a file that holds its weights is about to be replaced."""
     places = {path.resolve() for path in replaced}
     for slot in tensors(model):
         if isinstance(slot.tensor, ExternalStoredTensor) and Path(slot.tensor.data.file.path).resolve() in places:
@@ -205,7 +205,7 @@ def _hold_open(model: onnx_ir.Model, replaced: Iterable[Path]) -> None:
 
 
 def _nested_external(model: onnx_ir.Model, proto: onnx.ModelProto) -> list[Pair]:
-    """The external tensors in attributes and subgraphs, each with its protobuf in `proto`."""
+    """The external tensors in attributes and subgraphs, each paired with its protobuf in `proto`."""
     if not any(isinstance(slot.tensor, onnx_ir.ExternalTensor) for slot in tensors(model)):
         return []
     bodies = [
@@ -218,7 +218,7 @@ def _nested_external(model: onnx_ir.Model, proto: onnx.ModelProto) -> list[Pair]
 
 
 def _pairs(graph: onnx_ir.Graph, proto: onnx.GraphProto | onnx.FunctionProto) -> Iterator[Pair]:
-    """The tensors in the nodes of a graph side by side with their protobufs: the conversion keeps all orders."""
+    """The tensors in the nodes of a graph, paired with their protobufs; the conversion preserves all orders."""
     for node, node_proto in zip(graph, proto.node, strict=True):
         for attribute, content in zip(node.attributes.values(), node_proto.attribute, strict=True):
             if tensors := tensors_of(attribute):

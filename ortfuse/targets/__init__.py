@@ -1,4 +1,4 @@
-"""The runtime that will execute the result: which kernels it has, and how to reach the opset they need."""
+"""The runtime that will execute the result: which kernels it has, and how to reach the opset that they need."""
 
 from ortfuse.targets.costs import CostTable, Estimate, shipped_costs
 from ortfuse.targets.custom import libraries, missing_functions, register_operators, with_functions

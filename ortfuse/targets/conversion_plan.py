@@ -1,6 +1,6 @@
-"""Taking over what ONNX's version converter made of a skeleton.
+"""Applies to a model the changes that ONNX's version converter made to its skeleton.
 
-First everything is checked and put into a plan, then the plan is carried out by an editor: a model is converted completely or
+First everything is checked and turned into a plan, then an editor carries the plan out: a model is converted completely or
 not at all.
 """
 
@@ -20,7 +20,7 @@ from ortfuse.targets.skeleton import STUB_DOMAIN, Skeleton, graph_attributes
 
 @dataclass
 class _New:
-    """A node that the converter made, or changed."""
+    """A node that the converter created or changed."""
 
     proto: onnx.NodeProto
     attributes: list[ir.Attr]
@@ -28,7 +28,7 @@ class _New:
 
 @dataclass
 class _GraphPlan:
-    """The nodes of one graph in their new order, and the constants it gets."""
+    """The nodes of one graph in their new order, and the constants to be added to it."""
 
     graph: ir.Graph
     order: list[ir.Node | _New]
@@ -36,11 +36,11 @@ class _GraphPlan:
 
 
 class Plan:
-    """What is to be changed under one root.
+    """The changes to be made under one root.
 
     Args:
-        skeleton: What was sent.
-        converted: What came back.
+        skeleton: The skeleton that was sent to the converter.
+        converted: The model that it returned.
         is_function: Whether the root is a function's body, which cannot have initializers.
 
     Raises:
@@ -52,16 +52,16 @@ class Plan:
         self._is_function = is_function
         self._sent = dict(skeleton.sent)
         self._plans = list(self._plan(skeleton.root, converted.graph))
-        # Fully built before anything changes, so that a mistake of the converter's cannot leave half a model.
+        # Built completely before anything is changed, so that a mistake of the converter cannot leave a model half converted.
         self._check_outputs()
 
     def apply(self, names: set[str], editor: Editor, author: str) -> None:
-        """Change the graphs; `names` are all value names of the model, and gets those of the new values.
+        """Change the graphs; `names` must hold all value names of the model, and the names of new values are added to it.
 
-        Nodes that the converter did not change stay the objects they are.
+        Nodes that the converter did not change remain the same objects.
 
         Raises:
-            TargetError: Somebody objects to what becomes of a node.
+            TargetError: An inspector objects to the conversion of a node.
         """
         for plan in self._plans:
             _Application(plan, self._skeleton, self._is_function, names, editor, author).run()
@@ -97,7 +97,7 @@ class Plan:
 
 
 class _Application:
-    """Carries out the plan of one graph."""
+    """Carries out the plan for one graph."""
 
     def __init__(
         self, plan: _GraphPlan, skeleton: Skeleton, is_function: bool, names: set[str], editor: Editor, author: str
@@ -132,7 +132,7 @@ class _Application:
         self._previous = nodes[-1] if nodes else self._previous
 
     def _replace(self, nodes: Sequence[ir.Node], olds: Sequence[ir.Value | None]) -> None:
-        """Let the outputs of the last of new nodes take the place of old values."""
+        """Replace the old values by the outputs of the last of the new nodes."""
         pairs = [(old, new) for old, new in zip(olds, nodes[-1].outputs, strict=True) if old is not None]
         producers = dict.fromkeys(node for old, _ in pairs if (node := old.producer()) is not None)
         with self._editor.change(self._author, nodes=list(producers)) as change:
@@ -158,7 +158,7 @@ class _Application:
         return None
 
     def _node(self, new: _New, olds: Sequence[ir.Value | None]) -> ir.Node:
-        """A node that the converter made, not in the graph yet, and marked with the opset for which it is written."""
+        """Build a node that the converter created, not yet in the graph, marked with the opset that it is written for."""
         proto = new.proto
         stem = next((old.name for old in olds if old is not None and old.name), proto.op_type)
         inputs = [self._value(name) if name else None for name in proto.input]
@@ -186,7 +186,7 @@ class _Application:
         if old is None:
             self._made[number] = value
         else:
-            # Numbers stand for the values of now: nodes made from here on, in all graphs, use the new one.
+            # A number refers to the current value: nodes built from here on, in all graphs, use the new one.
             self._skeleton.values[number] = value
             self._skeleton.numbers[value] = number
         return value

@@ -1,8 +1,8 @@
-"""Operators of a user's own domain: their schemas, the library that has kernels for them, or the functions they stand for.
+"""User-defined operators in custom domains: their schemas, the library with their kernels, or the functions defining them.
 
-Once registered, an operator is known everywhere in the process: rules may produce it, the facts know its results, and
-sessions can run it. One without a library is given by its body, which is written into every model that uses it as a
-model-local function, so that the model runs in any runtime.
+Once registered, an operator is known everywhere in the process: rules may produce it, facts are inferred for its outputs,
+and sessions can run it. An operator without a library is given by its body, which is written as a model-local function into
+every model that uses it, so that the model runs in any runtime.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ortfuse.graph import walk
 from ortfuse.targets.kernel_table import Formal, Kernel, Operator, Schema
 
 Infer = Callable[[Op], "Fact | tuple[Fact, ...]"]
-"""What is known about the results of an operator: a function such as those in `ortfuse.facts.transfer`."""
+"""Infers the facts of an operator's outputs: a function like those in `ortfuse.facts.transfer`."""
 
 _VERSION = 1
 """The version at which custom domains are imported."""
@@ -35,9 +35,9 @@ class CustomOperator:
     """One operator of a custom domain.
 
     Attributes:
-        operator: Its types, and a kernel that takes all of them.
-        library: The shared library that has the kernel, if one has.
-        body: What it computes in the operators of others, if that is known.
+        operator: Its schemas, and a kernel that takes all types they allow.
+        library: The shared library that has the kernel, if any.
+        body: Its definition in terms of other operators, if known.
     """
 
     operator: Operator
@@ -57,18 +57,18 @@ def register_operators(
 ) -> None:
     """Make operators of custom domains known, so that rules may produce them.
 
-    Operators that are registered again replace those of before, so that a file can be loaded again.
+    Registering an operator again replaces the earlier one, so that a file can be reloaded.
 
     Args:
-        schemas: Their schemas, of version 1. An operator that has a body needs none.
-        library: The shared library to be registered in sessions (`SessionOptions.register_custom_ops_library`) that has
-            kernels for the operators in `schemas`. Whoever runs a model with them needs it too.
-        bodies: Functions that define operators by others, the name and domain of a function being those of the operator.
-        infer: For operators by name, what is known about their results; by default what the schema's own inference says,
+        schemas: The schemas of the operators, of version 1. An operator with a body needs none.
+        library: The shared library with kernels for the operators in `schemas`, which sessions register
+            (`SessionOptions.register_custom_ops_library`). It is also needed wherever a model with these operators is run.
+        bodies: Functions that define operators in terms of others; an operator has the name and domain of its function.
+        infer: Functions that infer the facts of the outputs, by operator name; the default is the schema's own inference,
             the body, or the element types that follow from the type constraints.
 
     Raises:
-        TargetError: An operator is in a domain of ONNX, has another version than 1, has neither a library nor a body, or
+        TargetError: An operator is in a domain of ONNX, has a version other than 1, has neither a library nor a body, or
             the library does not exist.
     """
     if library is not None and not Path(library).is_file():
@@ -88,21 +88,21 @@ def register_operators(
 
 
 _KERNEL = Kernel(_VERSION, _VERSION, {})
-"""A kernel that takes every type that the schema allows."""
+"""A kernel that takes every type the schema allows."""
 
 
 def custom_operator(domain: str, name: str) -> CustomOperator | None:
-    """The operator if it is registered."""
+    """The operator, if it is registered."""
     return _registered.get((domain, name))
 
 
 def libraries() -> tuple[str, ...]:
-    """The shared libraries that sessions need, each once."""
+    """The shared libraries that sessions need, without duplicates."""
     return tuple(dict.fromkeys(known.library for known in _registered.values() if known.library is not None))
 
 
 def missing_functions(model: ir.Model) -> list[ir.Function]:
-    """Copies of the functions that define registered operators without a library that the model, or one of them, uses."""
+    """Copies of the functions that define the registered operators without a library used by the model, or by these functions."""
     found: dict[ir.OperatorIdentifier, ir.Function] = {}
     graphs = list(walk.graphs(model)) if _registered else []
     while graphs:
@@ -117,7 +117,7 @@ def missing_functions(model: ir.Model) -> list[ir.Function]:
 
 
 def with_functions(model: ir.Model) -> ir.Model:
-    """The model, or a copy of it with the functions that it needs to be run."""
+    """The model itself, or a copy with the functions that it needs in order to run."""
     missing = missing_functions(model)
     if not missing:
         return model
@@ -155,7 +155,7 @@ def _formal(formal: Any) -> Formal:
 
 
 def _of_body(body: ir.Function | None) -> Schema:
-    """A schema that takes whatever the function is given: what it takes, the operators within decide."""
+    """A schema that accepts whatever the function accepts; the types are checked by the operators in the body."""
     assert body is not None
     inputs = tuple(Formal(value.name or "", f"T{number}", True) for number, value in enumerate(body.inputs))
     outputs = tuple(Formal(value.name or "", f"U{number}", True) for number, value in enumerate(body.outputs))
@@ -167,7 +167,7 @@ _TENSORS = {
     for dtype in ir.DataType
     if dtype is not ir.DataType.UNDEFINED and dtype.value in onnx.TensorProto.DataType.values()
 }
-"""The element types by how ONNX writes tensors of them."""
+"""Element types by the type strings that ONNX uses for tensors of them."""
 
 
 def _transfer(schema: onnx.defs.OpSchema | None, body: ir.Function | None) -> Infer:
@@ -182,6 +182,6 @@ def _transfer(schema: onnx.defs.OpSchema | None, body: ir.Function | None) -> In
 
 
 def _element_types(op: Op, schema: onnx.defs.OpSchema) -> tuple[Fact, ...]:
-    """The element types that follow from the schema; nothing is known of shapes."""
+    """The element types that follow from the schema; the shapes are unknown."""
     bound = {formal.type_str: op.dtype(number) for number, formal in enumerate(schema.inputs)}
     return tuple(Fact(bound.get(formal.type_str) or _TENSORS.get(formal.type_str)) for formal in schema.outputs)

@@ -1,14 +1,14 @@
-"""Kernel tables: which operators a runtime build defines, and for which types one of its providers has a kernel.
+"""Kernel tables: which operators a runtime build defines, and the types for which one of its providers has a kernel.
 
-A table is read from the installed ONNX Runtime or from a JSON file that was written on another machine, so that a model
-can be compiled for a runtime that is not installed here. It holds facts only; :mod:`ortfuse.targets.target` answers
-questions from it.
+A table is read from the installed ONNX Runtime, or from a JSON file written on another machine, so that a model can be
+compiled for a runtime that is not installed here. It only holds data; :mod:`ortfuse.targets.target` answers questions
+from it.
 
 The JSON form is one object: ``format`` (1), ``runtime``, ``provider``, ``max_opset``, ``max_ir_version``, ``type_sets``
 (lists of ONNX type strings such as ``tensor(float)``, referred to by index) and ``operators``: one object for each
-operator with ``domain``, ``name``, ``schemas`` and ``kernels``. It may have what was found out about the provider by trying:
-``limits`` (:mod:`ortfuse.targets.stated_limits`), ``costs`` (as in a file of costs) and ``quirks`` (names of
-:class:`ortfuse.targets.quirks.Quirk`). What is left out is what ortfuse knows of the provider itself, if anything.
+operator with ``domain``, ``name``, ``schemas`` and ``kernels``. It may also contain empirical findings about the provider:
+``limits`` (:mod:`ortfuse.targets.stated_limits`), ``costs`` (in the form of a cost file) and ``quirks`` (names of
+:class:`ortfuse.targets.quirks.Quirk`). For each of these that is absent, ortfuse's own findings on the provider are used.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from ortfuse.targets.quirks import Quirk
 from ortfuse.targets.stated_limits import StatedLimit
 
 FORMAT = 1
-# The end of a kernel's version range when the runtime leaves it open.
+# The end of a kernel's version range if the runtime leaves it open.
 OPEN_END = 2147483647
 
 
 @dataclass(frozen=True, slots=True)
 class Formal:
-    """One formal input or output: its name and its type, a type-constraint name (``T``) or a concrete type string."""
+    """A formal input or output: its name, and its type as a type-constraint name (``T``) or a concrete type string."""
 
     name: str
     type: str
@@ -46,7 +46,7 @@ class Formal:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """An operator as one version of its domain defines it; ``types`` maps each type-constraint name to its types."""
+    """One version of an operator's definition; ``types`` maps each type-constraint name to the types it allows."""
 
     since: int
     inputs: tuple[Formal, ...]
@@ -61,7 +61,7 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A registered kernel: the operator versions it serves and the types it takes by constraint or formal name."""
+    """A registered kernel: the operator versions it serves, and the types it takes by constraint name or formal name."""
 
     first: int
     last: int
@@ -70,8 +70,8 @@ class Kernel:
     def serves(self, since: int) -> bool:
         """Tell whether the kernel runs an operator whose schema is of version `since`.
 
-        The runtime's own rule: an open-ended kernel serves the version it starts at and no later schema, because
-        nobody has looked at that schema when the kernel was registered.
+        This is the runtime's own rule: a kernel with an open-ended range serves the version it starts at and no later
+        schema, because later schemas were not known when the kernel was registered.
         """
         return self.first == since or (self.first < since <= self.last and self.last != OPEN_END)
 
@@ -95,7 +95,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a table says of its provider beyond the kernels; `None` where it says nothing."""
+    """What a table states about its provider beyond the kernels; `None` for what it does not state."""
 
     limits: tuple[tuple[tuple[str, str], Limit], ...] | None = None
     costs: CostTable | None = None
@@ -104,7 +104,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class KernelTable:
-    """Every operator of one runtime build with the kernels of one execution provider.
+    """Every operator of one runtime build, with the kernels of one execution provider.
 
     `max_opset` is the highest ai.onnx opset, and `max_ir_version` the highest IR version, that the build loads.
     """
@@ -186,10 +186,10 @@ class KernelTable:
 
 
 def _is_public(domain: str, name: str, since: int) -> bool:
-    """Whether an operator version may be used; not so early versions of ONNX's operators that only the runtime has.
+    """Whether an operator version may be used, which early versions of ONNX operators that only the runtime has may not.
 
-    LayerNormalization 1 is one: in a model of opset 16 the checker and every other tool would refuse it. Operators that
-    ONNX does not have at all, such as SimplifiedLayerNormalization, are the runtime's own and stay.
+    LayerNormalization 1 is one: in a model of opset 16 the checker and every other tool would reject it. Operators that
+    ONNX does not define at all, such as SimplifiedLayerNormalization, are the runtime's own and are kept.
     """
     if domain or not onnx.defs.has(name, ""):
         return True
@@ -226,8 +226,8 @@ def _read_formal(schema: Any, formal: Any) -> Formal:
 
 
 def _highest_loadable(newest: int, loads: Callable[[int], bool]) -> int:
-    # The runtime publishes neither the opset nor the IR version it supports (its schemas go beyond what it loads): it
-    # tells by refusing a model.
+    # The runtime publishes neither the opset nor the IR version it supports (its schemas go beyond what it loads); the only
+    # way to find out is whether it refuses a model.
     for candidate in range(newest, 0, -1):
         if loads(candidate):
             return candidate
@@ -251,7 +251,7 @@ def _loads(opset: int = 13, ir_version: int = 8) -> bool:
 
 
 class _TypeSets:
-    """Numbers each distinct set of type strings, so that the file holds it once."""
+    """Numbers the distinct sets of type strings, so that the file contains each only once."""
 
     def __init__(self) -> None:
         self._numbers: dict[frozenset[str], int] = {}

@@ -1,7 +1,7 @@
-"""What kernels refuse although they are registered for the types: of shapes, attributes and optional inputs.
+"""What kernels refuse although they are registered for the types: certain shapes, attributes and optional inputs.
 
-Some of it the operators' documentation says, the rest was found by trying (`benchmarks.kernels`) and binds the provider it
-was found on.
+Some limits are in the operators' documentation; the others were found by trying (`benchmarks.kernels`) and apply only to the
+provider they were found on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ortfuse.graph.traits import MICROSOFT
 from ortfuse.refusal import Refusal, Subject, refuse, words
 
 Limit = Callable[[ir.Node, Facts], "Refusal | None"]
-"""`None` if the kernel takes the node, else why not."""
+"""`None` if the kernel takes the node, else why it does not."""
 
 _ACTIVATIONS = frozenset({"Relu", "Tanh", "Sigmoid", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish"})
 
@@ -26,7 +26,7 @@ def _input(node: ir.Node, index: int) -> ir.Value | None:
 
 
 def _limit(node: ir.Node, index: int, role: str, found: object, needed: str) -> Refusal:
-    """An input that the kernel does not take; `role` is what the operator calls it."""
+    """A refusal of an input that the kernel does not take; `role` is the operator's name for the input."""
     return refuse(
         "kernel_limit", Subject.of(_input(node, index), f"{role} of {node.op_type}"), found=found, needed=needed
     )
@@ -188,7 +188,7 @@ def _fused_convolution(node: ir.Node, facts: Facts) -> Refusal | None:
 
 
 Limits = Mapping[tuple[str, str], Limit]
-"""By domain and operator, what its kernels refuse."""
+"""Checks of what an operator's kernels refuse, by domain and operator."""
 
 DOCUMENTED: Limits = {
     (MICROSOFT, "FastGelu"): _biased_activation,
@@ -199,7 +199,7 @@ DOCUMENTED: Limits = {
     (MICROSOFT, "GroupQueryAttention"): _grouped_query,
     ("", "RotaryEmbedding"): _rotary_caches,
 }
-"""What the documentation of an operator says of the shapes that it takes: so it is with every provider."""
+"""Shape limits stated in the documentation of an operator: they apply to every provider."""
 
 FOUND: Mapping[str, Limits] = {
     "CPUExecutionProvider": {
@@ -212,4 +212,4 @@ FOUND: Mapping[str, Limits] = {
         ("", "SimplifiedLayerNormalization"): _normalises_something,
     }
 }
-"""Provider -> what its kernels were found to refuse besides."""
+"""Additional limits found on a provider's kernels, by provider."""

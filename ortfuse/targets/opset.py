@@ -1,8 +1,9 @@
-"""Raising a model's ai.onnx opset with ONNX's own version converter, without moving the weights.
+"""Raises a model's ai.onnx opset with ONNX's own version converter, without copying the weights.
 
-The converter sees a skeleton (`ortfuse.targets.skeleton`) of the main graph, subgraphs included, and of each model function,
-which it does not convert by itself. What it gets wrong is refused: found by raising ONNX's own node tests, and old forms of
-their operators, and comparing the results in ONNX Runtime (`tests/targets/test_opset_forms.py`).
+The converter is given a skeleton (`ortfuse.targets.skeleton`) of the main graph, subgraphs included, and one of each model
+function, since it does not convert functions by itself. Conversions it is known to get wrong are refused. They were found by
+converting ONNX's own node tests, and old forms of their operators, and comparing the results in ONNX Runtime
+(`tests/targets/test_opset_forms.py`).
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ _CONVERTED_WRONGLY = {
     "GroupNormalization": (21, "its conversion of scale and bias is not a valid graph"),
     "Scan": (9, "it does not convert this operator"),
 }
-"""Operator -> the opset at which its meaning changed, and what the converter does wrong there."""
+"""By operator, the opset at which its meaning changed and what the converter does wrong there."""
 
 _ONLY_FLOAT = {"Clip": 11, "Pad": 11}
-"""Operators whose attributes become inputs at an opset; the converter makes them float32 whatever the node's type is."""
+"""Operators whose attributes became inputs at some opset; the converter makes them float32 whatever the node's type."""
 
 
 AUTHOR = "raise_opset"
 
 
 def raise_to_newest(model: ir.Model, target: Target | None = None) -> None:
-    """Raise `model` to the newest opset that one of its nodes is marked with, if that is newer than what it imports.
+    """Raise `model` to the newest opset that any of its nodes is marked with, if that is newer than what it imports.
 
     Raises:
-        TargetError: As `raise_opset`.
+        TargetError: As for `raise_opset`.
     """
     newest = max((node.version or 0 for node in walk.nodes(model) if not node.domain), default=0)
     if newest > model.graph.opset_imports.get("", 1):
@@ -51,19 +52,19 @@ def raise_to_newest(model: ir.Model, target: Target | None = None) -> None:
 def raise_opset(model: ir.Model, opset: int, target: Target | None = None, editor: Editor | None = None) -> None:
     """Raise the ai.onnx version that `model` imports to `opset`, in place, model functions included.
 
-    Nodes that rules made for a newer opset than the model imports (their `version` says so) are converted from that one.
-    Nodes that the converter does not change stay the objects they are; the others are new ones, with the name and metadata
-    of the old, as are their outputs.
+    Nodes that rules made for a newer opset than the model imports (as given by their `version`) are converted from that opset.
+    Nodes that the converter does not change remain the same objects; the others are replaced by new nodes, which keep the
+    name and metadata of the old ones, as do their outputs.
 
     Args:
-        model: The model; main graph, subgraphs and functions are converted.
-        opset: The version to reach.
+        model: The model; its main graph, subgraphs and functions are converted.
+        opset: The version to raise it to.
         target: The runtime that must execute the result; by default the installed one.
-        editor: Makes the changes; by default one of its own.
+        editor: Makes the changes; by default a new one.
 
     Raises:
-        TargetError: The converter fails or is known to convert a node wrongly, somebody objects to what it made of one, or the
-            target has no kernel for a node at the new opset although it has one now. The model is unchanged.
+        TargetError: The converter fails or is known to convert a node wrongly, an inspector objects to a converted node, or the
+            target has no kernel for a node at the new opset although it has one now. The model is then unchanged.
     """
     editor = Editor(model, Facts(model)) if editor is None else editor
     if "" not in model.graph.opset_imports:
@@ -103,7 +104,7 @@ def _plans(root: ir.Graph, opset: int, is_function: bool) -> Iterator[Plan]:
         try:
             converted = onnx.version_converter.convert_version(skeleton.write(version), opset)
         except Exception as error:
-            # The converter reports every failure as RuntimeError or worse, with the C++ assertion as its text.
+            # The converter reports all failures as RuntimeError or worse, with the text of a C++ assertion.
             text = (str(error).strip() or type(error).__name__).splitlines()[-1]
             raise TargetError(
                 f"ONNX's version converter cannot raise graph '{root.name}' from opset {version} to {opset}: {text}; "

@@ -1,7 +1,7 @@
-"""What runtimes do that no definition of an operator says, and that rules make allowance for.
+"""Behaviours of runtimes that deviate from the operator definitions and that rules make allowance for.
 
 A target has the quirks that were found on its provider, or those that its table lists by name. A target without a quirk is
-taken to do what the definitions say.
+assumed to follow the definitions.
 """
 
 from __future__ import annotations

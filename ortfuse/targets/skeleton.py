@@ -1,14 +1,14 @@
-"""A small stand-in for a graph, to be converted to a newer opset in its place.
+"""Skeletons: small stand-ins for graphs that are converted to a newer opset in their place.
 
-ONNX's version converter takes a whole model as protobuf, weights included, and gives back another. A model may be larger than
-memory and its nodes hold what the converter would lose, so it gets a *skeleton*: the same graph with
+ONNX's version converter takes a whole model as protobuf, weights included, and returns a new one. A model may be larger than
+memory, and its nodes carry data that the converter would lose, so it is given a *skeleton*: the same graph with
 
-- a number as the name of each value and node, so that names that are missing, or used twice in different graphs, do no harm;
-- a *stub*, a node of a domain of our own that the converter passes over, for each node that needs no conversion (of another
-  domain, the same in both opsets, made for another opset) and for each large constant;
-- an If for each node that holds graphs, whatever it is: of other such nodes the converter would not look into the graphs.
+- a number as the name of each value and node, so that missing names, and names used twice in different graphs, do no harm;
+- a *stub*, a node in a private domain that the converter skips, for each node that needs no conversion (of another domain,
+  the same in both opsets, or made for another opset) and for each large constant;
+- an If in place of every node with subgraphs, whatever its operator: the converter does not look into subgraphs of others.
 
-`ortfuse.targets.conversion_plan` compares what comes back with what was sent and carries the differences over.
+`ortfuse.targets.conversion_plan` compares what comes back with what was sent and applies the differences.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ortfuse.graph.traits import CONTROL_FLOW
 
 STUB_DOMAIN = "ortfuse.stub"
 SMALL = 64
-"""Constants up to this many elements are shown to the converter: adapters read axes and sizes."""
+"""Constants with up to this many elements are included in the skeleton: the converter's adapters read axes and sizes."""
 
-# The converter's own graph cannot hold these.
+# Types that the converter's own graph cannot represent.
 _NOT_SHOWN = (ir.AttributeType.SPARSE_TENSOR, ir.AttributeType.SPARSE_TENSORS)
 
 _SAME_SINCE_13_NAMES = (
@@ -38,16 +38,16 @@ _SAME_SINCE_13_NAMES = (
     "Tile Transpose Unsqueeze Where"
 )
 _SAME_SINCE_13 = frozenset(_SAME_SINCE_13_NAMES.split())
-"""Operators whose versions after 13 admit more element types, or attributes whose defaults are the old meaning."""
+"""Operators whose versions after 13 only add element types, or attributes whose defaults preserve the old meaning."""
 
 
 class Skeleton:
     """The skeleton of one root (the main graph or a function's body), and what each number in it stands for.
 
     Attributes:
-        values: The value of each number.
-        nodes: The node of each number.
-        sent: Each node that the converter was asked to convert, as it was shown.
+        values: The value for each number.
+        nodes: The node for each number.
+        sent: Each node that the converter was asked to convert, in the form it was sent.
         numbers: The number of each value.
     """
 
@@ -60,11 +60,11 @@ class Skeleton:
         self._node_numbers: dict[ir.Node, str] = {}
 
     def effective(self, node: ir.Node) -> int:
-        """The ai.onnx opset that `node` is written for: its own version if a rule made it for a newer one."""
+        """The ai.onnx opset that `node` is written for: its own version if a rule made it for a newer opset."""
         return max(self.current, node.version or 0)
 
     def versions(self) -> list[int]:
-        """The opsets that nodes to be converted are written for, in rising order."""
+        """The opsets that the nodes to be converted are written for, in ascending order."""
         return sorted(
             {
                 self.effective(node)
@@ -74,7 +74,7 @@ class Skeleton:
         )
 
     def write(self, version: int) -> onnx.ModelProto:
-        """The model to convert from `version`; only nodes written for that opset are shown."""
+        """The model to convert from `version`; only nodes written for that opset are included, the others as stubs."""
         self.sent = {}
         graph = self._write_graph(self.root, version)
         imports = [onnx.helper.make_opsetid("", version), onnx.helper.make_opsetid(STUB_DOMAIN, 1)]
@@ -149,13 +149,13 @@ class Skeleton:
 
 
 def graph_attributes(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
-    """The graphs in the node's attributes, each with a name of its own."""
+    """The graphs in the node's attributes, each with a unique name."""
     for attribute in node.attributes.values():
         yield from ((f"{attribute.name}.{index}", graph) for index, graph in enumerate(walk.graphs_of(attribute)))
 
 
 def _is_large_constant(node: ir.Node) -> bool:
-    # Constant has meant the same in all versions.
+    # Constant has the same meaning in all versions.
     if node.op_type != "Constant":
         return False
     value = node.attributes.get("value")

@@ -1,7 +1,7 @@
-"""Limits that the table of a target states as data: what its kernels refuse although they are registered for the types.
+"""Limits that a target's table states as data: what its kernels refuse although they are registered for the types.
 
-A limit is an object with the `domain` and `name` of the operator and either `input`, its position, with the `ranks` that the
-kernel takes (none: the input must be left out), or `attribute`, its name, with the `values` that it takes.
+A limit is an object with the `domain` and `name` of the operator and either an `input` (its position) with the `ranks` that
+the kernel takes (an empty list: the input must be left out), or an `attribute` (its name) with the `values` that it takes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ortfuse.refusal import Refusal, Subject, refuse, words
 
 @dataclass(frozen=True)
 class StatedLimit:
-    """What one input or attribute of an operator may be: `allowed` are the ranks of the input, or the attribute's values."""
+    """A limit on one input or attribute of an operator: `allowed` are the ranks of the input, or the values of the attribute."""
 
     domain: str
     name: str
@@ -28,13 +28,13 @@ class StatedLimit:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StatedLimit:
-        """From the form in a table. Raises KeyError or TypeError if it is not of this form."""
+        """Parse the form used in a table. Raises KeyError or TypeError if it is malformed."""
         if "input" in data:
             return cls(data["domain"], data["name"], int(data["input"]), tuple(data["ranks"]))
         return cls(data["domain"], data["name"], str(data["attribute"]), tuple(data["values"]))
 
     def check(self, node: ir.Node, facts: Facts) -> Refusal | None:
-        """Why the kernel refuses a node of the operator, or `None`."""
+        """Why the kernel refuses a node of the operator, or `None` if it does not."""
         if isinstance(self.subject, int):
             value = node.inputs[self.subject] if self.subject < len(node.inputs) else None
             rank = facts.rank(value)

@@ -1,7 +1,8 @@
-"""Kernel tables of the installed ONNX Runtime, kept in the user's cache folder: asking the runtime takes as long as loading it.
+"""Caches the kernel tables of the installed ONNX Runtime in the user's cache folder: reading them means loading the runtime.
 
-A table is kept for one build: its version, and the path, size and time of change of its library; and for one version of
-onnx, which decides about the opsets of a table. What cannot be read is no table, and what cannot be written is not kept.
+A cached table is valid for one build of the runtime (its version, and the path, size and modification time of its library)
+and one version of onnx, which determines the opsets in a table. Unreadable cache files are ignored, and a failure to write
+one is too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ortfuse.targets.kernel_table import FORMAT, KernelTable
 
 @functools.cache
 def installed_table(provider: str) -> KernelTable:
-    """The table of the installed runtime, from the cache if it is there, else from the runtime; once in a process.
+    """The table of the installed runtime, from the cache if possible, else from the runtime; read only once per process.
 
     Raises:
         TargetError: The installed build has no kernels for `provider`.
@@ -40,7 +41,7 @@ def installed_table(provider: str) -> KernelTable:
 
 
 def cache_file(provider: str) -> Path | None:
-    """Where the table of the installed runtime is kept, `None` if it cannot be told which build is installed."""
+    """Where the table of the installed runtime is cached; `None` if the installed build cannot be identified."""
     build = _build()
     if build is None:
         return None
@@ -49,7 +50,7 @@ def cache_file(provider: str) -> Path | None:
 
 
 def _build() -> tuple[object, ...] | None:
-    """What tells the installed build from others, found without loading it."""
+    """What identifies the installed build, determined without loading it."""
     spec = importlib.util.find_spec("onnxruntime")
     if spec is None or spec.origin is None:
         return None

@@ -1,9 +1,9 @@
-"""What the target runtime can execute: legality of a node by operator, domain, version and types.
+"""What the target runtime can execute: the legality of a node by operator, domain, version and types.
 
-The answers repeat the runtime's own kernel lookup. An operator that the runtime would run by inlining its ONNX function
-body, or in float32 between Casts that it inserts, counts as *not* having a kernel: nothing is gained by emitting it.
+The answers replicate the runtime's own kernel lookup. An operator that the runtime would run by inlining its ONNX function
+body, or in float32 between Casts that it inserts, counts as having *no* kernel: nothing is gained by emitting it.
 
-Some kernels refuse shapes that their registration says nothing about; `ortfuse.targets.limits` has those.
+Some kernels refuse shapes although their registration states no such limit; see `ortfuse.targets.limits`.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ ABSENT = ""
 
 DType = str | ir.DataType | None
 """A type: an `onnx_ir.DataType`, `"float16"`, an ONNX type string such as `"seq(tensor(float))"`, `ABSENT`, or `None`
-for one that is not known."""
+if it is unknown."""
 
 DTypes = Mapping[str, DType] | Sequence[DType]
-"""Types by position, or by the names that the specification gives to inputs, outputs and type constraints."""
+"""Types by position, or by the specification's names for inputs, outputs and type constraints."""
 
 
 class Target:
     """A runtime build and provider, and the highest ai.onnx opset that a result may use.
 
-    That opset is the smallest of what the runtime loads, what the installed onnx defines and what the user allows.
+    That opset is the lowest of three: what the runtime loads, what the installed onnx defines, and what the user allows.
 
     Attributes:
         provider: The execution provider whose kernels run the result.
         max_opset: The highest ai.onnx opset that a result may use.
-        known_opset: The highest one that the runtime loads and the installed onnx defines, whatever the user allows.
-        costs: What rules bought when they were measured on the provider.
-        quirks: What the runtime does that no definition of an operator says.
+        known_opset: The highest opset that the runtime loads and the installed onnx defines, whatever the user allows.
+        costs: Measured speedups of rules on the provider.
+        quirks: Behaviours of the runtime that deviate from the operator definitions.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class Target:
         table: KernelTable | None = None,
         costs: CostTable | None = None,
     ) -> None:
-        """`table`: a stored table of another build; by default the installed runtime is asked, once in a process.
+        """`table`: a stored table of another build; by default the installed runtime is asked, once per process.
 
-        `costs`: measured speedups of rules; by default those of the table or what is shipped for the provider. With an empty
-        one every legal rule is taken for profitable.
+        `costs`: measured speedups of rules; by default those in the table, or those shipped for the provider. With an empty table
+        every legal rule counts as profitable.
 
         Raises:
             TargetError: The installed runtime has no kernels for `provider`, or `max_opset` is not positive.
@@ -88,7 +88,7 @@ class Target:
         """A target stored by `to_table`.
 
         Raises:
-            TargetError: The file cannot be read or is not such a table.
+            TargetError: The file cannot be read or is not a kernel table.
         """
         return cls(max_opset=max_opset, table=KernelTable.of_file(path))
 
@@ -109,14 +109,14 @@ class Target:
     def refusal(
         self, domain: str, op_type: str, opset: int | None, inputs: DTypes, outputs: Sequence[DType] = ()
     ) -> Refusal | None:
-        """Why no kernel takes these types at version `opset` of the domain (`None`: the newest that may be used), or `None`.
+        """Why no kernel takes these types at version `opset` of the domain (`None`: the newest allowed); `None` if one does.
 
-        An unknown type is accepted where the kernel takes every type that the operator allows there. Inputs and outputs
-        beyond those given count as absent.
+        An unknown type is accepted if the kernel takes every type that the operator allows there. Inputs and outputs beyond
+        those given count as absent.
         """
         domain = "" if domain == "ai.onnx" else domain
         if not domain:
-            # Not part of the remembered answer: the limit of a target may be changed.
+            # Not part of the cached answer, because the limit of a target may change.
             opset = self.max_opset if opset is None else opset
             if opset > self.max_opset:
                 return refuse("max_opset", Subject("operator", op_type), found=self.max_opset, needed=opset)
@@ -127,9 +127,9 @@ class Target:
         return self._answers[key]
 
     def check_node(self, node: ir.Node, opset_imports: Mapping[str, int], facts: Facts) -> Refusal | None:
-        """Why the target does not execute `node` at an opset that the result may use, or `None`.
+        """Why the target does not execute `node` at an opset that the result may use; `None` if it does.
 
-        A `version` of the node itself goes before the version that its model or function imports.
+        A `version` of the node itself takes precedence over the version that its model or function imports.
         """
         version = node.version if node.version is not None else opset_imports.get(node.domain, 1)
         inputs = [ABSENT if value is None else facts.dtype(value) for value in node.inputs]
@@ -138,17 +138,17 @@ class Target:
         return refusal or self.limit(node, facts)
 
     def limit(self, node: ir.Node, facts: Facts) -> Refusal | None:
-        """Why a kernel that is registered for the types of `node` refuses it all the same, or `None`."""
+        """Why a kernel that is registered for the types of `node` refuses it all the same; `None` if it does not."""
         answers = (limit(node, facts) for limit in self._limits.get((node.domain, node.op_type), ()))
         return next((answer for answer in answers if answer is not None), None)
 
     def min_opset(
         self, op_type: str, domain: str = "", inputs: DTypes = (), outputs: Sequence[DType] = ()
     ) -> int | None:
-        """The smallest opset at which the operator exists and has a kernel for these types.
+        """The lowest opset at which the operator exists and has a kernel for these types.
 
-        For ai.onnx none above `max_opset`; for another domain the answer is a version of that. `None` if there is no
-        such opset: then `refusal` with opset `None` says why.
+        For ai.onnx it does not exceed `max_opset`; for another domain it is a version of that domain. `None` if there is
+        no such opset: `refusal` with opset `None` then tells why.
         """
         operator = self.table.operators.get((domain, op_type))
         for schema in operator.schemas if operator is not None else ():
@@ -157,14 +157,14 @@ class Target:
         return None
 
     def lost_by_raising(self, node: ir.Node, version: int, opset: int) -> Refusal | None:
-        """Why the target would no longer execute an ai.onnx node if `version` were raised to `opset`; `None` if it would.
+        """Why the target could no longer execute an ai.onnx node if `version` were raised to `opset`; `None` if it still could.
 
-        Declared types are used where there are some. A node that it does not execute now is no loss.
+        Declared types are used where present. A node that the target does not execute now counts as no loss.
         """
         operator = self.table.operators.get(("", node.op_type))
         old, new = (None, None) if operator is None else (operator.at(version), operator.at(opset))
         if operator is None or old is None or new is None or new.deprecated:
-            return None  # what replaces a deprecated operator is the converter's choice
+            return None  # the converter chooses what replaces a deprecated operator
         before, after = ([kernel for kernel in operator.kernels if kernel.serves(at.since)] for at in (old, new))
         if not after:
             executed = bool(before) or _is_inlined(node.op_type, version)
@@ -221,15 +221,15 @@ def _unfit(label: str, why: str) -> Refusal:
 
 
 def installed() -> Target:
-    """The installed runtime on the CPU: what a model is optimised for by default, and what executes it here in any case."""
+    """The installed runtime on the CPU: the default target, and what executes models here in any case."""
     return Target()
 
 
 @functools.cache
 def _is_inlined(op_type: str, opset: int) -> bool:
-    """Whether the runtime executes an operator without kernel by the function body in its definition.
+    """Whether the runtime executes an operator without a kernel by inlining the function body in its definition.
 
-    It does not if an operator in the body has changed between the opset the body is written for and this one.
+    It does not if an operator in the body changed between the opset that the body is written for and this one.
     """
     schema = schema_at(op_type, opset)
     if schema is None:
@@ -251,7 +251,7 @@ _Argument = tuple[Formal, str | None]
 
 
 def _arguments(schema: Schema, inputs: DTypes, outputs: Sequence[DType]) -> Iterator[_Argument]:
-    """Each argument that is present, with the formal input or output it is for."""
+    """Each argument that is present, with its formal input or output."""
     if not isinstance(inputs, Mapping):
         yield from _positional("inputs", schema.inputs, inputs)
     else:
@@ -273,7 +273,7 @@ def _positional(what: str, formals: Sequence[Formal], kinds: Sequence[DType]) ->
 
 
 def _bind(schema: Schema, arguments: Sequence[_Argument]) -> list[_Argument]:
-    """Check the types against the schema; an unknown one gets the type of a known one of the same constraint."""
+    """Check the types against the schema; an unknown type is taken from a known argument of the same constraint."""
     known: dict[str, str] = {}
     for formal, kind in arguments:
         if kind is None:
@@ -288,9 +288,9 @@ def _bind(schema: Schema, arguments: Sequence[_Argument]) -> list[_Argument]:
 
 
 def _accepts(kernel: Kernel, schema: Schema, bound: Sequence[_Argument], optimistic: bool = False) -> bool:
-    """Whether the kernel takes these types; an `optimistic` answer lets an unknown type be one that fits."""
+    """Whether the kernel takes these types; if `optimistic`, unknown types are assumed to fit."""
     for formal, kind in bound:
-        # A few kernels are registered by the name of the input instead of that of its type constraint.
+        # A few kernels are registered by the input's name instead of the name of its type constraint.
         for name in {formal.type, formal.name} & kernel.types.keys():
             if kind is None and not optimistic and not schema.allowed(formal) <= kernel.types[name]:
                 return False
@@ -308,7 +308,7 @@ _SPELLINGS = {"float32": "float", "float64": "double"}
 
 @functools.cache
 def _type_string(kind: DType) -> str | None:
-    """The ONNX type string (`tensor(float16)`); `ABSENT` and `None` stay what they are."""
+    """The ONNX type string (`tensor(float16)`); `ABSENT` and `None` are returned unchanged."""
     if kind is None or kind == ABSENT:
         return kind
     name = kind.name.lower() if isinstance(kind, ir.DataType) else kind
