@@ -1,24 +1,25 @@
-"""Constant folding: what is the same in every run is computed now.
+"""Constant folding: what has the same value in every run is computed at optimisation time.
 
 Folded, in the main graph, in subgraphs and in functions (constants of an outer graph count in an inner one):
 - a node whose outputs the facts know completely, although its inputs may vary (the Shape of a static dimension);
-- an Identity, Transpose, Reshape, Flatten, Squeeze or Unsqueeze of a constant, without touching its bytes (see `moves`);
-- any other pure node of constants: all of them are computed in one session of the runtime (see `evaluate`), again until
-  nothing new is constant. The results have the bits that the runtime would compute. Where they are large it takes more
-  sessions, and results go into a temporary file (see `scratch`).
+- an Identity, Transpose, Reshape, Flatten, Squeeze or Unsqueeze of a constant, without touching its bytes (see
+  `lazy_transpose`);
+- any other pure node of constants: all of them are computed in one session of the runtime (see
+  `ortfuse.execution.constants`), repeatedly until nothing new is constant. The results have the bits that the runtime would
+  compute. If they are large, more sessions are used, and results go into a temporary file (see `spill`).
 
 Left alone:
 - operators that draw random numbers, operators of unknown domains, nodes with subgraphs;
 - quantisation: a DequantizeLinear of a weight is there so that the weight stays small;
-- a node that would make the model grow: a result is at most `max_growth` bytes larger than those of its inputs that
-  nothing else needs then. Sizes are known before anything is computed; where they are not, the node is left alone,
+- a node that would make the model grow: a result may be at most `max_growth` bytes larger than the inputs that nothing
+  else needs afterwards. Sizes are estimated before anything is computed; where they are unknown, the node is left alone,
   except for operators whose result cannot be large (NonZero, Compress, Unique);
-- element types that numpy lacks, except for moves; strings, sequences, optionals;
+- element types that numpy lacks, unless elements are only moved; strings, sequences, optionals;
 - an Identity that gives a value the name of a graph output;
 - integer division by a constant that contains 0 or -1, which can end the process;
 - nodes that rules made for a newer opset than the model has, and nodes that refer to attributes of their function.
 
-A node that fails to evaluate is left alone, with a note. So is one to whose result the context's inspector objects.
+A node that fails to evaluate is left alone, with a note, and so is one whose result the context's inspector rejects.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ _SMALL_RESULT = frozenset({"NonZero", "Compress", "Unique"})
 """Operators whose result has an unknown shape but at most 8 bytes for every element and axis of the input."""
 
 _BATCH_BYTES = 1 << 28
-"""Bytes of constants up to which nodes are computed together; what comes of a batch is put away before the next."""
+"""The most bytes of constants computed in one batch; results of a batch are stored before the next one starts."""
 
 _MANY_USES = 64
-"""A constant with more uses than this is taken to stay, without asking each of them."""
+"""A constant with more uses than this is assumed to stay, without checking each use."""
 
 
 @dataclass(frozen=True)
 class Fold:
-    """Folds constants. `max_growth`: bytes by which a folded value may exceed the constants it makes superfluous."""
+    """Folds constants. `max_growth`: bytes by which a folded value may exceed the constants it makes unnecessary."""
 
     name: ClassVar[str] = "fold"
     max_growth: int = 1 << 20
@@ -115,7 +116,7 @@ class _Folder:
             self._push(user for output in node.outputs for user in _users(output))
 
     def _fold_move(self, node: ir.Node) -> bool:
-        """Fold a node that at most moves the elements of a constant, without reading them."""
+        """Fold a node that only moves the elements of a constant, or leaves them in place, without reading them."""
         source, output = node.inputs[0], node.outputs[0]
         if node.op_type == "Identity" and not node.domain and source is not None:
             users = _users(output)
@@ -141,7 +142,7 @@ class _Folder:
         return self._scopes[node.graph]
 
     def _known_outputs(self, node: ir.Node) -> dict[ir.Value, ir.TensorProtocol]:
-        """The outputs that are used, if the facts know all of them; else nothing."""
+        """The values of all used outputs if the facts know every one of them; otherwise empty."""
         known: dict[ir.Value, ir.TensorProtocol] = {}
         for output in node.outputs:
             if not output.uses() and not output.is_graph_output():
@@ -157,9 +158,9 @@ class _Folder:
             self._failed.add(node)
 
     def _replace(self, node: ir.Node, results: Mapping[ir.Value, ir.TensorProtocol], nodes: Sequence[ir.Node]) -> bool:
-        """Put constants in the place of outputs of `node`, which `nodes` compute from constants; whether nobody objected.
+        """Replace outputs of `node`, which `nodes` compute from constants, by constants; returns whether that was accepted.
 
-        The node goes, with those that only it needed.
+        The node is removed, with those that only it needed.
         """
         editor = self._context.editor
         with editor.change(Fold.name, nodes=nodes) as change:
@@ -173,7 +174,7 @@ class _Folder:
         return bool(change)
 
     def _sweep(self, last: ir.Node) -> set[ir.Node]:
-        """Remove a node, and those collected for evaluation, as far as nothing uses them any more."""
+        """Remove a node, and the nodes collected for evaluation, where nothing uses them any more."""
         removed: set[ir.Node] = set()
         pending = [last]
         while pending:
@@ -214,7 +215,7 @@ class _Folder:
         return divisor is not None and not np.isin(divisor.numpy(), (0, -1)).any()
 
     def _bounded(self, node: ir.Node) -> bool:
-        """Whether folding the node makes the model grow by no more than is allowed."""
+        """Whether folding the node makes the model grow by no more than `max_growth`."""
         size = self._result_bytes(node)
         if size is None:
             return False
@@ -224,7 +225,7 @@ class _Folder:
         return size <= self._max_growth + sum(freed.values())
 
     def _goes(self, value: ir.Value) -> bool:
-        """Whether a constant is needed no more once everything that can be folded is."""
+        """Whether a constant is no longer needed once everything foldable has been folded."""
         uses = value.uses()
         if value.is_graph_output() or len(uses) > _MANY_USES:
             return False
@@ -249,7 +250,7 @@ class _Folder:
         return None if shape is None or dtype is None else math.prod(shape) * dtype.bitwidth // 8
 
     def _tensor(self, value: ir.Value) -> ir.TensorProtocol | None:
-        """A constant of the graph; `None` while it is still to be evaluated."""
+        """The tensor of a constant; `None` if it is still to be evaluated."""
         producer = value.producer()
         if value.is_initializer():
             return value.const_value
@@ -265,7 +266,7 @@ class _Folder:
         return tensor
 
     def _evaluate_region(self) -> None:
-        """Compute the nodes collected, those of the main graph and of each function in a session of their own."""
+        """Compute the collected nodes, with separate sessions for the main graph and for each function."""
         regions: dict[ir.Graph, Region] = {}
         model = self._context.model
         for node in self._region:
@@ -279,12 +280,12 @@ class _Folder:
             for batch in self._batches(region.nodes):
                 region.nodes = [node for node in batch if not self._lacks_input(node)]
                 self._evaluate(region)
-        # What is left is needed by a node that failed, or whose constant somebody objected to.
+        # What remains is needed by a node that failed, or whose constant was rejected.
         self._failed |= self._region.keys() - self._folded
         self._region = {}
 
     def _batches(self, nodes: Iterable[ir.Node]) -> Iterator[list[ir.Node]]:
-        """The nodes in order, as many at once as take no more memory than is allowed, but at least one."""
+        """The nodes in order, in batches that stay within the memory limit, of at least one node each."""
         batch: list[ir.Node] = []
         total = 0
         for node in nodes:
@@ -297,7 +298,7 @@ class _Folder:
         yield batch
 
     def _lacks_input(self, node: ir.Node) -> bool:
-        """Whether an input of the node was to come from a node that failed in an earlier batch."""
+        """Whether an input of the node should have come from a node that failed in an earlier batch."""
         lacks = any(value is not None and value.producer() in self._failed for value in node.inputs)
         if lacks:
             self._failed.add(node)
@@ -316,7 +317,7 @@ class _Folder:
                 self._replace(node, tensors, region.nodes)
 
     def _kept(self, node: ir.Node, values: dict[ir.Value, Any]) -> dict[ir.Value, ir.TensorProtocol]:
-        """The computed outputs of a node as tensors, put away where they are large."""
+        """The computed outputs of a node as tensors, spilled to a file if they are large."""
         return {output: self._context.spill.keep(values.pop(output)) for output in node.outputs if output in values}
 
     def _is_needed(self, value: ir.Value) -> bool:

@@ -1,11 +1,11 @@
-"""Passes of onnxscript and onnx_ir, run as ours.
+"""Adapter that runs passes of onnx_ir and rules of onnxscript as passes of ortfuse.
 
-An `onnx_ir.passes` pass of any kind and an onnxscript `RewriteRule` or `RewriteRuleSet` edit a model behind our back, so the
-model is compared with what it was before: what they changed is counted, and the facts are learned anew.
+An `onnx_ir.passes` pass of any kind and an onnxscript `RewriteRule` or `RewriteRuleSet` edit a model without the editor, so
+the model is compared with its earlier state: the changes are counted, and the facts are computed afresh.
 
-Where somebody looks at every change, they are run on a copy, and the regions in which that then differs are exchanged in the
-model one by one, as far as nobody objects. A change that is not one of regions alone (opsets, functions, control flow)
-is let through with a note.
+If there is an inspector, they are run on a copy, and each region in which the copy differs is replaced in the model one by
+one, unless the inspector objects. Changes other than to regions (opsets, functions, control flow) are let through with a
+note.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ForeignPass:
     """A pass of another package.
 
     Attributes:
-        name: What it is called in pipelines.
+        name: Its name in pipelines.
         passed: The pass, rule or set of rules.
     """
 
@@ -36,11 +36,11 @@ class ForeignPass:
 
     @property
     def exactness(self) -> Exactness:
-        """How far its results may be from what was there: nothing is declared, so rounding is allowed."""
+        """How far its results may differ: foreign passes declare nothing, so rounding is allowed."""
         return Exactness.ROUNDING
 
     def run(self, context: Context) -> int:
-        """Run it; returns in how many places the model has changed."""
+        """Run it; returns the number of places where the model changed."""
         before = contents(context.model)
         if context.inspector is None:
             result = self._apply(context.model)
@@ -54,18 +54,18 @@ class ForeignPass:
         return count
 
     def _inspected(self, context: Context) -> ir.Model:
-        """What becomes of the model when somebody looks at each region that changes."""
+        """The model after the pass, with each changed region shown to the inspector."""
         trial = self._apply(context.model.clone())
         found = difference(context.model, trial)
         if found.beyond is not None:
             context.note(f"{self.name} is not checked where it changed the model: {found.beyond}")
             return trial
         agreed = [self._exchange(context, region) for region in found.regions]
-        # Names, metadata and declared types change with it, if all of it stays.
+        # Names, metadata and declared types are taken over too, but only if every region was accepted.
         return trial if all(agreed) else context.model
 
     def _exchange(self, context: Context, region: Region) -> bool:
-        """Let the new nodes of a region take the place of the old ones; whether nobody objected."""
+        """Replace the old nodes of a region by the new ones; returns whether that was accepted."""
         editor = context.editor
         if not region.old:
             return True  # nothing uses it
@@ -91,7 +91,7 @@ class ForeignPass:
 
 
 class _Copies:
-    """The new nodes of a region as nodes of the old graph."""
+    """Copies the new nodes of a region into the old graph."""
 
     def __init__(self, context: Context, region: Region, name: str) -> None:
         self._editor, self._region, self._name = context.editor, region, name
@@ -126,7 +126,7 @@ class _Copies:
         return copy
 
     def value(self, value: ir.Value) -> ir.Value:
-        """What a value of the new side is on the old side."""
+        """The value of the old graph that corresponds to a value of the new one."""
         if value in self._values:
             return self._values[value]
         known = self._known.get(value.name)
@@ -142,11 +142,11 @@ class _Copies:
 
 
 def foreign_pass(given: Any, name: str | None = None) -> ForeignPass | None:
-    """A pass of onnx_ir, or a rule or set of rules of onnxscript, as one of ours; `None` if it is none of these.
+    """Wrap a pass of onnx_ir, or a rule or set of rules of onnxscript; `None` if it is none of these.
 
     Args:
-        given: What may be a pass.
-        name: What it is called in pipelines; by default its package and class, or the rule's own name.
+        given: The object that may be a pass.
+        name: Its name in pipelines; by default its package and class, or the rule's own name.
     """
     is_rule = hasattr(given, "apply_to_model") and type(given).__module__.partition(".")[0] == "onnxscript"
     if not is_rule and not isinstance(given, ir.passes.PassBase):
@@ -157,7 +157,7 @@ def foreign_pass(given: Any, name: str | None = None) -> ForeignPass | None:
 
 
 def take_over(model: ir.Model, other: ir.Model) -> None:
-    """Let a model be what another is, which is of no use afterwards."""
+    """Move the contents of another model into this one; the other one is unusable afterwards."""
     model.graph = other.graph
     model.ir_version, model.doc_string = other.ir_version, other.doc_string
     model.producer_name, model.producer_version = other.producer_name, other.producer_version

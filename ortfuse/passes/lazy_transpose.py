@@ -1,8 +1,8 @@
-"""Operators that only move the elements of a constant: folded without computing anything, when they are looked at.
+"""Lazy folding of operators that only move the elements of a constant.
 
-Transpose, Reshape, Flatten, Squeeze and Unsqueeze of a constant are the constant seen differently. For a large weight
-the result is a tensor that is moved when it is read, so that folding the transposed weights of a model costs no time
-and no memory, and a model that is larger than the memory can still be folded and saved.
+Transpose, Reshape, Flatten, Squeeze and Unsqueeze of a constant only rearrange its elements. For a large weight the result
+is a tensor whose elements are moved when it is read, so folding the transposed weights of a model takes no time and no
+memory, and a model larger than memory can still be folded and saved.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ortfuse.graph.traits import RESHAPES
 from ortfuse.model.stored_tensor import decode, in_file
 
 LAZY_BYTES = 1 << 16
-"""Size from which on a constant is moved when it is read instead of at once."""
+"""Size in bytes from which on a constant is moved only when it is read."""
 
 _BLOCK = 1 << 18
-"""Bytes that are moved at once: source and target of so many stay in the caches, which makes it ten times as fast."""
+"""Bytes moved at a time: source and target blocks of this size fit in the caches, which is ten times as fast."""
 
 Array = np.ndarray[Any, Any]
 Read = Callable[[int, int], Array]
-"""The elements of a tensor in row-major order, from the first number on, as many as the second says."""
+"""`read(start, count)`: that many elements of a tensor in row-major order, from `start` on."""
 
 
 class MovedTensor(ir.LazyTensor):
-    """`source` with its axes permuted and then reshaped, computed anew each time that it is read."""
+    """`source` with its axes permuted and then reshaped, computed anew on each read."""
 
     def __init__(self, source: ir.TensorProtocol, permutation: tuple[int, ...] | None, shape: tuple[int, ...]) -> None:
         super().__init__(self._moved, dtype=source.dtype, shape=ir.Shape(shape))
@@ -51,7 +51,7 @@ class MovedTensor(ir.LazyTensor):
         return self.source.tobytes() if self.permutation is None else super().tobytes()
 
     def tofile(self, file: IO[bytes]) -> None:
-        """Append the bytes to a file; where the shape alone is another, they are streamed from the source."""
+        """Append the bytes to a file; if only the shape changes, they are streamed from the source."""
         if self.permutation is None and hasattr(self.source, "tofile"):
             self.source.tofile(file)
         else:
@@ -65,7 +65,7 @@ def move(array: Array, permutation: tuple[int, ...] | None, shape: tuple[int, ..
 
 
 def _transposed(tensor: ir.TensorProtocol, permutation: tuple[int, ...]) -> Array:
-    """A large tensor with its axes permuted; from a file it is read block by block, never as a whole."""
+    """A large tensor with its axes permuted; if it is in a file, it is read block by block, never as a whole."""
     read, dtype = _reader(tensor)
     shape = tensor.shape.numpy()
     result = np.empty([shape[axis] for axis in permutation], dtype)
@@ -88,7 +88,7 @@ def _reader(tensor: ir.TensorProtocol) -> tuple[Read, np.dtype[Any]]:
 
 
 def _fill(target: Array, read: Read, start: int) -> None:
-    """Put the elements from `start` on, in row-major order of `target` whatever its strides, into it."""
+    """Fill `target` with the elements from `start` on, in row-major order regardless of its strides."""
     row = math.prod(target.shape[1:])
     if target.ndim > 1 and row * target.itemsize > _BLOCK:
         for index in range(len(target)):
@@ -101,7 +101,7 @@ def _fill(target: Array, read: Read, start: int) -> None:
 
 
 def moved_constant(node: ir.Node, facts: Facts) -> ir.TensorProtocol | None:
-    """What the node makes of its constant input, if all it does is to move the elements; else `None`."""
+    """The result of a node that only moves the elements of a constant input; otherwise `None`."""
     if node.domain or (node.op_type != "Transpose" and node.op_type not in RESHAPES):
         return None
     source, tensor = node.inputs[0], None

@@ -1,4 +1,4 @@
-"""The choice between several legal forms of the same thing: by what the user pinned, what was measured, what is preferred."""
+"""The choice between several legal forms of a site: by the user's pins, by measurements, by the preference of the rule."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from ortfuse.targets import CostTable, Estimate
 STANDARD = "ai.onnx."
 
 LEAVE = "none"
-"""Pinned, it says that sites of a family stay as they are."""
+"""The pin that leaves the sites of a family as they are."""
 
 
 class Meter(Protocol):
-    """Measures rewrites where they happen."""
+    """Measures rewrites at their sites."""
 
     def measure(self, edit: Edit) -> Estimate | None:
-        """How much faster the new nodes run than the old ones, `None` if that cannot be measured."""
+        """How much faster the new nodes run than the old ones; `None` if that cannot be measured."""
 
 
 @dataclass
 class Choice:
-    """What was decided by cost, for sites of one rule and one size.
+    """A decision made by cost, for sites of one rule and one size.
 
     Attributes:
         rule: The rule.
-        makes: The operators that it makes of the site.
-        estimate: The measurement that decided, `None` where the user did.
-        taken: Whether the rewrite was made; if not, the site stayed as it was or another rule took it.
+        makes: The operators that the site is rewritten to.
+        estimate: The measurement that decided; `None` if a pin of the user did.
+        taken: Whether the rewrite was made; if not, the site was left as it was or rewritten by another rule.
         sites: The values at the roots of the sites.
     """
 
@@ -61,13 +61,13 @@ class Choice:
 
 @dataclass(frozen=True)
 class Choices:
-    """A chooser for the rewriter that keeps account of what it decided.
+    """A chooser for the rewriter that records its decisions.
 
     Attributes:
-        costs: What was measured once and for all.
-        pins: For families or rules, the operator that sites of theirs become whatever it costs, or `none`.
-        always: Rules that are applied whatever they cost.
-        meter: Measures at the site instead of asking the table, for rules that say at which sizes they are worth measuring.
+        costs: The table of costs measured in advance.
+        pins: Maps families or rules to the operator that their sites become regardless of cost, or to `none`.
+        always: Rules that are applied regardless of cost.
+        meter: Measures at the site instead of consulting the table, for rules whose proofs declare typical sizes.
         found: The decisions so far.
     """
 
@@ -78,7 +78,7 @@ class Choices:
     found: dict[tuple[Any, ...], Choice] = field(default_factory=dict)
 
     def but_always(self, rules: Collection[str]) -> Choices:
-        """The same with some rules that are applied whatever they cost; decisions go to the same account."""
+        """A copy in which some rules are applied regardless of cost; it records its decisions in the same place."""
         return replace(self, always=[*self.always, *rules]) if rules else self
 
     def list(self) -> Sequence[Choice]:
@@ -86,13 +86,13 @@ class Choices:
         return sorted(self.found.values(), key=lambda choice: (-len(choice.sites), choice.rule))
 
     def candidates(self, rule: Rule) -> Sequence[Pattern]:
-        """The replacements, or those with the operator that the user pinned."""
+        """The replacements; with a pin, only those that make the pinned operator."""
         pin = self._pin(rule)
         found = [made for made in rule.replacements if pin is not None and _names(pin, operators_of(made))]
         return found or rule.replacements
 
     def refusal(self, rule: Rule, match: Match) -> Refusal | None:
-        """Why the user or the table is against a rule, at the sizes of a match."""
+        """Why a pin or the table of costs rules out a rule, at the sizes of a match."""
         pin = self._pin(rule)
         if pin is not None and not _names(pin, rule.targets) and (pin == LEAVE or _takes_away(pin, rule)):
             return refuse("pinned", Subject("rule", rule.family), found=pin)
@@ -105,7 +105,7 @@ class Choices:
         return _slower(rule, estimate)
 
     def measures(self, rule: Rule) -> bool:
-        """Whether sites of a rule are measured: its proof says that it is about speed."""
+        """Whether sites of a rule are measured: there is a meter, and the rule's proof declares typical sizes."""
         return self.meter is not None and bool(rule.proof.typical) and not self._free_of_cost(rule)
 
     def speedup(self, edit: Edit) -> float | None:
@@ -114,7 +114,7 @@ class Choices:
         return None if estimate is None else estimate.speedup
 
     def objection(self, edit: Edit) -> Refusal | None:
-        """Why a rewrite is slower than what it replaces, where it is; a rewrite that passes is noted as taken."""
+        """A refusal if a rewrite is slower than what it replaces; otherwise the rewrite is recorded as taken."""
         rule: Rule = edit.rule
         free = self._free_of_cost(rule)
         estimate = None if free else self._estimate(edit)
@@ -125,7 +125,7 @@ class Choices:
         return _slower(rule, estimate) if estimate is not None and refused else None
 
     def _estimate(self, edit: Edit) -> Estimate | None:
-        """What is measured at the site or, where that cannot be, what the table says."""
+        """The measurement at the site or, if that is not possible, the estimate of the table."""
         measured = self.meter.measure(edit) if self.meter is not None and self.measures(edit.rule) else None
         return measured or self.costs.estimate(edit.rule.name, edit.match.shape)
 
@@ -143,7 +143,7 @@ class Choices:
 
 
 def check_pins(pins: Mapping[str, str], rules: Iterable[Rule]) -> dict[str, str]:
-    """Pins that some rule can follow, as they were given.
+    """Check that some rule can follow each pin, and return the pins unchanged.
 
     Raises:
         PipelineError: There is no such family or rule, or none of its rules makes the operator.
@@ -168,14 +168,14 @@ def _slower(rule: Rule, estimate: Estimate) -> Refusal:
 
 
 def _names(pin: str, operators: Collection[str]) -> bool:
-    """Whether a pin is one of these operators. The domain may be left out, and then is any; ai.onnx is the standard's own."""
+    """Whether a pin names one of these operators. A pin without a domain matches any; `ai.onnx` is the default domain."""
     if pin.startswith(STANDARD):
         return pin.removeprefix(STANDARD) in operators
     return any(pin in (operator, operator.rpartition(".")[2]) for operator in operators)
 
 
 def _takes_away(pin: str, rule: Rule) -> bool:
-    """Whether the root of a rule's pattern may be the operator that the user wants to keep."""
+    """Whether the root of a rule's pattern may be the pinned operator, so that the rule would rewrite it."""
     return pin.rpartition(".")[2] in rule.matcher.heads
 
 

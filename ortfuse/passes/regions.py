@@ -1,8 +1,8 @@
-"""Where two versions of a graph differ: regions that are bounded by values which both have under the same name.
+"""Where two versions of a graph differ: regions bounded by values that both versions have under the same name.
 
-A value of the same name is taken to be the same value, or meant to be; nodes that compute it from the same values in the
-same way are the same node. All other nodes fall into regions: each holds the old and the new nodes that are connected by
-values that only one side has, or that compute one value.
+Values of the same name are taken to be the same, or meant to be; nodes that compute such a value from the same inputs in
+the same way are the same node. All other nodes fall into regions: a region holds the old and the new nodes that are
+connected by values of one side only, or that compute the same value.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ortfuse.graph.contents import Place, bodies, key_of, operation, places
 
 @dataclass
 class Region:
-    """Nodes that differ.
+    """A connected set of nodes that differ.
 
     Attributes:
         graph: The old graph.
         old: The nodes of the old side, in order.
         new: The nodes of the new side, in order.
-        outputs: The values of the old side that both compute, and that something outside may use, each with the new one.
+        outputs: The values that both sides compute and that nodes outside may use, as pairs of old and new value.
     """
 
     graph: ir.Graph
@@ -34,14 +34,14 @@ class Region:
 
 @dataclass(frozen=True)
 class Difference:
-    """How a model differs from what it was: in regions, or in words if it is not by regions alone."""
+    """How a model differs from its earlier state: in regions, or in words if there are other differences."""
 
     regions: list[Region]
     beyond: str | None = None
 
 
 def difference(old: ir.Model, new: ir.Model) -> Difference:
-    """Find out how a model that somebody has changed differs from what it was."""
+    """Find how a changed model differs from its earlier state."""
     olds, news = dict(places(old)), dict(places(new))
     for place in {**olds, **news}:
         if place not in news or place not in olds:
@@ -60,7 +60,7 @@ def difference(old: ir.Model, new: ir.Model) -> Difference:
 
 
 def _interface(place: Place, old: ir.Graph, new: ir.Graph) -> str | None:
-    """What is different for whoever runs the graph, in words."""
+    """The difference in the graph's interface (seen by whatever runs it), in words; `None` if there is none."""
     for what in ("inputs", "outputs"):
         if [value.name for value in getattr(old, what)] != [value.name for value in getattr(new, what)]:
             return f"the {what} of {'the model' if not place else 'a function or body'} are others"
@@ -71,7 +71,7 @@ def _interface(place: Place, old: ir.Graph, new: ir.Graph) -> str | None:
 
 
 def _reach(region: Region) -> str | None:
-    """Why a region cannot be exchanged on its own, in words."""
+    """Why a region cannot be replaced on its own, in words."""
     for node in (*region.old, *region.new):
         if bodies(node):
             return "control flow was changed"
@@ -95,11 +95,11 @@ def _regions(old: ir.Graph, new: ir.Graph) -> Iterator[Region]:
     for side, node in [(0, node) for node in changed_old] + [(1, node) for node in changed_new]:
         groups.add((side, node))
         for value in node.outputs:
-            # Both sides compute it: they are one region.
+            # Both sides compute it, so its nodes belong to one region.
             groups.join((side, node), ("made", value.name))
         for operand in node.inputs:
             if operand is not None and not (operand.name in own and operand.name in there):
-                # Only one side has it: whoever makes it, and whoever uses it, are one region.
+                # Only one side has it, so its producer and its users belong to one region.
                 groups.join((side, node), ("made", operand.name))
     found: dict[Hashable, Region] = {}
     for side, node in [(0, node) for node in changed_old] + [(1, node) for node in changed_new]:
@@ -115,7 +115,7 @@ def _regions(old: ir.Graph, new: ir.Graph) -> Iterator[Region]:
 
 
 def _changed(graph: ir.Graph, other: ir.Graph) -> list[ir.Node]:
-    """The nodes of a graph that the other one does not have, or has on constants of other content."""
+    """The nodes of a graph that the other one lacks, or has with constants of different content."""
     known = {key_of(node): node for node in other}
     others = {
         name
@@ -132,14 +132,14 @@ def _changed(graph: ir.Graph, other: ir.Graph) -> list[ir.Node]:
 
 
 def _given(graph: ir.Graph) -> set[str | None]:
-    """The names of what a graph is given: its inputs and constants, and what it sees of the graphs around it."""
+    """The names available to a graph from outside: its inputs and constants, and values of the graphs around it."""
     own = {value for node in graph for value in node.outputs}
     around = {value.name for node in graph for value in node.inputs if value is not None and value not in own}
     return around | {value.name for value in graph.inputs} | set(graph.initializers)
 
 
 class _Groups:
-    """Things that belong together, directly or by way of others."""
+    """Disjoint sets: groups of things that belong together, directly or transitively."""
 
     def __init__(self) -> None:
         self._parent: dict[Hashable, Hashable] = {}
@@ -148,7 +148,7 @@ class _Groups:
         self._parent.setdefault(thing, thing)
 
     def of(self, thing: Hashable) -> Hashable:
-        """One thing that stands for all that belong together with this one."""
+        """The representative of the group that a thing belongs to."""
         while self._parent[thing] != thing:
             self._parent[thing] = self._parent[self._parent[thing]]
             thing = self._parent[thing]

@@ -1,4 +1,4 @@
-"""A set of rules run as one pass: what the files of the catalogue become in a pipeline."""
+"""A set of rules run as one pass: the form that the files of the catalogue take in a pipeline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class RulePass:
     """Applies rules until none applies any more.
 
     Attributes:
-        name: What the pass is called in pipelines.
+        name: The name of the pass in pipelines.
         rules: Its rules, in the order in which they are tried on a node.
         without: Names of rules to leave out, separated by spaces: `fuse.activation{without="gelu.tanh"}`.
         always: Names of rules to apply even where they were measured to be slower than what they replace.

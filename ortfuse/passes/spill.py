@@ -1,7 +1,7 @@
 """Where computed constants are kept: in memory up to a limit, beyond it in a temporary file.
 
-So a model of which large parts are folded, such as one whose weights are all cast to another type, needs no more memory
-than one that only passes through.
+So folding large parts of a model, for example casts of all of its weights, needs no more memory than a model without
+anything to fold.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _SMALL = 1 << 16
 
 
 class Spill:
-    """Computed constants of one model."""
+    """Stores the computed constants of one model."""
 
     def __init__(self) -> None:
         self._left = IN_MEMORY
         self._file: ScratchFile | None = None
 
     def keep(self, array: np.ndarray[Any, Any]) -> ir.TensorProtocol:
-        """The array as a tensor; the array itself can be forgotten then if it is in the file.
+        """The array as a tensor, which no longer refers to the array if it was written to the file.
 
-        Without a place for temporary files (set TMPDIR), or space in it, everything stays in memory.
+        Without a folder for temporary files (set TMPDIR), or space in it, everything stays in memory.
         """
         if array.nbytes <= max(self._left, _SMALL):
             self._left -= array.nbytes

@@ -1,9 +1,9 @@
-"""Which initializers are equal, found without reading weights that are not.
+"""Finds equal initializers, reading no more of the weights than it takes to tell them apart.
 
 Two tensors are equal if they have the same type, shape and bytes. They are told apart by fingerprints, each of which is
-only taken where the ones before it agree: type and shape; a few bytes, which in a file are read in place; a digest of the
-first mebibyte; a digest of all bytes. So a tensor that is the only one of its type and shape is not read at all, and
-none is read as a whole more than once. Strings are never equal here: they are not worth the code.
+computed only if all earlier ones agree: type and shape; a few bytes, read in place if the tensor is in a file; a digest of
+the first mebibyte; a digest of all bytes. So a tensor that is the only one of its type and shape is not read at all, and
+none is read in full more than once. Strings are never treated as equal: they are not worth the code.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _SAMPLE_BYTES = 64
 """Bytes from the middle of a larger tensor that are compared first: its ends are often padding."""
 
 _START_BYTES = 1 << 20
-"""Bytes at the beginning that are compared where the samples agree; no more than a piece of a file."""
+"""Bytes at the beginning that are compared if the samples agree."""
 
 Key = tuple[Hashable, ...]
 
 
 class TensorPool:
-    """The initializers that can be seen from one graph: its own and those of the graphs around it."""
+    """The initializers visible from one graph: its own and those of the graphs around it."""
 
     def __init__(self, outer: TensorPool | None = None) -> None:
         self._outer = outer
@@ -39,7 +39,7 @@ class TensorPool:
         self._separated: set[Key] = set()
 
     def first_equal(self, value: ir.Value) -> ir.Value:
-        """The first initializer seen that is equal to this one: the value itself, then remembered, if there is none."""
+        """The first initializer seen that is equal to this one; if there is none, the value itself, which is remembered."""
         pool: TensorPool | None = self
         while pool is not None:
             found = pool._find_here(value)
@@ -71,7 +71,7 @@ class TensorPool:
 
 
 def can_be_shared(value: ir.Value) -> bool:
-    """Whether an initializer is no graph input (a default that callers may override), no graph output and no string."""
+    """Whether an initializer is neither a graph input (callers may override it), nor a graph output, nor a string."""
     tensor = value.const_value
     return (
         tensor is not None
@@ -82,7 +82,7 @@ def can_be_shared(value: ir.Value) -> bool:
 
 
 def content_key(tensor: ir.TensorProtocol) -> Hashable:
-    """Equal for tensors of equal type, shape and content, and, as far as SHA-256 can tell, for no others."""
+    """A key that is equal for tensors of equal type, shape and content and, up to SHA-256 collisions, for no others."""
     if isinstance(tensor, ir.StringTensor):
         return tensor.dtype, tuple(tensor.shape), tuple(tensor.string_data())
     if isinstance(tensor, MovedTensor):
@@ -112,7 +112,7 @@ Fingerprint = Callable[[ir.TensorProtocol], Hashable]
 
 
 def _remembered(take: Fingerprint) -> Fingerprint:
-    """Tensors do not change, and in a fixpoint each is asked for again and again."""
+    """Cache a fingerprint: tensors do not change, and in a fixpoint each is asked for again and again."""
     known: WeakKeyDictionary[ir.TensorProtocol, Hashable] = WeakKeyDictionary()
 
     def fingerprint(tensor: ir.TensorProtocol) -> Hashable:

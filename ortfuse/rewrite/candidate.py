@@ -1,4 +1,4 @@
-"""A replacement built beside what it is to replace, as far as it is legal."""
+"""A replacement, built next to the nodes that it is to replace and checked for legality."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from ortfuse.rewrite.rule import Exactness, Rule
 from ortfuse.targets.quirks import Quirk
 
 Outputs = list[tuple[ir.Value, ir.Value]]
-"""Values that are to be replaced, each with the one that takes its place; the root of the match first."""
+"""Pairs of a value to replace and its replacement; the root of the match comes first."""
 
 _MOST_VALUES = 10_000
-"""Values that are looked at to see whether the new nodes would depend on themselves."""
+"""The most values visited to see whether the new nodes would depend on themselves."""
 
 
 class Legality(Protocol):
-    """What the rewriter asks of a target: may this node stand in the result, and what is odd about it?"""
+    """What the rewriter needs from a target: which nodes it can execute, and which quirks it has."""
 
     @property
     def quirks(self) -> frozenset[Quirk]:
-        """What it does that no definition of an operator says."""
+        """Behaviour of the runtime that the operator definitions do not describe."""
 
     def check_node(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> Refusal | None:
-        """Why not, or `None`."""
+        """Why the target cannot execute a node; `None` if it can."""
 
 
 class Candidate:
-    """One of the replacements of a rule where the rule matches. Its nodes are to be discarded if it is not used.
+    """One of the replacements of a rule at a match. Its nodes must be discarded if it is not used.
 
     Args:
         rule: The rule.
@@ -64,11 +64,11 @@ class Candidate:
         return self._emitter.nodes
 
     def build(self, target: Legality, may_raise: bool) -> Outputs | Refusal:
-        """Put the new nodes into the graph, where nothing uses them yet.
+        """Insert the new nodes into the graph, where nothing uses them yet.
 
         Args:
-            target: Says which nodes may be there.
-            may_raise: Whether they may need a higher opset than the model has.
+            target: Decides which nodes are legal.
+            may_raise: Whether the new nodes may need a higher opset than the model has.
         """
         found = self._emit()
         if isinstance(found, Refusal):
@@ -100,14 +100,14 @@ class Candidate:
         return outputs
 
     def _renamed_output(self, outputs: Outputs) -> Refusal | None:
-        """A refusal for a graph output that cannot be the same value as an input, constant or other output."""
+        """A refusal if a graph output would become the same value as an input, a constant or another output."""
         for old, new in outputs:
             if new.producer() not in self.nodes and _must_keep_name(old, new):
                 return refuse("output_is_input", old, found=new)
         return None
 
     def _adopt(self, target: Legality, may_raise: bool) -> Refusal | None:
-        """Put the new nodes into the graph and learn their facts; a refusal if the target cannot execute one."""
+        """Insert the new nodes into the graph and compute their facts; a refusal if the target cannot execute one."""
         opset, imports = self._scope.opset, self._scope.root.opset_imports
         for node in self.nodes:
             if not may_raise and not node.domain and (node.version or 0) > opset:
@@ -123,7 +123,7 @@ class Candidate:
         return None
 
     def _other_type(self, outputs: Outputs) -> Refusal | None:
-        """Why the new values are not of the dtype and shape of the old ones; an exact rule must make that provable."""
+        """A refusal if the new values differ from the old ones in dtype or shape, or an exact rule cannot be shown to agree."""
         facts = self._facts
         for old, new in outputs:
             if facts.dtype(old) != facts.dtype(new) and facts.dtype(new) is not None:
@@ -141,7 +141,7 @@ class Candidate:
         return None
 
     def _depends_on_itself(self, outputs: set[ir.Value]) -> bool:
-        """Whether an input of the new nodes is computed from a value that the new nodes are to compute."""
+        """Whether an input of the new nodes depends on a value that the new nodes compute."""
         inside = set(self._match.nodes)
         upstream = {value for output in outputs for value in _inputs(output.producer())}
         created = {out for node in self.nodes for out in node.outputs}
@@ -165,7 +165,7 @@ class Candidate:
 
 @contextmanager
 def author_of(rule: Rule, site: ir.Value) -> Iterator[None]:
-    """Around the guards and computed constants of a rule, which are code of its author: an exception names the rule."""
+    """Wraps calls of a rule's guards and computed constants, which are its author's code: exceptions then name the rule."""
     try:
         yield
     except OrtfuseError:
@@ -182,7 +182,7 @@ def _inputs(node: ir.Node | None) -> Iterable[ir.Value]:
 
 
 def _may_agree(one: DimLike, other: DimLike) -> bool:
-    """Whether two dimensions that are not provably equal may still be the same: not if both are plain polynomials."""
+    """Whether two dimensions that are not provably equal may still be equal: not if both are plain polynomials."""
     return any(
         isinstance(dim, Dim) and (dim.fresh or any(atom.kind for monomial, _ in dim.terms for atom in monomial))
         for dim in (one, other)
@@ -190,7 +190,7 @@ def _may_agree(one: DimLike, other: DimLike) -> bool:
 
 
 def _must_keep_name(old: ir.Value, new: ir.Value) -> bool:
-    """Whether `old` is a graph output that `new`, which has a name of its own to keep, cannot stand for."""
+    """Whether `old` is a graph output that `new` cannot replace because it has a name of its own to keep."""
     producer, replaced = new.producer(), old.producer()
     return old.is_graph_output() and (
         producer is None or new.is_graph_output() or replaced is None or producer.graph is not replaced.graph

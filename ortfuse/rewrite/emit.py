@@ -1,4 +1,4 @@
-"""Building the nodes of a replacement: a pattern expression read as a template over a match."""
+"""Builds the nodes of a replacement: a pattern expression used as a template that a match fills in."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ortfuse.rewrite.moving import part, rearranged
 
 
 class Emitter:
-    """Builds the nodes of one replacement, not yet part of any graph."""
+    """Builds the nodes of one replacement; they are not yet part of any graph."""
 
     def __init__(self, match: Match, opset: int, dtype: ir.DataType | None, rule: str) -> None:
         """`opset`: the ai.onnx version of the scope; `dtype`: the element type of the literals of sums and products."""
@@ -78,7 +78,7 @@ class Emitter:
         if isinstance(pattern, Opt):
             return self.build(pattern.inner)
         if isinstance(pattern, Alt):
-            # In a replacement, alternatives mean the first that is there: `scale | computed("ones", ones)`.
+            # In a replacement, alternatives mean the first that is present: `scale | computed("ones", ones)`.
             return next((value for value in map(self.build, pattern.options) if value is not None), None)
         if isinstance(pattern, Computed):
             array = pattern.function(self.match)

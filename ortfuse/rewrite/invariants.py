@@ -1,6 +1,6 @@
-"""What must hold after every edit of a graph: for debugging only, since each check walks the whole model.
+"""Invariants that must hold after every edit of a graph: for debugging only, since each check walks the whole model.
 
-A mistake in a rule, a pass or the rewriter then shows at the edit that makes it, not as a wrong output at the end.
+With them a mistake in a rule, a pass or the rewriter shows up at the edit that makes it, not as a wrong output at the end.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from ortfuse.graph.walk import Scope, scopes
 
 @dataclass(frozen=True)
 class Debugging:
-    """How to look for mistakes in rules and passes.
+    """Options for finding mistakes in rules and passes.
 
     Attributes:
-        seed: Sites are visited in a random order, another for each seed, instead of consumers first.
-        checks: After every rewrite and every pass the whole graph is checked, and the facts are computed afresh and
-            compared with those kept up; takes time in the square of the size of the model.
+        seed: If given, sites are visited in a random order that depends on the seed, instead of consumers first.
+        checks: Whether to check the whole graph after every rewrite and every pass, and to compare the incrementally
+            updated facts with facts computed afresh; takes time quadratic in the size of the model.
     """
 
     seed: int | None = None
     checks: bool = False
 
     def inspect(self, model: ir.Model, facts: Facts, what: str, unsorted: Collection[ir.Graph] = ()) -> None:
-        """Check what must hold after `what`, a rule or pass, if checks are asked for.
+        """Check the invariants after `what`, a rule or pass, if checks are asked for.
 
         Args:
             model: The model.
@@ -51,7 +51,7 @@ class Debugging:
 
 
 def problems(model: ir.Model, facts: Facts, unsorted: Collection[ir.Graph] = ()) -> Iterator[str]:
-    """What is wrong with a model or with what is known about it, in words; nothing if all is right."""
+    """The violations of invariants in a model or in the facts about it, in words; none if all is well."""
     for scope in scopes(model):
         yield from _use_problems(scope)
         if scope.graph not in unsorted:
@@ -62,7 +62,7 @@ def problems(model: ir.Model, facts: Facts, unsorted: Collection[ir.Graph] = ())
 
 
 def _use_problems(scope: Scope) -> Iterator[str]:
-    """Uses and producers are noted on both sides, and domains imported."""
+    """Check that uses and producers agree with each other, and that domains are imported."""
     for node in scope.graph:
         if node.graph is not scope.graph:
             yield f"{_node(node)} is in a graph that it does not know"
@@ -80,7 +80,7 @@ def _use_problems(scope: Scope) -> Iterator[str]:
 
 
 def _order_problems(scope: Scope) -> Iterator[str]:
-    """Every value is produced before it is used, in its graph."""
+    """Check that every value is produced before it is used in its graph."""
     seen: set[ir.Node] = set()
     for node in scope.graph:
         for value in node.inputs:
@@ -93,7 +93,7 @@ def _order_problems(scope: Scope) -> Iterator[str]:
 
 
 def _type_problems(scope: Scope, facts: Facts) -> Iterator[str]:
-    """Declared element types are what the facts say."""
+    """Check that declared element types agree with the facts."""
     for node in scope.graph:
         for value in node.outputs:
             known = facts.dtype(value)
@@ -102,7 +102,7 @@ def _type_problems(scope: Scope, facts: Facts) -> Iterator[str]:
 
 
 def _fact_problems(model: ir.Model, facts: Facts) -> Iterator[str]:
-    """Facts kept up are at least as precise as facts computed afresh, and do not contradict them.
+    """Check that updated facts are at least as precise as facts computed afresh, and do not contradict them.
 
     They may be more precise: what was known of a value before it was rewritten is kept.
     """
@@ -138,7 +138,7 @@ def _agree(kept: tuple[DimLike | float | None, ...], afresh: tuple[DimLike | flo
 
 def _agrees(kept: DimLike | float | None, afresh: DimLike | float | None) -> bool:
     if afresh is None or (isinstance(afresh, Dim) and (afresh.fresh or isinstance(kept, Dim))):
-        # Two formulas may be of the same size; an unknown one cannot contradict.
+        # Two different formulas may still have the same value; an unknown one cannot contradict anything.
         return not (isinstance(afresh, Dim) and not afresh.fresh and isinstance(kept, Dim) and kept.fresh)
     return kept == afresh or (isinstance(afresh, Dim) and kept is not None)
 

@@ -13,13 +13,13 @@ from ortfuse.graph.editor import Change
 from ortfuse.refusal import Refusal
 
 Step = Literal["pattern", "guards", "replacement"]
-"""What a rule failed at: only part of its pattern matched; all of it did, but a guard or another use of one of the nodes was in
-the way; or nothing was, but the replacement cannot be made or executed."""
+"""The step at which a rule failed: "pattern" if only part of its pattern matched; "guards" if all of it did, but a guard or
+another use of one of the nodes was in the way; "replacement" if the replacement cannot be built or executed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One rewrite: which rule, where, what went out and came in, and how long it took (seconds)."""
+    """One rewrite: the rule, the site, the nodes removed and added, and the time it took (seconds)."""
 
     rule: str
     site: str
@@ -30,7 +30,7 @@ class Event:
 
 @dataclass(slots=True)
 class RuleStatistics:
-    """How often a rule was tried and applied, the time spent on both (seconds), and whether it refines another's site."""
+    """How often a rule was tried and applied, the time spent on each (seconds), and whether it refines other rules' results."""
 
     attempts: int = 0
     hits: int = 0
@@ -40,12 +40,12 @@ class RuleStatistics:
 
 @dataclass(frozen=True, slots=True)
 class NearMiss:
-    """The furthest that a rule came at a site without being applied.
+    """The closest that a rule came to being applied at a site where it was not.
 
     Attributes:
         rule: The rule.
         site: The value at the root.
-        step: What it failed at.
+        step: The step at which it failed.
         matched: How many nodes matched.
         refusal: What stopped it.
         root: The node that computes the value at the root.
@@ -62,7 +62,7 @@ class NearMiss:
 
     @property
     def stands(self) -> bool:
-        """Whether its nodes are still in the graph: nothing else has rewritten them."""
+        """Whether its nodes are still in the graph, not rewritten by anything else."""
         return self.root is not None and all(node.graph is not None for node in (self.root, *self.nodes))
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,15 +79,15 @@ class NearMiss:
 
 @dataclass
 class Log:
-    """Everything that happened. Near misses are kept only if `explain` is set, for they cost time.
+    """Everything that happened. Near misses are kept only if `explain` is set, because they cost time.
 
     Attributes:
         explain: Whether to keep near misses.
         events: The rewrites, in order.
         rules: Statistics of each rule.
-        misses: For rules at sites, the furthest that they came.
+        misses: The near miss of each rule at each site.
         changes: How many changes each rule and pass has made.
-        refused: For rules and passes at sites, why a change of theirs was undone.
+        refused: Why a change was undone, for each rule or pass and site.
     """
 
     explain: bool = False
@@ -98,11 +98,11 @@ class Log:
     refused: dict[tuple[str, str], Refusal] = field(default_factory=dict)
 
     def changed(self, change: Change) -> None:
-        """Count a change of the model; a rewrite is also an event of its own."""
+        """Count a change of the model; rewrites are also recorded as events."""
         self.changes[change.author] += 1
 
     def refuse(self, change: Change, refusal: Refusal) -> None:
-        """Keep why a change was undone, the last time at each site."""
+        """Record why a change was undone; of several at a site, the last is kept."""
         self.refused[change.author, change.site] = refusal
 
     def statistics(self, rule: str, is_refinement: bool = False) -> RuleStatistics:
@@ -118,10 +118,10 @@ class Log:
         refusal: Refusal,
         nodes: Iterable[ir.Node],
     ) -> None:
-        """Keep a near miss, the latest at each site: the graph around it has changed since the ones before."""
+        """Record a near miss; the latest at each site is kept, as the graph around it may have changed since earlier ones."""
         site = value.name or "?"
         self.misses[rule, site] = NearMiss(rule, site, step, matched, refusal, value.producer(), tuple(nodes))
 
     def hits(self) -> dict[str, int]:
-        """How many sites each rule rewrote, rules without any left out."""
+        """How many sites each rule rewrote; rules that rewrote none are left out."""
         return {name: entry.hits for name, entry in self.rules.items() if entry.hits}

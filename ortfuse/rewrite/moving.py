@@ -1,4 +1,4 @@
-"""Building the nodes of rearrangements and of parts of the last axis, from the dimensions that the match has named."""
+"""Builds the nodes of rearrangements and of slices of the last axis, from the dimensions that the match has named."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 _AXES_ARE_INPUTS, _SHAPE_HAS_ENDS, _ZERO_CAN_BE_MEANT = 13, 15, 14
 
 Group = tuple[Factor, ...]
-"""What an axis is the product of; the numbers 1 of one side are told apart as `1`, `1'`, ..."""
+"""The factors whose product is the size of an axis; several 1s of one side are told apart as `1`, `1'`, ..."""
 
 
 def rearranged(emitter: Emitter, pattern: Rearrange, operand: ir.Value) -> ir.Value:
-    """The nodes that split, move and merge the axes of `operand`, as few as it takes."""
+    """`operand` with its axes split, moved and merged, by as few nodes as possible."""
     if pattern.repeated:
         raise RuleError(f"rule {emitter.rule}: {pattern} repeats elements, which a replacement says by an Expand")
     before, after = _groups(pattern.before), _groups(pattern.after)
@@ -51,7 +51,7 @@ def _groups(axes: Axes) -> list[Group]:
 
 
 class _Moves:
-    """A value on its way, and what its axes are."""
+    """The current value while a rearrangement is built, and the meaning of its axes."""
 
     def __init__(self, emitter: Emitter, value: ir.Value, axes: list[Group]) -> None:
         self.emitter, self.source, self.first = emitter, value, axes
@@ -70,7 +70,7 @@ class _Moves:
             self.value, self.axes = self.emitter.node("Transpose", [self.value], {"perm": perm}).outputs[0], wanted
 
     def reshape(self, wanted: list[Group]) -> None:
-        """Splits and merges axes in their order, and puts axes of size 1 in or takes them out."""
+        """Split and merge axes without changing their order, and insert or remove axes of size 1."""
         if wanted == self.axes:
             return
         added = [place for place, group in enumerate(wanted) if group not in self.axes]
@@ -93,7 +93,7 @@ class _Moves:
             self.value = self.emitter.node(op_type, [self.value, self._numbers(places)]).outputs[0]
 
     def _target(self, before: Sequence[DimLike], wanted: list[Group]) -> tuple[ir.Value, dict[str, Any]]:
-        """A constant Reshape target where there is one, else one that is put together when the model runs."""
+        """A constant Reshape target if possible, otherwise one that is computed at run time."""
         after = list(map(self.size, wanted))
         target = [_word(dim, before, place) for place, dim in enumerate(after)]
         open_ = [place for place, number in enumerate(target) if number is None]
@@ -107,7 +107,7 @@ class _Moves:
         return self.emitter.node("Concat", words, {"axis": 0}).outputs[0], {"allowzero": 1}
 
     def _computed(self, group: Group) -> ir.Value | None:
-        """The size of an axis as the model finds it in the shape of the value that is rearranged."""
+        """The size of an axis, computed at run time from the shape of the rearranged value."""
         total: ir.Value | None = None
         for factor in group:
             if (factor,) not in self.first:
@@ -130,7 +130,7 @@ class _Moves:
 
 
 def _word(dim: DimLike, before: Sequence[DimLike], place: int) -> int | None:
-    """A number of a Reshape target, 0 for "as it was"."""
+    """An element of a Reshape target; 0 copies the size of the input."""
     as_it_was = place < len(before) and before[place] == dim
     if isinstance(dim, int) and dim != 0:
         return dim
@@ -138,7 +138,7 @@ def _word(dim: DimLike, before: Sequence[DimLike], place: int) -> int | None:
 
 
 def part(emitter: Emitter, pattern: Part, operand: ir.Value) -> ir.Value:
-    """The Slice that takes a part of the last axis."""
+    """A Slice of the last axis."""
 
     def number(bound: int | str | None) -> list[int]:
         size = emitter.match.dim(bound) if isinstance(bound, str) else bound

@@ -1,4 +1,4 @@
-"""What the rewriter asks where a rewrite is legal but need not be worth it, or where there are several."""
+"""Decides whether a legal rewrite is worthwhile, and which of several to make."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class Chooser(Protocol):
         """Whether `speedup` has an answer for sites of this rule."""
 
     def speedup(self, edit: Edit) -> float | None:
-        """How many times faster the new nodes run than the old ones, `None` if that cannot be measured."""
+        """How many times faster the new nodes run than the old ones; `None` if that cannot be measured."""
 
     def objection(self, edit: Edit) -> Refusal | None:
-        """Why a rewrite that is ready should not be made, or `None`, which decides for it."""
+        """Why a rewrite that is ready should not be made; `None` to make it."""
 
 
 class FirstLegal:
-    """Takes the first replacement that is legal, whatever it costs."""
+    """Takes the first replacement that is legal, regardless of cost."""
 
     def candidates(self, rule: Rule) -> Sequence[Pattern]:
         """All, in the order of the rule."""
         return rule.replacements
 
     def refusal(self, rule: Rule, match: Match) -> Refusal | None:
-        """Nothing speaks against any rule."""
+        """No rule is refused."""
         return None
 
     def measures(self, rule: Rule) -> bool:
@@ -51,5 +51,5 @@ class FirstLegal:
         return None
 
     def objection(self, edit: Edit) -> Refusal | None:
-        """Nothing speaks against any rewrite."""
+        """No rewrite is refused."""
         return None

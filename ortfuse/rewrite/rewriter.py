@@ -1,4 +1,4 @@
-"""Applies rules: a worklist that runs a set of them to their fixed point, by an editor."""
+"""The rewriter: applies a set of rules to a fixed point, driven by a worklist, through the editor."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Rewriter:
 
     Attributes:
         editor: Makes the changes to the model.
-        target: Says what may stand in the result.
+        target: Decides which nodes may be in the result.
         log: Rewrites, statistics per rule and, on request, near misses.
-        debugging: Checks and orders that are asked for when a mistake is looked for.
-        chooser: Decides whether a legal rewrite is worth it, and between several.
+        debugging: Extra checks and random orders for debugging.
+        chooser: Decides whether a legal rewrite is worthwhile, and which of several to make.
     """
 
     editor: Editor
@@ -44,7 +44,7 @@ class Rewriter:
     chooser: Chooser = field(default_factory=FirstLegal)
 
     def run(self, rules: Iterable[Rule]) -> int:
-        """Apply `rules` until none applies; the number of rewrites.
+        """Apply `rules` until none applies; returns the number of rewrites.
 
         Raises:
             RuleError: A rule has no proof, or its code fails.
@@ -70,7 +70,7 @@ class Rewriter:
         return count
 
     def _attempt(self, rule: Rule, node: ir.Node) -> bool:
-        """Apply a rule at an output of a node, if it applies."""
+        """Apply a rule at an output of a node; returns whether it was applied."""
         if not self.log.explain and not rule.matcher.may_match(node):
             return False
         started = time.perf_counter()
@@ -102,15 +102,15 @@ class Rewriter:
                 if may_raise:
                     refusals.append(refusal)
         if self.log.explain:
-            # What was in the way of the replacement that is wanted most, not of a makeshift.
+            # Report what was in the way of the preferred replacement, not of a fallback.
             self.log.miss(rule.name, match.root, "replacement", len(match.nodes), refusals[0], match.nodes)
         return False
 
     def _replacements(self, rule: Rule, match: Match) -> Iterator[tuple[Pattern, bool]]:
-        """Replacements in the order in which they are tried, and whether they may need a higher opset.
+        """Replacements in the order in which they are tried, and whether each may need a higher opset.
 
-        In the order of the rule or, where that is measured, the fastest first; what needs a higher opset than the model has
-        only if nothing else is legal (or worth it).
+        They come in the order of the rule or, if they are measured, the fastest first; those that need a higher opset than
+        the model has are tried only if nothing else is legal (or worthwhile).
         """
         found = list(self.chooser.candidates(rule))
         if len(found) > 1 and self.chooser.measures(rule):
@@ -119,7 +119,7 @@ class Rewriter:
             yield from ((replacement, may_raise) for replacement in found)
 
     def _measured(self, rule: Rule, match: Match, replacement: Pattern) -> float | None:
-        """How many times faster a replacement is than what it replaces, `None` if it is not legal or not to be measured."""
+        """How many times faster a replacement is than what it replaces; `None` if it is not legal or cannot be measured."""
         candidate = Candidate(rule, match, replacement, self.editor, self._facts)
         try:
             with self.editor.change(rule.name, rule=rule, match=match, nodes=match.nodes) as change:
@@ -132,7 +132,7 @@ class Rewriter:
     def _replace(
         self, rule: Rule, match: Match, replacement: Pattern, may_raise: bool, started: float
     ) -> Refusal | None:
-        """Let a replacement take the place of what was matched; a refusal, and nothing changed, if that cannot be."""
+        """Replace what was matched; if that is not possible, nothing changes and a refusal is returned."""
         candidate = Candidate(rule, match, replacement, self.editor, self._facts)
         outputs: Outputs = []
         try:
@@ -167,7 +167,7 @@ class Rewriter:
         return None
 
     def _put_in_place(self, nodes: Sequence[ir.Node], outputs: Outputs) -> None:
-        """Let new values take the place of old ones, and nothing be computed that is not asked for."""
+        """Replace old values by new ones, and drop optional outputs that nothing uses."""
         wanted = [new for _, new in outputs]
         for node in nodes:
             if len(node.outputs) > 1:
@@ -176,7 +176,7 @@ class Rewriter:
             self.editor.replace(old, new)
 
     def _drop_unused_outputs(self, node: ir.Node, wanted: list[ir.Value]) -> None:
-        """Optional outputs that nothing uses are not asked for: the runtime would compute them."""
+        """Drop optional outputs that nothing uses: the runtime would compute them."""
         kept = kept_outputs(node)
         used = [bool(out.uses()) or out in wanted or number in kept for number, out in enumerate(node.outputs)]
         while len(used) > 1 and not used[-1]:
@@ -187,7 +187,7 @@ class Rewriter:
                 self.editor.rename(output, "")
 
     def _sweep(self, nodes: Iterable[ir.Node]) -> tuple[list[ir.Node], list[ir.Node | None]]:
-        """Remove those of `nodes` that nothing uses any more, and whatever only they used; and what those were computed from."""
+        """Remove the unused ones of `nodes` and whatever only they used; returns those and the producers of their inputs."""
         removed: list[ir.Node] = []
         above: list[ir.Node | None] = []
         pending = list(nodes)
@@ -196,7 +196,7 @@ class Rewriter:
             if node.graph is None or any(out.uses() or out.is_graph_output() for out in node.outputs):
                 continue
             if node.op_type in CONTROL_FLOW:
-                continue  # dead-code elimination decides about nodes with subgraphs
+                continue  # nodes with subgraphs are left to dead-code elimination
             producers = [value.producer() for value in node.inputs if value is not None]
             self.editor.remove(node)
             removed.append(node)
@@ -207,7 +207,7 @@ class Rewriter:
     def _look_again(
         self, above: Iterable[ir.Node | None], neighbours: Iterable[ir.Node], added: Sequence[ir.Node]
     ) -> None:
-        """Have everything looked at again that may match now."""
+        """Queue every node at which a rule may match now."""
         self._work.count(added)
         for node in above:
             # A value that lost a use may now be private to a pattern that it blocked before.

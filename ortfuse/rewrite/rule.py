@@ -1,4 +1,4 @@
-"""Rules as data: a pattern, guards, a replacement, and what the rule declares about itself."""
+"""Rules as data: a pattern, guards, a replacement, and the rule's own declarations (exactness, proof, source)."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ _NAME = re.compile(r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")
 
 
 class Exactness(enum.Enum):
-    """How far a replacement may be from what it replaces."""
+    """How far a replacement's result may differ from that of what it replaces."""
 
     EXACT = "exact"
-    """The same bits."""
+    """Bit for bit the same."""
     ROUNDING = "rounding"
-    """The same mathematics, rounded elsewhere."""
+    """Mathematically the same, with different rounding."""
     APPROXIMATE = "approximate"
-    """Other mathematics (tanh for erf); applied only when asked for."""
+    """Mathematically different (tanh for erf); applied only on request."""
 
 
 Shapes = Mapping[str, str | int]
-"""Shapes of values, and sizes of dimensions."""
+"""Maps names of values to shapes, and names of dimensions to sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variation:
-    """A model much like an instance of a rule's pattern, on which the rule must stay silent or right.
+    """A model similar to an instance of a rule's pattern, on which the rule must either not fire or be right.
 
-    `shapes` (`None`: absent), `attributes`, `scalars`, `constants` and `inputs` replace what the proof declares; of
-    attributes and scalars one value each is given. `options` names options of the pattern as proofs print them
-    (`{"mask": "absent"}`: `*` may stand in the name, and the first words of the option will do). `sizes` binds symbols,
-    `fixed` gives inputs as numbers, and of the inputs in `unknown` the model tells neither rank nor type. `change` edits
-    the finished model.
+    `shapes` (`None`: absent), `attributes`, `scalars`, `constants` and `inputs` override what the proof declares; attributes
+    and scalars have one value each. `options` selects options of the pattern by the names that proofs print
+    (`{"mask": "absent"}`: the name may contain `*`, and the first words of the option suffice). `sizes` binds symbols,
+    `fixed` gives inputs as numbers, and the inputs in `unknown` have neither a declared rank nor type. `change` edits the
+    finished model.
     """
 
     shapes: Mapping[str, str | int | None] = field(default_factory=dict)
@@ -64,22 +64,22 @@ class Variation:
 class Proof:
     """What a rule declares so that tests can build instances of it without further code.
 
-    What the pattern says of the shapes of its values is not repeated. `shapes` maps every other captured value to its shape
-    as space-separated dimensions (`"b s 64"`; symbols are bound to several sizes, `""` is a scalar), and dimensions of the
-    pattern to sizes where they are to be numbers; several shape sets may be given as a sequence of mappings, and an optional
-    value without a shape is absent. `attributes` lists the values to try for each captured attribute, for all shape sets or
-    one mapping for each. `scalars` does so for captured numbers. `constants` says how a captured constant is made:
-    `"normal"` (default), `"positive"`, or the numbers themselves; `inputs` how other values are: an element type, or a
-    function of the builder. `dtypes` are the element types of all other values, `typical` gives realistic sizes at which
-    the rule's worth is measured. `opset` pins the one ai.onnx version to try.
+    Shapes that the pattern itself states are not repeated. `shapes` maps every other captured value to its shape as
+    space-separated dimensions (`"b s 64"`; symbols are bound to several sizes, `""` is a scalar), and dimensions of the
+    pattern to sizes if they are to be numbers. Several shape sets may be given as a sequence of mappings; an optional value
+    without a shape is absent. `attributes` lists the values to try for each captured attribute, either as one mapping for
+    all shape sets or as one for each; `scalars` does the same for captured numbers. `constants` says how to make a captured
+    constant: `"normal"` (default), `"positive"`, or the numbers themselves; `inputs` says how to make other values: an
+    element type, or a function of the builder. `dtypes` are the element types of all other values, and `typical` gives
+    realistic sizes at which the rule's benefit is measured. `opset` pins a single ai.onnx version to try.
 
-    `counterexamples` names variations on which the rule must stay silent or right, beyond the near misses that every proof
-    tries. What a proof leaves out is declared with the reason: `uncovered` options of the pattern that no instance can have
-    (as the failure prints them), `never_empty` symbols that the rule takes to be greater than 0, and `assumes` the near
-    misses (by their words, `*` for any) that break an assumption of the rule. `redundant` names conditions of the pattern
-    without which the rule would still be right, as mutation tests print them; guards say so themselves
-    (`ortfuse.pattern.redundant`). `followed_by` is a unary operator that takes the
-    root, or a function of the builder and the root, for rules that ask what becomes of it.
+    `counterexamples` names variations on which the rule must either not fire or be right, beyond the near misses that every
+    proof tries. Whatever a proof leaves out is declared with a reason: `uncovered` lists options of the pattern that no
+    instance can have (as the failure prints them), `never_empty` symbols that the rule takes to be greater than 0, and
+    `assumes` the near misses (by their description, `*` for any) that break an assumption of the rule. `redundant` names
+    conditions of the pattern without which the rule would still be right, as mutation tests print them; guards declare that
+    themselves (`ortfuse.pattern.redundant`). `followed_by` is a unary operator applied to the root, or a function of the
+    builder and the root, for rules whose guards look at the consumers of the root.
     """
 
     shapes: Shapes | Sequence[Shapes] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Proof:
             )
 
     def shape_sets(self) -> Sequence[Shapes]:
-        """The shape sets, also when only one was given."""
+        """The shape sets, as a sequence even if only one was given."""
         return [self.shapes] if isinstance(self.shapes, Mapping) else list(self.shapes)
 
     def attribute_set(self, number: int) -> Mapping[str, Sequence[Any]]:
@@ -120,14 +120,15 @@ Replacement = Pattern | Callable[[Match], Pattern]
 class Rule:
     """`pattern` becomes `replace` wherever it matches, the guards hold and the target has kernels for the result.
 
-    `replace` is an expression over the captured names, or several in order of preference: the first legal one is used. A
-    function of the match may stand for an expression, which it returns; `makes` names the operators it may be made of.
-    A replacement that needs a higher opset than the model has is used only if none other is legal, unless `may_raise_opset` says
-    that it is worth it. `intermediates` gives, for intermediates of the pattern that may be used elsewhere, what computes them
-    afterwards: one expression, or one for each of `replace`. `is_refinement` says that the rule improves on what another rule
-    made, so that it adds no site to its family. `formula` is for readers; by default it is the printed pattern.
-    `allow_extra_operands` allows a root sum or product to have parts that the pattern lacks. `because` is what the runtime does
-    that alone makes the rule worth it: it is applied only for targets of which that is known.
+    `replace` is an expression over the captured names, or several in order of preference: the first legal one is used. It
+    may also be a function of the match that returns such an expression; `makes` then names the operators that may occur in
+    it. A replacement that needs a higher opset than the model has is used only if no other is legal, unless
+    `may_raise_opset` says that it is worth raising the opset. `intermediates` maps intermediate values of the pattern that
+    may be used elsewhere to what computes them after the rewrite: one expression, or one for each of `replace`.
+    `is_refinement` says that the rule improves on the result of another rule, so it does not count as a further site of its
+    family. `formula` is for readers; by default it is the printed pattern. `allow_extra_operands` lets a root sum or product
+    have operands that the pattern lacks. `because` names the quirk of the runtime that is the only reason for the rule: the
+    rule is applied only for targets known to have it.
     """
 
     name: str
@@ -160,7 +161,7 @@ class Rule:
                 raise RuleError(f"rule {self.name} must say for each replacement what computes {label}")
         if not self.formula:
             object.__setattr__(self, "formula", bare(self.pattern))
-        _ = self.matcher  # a pattern that cannot be a rule's root is an error of the declaration
+        _ = self.matcher  # fails at declaration if the pattern cannot be the root of a rule
 
     @property
     def family(self) -> str:
@@ -176,7 +177,7 @@ class Rule:
         return tuple(one if isinstance(one, Pattern) else Built(one, self.makes) for one in made)
 
     def intermediates_with(self, replacement: Pattern) -> Mapping[str, Pattern]:
-        """What computes each intermediate that is used elsewhere, beside one of the replacements."""
+        """The expression that computes each intermediate value that is used elsewhere, for one of the replacements."""
         number = next(index for index, made in enumerate(self.replacements) if made is replacement)
         return {label: one if isinstance(one, Pattern) else one[number] for label, one in self.intermediates.items()}
 
@@ -187,7 +188,7 @@ class Rule:
 
     @cached_property
     def matcher(self) -> Matcher:
-        """The pattern made ready for matching."""
+        """The compiled pattern."""
         return Matcher(self.pattern, self.guards, tuple(self.intermediates))
 
 
@@ -203,7 +204,7 @@ def operators_of(pattern: Pattern) -> tuple[str, ...]:
 
 
 def demand_proof(rule: Rule) -> None:
-    """Refuse what has no proof. A subclass may leave out the checks of `Rule`, so that whoever takes rules asks again.
+    """Refuse a rule without a proof. A subclass may skip the checks of `Rule`, so code that accepts rules calls this again.
 
     Raises:
         RuleError: There is no proof, or it is empty.
@@ -216,7 +217,7 @@ def demand_proof(rule: Rule) -> None:
 
 
 def unproved(rule: Rule) -> list[str]:
-    """The values that the pattern always has and to which a shape set of the proof gives no shape: nothing can be built."""
+    """The required values of the pattern for which a shape set of the proof gives no shape, so that nothing can be built."""
     parts = list(rule.pattern.walk())
     optional = {part.inner.name for part in parts if isinstance(part, Opt) and isinstance(part.inner, Var)}
     plain = {part.name for part in parts if isinstance(part, Var) and part.axes is None}

@@ -1,4 +1,4 @@
-"""Which nodes are still to be looked at, and by which rules; a node comes again only after something next to it changed."""
+"""The worklist: which nodes remain to be visited, and by which rules; a node is revisited only after a change near it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Worklist:
     Args:
         model: The model.
         rules: The rules, in the order in which they are tried on a node.
-        seed: Nodes are taken in a random order, another for each seed, instead of consumers first.
+        seed: If given, nodes are taken in a random order that depends on the seed, instead of consumers first.
     """
 
     def __init__(self, model: ir.Model, rules: Sequence[Rule], seed: int | None) -> None:
@@ -30,7 +30,7 @@ class Worklist:
             self.count(graph)
             for node in graph:
                 self.push(node)
-        # Consumers first: the outermost of several possible matches is the largest.
+        # Consumers first, because the outermost of several possible matches is the largest.
         self._queue.reverse()
         self.size = len(self._queue)
         self._rules: dict[str, list[Rule]] = defaultdict(list)
@@ -42,7 +42,7 @@ class Worklist:
                 self._depths[op_type] = max(self._depths.get(op_type, 0), depth)
 
     def nodes(self) -> Iterator[ir.Node]:
-        """The nodes that some rule may have its root at, until there are none left; those that are pushed come as well."""
+        """The nodes at which some rule may match, including those pushed meanwhile, until none are left."""
         while self._queue:
             if self._random is not None:
                 self._queue.rotate(self._random.randrange(len(self._queue)))
@@ -54,31 +54,31 @@ class Worklist:
                 yield node
 
     def rules(self, node: ir.Node) -> Iterator[Rule]:
-        """The rules to try on a node, up to the first that has to wait for a consumer of the node: then it comes again."""
+        """The rules to try on a node, up to the first that must wait for a consumer of the node, which is then revisited."""
         above = [consumer for consumer in _consumers(node) if consumer in self._queued]
         for rule in self._rules[node.op_type]:
             if above and any(consumer.op_type in rule.matcher.heads for consumer in above):
-                # A match with more of the rule's optional parts may end there; rules after this one wait as well.
+                # A match with more of the rule's optional parts may have its root there; later rules wait as well.
                 self._queued.add(node)
                 self._queue.extendleft([node, *above])
                 return
-            # Operators counted may have gone in the meantime; counting only up keeps this a cheap early reject.
+            # Counted operators may have been removed meanwhile; never counting down keeps this a cheap early reject.
             if all(op_type in self._operators for op_type in rule.matcher.required):
                 yield rule
 
     def count(self, nodes: Sequence[ir.Node]) -> None:
-        """Note that operators are there."""
+        """Count the operators of new nodes."""
         for node in nodes:
             self._operators[node.op_type] += 1
 
     def push(self, node: ir.Node | None) -> None:
-        """Look at a node again."""
+        """Visit a node again."""
         if node is not None and node not in self._queued:
             self._queued.add(node)
             self._queue.append(node)
 
     def wake(self, node: ir.Node | None) -> None:
-        """Look again at `node` and at every node whose match could reach down to it."""
+        """Visit again `node` and every node whose match could reach it."""
         if node is None:
             return
         self.push(node)
