@@ -1,1 +1,1 @@
-"""Running a model, or a part of one: inputs, sessions, float64 evaluation, crash isolation."""
+"""Runs a model or a part of one: inputs, sessions, float64 evaluation, crash isolation."""

@@ -1,9 +1,8 @@
-"""Comparing outputs: types and shapes, positions of NaN and infinity, and errors against tolerances or float64.
+"""Compares outputs: types and shapes, positions of NaN and infinity, and errors against tolerances or float64.
 
-Every error is measured against a scale: the element's own magnitude, or the magnitude typical of its output where that
-is larger (an element near zero in an output of large numbers is rounded like its neighbours), or the least scale of the
-table, below which everything counts as zero. Without a float64 evaluation an element may differ by `relative` times its
-scale:
+Every error is measured relative to a scale: the largest of the element's own magnitude, the typical magnitude of its output
+(an element near zero in an output of large numbers is rounded like its neighbours), and the least scale in the table, below
+which everything counts as zero. Without a float64 evaluation an element may differ by `relative` times its scale:
 
     element type   relative   least scale   (the smallest error that matters)
     float64        1e-9       1e-6          1e-15
@@ -12,13 +11,13 @@ scale:
     bfloat16       5e-2       2e-2          1e-3
     others         equal
 
-An output whose coarsest step (see `ortfuse.execution.precision`) is coarser than its type has that step's tolerance.
+An output computed in a step coarser than its own type (see `ortfuse.execution.precision`) gets that step's tolerance.
 
-With a float64 evaluation of the original as the truth, the allowance is what the original itself is off, times
-`FACTOR`, plus `FLOOR` roundings of the element type. That is stricter where the original is accurate and more lenient
-where it is not. The evaluation is not trusted, and the table decides, when the original is off by more than `TRUST`
-times the table's tolerance: then the model jumps (a comparison, an ArgMax, an overflow) where float64 does not, and any
-result could be excused. A tolerance given by the caller is an order, and decides alone.
+With a float64 evaluation of the original as the truth, the allowed error is the original's own error times `FACTOR`, plus
+`FLOOR` roundings of the element type. That is stricter where the original is accurate and more lenient where it is not. If
+the original is off by more than `TRUST` times the table's tolerance, the evaluation is not trusted and the table decides:
+the model then has a discontinuity (a comparison, an ArgMax, an overflow) where float64 has none, and any result could be
+excused. A tolerance given by the caller takes precedence over everything else.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ Array = np.ndarray[Any, Any]
 Judge = Literal["equality", "tolerance", "float64"]
 
 FACTOR = 4.0
-"""How much further from float64 than the original the optimised model may be."""
+"""How many times further from float64 than the original the optimised model may be."""
 
 FLOOR = 64.0
-"""Roundings of the element type (epsilons, times the scale) that the optimised model may be off in any case."""
+"""Roundings of the element type (epsilons, times the scale) that are allowed in any case."""
 
 TRUST = 10.0
-"""How many tolerances the original may be off float64 before float64 is no longer believed."""
+"""The float64 evaluation is trusted while the original is off by at most this many tolerances."""
 
 MASKED = 1e4
-"""Magnitudes of this many times the smallest tenth are masks or outliers, not what is typical of an output."""
+"""Magnitudes above this multiple of the smallest tenth are masks or outliers, not typical of an output."""
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What an element may differ by, `relative` to a scale of at least `least`; `epsilon` is the type's rounding."""
+    """The error allowed for an element: `relative` to a scale of at least `least`; `epsilon` is the type's rounding."""
 
     relative: float
     least: float
@@ -61,27 +60,27 @@ TOLERANCES = {
     "float16": Tolerance(1e-2, 1e-2, 2.0**-10),
     "bfloat16": Tolerance(5e-2, 2e-2, 2.0**-7),
 }
-"""By the name of the numpy type."""
+"""Tolerances by the name of the numpy type."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How one output compares.
+    """The comparison of one output.
 
     Attributes:
-        output: Its name.
-        ok: Whether it is as it should be.
-        absolute: The largest absolute error against the original (0 for equal outputs of other types).
-        relative: The largest error against the original, each divided by the scale of its element.
+        output: The name of the output.
+        ok: Whether it passes.
+        absolute: The largest absolute error against the original (0 for equal outputs of non-floating-point types).
+        relative: The largest error against the original relative to the scale of the element.
         element: Index of the worst element (by `relative`, or the first wrong one), `None` if nothing differs.
-        expected: What stands there in the original.
-        found: What stands there in the optimised model.
-        judged_by: What decided.
-        original_error: Largest absolute distance of the original from the float64 evaluation, `None` without one.
-        original_relative: The same, divided by the scale of its element.
+        expected: The value of that element in the original.
+        found: The value of that element in the optimised model.
+        judged_by: The criterion that decided.
+        original_error: Largest absolute distance of the original from the float64 evaluation; `None` if there is none.
+        original_relative: The same, relative to the scale of the element.
         optimised_error: Largest absolute distance of the optimised model from the float64 evaluation.
-        optimised_relative: The same, divided by the scale of its element.
-        reason: Why it is not ok, in words.
+        optimised_relative: The same, relative to the scale of the element.
+        reason: Why it does not pass, as text.
     """
 
     output: str
@@ -99,7 +98,7 @@ class Difference:
     reason: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as data for JSON, which knows no infinity: an error without measure is `None`."""
+        """The fields as JSON data. JSON has no infinity: an error that cannot be measured is `None`."""
         content = asdict(self)
         for field in fields(self):
             if isinstance(value := content[field.name], float) and not math.isfinite(value):
@@ -108,7 +107,7 @@ class Difference:
 
 
 def failed(name: str, reason: str) -> Difference:
-    """An output that cannot be compared element by element."""
+    """The result for an output that cannot be compared element by element."""
     return Difference(name, False, math.inf, math.inf, reason=reason)
 
 
@@ -119,7 +118,7 @@ def compare_all(
     tolerance: float | None,
     precision: Mapping[str, str] | None = None,
 ) -> list[Difference]:
-    """Compare the outputs of one run by name; an output that is missing is a difference. See `compare`."""
+    """Compare the outputs of one run by name; a missing output counts as a difference. See `compare`."""
     return [
         compare(name, array, found[name], (reference or {}).get(name), tolerance, (precision or {}).get(name, ""))
         if name in found
@@ -139,12 +138,12 @@ def compare(
     """Compare one output of the original with that of the optimised model, and both with `reference` if given.
 
     Args:
-        name: The output.
-        expected: From the original: an array of any shape and element type, or a list or map of such.
+        name: The name of the output.
+        expected: From the original: an array of any shape and element type, or a list or map of arrays.
         found: From the optimised model.
-        reference: From the original evaluated in float64, of the same shape.
-        tolerance: Allowed relative error, instead of what the module's docstring says.
-        precision: The coarsest floating-point type in which the model computes, if it is coarser than the output's.
+        reference: From the original evaluated in float64, with the same shape.
+        tolerance: Allowed relative error, used instead of the rules in the module's docstring.
+        precision: The coarsest floating-point type used in computing the output, if coarser than the output's own.
     """
     if not isinstance(expected, np.ndarray) or not isinstance(found, np.ndarray):
         return _compare_collections(name, expected, found, reference, tolerance, precision)
@@ -166,7 +165,7 @@ def compare(
 def _compare_collections(
     name: str, expected: Any, found: Any, reference: Any, tolerance: float | None, precision: str
 ) -> Difference:
-    """Sequences and maps, by their worst element."""
+    """Compare sequences or maps by their worst element."""
     if type(expected) is not type(found) or not isinstance(expected, list | dict):
         same = type(expected) is type(found) and expected == found
         return Difference(name, True, 0.0, 0.0) if same else failed(name, f"{expected!r} became {found!r}"[:200])
@@ -200,7 +199,7 @@ def _first(wrong: Array) -> tuple[int, ...]:
 
 
 def _misplaced(expected: Array, found: Array) -> tuple[int, ...] | None:
-    """The first element that is NaN or infinite on one side only, or infinite with the other sign."""
+    """The first element that is NaN or infinite on one side only, or infinite with opposite signs."""
     nan = np.isnan(expected)
     wrong = nan != np.isnan(found)
     infinite = (np.isinf(expected) | np.isinf(found)) & ~nan
@@ -211,7 +210,7 @@ def _misplaced(expected: Array, found: Array) -> tuple[int, ...] | None:
 def _compare_numbers(
     name: str, expected: Array, found: Array, truth: Array | None, limits: Tolerance, tolerance: float | None
 ) -> Difference:
-    """Compare floating-point outputs whose special values are in the same places."""
+    """Compare floating-point outputs whose special values are at the same positions."""
     finite = np.isfinite(expected)
     if not finite.any():
         return Difference(name, True, 0.0, 0.0, judged_by="tolerance")
@@ -259,10 +258,10 @@ def _distance(values: Array, target: Array, scale: Array) -> tuple[float, float]
 
 
 def _scale(values: Array, least: float) -> Array:
-    """What errors of each element are measured against; at least `least`.
+    """The scale that errors of each element are measured against; at least `least`.
 
-    Typical of an output is the root mean square of its elements, without those that dwarf the smallest tenth: a few
-    masked scores of -1e9 would make every error look small.
+    The typical magnitude of an output is the root mean square of its elements, leaving out those that dwarf the smallest
+    tenth: a few masked scores of -1e9 would make every error look small.
     """
     magnitudes = np.abs(values)
     nonzero = magnitudes[magnitudes > 0]

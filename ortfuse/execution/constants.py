@@ -1,7 +1,7 @@
-"""Computes nodes of constants by the runtime itself, in one throwaway model.
+"""Computes nodes of constants with the runtime itself, in a single throwaway model.
 
-The session runs without graph optimisations, so every node is computed by the kernel that would compute it later, and
-the results have the same bits. If the model as a whole fails, its halves are tried, until what fails is one node.
+The session runs without graph optimisations, so every node is computed by the same kernel as at run time, and the results
+are bit-identical. If the model as a whole fails, it is halved until the failing nodes are isolated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass
 class Region:
-    """Nodes under one set of opset imports, in topological order, that depend on constants and each other only."""
+    """Nodes under one set of opset imports, in topological order, that depend only on constants and on each other."""
 
     imports: Mapping[str, int]
     functions: Sequence[ir.Function]
@@ -40,11 +40,11 @@ class Region:
 
 @dataclass
 class Results:
-    """What came out.
+    """The results of evaluating a region.
 
     Attributes:
-        values: The outputs that were asked for or that nodes which failed would have needed.
-        failures: For each node without a result the runtime's message, or `None` if an input of it has no value.
+        values: The outputs that were requested, or that failed nodes would have needed as inputs.
+        failures: For each node without a result, the runtime's message, or `None` if an input of the node has no value.
     """
 
     values: dict[ir.Value, Array] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Results:
 
 
 def evaluate(region: Region, wanted: Collection[ir.Value]) -> Results:
-    """Compute the `wanted` outputs of the region's nodes, and what nodes that fail would have needed."""
+    """Compute the `wanted` outputs of the region's nodes, and the values that failing nodes would have needed."""
     results = Results()
     pending = [region.nodes]
     while pending:
@@ -62,7 +62,7 @@ def evaluate(region: Region, wanted: Collection[ir.Value]) -> Results:
             continue
         try:
             arrays = _run(region, nodes, needed, results.values)
-        except Exception as error:  # whatever is wrong with a node, it is left as it is
+        except Exception as error:  # whatever is wrong with the node, it is left unchanged
             if len(nodes) == 1:
                 results.failures[nodes[0]] = str(error)
             else:
@@ -81,7 +81,7 @@ def _depends_on_failure(node: ir.Node, results: Results) -> bool:
 
 
 def _outputs_needed(nodes: Sequence[ir.Node], wanted: Collection[ir.Value]) -> list[ir.Value]:
-    """The outputs of these nodes that are wanted, or used by a node that is not among them."""
+    """The outputs of these nodes that are wanted, or used by a node outside of them."""
     members = set(nodes)
     return [
         output

@@ -1,4 +1,4 @@
-"""The original on inputs of several sizes: what every candidate is compared with."""
+"""Runs the original on inputs of several sizes: the results that every candidate is compared with."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ortfuse.graph import walk
 from ortfuse.graph.traits import RANDOM, has
 
 REFERENCE_SECONDS = 60.0
-"""Once evaluating in float64 has taken this long, further inputs are compared without it."""
+"""The time limit for float64 evaluations: once it is exceeded, further inputs are compared without one."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """The original on one set of inputs: its outputs, and those of its evaluation in float64 where there is one.
+    """The original on one set of inputs: its outputs and, if possible, those of its evaluation in float64.
 
-    `precision` is the coarsest floating-point type in which each output is computed.
+    `precision` is the coarsest floating-point type that each output is computed in.
     """
 
     label: str
@@ -46,18 +46,18 @@ def experiments(
     """Run the original, without the runtime's own optimisations, on the user's inputs or on generated ones.
 
     Args:
-        original: Not changed; later changes to it do not matter.
-        inputs: Sets of inputs by name. Without them, inputs are generated with all open dimensions 1, odd and larger.
-        seed: Of the generated inputs.
+        original: The model; not changed, and later changes to it have no effect on the result.
+        inputs: Sets of inputs by name. If not given, inputs are generated with all open dimensions 1, odd and larger.
+        seed: Seed of the generated inputs.
         reference: Whether to evaluate in float64 too, where that is feasible.
-        specs: What generated inputs are like, by default what the model says.
-        also: Makes other inputs of the last generated ones, for one more experiment.
+        specs: The specification of generated inputs; by default derived from the model.
+        also: Derives one more set of inputs, for an additional experiment, from the last generated one.
 
     Returns:
-        The experiments, and notes on sizes that the original does not accept and on what else had to be left out.
+        The experiments, and notes on sizes that the original does not accept and on anything else that was left out.
 
     Raises:
-        VerificationError: The original cannot be executed, not on one of the inputs given, or on none of those tried.
+        VerificationError: The original cannot be executed on one of the given inputs, or on none of the sizes tried.
     """
     session = Session(original, optimise=False)
     notes = [
@@ -70,7 +70,7 @@ def experiments(
     if also is not None:
         label, last, _ = ran[-1]
         ran.append(_ran(session, f"{label}, other numbers", also(last)))
-    del session  # frees its memory before the next evaluation needs as much
+    del session  # frees its memory before the next evaluation, which needs as much
     references = _references(original, ran, notes) if reference else [None] * len(ran)
     precision = coarsest(original)
     return [
@@ -80,7 +80,7 @@ def experiments(
 
 
 Ran = tuple[str, Inputs, Arrays]
-"""What a run was on, in words and as arrays, and what came out."""
+"""One run: a description of its inputs, the inputs as arrays, and the outputs."""
 
 
 def _random(model: ir.Model) -> list[str]:
@@ -125,21 +125,21 @@ def attempt(
     fixed: Sizes | None = None,
     search: Search | None = None,
 ) -> tuple[Ran | None, str]:
-    """Run a model on generated inputs of `sizes`, or of others near them if it refuses those.
+    """Run a model on generated inputs of `sizes`, or of nearby sizes if it refuses those.
 
     Args:
-        session: The model.
+        session: A session of the model.
         specs: Its inputs.
-        sizes: By symbol.
-        seed: Of the random numbers.
-        fixed: Sizes that must not be replaced by others.
-        search: Knows what the model refused before.
+        sizes: Sizes by symbol.
+        seed: Seed of the random numbers.
+        fixed: Sizes that must not be changed.
+        search: Remembers what the model refused before.
 
     Returns:
-        Label, inputs and outputs, `None` if the model accepts nothing near; and a note if it did not accept `sizes`.
+        Label, inputs and outputs, `None` if the model accepts no nearby sizes; and a note if it did not accept `sizes`.
 
     Raises:
-        CrashError: The runtime crashes; other sizes are not tried then, for each would take a process along.
+        CrashError: The runtime crashes; other sizes are then not tried, since each attempt could crash another process.
     """
     dims, search = open_dims(specs), search or Search(specs)
     first_error = "sizes tried before, or a dimension below 1"

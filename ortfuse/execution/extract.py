@@ -1,13 +1,13 @@
-"""The two sides of a rewrite as models of their own: the matched nodes, and those that take their place.
+"""Extracts the two sides of a rewrite as standalone models: the matched nodes, and the nodes that replace them.
 
 Both have the real weights and the same inputs: the values at the border of the rewrite. What the rest of the model says
-about those is kept where it can be:
+about these values is preserved where possible:
 
-- Integers inside shape tensors, which the facts give as formulas of the model's sizes, follow the sizes of the run.
-- What is computed from nothing but integer inputs of the model, sizes and small constants (positions, masks) is computed
-  by the model's own nodes, which come with the rewrite.
-- What comes from an operator that answers in a range of its own (Softmax, Relu, Exp, ...) is computed by it.
-- Everything else is random, in the shape that the facts give.
+- Integers in shape tensors, which the facts give as formulas of the model's sizes, are computed from the sizes of the run.
+- Values computed only from integer inputs of the model, sizes and small constants (positions, masks) are computed by the
+  model's own nodes, which are included in both models.
+- The output of an operator with a limited range (Softmax, Relu, Exp, ...) is computed by that operator.
+- Everything else is random, in the shape given by the facts.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from ortfuse.graph.edit import Edit
 from ortfuse.graph.traits import LAYER, RANDOM, RANGED, SIZES, has
 
 SMALL = 1 << 16
-"""Bytes of the largest constant from which an input of a rewrite is computed; a larger one is a table or a weight."""
+"""Limit in bytes on constants that an input of a rewrite is computed from; larger ones are tables or weights."""
 
 MOST_NODES = 150
-"""Nodes from which one input of a rewrite is computed, at most."""
+"""The most nodes that one input of a rewrite is computed by."""
 
 _MOST_RANGED = 4
 
 
 @dataclass(frozen=True)
 class Sides:
-    """A rewrite, before and after.
+    """The two sides of a rewrite as models.
 
     Attributes:
-        before: The model of the old nodes; its outputs are named after the values that are replaced.
-        after: The same of the new ones.
-        inputs: What both take.
-        border: The values of the whole model that these inputs stand for.
+        before: The model of the old nodes; its outputs are named after the values they stand for.
+        after: The model of the new nodes, with the same names.
+        inputs: The inputs of both models.
+        border: The values of the whole model that these inputs correspond to.
     """
 
     before: ir.Model
@@ -54,14 +54,14 @@ class Sides:
 
 
 def sides(site: Edit, *, prelude: bool = True) -> Sides:
-    """Cut a rewrite out of its model, which stays as it is.
+    """Cut a rewrite out of its model, which is not changed.
 
     Args:
         site: The rewrite.
-        prelude: Whether inputs that can be computed from integer inputs of the model and constants are.
+        prelude: Whether to compute inputs that depend only on integer inputs of the model and constants.
 
     Raises:
-        VerificationError: It cannot be cut out; the message says why.
+        VerificationError: The rewrite cannot be cut out; the message says why.
     """
     matched, added = set(site.nodes), set(site.added)
     olds, news = [old for old, _ in site.outputs], [new for _, new in site.outputs]
@@ -77,7 +77,7 @@ def sides(site: Edit, *, prelude: bool = True) -> Sides:
 
 
 def _border(values: Iterable[ir.Value], inside: Collection[ir.Node]) -> list[ir.Value]:
-    """What the nodes `inside` take from elsewhere to compute `values`."""
+    """The values from elsewhere that the nodes `inside` need in order to compute `values`."""
     values = list(values)
     used = [v for node in upstream(values, inside.__contains__) for v in node.inputs if v is not None]
     return [value for value in dict.fromkeys([*used, *values]) if value.producer() not in inside]
@@ -88,20 +88,20 @@ def _is_constant(value: ir.Value) -> bool:
 
 
 def _known_integers(value: ir.Value, facts: Facts) -> tuple[DimLike, ...] | None:
-    """The integers inside a shape tensor, if all of them are known."""
+    """The integers in a shape tensor, if all of them are known."""
     found = facts.ints(value)
     known = () if found is None else tuple(element for element in found.elements if element is not None)
     return known if found is not None and len(known) == len(found.elements) else None
 
 
 def _prelude(value: ir.Value, site: Edit) -> set[ir.Node]:
-    """The nodes of the model that `value` is to be computed by, none if it is to be random."""
+    """The nodes of the model that compute `value`; an empty set if it is to be random."""
     computed = _computed(value, site)
     return computed if computed is not None else _ranged(value, site.facts)
 
 
 def _computed(value: ir.Value, site: Edit) -> set[ir.Node] | None:
-    """All nodes above a value that depends on integer inputs of the model, sizes and small constants alone."""
+    """All nodes upstream of a value that depends only on integer inputs of the model, sizes and small constants."""
     nodes: set[ir.Node] = set()
     stack = [value]
     while stack:
@@ -149,7 +149,7 @@ def _ranged(value: ir.Value, facts: Facts) -> set[ir.Node]:
 
 
 def _names(border: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> dict[ir.Value, str]:
-    """Names for what the models take and give, each only once."""
+    """Unique names for the inputs and outputs of the models."""
     names: dict[ir.Value, str] = {}
     taken: set[str] = set()
     for number, value in enumerate(dict.fromkeys([*outputs, *border])):
@@ -166,7 +166,7 @@ def _model(
     names: dict[ir.Value, str],
     site: Edit,
 ) -> ir.Model:
-    """A model of the nodes `inside` that gives `computed` under the names of `outputs`."""
+    """A model of the nodes `inside` that outputs `computed` under the names of `outputs`."""
     nodes = upstream(computed, inside.__contains__)
     for node in nodes:
         if not _can_be_copied(node):
@@ -188,7 +188,7 @@ def _model(
 
 
 def _declare(copy: ir.Value, value: ir.Value, facts: Facts) -> None:
-    """Give a copy the type and the sizes that the facts know of the value that it stands for."""
+    """Give a copy of a value the type and shape known from the facts."""
     dtype, shape = facts.dtype(value), facts.shape(value)
     if dtype is None:
         raise VerificationError(f"the element type of '{value.name}' is not known")
@@ -197,7 +197,7 @@ def _declare(copy: ir.Value, value: ir.Value, facts: Facts) -> None:
 
 
 def _specs(before: ir.Model, border: Sequence[ir.Value], names: dict[ir.Value, str], facts: Facts) -> list[InputSpec]:
-    """What the inputs are like, by the facts of the whole model, and what the old nodes do with them."""
+    """Specify the inputs from the facts of the whole model and from how the old nodes use them."""
     own = Facts(before)
     found = []
     for value, copy in zip(border, before.graph.inputs, strict=True):

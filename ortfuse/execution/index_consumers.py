@@ -1,4 +1,4 @@
-"""Which operators select rows of a table, or take a mask."""
+"""Finds the inputs by which operators select rows of a table, or which they use as a mask."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MASK_INPUTS: Mapping[tuple[str, str], Mapping[int, bool]] = {
     (MICROSOFT, "MultiHeadAttention"): {4: True, 5: True},
     (MICROSOFT, "EmbedLayerNormalization"): {7: True},
 }
-"""Operators that take a mask, at which inputs, and whether 1 keeps a position."""
+"""Operators that take a mask: the input positions, and whether 1 keeps a position."""
 
 _TABLES: Mapping[tuple[str, str], Mapping[int, int]] = {
     ("", "RotaryEmbedding"): {3: 1},
@@ -24,13 +24,13 @@ _TABLES: Mapping[tuple[str, str], Mapping[int, int]] = {
     (MICROSOFT, "EmbedLayerNormalization"): {0: 2, 1: 4},
     (MICROSOFT, "GatherBlockQuantized"): {1: 0},
 }
-"""Further operators with an input of row numbers: its position, and that of the table, whose first axis has the rows."""
+"""Other operators with an input of row numbers: its position, and the position of the table, whose first axis has the rows."""
 
 
 def extents(node: ir.Node, index: int, facts: Facts) -> Iterator[DimLike | None]:
     """The sizes of the axes that the elements of input number `index` select from.
 
-    `None` for a size that is not known; nothing if the input does not select.
+    `None` for an unknown size; empty if the input does not select anything.
     """
     if (node.domain, node.op_type) in _TABLES:
         table = _TABLES[node.domain, node.op_type].get(index)
@@ -48,7 +48,7 @@ def extents(node: ir.Node, index: int, facts: Facts) -> Iterator[DimLike | None]
 
 
 def _leading(node: ir.Node, facts: Facts) -> Iterator[DimLike | None]:
-    """The axes that the last axis of the indices of GatherND or ScatterND counts off."""
+    """The axes that are indexed by the last axis of the indices of GatherND or ScatterND."""
     table, indices = facts.shape(node.inputs[0]), facts.shape(node.inputs[1])
     count = indices[-1] if indices else None
     if table is None or not isinstance(count, int):

@@ -1,4 +1,4 @@
-"""The user's own inputs, read from files."""
+"""Reads the user's own inputs from files."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ortfuse.execution.inputs import Inputs
 
 
 def read_inputs(path: str | Path, inputs: Sequence[ir.Value]) -> list[Inputs]:
-    """Read inputs of a model.
+    """Read the inputs of a model.
 
     Args:
         path: An .npz file (arrays by input name), a folder of such files, a folder with `input_0.pb`, `input_1.pb`, ...
             as in ONNX's test data, or a folder of such `test_data_set_N` folders.
-        inputs: The model's inputs in their order. A protobuf belongs to the input it names, else to that of its number.
+        inputs: The model's inputs in order. A protobuf belongs to the input it names, or else to the input of its number.
 
     Raises:
-        VerificationError: Naming the file that cannot be used, and the array that is missing, of another element type or
-            shape than its input declares, or of no input.
+        VerificationError: A file cannot be used, or an array is missing, has a different element type or shape than its input
+            declares, or belongs to no input; the message names the file and the array.
     """
     path = Path(path)
     if path.is_file():
@@ -60,7 +60,7 @@ def _read_npz(file: Path, inputs: Sequence[ir.Value]) -> Inputs:
         raise
     except OSError as error:
         raise VerificationError(f"{file}: cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # numpy and zipfile raise many kinds on damaged files
+    except Exception as error:  # numpy and zipfile raise many kinds of errors on damaged files
         raise VerificationError(f"{file}: is a damaged .npz file ({error}); make it again with {how}") from error
 
 
@@ -95,7 +95,7 @@ def _read_protobufs(folder: Path, inputs: Sequence[ir.Value]) -> Inputs:
 
 
 def _complete(arrays: Inputs, inputs: Sequence[ir.Value], place: Path) -> Inputs:
-    """The arrays, seen to be those of the inputs."""
+    """Return the arrays after checking that they match the inputs."""
     known = {value.name or "": value for value in inputs}
     missing = [name for name in known if name not in arrays]
     if missing:
@@ -116,14 +116,14 @@ def _complete(arrays: Inputs, inputs: Sequence[ir.Value], place: Path) -> Inputs
 
 
 def _typed(array: Any, value: ir.Value) -> Any:
-    """An array of the type of an input, if it holds only bytes: numpy's files do not tell bfloat16 and its like apart."""
+    """Give raw bytes the type of the input: numpy's files do not distinguish bfloat16 and similar types."""
     if array.dtype.kind == "V" and value.dtype is not None and value.dtype.itemsize == array.dtype.itemsize:
         return array.view(value.dtype.numpy())
     return array
 
 
 def _fits(array: Any, value: ir.Value) -> bool:
-    """Whether an array has the element type, the rank and the fixed sizes of an input, as far as these are declared."""
+    """Whether an array has the element type, rank and fixed sizes that an input declares."""
     dtype, shape = value.dtype, value.shape
     if not isinstance(value.type, ir.TensorType) or dtype is None:
         return True
@@ -136,7 +136,7 @@ def _fits(array: Any, value: ir.Value) -> bool:
 
 
 def _text(dtype: Any, shape: Iterable[Any] | None) -> str:
-    """An element type and a shape as in `int64[batch, 5]`."""
+    """An element type and shape in the form `int64[batch, 5]`."""
     if isinstance(dtype, ir.DataType):
         name = "string" if dtype == ir.DataType.STRING else dtype.numpy().name
     else:

@@ -1,12 +1,12 @@
-"""What the inputs of a model are for, found by following them through the graph; names are never looked at.
+"""Infers what the inputs of a model are for by following them through the graph; names are never considered.
 
-Followed are the nodes that keep the numbers of an input (casts, reshaping, slicing, ...) or change them by constants
-(`x + 2` selects from a table of position embeddings, `1 - mask`), into the bodies of control flow too.
+An input is followed through nodes that keep its numbers (casts, reshaping, slicing, ...) or change them by constants
+(`x + 2` selects from a table of position embeddings, `1 - mask`), including into the bodies of control flow.
 
 - **Index**: it selects rows of a table (Gather, OneHot, RotaryEmbedding, ...).
-- **Mask**: it is cast to bool, compared with a constant, chosen by (Where), subtracted from 1, or multiplied with
-  something that is not a constant. Which of its values hide a position is told by what they lead to: a product with a
-  large negative number, or the side of a Where on which that stands.
+- **Mask**: it is cast to bool, compared with a constant, used as the condition of a Where, subtracted from 1, or multiplied
+  with something that is not a constant. Which of its values hide a position is inferred from where they lead: to a product
+  with a large negative number, or to the side of a Where that holds one.
 - **Bias**: a floating-point input that is added to the scores of a Softmax.
 """
 
@@ -25,11 +25,11 @@ from ortfuse.facts.facts import Facts
 from ortfuse.graph.traits import COMPARES, JOINS, LOGICAL, MOVES
 
 MOST_STEPS = 100_000
-"""An input is followed no further: constants on many branching paths can make up too many different numbers."""
+"""Limit on the steps an input is followed: constants on many branching paths can produce too many different numbers."""
 
 
 class Use(Enum):
-    """How a mask's values are meant."""
+    """How the values of a mask are interpreted."""
 
     KEEP = "1 keeps a position"
     HIDE = "1 hides a position"
@@ -39,7 +39,7 @@ class Use(Enum):
 
 @dataclass(frozen=True)
 class Limit:
-    """`scale * x + offset` selects from a table of `extent` rows; `None` if that is not known."""
+    """`scale * x + offset` selects from a table of `extent` rows; `extent` is `None` if unknown."""
 
     extent: DimLike | None
     scale: int = 1
@@ -56,14 +56,14 @@ class Role:
 
 @dataclass(frozen=True)
 class _Step:
-    """A value on the way, and what happened to the input's numbers until there.
+    """A value on the path from an input, and what has happened to the input's numbers so far.
 
     Attributes:
-        value: Has the elements `scale * x + offset`, or something that is true where the input is not 0.
-        scale: Of the numbers; 0 once they are only a truth value or lost.
-        offset: Of the numbers.
-        most: The largest number possible here, `None` if unknown.
-        flipped: Whether what is true or large here is 0 in the input.
+        value: Its elements are `scale * x + offset`, or something that is true where the input is not 0.
+        scale: Scale of the numbers; 0 once they have become truth values or are lost.
+        offset: Offset of the numbers.
+        most: The largest possible number here, `None` if unknown.
+        flipped: Whether what is true or large here was 0 in the input.
         scored: Whether it has been added to something that is not constant.
     """
 
@@ -76,7 +76,7 @@ class _Step:
 
 
 def role_of(value: ir.Value, facts: Facts) -> Role:
-    """What `value`, an input of the model that `facts` are about, is for. Model functions must have been inlined."""
+    """The role of `value`, an input of the model of `facts`. Model functions must have been inlined."""
     return _Walk(value, facts).run()
 
 
@@ -109,7 +109,7 @@ class _Walk:
         return Use.EITHER if self._uses else None
 
     def _follow(self, step: _Step, node: ir.Node, index: int) -> Iterator[_Step]:
-        """Note what `node` does with its input number `index`, and go on to its outputs where that makes sense."""
+        """Record what `node` does with its input number `index`, and continue with its outputs where that makes sense."""
         if step.scale and not self._floating:
             for extent in index_consumers.extents(node, index, self._facts):
                 self._limit(step, extent)
@@ -139,7 +139,7 @@ class _Walk:
             yield replace(step, value=body.inputs[index])
 
     def _arithmetic(self, step: _Step, node: ir.Node, index: int) -> Iterator[_Step]:
-        """Add, Sub, Mul, Min, Max, Mod, Clip: with a constant they shift the numbers, else they use a mask."""
+        """Add, Sub, Mul, Min, Max, Mod, Clip: with a constant they change the numbers, otherwise they apply a mask."""
         output = node.outputs[0]
         rest = [value for position, value in enumerate(node.inputs) if position != index]
         other = self._number(rest[0]) if len(rest) == 1 else None
@@ -162,7 +162,7 @@ class _Walk:
             yield self._shifted(step, output, other if kind == "Add" else -other)
 
     def _ceiling(self, node: ir.Node, other: float | None) -> float | None:
-        """The largest number that comes out of Clip, Mod or Min, as far as constants say."""
+        """The largest possible output of Clip, Mod or Min, as far as constants determine it."""
         if node.op_type == "Clip":
             return self._number(node.inputs[2]) if len(node.inputs) > 2 else None
         return other - 1 if node.op_type == "Mod" and other is not None else other
@@ -206,7 +206,7 @@ class _Walk:
                 yield replace(step, value=output, scale=0, flipped=step.flipped != _inverts(kind, index, other))
 
     def _chosen(self, step: _Step, node: ir.Node) -> None:
-        """Learn from a Where by `step` which values hide: those that lead to a large negative number."""
+        """Infer from a Where with condition `step` which values hide: those that select a large negative number."""
         for side, when in ((node.inputs[1], True), (node.inputs[2], False)):
             number = self._number(side)
             if number is not None and _hides(number):
@@ -215,7 +215,7 @@ class _Walk:
         self._note(Use.EITHER)
 
     def _note(self, use: Use) -> None:
-        """Evidence that counts for integers and truth values; floating-point numbers are compared for many reasons."""
+        """Record evidence, for integers and truth values only: floating-point numbers are compared for many reasons."""
         if not self._floating:
             self._uses.add(use)
 
@@ -225,7 +225,7 @@ class _Walk:
 
 
 def _fused_use(keeps: bool, flipped: bool) -> Use:
-    """The use of a mask that an operator takes as a whole."""
+    """The use of a mask that a fused operator takes directly."""
     return Use.KEEP if keeps != flipped else Use.HIDE
 
 
@@ -240,7 +240,7 @@ def _hides(number: float) -> bool:
 
 
 def _inverts(comparison: str, index: int, other: float) -> bool:
-    """Whether a comparison of the input (operand number `index`) with `other` is true for 0 and false for 1."""
+    """Whether comparing the input (operand number `index`) with `other` gives true for 0 and false for 1."""
     zero, one = ((0.0, other), (1.0, other)) if index == 0 else ((other, 0.0), (other, 1.0))
     compare = _COMPARISONS[comparison]
     return compare(*zero) and not compare(*one)

@@ -1,7 +1,7 @@
-"""Sizes for the dimensions that a model leaves open: all 1, odd, larger, and others where the model cannot run on those.
+"""Chooses sizes for a model's open dimensions: all 1, odd, larger, and others if the model cannot run on those.
 
-Models have conditions on sizes that they do not declare: two names for one length, a length that is the sum of two
-others, tables that end at some length, images that must be large enough. What a model accepts is found by trying.
+Models have undeclared conditions on sizes: two names for the same length, a length that is the sum of two others, tables of
+limited length, images that must be large enough. What a model accepts is found by trying.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ Sizes = dict[str, int]
 
 LEADING = {"ones": (1,), "odd": (3, 5), "larger": (2, 4)}
 OTHERS = {"ones": (1,), "odd": (7, 5, 9, 11), "larger": (32, 24, 40, 48)}
-"""The sizes tried first, in turn for the open dimensions that lead an input (batches), and for the others."""
+"""The sizes tried first: for open dimensions that lead an input (batches), and for the others; each used in turn."""
 
 GROWN = (32, 64, 128, 224, 1024, 4096)
-"""Tried for all others when no smaller size will do; the last ones are for sound, which is sampled."""
+"""Tried for all other dimensions if no smaller size works; the last ones are for audio samples."""
 
 MOST_RELATED = 3
-"""With more open dimensions than this, none is tried as the sum of two others."""
+"""If there are more open dimensions than this, none is tried as the sum of two others."""
 
 MOST_TRIES = 40
 
 
 @dataclass(frozen=True)
 class OpenDim:
-    """A symbol of the inputs' shapes: how messages call it, and whether it is the first dimension of an input."""
+    """A symbol in the inputs' shapes, its name in messages, and whether it is the first dimension of an input."""
 
     symbol: str
     label: str
@@ -39,11 +39,11 @@ class OpenDim:
 
 
 Relation = Callable[[Sizes], Sizes]
-"""Makes sizes fulfil a condition."""
+"""Adjusts sizes to satisfy a condition."""
 
 
 def open_dims(specs: Sequence[InputSpec]) -> list[OpenDim]:
-    """The symbols in the order in which they appear: in shapes, then in elements."""
+    """The symbols in order of appearance: first in shapes, then in elements."""
     places: dict[str, list[tuple[InputSpec, int]]] = {}
     for spec in specs:
         for axis, dim in enumerate(spec.shape):
@@ -69,12 +69,12 @@ def _label(symbol: str, spec: InputSpec, axis: int) -> str:
 
 
 def describe(dims: Iterable[OpenDim], sizes: Mapping[str, int]) -> str:
-    """The sizes in words."""
+    """The sizes as text."""
     return ", ".join(f"{dim.label}={sizes[dim.symbol]}" for dim in dims) or "fixed shapes"
 
 
 def wanted(dims: Sequence[OpenDim]) -> list[Sizes]:
-    """All 1, odd sizes, larger sizes; one set without sizes when nothing is open."""
+    """All 1, odd sizes, larger sizes; a single empty set if there are no open dimensions."""
     if not dims:
         return [{}]
     return [_cycled(dims, LEADING[kind], OTHERS[kind]) for kind in LEADING]
@@ -86,12 +86,12 @@ def _cycled(dims: Iterable[OpenDim], leading: Iterable[int], others: Iterable[in
 
 
 def uniform(dims: Iterable[OpenDim], leading: int, others: int) -> Sizes:
-    """The same size for all leading dimensions, and for all others."""
+    """One size for all leading dimensions, and one for all others."""
     return _cycled(dims, (leading,), (others,))
 
 
 class Search:
-    """Finds sizes that a model accepts; what it learns with one set of sizes it tries first with the next."""
+    """Searches for sizes that a model accepts; what works for one set of sizes is tried first for the next."""
 
     def __init__(self, specs: Sequence[InputSpec]) -> None:
         self._specs = specs
@@ -102,9 +102,9 @@ class Search:
         self._last: Relation = dict
 
     def candidates(self, sizes: Sizes, fixed: Sizes | None = None) -> Iterator[Sizes]:
-        """`sizes`, then others near them with the `fixed` ones unchanged, each only once.
+        """`sizes`, then nearby sizes that leave the `fixed` ones unchanged, without duplicates.
 
-        Stop when one is accepted, and call `accepted`.
+        The caller stops as soon as one is accepted, and calls `accepted`.
         """
         makers = itertools.product(self._scaled(sizes), tuple(self._relations))
         for tries, (scaled, relation) in enumerate(makers):
@@ -118,7 +118,7 @@ class Search:
                 yield made
 
     def accepted(self) -> None:
-        """The model ran on the last candidate."""
+        """Record that the model ran on the last candidate."""
         self._relations.remove(self._last)
         self._relations.insert(0, self._last)
 
@@ -132,12 +132,12 @@ class Search:
             yield from ({**sizes, **dict.fromkeys(self._others, size)} for size in GROWN)
 
     def _tied(self, sizes: Sizes) -> Sizes:
-        """One size for all leading dimensions and one for all others: different names may mean the same."""
+        """One size for all leading dimensions and one for all others, since different names may mean the same length."""
         first = {dim.leading: sizes[dim.symbol] for dim in reversed(self._dims)}
         return {dim.symbol: first[dim.leading] for dim in self._dims}
 
     def _sums(self) -> Iterator[Relation]:
-        """One dimension is the sum of two others, as a cache and what is added to it."""
+        """Candidates in which one dimension is the sum of two others, as for a cache and what is appended to it."""
         if len(self._others) > MOST_RELATED:
             return
         for total in reversed(self._others):

@@ -1,7 +1,7 @@
-"""Random inputs that fit what the graph does with them.
+"""Generates random inputs that suit what the graph does with them.
 
-Integers that select rows of tables stay below the smallest table's size, masks get rows with padded tails, other
-integers are small, floating-point inputs are standard normal (see `ortfuse.execution.input_roles`).
+Integers that select rows are below the size of the smallest table, masks have rows with padded tails, other integers are
+small, and floating-point inputs are standard normal (see `ortfuse.execution.input_roles`).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Array = np.ndarray[Any, Any]
 Inputs = dict[str, Array]
 
 SMALL = 4
-"""Integers that select nothing and mask nothing are below this."""
+"""Upper bound of integers that neither select nor mask anything."""
 
 HIDING = -1e4
-"""What a bias of hidden positions is filled with; float16 has it too."""
+"""The value of a bias at hidden positions; it is representable in float16."""
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One input that must be given: its element type, symbolic shape and role, and its elements if sizes make them up."""
+    """An input that must be given: its element type, symbolic shape and role, and its elements if they are given by sizes."""
 
     name: str
     dtype: ir.DataType
@@ -45,7 +45,7 @@ def input_specs(model: ir.Model) -> list[InputSpec]:
     """The inputs that must be given (those with an initializer as default are left out).
 
     Raises:
-        VerificationError: Inputs cannot be made for one of them, and the user has to give them.
+        VerificationError: Inputs cannot be generated for one of them, so the user has to provide them.
     """
     flat = _without_functions(model)
     facts = Facts(flat)
@@ -68,7 +68,7 @@ def _spec(value: ir.Value, facts: Facts) -> InputSpec:
 
 
 def make_inputs(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int) -> Inputs:
-    """Random inputs of the given sizes (of the symbols in the shapes of `specs`)."""
+    """Random inputs with the given sizes of the symbols in the shapes of `specs`."""
     rng = np.random.default_rng(seed)
     return {spec.name: _array(spec, _shape(spec, sizes), sizes, rng) for spec in specs}
 
@@ -95,7 +95,7 @@ def _array(spec: InputSpec, shape: list[int], sizes: Mapping[str, int], rng: np.
 
 
 def _indices(limits: Sequence[Limit], shape: list[int], sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
-    """Row numbers that every table has."""
+    """Row numbers that exist in every table."""
     lowest = max(math.ceil(-limit.offset / limit.scale) for limit in limits)
     highest = min((_extent(limit, sizes) - 1 - limit.offset) // limit.scale for limit in limits)
     lowest = max(0, min(lowest, highest))
@@ -103,7 +103,7 @@ def _indices(limits: Sequence[Limit], shape: list[int], sizes: Mapping[str, int]
 
 
 def _extent(limit: Limit, sizes: Mapping[str, int]) -> int:
-    """The rows of a table; where that is not known, one is certain to be there."""
+    """The number of rows of a table; if unknown, 1, since one row certainly exists."""
     if not isinstance(limit.extent, Dim):
         return 1 if limit.extent is None else limit.extent
     try:
@@ -113,9 +113,9 @@ def _extent(limit: Limit, sizes: Mapping[str, int]) -> int:
 
 
 def _masks(use: Use, shape: list[int], rng: np.random.Generator) -> Array:
-    """Rows whose first positions are kept and whose tails are hidden, of another length for each element of a batch.
+    """Rows whose first positions are kept and whose tails are hidden, with a different length for each element of a batch.
 
-    The first of several rows is kept as a whole, unless it might be taken for hidden as a whole.
+    If there are several rows, the first is kept entirely, unless it could be mistaken for an entirely hidden one.
     """
     kept = np.ones(shape, dtype=np.float64)
     if shape and kept.size:

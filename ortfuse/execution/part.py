@@ -1,4 +1,4 @@
-"""Parts of a model as models of their own."""
+"""Builds standalone models from parts of a model."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ortfuse.graph.walk import nested, used_values
 from ortfuse.targets import raise_to_newest
 
 IR_VERSION = 10
-"""Of the models made here: every version of the runtime that is supported reads it."""
+"""The IR version of the models built here, which every supported version of the runtime can read."""
 
 
 def upstream(values: Iterable[ir.Value], among: Callable[[ir.Node], bool] = lambda node: True) -> list[ir.Node]:
-    """The nodes from which `values` are computed, each after those it needs; the search ends at nodes that are not `among`."""
+    """The nodes that `values` are computed from, in topological order; the search stops at nodes that are not `among`."""
     found: dict[ir.Node, None] = {}
     entered: set[ir.Node] = set()
     stack = [(producer, False) for value in values if (producer := value.producer()) is not None]
@@ -32,7 +32,7 @@ def upstream(values: Iterable[ir.Value], among: Callable[[ir.Node], bool] = lamb
 
 
 def taken(nodes: Collection[ir.Node]) -> list[ir.Value]:
-    """What nodes use and do not compute themselves."""
+    """The values that nodes use but do not compute themselves."""
     inside = set(nodes)
     used = dict.fromkeys(value for node in nodes for value in used_values(node))
     return [value for value in used if value.producer() not in inside]
@@ -47,18 +47,18 @@ def model_of(
     *,
     functions: Iterable[ir.Function] = (),
 ) -> ir.Model:
-    """A model of copies of `nodes`, raised to the opset that the newest of them is marked with.
+    """A model of copies of `nodes`, raised to the newest opset that any of them is marked with.
 
     Args:
-        nodes: In topological order.
-        inputs: What the model takes, with the names it takes them by. They have the types that are declared.
-        outputs: What the model gives, each by its name: results of the nodes, inputs or constants.
-        constants: What else the nodes take.
-        imports: The opset imports that govern the nodes.
-        functions: The model's functions, if nodes call any.
+        nodes: The nodes in topological order.
+        inputs: The inputs of the model and their names. They have their declared types.
+        outputs: The outputs of the model, each with its name: results of the nodes, inputs or constants.
+        constants: The other values that the nodes use.
+        imports: The opset imports in force for the nodes.
+        functions: The model's functions, if any node calls one.
 
     Raises:
-        TargetError: The nodes need different opsets, and some cannot be raised.
+        TargetError: The nodes need different opsets, and some of them cannot be raised.
     """
     given = [*inputs, *constants]
     results = [value for _, value in outputs]
@@ -81,7 +81,7 @@ def model_of(
 
 
 def computing(model: ir.Model, outputs: Sequence[tuple[str, ir.Value]]) -> ir.Model:
-    """A model that computes these values of the main graph of `model` from its inputs, each under a name."""
+    """A model that computes these values of the main graph of `model` from its inputs, each under the given name."""
     graph = model.graph
     nodes = upstream(value for _, value in outputs)
     inputs = {value: value.name or "" for value in graph.inputs if value.name not in graph.initializers}
@@ -91,7 +91,7 @@ def computing(model: ir.Model, outputs: Sequence[tuple[str, ir.Value]]) -> ir.Mo
 
 
 def _leave_out_unused(node: ir.Node, copy: ir.Node, results: Collection[ir.Value]) -> None:
-    """Take away the names of outputs that nothing uses, for the runtime computes what has a name."""
+    """Remove the names of unused outputs, since the runtime computes every output that has a name."""
     kept = {0, *kept_outputs(node)}
     for number, (value, output) in enumerate(zip(node.outputs, copy.outputs, strict=True)):
         if number not in kept and value not in results and not value.uses() and not value.is_graph_output():
@@ -99,7 +99,7 @@ def _leave_out_unused(node: ir.Node, copy: ir.Node, results: Collection[ir.Value
 
 
 def _add_outputs(graph: ir.Graph, names: Sequence[str]) -> None:
-    """Give the results their names; what is no result of a node, or is one of several names, is copied by an Identity."""
+    """Name the results; one that is not a node's output, or that has several names, is copied by an Identity."""
     results = list(graph.outputs)
     graph.outputs.clear()
     for name, result in zip(names, results, strict=True):
@@ -113,7 +113,7 @@ def _add_outputs(graph: ir.Graph, names: Sequence[str]) -> None:
 
 
 def _name_values(graph: ir.Graph, taken: Collection[str]) -> None:
-    """Number all other values, since they come from graphs in which one name can mean different things."""
+    """Number all other values, since they come from graphs in which the same name may mean different values."""
     numbers = itertools.count()
     for value in _values(graph):
         if value.name != "" and not (value.graph is graph and value.is_graph_output()):

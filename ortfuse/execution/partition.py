@@ -1,7 +1,7 @@
-"""Cutting a graph into segments that are executed one after the other, each by the runtime or by ONNX's reference.
+"""Partitions a graph into segments that are executed in sequence, each by the runtime or by ONNX's reference.
 
 ONNX Runtime has no float64 kernel for some operators (Erf, Conv, ...), and the reference implementation is slow; so each
-segment has the nodes of one kind that can be executed together.
+segment groups as many nodes of one kind as can be executed together.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ortfuse.graph.walk import used_values
 
 @dataclass(frozen=True)
 class Segment:
-    """Nodes in topological order, and what they take from and give to the rest of the graph."""
+    """Nodes in topological order, with the values they take from the rest of the graph and those they pass on to it."""
 
     nodes: tuple[ir.Node, ...]
     by_runtime: bool
@@ -27,15 +27,15 @@ class Segment:
 
 
 def cut(graph: ir.Graph, by_runtime: Callable[[ir.Node], bool]) -> list[Segment]:
-    """The nodes of a sorted graph as segments, in an order in which they can be executed.
+    """Partition the nodes of a sorted graph into segments, in an order in which they can be executed.
 
-    The number of segments is the least that alternating between the two ways on the longest path takes.
+    The number of segments is the minimum: the number of alternations between the two kinds on the longest path.
     """
     stages: dict[ir.Value, int] = {}
     members: dict[int, list[ir.Node]] = defaultdict(list)
     for node in graph:
         stage = max((stages.get(value, 0) for value in used_values(node)), default=0)
-        stage += (stage % 2 == 0) != by_runtime(node)  # the runtime has the even stages
+        stage += (stage % 2 == 0) != by_runtime(node)  # even stages belong to the runtime
         members[stage].append(node)
         stages.update(dict.fromkeys(node.outputs, stage))
     last_use: dict[ir.Value, int] = {}
@@ -52,7 +52,7 @@ def _segment(nodes: list[ir.Node], stage: int, last_use: dict[ir.Value, int]) ->
 
 
 def to_model(segment: Segment, types: Mapping[ir.Value, ir.TypeProtocol], imports: Mapping[str, int]) -> ir.Model:
-    """A segment as a model of its own that holds its weights, and whose inputs have `types`."""
+    """A segment as a standalone model that contains its weights and whose inputs have the given `types`."""
     constants = {value: value.const_value for value in segment.inputs if value not in types and value.const_value}
     model = model_of(
         segment.nodes,

@@ -1,7 +1,7 @@
-"""In which precision a model computes an output: that of its coarsest step, whatever type the output has.
+"""Determines the precision in which a model computes an output: that of its coarsest step, whatever the output's type.
 
-A model of float64 may normalise in float32, one with float32 outputs multiply in float16. Its outputs are then no more
-exact than that step, and must not be measured by their own type alone.
+A float64 model may normalise in float32, and a model with float32 outputs may multiply in float16. Its outputs are then only
+as accurate as that step, and must not be judged by their own type alone.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ortfuse.graph import walk
 from ortfuse.graph.traits import EXACT, has
 
 _OF_MASKS = frozenset({"Add", "Sub", "Mul"})
-"""Operators that mask arithmetic, on zeros and ones, is made of."""
+"""Operators that make up mask arithmetic on zeros and ones."""
 
 
 def coarsest(model: ir.Model) -> dict[str, str]:
-    """For each output the name of the coarsest floating-point type in which something that it needs is rounded, if any.
+    """For each output, the name of the coarsest floating-point type in which a value that it depends on is rounded, if any.
 
-    Constants are left out, and casts of integers, which are masks and positions; what is computed of these by sums and
-    products alone is not told from exact.
+    Constants are ignored, and so are casts of integers, which are masks and positions; results computed from these only by sums
+    and products are treated as exact.
     """
     facts = Facts(model)
     functions = {
@@ -48,12 +48,12 @@ def coarsest(model: ir.Model) -> dict[str, str]:
 
 
 def _coarser(kinds: Iterable[str]) -> str:
-    """The coarsest of some types, empty if there is none with a tolerance."""
+    """The coarsest of the given types; empty if none of them has a tolerance."""
     return max((kind for kind in kinds if kind in TOLERANCES), key=lambda kind: TOLERANCES[kind].relative, default="")
 
 
 def _rounded_in(node: ir.Node, facts: Facts) -> str:
-    """The type in which a node rounds what it computes, empty if it does not."""
+    """The type in which a node rounds its results; empty if it does not round."""
     kinds = [facts.dtype(value) for value in node.outputs if value.name and not facts.is_const(value)]
     kind = kinds[0] if kinds else None
     if kind is None or not kind.is_floating_point() or has(node, EXACT):
@@ -68,7 +68,7 @@ def _rounded_in(node: ir.Node, facts: Facts) -> str:
 
 
 def _of_integers(value: ir.Value, facts: Facts) -> bool:
-    """Whether a value is a constant, or comes from integers by casts, moves and mask arithmetic."""
+    """Whether a value is a constant, or comes from integers by casts, data movement and mask arithmetic."""
     pending, seen = [value], 0
     while pending:
         value = pending.pop()

@@ -1,4 +1,4 @@
-"""The original evaluated in float64: the yardstick that tells rounding from error."""
+"""Evaluates the original in float64: the reference that tells rounding from errors."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from ortfuse.model.proto import to_proto
 from ortfuse.targets import Target, installed
 
 LARGEST = 2 << 30
-"""Models with more bytes of weights are not evaluated in float64: it would take longer than all the rest."""
+"""Models with more bytes of weights than this are not evaluated in float64: it would take longer than everything else."""
 
 _ROUNDING = frozenset({"AffineGrid", "CausalConvWithState", "LinearAttention", "MelWeightMatrix", "TfIdfVectorizer"})
-"""Operators that the reference implementation computes in float32 on any input."""
+"""Operators that the reference implementation always computes in float32."""
 
 _INLINED = frozenset({"Constant", "CastLike"})
-"""Operators that the runtime executes without a kernel of their own."""
+"""Operators that the runtime executes without having a kernel for them."""
 
 
 class Reference:
-    """Evaluates a model in float64: in the runtime where it has the kernels, else by ONNX's reference implementation."""
+    """Evaluates a model in float64: in the runtime where it has kernels, otherwise by ONNX's reference implementation."""
 
     def __init__(self, model: ir.Model) -> None:
         self.reason = _infeasible(model)
-        """Why there is no float64 evaluation, `None` if there is."""
+        """Why there is no float64 evaluation; `None` if there is one."""
         if self.reason is not None:
             return
         self._model = in_float64(model)
@@ -47,7 +47,7 @@ class Reference:
         self._executions: dict[int, _Execution] = {}
 
     def run(self, inputs: Mapping[str, Any]) -> Arrays | None:
-        """All outputs in float64 (those of other types as they are), or `None` (see `reason`)."""
+        """All outputs in float64 (those of other types unchanged), or `None` (see `reason`)."""
         if self.reason is not None:
             return None
         known = {name: _wide(array) for name, array in inputs.items()}
@@ -82,7 +82,7 @@ class Reference:
 
 
 class _InfeasibleError(Exception):
-    """There is no float64 evaluation."""
+    """The model cannot be evaluated in float64."""
 
 
 def _infeasible(model: ir.Model) -> str | None:
@@ -97,7 +97,7 @@ def _infeasible(model: ir.Model) -> str | None:
 
 
 def _has_kernels(node: ir.Node, opsets: Mapping[str, int], facts: Facts, target: Target) -> bool:
-    """Whether the runtime executes the node, and all in its subgraphs, on the types it has in the widened model."""
+    """Whether the runtime can execute the node, and all nodes in its subgraphs, on the types it has in the widened model."""
     if any(facts.dtype(value) is None for value in walk.used_values(node)) and not walk.subgraphs(node):
         return False
     outputs = [facts.dtype(value) if value.name else None for value in node.outputs]
@@ -111,7 +111,7 @@ def _has_kernels(node: ir.Node, opsets: Mapping[str, int], facts: Facts, target:
 
 
 class Erf(OpRun):
-    """The error function in float64; that of the reference implementation rounds to float32."""
+    """The error function in float64; the reference implementation's own rounds to float32."""
 
     op_domain = ""
 
@@ -123,7 +123,7 @@ _ERF = np.vectorize(math.erf, otypes=[np.float64])
 
 
 class _Evaluator(ReferenceEvaluator):
-    """The reference implementation with an exact Erf, in the functions that ONNX defines operators by (Gelu) too."""
+    """The reference implementation with an exact Erf, also inside ONNX function bodies (such as that of Gelu)."""
 
     def __init__(self, proto: Any, **options: Any) -> None:
         options["new_ops"] = [*(op for op in options.get("new_ops") or () if op is not Erf), Erf]
@@ -131,7 +131,7 @@ class _Evaluator(ReferenceEvaluator):
 
 
 class _Execution:
-    """Runs a segment: in the runtime as long as that can, else by ONNX's reference implementation."""
+    """Runs a segment: in the runtime as long as that works, then by ONNX's reference implementation."""
 
     def __init__(self, model: ir.Model, by_runtime: bool) -> None:
         self._model, self._session = model, None
@@ -145,7 +145,7 @@ class _Execution:
             try:
                 return self._session.run(given)
             except VerificationError:
-                self._session = None  # what a kernel cannot do in float64 is not always declared
+                self._session = None  # kernels do not always declare what they cannot do in float64
         operators = list(dict.fromkeys(node.op_type for node in self._model.graph))
         if not _ROUNDING.isdisjoint(operators):
             raise _InfeasibleError(f"ONNX's reference does {', '.join(operators)} in float32")
@@ -154,7 +154,7 @@ class _Execution:
                 evaluator = _Evaluator(to_proto(self._model))
                 results = evaluator.run(None, dict(given))
         except Exception as error:
-            # The reference lacks contrib operators, and some of its own implementations fail on legal input.
+            # The reference lacks contrib operators, and some of its own implementations fail on valid input.
             raise _InfeasibleError(
                 f"neither the runtime nor ONNX's reference can do {', '.join(operators)} in float64"
             ) from error
@@ -168,7 +168,7 @@ def _wide(array: Any) -> Any:
 
 
 def _type_of(value: Any, declared: ir.Value) -> ir.TypeProtocol:
-    """The type of a value that was computed; only of an empty sequence the declared type has to be believed."""
+    """The type of a computed value; only for an empty sequence is the declared type relied on."""
     if isinstance(value, list):
         if value:
             return ir.SequenceType(_type_of(value[0], declared))

@@ -1,7 +1,7 @@
-"""Sessions of ONNX Runtime as they are, and a program that serves them from a process of its own.
+"""Bare sessions of ONNX Runtime, and a program that serves them from a separate process.
 
-`ortfuse.execution.worker` runs this file as that program. Nothing of ortfuse is imported, so that the process is ready in a
-fifth of a second, and the runtime only where it is used, for importing it takes as long as most runs.
+`ortfuse.execution.worker` runs this file as that program. It imports nothing from ortfuse, so that the process is ready in a
+fifth of a second, and imports the runtime only where it is used, since that takes as long as most runs.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _BFLOAT16_NUMBER = 16  # in TensorProto.DataType
 _ALIGNMENT = 16
 
 _TOGETHER = 1 << 16
-"""Bytes up to which a message is sent in one piece."""
+"""Messages of up to this many bytes are sent in one piece."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a session is made.
+    """The settings of a session.
 
     Attributes:
         optimise: Whether the runtime applies its own optimisations.
         threads: Threads per operator; 0 leaves the choice to the runtime.
         provider: The execution provider.
-        disabled: Names of the runtime's optimisers that are left out.
-        profile: The beginning of the path of a file to log every executed node in, empty for none.
-        dump: Where to write the model as the runtime executes it, empty for nowhere.
-        verbose: Whether the runtime says what it does, on the standard error of the process.
-        lean: Whether to prepare for a single run, without an arena and without weights rearranged for the kernels.
-        libraries: Paths of libraries with kernels of custom operators.
+        disabled: Names of runtime optimisers to disable.
+        profile: Path prefix of a file that logs every executed node; empty for none.
+        dump: Path to write the model to, as the runtime executes it; empty for none.
+        verbose: Whether the runtime logs its actions to the standard error of the process.
+        lean: Whether to prepare for a single run: no memory arena, and no weights repacked for the kernels.
+        libraries: Paths of libraries with kernels for custom operators.
     """
 
     optimise: bool = True
@@ -57,7 +57,7 @@ class Settings:
 
 
 class InFile(NamedTuple):
-    """A weight that is read where it is: numpy's name of its element type, its shape, and where its bytes are."""
+    """A weight stored in a file: its element type (numpy's name), its shape, and the location of its bytes."""
 
     path: str
     offset: int
@@ -65,16 +65,16 @@ class InFile(NamedTuple):
     shape: tuple[int, ...]
 
     def array(self) -> Array:
-        """The weight, mapped from the file if it is aligned there."""
+        """The weight, memory-mapped if it is suitably aligned in the file."""
         mapped = np.memmap(self.path, np.dtype(self.dtype), "r", self.offset, self.shape)
         return mapped if mapped.ctypes.data % _ALIGNMENT == 0 else np.array(mapped)
 
 
 class Loaded:
-    """A session in this process. Its threads do not spin after a run, so that they do not slow the next session down."""
+    """A session in this process. Its threads do not spin after a run, so that they do not slow down the next session."""
 
     def __init__(self, source: str | bytes, weights: Mapping[str, Array | InFile], settings: Settings) -> None:
-        """Load the file at a path, or a serialised model and those of its weights that it does not hold itself."""
+        """Load the file at a path, or a serialised model together with the weights that it does not contain."""
         import onnxruntime as ort
 
         options = ort.SessionOptions()
@@ -92,7 +92,7 @@ class Loaded:
         if settings.lean:
             options.enable_cpu_mem_arena = options.enable_mem_pattern = False
             options.add_session_config_entry("session.disable_prepacking", "1")
-        # The runtime reads them where they are: they must stay alive.
+        # The runtime reads the weights in place, so they must stay alive.
         self._weights = {name: one.array() if isinstance(one, InFile) else one for name, one in weights.items()}
         if self._weights:
             values = [ort.OrtValue.ortvalue_from_numpy(array) for array in self._weights.values()]
@@ -106,15 +106,15 @@ class Loaded:
         self.output_names = [value.name for value in self._session.get_outputs()]
 
     def run(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """The outputs in their order."""
+        """The outputs in order."""
         if not self._beyond_numpy:
             return list(self._session.run(None, inputs))
-        # The runtime's arrays know no bfloat16, its own values do.
+        # The runtime does not exchange bfloat16 as numpy arrays, but its own values support it.
         values = {name: _to_value(array) for name, array in inputs.items()}
         return [_from_value(value) for value in self._session.run_with_ort_values(None, values)]
 
     def end_profile(self) -> str:
-        """Stop logging; returns the path of the log."""
+        """Stop profiling; returns the path of the log."""
         return str(self._session.end_profiling())  # type: ignore[no-untyped-call]
 
 
@@ -137,7 +137,7 @@ def _from_value(value: Any) -> Any:
 
 
 def send(stream: IO[bytes], content: Any) -> None:
-    """Write an object; the bytes of arrays go from where they are."""
+    """Send an object; the data of arrays are not copied."""
     buffers: list[pickle.PickleBuffer] = []
     head = memoryview(pickle.dumps(content, 5, buffer_callback=buffers.append))
     parts: list[memoryview] = [head, *(buffer.raw() for buffer in buffers)]
@@ -152,10 +152,10 @@ def send(stream: IO[bytes], content: Any) -> None:
 
 
 def receive(stream: IO[bytes]) -> Any:
-    """The object that `send` wrote.
+    """Receive an object sent by `send`.
 
     Raises:
-        EOFError: The other side is gone.
+        EOFError: The other side has closed the connection.
     """
     (count,) = struct.unpack("<Q", _read(stream, 8))
     sizes = struct.unpack(f"<{count}Q", _read(stream, 8 * count))
@@ -175,18 +175,18 @@ def _read(stream: IO[bytes], size: int) -> bytearray:
 
 
 def serve(load: Any = Loaded) -> None:
-    """Answer requests on standard input, each with whether it succeeded and the result or the error's text, until it ends.
+    """Answer requests from standard input until it ends, each with whether it succeeded and the result or the error's text.
 
-    A request is the numbers of the sessions that are not needed any more, what to do (`open`, `run` or `end_profile`),
+    A request consists of the numbers of sessions that are no longer needed, an action (`open`, `run` or `end_profile`),
     the number of a session, and the arguments.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints must not disturb the answers
+    os.dup2(2, 1)  # printed output must not get mixed into the answers
     import onnxruntime  # noqa: F401
 
     send(answers, None)
@@ -211,7 +211,7 @@ def serve(load: Any = Loaded) -> None:
 
 
 def request_to_open(source: str | bytes, weights: Mapping[str, Array | InFile], settings: Settings) -> tuple[Any, ...]:
-    """The arguments of a request to open a session, of types that the other process has too."""
+    """The arguments of a request to open a session, using only types that the other process can load."""
     return source, {n: tuple(w) if isinstance(w, InFile) else w for n, w in weights.items()}, asdict(settings)
 
 

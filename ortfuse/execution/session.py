@@ -1,4 +1,4 @@
-"""Executing models in ONNX Runtime, with the settings that a fair and quiet comparison needs."""
+"""Executes models in ONNX Runtime with the settings needed for fair comparisons without log noise."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ortfuse.targets import libraries, with_functions
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 SHARED = 1 << 10
-"""Weights of this many bytes or more are handed to the runtime where they are instead of being serialised."""
+"""Weights of at least this many bytes are passed to the runtime in place instead of being serialised."""
 
 LARGEST = 1 << 30
-"""Bytes of weights in memory above which a model is not run in another process: the copy would take too much room and time.
+"""Models with more bytes of weights in memory are not run in another process, since the copy would take too much room and time.
 
-Weights in files count nothing, for the other process reads them itself.
+Weights in files do not count, because the other process reads them itself.
 """
 
 _SHAREABLE = frozenset(
@@ -47,10 +47,10 @@ _BOILERPLATE = (
 
 
 class Session:
-    """One session, in a process of its own (`ortfuse.execution.worker`) unless that is not wanted.
+    """A session, which runs in a separate process (`ortfuse.execution.worker`) unless that is disabled.
 
-    A model in memory reaches the runtime without its weights being written to a file, whatever their size; in this process
-    without being copied either.
+    A model in memory reaches the runtime without its weights being written to a file, whatever their size, and within this
+    process without being copied either.
     """
 
     def __init__(
@@ -70,17 +70,18 @@ class Session:
         """Load `model`.
 
         Args:
-            model: A model, the path of one, or a serialised one.
+            model: A model, the path of one, or a serialised model.
             optimise: Whether the runtime applies its own optimisations.
             threads: Threads per operator; 0 leaves the choice to the runtime.
             provider: The execution provider.
-            profile: The beginning of the path of a file to log every executed node in; see `end_profile`.
-            disabled: Names of the runtime's optimisers that are left out.
-            dump: Where to write the model as the runtime executes it.
-            verbose: Whether the runtime says what it does; see `log`.
-            lean: Whether to prepare for a single run, without an arena and without weights rearranged for the kernels.
-            isolated: Whether to run it in the worker, so that a crash is an error; latencies are measured without. A model
-                with more than `LARGEST` bytes of weights in memory, or without a worker, is run in this process all the same.
+            profile: Path prefix of a file that logs every executed node; see `end_profile`.
+            disabled: Names of runtime optimisers to disable.
+            dump: Path to write the model to, as the runtime executes it.
+            verbose: Whether the runtime logs its actions; see `log`.
+            lean: Whether to prepare for a single run: no memory arena, and no weights repacked for the kernels.
+            isolated: Whether to run in the worker process, so that a crash becomes an error; latencies are measured without it.
+                A model with more than `LARGEST` bytes of weights in memory always runs in this process, as does any model if no
+                worker can be started.
 
         Raises:
             CrashError: The runtime crashes on the model.
@@ -110,11 +111,11 @@ class Session:
         """All outputs by name.
 
         Args:
-            inputs: Arrays (lists of arrays for sequences) by name; those of other names are left out.
+            inputs: Arrays (lists of arrays for sequences) by name; unknown names are ignored.
 
         Raises:
-            CrashError: The runtime crashes when it executes the model on them.
-            VerificationError: The runtime cannot execute the model on them; the message has the runtime's words.
+            CrashError: The runtime crashes while executing the model on these inputs.
+            VerificationError: The runtime cannot execute the model on these inputs; the message quotes the runtime.
         """
         given = {name: inputs[name] for name in self.input_names if name in inputs}
         try:
@@ -126,7 +127,7 @@ class Session:
         return dict(zip(self.output_names, results, strict=True))
 
     def end_profile(self) -> Path:
-        """Stop logging, and where the log (JSON of Chrome's trace format) is."""
+        """Stop profiling; returns the path of the log (JSON in Chrome's trace format)."""
         return Path(self._runs.end_profile())
 
 
@@ -146,7 +147,7 @@ def _opened(
 
 
 def _in_file(tensor: ir.TensorProtocol) -> InFile | None:
-    """Where another process finds a weight, `None` if it does not."""
+    """The location where another process can read a weight; `None` if there is none."""
     place = in_file(tensor)
     path = None if place is None else place.file.unchanged_path()
     if place is None or path is None:
@@ -159,10 +160,10 @@ def _array(tensor: ir.TensorProtocol) -> np.ndarray[Any, Any]:
 
 
 def _separated(model: ir.Model) -> tuple[bytes, dict[str, ir.TensorProtocol]]:
-    """The model serialised without its larger weights, and these."""
+    """The serialised model without its larger weights, and those weights."""
     proto, weights = separate(model, SHARED)
     shared: dict[str, ir.TensorProtocol] = {}
-    # The runtime drops what nothing uses before it looks for the weights that it is handed.
+    # The runtime drops unused initializers before it looks up the weights passed to it.
     idle = {
         value.name
         for value in model.graph.initializers.values()
@@ -185,7 +186,7 @@ def _separated(model: ir.Model) -> tuple[bytes, dict[str, ir.TensorProtocol]]:
 
 
 def log() -> str:
-    """What the runtime said of the last session that was loaded with `verbose`."""
+    """What the runtime logged about the last session that was loaded with `verbose`."""
     return WORKER.log()
 
 
@@ -199,7 +200,7 @@ def weight_bytes(model: ir.Model) -> int:
 
 
 def shortened(error: BaseException) -> str:
-    """What one of the runtime's long messages says, in one line without error codes and places in its source."""
+    """Condense one of the runtime's long messages to one line, without error codes and source locations."""
     text = " ".join(str(error).split()) or type(error).__name__
     for boilerplate, rest in _BOILERPLATE:
         text = boilerplate.sub(rest, text)

@@ -1,8 +1,8 @@
-"""A model in float64: every float16, bfloat16 and float32 in it becomes float64.
+"""Converts a model to float64: every float16, bfloat16 and float32 in it becomes float64.
 
-Weights, constants, attributes that name a type (or that default to float32), inputs, outputs, and everything in the
-bodies of control flow; model functions are inlined first. The constants keep their values: 0.1 rounded to float32 stays
-that number. Weights are widened when they are read, so the model takes no memory of its own.
+This covers weights, constants, attributes that name a type (or default to float32), inputs, outputs, and everything in the
+bodies of control flow; model functions are inlined first. Constants keep their values: 0.1 rounded to float32 remains that
+number. Weights are widened when they are read, so the model needs no memory of its own.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _FLOAT_BY_DEFAULT = {
     "MelWeightMatrix": "output_datatype",
     "SequenceEmpty": "dtype",
 }
-"""Operators that compute or answer in float32 unless this attribute says otherwise.
+"""Operators that compute or output float32 unless this attribute says otherwise.
 
-LayerNormalization and RMSNormalization compute at least as their input, whatever their `stash_type`, and ONNX's reference
-knows no other than float32.
+LayerNormalization and RMSNormalization compute at least in their input's precision, whatever their `stash_type`, and ONNX's
+reference supports no type other than float32.
 """
 
 _INTRODUCED = {"GroupNormalization": 21}
-"""The opset from which on an operator has the attribute, where that is not the operator's first."""
+"""The opset at which an operator gained the attribute, if later than the operator's first."""
 
 
 def in_float64(model: ir.Model) -> ir.Model:
@@ -56,7 +56,7 @@ def in_float64(model: ir.Model) -> ir.Model:
 
 def _widen_type(value: ir.Value) -> None:
     if value.type is not None:
-        # A new type: a clone shares its types with the original.
+        # Create a new type: a clone shares its types with the original.
         value.type = _wide_type(value.type)
 
 

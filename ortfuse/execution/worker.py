@@ -1,8 +1,7 @@
-"""A process of its own for the runtime, for a crash takes its process along.
+"""Runs the runtime in a separate process, so that a crash does not take this process with it.
 
-It is started when it is first asked for something, serves all isolated sessions, and is started anew after it died or did
-not answer in time. What it was doing then is the answer: a `CrashError`. Where no process can be started, sessions run in
-this one.
+The process is started on first use, serves all isolated sessions, and is restarted after it has died or timed out. The
+request that it failed on gets a `CrashError`. If no process can be started, sessions run in this one.
 """
 
 from __future__ import annotations
@@ -25,25 +24,25 @@ from ortfuse.execution import runtime
 from ortfuse.execution.runtime import Array, InFile, Settings
 
 PROGRAM = Path(runtime.__file__)
-"""What the process executes."""
+"""The program that the process executes."""
 
 LIMIT = 600.0
-"""Seconds that it may take to load a model, or to run it once."""
+"""Timeout in seconds for loading a model or running it once."""
 
 _START = 120.0
-"""Seconds that it may take to be ready."""
+"""Timeout in seconds for the process to become ready."""
 
 
 class UnavailableError(Exception):
-    """No process can be started."""
+    """No worker process can be started."""
 
 
 class RefusalError(Exception):
-    """What the runtime says of something that it cannot do."""
+    """The runtime's message about something that it cannot do."""
 
 
 class Worker:
-    """The process, which is there when `request` returns, and what it answered."""
+    """The worker process, started when needed, and the exchange of requests and answers with it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -55,12 +54,12 @@ class Worker:
         self._generation = 0
 
     def request(self, what: str, number: int, arguments: tuple[Any, ...], doing: str) -> Any:
-        """Have the process do something; `doing` says what in words, for errors.
+        """Send a request to the process and wait for the answer; `doing` describes it in error messages.
 
         Raises:
-            CrashError: The process died of it, or did not answer in time.
-            RefusalError: The runtime says that it cannot.
-            UnavailableError: There is no process.
+            CrashError: The process died, or did not answer in time.
+            RefusalError: The runtime reports that it cannot do it.
+            UnavailableError: No process can be started.
         """
         with self._lock:
             process = self._running()
@@ -75,7 +74,7 @@ class Worker:
                 code = process.wait()
                 self.stop()
                 raise CrashError(f"ONNX Runtime crashes when it {doing} ({_cause(code)})") from None
-            except BaseException:  # what is asked next must not get the answer to this
+            except BaseException:  # the next request must not receive the answer to this one
                 self.stop()
                 raise
         if not succeeded:
@@ -83,23 +82,23 @@ class Worker:
         return result
 
     def forget(self, number: int) -> None:
-        """A session is not needed any more; the process is told with the next request."""
+        """Mark a session as no longer needed; the process is told with the next request."""
         self._superfluous.append(number)
 
     def generation(self) -> int:
-        """The number of the process: sessions of another one are gone."""
+        """The number of the process; sessions of other processes no longer exist."""
         with self._lock:
             if self._process is not None and (os.getpid() != self._owner or self._process.poll() is not None):
-                self.stop()  # that of the process from which this one was forked, or one that was killed meanwhile
+                self.stop()  # it belongs to the process that this one was forked from, or was killed meanwhile
             return self._generation
 
     def start(self) -> None:
-        """Have the process get ready while this one does something else."""
+        """Start the process in the background, so that it is ready when needed."""
         with self._lock, contextlib.suppress(UnavailableError):
             self._started()
 
     def stop(self) -> None:
-        """End the process, so that it takes neither memory nor time; the next request starts another one."""
+        """End the process to free its memory and processor time; the next request starts a new one."""
         with self._lock:
             process, self._process = self._process, None
             if process is None:
@@ -113,7 +112,7 @@ class Worker:
                     stream.close()  # type: ignore[union-attr]
 
     def log(self) -> str:
-        """What the present process, or the last one, has written to its standard error."""
+        """What the current process, or the last one, wrote to its standard error."""
         if self._log is None:
             return ""
         self._log.seek(0)
@@ -158,7 +157,7 @@ atexit.register(WORKER.stop)
 
 
 class Remote:
-    """A session in the worker; after a crash of another one it is made anew."""
+    """A session in the worker process; it is reopened after another session crashed the process."""
 
     _count = 0
 
@@ -177,14 +176,14 @@ class Remote:
         WORKER.forget(self._number)
 
     def run(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """The outputs in their order."""
+        """The outputs in order."""
         if self._generation != WORKER.generation():
             self._open()
         found: list[Any] = WORKER.request("run", self._number, (inputs,), "executes the model")
         return found
 
     def end_profile(self) -> str:
-        """Stop logging; returns the path of the log."""
+        """Stop profiling; returns the path of the log."""
         return str(WORKER.request("end_profile", self._number, (), "writes the profile"))
 
 
