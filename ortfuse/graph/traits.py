@@ -167,10 +167,10 @@ LAYER = _OPERATORS["layer"]
 """Computes activations, as opposed to masks, positions or angles."""
 
 QUANTISES = _OPERATORS["quantises"]
-"""Quantizes to integers, or operates on quantized numbers."""
+"""Quantises to integers, or operates on quantised numbers."""
 
 DEQUANTISES = _OPERATORS["dequantises"]
-"""Turns quantized numbers into floating-point ones."""
+"""Turns quantised numbers into floating-point ones."""
 
 SIZES = _OPERATORS["sizes"]
 """Reads only the shape of its input."""

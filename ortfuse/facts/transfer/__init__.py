@@ -1,4 +1,4 @@
-"""Transfer functions: what each operator says about its outputs, given what is known about its inputs.
+"""Transfer functions: each infers the facts of an operator's outputs from the facts of its inputs.
 
 One module per kind of operator; each function is registered by the `transfer` decorator in the module `op`.
 """

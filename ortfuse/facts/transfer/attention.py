@@ -51,7 +51,7 @@ transfer("RotaryEmbedding", domain=MICROSOFT)(rotary_embedding)
 
 @transfer("MultiHeadAttention", domain=MICROSOFT)
 def multi_head_attention(op: Op) -> tuple[Fact, ...]:
-    """[batch, sequence, hidden of the values], then present key and value [batch, heads, total, size]."""
+    """[batch, sequence, value hidden size], then present key and value [batch, heads, total, size]."""
     query, dtype = op.known_shape(0), op.dtype()
     heads = op.attr_int("num_heads", 0)
     if len(query) == 5:  # packed [batch, sequence, heads, 3, size]
@@ -65,7 +65,7 @@ def multi_head_attention(op: Op) -> tuple[Fact, ...]:
 
 
 def _present(op: Op, shape: Shape, heads: int, past: int) -> Shape:
-    """The shape of new keys (or values) and those of input `past` together."""
+    """The shape of the new keys (or values) appended to those of input `past`."""
     if len(shape) == 4:  # [batch, heads, sequence, size], of cross attention
         return shape
     batch, heads, total, size = _heads_apart(shape, heads)
@@ -77,7 +77,7 @@ def _present(op: Op, shape: Shape, heads: int, past: int) -> Shape:
 
 @transfer("Attention", domain=MICROSOFT)
 def packed_attention(op: Op) -> tuple[Fact, ...]:
-    """Attention with the projection inside: [batch, sequence, hidden of the values]."""
+    """Attention that includes the input projection: [batch, sequence, value hidden size]."""
     data, weight = op.known_shape(0), op.known_shape(1)
     sizes = op.attr_ints("qkv_hidden_sizes")
     hidden = sizes[2] if sizes else exact_div(weight[1], 3)
@@ -88,7 +88,7 @@ def packed_attention(op: Op) -> tuple[Fact, ...]:
 
 @transfer("GroupQueryAttention", domain=MICROSOFT)
 def group_query_attention(op: Op) -> tuple[Fact, ...]:
-    """[batch, sequence, heads*size]; packed inputs hold query, key and value side by side."""
+    """[batch, sequence, heads*size]; packed inputs contain query, key and value side by side."""
     query = op.known_shape(0)
     heads, groups = op.attr_int("num_heads", 0), op.attr_int("kv_num_heads", 0)
     size = exact_div(query[2], heads if op.has(1) else heads + 2 * groups)
@@ -100,5 +100,5 @@ def group_query_attention(op: Op) -> tuple[Fact, ...]:
 
 @transfer("Gelu", "FastGelu", "BiasGelu", "QuickGelu", domain=MICROSOFT)
 def contrib_gelu(op: Op) -> Fact:
-    """The activated input; a bias spans its last axis."""
+    """The activated input; a bias has the size of its last axis."""
     return Fact(op.dtype(), op.shape())

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from ortfuse.facts.analysis import Analysis
 
 _PATIENT_ROUNDS = 3
-"""Rounds in which only what a loop body changes is given up; after them everything that is not stable yet is."""
+"""Rounds in which only what a loop body changes is given up; after that, everything not yet stable is."""
 
 _PATIENT_DEPTH = 3
-"""Loops in more loops than these are run through once, with nothing assumed: each round runs all that is inside again."""
+"""Loops nested deeper than this are run once with nothing assumed, because each round runs everything inside again."""
 
 
 @transfer("If")
 def if_(op: Op) -> tuple[Fact, ...]:
-    """What both branches agree on; of a constant condition only the branch that is taken counts."""
+    """What both branches agree on; with a constant condition, only the branch that is taken counts."""
     branches: list[ir.Graph] = [op.attribute("then_branch"), op.attribute("else_branch")]
     for branch in branches:
         if op.analysis.enter(branch, op.node):
@@ -63,7 +63,7 @@ def _common_elements(a: Fact, b: Fact) -> Elements | None:
 
 @transfer("Loop")
 def loop(op: Op) -> tuple[Fact, ...]:
-    """The carried values as every iteration leaves them, and what the iterations produced, stacked."""
+    """The carried values as every iteration leaves them, and the stacked outputs of the iterations."""
     body: ir.Graph = op.attribute("body")
     analysis = op.analysis
     carried = len(body.inputs) - 2
@@ -76,19 +76,19 @@ def loop(op: Op) -> tuple[Fact, ...]:
     rows = _trip_count(op, analysis.fact(body.outputs[0]))
     produced = _outputs(op, body)[carried + 1 :]
     if not is_positive(rows):
-        # Without an iteration the runtime makes up the sizes of what the body would have produced.
+        # If there are no iterations, the runtime makes up the sizes of the stacked outputs.
         produced = [Fact(fact.dtype, None if fact.shape is None else (UNKNOWN,) * len(fact.shape)) for fact in produced]
     return tuple(final) + tuple([_stacked(fact, rows, 0) for fact in produced])
 
 
 def _set_counter(analysis: Analysis, value: ir.Value, dtype: ir.DataType) -> None:
-    """The iteration number or condition: a scalar, or a vector of one where the body declares one."""
+    """The iteration number or condition: a scalar, or a vector of one element if the body declares one."""
     rank = 0 if value.shape is None else len(value.shape)
     analysis.assume(value, Fact(dtype, (1,) * rank))
 
 
 def _trip_count(op: Op, goes_on: Fact) -> DimLike:
-    """The number of iterations, if the condition never ends the loop."""
+    """The number of iterations, if the condition never ends the loop early."""
     limit = op.integers(0)
     endless = goes_on.constants() == (1,) and (not op.has(1) or op.integers(1) == (1,))
     if not endless or not limit or limit[0] is None:
@@ -106,11 +106,11 @@ def _stacked(fact: Fact, rows: DimLike, axis: int) -> Fact:
 def _settle(
     analysis: Analysis, body: ir.Graph, inputs: list[ir.Value], outputs: list[ir.Value], initial: list[Fact]
 ) -> None:
-    """Find facts of the carried values that hold before and after every iteration.
+    """Find facts about the carried values that hold before and after every iteration.
 
-    Begin with those of the initial values, run the body, give up what an iteration changes, until nothing changes.
-    Each round gives something up for good, so this ends, unless the body's declared types, which count where nothing else
-    is known, contradict what it computes. Then nothing is assumed at all.
+    Start with those of the initial values, run the body, give up what an iteration changes, and repeat until nothing
+    changes. Each round gives something up for good, so this terminates, unless the body's declared types, which count
+    where nothing else is known, contradict what it computes. In that case nothing is assumed.
     """
     assumed = [_Carried(fact) for fact in initial]
     stable = False
@@ -134,7 +134,7 @@ def _settle(
 
 
 def _depth(analysis: Analysis, graph: ir.Graph | None) -> int:
-    """How many bodies the graph is in, its own included."""
+    """The number of bodies that enclose the graph, including itself."""
     depth = 0
     while (owner := analysis.owner(graph)) is not None:
         graph, depth = owner.graph, depth + 1
@@ -149,7 +149,7 @@ class _Carried:
         self.open: set[int] = set()
 
     def give_up(self, result: Fact, *, everything: bool) -> bool:
-        """Weaken the assumption to what also holds for `result`; whether that was necessary."""
+        """Weaken the assumption so that it also holds for `result`; returns whether that was necessary."""
         dtype = self.fact.dtype if self.fact.dtype == result.dtype else None
         shape = self._shape(result.shape, everything)
         elements = None
@@ -177,7 +177,7 @@ class _Carried:
 
 @transfer("Scan")
 def scan(op: Op) -> tuple[Fact, ...]:
-    """A loop over slices of the scanned inputs (since opset 9)."""
+    """A loop over slices of the scanned inputs (opset 9 and later)."""
     if op.version < 9:
         raise UnknownError
     body: ir.Graph = op.attribute("body")

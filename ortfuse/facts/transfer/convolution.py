@@ -16,7 +16,7 @@ _POOLS = frozenset({"MaxPool", "AveragePool", "LpPool", "QLinearAveragePool"})
 
 
 def _window_sizes(op: Op, sizes: Shape, kernel: Sequence[DimLike], *, ceil: bool = False) -> Shape:
-    """How many windows fit along each spatial axis (ONNX, Conv and the pooling operators)."""
+    """The number of windows along each spatial axis (ONNX, Conv and the pooling operators)."""
     rank = len(sizes)
     if len(kernel) != rank:
         raise UnknownError
@@ -41,10 +41,10 @@ def _window_sizes(op: Op, sizes: Shape, kernel: Sequence[DimLike], *, ceil: bool
 
 
 def _floor_count(size: DimLike, padding: DimLike, reach: DimLike, stride: int) -> DimLike:
-    """Windows in floor mode; where there is room for none, no runtime makes a tensor of negative size: it is 0 then.
+    """Windows in floor mode; 0 if there is no room for any, since no runtime creates a tensor of negative size.
 
-    So one convolution behind another would say max(0, ...) of max(0, f). The inner one can go where the outer one is 0
-    for an input of size 0, for then it is so for every negative f too.
+    With stacked convolutions this would give max(0, ...) of max(0, f). The inner max is dropped if the outer one is 0 for an
+    input of size 0, because then it is 0 for every negative f too.
     """
     if isinstance(padding, int) and isinstance(reach, int) and padding < reach:
         size = uncut(size)
@@ -52,20 +52,20 @@ def _floor_count(size: DimLike, padding: DimLike, reach: DimLike, stride: int) -
 
 
 def _pool_count(size: DimLike, padding: DimLike, reach: DimLike, stride: int) -> DimLike:
-    """Windows of a pool in floor mode. The runtime's pools divide towards zero, and refuse axes of size 0."""
+    """Windows of pooling in floor mode. The runtime's pools divide towards zero, and reject axes of size 0."""
     count = floor_div(size + padding - reach, stride) + 1
     if is_nonnegative(size + padding - reach):
         return count
     if not isinstance(padding, int) or not isinstance(reach, int):
         return UNKNOWN
-    short = reach - padding - 1  # how much room an input of size 1 lacks
+    short = reach - padding - 1  # how much an input of size 1 is too short
     if short <= 0:
         return maximum(count, 0)
     return maximum(count, 1) if short < stride else UNKNOWN
 
 
 def _ceil_count(reachable: DimLike, room: DimLike, stride: int) -> DimLike:
-    """Windows in ceil mode: the last one may stick out, but not start beyond the input and its leading padding."""
+    """Windows in ceil mode: the last one may extend beyond the end, but must start within the input or its leading padding."""
     count = ceil_div(room, stride) + 1
     slack = reachable - 1 - (count - 1) * stride
     if is_nonnegative(slack):
@@ -132,7 +132,7 @@ def conv_transpose(op: Op) -> Fact:
 
 @transfer("MaxPool", "AveragePool", "LpPool")
 def pool(op: Op) -> tuple[Fact, ...]:
-    """Pooling over sliding windows; MaxPool also gives the positions."""
+    """Pooling over sliding windows; MaxPool also returns the positions."""
     shape = op.known_shape()
     kernel = op.attr_ints("kernel_shape")
     if kernel is None:
@@ -144,7 +144,7 @@ def pool(op: Op) -> tuple[Fact, ...]:
 
 @transfer("Resize", "Upsample")
 def resize(op: Op) -> Fact:
-    """Resize by scales or to sizes, of all axes or of `axes`."""
+    """Resizing by scales or to sizes, of all axes or of `axes`."""
     data = op.fact(0)
     shape = op.known_shape()
     axes = op.attr_ints("axes")

@@ -1,4 +1,4 @@
-"""Operators that make tensors: Constant, Range, ConstantOfShape, random numbers, ..."""
+"""Operators that create tensors: Constant, Range, ConstantOfShape, random numbers, ..."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CONSTANT_TYPES = {
 
 
 def fact_of_tensor(tensor: ir.TensorProtocol) -> Fact:
-    """The fact of a constant; its data is not read."""
+    """The fact of a constant; its data are not read."""
     shape = tuple([int(dim) for dim in tensor.shape])  # type: ignore[arg-type]
     return Fact(tensor.dtype, shape, tensor=tensor)
 
@@ -49,7 +49,7 @@ def _fact_of_python(value: Any, dtype: ir.DataType) -> Fact:
 
 @transfer("ConstantOfShape")
 def constant_of_shape(op: Op) -> Fact:
-    """A tensor of the shape in input 0, all elements the same (float 0 without `value`)."""
+    """A tensor of the shape in input 0 in which all elements are equal (float 0 without `value`)."""
     dims = op.integers(0)
     fill = op.attribute("value")
     dtype = ir.DataType.FLOAT if fill is None else fill.dtype
@@ -68,7 +68,7 @@ def _filled(fill: ir.TensorProtocol | None, dtype: ir.DataType, shape: Shape) ->
 
 @transfer("Range")
 def range_(op: Op) -> Fact:
-    """``start, start + delta, ...`` up to and without the limit."""
+    """``start, start + delta, ...`` up to but excluding the limit."""
     dtype = op.dtype(0) or op.dtype(1) or op.dtype(2)
     start, limit, delta = [_single(op, index) for index in range(3)]
     if start is None or limit is None or not isinstance(delta, int) or delta == 0:
@@ -88,7 +88,7 @@ def _single(op: Op, index: int) -> DimLike | None:
 
 @transfer("EyeLike")
 def eye_like(op: Op) -> Fact:
-    """A matrix of zeros with ones on a diagonal, of the input's shape."""
+    """A matrix of the input's shape, zero except for ones on a diagonal."""
     return Fact(op.attr_dtype("dtype", op.dtype()), op.shape())
 
 

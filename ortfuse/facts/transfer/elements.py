@@ -76,7 +76,7 @@ def divide_integer(a: Element, b: Element) -> Element:
         return exact
     if not is_nonnegative(b):
         return None
-    # Above 0 the quotient is rounded down, below 0 up; each part is 0 where the other counts.
+    # Positive quotients are rounded down, negative ones up; each of the two parts is 0 where the other applies.
     return floor_div(a, b) if is_nonnegative(a) else maximum(floor_div(a, b), 0) + minimum(ceil_div(a, b), 0)
 
 
@@ -86,7 +86,7 @@ def modulo(a: Element, b: Element) -> Element:
 
 
 def remainder(a: Element, b: Element) -> Element:
-    """``a mod b`` of integers, with the sign of the dividend; known where that makes no difference."""
+    """``a mod b`` of integers with the sign of the dividend; known only if the sign makes no difference."""
     if not isinstance(a, int | Dim) or not isinstance(b, int | Dim):
         return None
     return modulo(a, b) if is_nonnegative(a) and is_nonnegative(b) else None
@@ -129,7 +129,7 @@ def ceil(a: Element) -> Element:
 
 
 def round_even(a: Element) -> Element:
-    """`a` rounded to an integer, known only if it is one."""
+    """`a` rounded to the nearest integer; known only if `a` is an integer."""
     return None if isinstance(a, Quotient) else a
 
 
@@ -143,24 +143,24 @@ def truncate(a: Element) -> Element:
 
 
 def smallest(*elements: Element) -> Element:
-    """The minimum of one or more."""
+    """The minimum of one or more elements."""
     numbers = [element for element in elements if isinstance(element, int | Dim)]
     return minimum(*numbers) if len(numbers) == len(elements) else None
 
 
 def largest(*elements: Element) -> Element:
-    """The maximum of one or more."""
+    """The maximum of one or more elements."""
     numbers = [element for element in elements if isinstance(element, int | Dim)]
     return maximum(*numbers) if len(numbers) == len(elements) else None
 
 
 def total(*elements: Element) -> Element:
-    """The sum of one or more."""
+    """The sum of one or more elements."""
     return reduce(add, elements)
 
 
 def product(*elements: Element) -> Element:
-    """The product of one or more."""
+    """The product of one or more elements."""
     return reduce(multiply, elements)
 
 
@@ -200,14 +200,14 @@ def greater_or_equal(a: Element, b: Element) -> Element:
 
 
 def logical_and(a: Element, b: Element) -> Element:
-    """1 if both are 1; an operand that is 0 decides."""
+    """1 if both are 1; a 0 on either side is decisive."""
     if a == 0 or b == 0:
         return 0
     return 1 if a == 1 and b == 1 else None
 
 
 def logical_or(a: Element, b: Element) -> Element:
-    """1 if one of them is 1; an operand that is 1 decides."""
+    """1 if either is 1; a 1 on either side is decisive."""
     if a == 1 or b == 1:
         return 1
     return 0 if a == 0 and b == 0 else None
@@ -249,7 +249,7 @@ def quotient(numerator: DimLike, denominator: int) -> Element:
 
 
 def cast(a: Element, source: ir.DataType | None, target: ir.DataType | None) -> Element:
-    """`a` converted from one element type to another; None if the target may not hold it."""
+    """`a` converted from one element type to another; None if the target type might not be able to hold it."""
     if target == ir.DataType.BOOL:
         return truth(a)
     if target in FLOATS:
@@ -262,7 +262,7 @@ def cast(a: Element, source: ir.DataType | None, target: ir.DataType | None) -> 
 def fitting(element: Element, dtype: ir.DataType | None) -> Element:
     """The element if a tensor of that type can hold it, else None.
 
-    Sizes fit types of 32 and 64 bits; only constants are trusted to fit smaller ones.
+    Sizes are assumed to fit types of 32 and 64 bits; for smaller types, only constants are.
     """
     if isinstance(element, int):
         low, high = _RANGES.get(dtype, (-_LARGEST_COEFFICIENT, _LARGEST_COEFFICIENT))

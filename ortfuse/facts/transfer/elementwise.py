@@ -129,7 +129,7 @@ _untracked = _binary(_unknown_element)
 
 @transfer("Mod")
 def modulo(op: Op) -> Fact | tuple[Fact, ...]:
-    """Remainder, with the sign of the divisor or (fmod) of the dividend; of floats it is not tracked."""
+    """Remainder, with the sign of the divisor or (fmod) of the dividend; not tracked for floats."""
     if op.dtype(0) not in INTEGERS:
         return _untracked(op)
     return _remainder(op) if op.attr_int("fmod", 0) else _modulo(op)
@@ -187,7 +187,7 @@ def cast_to(fact: Fact, dtype: ir.DataType | None) -> Fact:
 
 @transfer("Cast")
 def cast(op: Op) -> Fact:
-    """Conversion to the type that the attribute names."""
+    """Conversion to the type given by the attribute."""
     return cast_to(op.fact(0), op.attr_dtype("to"))
 
 
@@ -205,7 +205,7 @@ def identity(op: Op) -> Fact:
 
 @transfer("Dropout")
 def dropout(op: Op) -> tuple[Fact, ...]:
-    """The input, or in training parts of it; and the mask."""
+    """The input (in training with elements dropped), and the mask."""
     data = op.fact(0)
     mask = data.dtype if op.version < 10 else ir.DataType.BOOL
     training = (op.version < 7 and not op.attr_int("is_test", 0)) or (op.has(2) and op.integers(2) != (0,))

@@ -1,7 +1,7 @@
-"""Values of small tensors: numpy on constants, and the moving of symbolic elements between axes.
+"""Evaluates small tensors: constants with numpy, and data movement of symbolic elements.
 
-Only operators whose result does not depend on the implementation are evaluated: moving elements, comparing, integer
-arithmetic, and the float operations that IEEE 754 defines to the last bit.
+Only operators whose result does not depend on the implementation are evaluated: data movement, comparisons, integer
+arithmetic, and float operations that IEEE 754 defines exactly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Computed = Sequence[np.ndarray | None]
 
 
 def evaluate(op: Op, results: tuple[Fact, ...]) -> tuple[Fact, ...]:
-    """The results with their values filled in where all operands (or their elements) are known and few."""
+    """The results, with values filled in if all operands (or their elements) are known and small."""
     first = results[0]
     size = first.size
     if size is None or size > MAX_CONSTANT or first.is_constant:
@@ -70,7 +70,7 @@ def _numeric(op: Op, kind: str, arrays: Arrays, results: tuple[Fact, ...]) -> tu
 
 
 def _symbolic(op: Op, kind: str, results: tuple[Fact, ...]) -> tuple[Fact, ...] | None:
-    """Move symbolic elements as numpy moves objects."""
+    """Move symbolic elements as numpy objects."""
     data = range(len(op.inputs)) if kind == "Concat" else range(1)
     arrays: Arrays = []
     for index, fact in enumerate(op.inputs):
@@ -105,7 +105,7 @@ def _cast(array: np.ndarray, dtype: ir.DataType | None) -> np.ndarray | None:
         limits = np.iinfo(target)
         inside = np.isfinite(array) & (array > float(limits.min)) & (array < float(limits.max))
         if not inside.all():
-            return None  # what a conversion out of range gives is up to the machine
+            return None  # the result of an out-of-range conversion depends on the machine
     return array.astype(target)
 
 
@@ -220,4 +220,4 @@ _MOVES: dict[str, Callable[[Op, Arrays, tuple[Fact, ...]], Arrays]] = {
 }
 
 EVALUATED = frozenset({*_ARITHMETIC, *_MOVES, "Cast", "CastLike"})
-"""The operators of ai.onnx that `evaluate` knows."""
+"""The operators of ai.onnx that `evaluate` supports."""

@@ -17,9 +17,9 @@ UNKNOWN: Dim = symbol("?")
 """Stands for an unknown dimension in the result of a transfer function; the analysis replaces it by a fresh symbol."""
 
 MAX_CONSTANT = 1024
-"""Constants of at most this many elements are read, kept and computed with."""
+"""Constants with at most this many elements are read, cached and used in computations."""
 MAX_ELEMENTS = 64
-"""Tensors of at most this many elements are tracked element by element."""
+"""Tensors with at most this many elements are tracked element by element."""
 
 INTEGERS = frozenset(
     {
@@ -56,11 +56,11 @@ class IntTensor:
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
-    """``numerator / denominator`` inside a float tensor, while a size makes its detour through floats.
+    """``numerator / denominator`` in a float tensor, where a size temporarily becomes a float.
 
     Exporters scale sizes by ``Cast -> Mul or Div by a constant -> Floor -> Cast``. Float32 represents the integers up
     to 2**24 and multiples of 2**-k of them exactly, and rounding ``a / b`` never reaches the next integer if a and b
-    stay below that; that sizes above 16 million make no such detour is assumed.
+    stay below that. Sizes above 16 million are assumed not to be computed this way.
     """
 
     numerator: DimLike
@@ -80,10 +80,10 @@ class Fact:
     """What is known about one value. Treated as immutable; several values may share one.
 
     Attributes:
-        dtype: the element type, None if unknown (or if the value is no tensor).
+        dtype: the element type, None if unknown (or if the value is not a tensor).
         shape: the dimensions, None if the rank is unknown.
-        tensor: the constant the value is, not read yet, or None.
-        items: of a sequence of known length, the facts of its elements.
+        tensor: the value if it is constant, not necessarily read yet; else None.
+        items: for a sequence of known length, the facts of its elements.
     """
 
     __slots__ = ("_array", "_elements", "dtype", "items", "shape", "tensor")
@@ -116,16 +116,16 @@ class Fact:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the value is the same in every run and known."""
+        """Whether the value is known and the same in every run."""
         return self.tensor is not None or self._array is not None or self.array() is not None
 
     @property
     def known_elements(self) -> Elements | None:
-        """The elements without reading a constant for them."""
+        """The elements, as far as they are known without reading a constant."""
         return self._elements
 
     def with_changes(self, dtype: ir.DataType | None, shape: Shape | None, elements: Elements | None) -> Fact:
-        """The same constant, if it is one, with other dtype, shape and elements."""
+        """A fact with the same constant, if any, and another dtype, shape and elements."""
         return Fact(dtype, shape, elements, self.tensor, self._array, self.items)
 
     def array(self) -> np.ndarray | None:

@@ -16,16 +16,16 @@ _REFUSALS = (
     *(onnx.defs.SchemaError, onnx.shape_inference.InferenceError, onnx.checker.ValidationError),
     *(RuntimeError, ValueError),
 )
-"""What ONNX raises about a node that breaks its operator's rules."""
+"""The errors ONNX raises about a node that violates its operator's specification."""
 
 
 def infer(op: Op) -> tuple[Fact, ...]:
     """What ``onnx.shape_inference.infer_node_outputs`` says about the node.
 
-    Symbolic dimensions are handed over under stand-in names, so that formulas survive the journey.
+    Symbolic dimensions are passed under placeholder names, so that formulas are preserved.
 
     Raises:
-        UnknownError: ONNX does not know the operator, or the node breaks its rules.
+        UnknownError: ONNX does not know the operator, or the node is invalid.
     """
     domain, op_type = op.node.domain, op.node.op_type
     if not onnx.defs.has(op_type, domain):

@@ -1,4 +1,4 @@
-"""Operators that pick or place elements: Gather, Slice, Scatter, TopK, NonZero, ..."""
+"""Operators that select or place elements: Gather, Slice, Scatter, TopK, NonZero, ..."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ortfuse.facts.transfer.op import Op, UnknownError, normalize_axes, transfer
 _TO_THE_END = 2**31 - 1
 """Exporters write this number or a larger one (up to INT64_MAX) for an open end; no dimension is that large."""
 _LARGEST = frozenset({2**31 - 1, 2**63 - 1})
-"""The ends that the runtime takes for open."""
+"""The end values that the runtime treats as open."""
 
 
 @transfer("Gather")
@@ -59,7 +59,7 @@ def scatter(op: Op) -> Fact:
 
 @transfer("Compress")
 def compress(op: Op) -> Fact:
-    """The slices along an axis (of the flattened input without one) where a condition holds."""
+    """The slices along an axis (without one: the elements of the flattened input) where a condition holds."""
     if not op.given("axis"):
         return Fact(op.dtype(0), (UNKNOWN,))
     shape = op.known_shape()
@@ -71,7 +71,7 @@ def compress(op: Op) -> Fact:
 def non_zero(op: Op) -> Fact:
     """The coordinates of the elements that are not zero."""
     shape = op.shape()
-    # ONNX leaves scalars open; the runtime answers with one row for them.
+    # ONNX leaves the result for scalars undefined; the runtime returns one row.
     return Fact(ir.DataType.INT64, (UNKNOWN if shape is None else max(len(shape), 1), UNKNOWN))
 
 
@@ -106,7 +106,7 @@ def one_hot(op: Op) -> Fact:
 
 @transfer("Unique")
 def unique(op: Op) -> tuple[Fact, ...]:
-    """The distinct elements (slices, with an axis), with positions, inverse and counts."""
+    """The distinct elements (with an axis: slices), with their positions, inverse indices and counts."""
     positions = Fact(ir.DataType.INT64, (UNKNOWN,))
     data = op.known_shape()
     shape: Shape = (UNKNOWN,)
@@ -119,7 +119,7 @@ def unique(op: Op) -> tuple[Fact, ...]:
 
 @transfer("Slice")
 def slice_(op: Op) -> Fact:
-    """A range of positions along axes (attributes before opset 10)."""
+    """A range of positions along axes (given by attributes before opset 10)."""
     data = op.fact(0)
     shape = op.known_shape()
     starts, ends, axes, steps = _slice_parameters(op)
@@ -162,10 +162,10 @@ def _sliced(
 
 
 def positions(dim: int, start: int, end: int, step: int) -> range | None:
-    """The positions that Slice takes of an axis of size `dim`; None where the runtime and ONNX disagree.
+    """The positions that Slice takes from an axis of size `dim`; None if the runtime and ONNX disagree.
 
-    Unlike Python's, a start before the first position is the first position when the step is negative. An end of the
-    largest number means the end of the axis; backwards the runtime stops before the first position then, ONNX at once.
+    Unlike in Python, with a negative step a start before the first position means the first position. The largest integer
+    as the end means the end of the axis; with a negative step the runtime then stops before the first position, ONNX at once.
     """
     if not step or (step < 0 and end in _LARGEST):
         return None
@@ -178,7 +178,7 @@ def positions(dim: int, start: int, end: int, step: int) -> range | None:
 
 
 def slice_length(dim: DimLike, start: DimLike | None, end: DimLike | None, step: DimLike | None) -> DimLike:
-    """How many positions ``start:end:step`` holds of an axis of size `dim`; `UNKNOWN` if not provable."""
+    """The number of positions that ``start:end:step`` selects from an axis of size `dim`; `UNKNOWN` if not provable."""
     if not isinstance(step, int) or step == 0 or start is None or end is None:
         return UNKNOWN
     if step < 0:
@@ -190,7 +190,7 @@ def slice_length(dim: DimLike, start: DimLike | None, end: DimLike | None, step:
 
 
 def _position(dim: DimLike, index: DimLike) -> DimLike | None:
-    """The position that an index of a slice means, clamped to the axis."""
+    """The position meant by an index of a slice, clamped to the axis."""
     if isinstance(index, int) and index >= _TO_THE_END:
         return dim
     if is_nonnegative(index):

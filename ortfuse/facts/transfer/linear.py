@@ -36,7 +36,7 @@ def matmul_integer(op: Op) -> Fact:
 
 @transfer("Gemm")
 def gemm(op: Op) -> Fact:
-    """Product of two matrices, each transposed if asked, plus a bias."""
+    """Product of two matrices, each optionally transposed, plus a bias."""
     a, b = op.known_shape(0), op.known_shape(1)
     if len(a) != 2 or len(b) != 2:
         raise UnknownError
@@ -50,7 +50,7 @@ transfer("FusedGemm", domain=MICROSOFT)(gemm)
 
 @transfer("FusedMatMul", "TransposeMatMul", domain=MICROSOFT)
 def fused_matmul(op: Op) -> Fact:
-    """Matrix product of operands whose last two axes (or the batch axes, for transBatchA/B) are moved first."""
+    """Matrix product of operands whose last two axes (or batch axes, for transBatchA/B) are permuted first."""
     if op.attr_int("transBatchA", 0) or op.attr_int("transBatchB", 0):
         raise UnknownError
     a, b = [
@@ -66,7 +66,7 @@ def _transposed(shape: Shape) -> Shape:
 
 @transfer("Einsum")
 def einsum(op: Op) -> Fact:
-    """Sum of products over indices; an ellipsis is not read."""
+    """Sum of products over indices; equations with an ellipsis are not supported."""
     equation = op.attr_str("equation", "").replace(" ", "")
     if "." in equation:
         raise UnknownError
@@ -84,6 +84,6 @@ def einsum(op: Op) -> Fact:
 
 
 def _index_size(dims: list[DimLike]) -> DimLike:
-    # The runtime lets an index of size 1 broadcast, so a 1 says nothing if another operand has the index too.
+    # The runtime broadcasts an index of size 1, so a 1 says nothing if another operand has the same index.
     others = [dim for dim in dims if dim != 1]
     return best_dim(others) if others else 1

@@ -20,16 +20,16 @@ transfer("GroupNorm", "SkipGroupNorm", domain=MICROSOFT)(like_input)
 
 @transfer("BatchNormalization")
 def batch_normalization(op: Op) -> tuple[Fact, ...]:
-    """The normalised input, and in training the statistics."""
+    """The normalised input and, in training, the statistics."""
     statistics = Fact(op.dtype(3), op.shape(3))
     return (Fact(op.dtype(), op.shape()),) + (statistics,) * (op.output_count - 1)
 
 
 @transfer("LayerNormalization", "SimplifiedLayerNormalization")
 def layer_normalization(op: Op) -> tuple[Fact, ...]:
-    """The normalised input, with the mean and inverse deviation over the axes from `axis`."""
+    """The normalised input, with the mean and inverse standard deviation over the axes from `axis`."""
     shape = op.shape()
-    # SimplifiedLayerNormalization (an operator of the runtime in domain "") takes its output type from the scale.
+    # SimplifiedLayerNormalization (an operator of the runtime in domain "") has the output type of its scale.
     dtype = op.dtype(1) if op.node.op_type == "SimplifiedLayerNormalization" else op.dtype(0)
     statistics = NOTHING
     if op.output_count > 1 and shape is not None:
@@ -44,7 +44,7 @@ transfer("LayerNormalization", "SimplifiedLayerNormalization", domain=MICROSOFT)
 
 @transfer("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT)
 def skip_layer_normalization(op: Op) -> tuple[Fact, ...]:
-    """The normalised sum of input, skip and bias; statistics that inference does not fill in; and the sum itself."""
+    """The normalised sum of input, skip and bias; statistics, which inference leaves unknown; and the sum itself."""
     output = Fact(op.dtype(), op.shape())
     return output, NOTHING, NOTHING, output
 

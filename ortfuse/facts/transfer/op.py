@@ -1,7 +1,7 @@
-"""What a transfer function sees of a node, and the registry of transfer functions.
+"""The view of a node that transfer functions get, and the registry of transfer functions.
 
 A transfer function takes an `Op` and returns the `Fact` of the first output, or a tuple with one per output. It leaves
-out what it does not know (`UNKNOWN` for a dimension, None for a shape or dtype); it must never guess.
+unknown what it cannot determine (`UNKNOWN` for a dimension, None for a shape or dtype); it must never guess.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class UnknownError(Exception):
-    """Raised inside a transfer function when what it needs is not known; the node's outputs are then unknown."""
+    """Raised inside a transfer function if something it needs is unknown; the node's outputs are then unknown."""
 
 
 class Op:
@@ -27,9 +27,9 @@ class Op:
 
     Attributes:
         node: the node.
-        version: the opset version that governs it.
+        version: the opset version in force for it.
         inputs: the facts of the inputs; None for an optional input that is absent.
-        analysis: the running analysis (only control flow needs it).
+        analysis: the running analysis (needed only for control flow).
     """
 
     __slots__ = ("_attributes", "analysis", "inputs", "node", "version")
@@ -46,7 +46,7 @@ class Op:
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def fact(self, index: int) -> Fact:
-        """The fact of an input, an empty one if the input is absent."""
+        """The fact of an input; an empty fact if the input is absent."""
         if index < len(self.inputs):
             return self.inputs[index] or NOTHING
         return NOTHING
@@ -71,7 +71,7 @@ class Op:
         return shape
 
     def declared(self) -> Sequence[int | ir.SymbolicDim] | None:
-        """The shape that the model declares for the first output, None if it declares none; only numbers are claims."""
+        """The shape that the model declares for the first output, None if it declares none; only its numbers are relied on."""
         shape = self.node.outputs[0].shape
         return None if shape is None else shape.dims
 
@@ -95,14 +95,14 @@ class Op:
         return numbers
 
     def given(self, name: str) -> bool:
-        """Whether the node has the attribute (with a value or as a reference)."""
+        """Whether the node has the attribute (as a value or as a reference)."""
         return name in self._attributes
 
     def attribute(self, name: str) -> Any:
         """The value of an attribute, None if the node does not have it.
 
         Raises:
-            UnknownError: it refers to an attribute of the model function around the node, so it differs by call.
+            UnknownError: it refers to an attribute of the enclosing model function, so it differs between calls.
         """
         attribute = self._attributes.get(name)
         if attribute is None:
@@ -140,7 +140,7 @@ class Op:
         return normalize_axis(self.attr_int(name, default), rank)
 
     def int_list(self, name: str, position: int) -> tuple[int, ...] | None:
-        """Integers that are an attribute in old opsets and input `position` in new ones; None if neither is given.
+        """Integers given by an attribute in old opsets and by input `position` in new ones; None if neither is given.
 
         Raises:
             UnknownError: the input is not constant.

@@ -22,7 +22,7 @@ def quantize_linear(op: Op) -> Fact:
 
 @transfer("DequantizeLinear")
 def dequantize_linear(op: Op) -> Fact:
-    """The numbers that the integers stand for, in the type of the scale (or ``output_dtype``)."""
+    """The dequantised numbers, in the type of the scale (or ``output_dtype``)."""
     return Fact(op.attr_dtype("output_dtype") or op.dtype(1), op.shape())
 
 
@@ -32,7 +32,7 @@ transfer("DequantizeLinear", domain=MICROSOFT)(dequantize_linear)
 
 @transfer("DynamicQuantizeLinear")
 def dynamic_quantize_linear(op: Op) -> tuple[Fact, ...]:
-    """The input as uint8, with the scale and zero point that fit it."""
+    """The input as uint8, with a scale and zero point computed from it."""
     return (
         Fact(ir.DataType.UINT8, op.shape()),
         Fact(ir.DataType.FLOAT, ()),
@@ -60,11 +60,11 @@ def qlinear_binary(op: Op) -> Fact:
 
 @transfer("DynamicQuantizeMatMul", "MatMulIntegerToFloat", domain=MICROSOFT)
 def matmul_to_float(op: Op) -> Fact:
-    """Product of matrices of which at least the second is quantised, as floats of the scale's type."""
+    """Product of matrices, of which at least the second is quantised, as floats of the scale's type."""
     return Fact(op.dtype(2), product_shape(op.shape(0), op.shape(1)))
 
 
 @transfer("MatMulNBits", domain=MICROSOFT)
 def matmul_nbits(op: Op) -> Fact:
-    """Product with a matrix of N columns that is packed in a few bits per number."""
+    """Product with a matrix of N columns stored with a few bits per number."""
     return Fact(op.dtype(), (*op.known_shape()[:-1], op.attr_int("N", 0)))

@@ -1,4 +1,4 @@
-"""Reductions over axes, whole-tensor pooling included."""
+"""Reductions over axes, including global pooling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AXES_INPUT_SINCE_OTHERS = 18
 
 @transfer(*REDUCES)
 def reduction(op: Op) -> Fact:
-    """One number for all elements along the axes; of integer vectors also which."""
+    """Reduces the elements along the axes to one; for vectors of integers, also computes its value."""
     data = op.fact(0)
     keep = bool(op.attr_int("keepdims", 1))
     try:
@@ -52,7 +52,7 @@ _REDUCERS: dict[str, tuple[Callable[..., Element], int | None]] = {
 
 
 def _reduced(op: Op, data: Fact) -> Elements | None:
-    """The sum, product, maximum or minimum of a vector."""
+    """The sum, product, maximum or minimum of the elements of a vector."""
     elements = data.elements()
     if elements is None or op.node.op_type not in _REDUCERS:
         return None

@@ -1,4 +1,4 @@
-"""Sequences of tensors, as far as their length is known."""
+"""Sequences of tensors, tracked as far as their length is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_LENGTH = 64
 
 @transfer("SequenceEmpty")
 def sequence_empty(op: Op) -> Fact:
-    """A sequence without elements."""
+    """The empty sequence."""
     return Fact(items=())
 
 
@@ -34,7 +34,7 @@ def sequence_insert(op: Op) -> Fact:
 
 @transfer("SequenceErase")
 def sequence_erase(op: Op) -> Fact:
-    """The sequence without one of its elements, the last by default."""
+    """The sequence with one element removed, by default the last."""
     items = _items(op)
     position = _position(op, 1, len(items)) if op.has(1) else len(items) - 1
     return Fact(items=items[:position] + items[position + 1 :])

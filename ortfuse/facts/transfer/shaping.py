@@ -13,7 +13,7 @@ from ortfuse.facts.transfer.op import Op, UnknownError, normalize_axes, normaliz
 
 
 def moved(source: Fact, shape: Shape | None) -> Fact:
-    """The same elements in the same order under another shape."""
+    """The same elements in the same order, with another shape."""
     return Fact(source.dtype, shape, source.elements())
 
 
@@ -31,7 +31,7 @@ def reshape(op: Op) -> Fact:
 
 
 def rank_of_target(shape: Shape | None) -> Shape | None:
-    """Unknown dimensions, as many as a shape tensor of the given shape has elements."""
+    """Unknown dimensions, one for each element of a shape tensor of the given shape."""
     if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
         return None
     return (UNKNOWN,) * shape[0]
@@ -40,9 +40,9 @@ def rank_of_target(shape: Shape | None) -> Shape | None:
 def reshaped(data: Shape | None, target: tuple[DimLike | None, ...], *, allow_zero: bool) -> Shape:
     """The shape that Reshape gives a tensor of shape `data`.
 
-    A symbolic element of the target is taken at its word. With ``allowzero=0`` an element that is 0 at run time copies
+    A symbolic element of the target is taken literally. With ``allowzero=0``, an element that is 0 at run time copies
     the input's dimension instead; the result then has as many elements as the input only if it is empty, so the two
-    readings can differ only for empty tensors of which several target elements are 0 at once.
+    readings can differ only for empty tensors for which several target elements are 0 at once.
     """
     dims: list[DimLike] = []
     open_at: int | None = None
@@ -68,7 +68,7 @@ def reshaped(data: Shape | None, target: tuple[DimLike | None, ...], *, allow_ze
 
 
 def _remaining(data: Shape, dims: list[DimLike], position: int) -> DimLike:
-    """What -1 stands for: the input's elements by those of the other dimensions (the runtime rejects other sizes)."""
+    """The size that -1 stands for: the input's element count divided by the other dimensions (other sizes are runtime errors)."""
     left, right = list(data), [dim for index, dim in enumerate(dims) if index != position]
     for dim in list(right):
         if dim in left:  # cancelling equal dimensions first keeps the polynomials small
@@ -79,7 +79,7 @@ def _remaining(data: Shape, dims: list[DimLike], position: int) -> DimLike:
 
 
 def _solve_single(data: Shape, target: tuple[DimLike | None, ...], dims: list[DimLike]) -> None:
-    """Find the only unknown dimension of a target without -1 from the number of elements, where that is certain."""
+    """Find the only unknown dimension of a target without -1 from the number of elements, if it is certain."""
     if target.count(None) != 1:
         return
     position = target.index(None)
@@ -95,9 +95,9 @@ def _solve_beside_declared(
     shape: Shape,
     declared: Sequence[int | ir.SymbolicDim] | None,
 ) -> Shape:
-    """The only unknown dimension of a target with a -1 whose size the model declares.
+    """Find the only unknown dimension of a target with a -1 whose size is declared in the model.
 
-    The runtime finds what -1 stands for by a division, so that the other dimensions are not 0 in any run that succeeds.
+    The runtime computes the size of -1 by a division, so the other dimensions are not 0 in any successful run.
     """
     size = declared[target.index(-1)] if declared is not None and len(declared) == len(target) else None
     if not isinstance(size, int) or size <= 0 or UNKNOWN in data:
@@ -112,7 +112,7 @@ def _solve_beside_declared(
 
 @transfer("Flatten")
 def flatten(op: Op) -> Fact:
-    """A matrix of the dimensions before and from `axis`."""
+    """A matrix: the product of the dimensions before `axis` by the product of the others."""
     data = op.fact(0)
     if data.shape is None:
         return Fact(data.dtype, (UNKNOWN, UNKNOWN))
@@ -128,10 +128,10 @@ def squeeze(op: Op) -> Fact:
     axes = op.int_list("axes", 1)
     shape = op.known_shape()
     if axes is not None and not axes:
-        return Fact(data.dtype)  # the runtime takes an empty list for all dimensions, ONNX for none
+        return Fact(data.dtype)  # an empty list means all dimensions to the runtime, none to ONNX
     if axes is None:
         if not all(dim == 1 or is_nonzero(dim - 1) for dim in shape):
-            raise UnknownError  # whether a symbolic dimension goes depends on the run
+            raise UnknownError  # whether a symbolic dimension is removed depends on the run
         return moved(data, tuple([dim for dim in shape if dim != 1]))
     removed = normalize_axes(axes, len(shape))
     return moved(data, tuple([dim for index, dim in enumerate(shape) if index not in removed]))
@@ -151,7 +151,7 @@ def unsqueeze(op: Op) -> Fact:
         return moved(data, (*shape[:axis], 1, *shape[axis:]))
     inserted = normalize_axes(axes, rank)
     if len(set(inserted)) != len(axes):
-        raise UnknownError  # an axis twice breaks the operator's rules
+        raise UnknownError  # a repeated axis is invalid
     rest = iter(shape)
     return moved(data, tuple([1 if index in inserted else next(rest) for index in range(rank)]))
 
@@ -187,7 +187,7 @@ def expand(op: Op) -> Fact:
 
 
 def _with_unknown_targets(data: Shape | None, target: tuple[DimLike | None, ...], shape: Shape) -> Shape:
-    """An unknown target element leaves the dimension of the input only if that is never 1."""
+    """With an unknown target element, a dimension of the input is kept only if it can never be 1."""
     dims = list(shape)
     for back in range(1, len(target) + 1):
         if target[-back] is None:
@@ -231,7 +231,7 @@ def concatenated(facts: list[Fact], axis: int) -> Fact:
 
 
 def _joined(facts: list[Fact], total: DimLike) -> Elements | None:
-    """The elements of vectors one after the other, those of an untracked vector unknown."""
+    """The concatenated elements of vectors; those of an untracked vector are unknown."""
     if not isinstance(total, int) or total > MAX_ELEMENTS:
         return None
     joined: Elements = ()
@@ -242,7 +242,7 @@ def _joined(facts: list[Fact], total: DimLike) -> Elements | None:
 
 
 def best_dim(dims: list[DimLike]) -> DimLike:
-    """The most telling of dimensions that are equal: a number before a formula, a formula before an unknown."""
+    """The most informative of several equal dimensions: a number, else a formula, else an unknown."""
     for dim in dims:
         if isinstance(dim, int):
             return dim

@@ -1,7 +1,7 @@
-"""What numbers a value can hold, found only when somebody asks.
+"""The numbers that a value can hold, computed only on demand.
 
-A question (see `ortfuse.facts.values.ask`) is answered by one small function for each operator, which asks the same or
-another question about the operands. The modules here hold those functions, one module for each kind of operator.
+A question (see `ortfuse.facts.values.ask`) is answered by one small function per operator, which asks the same or another
+question about the operands. The modules here contain these functions, one module per kind of operator.
 """
 
 from ortfuse.facts.values import arithmetic, columns, logic, moves, repeats

@@ -1,8 +1,8 @@
-"""Arithmetic on ranges, as IEEE 754 and the integers of the machine do it.
+"""Arithmetic on ranges, following IEEE 754 and machine integers.
 
-A sum, difference, product or quotient of two pieces takes its lowest and highest number at their ends, and rounding never
-changes the order of two numbers. So the ends, rounded, are right; where they round to the same number nothing else comes out
-either: what a filler like -3e38 swallows.
+A sum, difference, product or quotient of two pieces has its minimum and maximum at their ends, and rounding preserves
+order, so the rounded ends are valid bounds. If both ends round to the same number, that is the only possible result: this is
+how a filler such as -3e38 absorbs what is added to it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ortfuse.facts.values.range import Number, Piece, Range, anything, between, 
 _Arrays = Callable[[Any, Any], Any]
 
 _SLACK = 2.0**-7
-"""What approximations of transcendental functions may exceed the bounds of the function by."""
+"""How far approximations of transcendental functions may exceed the bounds of the exact function."""
 
 
 def combine(
     floats: _Arrays, integers: Callable[[int, int], int], a: Range, b: Range, dtype: ir.DataType
 ) -> Range | None:
-    """What an operation makes of two numbers, which is monotone in each of them."""
+    """The range of an operation on two numbers that is monotone in each of them."""
     pairs = list(product(a.pieces, b.pieces))
     nan = a.nan or b.nan
     if not dtype.is_floating_point():
@@ -43,7 +43,7 @@ def combine(
         if lost.any():
             nan = True
             if floats is np.multiply:
-                # Infinity times a zero at the end of a piece: the numbers next to it make anything from zero on.
+                # Infinity times a zero at the end of a piece: the numbers next to that zero give anything from zero upwards.
                 results = np.where(lost, 0.0, results)
             results = results[~np.isnan(results).all(axis=1)]
         if not len(results):
@@ -53,20 +53,20 @@ def combine(
 
 
 def multiply(a: Range, b: Range, dtype: ir.DataType) -> Range | None:
-    """Products. Zero inside a piece makes NaN of an infinity too."""
+    """Products. A zero inside a piece also makes NaN possible if the other operand can be infinite."""
     found = combine(np.multiply, operator.mul, a, b, dtype)
     lost = any(x.holds(0) and (y.low == -math.inf or y.high == math.inf) for x, y in ((a, b), (b, a)))
     return Range(found.points, found.interval, True) if found is not None and lost else found
 
 
 def _quotient(a: int, b: int) -> int:
-    """Rounded towards zero."""
+    """The quotient, rounded towards zero."""
     return abs(a) // abs(b) * (1 if (a >= 0) == (b >= 0) else -1)
 
 
 @ranges("Add", "Sum", by_element=True)
 def add(op: Asking) -> Range | None:
-    """Sums; of more than two numbers the order, and with it the rounding, is not known."""
+    """Sums; with more than two operands the order of summation, and so the rounding, is unknown."""
     if op.node.op_type == "Sum" and len(op.inputs) != 2:
         return None if len(op.inputs) != 1 else op.range(0)
     return combine(np.add, operator.add, op.range(0), op.range(1), op.result_dtype)
@@ -86,7 +86,7 @@ def product_(op: Asking) -> Range | None:
 
 @ranges("Div", by_element=True)
 def divide(op: Asking) -> Range | None:
-    """Quotients by what is never zero; those of integers are rounded towards zero."""
+    """Quotients by a divisor that is never zero; those of integers are rounded towards zero."""
     divisor = op.range(1)
     if divisor.holds(0):
         return None
@@ -106,7 +106,7 @@ def modulo(op: Asking) -> Range | None:
 
 
 def _extreme(choose: Callable[[Number, Number], Number], a: Range, b: Range) -> Range | None:
-    """The larger or smaller of two numbers. Where one is NaN that comes out, or the other one."""
+    """The larger or smaller of two numbers. If one of them is NaN, the result is NaN or the other number."""
     pieces: list[Piece] = [(choose(p[0], q[0]), choose(p[1], q[1])) for p in a.pieces for q in b.pieces]
     pieces += (b.pieces if a.nan else []) + (a.pieces if b.nan else [])
     return of_pieces(pieces, a.nan or b.nan)
@@ -114,9 +114,9 @@ def _extreme(choose: Callable[[Number, Number], Number], a: Range, b: Range) -> 
 
 @ranges("Max", "Min", by_element=True)
 def extreme(op: Asking) -> Range | None:
-    """The largest or smallest of several numbers, bounded on one side by each that is known.
+    """The largest or smallest of several numbers, bounded on one side by each operand that is known.
 
-    For integers this is as ONNX says; ONNX Runtime 1.31 errs for int64 numbers from 2**31 to 2**32, which no size is.
+    For integers this follows ONNX; ONNX Runtime 1.31 is wrong for int64 numbers from 2**31 to 2**32, which no size reaches.
     """
     choose = max if op.node.op_type == "Max" else min
     op.values.answers(op.question, [value for value in op.node.inputs if value is not None])
@@ -125,7 +125,7 @@ def extreme(op: Asking) -> Range | None:
 
 
 def _known(found: Range | None, op: Asking) -> Range | None:
-    """The range, unless that is all that the element type can hold."""
+    """The range; None if it is everything that the element type can hold."""
     return None if found == anything(op.result_dtype) else found
 
 
@@ -136,10 +136,10 @@ _LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.DOUBLE: float(np.finfo(np.
 def clip(op: Asking) -> Range | None:
     """Numbers between two bounds, which are attributes before opset 11.
 
-    Runtimes differ on whether an absent bound is the largest finite number or infinity: both are taken into account.
+    Runtimes disagree on whether a missing bound is the largest finite number or infinity: both are taken into account.
     """
     found = op.range_or_anything(0)
-    # The lower bound counts first: where it is above the upper one, that one comes out.
+    # The lower bound is applied first: if it is above the upper bound, the result is the upper bound.
     for index, name, choose in ((1, "min", max), (2, "max", min)):
         bound = op.range(index) if op.has(index) else None
         if bound is None and op.version < 11:
@@ -157,7 +157,7 @@ def clip(op: Asking) -> Range | None:
 
 @ranges("Relu", by_element=True)
 def relu(op: Asking) -> Range | None:
-    """Numbers that are not negative."""
+    """Nonnegative numbers."""
     return _extreme(max, op.range_or_anything(0), one_of(0 if not op.result_dtype.is_floating_point() else 0.0))
 
 
@@ -176,7 +176,7 @@ def _ordered(a: Number, b: Number) -> Piece:
 
 
 def _finitely(function: Callable[[Any], Number]) -> Callable[[Number], Number]:
-    """A function that keeps infinities."""
+    """Extends a function so that it maps infinities to themselves."""
     return lambda number: number if isinstance(number, int) or math.isinf(number) else float(function(number))
 
 
@@ -210,7 +210,7 @@ def sign(op: Asking) -> Range | None:
 
 @ranges("Sqrt", by_element=True)
 def square_root(op: Asking) -> Range | None:
-    """Roots, of negative numbers NaN."""
+    """Square roots; NaN for negative numbers."""
     found = op.range_or_anything(0)
     if found.high < 0:
         return None
@@ -219,7 +219,7 @@ def square_root(op: Asking) -> Range | None:
 
 
 def _bounded(low: float, high: float, *, infinity_is_lost: bool) -> Answer:
-    """Of a function that is bounded, whatever its argument."""
+    """The range of a function that is bounded for every argument."""
 
     def answer(op: Asking) -> Range | None:
         found = op.range_or_anything(0)
@@ -239,7 +239,7 @@ for _op_types, _low, _infinity_is_lost in (
 
 @ranges("Exp", "Softplus", "ReduceL1", "ReduceL2", "ReduceSumSquare")
 def not_negative(op: Asking) -> Range | None:
-    """Functions and sums that are never below zero. Approximations of them may overshoot it a little."""
+    """Functions and sums that are never negative. Approximations of them may fall slightly below zero."""
     if not op.result_dtype.is_floating_point():
         return None
     return between(-_SLACK, math.inf, nan=op.range_or_anything(0).nan)
@@ -247,12 +247,12 @@ def not_negative(op: Asking) -> Range | None:
 
 _WIDE = (ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.UINT64)
 _ROUNDED_TWICE = {(source, ir.DataType.BFLOAT16) for source in _WIDE} | {(ir.DataType.DOUBLE, ir.DataType.FLOAT16)}
-"""Conversions that runtimes make by way of float32, which may round otherwise than at once."""
+"""Conversions that runtimes make through float32, which may round differently from a direct conversion."""
 
 
 @ranges("Cast", "CastLike", by_element=True)
 def cast(op: Asking) -> Range | None:
-    """Conversions. What a float beyond the range of integers becomes is up to the machine."""
+    """Conversions. The result for a float beyond the range of an integer type depends on the machine."""
     source, target = op.dtype(0), op.result_dtype
     found = op.range(0)
     if source is None:

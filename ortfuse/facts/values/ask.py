@@ -1,8 +1,8 @@
 """Questions about the numbers in a value, and the store of answers.
 
-The function that answers for an operator asks about the operands as if everything were known already. Where something is
-not, `MissingAnswerError` is raised, that is found out first and the function called again: no recursion, so that graphs may
-be deep, and nothing is looked at that nobody asks for.
+The function for an operator asks about the operands as if all answers were available. If one is not, `MissingAnswerError` is
+raised, that question is answered first, and the function is called again: there is no recursion, so graphs may be deep, and
+nothing is computed that nobody asked for.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from ortfuse.facts.values.range import (
 )
 
 NOT_KNOWN = (UnknownError, ArithmeticError, LookupError, ValueError, TypeError)
-"""What a function raises where it needs something unknown, or where a node breaks its operator's rules."""
+"""What a function raises if it needs something unknown, or if a node violates its operator's specification."""
 
 
 class MissingAnswerError(Exception):
-    """Raised where a question has to be answered first."""
+    """Raised if other questions have to be answered first."""
 
     def __init__(self, open_questions: list[tuple[Question, ir.Value]]) -> None:
         self.open_questions = open_questions
 
 
 class Question(ABC):
-    """Something that can be asked about every value."""
+    """A question that can be asked about any value."""
 
     @abstractmethod
     def answer(self, value: ir.Value, values: Values) -> Any:
@@ -52,7 +52,7 @@ class Question(ABC):
 
 
 class Values:
-    """The answers found so far. An answer is in the store only as long as all those that it was made of are."""
+    """The cache of answers. An answer is kept only as long as all the answers it was derived from."""
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
@@ -74,7 +74,7 @@ class Values:
         return self._known[question][value]
 
     def answers(self, question: Question, about: Sequence[ir.Value]) -> list[Any]:
-        """The answers for several values, which must be there already.
+        """The answers for several values, all of which must already be available.
 
         Raises:
             MissingAnswerError: some are not.
@@ -86,7 +86,7 @@ class Values:
         return [known[value] for value in about]
 
     def forget(self, value: ir.Value, dependents: Callable[[ir.Value], Iterable[ir.Node]]) -> None:
-        """Forget the answers about a value and all that was made of them."""
+        """Drop the answers about a value, and everything derived from them."""
         stores = [known for known in self._known.values() if known]
         if not stores:
             return
@@ -100,16 +100,16 @@ class Values:
                         waiting.append(output)
 
     def forget_one(self, value: ir.Value) -> None:
-        """Forget the answers about a value that nothing uses any more."""
+        """Drop the answers about a value that is no longer used."""
         for known in self._known.values():
             known.pop(value, None)
 
     def forget_all(self) -> None:
-        """Forget every answer."""
+        """Drop all answers."""
         self._known.clear()
 
     def constant(self, fact: Fact) -> np.ndarray[Any, Any] | None:
-        """The constant that a fact is of, if it is not too large to be looked at."""
+        """The constant of a fact, if it is small enough to be read."""
         array = fact.array()
         if array is None and fact.tensor is not None and fact.tensor.size <= LARGEST_CONSTANT:
             array = fact.tensor.numpy()
@@ -117,12 +117,12 @@ class Values:
 
 
 class Asking(Op):
-    """A node with what is known about its operands, for the functions that answer a question about its outputs.
+    """A node with the information on its operands, for the functions that answer a question about its outputs.
 
     Attributes:
-        question: what is asked.
-        values: the store of answers.
-        output: the value that is asked about.
+        question: the question.
+        values: the cache of answers.
+        output: the value that the question is about.
     """
 
     __slots__ = ("output", "question", "values")
@@ -163,14 +163,14 @@ class Asking(Op):
         return value
 
     def ask(self, value: ir.Value, question: Question | None = None) -> Any:
-        """The answer to a question about any value; to the same one that is asked about the output, if none is given."""
+        """The answer to a question about any value; by default the same question that is asked about the output."""
         return self.values.answers(question or self.question, [value])[0]
 
     def range(self, index: int) -> Range:
-        """What an operand can hold.
+        """The range of an operand.
 
         Raises:
-            UnknownError: nothing is known of it, or it is absent.
+            UnknownError: it is unknown, or the operand is absent.
         """
         found: Range | None = self.ask(self.operand(index))
         if found is None:
@@ -178,7 +178,7 @@ class Asking(Op):
         return found
 
     def range_or_anything(self, index: int) -> Range:
-        """What an operand can hold, if only what its element type can."""
+        """The range of an operand; if unknown, everything that its element type can hold."""
         found: Range | None = self.ask(self.operand(index))
         dtype = self.fact(index).dtype
         if found is not None:
@@ -188,10 +188,10 @@ class Asking(Op):
         return anything(dtype)
 
     def ranges(self) -> list[Range]:
-        """What the operands can hold, all of which must be known.
+        """The ranges of all operands.
 
         Raises:
-            UnknownError: nothing is known of one of them.
+            UnknownError: one of them is unknown.
         """
         found = self.values.answers(self.question, [value for value in self.node.inputs if value is not None])
         if None in found:
@@ -202,10 +202,10 @@ class Asking(Op):
 Answer: TypeAlias = "Callable[[Asking], Range | None]"
 
 RANGES: dict[str, Answer] = {}
-"""What the operators of ai.onnx say about the numbers of their outputs."""
+"""The functions that compute the ranges of outputs, by operator of ai.onnx."""
 
 BY_ELEMENT: set[str] = set()
-"""Operators whose function may be given some of the elements of each operand, as far as they belong together."""
+"""Operators whose function may be given part of each operand's elements, as long as the parts correspond."""
 
 
 def ranges(*op_types: str, by_element: bool = False) -> Callable[[Answer], Answer]:
@@ -221,7 +221,7 @@ def ranges(*op_types: str, by_element: bool = False) -> Callable[[Answer], Answe
 
 
 Assumption: TypeAlias = "Callable[[Asking, Range | None], Range | None]"
-"""Replaces what is provable about the output of a node by what somebody is ready to assume. It is no fact."""
+"""Replaces what is provable about a node's output by an assumption. The result is not a fact."""
 
 
 class RangeOf(Question):
@@ -260,16 +260,16 @@ class RangeOf(Question):
 
     @cached_property
     def first_column(self) -> FirstColumn:
-        """The same question about index 0 of the last axis."""
+        """The same question about the elements at index 0 of the last axis."""
         return FirstColumn(self)
 
 
 class FirstColumn(Question):
-    """Which numbers can the elements at index 0 of the last axis be (the number itself where there are no axes)?
+    """Which numbers can the elements at index 0 of the last axis be (for a scalar, its one element)?
 
-    What computes element by element does so within a column, as broadcasting aligns the last axes. Of the other operators the
-    module `columns` says which take the first column of the result from those of the operands. For everything else the numbers
-    of the whole value stand in.
+    An elementwise operator computes within a column, since broadcasting aligns the last axes. For other operators, the module
+    `columns` tells which of them take the first column of their result from that of their operands. In all other cases the
+    range of the whole value is used.
     """
 
     def __init__(self, whole: RangeOf) -> None:
@@ -296,11 +296,11 @@ class FirstColumn(Question):
 
 
 COLUMNS: dict[str, Answer] = {}
-"""What operators that do not compute element by element say about the first column of their outputs."""
+"""The functions for the first column of outputs, by operator, for operators that are not elementwise."""
 
 
 def columns(*op_types: str) -> Callable[[Answer], Answer]:
-    """Register the decorated function for the first column of what the given operators make."""
+    """Register the decorated function for the first column of the outputs of the given operators."""
 
     def register(function: Answer) -> Answer:
         COLUMNS.update(dict.fromkeys(op_types, function))
@@ -314,16 +314,16 @@ def _column_function(op_type: str) -> Answer | None:
 
 
 class FillOf(Question):
-    """Which one number are all elements?"""
+    """Which single number do all elements equal?"""
 
     def __init__(self, range_of: RangeOf) -> None:
         self._range_of = range_of
 
     def answer(self, value: ir.Value, values: Values) -> int | float | None:
-        """The number, None if there are several or it is not known."""
+        """The number; None if there are several or it is unknown."""
         fact = values.analysis.fact(value)
         if fact.is_constant and (array := values.constant(fact)) is not None and array.dtype.kind in "fiubV":
-            # Two different numbers near the start save reading all of them.
+            # Finding two different numbers near the start saves reading all of them.
             sample = array.reshape(-1)[:2]
             if sample.size == 2 and sample[0] != sample[1]:
                 return None

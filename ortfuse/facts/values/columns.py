@@ -1,4 +1,4 @@
-"""The first column, index 0 of the last axis, of what operators that move data make (see `FirstColumn`)."""
+"""The first column (index 0 of the last axis) of the outputs of data-moving operators (see `FirstColumn`)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ortfuse.graph.traits import RESHAPES
 
 @columns("Expand", "Tile", "Range")
 def kept(op: Asking) -> Range | None:
-    """The first column of the operand; that of a Range is its start."""
+    """The first column of the operand; for a Range operator, its start."""
     return op.range(0)
 
 
 @columns(*RESHAPES)
 def reshaped(op: Asking) -> Range | None:
-    """The same where the last axis keeps its size, and where it has nothing but a first column."""
+    """That of the operand if the last axis keeps its size, or if the last axis has size 1."""
     before, after = op.known_shape(0), op.result.shape
     if not before or before[-1] == 1 or (after and before[-1] == after[-1]):
         return op.range(0)
@@ -26,26 +26,26 @@ def reshaped(op: Asking) -> Range | None:
 
 @columns("Transpose")
 def transposed(op: Asking) -> Range | None:
-    """The same where the last axis stays the last."""
+    """That of the operand if the last axis remains the last one."""
     return op.range(0) if last_stays_last(op) else None
 
 
 @columns("Gather")
 def gathered(op: Asking) -> Range | None:
-    """The same where whole rows are taken."""
+    """That of the operand if whole rows are gathered."""
     return op.range(0) if gathers_whole_rows(op) else None
 
 
 @columns("Slice")
 def sliced(op: Asking) -> Range | None:
-    """The same where the last axis is not cut, or from 0 on, forwards."""
+    """That of the operand if the last axis is not sliced, or is sliced forwards from 0."""
     begins = [start == 0 and isinstance(step, int) and step > 0 for start, step in cuts_of_last_axis(op)]
     return op.range(0) if all(begins) else None
 
 
 @columns("Trilu")
 def triangle(op: Asking) -> Range | None:
-    """The lower triangle has the whole first column if its diagonal starts there or later, the upper one nothing of it."""
+    """A lower triangle keeps the whole first column if its diagonal starts there or later; an upper one guarantees nothing."""
     diagonal = op.range_or_anything(1) if op.has(1) else one_of(0)
     upper = op.attr_int("upper", 1)
     if upper and diagonal.low >= 1:
@@ -54,22 +54,22 @@ def triangle(op: Asking) -> Range | None:
 
 
 def last_stays_last(op: Asking) -> bool:
-    """Whether a Transpose leaves the last axis where it is."""
+    """Whether a Transpose leaves the last axis in place."""
     perm = op.attr_ints("perm")
     return bool(perm) and perm is not None and perm[-1] == len(perm) - 1
 
 
 def gathers_whole_rows(op: Asking) -> bool:
-    """Whether a Gather takes from another axis than the last."""
+    """Whether a Gather selects along an axis other than the last."""
     rank = len(op.known_shape(0))
     return op.axis("axis", 0, rank) != rank - 1
 
 
 def cuts_of_last_axis(op: Asking) -> list[tuple[DimLike | None, DimLike | None]]:
-    """Where a Slice begins on the last axis, and with which step; nothing if it leaves that axis alone.
+    """Start and step of a Slice on the last axis; an empty list if it does not slice that axis.
 
     Raises:
-        UnknownError: it is not known which axes it cuts.
+        UnknownError: it is unknown which axes are sliced.
     """
     last = len(op.known_shape(0)) - 1
     starts = op.attr_ints("starts") if op.version < 10 else op.integers(1)

@@ -1,4 +1,4 @@
-"""Truth values: comparisons, logical operators and what asks for NaN. NaN compares as false with everything."""
+"""Truth values: comparisons, logical operators and tests for NaN. Every comparison with NaN is false."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ortfuse.facts.values.range import Range, one_of
 
 
 def _greater(a: Range, b: Range) -> set[int]:
-    """Which of 0 and 1 ``a > b`` can be."""
+    """The possible results (0, 1) of ``a > b``."""
     return {1} if a.low > b.high else {0} if a.high <= b.low else {0, 1}
 
 
@@ -42,7 +42,7 @@ _LOGIC: dict[str, Callable[[int, int], int]] = {
 
 @ranges(*_COMPARISONS, by_element=True)
 def comparison(op: Asking) -> Range | None:
-    """A comparison, of a value with itself too."""
+    """The truth values of a comparison, including a comparison of a value with itself."""
     kind = op.node.op_type
     if op.operand(0) is op.operand(1):
         return one_of(*{_OF_THE_SAME[kind], *((0,) if op.range_or_anything(0).nan else ())})
@@ -65,12 +65,12 @@ def not_(op: Asking) -> Range | None:
 
 @ranges("IsNaN", by_element=True)
 def is_nan(op: Asking) -> Range | None:
-    """Whether numbers are NaN, which some can never be."""
+    """Whether elements are NaN, which some values can never be."""
     return None if op.range(0).nan else one_of(0)
 
 
 @ranges("IsInf", by_element=True)
 def is_infinite(op: Asking) -> Range | None:
-    """Whether numbers are infinite."""
+    """Whether elements are infinite."""
     found = op.range(0)
     return one_of(0) if -math.inf < found.low and found.high < math.inf else None

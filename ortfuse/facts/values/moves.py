@@ -1,4 +1,4 @@
-"""Operators that make their output of elements that exist already, or of a few given ones."""
+"""Ranges of operators whose output consists of existing elements, or of a few given numbers."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ def moved(op: Asking) -> Range | None:
 
 @ranges("Concat", by_element=True)
 def concat(op: Asking) -> Range | None:
-    """Elements of all operands. The first column is one of theirs, whatever the axis."""
+    """Elements of all operands. The first column comes from one of them, whatever the axis."""
     return union(op.ranges())
 
 
 @ranges("ScatterND", "ScatterElements", "Scatter")
 def scattered(op: Asking) -> Range | None:
-    """Elements of the data, some replaced by updates."""
+    """Elements of the data, some of them replaced by updates."""
     return union([op.range(0), op.range(2)]) if op.attr_str("reduction", "none") == "none" else None
 
 
 @ranges("Where", by_element=True)
 def where(op: Asking) -> Range | None:
-    """A choice, of which one side may never be taken."""
+    """Elements of either side; one of the sides may never be selected."""
     truths = op.range(0).truths
     return union([op.range(index) for index, truth in ((1, 1), (2, 0)) if truth in truths])
 
 
 @ranges("If")
 def if_(op: Asking) -> Range | None:
-    """What either branch gives, where both compute it themselves."""
+    """The results of both branches, if the branches compute them themselves."""
     index = list(op.node.outputs).index(op.output)
     bodies = [op.attribute(name) for name in ("then_branch", "else_branch")]
     results = [body.outputs[index] for body in bodies]
@@ -50,7 +50,7 @@ def if_(op: Asking) -> Range | None:
 
 @ranges("Pad")
 def pad(op: Asking) -> Range | None:
-    """Elements of the data, and in constant mode the number put around them (an attribute before opset 11)."""
+    """Elements of the data and, in constant mode, the padding number (an attribute before opset 11)."""
     if op.attr_str("mode", "constant") != "constant":
         return op.range(0)
     if op.version >= 11:
@@ -88,7 +88,7 @@ def constant_of_shape(op: Asking) -> Range | None:
 
 @ranges("Range")
 def counted(op: Asking) -> Range | None:
-    """What counting gives. Floats add up rounding errors, so that they may pass the limit a little."""
+    """The numbers from start to limit. With floats, rounding errors add up, so the limit may be exceeded slightly."""
     start, limit, step = op.range(0), op.range(1), op.range(2)
     floating = op.result_dtype.is_floating_point()
     if start.nan or step.nan:
@@ -102,7 +102,7 @@ def counted(op: Asking) -> Range | None:
 
 @ranges("ReduceMax", "ReduceMin")
 def reduced(op: Asking) -> Range | None:
-    """One of the elements; of no elements what is neutral, the lowest or the highest number."""
+    """One of the elements; for a reduction over no elements the neutral element, the lowest or the highest number."""
     shape, found = op.known_shape(0), op.range(0)
     axes = op.int_list("axes", 1)
     reduced_axes = normalize_axes(axes, len(shape)) if axes else range(len(shape))
@@ -121,5 +121,5 @@ def position(op: Asking) -> Range | None:
 
 @ranges("TopK")
 def largest(op: Asking) -> Range | None:
-    """Some of the elements, and where they were."""
+    """Some of the elements, and their indices."""
     return op.range(0) if op.node.outputs[0] is op.output else None

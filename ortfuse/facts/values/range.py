@@ -1,7 +1,7 @@
 """`Range`: the numbers that the elements of a tensor can be.
 
-Integers and truth values are Python integers, exact at any size; floats are those of the element type, written as float64.
-Zeros are not told apart by their sign. What holds for a range holds for every element, and so says nothing of an empty tensor.
+Integers and truth values are Python integers, exact at any size; floats are numbers of the element type, stored as float64.
+Zeros of different sign are not distinguished. A range holds for every element, and so says nothing about an empty tensor.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from ortfuse.dims import DimLike, bounds
 
 Number = int | float
 Piece = tuple[Number, Number]
-"""The lowest and the highest of some numbers; one number if they are equal."""
+"""The lowest and the highest of some numbers, which may be equal."""
 
 MAX_LEVELS = 8
-"""A range keeps so many single numbers apart."""
+"""The most single numbers that a range keeps separately."""
 
 FAR = 1e30
-"""Numbers beyond this are kept apart from the others as long as possible: one that stands for "none" is not mixed with data."""
+"""Larger numbers are kept separate as long as possible, so that one that stands for "none" is not mixed with data."""
 
 LARGEST_CONSTANT = 1 << 22
-"""Constants of more elements are not read."""
+"""Constants with more elements than this are not read."""
 
 _LARGEST_SIZE = 1 << 60
-"""What is computed from the sizes of tensors is no larger where nothing bounds it."""
+"""Upper bound of numbers computed from the sizes of tensors, if nothing else bounds them."""
 
 _EXACT = 1 << 53
 _SAMPLE = 64
@@ -77,22 +77,22 @@ class Range:
 
     @property
     def truths(self) -> frozenset[int]:
-        """Which of 0 (false) and 1 (true) elements of a Boolean value can be."""
+        """The possible values of a Boolean: 0 (false), 1 (true) or both."""
         return frozenset(truth for truth in (0, 1) if self.holds(truth))
 
     def holds(self, number: Number) -> bool:
-        """Whether an element can be this number."""
+        """Whether an element may be this number."""
         return any(low <= number <= high for low, high in self.pieces)
 
 
 def of_pieces(pieces: Iterable[Piece], nan: bool = False) -> Range | None:
-    """The range of all these numbers; None if there are none."""
+    """The range that contains all these numbers; None if there are none."""
     pieces = list(pieces)
     points = {low for low, high in pieces if low == high}
     wide = [piece for piece in pieces if piece[0] != piece[1]]
     if len(points) > MAX_LEVELS:
         near = {point for point in points if abs(point) < FAR}
-        # Too many single numbers count as an interval: the near ones, and where that is not enough, all of them.
+        # Too many single numbers are merged into an interval: neighbouring ones first and, if that is not enough, all of them.
         merged = near if len(points - near) <= MAX_LEVELS else points
         wide.append((min(merged), max(merged)))
         points -= merged
@@ -103,12 +103,12 @@ def of_pieces(pieces: Iterable[Piece], nan: bool = False) -> Range | None:
 
 
 def one_of(*numbers: Number) -> Range:
-    """These numbers, which are few."""
+    """The range of a few given numbers."""
     return Range(frozenset(numbers))
 
 
 def between(low: Number, high: Number, nan: bool = False) -> Range:
-    """What lies between two numbers."""
+    """The range between two numbers."""
     return Range(frozenset((low,)), None, nan) if low == high else Range(frozenset(), (low, high), nan)
 
 
@@ -128,23 +128,23 @@ def limits(dtype: ir.DataType) -> Piece:
 
 
 def anything(dtype: ir.DataType) -> Range:
-    """All that an element type can hold."""
+    """Everything that an element type can hold."""
     return TRUTHS if dtype == ir.DataType.BOOL else between(*limits(dtype), nan=dtype.is_floating_point())
 
 
 def whatever_fits(dtype: ir.DataType | None) -> Range | None:
-    """All that a truth value or integer can be; None for other types, of which nothing is known then."""
+    """Everything that a truth value or integer can be; None for other types, about which nothing is then known."""
     return anything(dtype) if dtype is not None and (dtype == ir.DataType.BOOL or dtype.is_integer()) else None
 
 
 def union(parts: Iterable[Range]) -> Range | None:
-    """What is in one of the parts."""
+    """The union of ranges."""
     parts = list(parts)
     return of_pieces([piece for part in parts for piece in part.pieces], any(part.nan for part in parts))
 
 
 def of_array(array: np.ndarray[Any, Any]) -> Range | None:
-    """What an array holds; None for an empty one, a large one, text and complex numbers."""
+    """The range of an array; None if it is empty, too large, or holds text or complex numbers."""
     if array.dtype.kind not in "fiubV" or not 0 < array.size <= LARGEST_CONSTANT:
         return None
     whole = array.dtype.kind in "iub"
@@ -165,10 +165,10 @@ def of_array(array: np.ndarray[Any, Any]) -> Range | None:
 
 
 def _pieces(flat: np.ndarray[Any, Any]) -> list[Piece]:
-    """The numbers themselves if they are few, else from the lowest to the highest."""
+    """The single numbers if there are few, else the interval from the lowest to the highest."""
     if not flat.size:
         return []
-    # Many different numbers show at the start: no need to sort a large table then.
+    # A prefix with many different numbers settles it without sorting a large table.
     if len(np.unique(flat[:_SAMPLE])) <= MAX_LEVELS:
         numbers = np.unique(flat)
         if len(numbers) <= MAX_LEVELS:
@@ -177,7 +177,7 @@ def _pieces(flat: np.ndarray[Any, Any]) -> list[Piece]:
 
 
 def of_sizes(elements: Iterable[DimLike], dtype: ir.DataType) -> Range | None:
-    """What integers can be that are computed from sizes: they keep to the bounds of their formulas and do not wrap."""
+    """The range of integers computed from sizes: they stay within the bounds of their formulas and do not wrap around."""
     lowest, highest = limits(dtype)
     pieces: list[Piece] = []
     for element in elements:
@@ -188,7 +188,7 @@ def of_sizes(elements: Iterable[DimLike], dtype: ir.DataType) -> Range | None:
 
 
 def stored(pieces: Iterable[Piece], dtype: ir.DataType, nan: bool = False) -> Range | None:
-    """Real numbers as an element type stores them: floats are rounded, perhaps to infinity; integers may have wrapped."""
+    """Real numbers as an element type stores them: floats are rounded, possibly to infinity; integers may wrap around."""
     pieces = list(pieces)
     if dtype == ir.DataType.BOOL or dtype.is_integer():
         low, high = limits(dtype)
@@ -205,7 +205,7 @@ _ROUNDED = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16
 
 
 def _float(number: Number, outwards: int) -> float:
-    """A number as float64; of integers too long for it one that is certainly no nearer to the middle."""
+    """A number as float64; an integer too long for that is rounded outwards."""
     found = float(number)
     if isinstance(number, int) and abs(number) > _EXACT:
         found += outwards * abs(found) * 2.0**-6

@@ -1,4 +1,4 @@
-"""Whether the last axis of a value holds the same numbers twice: half after half, or each next to itself."""
+"""Whether the last axis of a value repeats its numbers: half after half, or each one twice in a row."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ortfuse.graph.traits import BROADCASTS, ELEMENTWISE, RESHAPES
 
 
 class Repeats(Question):
-    """Does an axis of 2n elements hold n numbers twice: as a, b, c, a, b, c, or (`in_pairs`) as a, a, b, b, c, c?"""
+    """Does an axis of 2n elements repeat n numbers: as a, b, c, a, b, c, or (`in_pairs`) as a, a, b, b, c, c?"""
 
     def __init__(self, in_pairs: bool) -> None:
         self.in_pairs = in_pairs
 
     def answer(self, value: ir.Value, values: Values) -> bool:
-        """Whether that is provable of a value; of an axis whose size is not known, if that is even."""
+        """Whether this can be proved; for an axis of unknown size, whether it holds whenever the size is even."""
         fact = values.analysis.fact(value)
         if fact.is_constant:
             array = values.constant(fact)
@@ -61,7 +61,7 @@ def _operand_repeats(op: Asking, index: int = 0) -> bool:
 
 
 def _by_element(op: Asking) -> bool:
-    """Each operand repeats its numbers, or has one for the whole axis."""
+    """Each operand repeats its numbers, or has a single one for the whole axis."""
     size = (op.result.shape or ())[-1]
     for index in range(len(op.inputs)):
         shape = op.known_shape(index)
@@ -71,7 +71,7 @@ def _by_element(op: Asking) -> bool:
 
 
 def _concat(op: Asking) -> bool:
-    """Along another axis than the last, what all operands do; along the last, one tensor twice, or one pair after another."""
+    """Along the last axis: equal tensors, or operands that each consist of pairs. Along others: if all operands repeat."""
     rank = len(op.known_shape(0))
     indices = range(len(op.inputs))
     if op.axis("axis", 1, rank) != rank - 1:
@@ -91,13 +91,13 @@ def _keeps_size(op: Asking) -> bool:
 
 
 def _expand(op: Asking) -> bool:
-    """One number for the whole axis, or what the operand does."""
+    """A single number for the whole axis, or a repeating operand."""
     before = op.known_shape(0)
     return not before or before[-1] == 1 or (_keeps_size(op) and _operand_repeats(op))
 
 
 def _tile(op: Asking) -> bool:
-    """One number for the whole axis, an even number of copies, or what the operand does."""
+    """A single number for the whole axis, an even number of copies, or a repeating operand."""
     copies = op.constants(1)[-1]
     if op.known_shape(0)[-1] == 1 or (copies % 2 == 0 and not _in_pairs(op)):
         return True
@@ -110,7 +110,7 @@ def _even(op: Asking) -> bool:
 
 
 def _reshape(op: Asking) -> bool:
-    """What the operand does where the last axis keeps its size; pairs too where they were an axis of their own."""
+    """A repeating operand if the last axis keeps its size; pairs also if they had an axis of their own."""
     if _keeps_size(op):
         return _operand_repeats(op)
     before, after = op.known_shape(0), op.result.shape or ()
