@@ -116,6 +116,8 @@ CASES: list[tuple[str, Range | None]] = [
     ("t = Where(c, tenth, far) y = Floor(t)", one_of(0.0, -LARGEST)),
     ("y = Sign(x)", Range(frozenset((-1.0, 0.0, 1.0)), None, nan=True)),
     ("y = Softmax(x)", between(-(2.0**-7), 1 + 2.0**-7, nan=True)),
+    ("y = HardSigmoid<alpha = 0.0>(x)", between(-(2.0**-7), 1 + 2.0**-7, nan=True)),
+    (f"{MASK} t = Add(m, m) y = HardSigmoid<alpha = 0.0>(t)", between(-(2.0**-7), 1 + 2.0**-7, nan=True)),
     ("y = Sigmoid(x)", between(-(2.0**-7), 1 + 2.0**-7, nan=True)),
     ("y = Tanh(x)", between(-1 - 2.0**-7, 1 + 2.0**-7, nan=True)),
     ("y = Erf(x)", between(-1 - 2.0**-7, 1 + 2.0**-7, nan=True)),

@@ -229,8 +229,8 @@ def _bounded(low: float, high: float, *, infinity_is_lost: bool) -> Answer:
 
 
 for _op_types, _low, _infinity_is_lost in (
-    (("Sigmoid", "HardSigmoid"), 0.0, False),
-    (("Softmax",), 0.0, True),
+    (("Sigmoid",), 0.0, False),
+    (("Softmax", "HardSigmoid"), 0.0, True),  # HardSigmoid where its slope is 0
     (("Tanh", "Erf"), -1.0, False),
     (("Cos", "Sin"), -1.0, True),
 ):
