@@ -1,12 +1,12 @@
 """Shapes as rules write them: `"b h s d"`, one word for each axis.
 
-b            a dimension by its name: the same wherever it stands in the pattern
+b            a named dimension: the same wherever the name occurs in the pattern
 4            a number
 (h d)        the product of dimensions and numbers
 _            any dimension
 b|1          the dimension b, or 1 that broadcasts to it
-b?           the same, and the axis may be missing where all before it are
-...  ...x    any axes in front; those with a name are the same wherever it stands
+b?           the same, and the axis may be missing if all axes before it are
+...  ...x    any leading axes; named ones are the same wherever the name occurs
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Factor = str | int
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis: the product of `factors`, none of them if it may be anything."""
+    """One axis: its size is the product of `factors`; no factors if it may have any size."""
 
     factors: tuple[Factor, ...]
     may_be_one: bool = False
@@ -33,7 +33,7 @@ class Axis:
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing is asked of the axis."""
+        """Whether the axis is unconstrained."""
         return self.factors == ("_",)
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Axes:
-    """A shape; `leading` names the axes in front (`""`: any), and is `None` where there are none."""
+    """A shape; `leading` is the name of the leading axes (`""`: any), or `None` if there are none."""
 
     axes: tuple[Axis, ...]
     leading: str | None = None
@@ -55,14 +55,14 @@ class Axes:
         return sum(not axis.may_be_missing for axis in self.axes)
 
     def names(self) -> Iterator[str]:
-        """The names that stand here, as often as they do."""
+        """The names of dimensions in this shape, repeated as often as they occur."""
         if self.leading:
             yield f"...{self.leading}"
         for axis in self.axes:
             yield from (factor for factor in axis.factors if isinstance(factor, str) and factor != "_")
 
     def renamed(self, names: dict[str, str]) -> Axes:
-        """The same with other names."""
+        """A copy with dimensions renamed."""
         leading = self.leading and names.get(f"...{self.leading}", f"...{self.leading}").removeprefix("...")
         axes = tuple(
             replace(axis, factors=tuple(names.get(factor, factor) if isinstance(factor, str) else factor
@@ -81,7 +81,7 @@ def axes_of(text: str) -> Axes:
     """The shape that a text such as `"b h s d"` describes.
 
     Raises:
-        PatternError: It describes none.
+        PatternError: The text is not a valid shape.
     """
     words, position = [], 0
     while text[position:].strip():

@@ -1,4 +1,4 @@
-"""Sums and products of a graph, flattened: what commutativity, associativity and scalar coefficients are matched on."""
+"""Sums and products of a graph, flattened so they can be matched modulo commutativity, associativity and scalar factors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ortfuse.facts.facts import Facts
 from ortfuse.graph.traits import PRODUCT, SUM, WRAPS
 
 MAX_ENTRIES = 24
-"""Values of one chain that are looked at; a longer chain is matched on its outermost part."""
+"""The most values of one chain that are considered; of a longer chain, only the outermost part is matched."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """One value inside a chain: its sign (or exponent), the leaves below it, and its number if it is a scalar constant."""
+    """A value inside a chain: its sign (or exponent), the leaves below it, and its number if it is a scalar constant."""
 
     value: ir.Value | None
     sign: int
@@ -64,7 +64,7 @@ def _expand(entries: list[Entry], index: int, ops: frozenset[str], product: bool
     ):
         return
     inputs = [operand for operand in node.inputs if operand is not None]
-    # A unary node gets a second, neutral leaf: its mask is then larger than its operand's, which tells them apart.
+    # A unary node gets a second, neutral leaf: this makes its mask larger than its operand's, so the two can be told apart.
     if node.op_type == "Neg":
         entry.node = node
         entries.append(Entry(inputs[0], entry.sign if product else -entry.sign, index))
@@ -81,7 +81,7 @@ def _expand(entries: list[Entry], index: int, ops: frozenset[str], product: bool
 
 
 def _coefficient(value: ir.Value, other: ir.Value, facts: Facts) -> float | None:
-    """The number of a one-element constant that adds no axes to the result, so that it acts as a plain scalar."""
+    """The number of a one-element constant that acts as a plain scalar because it adds no axes to the result."""
     number = facts.scalar(value)
     if number is None or isinstance(number, bool):
         return None

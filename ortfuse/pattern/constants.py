@@ -1,4 +1,4 @@
-"""Whether a number in a model is the number of a formula."""
+"""Decides whether a number in a model is the number of a formula, up to rounding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TOLERANCE: dict[ir.DataType | None, float] = {
     ir.DataType.FLOAT16: 2e-3,
     ir.DataType.BFLOAT16: 1.6e-2,
 }
-"""Relative error of a number that its type does not hold exactly; 2e-6 for float32 and what is not known."""
+"""Tolerated relative error of a number that its type cannot hold exactly; 2e-6 for float32 and unknown types."""
 
 EPSILON = {
     ir.DataType.DOUBLE: 2.0**-52,
@@ -21,14 +21,14 @@ EPSILON = {
     ir.DataType.FLOAT16: 2.0**-10,
     ir.DataType.BFLOAT16: 2.0**-7,
 }
-"""The distance of 1 from the next larger number of a type."""
+"""The machine epsilon of a type: the distance from 1 to the next larger number."""
 
 
 def close(number: float, wanted: float, dtype: ir.DataType | None) -> bool:
-    """Whether `number` is how a model in `dtype` writes `wanted`.
+    """Whether `number` is `wanted` as a model in `dtype` would write it.
 
-    A number that `dtype` holds exactly (0, 1, 0.5, ...) must be that number; another one (√2, 0.044715, ...) may be off by
-    what rounding to the type, a product of such constants or a few decimals less can change.
+    If `dtype` holds `wanted` exactly (0, 1, 0.5, ...), the two must be equal; otherwise (√2, 0.044715, ...) `number` may
+    differ by as much as rounding to the type, multiplying such constants or dropping a few decimals can change it.
     """
     if number == wanted:
         return True

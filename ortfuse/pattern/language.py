@@ -5,11 +5,11 @@
 
 `+ - * /` build *sums* and *products*, matched modulo commutativity, associativity and scalar coefficients; `op.Name(...)`
 matches one operator, `a | b` either of two patterns. `a @ b` is MatMul, `x ** 2` a power however it is spelled, and
-`x[..., :p]` a part of the last axis. The same expressions, read the other way, are the *replacements* that the rewriter
-emits. A pattern object that occurs twice in an expression stands for one and the same value.
+`x[..., :p]` a slice of the last axis. The same expressions also serve as the *replacements* that the rewriter emits. A
+pattern object that occurs twice in an expression stands for one and the same value.
 
-Values may say what shape they have (`var("q", "b h s d")`, see `ortfuse.pattern.axes`): the names of dimensions are the same
-all over the pattern. `rearrange("b s (h d) -> b h s d", x)` stands for whatever moves the elements of x so.
+Values may be given shapes (`var("q", "b h s d")`, see `ortfuse.pattern.axes`): the name of a dimension means the same
+throughout the pattern. `rearrange("b s (h d) -> b h s d", x)` stands for any nodes that move the elements of x that way.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Pattern:
         return Op("MatMul", [self, other])
 
     def __pow__(self, exponent: float) -> Pattern:
-        """A power: as Pow, and as the product, the root or the reciprocal that it also is."""
+        """A power: as Pow, or as the equivalent product, square root or reciprocal."""
         power = Op("Pow", [self, Const(float(exponent))])
         if exponent == 2:
             return power | self * self
@@ -73,7 +73,7 @@ class Pattern:
         return power | 1.0 / self**0.5 if exponent == -0.5 else power
 
     def __getitem__(self, index: Any) -> Pattern:
-        """`x[..., start:stop:step]`: a part of the last axis, between numbers or dimensions by their names."""
+        """`x[..., start:stop:step]`: a slice of the last axis; bounds are numbers or names of dimensions."""
         if not (isinstance(index, tuple) and len(index) == 2 and isinstance(index[0], EllipsisType)):
             raise PatternError(f"{self} has no item {index}; a part of the last axis is written x[..., start:stop]")
         part = index[1]
@@ -85,7 +85,7 @@ class Pattern:
         return Alt(options)
 
     def named(self, label: str, shape: str | None = None) -> Self:
-        """This pattern with its matched value captured as `label`, and of that shape if one is given."""
+        """This pattern with its matched value captured as `label`, and with that shape if one is given."""
         if not self._has_label:
             raise PatternError(f"{type(self).__name__} patterns cannot be named")
         made = copy.copy(self)
@@ -96,7 +96,7 @@ class Pattern:
 
     @property
     def heads(self) -> frozenset[str] | None:
-        """Operator types that may produce a matching value; `None` when any value (or input) may match."""
+        """Operator types that may produce a matching value; `None` if any value (or input) may match."""
         return None
 
     def children(self) -> Sequence[Pattern]:
@@ -104,7 +104,7 @@ class Pattern:
         return ()
 
     def walk(self) -> Iterator[Pattern]:
-        """Every pattern of the expression once, this one first."""
+        """Every pattern of the expression, each once, starting with this one."""
         seen: set[int] = set()
         stack: list[Pattern] = [self]
         while stack:
@@ -120,7 +120,7 @@ Operand = Pattern | float | int
 
 
 def lift(operand: Operand | None) -> Pattern:
-    """A pattern as it is; a Python number as the constant it denotes."""
+    """Convert an operand to a pattern: patterns stay as they are, Python numbers become constants."""
     if isinstance(operand, Pattern):
         return operand
     if isinstance(operand, (int, float)) and not isinstance(operand, bool):
@@ -210,7 +210,7 @@ class Alt(Pattern):
 
 
 class Attr:
-    """What an operator's attribute must be: captured under `name` when given, and accepted by `check` when given."""
+    """The pattern of an attribute: captured under `name` if given, and required to pass `check` if given."""
 
     def __init__(self, name: str, check: Check | None = None, text: str = "") -> None:
         self.name, self.check, self.text = name, check, text
@@ -227,7 +227,7 @@ class AllAttributes:
 
 
 class Op(Pattern):
-    """One node: operator, inputs and attributes. Attributes not mentioned must have their ONNX default."""
+    """One node: operator, inputs and attributes. Attributes not mentioned must have their ONNX defaults."""
 
     def __init__(
         self,
@@ -250,19 +250,19 @@ class Op(Pattern):
         self.all_attributes: AllAttributes | None = everything
         if any(isinstance(pattern, Rest) for pattern in self.inputs[:-1]):
             raise PatternError(f"rest() must be the last input of op.{op_type}")
-        # Specific inputs first: they bind the variables that the general ones then only have to be equal to.
+        # Specific inputs first: they bind variables, so that general inputs only have to be compared with these.
         self.order = sorted(range(len(self.inputs)), key=lambda index: _generality(self.inputs[index]))
 
     _has_label = True
 
     def kept(self) -> Op:
-        """This pattern for a node that may be used elsewhere too and then stays: cheap data movement is not worth a miss."""
+        """This pattern for a node that may also be used elsewhere, and then stays: cheap data movement is not worth a miss."""
         made = copy.copy(self)
         made.may_stay = True
         return made
 
     def naming(self, **others: int) -> Op:
-        """This pattern with further outputs of its node captured by their number, `None` where the node lacks them."""
+        """This pattern with further outputs of its node captured, given by number; `None` if the node lacks them."""
         made = copy.copy(self)
         made.others = others
         return made
@@ -291,13 +291,13 @@ class Op(Pattern):
 
 
 def bare(pattern: Pattern) -> str:
-    """A pattern as text without the parentheses that keep a sum or alternatives together within something else."""
+    """A pattern as text, without the outer parentheses that a sum or alternatives have inside another pattern."""
     text = str(pattern)
     return text[1:-1] if isinstance(pattern, Alt | Sum) else text
 
 
 class Out(Pattern):
-    """One output of a node with several."""
+    """One output of a node with several outputs."""
 
     def __init__(self, node: Op | Built, index: int, label: str | None = None) -> None:
         self.node, self.index, self.label = node, index, label
@@ -316,7 +316,7 @@ class Out(Pattern):
 
 
 class Chain(Pattern):
-    """Common form of sums and products: signed parts, a scalar, and perhaps a captured scalar."""
+    """Base of sums and products: signed parts, a scalar, and optionally a captured scalar."""
 
     ops: frozenset[str] = frozenset()
     neutral: float = 0.0
@@ -324,11 +324,11 @@ class Chain(Pattern):
     def __init__(
         self, parts: Sequence[tuple[int, Pattern]], scalar: float, capture: Scalar | None, label: str | None = None
     ) -> None:
-        # The specific parts first: they bind the variables that the general ones then only have to be equal to.
+        # Specific parts first: they bind variables, so that general parts only have to be compared with these.
         self.parts = tuple(sorted(parts, key=lambda part: _generality(part[1])))
         self.scalar, self.capture, self.label = scalar, capture, label
         required = [pattern for _, pattern in self.parts if not isinstance(pattern, Opt)]
-        # A chain that can shrink to one part with sign + and no scalar matches whatever that part matches.
+        # A chain that can shrink to a single positive part without a scalar matches whatever that part matches.
         self._heads: frozenset[str] | None
         if len(required) == 1 and scalar == self.neutral and (1, required[0]) in self.parts:
             inner = required[0].heads
@@ -347,7 +347,7 @@ class Chain(Pattern):
 
     @classmethod
     def collect(cls, parts: Iterable[tuple[int, Pattern]], combine: Callable[[float, float, int], float]) -> Pattern:
-        """The chain of `parts`, nested unnamed chains of the same kind merged and constants combined."""
+        """The chain of `parts`, with nested unnamed chains of the same kind merged and constants combined."""
         flat: list[tuple[int, Pattern]] = []
         scalar, capture = cls.neutral, None
         for sign, pattern in parts:
@@ -414,11 +414,11 @@ class Product(Chain):
 
 _MOVES = RESHAPES | {"Transpose"}
 MOST_MOVES = 4
-"""Nodes that a rearrangement may be spelled with."""
+"""The most nodes that a rearrangement may consist of."""
 
 
 class Rearrange(Pattern):
-    """The elements of `inner`, of the shape `before`, in the shape `after`; names of `after` alone are repetitions."""
+    """`inner`, of shape `before`, rearranged to the shape `after`; names only in `after` are axes of repeated elements."""
 
     _has_label = True
 
@@ -436,7 +436,7 @@ class Rearrange(Pattern):
 
     @property
     def makes(self) -> tuple[str, ...]:
-        """The operators that a replacement gets for it at most."""
+        """The operators that a replacement may use for it."""
         splits = any(len(axis.factors) > 1 for axis in (*self.before.axes, *self.after.axes))
         old, new = (
             [name for name in shape.names() if name not in self.repeated] for shape in (self.before, self.after)
@@ -457,7 +457,7 @@ class Rearrange(Pattern):
 
 
 class Part(Pattern):
-    """The elements from `start` up to `stop` (`None`: the end) of the last axis of `inner`, by Slice or Split."""
+    """The elements from `start` to `stop` (exclusive; `None`: the end) of the last axis of `inner`, by Slice or Split."""
 
     _has_label = True
 
@@ -473,7 +473,7 @@ class Part(Pattern):
 
     @property
     def makes(self) -> tuple[str, ...]:
-        """The operator that a replacement gets for it."""
+        """The operator that a replacement uses for it."""
         return ("Slice",)
 
     def __str__(self) -> str:
@@ -482,7 +482,7 @@ class Part(Pattern):
 
 
 class Built(Pattern):
-    """Only in replacements: what `function(match)` returns, a pattern made of the operators `makes`."""
+    """Only in replacements: the pattern that `function(match)` returns, made of the operators `makes`."""
 
     def __init__(self, function: Callable[[Any], Pattern], makes: Sequence[str]) -> None:
         self.function, self.makes = function, tuple(makes)

@@ -1,4 +1,4 @@
-"""How many nodes a pattern takes at least: what the length of a partial match is measured by."""
+"""The minimum number of nodes of a pattern, against which the size of a partial match is measured."""
 
 from __future__ import annotations
 

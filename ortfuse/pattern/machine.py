@@ -1,8 +1,8 @@
-"""The machine that matches: goals, choices that are resumed, bindings that are undone, like a small Prolog.
+"""The matching machine: goals, choice points and bindings with backtracking, like a small Prolog.
 
-A goal says "this pattern must match this value". Handlers (see `ortfuse.pattern.match`) turn one goal into the goals below
-it, or open a choice (which operand order, which alternative, which part of a sum) that is resumed when a later goal fails.
-Bindings are undone by a trail. Recursion depth is that of the pattern, never that of the graph.
+A goal says "this pattern must match this value". Handlers (see `ortfuse.pattern.match`) turn one goal into its subgoals, or
+open a choice point (which operand order, which alternative, which part of a sum) to which matching returns when a later
+goal fails. A trail records bindings so that they can be undone. Recursion depth is bounded by the pattern, not the graph.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from ortfuse.pattern.match import Matcher
 
 MAX_STEPS = 4000
-"""Goals tried in one attempt before it is given up: a bound on the worst case of backtracking."""
+"""The most goals tried in one attempt before it is given up: bounds the worst case of backtracking."""
 
 FAIL: Any = object()
 
 Goals = Any  # a linked list of goals: (pattern, value, Goals) or None
 
 Handler = Callable[["Machine", Any, Any, Goals], Goals]
-"""Works on a goal: what is left to do then, or `FAIL`."""
+"""Handles a goal; returns the goals that remain, or `FAIL`."""
 
 
 class Machine:
-    """One attempt to match one value; `handlers` work on the goals, by the class of their pattern.
+    """One attempt to match one value; goals are dispatched to `handlers` by the class of their pattern.
 
     Attributes:
-        bindings: What was captured so far, by name.
-        dims: What dimension each name stands for, and the value and axis that said so.
+        bindings: The captures so far, by name.
+        dims: The dimension bound to each name, with the value and axis that it was bound by.
         pending: Axes whose size is not decided yet (see `ortfuse.pattern.unify`).
-        choices: Which option of each named alternative is tried.
-        memo: The node (of alternatives and chains: the value) that each shared part of the pattern stands for, by its id.
+        choices: The option of each named alternative that is being tried.
+        memo: The node (for alternatives and chains, the value) that each shared part of the pattern is bound to, by its id.
         nodes: The nodes matched so far, and whether each may stay when the match is replaced.
-        entered: The outermost nodes of chains under way: the nodes of a chain are known only when all its parts are placed.
+        entered: The outermost nodes of chains being matched, whose other nodes are known only once all parts are placed.
     """
 
     def __init__(self, matcher: Matcher, facts: Facts, allow_extra: bool, quirks: frozenset[Quirk]) -> None:
@@ -92,12 +92,12 @@ class Machine:
                 return Miss(len(self.reached), lambda: refuse("search_limit", root, found=MAX_STEPS), self.reached)
 
     def put(self, container: dict[Any, Any], key: Any, value: Any) -> None:
-        """Add an entry that backtracking takes out again."""
+        """Add an entry that backtracking removes again."""
         container[key] = value
         self.trail.append((container, key))
 
     def bind(self, name: str, value: Any) -> bool:
-        """Capture `value` as `name`; false if `name` already captured another."""
+        """Capture `value` as `name`; false if `name` has already captured a different value."""
         if name in self.bindings:
             known = self.bindings[name]
             return known is value or (not isinstance(value, ir.Value) and known == value)
@@ -105,7 +105,7 @@ class Machine:
         return True
 
     def fail(self, reason: Callable[[], Refusal], whole: bool = False) -> Goals:
-        """Note why this attempt ends here, if no attempt came further; with `whole`, all of the pattern has matched."""
+        """Record why matching fails here, unless it got further before; with `whole`, the entire pattern has matched."""
         progress = len(self.nodes) + len(self.entered)
         if (progress > self.depth and whole >= self.whole) or whole > self.whole:
             self.depth, self.why, self.reached = progress, reason, tuple({**self.nodes, **self.entered})
@@ -113,12 +113,12 @@ class Machine:
         return FAIL
 
     def choose(self, alternatives: Iterator[Goals]) -> Goals:
-        """Go on with the first alternative, and with the next ones when that fails."""
+        """Continue with the first alternative, and with the next ones if that fails."""
         self.stack.append((len(self.trail), alternatives))
         return self._retry()
 
     def undo(self, mark: int) -> None:
-        """Take out what was put in since the trail was `mark` long."""
+        """Undo all entries made since the trail had length `mark`."""
         while len(self.trail) > mark:
             container, key = self.trail.pop()
             del container[key]
@@ -146,7 +146,7 @@ class Machine:
         return None
 
     def _needed_elsewhere(self) -> Refusal | None:
-        """Which intermediate has to stay because something else needs it."""
+        """A refusal if an intermediate value is needed by something outside the match."""
         emitted = {id(self.bindings.get(label)) for label in self.matcher.emitted}
         for node, may_stay in self.nodes.items():
             for output in () if may_stay else node.outputs:
@@ -161,10 +161,10 @@ class Machine:
 
 
 def _asked(guard: Guard, match: Match) -> Refusal | None:
-    """What a guard says.
+    """The answer of a guard.
 
     Raises:
-        RuleError: It is neither a refusal nor `None`.
+        RuleError: The answer is neither a refusal nor `None`.
     """
     answer = guard(match)
     if answer is not None and not isinstance(answer, Refusal):
@@ -182,18 +182,18 @@ def computed_by(node: ir.Node | None) -> str:
 
 
 def said(refusal: Refusal) -> Callable[[], Refusal]:
-    """A refusal that is built already."""
+    """Wraps a refusal that has already been built."""
     return lambda: refusal
 
 
 def unlike(name: str, value: ir.Value | None, m: Machine) -> Callable[[], Refusal]:
-    """That a value stands where one captured under the same name is needed; of numbers, where one was."""
+    """A refusal because a value differs from the one captured under the same name (or the number, for captured numbers)."""
     known = m.bindings.get(name)
     return lambda: refuse("not_same", Subject.of(value, name), needed=known)
 
 
 def bind_absent(m: Machine, pattern: Pattern) -> None:
-    """Capture nothing under the names of a part that is not there."""
+    """Bind the names of an absent part to `None`."""
     for name in capture_names(pattern):
         if name not in m.bindings:
             m.put(m.bindings, name, None)

@@ -1,4 +1,4 @@
-"""The matcher of patterns that are operators, values, constants and alternatives; sums and products are in `placing`."""
+"""The matcher for patterns of operators, values, constants and alternatives; sums and products are in `placing`."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ __all__ = ["Guard", "Match", "Matcher", "Miss"]
 
 
 class Matcher:
-    """A pattern made ready to be tried on many values."""
+    """A pattern compiled for matching against many values."""
 
     def __init__(self, pattern: Pattern, guards: tuple[Guard, ...] = (), emitted: tuple[str, ...] = ()) -> None:
-        """`emitted`: labels of intermediates that the rule computes anew, so that they may be used elsewhere."""
+        """`emitted`: labels of intermediate values that the rule recomputes, so that they may be used elsewhere."""
         self.pattern, self.guards, self.emitted = pattern, guards, emitted
         if pattern.heads is None:
             raise PatternError(f"the pattern {pattern} matches any value; a rule needs an operator at its root")
@@ -66,11 +66,11 @@ class Matcher:
 
     @cached_property
     def attributes(self) -> Mapping[str, tuple[tuple[str, str], ...]]:
-        """For each captured attribute, the operators that may have it and what it is called there."""
+        """For each captured attribute, the operators that may have it and its name there."""
         return captured_attributes(self.pattern)
 
     def may_match(self, node: ir.Node) -> bool:
-        """Whether the operators right below `node` are ones the pattern can have there: an early reject."""
+        """Whether the producers of the inputs of `node` are operators that the pattern allows there: an early reject."""
         for position, heads in self._below:
             if position is None:
                 if not any(_produced_by(value, heads) for value in node.inputs):
@@ -84,12 +84,12 @@ class Matcher:
     ) -> Match | Miss:
         """Match `value` as the root; with `allow_extra`, a root sum or product may have parts that the pattern lacks.
 
-        `quirks` are those of the target, which guards and replacements may ask for.
+        `quirks` are those of the target, which guards and replacements may consult.
         """
         return Machine(self, facts, allow_extra, quirks).run(value, _HANDLERS)
 
     def settle(self, machine: Machine) -> bool:
-        """Decide what the pattern says of shapes and was left open."""
+        """Decide the constraints on shapes that were left open."""
         return settle_all(machine)
 
 
@@ -240,7 +240,7 @@ def _input_goals(m: Machine, pattern: Op, node: ir.Node, rest: Goals) -> Goals:
 
 
 def _added_axes(values: list[ir.Value | None], facts: Facts) -> ir.Value | None:
-    """A one-element constant that would not act as a plain number: it may have more axes than what it is combined with."""
+    """A one-element constant that may not act as a plain number, since it may have more axes than the other operand."""
     present = [value for value in values if value is not None]
     constants = {value for value in present if facts.scalar(value) is not None}
     others = [facts.rank(value) for value in present if value not in constants]
@@ -302,13 +302,13 @@ def _not_constant(m: Machine, name: str, value: ir.Value | None, needed: str) ->
 
 
 def _unfit(m: Machine, pattern: Var, value: ir.Value) -> Callable[[], Refusal]:
-    """What the check of a variable says no to, in the words of its declaration."""
+    """A refusal because a value fails the check of a variable, in the words of its declaration."""
     needed = pattern.text or "what the rule asks for"
     return lambda: refuse("condition", Subject.of(value, pattern.name), found=describe(value, m.facts), needed=needed)
 
 
 def _attribute(node: ir.Node, name: str, found: Any = UNKNOWN, wanted: Any = None) -> Callable[[], Refusal]:
-    """An attribute that is not known, or not what is wanted."""
+    """A refusal because an attribute is unknown, or not as wanted."""
     capture = wanted.name if isinstance(wanted, Attr) else ""
     if found is UNKNOWN:
         return lambda: refuse("attribute_unknown", Subject.attribute(name, node, capture))

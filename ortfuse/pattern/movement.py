@@ -1,7 +1,8 @@
-"""Matching of what moves elements: rearrangements by whatever nodes spell them, parts of the last axis.
+"""Matches data movement: rearrangements, in any spelling, and slices of the last axis.
 
-The nodes above a value are taken one after the other. Of each prefix of them it is computed where they bring the elementary
-axes of their input; if that is provably what the pattern says, the input of the prefix may be the rearranged value.
+The chain of data-moving nodes that leads to a value is followed upwards, one node at a time. For each prefix of the chain
+the effect on the elementary axes of its input is computed; if that is provably the effect that the pattern asks for, the
+input of the prefix may be the rearranged value.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ Piece = tuple[str, DimLike]
 """An elementary axis: its name (`""` for one along which elements are repeated) and its size, which is not 1."""
 
 _FAR = 1 << 31
-"""A Slice that ends here or later ends with the axis."""
+"""A Slice whose end is at least this goes to the end of the axis."""
 
 
 def match_rearrangement(m: Machine, pattern: Rearrange, value: ir.Value | None, rest: Goals) -> Goals:
-    """Find nodes that provably are the rearrangement, and go on with their input."""
+    """Find nodes that provably do the rearrangement, and continue with their input."""
     known = m.memo.get(id(pattern)) if id(pattern) in m.matcher.shared else None
     if known is not None:
         return rest if known is value else m.fail(lambda: refuse("not_same", value, needed=known))
@@ -80,7 +81,7 @@ def _is_rearrangement(
 
 
 def _pieces(m: Machine, axes: Axes, repeated: frozenset[str]) -> list[list[Piece]] | None:
-    """The elementary axes that make up each axis, without those of size 1; `None` if a size is not known."""
+    """The elementary axes that make up each axis, without those of size 1; `None` if a size is unknown."""
     found = []
     for axis in axes.axes:
         sizes = [(factor, size_of(m, (factor,))) for factor in axis.factors]
@@ -92,7 +93,7 @@ def _pieces(m: Machine, axes: Axes, repeated: frozenset[str]) -> list[list[Piece
 
 
 def _moved(axes: list[list[Piece]], chain: Sequence[ir.Node], facts: Facts) -> list[list[Piece]] | None:
-    """Where the nodes bring the elementary axes, `None` if that is not known."""
+    """The elementary axes after the nodes have moved them; `None` if unknown."""
     for node in chain:
         after = facts.shape(node.outputs[0])
         if after is None:
@@ -116,7 +117,7 @@ def _moved(axes: list[list[Piece]], chain: Sequence[ir.Node], facts: Facts) -> l
 
 
 def _grouped(pieces: list[Piece], shape: Sequence[DimLike]) -> list[list[Piece]] | None:
-    """The elementary axes in their order, merged to the axes of a shape."""
+    """The elementary axes, in order, grouped into the axes of a shape."""
     found: list[list[Piece]] = []
     position = 0
     for dim in shape:
@@ -133,7 +134,7 @@ def _grouped(pieces: list[Piece], shape: Sequence[DimLike]) -> list[list[Piece]]
 
 
 def _repeated(axes: list[list[Piece]], shape: Sequence[DimLike]) -> list[list[Piece]] | None:
-    """The axes after an Expand to a shape: those of size 1 may have become longer, and there may be more in front."""
+    """The axes after an Expand to a shape, which may lengthen axes of size 1 and add leading axes."""
     found: list[list[Piece]] = []
     axes = [[] for _ in range(len(shape) - len(axes))] + axes
     if len(axes) != len(shape):
@@ -149,7 +150,7 @@ def _repeated(axes: list[list[Piece]], shape: Sequence[DimLike]) -> list[list[Pi
 
 
 def match_part(m: Machine, pattern: Part, value: ir.Value | None, rest: Goals) -> Goals:
-    """Match a Slice of the last axis, or one output of a Split along it."""
+    """Match a Slice of the last axis, or an output of a Split along it."""
     node = None if value is None else value.producer()
     if value is None or node is None or node.domain or node.op_type not in ("Slice", "Split"):
         return m.fail(lambda: refuse("operator", value, found=computed_by(node), needed=pattern.heads))
@@ -173,7 +174,7 @@ Bounds = tuple[DimLike, DimLike, int]
 
 
 def _is_part(m: Machine, pattern: Part, found: Bounds, size: DimLike, length: DimLike, value: ir.Value) -> bool:
-    """Whether the bounds are those of the pattern, and really give as many elements as they say."""
+    """Whether the bounds are those of the pattern, and the slice really has the length that they imply."""
     start, stop, step = found
     if step != pattern.step:
         return False
@@ -185,7 +186,7 @@ def _is_part(m: Machine, pattern: Part, found: Bounds, size: DimLike, length: Di
 
 
 def _binds(m: Machine, name: str, bound: DimLike, value: ir.Value) -> bool:
-    """Whether the dimension called `name` is `bound`, which it is from now on if it was not known."""
+    """Whether the dimension `name` equals `bound`; binds the name if it is not bound yet."""
     if m.pending and not settle(m):
         return False
     if name not in m.dims:
@@ -204,14 +205,14 @@ def _sliced(node: ir.Node, value: ir.Value, size: DimLike, last: int, facts: Fac
 
 
 def _one(numbers: Any) -> Any:
-    """The number in a list of one, `None` for no list, `UNKNOWN` for more or what is not known."""
+    """The number in a list of one, `None` for no list, `UNKNOWN` for several or an unknown one."""
     if numbers is None or numbers is UNKNOWN:
         return numbers
     return numbers[0] if isinstance(numbers, tuple | list) and len(numbers) == 1 else UNKNOWN
 
 
 def _within(bound: DimLike, size: DimLike) -> DimLike:
-    """A bound counted from the front, no more than the size where that shows."""
+    """A bound counted from the front and, where that can be decided, clamped to the size."""
     if isinstance(bound, int) and bound < 0:
         bound = bound + size
         return max(bound, 0) if isinstance(bound, int) else bound

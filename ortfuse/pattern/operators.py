@@ -1,4 +1,4 @@
-"""The parameters of a node, be they attributes, left to their default, or inputs."""
+"""The parameters of a node, whether given as attributes, as inputs or by default."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNKNOWN: Any = object()
 
 
 def attribute_value(node: ir.Node, name: str, facts: Facts) -> Any:
-    """The attribute's Python value, its ONNX default when absent, `None` without one, `UNKNOWN` for a reference."""
+    """The attribute's Python value; its ONNX default if absent, `None` if it has none, `UNKNOWN` for a reference."""
     attribute = node.attributes.get(name)
     if attribute is None:
         return attribute_default(node.domain, node.op_type, facts.version(node), name)
@@ -26,9 +26,9 @@ def attribute_value(node: ir.Node, name: str, facts: Facts) -> Any:
 
 
 def parameter(node: ir.Node, name: str, facts: Facts) -> Any:
-    """The value of an attribute or of a parameter input, axes counted from the front where the rank is known.
+    """The value of an attribute or of a parameter input; axes are counted from the front if the rank is known.
 
-    Integer tensors come as tuples of (symbolic) integers or as one integer for rank 0, `UNKNOWN` if not known.
+    Integer tensors are returned as tuples of (symbolic) integers, or as one integer for rank 0; `UNKNOWN` if unknown.
     """
     position = PARAMETER_INPUTS.get(node.op_type, {}).get(name)
     if position is not None and position < len(node.inputs) and name not in node.attributes:
@@ -67,7 +67,7 @@ def _axes(node: ir.Node, axes: Any, facts: Facts) -> Any:
         and node.op_type in PARAMETER_INPUTS
         and "axes" in PARAMETER_INPUTS[node.op_type]
     ):
-        axes = (axes,)  # a tensor of rank 0 where the specification asks for a vector: runtimes take it
+        axes = (axes,)  # runtimes accept a tensor of rank 0 where the specification asks for a vector
     rank = facts.rank(node.inputs[0])
     if rank is None:
         return axes

@@ -1,4 +1,4 @@
-"""What can be told of a pattern before it is matched: its captures, its operators, how deep they stand."""
+"""Static properties of a pattern: its captures, its operators and their depths."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Below = tuple[tuple["int | None", frozenset[str]], ...]
 
 
 def operators_below(pattern: Pattern) -> Below:
-    """What must produce the inputs of the pattern's root, where it is one operator: position (or any) and operator types."""
+    """The operator types that must produce the root's inputs, by position (or any position), if the root is one operator."""
     root: Pattern = pattern.node if isinstance(pattern, Out) else pattern
     if not isinstance(root, Op):
         return ()
     anywhere = len(root.inputs) == 2 and root.op_type in COMMUTES
-    # Parameters that are inputs shift the positions behind the first.
+    # Parameters given as inputs shift the positions after the first.
     certain = 1 if root.op_type in PARAMETER_INPUTS else len(root.inputs)
     return tuple(
         (None if anywhere else position, operand.heads)
@@ -36,7 +36,7 @@ def operators_below(pattern: Pattern) -> Below:
 
 
 def capture_names(pattern: Pattern) -> frozenset[str]:
-    """Every name that a match of `pattern` has: those of an alternative or option not taken are `None`."""
+    """Every name that a match of `pattern` has; names in an alternative or option not taken are bound to `None`."""
     names: set[str] = set()
     for part in pattern.walk():
         names.update(name for name in (getattr(part, "name", None), part.label) if name is not None)
@@ -51,7 +51,7 @@ def capture_names(pattern: Pattern) -> frozenset[str]:
 
 
 def captured_attributes(pattern: Pattern) -> dict[str, tuple[tuple[str, str], ...]]:
-    """For each captured attribute, the operators of the pattern that have it and what it is called there."""
+    """For each captured attribute, the operators of the pattern that have it and its name there."""
     found: dict[str, tuple[tuple[str, str], ...]] = {}
     for part in pattern.walk():
         if not isinstance(part, Op):
@@ -63,7 +63,7 @@ def captured_attributes(pattern: Pattern) -> dict[str, tuple[tuple[str, str], ..
 
 
 def op_depths(pattern: Pattern) -> dict[str, int]:
-    """For each operator of the pattern, how many nodes at most stand between it and the root, the root included."""
+    """For each operator of the pattern, the largest number of nodes between it and the root, counting the root."""
     depths: dict[str, int] = {}
     deepest: dict[int, int] = {}
     stack = [(pattern, 0)]
@@ -81,7 +81,7 @@ def op_depths(pattern: Pattern) -> dict[str, int]:
             for op_type in part.heads or ():
                 depths[op_type] = max(depths.get(op_type, 0), below - 1)
         elif isinstance(part, Chain):
-            # A chain of n parts is spelled with up to n - 1 nodes, one more for its scalar, and unary ones.
+            # A chain of n parts takes up to n - 1 nodes, one more for its scalar, and unary ones.
             below = depth + len(part.parts) + 1
             for op_type in part.ops:
                 depths[op_type] = max(depths.get(op_type, 0), below - 1)
@@ -90,7 +90,7 @@ def op_depths(pattern: Pattern) -> dict[str, int]:
 
 
 def required_ops(pattern: Pattern) -> frozenset[str]:
-    """Operator types without which `pattern` cannot match: an early reject by the operators a graph has."""
+    """Operator types without which `pattern` cannot match; graphs that lack one can be rejected early."""
     if isinstance(pattern, Opt):
         return frozenset()
     if isinstance(pattern, Alt):

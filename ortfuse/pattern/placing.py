@@ -1,4 +1,4 @@
-"""Matching of sums and products: the parts of a pattern are placed on those of the flattened chain in the graph, one by one."""
+"""Matches sums and products: assigns the parts of a pattern, one by one, to parts of the flattened chain in the graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ortfuse.refusal import Subject, refuse, words
 
 
 class Placement:
-    """A chain half matched: the next part to place, the leaves used up, the parts bound so far."""
+    """A partially matched chain: the next part to place, the leaves used up, the parts bound so far."""
 
     __slots__ = ("bound", "chain", "index", "is_root", "tree", "used")
 
@@ -34,7 +34,7 @@ class Placement:
 
 
 def match_chain(m: Machine, pattern: Chain, value: ir.Value | None, rest: Goals) -> Goals:
-    """Flatten the chain that computes `value` and go on with placing the parts of the pattern."""
+    """Flatten the chain that computes `value`, then place the parts of the pattern."""
     if value is None:
         return m.fail(lambda: refuse("missing_input", Subject("operand", m.root.name or "", capture=str(pattern))))
     key = id(pattern)
@@ -81,7 +81,7 @@ def _placements(m: Machine, state: Placement, value: ir.Value, rest: Goals) -> I
             if producer is None or producer.op_type not in heads:
                 continue
         if index == 0 and len(entries) > 1 and isinstance(inner, Chain) and type(inner) is type(state.chain):
-            continue  # the whole chain as its own only part: the same question again
+            continue  # placing the whole chain as its own only part asks the same question again
         following = Placement(
             state.chain, state.tree, state.index + 1, state.used | entry.mask, (*state.bound, index), state.is_root
         )
@@ -98,7 +98,7 @@ def _placements(m: Machine, state: Placement, value: ir.Value, rest: Goals) -> I
 
 
 def _part(pattern: Pattern) -> str:
-    """What a part of a sum or product has to be, in words: the operators that may compute it, or its name."""
+    """What a part of a sum or product must be, in words: the operators that may compute it, or its name."""
     heads = pattern.heads
     return f"computed by {words(heads)}" if heads is not None else bare(pattern)
 
@@ -141,6 +141,6 @@ def _scalar_fits(m: Machine, chain: Chain, value: ir.Value, total: float, produc
         return math.isfinite(number) and m.bind(chain.capture.name, number)
     dtype = m.facts.dtype(value)
     if numbers > 1 and product and dtype is not None:
-        # A product of rounded constants: √2 · √2 is 2 within rounding.
+        # The number may be a product of rounded constants: √2 · √2 is 2 only within rounding.
         return math.isclose(total, chain.scalar, rel_tol=numbers * EPSILON.get(dtype, 0.0))
     return close(total, chain.scalar, dtype)

@@ -1,4 +1,4 @@
-"""Guards without which a rule would be right all the same, and why."""
+"""Declares guards that are not needed for soundness, with the reason."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _Guard = TypeVar("_Guard", bound=Callable[..., Any])
 
 
 def redundant(reason: str) -> Callable[[_Guard], _Guard]:
-    """Declares of a guard that its rule is sound without it: `@redundant("the kernel refuses it anyway")`.
+    """Declares that a rule is sound without this guard: `@redundant("the kernel refuses it anyway")`.
 
-    Such a guard says what is worth it, or says early what would be refused later. Of a guard that some rules need and others
-    do not, `redundant(reason)(guard)` makes one for the others.
+    Such a guard decides whether a rewrite is worthwhile, or refuses early what would be refused later anyway. If some rules
+    need a guard and others do not, `redundant(reason)(guard)` makes a copy for the latter.
     """
 
     def declare(guard: _Guard) -> _Guard:
@@ -29,5 +29,5 @@ def redundant(reason: str) -> Callable[[_Guard], _Guard]:
 
 
 def redundant_because(guard: Callable[..., Any]) -> str | None:
-    """Why a rule is sound without the guard, `None` if it is not said to be."""
+    """Why a rule is sound without the guard; `None` if the guard is not declared redundant."""
     return getattr(guard, _REASON, None)

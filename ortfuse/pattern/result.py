@@ -1,4 +1,4 @@
-"""What a try of a pattern comes to: a match, or the deepest point it reached and what stopped it there."""
+"""The result of an attempt to match: a match, or the furthest point it reached and what stopped it there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _LOOK: Any = object()
-"""Found: what the match has under the name."""
+"""Default for `found`: look up what the match has captured under the name."""
 
 
 class Match:
@@ -46,7 +46,7 @@ class Match:
         return self.bindings.get(name, default)
 
     def choice(self, label: str) -> int:
-        """Which option of the alternatives named `label` matched, from 0."""
+        """The number of the option that matched among the alternatives named `label`, from 0."""
         return self.choices[label]
 
     def dim(self, name: str) -> DimLike:
@@ -63,7 +63,7 @@ class Match:
         return dim if isinstance(dim, int) else None
 
     def shape(self, name: str) -> tuple[DimLike, ...] | None:
-        """The symbolic shape of a captured value; `None` when its rank is unknown."""
+        """The symbolic shape of a captured value; `None` if its rank is unknown."""
         return self.facts.shape(self[name])
 
     def rank(self, name: str) -> int | None:
@@ -75,7 +75,7 @@ class Match:
         return self.facts.dtype(self[name])
 
     def const(self, name: str) -> Any:
-        """The captured constant as a numpy array, or `None` if the value is no constant."""
+        """The captured constant as a numpy array, or `None` if the value is not constant."""
         return self.facts.const(self[name])
 
     def is_used_elsewhere(self, name: str) -> bool:
@@ -86,14 +86,14 @@ class Match:
     def refuse(self, code: Code, name: str, needed: Any = "", found: Any = _LOOK, *, remedy: str = "") -> Refusal:
         """A refusal about what `name` captured: `match.refuse("dtype", "x", "float32")`.
 
-        What was found there is looked up when it is not given: the type, rank or shape for these codes, else the number
-        or attribute itself.
+        If `found` is not given, it is looked up: the type, rank or shape for these codes, otherwise the number or attribute
+        itself.
         """
         return refuse(code, self._subject(name), found=self._found(code, name) if found is _LOOK else found,
                       needed=needed, remedy=remedy)  # fmt: skip
 
     def refuse_dimension(self, name: str, axis: int, needed: Any, *, remedy: str = "") -> Refusal:
-        """A refusal about one size of the captured value; about its rank if that axis is not there."""
+        """A refusal about one size of the captured value; about its rank if it lacks that axis."""
         shape = self.shape(name)
         if shape is None or not -len(shape) <= axis < len(shape):
             return self.refuse("rank", name, f"at least {axis + 1 if axis >= 0 else -axis}", remedy=remedy)
@@ -101,11 +101,11 @@ class Match:
         return refuse("dimension", subject, found=shape[axis], needed=needed, remedy=remedy)
 
     def unless_value(self, name: str, holds: bool, needed: Any) -> Refusal | None:
-        """A refusal about a captured number, constant or attribute, unless what is asked of it holds."""
+        """A refusal about a captured number, constant or attribute, unless the condition on it holds."""
         return None if holds else self.refuse("value", name, needed)
 
     def unless_dtype(self, name: str, *dtypes: ir.DataType) -> Refusal | None:
-        """A refusal unless the captured value is known to be of one of these element types."""
+        """A refusal unless the captured value is known to have one of these element types."""
         return None if self.dtype(name) in dtypes else self.refuse("dtype", name, frozenset(dtypes))
 
     def unless_rank(self, name: str, *ranks: int) -> Refusal | None:
@@ -113,7 +113,7 @@ class Match:
         return None if self.rank(name) in ranks else self.refuse("rank", name, frozenset(ranks))
 
     def unless_shape(self, needed: Sequence[DimLike], *names: str) -> Refusal | None:
-        """A refusal unless all of the captured values that are there provably have this shape."""
+        """A refusal unless all captured values, leaving out absent ones, provably have this shape."""
         wanted = tuple(needed)
         for name in names:
             if self.get(name) is not None and self.shape(name) != wanted:
@@ -121,12 +121,12 @@ class Match:
         return None
 
     def unless_same_shape(self, name: str, other: str) -> Refusal | None:
-        """A refusal unless two captured values provably have one shape."""
+        """A refusal unless two captured values provably have the same shape."""
         found = self.shapes(other, name)
         return found if isinstance(found, Refusal) else self.unless_shape(found[0], name)
 
     def shapes(self, *names: str) -> list[tuple[DimLike, ...]] | Refusal:
-        """The shapes of captured values, or a refusal about the first that is not known."""
+        """The shapes of captured values, or a refusal about the first unknown one."""
         found = [self.shape(name) for name in names]
         known = [shape for shape in found if shape is not None]
         return known if len(known) == len(found) else self.refuse("shape", names[found.index(None)])
@@ -154,7 +154,7 @@ class Match:
         return Subject("number", self.root.name or "", capture=name) if constant is None else Subject.of(constant, name)
 
     def _constant_of(self, number: float) -> ir.Value | None:
-        """The constant of the model that a captured number comes from, if it is one alone."""
+        """The constant of the model that a captured number comes from, if it is a single one."""
         forms = {number, -number, 1 / number if number else number}
         operands = (value for node in self.nodes for value in node.inputs)
         return next((value for value in operands if value is not None and self.facts.scalar(value) in forms), None)
@@ -165,9 +165,9 @@ class Match:
 
 
 class Miss:
-    """The deepest point a failed attempt reached: which nodes matched, and what stopped it, said on demand.
+    """The furthest point a failed attempt reached: the nodes that matched, and what stopped it, described on demand.
 
-    With `whole` the pattern matched as a whole, and it was another use of an intermediate or a guard that stopped it.
+    With `whole` the entire pattern matched, and a guard or another use of an intermediate value stopped it.
     """
 
     __slots__ = ("_why", "matched", "nodes", "whole")
@@ -188,7 +188,7 @@ class Miss:
 
 
 def describe(value: ir.Value, facts: Facts) -> str:
-    """What stands in a graph at a value: its type, its shape and what computes it."""
+    """A value of a graph in words: its type, its shape and what computes it."""
     shape, dtype = facts.shape(value), facts.dtype(value)
     kind = f"{words(dtype) if dtype is not None else 'a tensor'}{'' if shape is None else words(shape)}"
     producer = value.producer()
@@ -202,4 +202,4 @@ _LOOKUPS: Mapping[str, Callable[[Facts, ir.Value], Any]] = {
 }  # fmt: skip
 
 Guard = Callable[[Match], "Refusal | None"]
-"""A condition beyond the pattern: `None` when it holds, else the refusal (`match.refuse(...)`)."""
+"""A condition beyond the pattern: returns `None` if it holds, otherwise a refusal (`match.refuse(...)`)."""

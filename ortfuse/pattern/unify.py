@@ -1,7 +1,8 @@
-"""Dimensions by name: the shapes of values are held against what the pattern says of them.
+"""Unification of named dimensions: checks the shapes of matched values against the shapes in the pattern.
 
-A name stands for one dimension all over the pattern. What cannot be decided when a value is matched (a product of dimensions
-of which several are open, `b|1` before b is known) is decided as soon as it can be, at the latest when all has matched.
+A name stands for the same dimension throughout the pattern. What cannot be decided when a value is matched (a product of
+several unbound dimensions, `b|1` before b is known) is decided as soon as possible, at the latest when everything has
+matched.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ortfuse.refusal import Subject, refuse, words
 
 
 class Place(NamedTuple):
-    """An axis of a value, and what the pattern calls that."""
+    """An axis of a value, and the name that the pattern gives the value."""
 
     value: ir.Value
     name: str
@@ -30,14 +31,14 @@ class Place(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """What a name stands for, and the place that said so first."""
+    """The dimension bound to a name, and the place that it was bound by."""
 
     dim: Any
     place: Place
 
 
 def labelled(m: Machine, pattern: Pattern, value: ir.Value) -> bool:
-    """Captures a matched value under the label of its pattern, if that has one, and holds its shape against the pattern's."""
+    """Capture a matched value under the label of its pattern, if it has one, and check its shape against the pattern's."""
     if pattern.label is not None and not m.bind(pattern.label, value):
         m.fail(unlike(pattern.label, value, m))
         return False
@@ -45,7 +46,7 @@ def labelled(m: Machine, pattern: Pattern, value: ir.Value) -> bool:
 
 
 def has_axes(m: Machine, wanted: Axes, value: ir.Value, name: str) -> bool:
-    """Whether a value, which the pattern calls `name`, has the shape as far as is known yet; binds names of dimensions."""
+    """Whether a value, called `name` in the pattern, has the wanted shape as far as is known yet; binds dimension names."""
     shape, axes = m.facts.shape(value), wanted.axes
     if shape is None or len(shape) < wanted.least or (len(shape) > len(axes) and wanted.leading is None):
         m.fail(
@@ -72,7 +73,7 @@ def has_axes(m: Machine, wanted: Axes, value: ir.Value, name: str) -> bool:
 
 
 def settle(m: Machine) -> bool:
-    """Decide what was left open as far as that is possible now; false if it cannot be as the pattern says."""
+    """Decide what was left open, as far as possible now; false if the pattern's shapes cannot hold."""
     known = -1
     while len(m.dims) > known:
         known = len(m.dims)
@@ -83,7 +84,7 @@ def settle(m: Machine) -> bool:
 
 
 def settle_all(m: Machine) -> bool:
-    """Decide all that was left open, when everything has matched: then `b|1` says itself what b is."""
+    """Decide everything left open once all has matched: if b is still unbound then, `b|1` binds it."""
     while settle(m):
         first = next(((axis.factors[0], Bound(dim, place)) for (_, place), (axis, dim) in m.pending.items()
                       if axis.may_be_one and dim != 1 and axis.factors[0] not in m.dims), None)  # fmt: skip
@@ -94,7 +95,7 @@ def settle_all(m: Machine) -> bool:
 
 
 def size_of(m: Machine, factors: Sequence[Factor]) -> DimLike | None:
-    """The product of dimensions and numbers, `None` if one is not known."""
+    """The product of dimensions and numbers; `None` if one is unknown."""
     total: DimLike = 1
     for factor in factors:
         if isinstance(factor, int):
@@ -136,7 +137,7 @@ def _fits(m: Machine, axis: Axis, dim: DimLike, place: Place) -> bool | None:
 
 
 def _is(m: Machine, wanted: Factor, dim: Any, place: Place) -> bool:
-    """Whether a dimension (or the leading ones) is what the name stands for, or can be from now on."""
+    """Whether a dimension (or the tuple of leading ones) is the one bound to the name; binds the name if it is unbound."""
     bound = m.dims.get(wanted)
     if bound is None and isinstance(wanted, str):
         m.put(m.dims, wanted, Bound(dim, place))

@@ -1,4 +1,4 @@
-"""The words that patterns are written with: `op.Name(...)`, `var("x")`, `rearrange(...)`, and their like."""
+"""The functions that patterns are written with: `op.Name(...)`, `var("x")`, `rearrange(...)` and the like."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class OpBuilder:
     """`op.Name(inputs..., attribute=...)` builds the pattern of one node; an attribute may be a literal or `attr(...)`.
 
     Parameters that ONNX moved from attributes to inputs between opsets (`axes`, `shape`, `split`, ...) are written as
-    keywords and match both spellings.
+    keywords and match both forms.
     """
 
     def __init__(self, domain: str = "") -> None:
@@ -54,8 +54,8 @@ ms = OpBuilder("com.microsoft")
 def var(name: str, what: str | Check | None = None, text: str = "", *, check: Check | None = None) -> Var:
     """Any value, captured as `name`.
 
-    `what` is its shape (`"b h s d"`, see `ortfuse.pattern.axes`), or a `check(value, facts)` with a `text` that says what it
-    asks for; both may be given.
+    `what` is its shape (`"b h s d"`, see `ortfuse.pattern.axes`), or a `check(value, facts)` with a `text` that describes
+    the condition; both may be given.
     """
     return _variable(name, what, text, check, constant=False)
 
@@ -92,12 +92,12 @@ def rest(name: str) -> Rest:
 
 
 def attr(name: str, check: Check | None = None, text: str = "") -> Attr:
-    """An attribute captured as `name`; `check(value, facts)` may restrict it and `text` says to what."""
+    """An attribute captured as `name`; `check(value, facts)` may restrict it, and `text` describes the restriction."""
     return Attr(name, check, text)
 
 
 def all_attributes(name: str) -> AllAttributes:
-    """For `attributes=`: every attribute not mentioned, captured in a pattern and written out in a replacement."""
+    """For `attributes=`: every attribute not mentioned, captured by a pattern and copied by a replacement."""
     return AllAttributes(name)
 
 
@@ -114,11 +114,11 @@ def maybe(op_type: str, operand: Pattern, **attributes: Any) -> Alt:
 def rearrange(spelling: str, operand: Pattern) -> Rearrange:
     """`operand` with its axes split, moved and merged: `rearrange("b s (h d) -> b h s d", x)`.
 
-    A pattern matches any nodes that provably do that, which may be used elsewhere too and then stay; a replacement gets as
-    few as it takes. A name that only the right side has is an axis along which the elements are repeated.
+    A pattern matches any nodes that provably do this; they may also be used elsewhere, and then stay. A replacement gets as
+    few nodes as possible. A name that occurs only on the right is an axis along which the elements are repeated.
 
     Raises:
-        PatternError: The text is no such spelling.
+        PatternError: The text is not a valid rearrangement.
     """
     before, arrow, after = spelling.partition("->")
     if not arrow:

@@ -1,4 +1,4 @@
-"""From names to passes: a parsed pipeline becomes the steps that are run.
+"""Turns a parsed pipeline into the steps that are run.
 
 Besides registered passes, a name may be a pass of the catalogue (`fuse.attention`), a pass list (`transformer`), or one
 of these:
@@ -33,7 +33,7 @@ from ortfuse.pipeline.passlists import PassList, built_in_lists, suitable_list
 from ortfuse.pipeline.text import Call, FixpointCall, Item, Options
 
 MAX_ROUNDS = 50
-"""Rounds after which a fixpoint is given up, unless it says otherwise."""
+"""The most rounds of a fixpoint before it is given up, unless its options say otherwise."""
 
 CANONICALIZE = "canonicalize"
 FUSIONS = "fuse.*"
@@ -46,7 +46,7 @@ _RULE_OPTIONS = {"without": str, "always": str}
 
 @dataclass(frozen=True)
 class Single:
-    """One pass, under the name by which it stands in the pipeline."""
+    """One pass, with the name that the pipeline uses for it."""
 
     name: str
     run: Pass
@@ -65,7 +65,7 @@ Step: TypeAlias = Single | Repeated
 
 
 class Builder:
-    """Builds the steps of one pipeline for a model with the given operators (`None` if no model is at hand)."""
+    """Builds the steps of one pipeline for a model with the given operators (`None` if there is no model yet)."""
 
     def __init__(self, catalogue: Catalogue, operators: Collection[str] | None = None) -> None:
         self._catalogue, self._operators = catalogue, operators
@@ -75,7 +75,7 @@ class Builder:
         self._named: set[str] = set()
 
     def build(self, items: Sequence[Item | Pass]) -> tuple[Step, ...]:
-        """The steps of a pipeline. Pass lists and wildcards are resolved; passes that are given as objects stay.
+        """The steps of a pipeline. Pass lists and wildcards are expanded; passes given as objects are used as they are.
 
         Raises:
             PipelineError: There is no such pass, or it has no such option.
@@ -161,7 +161,7 @@ class Builder:
 
 
 def call_of(made: Pass) -> Call:
-    """The pass as it would be written, with the options that are not at their defaults."""
+    """The pass in textual form, with the options that are not at their defaults."""
     options: dict[str, Any] = {}
     if is_dataclass(made):
         for field in fields(made):

@@ -5,8 +5,8 @@ A rule file is a Python module with `RULES`, a list of rules, and optionally `PA
 module per family, or a package per family, whose files make up one pass: `fuse.<package name>`, or the `PASS` of its
 `__init__.py`. Modules whose names start with an underscore are helpers, which the others import relatively.
 
-The engine never imports the catalogue by a statement. In an installed package it is the module `ortfuse.patterns`, in a
-checkout the folder `patterns/` beside the package.
+The engine has no import statements for the catalogue. In an installed package it is the module `ortfuse.patterns`, in a
+checkout the folder `patterns/` next to the package.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ortfuse.errors import OrtfuseError, RuleError
 from ortfuse.rewrite import Rule, demand_proof, unproved
 
 ENTRY_POINTS = "ortfuse.patterns"
-"""The entry point group by which an installed package offers a rule module, or a package of them."""
+"""The entry point group under which an installed package offers a rule module, or a package of them."""
 
 BUILT_IN_PACKAGE = "ortfuse.patterns"
 
@@ -43,7 +43,7 @@ Source = Literal["built-in", "package", "user"]
 
 @dataclass(frozen=True)
 class RuleFile:
-    """The rules of one file: the pass they belong to, where they stand, and who they come from."""
+    """The rules of one file, with the pass they belong to, their location and their source."""
 
     pass_name: str
     rules: tuple[Rule, ...]
@@ -53,19 +53,19 @@ class RuleFile:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All rule files that were found, in order: built-in ones, those of packages, the user's own."""
+    """All rule files that were found, in order: built-in ones, those of installed packages, the user's own."""
 
     files: tuple[RuleFile, ...]
 
     def passes(self) -> dict[str, tuple[Rule, ...]]:
-        """The rules of each pass, in the order in which the files came."""
+        """The rules of each pass, in the order of the files."""
         found: dict[str, tuple[Rule, ...]] = {}
         for file in self.files:
             found[file.pass_name] = (*found.get(file.pass_name, ()), *file.rules)
         return found
 
     def passes_from(self, *sources: Source) -> tuple[str, ...]:
-        """The passes that all come from these sources, each once."""
+        """The passes whose rules all come from these sources, each once."""
         others = {file.pass_name for file in self.files if file.source not in sources}
         return tuple(dict.fromkeys(file.pass_name for file in self.files if file.pass_name not in others))
 
@@ -79,11 +79,11 @@ def load_catalogue(patterns: Iterable[str | Path] = ()) -> Catalogue:
     """Find all rules.
 
     Args:
-        patterns: Files and folders that the user names; they are read anew at each call.
+        patterns: Files and folders that the user names; they are read again on each call.
 
     Raises:
-        RuleError: A file cannot be loaded, declares no rules, or declares one that is not valid or not the only one of
-            its name. The message names the file and the rule.
+        RuleError: A file cannot be loaded, declares no rules, or declares one that is invalid or whose name is already
+            taken. The message names the file and the rule.
     """
     named = [patterns] if isinstance(patterns, str | Path) else patterns
     files = [*_built_in(), *_from_packages()]
@@ -142,7 +142,7 @@ def _from_packages() -> Iterator[RuleFile]:
 def _from_path(path: Path) -> list[RuleFile]:
     if not path.exists():
         raise RuleError(f"{path}: no such rule file or folder")
-    # A name of its own for each load: the file may have changed, and another of the same name may be loaded.
+    # Each load gets a fresh module name: the file may have changed, or another of the same name may be loaded.
     name = f"ortfuse_user_patterns_{next(_numbers)}"
     folder = path if path.is_dir() else path.parent
     package = _folder_as_package(folder.resolve(), name)
@@ -180,7 +180,7 @@ def _folder_as_package(folder: Path, name: str) -> ModuleType:
 
 
 def _rule_files(module: ModuleType, source: Source, default: str | None = None) -> Iterator[RuleFile]:
-    """The rule file that a module is, or those that a package holds; `default` is the pass of the folder they are in."""
+    """The rule file of a module, or all those of a package; `default` is the pass of the folder they are in."""
     if not hasattr(module, "__path__"):
         yield _rule_file(module, source, default)
         return
@@ -230,7 +230,7 @@ def _check_proof(rule: Rule, origin: str) -> None:
 
 
 def _where(error: Exception, path: str = "") -> str:
-    """The error in words, with the line of the file at `path` where it came up."""
+    """The error in words, with the line of the file at `path` where it was raised."""
     kind = "" if isinstance(error, OrtfuseError) else f"{type(error).__name__}: "
     if isinstance(error, SyntaxError):
         place = "" if error.filename == path else f" of {error.filename}"

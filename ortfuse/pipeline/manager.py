@@ -35,8 +35,8 @@ class PassManager:
         PassManager(Options(level="basic", max_opset=17))
 
     Args:
-        pipeline: Options, of which those that say what is rewritten count, or the `passes` alone, if all other options are
-            at their defaults.
+        pipeline: Options, of which only those that say what is rewritten are used; or just the `passes`, with all other
+            options at their defaults.
 
     Raises:
         PipelineError: The pipeline is wrong.
@@ -50,7 +50,7 @@ class PassManager:
         self._items = _items(options.pipeline)
         self._target = _target(options)
         self._catalogue = load_catalogue(options.rule_files)
-        # Whatever is wrong with the pipeline is said now, not when the first model has been loaded.
+        # Errors in the pipeline are raised now, not after the first model has been loaded.
         self._check_use_of_patterns(Builder(self._catalogue).build(self._items))
         self._pins = check_pins(options.pins, self._catalogue.rules())
         self._skip: Collection[str] = ()
@@ -60,22 +60,22 @@ class PassManager:
 
     @property
     def options(self) -> Options:
-        """What the pipeline was made from."""
+        """The options that the pipeline was made from."""
         return self._options
 
     @property
     def catalogue(self) -> Catalogue:
-        """The rules that pipelines of this manager can name."""
+        """The catalogue of rules available to this manager."""
         return self._catalogue
 
     def at_most(self, opset: int) -> PassManager:
-        """The same pipeline for results of this opset or an older one."""
+        """The same pipeline, limited to results of at most this opset."""
         limited = copy.copy(self)
         limited._target = _limited(self._target, min(opset, self._target.max_opset))
         return limited
 
     def without(self, passes: Collection[str]) -> PassManager:
-        """The same pipeline but for some passes, by the names they have in the report."""
+        """The same pipeline without some passes, given by their names in the report."""
         shorter = copy.copy(self)
         shorter._skip = passes
         return shorter
@@ -88,16 +88,16 @@ class PassManager:
         inspector: Inspector | None = None,
         meter: Meter | None = None,
     ) -> RunReport:
-        """Optimise a model of the graph IR in place. `ortfuse.optimize` takes any kind of model and changes none.
+        """Optimise an `onnx_ir.Model` in place. (`ortfuse.optimize` takes any kind of model and leaves it unchanged.)
 
         Args:
-            model: The model; of no use after an error.
+            model: The model; unusable after an error.
             on_pass: Called after each item of the pipeline.
             inspector: Sees every change before it is final, and may object.
-            meter: Measures rewrites where they happen; by default the table of what was measured once decides.
+            meter: Measures rewrites at their sites; by default the table of costs measured in advance decides.
 
         Raises:
-            TargetError: The opset cannot be raised as rewrites need it; `at_most` the model's own opset goes without them.
+            TargetError: The opset cannot be raised as far as rewrites need; `at_most` the model's own opset does without them.
             OrtfuseError: A pass fails.
         """
         started = time.perf_counter()
@@ -124,11 +124,11 @@ class PassManager:
         )
 
     def _context(self, model: ir.Model, inspector: Inspector | None, meter: Meter | None) -> Context:
-        """What the passes work on."""
+        """The context that the passes work on."""
         target = self._target
         opset = min(model.graph.opset_imports.get("", 0), target.known_opset)
         if opset > target.max_opset:
-            target = _limited(target, opset)  # a limit keeps a model from being raised; it lowers none
+            target = _limited(target, opset)  # a limit prevents raising the opset; it never lowers it
         options = self._options
         context = Context(
             model,
@@ -148,7 +148,7 @@ class PassManager:
         return context
 
     def _check_use_of_patterns(self, steps: Iterable[Step]) -> None:
-        """Refuse rules that the user names but the pipeline does not run: they would be silently ignored."""
+        """Reject rule files that the user names but the pipeline does not run, which would be silently ignored."""
         files = [file for file in self._catalogue.files if file.source == "user"]
         run = set(_pass_names(steps))
         if files and not any(file.pass_name in run for file in files):
@@ -182,7 +182,7 @@ def _items(pipeline: PipelineLike) -> list[Item | Pass]:
 
 
 def _target(options: Options) -> Target:
-    """The target that the options name."""
+    """The target selected by the options."""
     named, opset = options.target, options.max_opset
     if named is None:
         return Target(max_opset=opset)

@@ -1,4 +1,4 @@
-"""Pass lists: pipelines with a name, as data. Each is a TOML file:
+"""Pass lists: named pipelines, as data. Each is a TOML file:
 
     description = "What it is for."
     passes = ["canonicalize", "fuse.normalization", "fuse.*", "user"]    # items of a pipeline, in order
@@ -8,8 +8,8 @@
     any = ["Softmax", "Tanh"]   # at least one of these,
     none = ["LSTM"]             # and none of these
 
-The lists in `lists/` come with ortfuse: the levels, and one for each family of models. `auto` takes the list that suits
-the operators of the model, `all` if there is none. Operators outside of ai.onnx are written with their domain.
+The lists in `lists/` come with ortfuse: the levels, and one for each family of models. `auto` selects the list that suits
+the operators of the model, or `all` if none does. Operators outside of ai.onnx are written with their domain.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from ortfuse.errors import PipelineError
 from ortfuse.pipeline.text import Pipeline, parse
 
 FALLBACK = "all"
-"""The list that `auto` takes when no other suits the model."""
+"""The list that `auto` selects if no other suits the model."""
 
 
 @dataclass(frozen=True)
 class When:
-    """What a model must contain for a list to suit it."""
+    """The operators that a model must or must not contain for a list to suit it."""
 
     all: tuple[str, ...] = ()
     any: tuple[str, ...] = ()
     none: tuple[str, ...] = ()
 
     def holds(self, operators: Collection[str]) -> bool:
-        """Whether a model with these operators is meant."""
+        """Whether a model with these operators fulfils the condition."""
         return (
             all(name in operators for name in self.all)
             and (not self.any or any(name in operators for name in self.any))
@@ -57,7 +57,7 @@ class When:
 
 @dataclass(frozen=True)
 class PassList:
-    """A named pipeline, what it is for, and which models it suits (`None`: only those it is asked for)."""
+    """A named pipeline, its purpose, and the models it suits (`None`: it is used only when asked for by name)."""
 
     name: str
     description: str
@@ -77,7 +77,7 @@ def read_list(path: Path) -> PassList:
     """Read a list of the user's own.
 
     Raises:
-        PipelineError: The file cannot be read, or is no pass list.
+        PipelineError: The file cannot be read, or is not a pass list.
     """
     return _read(path, str(path))
 

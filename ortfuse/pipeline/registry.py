@@ -1,4 +1,4 @@
-"""The registry of graph transformers: which passes there are by name, and how a name with options becomes a pass."""
+"""The registry of passes: looks passes up by name, and creates them from a name with options."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RESERVED = frozenset({"fixpoint", "canonicalize", "auto", "user"})
 
 
 def register_pass(kind: _P, *, name: str | None = None) -> _P:
-    """Make a pass known under its `name`; to be used as a decorator.
+    """Register a pass under its `name`; used as a decorator.
 
     A pass is a frozen dataclass whose fields (`bool`, `int`, `float` or `str`, each with a default) are its options:
 
@@ -50,13 +50,13 @@ def register_pass(kind: _P, *, name: str | None = None) -> _P:
 
             def run(self, context: Context) -> int: ...
 
-    A second class with the same name replaces the first, so that a file can be loaded again. A pass of onnx_ir, or a rule
-    or set of rules of onnxscript, is registered with the name it is to have in pipelines:
+    A second class with the same name replaces the first, so that a file can be reloaded. A pass of onnx_ir, or a rule or set
+    of rules of onnxscript, is registered with the name it is to have in pipelines:
 
         register_pass(onnx_ir.passes.common.IdentityEliminationPass(), name="no_identity")
 
     Raises:
-        PipelineError: The class is no such pass, or has the name of a built-in one.
+        PipelineError: The class is not a valid pass, or has the name of a built-in one.
     """
     foreign = foreign_pass(kind, name)
     if foreign is not None:
@@ -101,10 +101,10 @@ def option_types(kind: type[Any]) -> dict[str, Any]:
 
 
 def make_pass(call: Call) -> Pass:
-    """The registered pass that `call` names, with its options.
+    """Create the registered pass that `call` names, with its options.
 
     Raises:
-        PipelineError: It has no such option, or the value is of the wrong type.
+        PipelineError: The pass has no such option, or a value has the wrong type.
     """
     kind = passes()[call.name]
     if isinstance(kind, ForeignPass):
@@ -115,10 +115,10 @@ def make_pass(call: Call) -> Pass:
 
 
 def checked_options(call: Call, types: Mapping[str, Any]) -> dict[str, OptionValue]:
-    """The options of `call` if all of them are among `types` and of those types.
+    """The options of `call`, checked against the names and types in `types`.
 
     Raises:
-        PipelineError: One is not.
+        PipelineError: An option is unknown, or has the wrong type.
     """
     for key, value in call.options.items():
         if key not in types:

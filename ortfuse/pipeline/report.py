@@ -16,10 +16,10 @@ from ortfuse.rewrite import Event, Log, NearMiss
 
 @dataclass
 class PassReport:
-    """One item of a pipeline. A fixpoint has its passes as `parts`, each summed up over the rounds.
+    """The report of one item of a pipeline. A fixpoint has its passes as `parts`, each summed over the rounds.
 
     Attributes:
-        name: The item as it would stand in a pipeline.
+        name: The item as written in a pipeline.
         seconds: Time spent.
         runs: How often it was run.
         changes: What it changed, in units of its own (nodes folded, sites rewritten, ...).
@@ -38,7 +38,7 @@ class PassReport:
     parts: list[PassReport] = field(default_factory=list)
 
     def leaves(self) -> list[PassReport]:
-        """The passes this is made of, or itself."""
+        """The reports of the passes that this one consists of, or itself."""
         return [leaf for part in self.parts for leaf in part.leaves()] if self.parts else [self]
 
 
@@ -66,9 +66,9 @@ class RunReport:
         before: The nodes of the model before.
         after: The nodes of the model after.
         seconds: Time in the engine: analysis and passes, without loading and saving.
-        analysis_seconds: The part of it that went into the facts before the first pass.
+        analysis_seconds: The part of `seconds` spent on computing the facts before the first pass.
         log: Every rewrite, the statistics of every rule and, if asked for, the near misses.
-        choices: What was decided by cost: rewrites that were measured, taken or not.
+        choices: The decisions made by cost: which rewrites were taken and which were not.
         notes: What could not be done and why.
     """
 
@@ -93,7 +93,7 @@ class RunReport:
         return list(self.log.misses.values())
 
     def families(self) -> dict[str, int]:
-        """For each family of fusions how many sites were fused; rewrites to normal form are not counted."""
+        """The number of sites fused for each family of fusions; rewrites to normal form are not counted."""
         found: Counter[str] = Counter()
         for report in self.passes:
             for leaf in report.leaves():

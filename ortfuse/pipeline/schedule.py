@@ -1,4 +1,4 @@
-"""Which pass of a pipeline is run next, and what each has done so far."""
+"""Schedules the passes of a pipeline: which one runs next, and what each has done so far."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ortfuse.rewrite import Log
 
 @dataclass(frozen=True)
 class PassEvent:
-    """A pass has been run: the `index`-th of `total` items of the pipeline, from 0, or one pass within it.
+    """A pass has been run: item number `index` (from 0) of `total` in the pipeline, or a pass within that item.
 
-    `changed` is what it changed this time; its report sums up all its runs.
+    `changed` is the number of changes in this run; the report sums up all its runs.
     """
 
     index: int
@@ -30,32 +30,32 @@ class PassEvent:
     changed: int
 
     def snapshot(self) -> ir.Model:
-        """A copy of the model as it is now, made fit for being saved or executed; the run is not affected."""
+        """A copy of the current model, finalized so that it can be saved or executed; the run is not affected."""
         model = self.context.model.clone()
-        # The facts belong to the values of the original, and the events and notes of finishing a copy are nobody's.
+        # The facts belong to the values of the original, and events and notes from finalizing the copy are discarded.
         Finalize().run(Context(model, Facts(model), self.context.target, Log()))
         return model
 
 
 OnPass = Callable[[PassEvent], None]
-"""Called after each pass, and after each item of a pipeline that is made of several. The model must not be changed."""
+"""Called after each pass, and after each item of a pipeline that consists of several. It must not change the model."""
 
 
 @dataclass
 class Turn:
-    """A pass whose turn it is; who runs it says how much it changed."""
+    """A pass to run now; the caller sets how much it changed."""
 
     transformer: Pass
     changes: int = 0
 
 
 class Schedule:
-    """The passes of some steps, each when its turn has come; an iterator, which is told what each of them changed.
+    """An iterator over the passes to run, in order; the caller reports how much each of them changed.
 
         for turn in schedule:
             turn.changes = turn.transformer.run(context)
 
-    A fixpoint ends when all of its passes in a row have changed nothing. Passes with names in `skip` have no turn.
+    A fixpoint ends when all of its passes in a row have changed nothing. Passes named in `skip` are left out.
 
     Raises (while it is iterated):
         PipelineError: A fixpoint does not settle.
@@ -66,7 +66,7 @@ class Schedule:
     ) -> None:
         self._steps, self._context, self._on_pass, self._skip = steps, context, on_pass, skip
         self.reports = [_report(step) for step in steps]
-        """What each step has done so far."""
+        """A report for each step of what it has done so far."""
         self._nodes = self._count()
         self._index = 0
 
@@ -76,14 +76,14 @@ class Schedule:
             yield from self._turns(step, report)
 
     def _turns(self, step: Step, report: PassReport) -> Generator[Turn, None, int]:
-        """The turns of one run of a step; returns what they changed."""
+        """The turns of one run of a step; returns the number of changes."""
         started, nodes = time.perf_counter(), self._nodes
         if not report.runs:
             report.nodes_before = report.nodes_after = nodes
         changes = yield from self._once(step, report) if isinstance(step, Single) else self._rounds(step, report)
         report.runs += 1
         report.changes += changes
-        # Of a pass that runs again later, only what its own runs took away or added.
+        # For a pass that runs again later, count only the nodes that its own runs removed or added.
         report.nodes_after += self._nodes - nodes
         report.seconds += time.perf_counter() - started
         if self._on_pass is not None:
@@ -107,7 +107,7 @@ class Schedule:
         return turn.changes
 
     def _rounds(self, step: Repeated, report: PassReport) -> Generator[Turn, None, int]:
-        """Round after round, until as many steps in a row as there are have changed nothing."""
+        """Repeat the steps until every one of them in a row has changed nothing."""
         total, unchanged = 0, 0
         last_changes: dict[str, int] = {}
         for _ in range(step.max_rounds):

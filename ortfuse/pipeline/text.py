@@ -5,7 +5,7 @@
     options  := "{" [key "=" value ("," key "=" value)*] "}"
     value    := "true" | "false" | integer | number | string in double quotes
 
-Whether the names and options exist is not decided here. `str()` of a pipeline gives a text that parses to it again.
+Whether the names and options exist is not checked here. `str()` of a pipeline gives a text that parses to the same pipeline.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True)
 class Call:
-    """A pass or pass list by its name, with options."""
+    """A pass or pass list, given by name, with options."""
 
     name: str
     options: Options = field(default_factory=dict)
@@ -95,14 +95,14 @@ class _Parser:
         self._advance()
 
     def error(self, message: str) -> PipelineError:
-        """The error that `message` is wrong at the current token."""
+        """The error `message`, located at the current token."""
         line = " ".join(self._text.split())
         at = len(" ".join(self._text[: self._start].split())) if self._start else 0
         at += bool(at and self._text[: self._start][-1:].isspace())
         return PipelineError(f"pipeline text: {message}\n    {line}\n    {' ' * at}^")
 
     def items(self, depth: int) -> tuple[Item, ...]:
-        """The items up to the end or to a closing parenthesis."""
+        """Parse the items up to the end or a closing parenthesis."""
         if depth > _MAX_DEPTH:
             raise self.error("fixpoints are nested too deeply")
         found: list[Item] = []
