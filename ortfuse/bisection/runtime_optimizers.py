@@ -227,10 +227,10 @@ def _site(model: ir.Model, disabled: Collection[str], experiment: Experiment) ->
     """The first value that is off in the model as optimised by the culprits, else the one that moves most."""
     try:
         changed = _as_executed(model, disabled)
-        names = _touched(model, changed)
+        names = _changed_values(model, changed)
         before = _run_with(model, names, experiment.inputs)
         after = _run_with(changed, names, experiment.inputs)
-        truth = Reference(_exposing(model, names)).run(experiment.inputs) or {}
+        truth = Reference(_with_outputs(model, names)).run(experiment.inputs) or {}
     except OrtfuseError:
         return None
     found = [compare(name, before[name], after[name], truth.get(name)) for name in names]
@@ -252,22 +252,22 @@ def _as_executed(model: ir.Model, disabled: Collection[str]) -> ir.Model:
         return load(target).clone()
 
 
-def _touched(model: ir.Model, changed: ir.Model) -> list[str]:
+def _changed_values(model: ir.Model, changed: ir.Model) -> list[str]:
     """Values that both models compute but in different ways, in the order of `changed`."""
-    ways = {output.name: _way(node) for node in model.graph for output in node.outputs}
+    ways = {output.name: _computation(node) for node in model.graph for output in node.outputs}
     return [
         output.name
         for node in changed.graph
         for output in node.outputs
-        if output.name and output.name in ways and ways[output.name] != _way(node)
+        if output.name and output.name in ways and ways[output.name] != _computation(node)
     ]
 
 
-def _way(node: ir.Node) -> tuple[str, str, tuple[str | None, ...]]:
+def _computation(node: ir.Node) -> tuple[str, str, tuple[str | None, ...]]:
     return node.domain, node.op_type, tuple(None if value is None else value.name for value in node.inputs)
 
 
-def _exposing(model: ir.Model, names: Collection[str]) -> ir.Model:
+def _with_outputs(model: ir.Model, names: Collection[str]) -> ir.Model:
     """A model that outputs these values, computed from the same inputs."""
     values = {output.name: output for node in model.graph for output in node.outputs}
     return computing(model, [(name, values[name]) for name in names])
@@ -276,7 +276,7 @@ def _exposing(model: ir.Model, names: Collection[str]) -> ir.Model:
 def _run_with(model: ir.Model, names: Collection[str], inputs: Inputs) -> dict[str, object]:
     if not names:
         raise VerificationError("no value of the model is computed in another way")
-    return dict(Session(_exposing(model, names), optimise=False).run(inputs))
+    return dict(Session(_with_outputs(model, names), optimise=False).run(inputs))
 
 
 def _producer(model: ir.Model, name: str) -> str:

@@ -25,7 +25,7 @@ _LARGEST = 2**64 - 1
 _DEEPEST_CALL = 32
 """Nested calls are followed down to this depth; the results of deeper ones count as unknown."""
 _MOST_SIGNATURES = 64
-"""A function is analysed for at most this many combinations of arguments; calling in pairs doubles them at each level."""
+"""A function is analysed for at most this many combinations of arguments: nested calls can multiply them exponentially."""
 _OVERRIDABLE_SINCE = 4
 """The IR version since which an initializer that is also a graph input is only a default."""
 _NOT_KNOWN = (UnknownError, ArithmeticError, LookupError, ValueError, TypeError)

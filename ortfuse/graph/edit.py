@@ -61,7 +61,7 @@ def sides_of(
     outputs: Sequence[tuple[ir.Value, ir.Value]], added: Sequence[ir.Node]
 ) -> tuple[Sequence[ir.Node], Sequence[ir.Node]]:
     """The nodes that compute the old values and those that compute the new ones, down to what both are computed from."""
-    before, after = _above([old for old, _ in outputs]), _above([new for _, new in outputs])
+    before, after = _upstream([old for old, _ in outputs]), _upstream([new for _, new in outputs])
     olds = [node for node in before if node not in after]
     news = [node for node in after if node not in before]
     if len(olds) + len(news) > MOST_NODES:
@@ -69,7 +69,7 @@ def sides_of(
     return olds, news
 
 
-def _above(values: Iterable[ir.Value]) -> dict[ir.Node, None]:
+def _upstream(values: Iterable[ir.Value]) -> dict[ir.Node, None]:
     """All nodes from which the values are computed, directly or indirectly."""
     found: dict[ir.Node, None] = {}
     pending = [node for value in values if (node := value.producer()) is not None]

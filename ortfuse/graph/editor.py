@@ -155,7 +155,7 @@ class Editor(Changes):
         made = new.graph is None if producer is None else producer in change.added
         is_output = old.is_graph_output()
         if is_output and not _can_be_output(old, new):
-            new = self._carrier(old, new)
+            new = self._identity_of(old, new)
         self._rewire(old, new)
         if new.producer() is not None:
             first, second = (old, new) if is_output else (new, old)
@@ -166,7 +166,7 @@ class Editor(Changes):
         self.facts.value_replaced(old, new)
         return True
 
-    def _carrier(self, old: ir.Value, new: ir.Value) -> ir.Value:
+    def _identity_of(self, old: ir.Value, new: ir.Value) -> ir.Value:
         """An Identity of `new` that can take the name of `old`."""
         assert old.graph is not None
         identity = ir.node("Identity", [new])

@@ -208,7 +208,7 @@ def separate(model: onnx_ir.Model, threshold: int = 0) -> tuple[onnx.ModelProto,
     try:
         weights = [_weight(value, threshold) for value in model.graph.initializers.values()]
         # The converter accesses attributes without checking types, so a stand-in can hide the weights from it.
-        stand_in = cast(onnx_ir.Model, _Without(model, graph=_without_tensors(model.graph)))
+        stand_in = cast(onnx_ir.Model, _Proxy(model, graph=_without_tensors(model.graph)))
         with _quiet():
             proto = serde.serialize_model(stand_in)
     except (serde.SerdeError, TypeError, ValueError) as error:
@@ -241,7 +241,7 @@ def _weight(value: onnx_ir.Value, threshold: int) -> Weight:
     return Weight(header, None)
 
 
-class _Without:
+class _Proxy:
     """A proxy for an object with some attributes replaced; the object itself is not changed."""
 
     def __init__(self, of: Any, **exchanged: Any) -> None:
@@ -258,10 +258,10 @@ class _Without:
         return len(self._of)
 
 
-def _without_tensors(graph: onnx_ir.Graph) -> _Without:
+def _without_tensors(graph: onnx_ir.Graph) -> _Proxy:
     nothing = onnx_ir.tensor([0.0])
     # The type and shape of an initializer are stored in the initializer; value_info that repeats them is omitted.
     bare = {
-        name: _Without(value, const_value=nothing, type=None, shape=None) for name, value in graph.initializers.items()
+        name: _Proxy(value, const_value=nothing, type=None, shape=None) for name, value in graph.initializers.items()
     }
-    return _Without(graph, initializers=bare)
+    return _Proxy(graph, initializers=bare)

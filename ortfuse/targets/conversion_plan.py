@@ -19,7 +19,7 @@ from ortfuse.targets.skeleton import STUB_DOMAIN, Skeleton, graph_attributes
 
 
 @dataclass
-class _New:
+class _ConvertedNode:
     """A node that the converter created or changed."""
 
     proto: onnx.NodeProto
@@ -31,7 +31,7 @@ class _GraphPlan:
     """The nodes of one graph in their new order, and the constants to be added to it."""
 
     graph: ir.Graph
-    order: list[ir.Node | _New]
+    order: list[ir.Node | _ConvertedNode]
     constants: list[tuple[str, ir.TensorProtocol]] = field(default_factory=list)
 
 
@@ -79,14 +79,16 @@ class Plan:
                 for key, inner in graph_attributes(node):
                     yield from self._plan(inner, converted[key])
             elif item.domain != STUB_DOMAIN:
-                plan.order.append(_New(item, [ir.serde.deserialize_attribute(value) for value in item.attribute]))
+                plan.order.append(
+                    _ConvertedNode(item, [ir.serde.deserialize_attribute(value) for value in item.attribute])
+                )
         if plan.constants or plan.order != list(graph):
             yield plan
 
     def _check_outputs(self) -> None:
         for plan in self._plans:
             kept = {item for item in plan.order if isinstance(item, ir.Node)}
-            made = {name for item in plan.order if isinstance(item, _New) for name in item.proto.output}
+            made = {name for item in plan.order if isinstance(item, _ConvertedNode) for name in item.proto.output}
             for node in plan.graph:
                 lost = [value for value in node.outputs if self._skeleton.numbers.get(value) not in made]
                 if node not in kept and any(value.uses() or value.is_graph_output() for value in lost):
@@ -157,7 +159,7 @@ class _Application:
         self._made[number] = value
         return None
 
-    def _node(self, new: _New, olds: Sequence[ir.Value | None]) -> ir.Node:
+    def _node(self, new: _ConvertedNode, olds: Sequence[ir.Value | None]) -> ir.Node:
         """Build a node that the converter created, not yet in the graph, marked with the opset that it is written for."""
         proto = new.proto
         stem = next((old.name for old in olds if old is not None and old.name), proto.op_type)

@@ -67,13 +67,13 @@ class Measured:
             if shape is None:
                 continue
             if len(shape) == len(measured):
-                total += sum(_apart(dim, known) for dim, known in zip(shape, measured, strict=True))
+                total += sum(_log_ratio(dim, known) for dim, known in zip(shape, measured, strict=True))
             elif all(isinstance(dim, int) for dim in shape):
-                total += _apart(math.prod(shape), math.prod(measured))
+                total += _log_ratio(math.prod(shape), math.prod(measured))
         return total
 
 
-def _apart(dim: Any, measured: int) -> float:
+def _log_ratio(dim: Any, measured: int) -> float:
     return abs(math.log(max(dim, 1) / measured)) if isinstance(dim, int) else 0.0
 
 

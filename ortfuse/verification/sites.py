@@ -132,7 +132,7 @@ def check_rewrite(edit: Edit, *, tolerance: float | None = None, seed: int = 0) 
     """
     try:
         both = sides(edit)
-        found, notes = experiments(both.before, seed=seed, specs=both.inputs, also=_quieter(both.inputs))
+        found, notes = experiments(both.before, seed=seed, specs=both.inputs, also=_scaled_down(both.inputs))
         verdict = Verdict(judge(found, both.after, tolerance, levels=(False,)), notes)
     except OrtfuseError as error:
         return SiteCheck(edit.author, edit.name, "unchecked", reason=str(error))
@@ -233,7 +233,7 @@ def _same_node(one: ir.Node, other: ir.Node) -> bool:
     return alike and tuple(one.inputs) == tuple(other.inputs) and written[0] == written[1]
 
 
-def _quieter(specs: Sequence[InputSpec]) -> Callable[[Inputs], Inputs]:
+def _scaled_down(specs: Sequence[InputSpec]) -> Callable[[Inputs], Inputs]:
     """Returns a function that scales down floating-point inputs and leaves masks alone."""
     loud = {spec.name for spec in specs if spec.dtype.is_floating_point() and spec.role.mask is None}
 

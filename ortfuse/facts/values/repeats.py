@@ -71,7 +71,7 @@ def _by_element(op: Asking) -> bool:
 
 
 def _concat(op: Asking) -> bool:
-    """Along the last axis: equal tensors, or operands that each consist of pairs. Along others: if all operands repeat."""
+    """Along the last axis: the same tensor twice, or operands that all consist of pairs. Else: if all operands repeat."""
     rank = len(op.known_shape(0))
     indices = range(len(op.inputs))
     if op.axis("axis", 1, rank) != rank - 1:
