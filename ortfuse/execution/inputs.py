@@ -128,4 +128,4 @@ def _masks(use: Use, shape: list[int], rng: np.random.Generator) -> Array:
             batch[:, end:] = 0
     if use is Use.BIAS:
         return np.where(kept > 0, 0.0, HIDING)
-    return 1 - kept if use is Use.HIDE else kept
+    return np.asarray(1 - kept) if use is Use.HIDE else kept  # of no axes NumPy makes a number

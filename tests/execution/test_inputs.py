@@ -36,6 +36,14 @@ def test_a_mask_that_hides_is_the_other_way_round() -> None:
     assert made[1:, -1].all()
 
 
+@pytest.mark.parametrize("use", list(Use))
+def test_a_mask_of_no_axes_is_an_array_too(use: Use) -> None:
+    made = mask(use)
+    assert isinstance(made, np.ndarray)
+    assert made.shape == ()
+    assert made.dtype == np.int64
+
+
 def test_a_mask_that_may_be_either_leaves_something_in_every_row() -> None:
     made = mask(Use.EITHER, 6, 20)
     assert ((made.sum(axis=1) > 0) & (made.sum(axis=1) < 20)).all()
