@@ -1,7 +1,7 @@
 """The command line: `ortfuse optimize`, `verify`, `bisect`, `explain`, `bench`, `prove` and `passes`.
 
-Each command reads its arguments, calls the public function of its name and prints what that returns. The exit codes are
-those of `ortfuse.cli.usage`.
+Each command parses its arguments, calls the public function of the same name and prints the result. Exit codes are
+documented in `ortfuse.cli.usage`.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ for command in (verify, bisect, explain, bench, passes, prove):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The console script; with `arguments`, the same for a program that goes on after it."""
+    """The console script; with `arguments`, for use from a program that continues afterwards."""
     if arguments is None:
-        # Nearly all that a run makes stays until its end: to look for garbage more often, and once more at the end, is vain.
+        # Nearly every object lives until the end of the run, so frequent and final garbage collections only cost time.
         gc.set_threshold(50_000, 20, 20)
         atexit.register(gc.freeze)
     app(args=list(arguments) if arguments is not None else sys.argv[1:], prog_name="ortfuse")

@@ -1,4 +1,4 @@
-"""The arguments that commands declare, what is written in them as options of ortfuse, and the files that they name."""
+"""The arguments that commands declare, their conversion to options of ortfuse, and the files that they name."""
 
 from __future__ import annotations
 
@@ -184,14 +184,14 @@ Explain = Annotated[
 
 
 FLAGS = {"sizes": "--size", "pins": "--pin", "output": "-o"}
-"""How options are called on the command line, where that is not their own name."""
+"""The command-line names of options, where these differ from their own names."""
 
 
 def options(config: Path | None = None, **given: Any) -> Options:
-    """The options of the file, and those that were given on the command line in their place; `None` was not given.
+    """The options of the file, overridden by those given on the command line; `None` means not given.
 
     Raises:
-        OptionError: One has a value that it cannot have, or two contradict each other.
+        OptionError: An option has an invalid value, or two contradict each other.
     """
     given = {name: value for name, value in given.items() if value is not None and value != []}
     for name, parse in (("sizes", _sizes), ("pins", _pins)):
@@ -201,7 +201,7 @@ def options(config: Path | None = None, **given: Any) -> Options:
 
 
 def in_flags(error: OptionError) -> str:
-    """What is wrong with an option, with all options called as on the command line."""
+    """The message of an error, with options called by their command-line names."""
     text = re.sub("`([a-z_]+)`", lambda found: _flag(found[1]), error.text)
     return f"{_flag(error.option)}: {text}"
 
@@ -236,10 +236,10 @@ def _pins(texts: list[str]) -> dict[str, str]:
 
 
 def check_json(path: Path | None, output: Any = None) -> None:
-    """See that a report can be written before minutes of work are spent on what is to stand in it.
+    """Check that a report can be written, before minutes of work are spent on its contents.
 
     Raises:
-        OutputError: It cannot be, or would take the place of the result.
+        OutputError: It cannot be written, or would overwrite the result.
     """
     from ortfuse.model.atomic_write import writable_target
 
@@ -250,7 +250,7 @@ def check_json(path: Path | None, output: Any = None) -> None:
 
 
 def write_json(path: Path | None, content: dict[str, Any]) -> None:
-    """Write a report aside and move it into place."""
+    """Write a report to a temporary file and move it into place."""
     if path is None:
         return
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -263,10 +263,10 @@ def write_json(path: Path | None, content: dict[str, Any]) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """See that a folder is there to be written to, or can be made.
+    """Check that a folder exists and is writable, or can be created.
 
     Raises:
-        OutputError: It cannot.
+        OutputError: It is neither.
     """
     present = next(place for place in (path, *path.absolute().parents) if place.exists())
     if not present.is_dir():

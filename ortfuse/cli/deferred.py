@@ -1,6 +1,6 @@
-"""Modules that are loaded when something of them is asked for, not when they are imported.
+"""Lazy imports: modules that are loaded on first use, not when they are imported.
 
-onnx_ir imports sympy for arithmetic on symbolic dimensions, which ortfuse has its own way of doing. Loading it takes longer
+onnx_ir imports sympy for arithmetic on symbolic dimensions, for which ortfuse has its own code. Loading sympy takes longer
 than optimising a small model. Only the command line does this: a program that uses ortfuse decides for itself.
 """
 
@@ -16,7 +16,7 @@ MODULES = frozenset({"sympy", "onnx_ir._symbolic_shapes"})
 
 
 class Deferring:
-    """Finds some modules as those around it do, but lets them be loaded at their first use."""
+    """An import finder that delegates to the other finders, but loads the given modules on first use."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
@@ -24,7 +24,7 @@ class Deferring:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """What the import system asks."""
+        """Called by the import system."""
         if name not in self._names:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
@@ -34,5 +34,5 @@ class Deferring:
 
 
 def defer(names: Collection[str] = MODULES) -> None:
-    """Let modules be loaded at their first use, those left out that are loaded already."""
+    """Load the given modules on first use, unless they are already loaded."""
     sys.meta_path.insert(0, Deferring(frozenset(names) - sys.modules.keys()))

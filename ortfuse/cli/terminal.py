@@ -1,4 +1,4 @@
-"""What commands print to: results to one console, progress and errors to the other."""
+"""The consoles that commands print to: one for results, the other for progress and errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ err = Console(stderr=True)
 
 @contextlib.contextmanager
 def progress_line() -> Iterator[Callable[[str], None]]:
-    """A line on the terminal that says what is going on; nothing when the output is no terminal."""
+    """A status line on the terminal; nothing if the output is not a terminal."""
     with err.status("starting") as status:
         yield lambda text: status.update(text)
 

@@ -1,4 +1,4 @@
-"""How the command line reads what it is told, and what it says of what it cannot read: one line that says what to write.
+"""How the command line parses arguments, and reports what it cannot parse: one line that says what to write instead.
 
 Exit codes: 0 if all is well; 1 if the answer is no (outputs differ, so that nothing is written, or a rule is not proved);
 2 if something cannot be used; 130 after an interrupt.
@@ -35,10 +35,10 @@ _VERIFICATIONS: tuple[Verification, ...] = get_args(Verification)
 
 
 class OneLineErrors(TyperGroup):
-    """Commands whose complaints about options and arguments are one line, as everything else that goes wrong is."""
+    """A command group that reports errors in options and arguments in one line, like all other errors."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters, each with its own reader; see `Command`."""
+        """The parameters, each with its own parser; see `Command`."""
         return _read_by_declaration(super().get_params(ctx), self.callback)
 
     def main(
@@ -50,7 +50,7 @@ class OneLineErrors(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the command that `args` name, all help if they name none."""
+        """Run the command that `args` name; without one, print the help."""
         given = list(sys.argv[1:] if args is None else args) or ["--help"]
         try:
             code = super().main(given, prog_name, complete_var, False, windows_expand_args, **extra)
@@ -68,13 +68,13 @@ class OneLineErrors(TyperGroup):
 
 
 class Command(TyperCommand):
-    """A command that reads what it is given by the types and parsers of its declarations, and lets typer do the rest.
+    """A command that parses its arguments by their declared types and parsers, and leaves the rest to typer.
 
-    Typer would have pydantic read them, which takes as long to load as a small model takes to optimise.
+    Typer would parse them with pydantic, which takes as long to load as a small model takes to optimise.
     """
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters, each with its own reader."""
+        """The parameters, each with its own parser."""
         return _read_by_declaration(super().get_params(ctx), self.callback)
 
 
@@ -82,7 +82,7 @@ Reader = Callable[[Any], Any]
 
 
 def _read_by_declaration(parameters: list[Any], function: Callable[..., Any] | None) -> list[Any]:
-    """The parameters of a function, to be read as it declares them, and flags as they are."""
+    """The parameters of a function, parsed as it declares them; flags are left unchanged."""
     readers = {} if function is None else _readers(inspect.unwrap(function))
     for parameter in parameters:
         read = readers.get(parameter.name, _as_it_is if getattr(parameter, "is_flag", False) else None)
@@ -96,7 +96,7 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _processed(parameter: Any, read: Reader, by_typer: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:
-    """What is written for one parameter, read; what is missing, or wrong, is for typer to say."""
+    """The parsed value of one parameter; missing or invalid values are reported by typer."""
     several = isinstance(value, list | tuple)
     if value is None or (several and not value):
         if parameter.required:
@@ -111,7 +111,7 @@ def _processed(parameter: Any, read: Reader, by_typer: Callable[[Any, Any], Any]
 
 
 def _readers(function: Callable[..., Any]) -> dict[str, Reader]:
-    """How each argument of a command is read: by the parser of its declaration, or by its type."""
+    """The parser of each argument of a command: the one of its declaration, or that of its type."""
     found: dict[str, Reader] = {}
     for name, annotation in typing.get_type_hints(function, include_extras=True).items():
         if typing.get_origin(annotation) is not Annotated:
@@ -129,16 +129,16 @@ def _readers(function: Callable[..., Any]) -> dict[str, Reader]:
 
 
 def _members(kind: Any) -> set[Any]:
-    """The types that a type is made of: `Path` and `None` of `list[Path] | None`."""
+    """The member types of a type: `Path` and `None` for `list[Path] | None`."""
     parts = typing.get_args(kind)
     return {kind} if not parts else {member for part in parts for member in _members(part)}
 
 
 class WithVerify(Command):
-    """A command whose `--verify` may stand without a value, which then is `whole`."""
+    """A command whose `--verify` may be given without a value, which then is `whole`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Write the value out."""
+        """Fill in the value of `--verify` if it has none."""
         end = args.index("--") if "--" in args else len(args)
         written: list[str] = []
         for text in args[:end]:
@@ -150,7 +150,7 @@ class WithVerify(Command):
 
 
 def verification(text: str) -> Verification:
-    """What `--verify` is to check."""
+    """Parse the value of `--verify`."""
     for known in _VERIFICATIONS:
         if text == known:
             return known
@@ -158,7 +158,7 @@ def verification(text: str) -> Verification:
 
 
 def whole_number(least: int) -> Callable[[Any], int]:
-    """Reads a whole number that is not below `least`."""
+    """A parser for integers that are at least `least`."""
 
     def read(text: Any) -> int:
         try:
@@ -173,7 +173,7 @@ def whole_number(least: int) -> Callable[[Any], int]:
 
 
 def positive_number(text: Any) -> float:
-    """Reads a number that is 0 or more, and finite."""
+    """Parse a finite number that is not negative."""
     try:
         number = float(text)
     except ValueError:

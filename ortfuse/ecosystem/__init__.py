@@ -1,6 +1,7 @@
-"""At home with onnxscript and onnx_ir: rules from their functions, our passes as theirs.
+"""Integration with onnxscript and onnx_ir: rules from their functions, ortfuse passes as onnx_ir passes.
 
-Their passes and rule sets stand in our pipelines as they are (see `ortfuse.PassManager` and `ortfuse.register_pass`).
+Passes of onnx_ir and rule sets of onnxscript can be used in pipelines of ortfuse directly (see `ortfuse.PassManager` and
+`ortfuse.register_pass`).
 """
 
 from ortfuse.ecosystem.functions import AnyFunction, read_functions

@@ -1,4 +1,4 @@
-"""The forms in which a formula can be given as a function, and what they have in common: a body of ONNX nodes.
+"""The forms in which a formula can be given as a function, and their common representation: a body of ONNX nodes.
 
 - a function of onnxscript, made by `@onnxscript.script()`;
 - an `onnx.FunctionProto` or `onnx_ir.Function`, such as a model-local function (`read_functions` reads those of a file);
@@ -27,7 +27,7 @@ class Body:
     """A function as nodes.
 
     Attributes:
-        name: What messages call it.
+        name: Its name in messages.
         function: Its nodes, inputs, outputs and attributes.
         callees: The functions that it may call, by their identifiers.
         optional: The inputs that may be absent.
@@ -47,7 +47,7 @@ def body_of(given: AnyFunction, callees: Mapping[ir.OperatorIdentifier, ir.Funct
         callees: Functions that it may call, such as the others of its model.
 
     Raises:
-        RuleError: It is no function, or a plain one that does more than apply operators to its arguments.
+        RuleError: It is not a function, or a plain one that does more than apply operators to its arguments.
     """
     known = dict(callees or {})
     if isinstance(given, onnx.FunctionProto):

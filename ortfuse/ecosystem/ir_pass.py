@@ -1,4 +1,4 @@
-"""Our pipelines and passes as passes of onnx_ir, to be composed with those of others."""
+"""Pipelines and passes of ortfuse as passes of onnx_ir, to be combined with other onnx_ir passes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ortfuse.pipeline import PassManager
 
 
 class OrtfusePass(ir.passes.InPlacePass):
-    """Optimises a model in place. A model on which that fails is left as it was."""
+    """Optimises a model in place. If that fails, the model is left unchanged."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -44,7 +44,7 @@ def as_ir_pass(passes: PassManager | Pass | PipelineLike = "auto", **options: An
 
     Args:
         passes: A pass manager, a pass, or a pipeline in any form that `Options` takes as `passes`.
-        **options: Those of `Options`, besides `passes`.
+        **options: Options as in `Options`, except `passes`.
 
     Raises:
         OrtfuseError: The pipeline is wrong.
@@ -55,5 +55,5 @@ def as_ir_pass(passes: PassManager | Pass | PipelineLike = "auto", **options: An
         else Options(passes=[passes] if isinstance(passes, Pass) else passes)
     )
     made = Options.of(given, **options)
-    PassManager(made)  # whatever is wrong with the pipeline is said now
+    PassManager(made)  # raises errors in the pipeline now
     return OrtfusePass(made)

@@ -1,10 +1,10 @@
-"""Functions lifted into the pattern language: what a function computes becomes the pattern of it, or the replacement.
+"""Lifts functions into the pattern language: the body of a function becomes a pattern or a replacement.
 
 Sums and products become chains, so that a lifted pattern matches modulo order, association and scalar coefficients like
-one written by hand; constants that onnxscript casts to the type of their neighbour become plain numbers. Inputs are
-variables, with the shapes that they are annotated with. An attribute of the function is captured where a node has it as
-attribute (`attr`) or as parameter input, and as number where a Constant node has it (`scalar`). Functions that are called
-are lifted in place.
+one written by hand; constants that onnxscript casts to the type of their neighbour become plain numbers. Inputs become
+variables, with the shapes that they are annotated with. An attribute of the function is captured as an attribute (`attr`)
+where a node uses it as an attribute or parameter input, and as a number (`scalar`) where a Constant node uses it. Called
+functions are inlined.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ortfuse.pattern.language import Attr, Chain, Computed, Const, Op, Opt, Patt
 from ortfuse.pattern.vocabulary import var
 
 _MOST_ELEMENTS = 1 << 16
-"""Elements of the largest constant that a pattern may demand."""
+"""The most elements of a constant that a pattern may require."""
 
 
 @dataclass(frozen=True)
 class Lifted:
-    """The patterns of a function's outputs, the number of the one that is the root, and what is captured."""
+    """The patterns of a function's outputs, the index of the one that is the root, and what is captured."""
 
     outputs: tuple[Pattern, ...]
     root: int
@@ -40,7 +40,7 @@ class Lifted:
 def lift_pattern(body: Body) -> Lifted:
     """The pattern of a function.
 
-    Of several outputs, one must be computed from the others, or by the node that computes them: it is the root.
+    If there are several outputs, one of them must be computed from the others, or by the same node: it is the root.
 
     Raises:
         RuleError: The function cannot be lifted; the message names it and the node.
@@ -55,7 +55,7 @@ def lift_pattern(body: Body) -> Lifted:
 
 
 def lift_replacement(body: Body, captured: Captures) -> tuple[Pattern, ...]:
-    """The replacements for the outputs, in their order.
+    """The replacements for the outputs, in order.
 
     Raises:
         RuleError: The function cannot be lifted, or needs something that the pattern does not capture.
@@ -83,7 +83,7 @@ def _behind_identity(value: ir.Value) -> ir.Value:
 
 
 def _root(body: Body, outputs: list[ir.Value]) -> int:
-    """The output that all others are computed on the way to."""
+    """The index of the output on the way to which all others are computed."""
     for value, named in zip(outputs, body.function.outputs, strict=True):
         if value.producer() is None:
             raise RuleError(f"function {body.name}: its output {named.name} is an input, so that there is no pattern")
@@ -153,13 +153,13 @@ class _PatternLifter(Lifter):
         if node.op_type == "Neg":
             parts.append((1, Const(-1.0)))
         made = (Sum if node.op_type in ("Add", "Sub") else Product).of(parts)
-        # -(-x) is x, a pattern that anything matches: there the operator itself is meant.
+        # -(-x) would simplify to x, a pattern that matches anything: here the operators themselves are meant.
         return None if isinstance(made, Chain) and _is_nothing(made) else made
 
     def labelled(self, value: ir.Value, pattern: Pattern) -> Pattern:
         if value in self.labels:
             return pattern.named(self.labels[value])
-        # What is used more than once is one value: it must not be taken apart into the sums and products around it.
+        # What is used more than once is one value: it must not be merged into the sums and products around it.
         return pattern.named(f"{self.body.name}.{value.name}") if len(value.uses()) > 1 else pattern
 
     def node(self, node: ir.Node) -> Op:
@@ -179,7 +179,7 @@ class _PatternLifter(Lifter):
         return Op(node.op_type, inputs, attributes, node.domain, len(node.outputs), others=labels)
 
     def _parameter(self, node: ir.Node, value: ir.Value) -> Any:
-        """A parameter input (axes, shape, ...) as what is demanded of it; None if it is computed."""
+        """The value required of a parameter input (axes, shape, ...); None if it is computed."""
         known = self.constant(value)
         if isinstance(known, Given):
             return self.given_attribute(node, known.name)
@@ -202,7 +202,7 @@ class _ReplacementLifter(Lifter):
             return Computed(value.name or "constant", lambda match: array)
 
         def in_its_type(match: Any) -> np.ndarray[Any, Any]:
-            # As plain numbers do, constants follow the element type of the result.
+            # Like plain numbers, constants take the element type of the result.
             dtype = match.facts.dtype(match.root)
             return array if dtype is None or not dtype.is_floating_point() else array.astype(dtype.numpy())
 
@@ -239,12 +239,12 @@ class _ReplacementLifter(Lifter):
 
 
 def _dims(value: ir.Value) -> str | None:
-    """The shape that an input is annotated with (`FLOAT["b", "s", 64]`), if all of its dimensions are said."""
+    """The shape that an input is annotated with (`FLOAT["b", "s", 64]`), if all of its dimensions are given."""
     dims = [] if value.shape is None else [dim if isinstance(dim, int) else dim.value for dim in value.shape]
     return " ".join(map(str, dims)) if dims and None not in dims else None
 
 
 def _is_nothing(chain: Chain) -> bool:
-    """Whether a sum or product has one part and no number."""
+    """Whether a sum or product is trivial: a single part and no number."""
     alone = len(chain.parts) == 1 and chain.parts[0][0] == 1
     return alone and chain.scalar == chain.neutral and chain.capture is None

@@ -1,4 +1,4 @@
-"""What lifting a pattern and lifting a replacement have in common: the walk through a function's body."""
+"""The common base of lifting patterns and replacements: the walk through a function's body."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from ortfuse.pattern.language import Op, Pattern
 
 @dataclass
 class Captures:
-    """What a lifted pattern captures: values, attributes, numbers, and constants that must have a certain content."""
+    """What a lifted pattern captures: values, attributes, numbers, and constants with required contents."""
 
     values: set[str] = field(default_factory=set)
     attributes: dict[str, Any] = field(default_factory=dict)
-    """Name to default, None if there is none."""
+    """Maps names to defaults, `None` if there is none."""
     scalars: dict[str, Any] = field(default_factory=dict)
     constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
 
     @property
     def names(self) -> set[str]:
-        """All of them."""
+        """All captured names."""
         return {*self.values, *self.attributes, *self.scalars}
 
 
 @dataclass(frozen=True)
 class Given:
-    """An attribute of the function whose value is not settled; a constant whose value it is."""
+    """An attribute of the function whose value is not known yet, or a constant whose value is that attribute."""
 
     name: str
     type: ir.AttributeType
@@ -47,8 +47,8 @@ Known = np.ndarray[Any, Any] | Given | None
 class Lifter:
     """Lifts the values of one body.
 
-    `labels` are the names by which values are captured, `defaults` the attributes of the outermost function. Of a function
-    that is called, `arguments` and `attributes` are what the call gives.
+    `labels` are the names under which values are captured, `defaults` the attributes of the outermost function. For a called
+    function, `arguments` and `attributes` are those of the call.
     """
 
     def __init__(
@@ -67,18 +67,18 @@ class Lifter:
         self._nodes: dict[ir.Node, Op] = {}
         self._calls: dict[ir.Node, tuple[Lifter, ir.Function]] = {}
 
-    # What the two kinds of lifting differ in.
+    # Methods in which the two kinds of lifting differ.
 
     def number(self, value: ir.Value, array: np.ndarray[Any, Any]) -> Pattern:
         """A constant as an operator's input."""
         raise NotImplementedError
 
     def given_number(self, node: ir.Node, given: Given) -> Pattern:
-        """A constant that is an attribute of the function."""
+        """A constant whose value is an attribute of the function."""
         raise NotImplementedError
 
     def given_attribute(self, node: ir.Node, name: str) -> Any:
-        """An attribute that is one of the function."""
+        """An attribute of a node whose value is an attribute of the function."""
         raise NotImplementedError
 
     def variable(self, value: ir.Value) -> Pattern:
@@ -90,14 +90,14 @@ class Lifter:
         raise NotImplementedError
 
     def chain(self, node: ir.Node) -> Pattern | None:
-        """A sum or product, where it is to become one."""
+        """A sum or product; `None` if the node is not to become one."""
         return None
 
     def labelled(self, value: ir.Value, pattern: Pattern) -> Pattern:
-        """The pattern of a value under the name that it is captured by, if it is."""
+        """The pattern of a value, with the name under which it is captured, if any."""
         return pattern
 
-    # What they have in common.
+    # Methods that both share.
 
     def pattern(self, value: ir.Value) -> Pattern:
         """The pattern of a value."""
@@ -106,7 +106,7 @@ class Lifter:
         return self._values[value]
 
     def operand(self, value: ir.Value | None) -> Pattern | None:
-        """The pattern of an input that may be left out."""
+        """The pattern of an input that may be absent."""
         if value is None:
             return None
         return self._arguments[value] if value in self._arguments else self.pattern(value)
@@ -164,7 +164,7 @@ class Lifter:
         return inner.pattern(function.outputs[index])
 
     def attribute(self, node: ir.Node, name: str) -> Any:
-        """An attribute of a node: its value, or what stands for one of the function's."""
+        """An attribute of a node: its value, or the stand-in for an attribute of the function."""
         attribute = node.attributes[name]
         value = self.settled(attribute) if attribute.is_ref() else attribute.value
         if isinstance(value, Given):
@@ -177,7 +177,7 @@ class Lifter:
         return tuple(value) if isinstance(value, (list, tuple)) else value
 
     def settled(self, reference: ir.Attr) -> Any:
-        """What an attribute of the function is: what the call gives for it, else what stands for it."""
+        """The value of an attribute of the function: the one given by the call, otherwise its stand-in."""
         name = reference.ref_attr_name or ""
         if self._attributes is None:
             return Given(name, reference.type)
@@ -187,7 +187,7 @@ class Lifter:
         return value
 
     def constant(self, value: ir.Value) -> Known:
-        """The constant that a value is: as it stands, cast to another's type, or computed from constants alone."""
+        """The constant that a value holds: given directly, cast to the type of another, or computed from constants alone."""
         node = value.producer()
         if node is None:
             return None if value.const_value is None else value.const_value.numpy()
@@ -219,12 +219,12 @@ class Lifter:
 
 
 def decimal(number: Any) -> float:
-    """A number as it was written: the shortest decimal that its type rounds to it (1e-05, not 9.99999974e-06)."""
+    """A number as it was written: the shortest decimal that rounds to it in its type (1e-05, not 9.99999974e-06)."""
     return float(str(number)) if np.asarray(number).dtype.kind == "f" else float(number)
 
 
 def _computed(node: ir.Node, arrays: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any] | None:
-    """What a node makes of constants, in float64 so that a number has its digits; None if ONNX cannot evaluate it."""
+    """The result of a node on constants, in float64 to keep all digits; None if ONNX cannot evaluate it."""
     proto = ir.to_proto(node)
     assert isinstance(proto, onnx.NodeProto)
     names = [f"i{number}" for number in range(len(arrays))]
@@ -236,6 +236,6 @@ def _computed(node: ir.Node, arrays: list[np.ndarray[Any, Any]]) -> np.ndarray[A
     }
     try:
         found = cast(Any, ReferenceEvaluator(proto)).run(None, feeds)[0]
-    except Exception:  # the evaluator raises whatever its operators do; the node then stays a node
+    except Exception:  # the evaluator raises whatever its operators raise; the node is then kept as a node
         return None
     return np.asarray(found)

@@ -1,4 +1,4 @@
-"""Rules whose sides are given as functions: of onnxscript, of ONNX, or plain Python functions of `op` and values."""
+"""Rules given as functions: of onnxscript, of ONNX, or plain Python functions of `op` and values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pattern_from(function: AnyFunction, *, callees: Callees | None = None) -> Pa
 
     Args:
         function: A function of onnxscript, an `onnx.FunctionProto`, an `onnx_ir.Function` or a plain Python function.
-        callees: Functions that it may call, which are lifted in place; those of onnxscript are known.
+        callees: Functions that it may call, which are inlined; those of onnxscript are known.
 
     Raises:
         RuleError: The function cannot be lifted; the message names it and the node.
@@ -46,23 +46,23 @@ def rule_from(
     callees: Callees | None = None,
     **fields: Any,
 ) -> Rule:
-    """A rule from two functions: where what the first computes is found, it is computed as the second does.
+    """A rule from two functions: wherever the computation of the first is found, it is replaced by that of the second.
 
-    Inputs and attributes of the two belong together by their names. Attributes are captured, and so are numbers that a
-    function has as attributes; numbers in a body must be those numbers. Of a function with several outputs one must be
-    computed on the way to another, and the replacement has as many.
+    Inputs and attributes of the two correspond by name. Attributes are captured, and so are numbers that a function takes as
+    attributes; numbers in a body must match exactly those numbers. If a function has several outputs, all but one must be
+    computed on the way to that one, and the replacement must have as many outputs.
 
     Args:
         pattern: What is looked for: a function of onnxscript, an `onnx.FunctionProto`, an `onnx_ir.Function` or a plain
             Python function of `op` and values.
-        replacement: What is to be computed instead; several are tried in their order.
-        name: See `Rule`, as for `exactness` and `source`.
-        exactness: How far the two may be apart.
-        source: Where the formula is from.
-        proof: From what instances are made. What the pattern says (shapes by annotations, defaults, constants) is not
+        replacement: What is to be computed instead; several are tried in order.
+        name: The name of the rule, see `Rule`.
+        exactness: How far the results of the two may differ, see `Rule`.
+        source: The source of the formula, see `Rule`.
+        proof: How to build instances. What the pattern already states (shapes by annotations, defaults, constants) is not
             repeated.
         guards: Conditions beyond the pattern.
-        callees: Functions that the two may call, which are lifted in place; those of onnxscript are known.
+        callees: Functions that the two may call, which are inlined; those of onnxscript are known.
         **fields: Further fields of `Rule`.
 
     Raises:
@@ -98,7 +98,7 @@ def rule_from(
 
 
 def _completed(proof: Proof, captured: Captures) -> Proof:
-    """The proof with what the function says: its constants, and the defaults of what it captures."""
+    """The proof, completed with what the function states: its constants, and the defaults of captured attributes."""
     sets = proof.attributes if isinstance(proof.attributes, Mapping) else list(proof.attributes)
     defaults = {key: [value] for key, value in captured.attributes.items() if value is not None}
     numbers = {key: [float(value)] for key, value in captured.scalars.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Plain Python functions of `op` and values, as onnxscript's rewriter takes them, run once to see which nodes they make."""
+"""Traces plain Python functions of `op` and values, as onnxscript's rewriter takes them, to record the nodes they create."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _ATTRIBUTE_TYPES = {
     "Sequence[int]": ir.AttributeType.INTS,
     "Sequence[float]": ir.AttributeType.FLOATS,
 }
-"""Annotations of parameters that are attributes, as onnxscript has them."""
+"""Annotations that mark parameters as attributes, as in onnxscript."""
 
 
 @dataclass(frozen=True)
 class Traced:
-    """The nodes that a plain function makes, and which of its parameters may be absent."""
+    """The nodes that a plain function creates, and which of its parameters may be absent."""
 
     function: ir.Function
     optional: frozenset[str]
 
 
 def trace(function: Callable[..., Any]) -> Traced:
-    """Run a function of `op` and values on stand-ins and keep the nodes it makes.
+    """Run a function of `op` and values on stand-ins and record the nodes it creates.
 
-    A parameter is an attribute if it is annotated as one (`alpha: float`), has a number as its default, or is given as a
+    A parameter is an attribute if it is annotated as one (`alpha: float`), has a number as its default, or is passed as a
     keyword to an operator; one whose default is None is an input that may be absent.
 
     Raises:
-        RuleError: The function does something else with its arguments than give them to operators.
+        RuleError: The function does anything with its arguments other than pass them to operators.
     """
     name = getattr(function, "__name__", "function")
     name = "function" if name == "<lambda>" else name
@@ -71,7 +71,7 @@ def _as_list(result: Any) -> list[Any]:
 
 
 def _attribute_of(parameter: inspect.Parameter) -> ir.Attr | None:
-    """The attribute that a parameter is by its annotation or default."""
+    """The attribute that a parameter stands for by its annotation or default; `None` if it is not one."""
     annotation = parameter.annotation
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     default = None if parameter.default is inspect.Parameter.empty else parameter.default
@@ -82,14 +82,14 @@ def _attribute_of(parameter: inspect.Parameter) -> ir.Attr | None:
 
 
 class _Tape:
-    """The nodes made so far."""
+    """Records the nodes created so far."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.nodes: list[ir.Node] = []
 
     def node(self, op_type: str, inputs: Sequence[Any], keywords: dict[str, Any]) -> Any:
-        """A node, its one output or all of them as symbols."""
+        """Create a node; returns its only output, or all of them, as symbols."""
         domain = keywords.pop("_domain", None) or ""
         keywords.pop("_version", None)
         asked = keywords.pop("_outputs", 1)
@@ -107,7 +107,7 @@ class _Tape:
         return made[0] if len(made) == 1 else made
 
     def value(self, operand: Any, where: str) -> ir.Value:
-        """What an operator takes as input: a value, or the constant that a number stands for."""
+        """The value for an operator's input: a value as it is, or a constant for a number."""
         if isinstance(operand, Symbol):
             return operand.as_value()
         if isinstance(operand, (bool, int, float, tuple, list, np.ndarray, np.generic)):
@@ -135,7 +135,7 @@ class _Tape:
 
 
 class Symbol:
-    """A stand-in for a value; a parameter that is given as a keyword turns out to be an attribute."""
+    """A stand-in for a value; a parameter that is passed as a keyword turns out to be an attribute."""
 
     def __init__(
         self, tape: _Tape, name: str, made: ir.Value | None = None, *, attribute: ir.Attr | None = None
@@ -144,7 +144,7 @@ class Symbol:
         self.is_keyword = False
 
     def as_value(self) -> ir.Value:
-        """The value; the constant of an attribute's number."""
+        """The value, or for an attribute the constant that holds its number."""
         if self.attribute is not None:
             keys = {ir.AttributeType.FLOAT: "value_float", ir.AttributeType.INT: "value_int",
                     ir.AttributeType.INTS: "value_ints", ir.AttributeType.FLOATS: "value_floats"}  # fmt: skip
@@ -162,7 +162,7 @@ class Symbol:
         return self._made
 
     def as_reference(self, key: str) -> ir.Attr:
-        """The attribute `key` of an operator, which is this parameter."""
+        """The attribute `key` of an operator, referring to this parameter."""
         if self.attribute is None:
             if self._made is not None:
                 raise RuleError(f"function {self._tape.name}: the attribute {key} cannot be the value {self._name}")
@@ -171,7 +171,7 @@ class Symbol:
         return ir.RefAttr(key, self._name, kind)
 
     def as_attribute(self) -> ir.Attr:
-        """The attribute of the function that this parameter is."""
+        """This parameter as an attribute of the function."""
         if self.attribute is not None:
             return self.attribute
         return ir.Attr(self._name, ir.AttributeType.UNDEFINED, None)
@@ -220,7 +220,7 @@ class Symbol:
 
 
 class Operators:
-    """`op.Name(inputs..., attribute=...)` makes a node; `_domain` and `_outputs` are as in onnxscript's rewriter."""
+    """`op.Name(inputs..., attribute=...)` creates a node; `_domain` and `_outputs` are as in onnxscript's rewriter."""
 
     def __init__(self, tape: _Tape) -> None:
         self._tape = tape

@@ -1,9 +1,9 @@
 """Why a model was rewritten where it was, and why not elsewhere: for each site the rule that fused it or the nearest miss.
 
-A miss is left out when it tells nothing (see `ortfuse.explanation.nearness`), when its nodes have been rewritten by another
-rule since, when another rule of the family came further at the same value, or when a rule of the family came further with
-mostly the same nodes. Of a family that was asked for, every node that is a mark of it (Softmax of attention) and is left has
-the nearest miss behind it told, however little matched.
+A miss is left out if it is uninformative (see `ortfuse.explanation.nearness`), if another rule has since rewritten its
+nodes, if another rule of the family got further at the same value, or if a rule of the family got further with mostly the
+same nodes. For a family that was asked for, each remaining node that is characteristic of it (a "mark": Softmax for
+attention) has the nearest miss downstream of it reported, however little of the pattern matched.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from ortfuse.refusal import Refusal
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, NearMiss, Rule, Step
 
 FURTHEST = 6
-"""Nodes between one that is a mark of a family and the root of its nearest miss."""
+"""The most nodes between a mark of a family and the root of its nearest miss."""
 
 NORMAL_FORM = "canonicalize"
-"""The pass whose rules are no fusions, and are explained only when asked for by name."""
+"""The pass whose rules are not fusions, and are explained only when asked for by name."""
 
 
 @dataclass(frozen=True)
 class Fused:
-    """A site that a rule made.
+    """A site that a rule fused.
 
     Attributes:
         rule: The rule.
         site: The value it computes.
-        operators: The nodes that the rule made.
-        nodes: The names of the original nodes they stand for.
+        operators: The nodes that the rule created.
+        nodes: The names of the original nodes that these replace.
     """
 
     rule: str
@@ -53,15 +53,15 @@ class Fused:
 
 @dataclass(frozen=True)
 class Missed:
-    """A site that a rule came near to.
+    """A site at which a rule nearly applied.
 
     Attributes:
-        rule: The rule that came furthest of its family.
+        rule: The rule of its family that got furthest.
         site: The value at the root.
         root: The node there, as its operator and name.
-        step: What it failed at: the pattern, its guards (or another use of a node), or the replacement.
+        step: The step at which it failed: the pattern, its guards (or another use of a node), or the replacement.
         matched: How many nodes matched.
-        least: How many nodes the pattern takes at least.
+        least: The minimum number of nodes of the pattern.
         refusal: What stopped it, and what would make it match.
         nodes: The names of the nodes that matched.
     """
@@ -90,13 +90,13 @@ class Missed:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What became of the sites of a model.
+    """What happened at the sites of a model.
 
     Attributes:
-        fused: The sites that rules made, in the order of the graph.
+        fused: The sites that rules fused, in the order of the graph.
         missed: The nearest misses, the nearest first.
-        absent: For rules that were asked for and found no site: why there is none.
-        notes: What the run had to say, such as rules left out because they are slower here.
+        absent: For each rule that was asked for and found no site, the reason.
+        notes: Remarks of the run, such as rules left out because they are slower here.
     """
 
     fused: tuple[Fused, ...]
@@ -115,14 +115,13 @@ class Explanation:
 
 
 def explanation(model: ir.Model, report: RunReport, catalogue: Catalogue, rules: Sequence[str] = ()) -> Explanation:
-    """Say for each site of a model what fused it, or what came nearest.
+    """Explain for each site of a model which rule fused it, or which came nearest.
 
     Args:
-        model: The result of a run that kept its near misses.
-        report: What was done in that run.
+        model: The result of a run that recorded near misses.
+        report: The report of that run.
         catalogue: The rules that the run could apply.
-        rules: Families (`attention`) or rules (`attention.sdpa`) to explain; by default all fusions, and of the misses
-            those that are near.
+        rules: Families (`attention`) or rules (`attention.sdpa`) to explain; by default all fusions and the near misses.
 
     Raises:
         RuleError: There is no such family or rule.
@@ -147,7 +146,7 @@ def explanation(model: ir.Model, report: RunReport, catalogue: Catalogue, rules:
 
 
 def _left_out(report: RunReport, catalogue: Catalogue) -> dict[str, str]:
-    """The rules whose pass the pipeline did not run, with that pass."""
+    """The rules whose pass the pipeline did not run, each with that pass."""
     run = {leaf.name.partition("{")[0] for entry in report.passes for leaf in entry.leaves()}
     return {rule.name: name for name, group in catalogue.passes().items() if name not in run for rule in group}
 
@@ -194,7 +193,7 @@ def _fused(model: ir.Model, chosen: Mapping[str, Rule]) -> list[Fused]:
 def _left_over(
     model: ir.Model, misses: Iterable[NearMiss], nearness: Nearness, chosen: Mapping[str, Rule]
 ) -> list[NearMiss]:
-    """For each node left that is a mark of a family, the nearest miss at a value that is computed from it."""
+    """For each remaining node that is a mark of a family, the nearest miss at a value computed from it."""
     families: dict[str, set[str]] = {}
     for rule in chosen.values():
         families.setdefault(rule.family, set()).update(nearness.marks(rule))
@@ -216,7 +215,7 @@ def _left_over(
 
 
 def _behind(node: ir.Node, family: str, there: Mapping[tuple[str, str], NearMiss]) -> NearMiss | None:
-    """The miss of a family at the value next behind a node that has one."""
+    """The miss of a family at the closest value downstream of a node that has one."""
     level, seen = [node], {node}
     for _ in range(FURTHEST):
         values = [value for one in level for value in one.outputs]
@@ -231,7 +230,7 @@ def _behind(node: ir.Node, family: str, there: Mapping[tuple[str, str], NearMiss
 def _missed(
     misses: Iterable[NearMiss], nearness: Nearness, chosen: Mapping[str, Rule], left_over: Iterable[NearMiss]
 ) -> list[Missed]:
-    """The nearest miss of each family at each site, those left out that say nothing new; then those of nodes left over."""
+    """The nearest miss of each family at each site, without those that add nothing new; then those of remaining marks."""
     best: dict[tuple[str, str], NearMiss] = {}
     for miss in misses:
         if nearness.tells(miss):
@@ -251,7 +250,7 @@ def _missed(
 
 
 def _same_place(miss: NearMiss, other: NearMiss) -> bool:
-    """Whether most of what matched is the same: roots one above the other, of one sum or product."""
+    """Whether two misses matched mostly the same nodes, such as roots above each other in one sum or product."""
     nodes, others = set(miss.nodes), set(other.nodes)
     return 2 * len(nodes & others) > min(len(nodes), len(others))
 
@@ -264,7 +263,7 @@ def _described(miss: NearMiss, least: int) -> Missed:
 
 
 def _absent(before: Counts, sought: Iterable[Rule], hits: Mapping[str, int]) -> dict[str, str]:
-    """Why rules that were asked for have no site, not even a near one; `hits` are those of all rules in the run."""
+    """Why rules that were asked for have no site and no near miss; `hits` are those of all rules in the run."""
     present: Counter[str] = Counter()
     for operator, count in before.operators.items():
         present[operator.rpartition(".")[2]] += count

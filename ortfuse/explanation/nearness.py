@@ -1,12 +1,13 @@
-"""Which near misses are worth telling: those that make it likely that the author of the model meant what the rule makes.
+"""Which near misses are worth reporting: those where the author of the model probably meant what the rule makes.
 
-Sums, products, comparisons and data movement are everywhere, and mean nothing by themselves. A rule is told by its
-*telling* operators: those of its pattern that are not plain, and, unless its family was asked for, that it does not make
-itself. A miss of a family that was asked for must have a telling node, if the pattern has any; others are near if
+Sums, products, comparisons and data movement are everywhere, and mean nothing by themselves. A rule is recognised by its
+*telling* operators: those of its pattern that are not plain and, unless its family was asked for, that the rule does not
+create itself. A miss of a family that was asked for must have a telling node, if the pattern has any; other misses are
+near if
 
-- the replacement is what failed: all that the rule looks for is there; or
-- the pattern matched as a whole, a telling node or `MANY` nodes with it; or
-- at least half of the pattern matched, that is at least `SOME` nodes, with a telling one.
+- the replacement is what failed: everything the rule looks for is present; or
+- the entire pattern matched, with a telling node or at least `MANY` nodes; or
+- at least half of the pattern, and at least `SOME` nodes, matched, with a telling one.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ from ortfuse.pattern.least import least_nodes
 from ortfuse.rewrite import RULE_KEY, NearMiss, Rule
 
 PLAIN = EXACT | SUM | PRODUCT | COMPARES | LOGICAL | SIZES | {"Cast", "MatMul", "Pow", "Sqrt", "Sum"}
-"""Operators that tell nothing of what is meant."""
+"""Operators that say nothing about what the author meant."""
 
 POINTLESS = frozenset({"needless", "other_rule"})
-"""Why rules refuse what is well as it is."""
+"""Codes of refusals at sites that are fine as they are."""
 
 FEWEST = 2
-"""Nodes that must match at least: of a pattern of which only the root matched there is nothing to tell."""
+"""The fewest nodes that must match: if only the root matched, there is nothing to report."""
 
 SOME = 3
-"""Nodes of a part of a pattern that is near."""
+"""The fewest nodes of a partial match that is near."""
 
 MANY = 4
-"""Plain nodes that make up a pattern which is unlikely to match as a whole by chance."""
+"""The fewest nodes of a pattern of plain operators that is unlikely to match by chance."""
 
 HALF = 0.5
 
 
 class Nearness:
-    """Judges the misses of some rules.
+    """Judges how near the misses of some rules are.
 
     Args:
         rules: The rules by name.
@@ -47,17 +48,17 @@ class Nearness:
     def __init__(self, rules: Mapping[str, Rule], asked: Collection[str], fusions: Collection[str]) -> None:
         self._rules, self._asked, self._fusions = rules, asked, fusions
         self.least = {name: least_nodes(rule.pattern) for name, rule in rules.items()}
-        """How many nodes the pattern of each rule takes at least."""
+        """The minimum number of nodes of each rule's pattern."""
         self._telling = {name: frozenset(rule.matcher.depths) - PLAIN for name, rule in rules.items()}
 
     def marks(self, rule: Rule) -> frozenset[str]:
-        """The telling operators that every site of a rule has and that it does not make: where they are left, it is missed."""
+        """The telling operators that every site of a rule has and that it does not create: where one remains, it missed."""
         if rule.is_refinement or not (rule.name in self._asked or rule.family in self._asked):
             return frozenset()
         return rule.matcher.required - PLAIN - {name.rpartition(".")[2] for name in rule.targets}
 
     def order(self, miss: NearMiss) -> tuple[bool, bool, float, int]:
-        """Larger for what came nearer."""
+        """A sort key, larger for nearer misses."""
         return (
             miss.step == "replacement",
             miss.step == "guards",
@@ -66,7 +67,7 @@ class Nearness:
         )
 
     def tells(self, miss: NearMiss) -> bool:
-        """Whether the miss is worth telling."""
+        """Whether the miss is worth reporting."""
         rule = self._rules.get(miss.rule)
         if rule is None or not miss.stands or miss.matched < FEWEST:
             return False
@@ -74,7 +75,7 @@ class Nearness:
             return True
         if miss.refusal.code in POINTLESS:
             return False
-        # Rules that refine what others make, and sites where another rule was the better one.
+        # Leave out rules that refine results of others, and sites where another rule was the better one.
         if rule.is_refinement or (miss.root is not None and miss.root.metadata_props.get(RULE_KEY) in self._fusions):
             return False
         wanted = self._telling[miss.rule]

@@ -1,8 +1,8 @@
-"""Building instances of a rule: small models that spell its pattern out, built from the declaration alone.
+"""Builds instances of a rule: small models that its pattern matches, built from the declaration alone.
 
-Every freedom of the pattern (operand order, association, division or multiplication by the reciprocal, alternatives,
-optional parts, rank of scalar constants, constants or inputs, attributes written or left out, and the element type, opset
-and shapes) is one choice of a `Chooser`, so that the same choices give the same spelling in another element type.
+Every degree of freedom of the pattern (operand order, association, division or multiplication by the reciprocal,
+alternatives, optional parts, rank of scalar constants, constants or inputs, attributes written or left out, and the element
+type, opset and shapes) is a choice of a `Chooser`, so that the same choices give the same spelling in another element type.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ def element_type(name: str) -> ir.DataType:
 
 
 class Builder:
-    """Builds one instance; also what a proof's own input makers work with (`input`, `constant`, `node`)."""
+    """Builds one instance; a proof's own input makers use it too (`input`, `constant`, `node`)."""
 
     def __init__(self, rule: Rule, shape_set: int, dtype: ir.DataType, opset: int, chooser: Chooser | None = None, *,
                  typical: bool = False) -> None:  # fmt: skip
-        """`shape_set` counts among the proof's shape sets, or among its typical sizes."""
+        """`shape_set` is an index into the proof's shape sets or, with `typical`, into its typical sizes."""
         self.rule, self.proof, self.dtype, self.opset = rule, rule.proof, dtype, opset
         self.shapes = self.proof.typical[shape_set] if typical else self.proof.shape_sets()[shape_set]
         self.attributes = self.proof.attribute_set(0 if typical else shape_set)
         self.chooser = chooser or Chooser()
         self.sizes = Sizes(rule, self.shapes)
-        # Numbers come from a generator of their own, so that they are the same whatever the spelling.
+        # Numbers come from a separate generator, so that they do not depend on the spelling.
         self.numbers = np.random.default_rng(shape_set)
         domains = {part.domain for part in rule.pattern.walk() if isinstance(part, Op) and part.domain}
         imports = {"": opset, "com.microsoft": 1, **dict.fromkeys(domains, 1)}
@@ -81,7 +81,7 @@ class Builder:
         if root is None:
             raise RuleError(f"rule {self.rule.name}: its pattern has no value at the root")
         if any(isinstance(replacement, Var) for replacement in self.rule.replacements):
-            # A graph output keeps its name, so that an input could not take its place.
+            # A graph output keeps its name, so an input could not replace it.
             root = self.node("Identity", [root]).outputs[0]
         after = self.proof.followed_by
         if after is not None:
@@ -98,7 +98,7 @@ class Builder:
         return Instance(model, text)
 
     def dims(self, name: str) -> list[int | str]:
-        """The shape of a captured value: as the proof declares it, or as the pattern says, with a choice where it leaves one."""
+        """The shape of a captured value: as the proof declares it, or as the pattern says, choosing where it leaves a choice."""
         declared = self.shapes.get(name)
         if isinstance(declared, str):
             return [int(dim) if dim.isdigit() else dim for dim in declared.split()]
@@ -118,7 +118,7 @@ class Builder:
         return value
 
     def constant(self, array: Any, dtype: ir.DataType | None = None) -> ir.Value:
-        """A constant; numbers are of the instance's element type unless they are integers or booleans."""
+        """A constant; it has the instance's element type unless its numbers are integers or booleans."""
         found = np.asarray(array)
         if dtype is not None or found.dtype.kind == "f":
             with np.errstate(all="ignore"):
@@ -180,7 +180,7 @@ class Builder:
         raise RuleError(f"rule {self.rule.name}: no instance can be built of {type(pattern).__name__}")
 
     def _label(self, pattern: Pattern) -> str:
-        """Names a freedom."""
+        """The label of a degree of freedom."""
         return _labels(self.rule.pattern)[id(pattern)]
 
     def _optional(self, pattern: Opt) -> ir.Value | None:
@@ -194,7 +194,7 @@ class Builder:
             return self.build(inner)
 
     def _number(self, number: float, label: str) -> ir.Value:
-        # Where a value has no axes at all, a constant with one would give the result one.
+        # If a value has no axes at all, a constant with one would add an axis to the result.
         with_axis = all(shape != "" for shape in self.shapes.values()) and self.chooser.pick(
             f"rank of {label}", ("0", "1")
         )
@@ -278,7 +278,7 @@ class Builder:
         return node
 
     def _operand(self, pattern: Op, operand: Pattern, position: int) -> ir.Value | None:
-        """An operator's input; whether an optional one can be there (or absent) at this opset is for the schema to say."""
+        """An operator's input; the schema decides whether an optional one can be present (or absent) at this opset."""
         schema = _schema(pattern, self.opset)
         if isinstance(operand, Opt) and schema is not None and schema.inputs:
             formal = schema.inputs[min(position, len(schema.inputs) - 1)]
@@ -290,7 +290,7 @@ class Builder:
         return self.build(operand)
 
     def _left_out(self, pattern: Op, name: str, value: Any) -> bool:
-        """Whether an attribute that has its default is left to it."""
+        """Whether to leave out an attribute that has its default value."""
         default = attribute_default(pattern.domain, pattern.op_type, self.opset, name)
         if default is None or default != value:
             return False
@@ -374,7 +374,7 @@ def _schema(pattern: Op, opset: int) -> Any:
 
 
 def _positions(pattern: Op) -> list[int]:
-    """Where the pattern's inputs stand among the operator's, which include parameters written as keywords."""
+    """The positions of the pattern's inputs among the operator's, which include parameters written as keywords."""
     parameters = PARAMETER_INPUTS.get(pattern.op_type, {})
     taken = {parameters[name] for name in pattern.attributes if name in parameters}
     free = (position for position in range(len(pattern.inputs) + len(taken)) if position not in taken)
@@ -387,7 +387,7 @@ def _shortened(text: str) -> str:
 
 @functools.lru_cache(maxsize=8)
 def _labels(root: Pattern) -> dict[int, str]:
-    """Each part of a pattern in words, with its place in the walk where the words alone are not unique."""
+    """A description of each part of a pattern, with its number in the walk if the words alone are not unique."""
     parts = list(root.walk())
     texts = [_shortened(str(part.inner if isinstance(part, Opt) else part)) for part in parts]
     counts = Counter(text for text, part in zip(texts, parts, strict=True) if not isinstance(part, Opt))

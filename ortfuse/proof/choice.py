@@ -1,7 +1,7 @@
-"""Choices that make up a spelling, and which spellings to build: every option at least once, then pairs of options.
+"""The choices that make up a spelling, and which spellings to build: every option at least once, then pairs of options.
 
-A builder asks a `Chooser` at each freedom of a pattern. Which freedoms there are depends on the options taken (an
-alternative not taken asks nothing), so they become known as spellings are built.
+A builder asks a `Chooser` at each degree of freedom ("freedom") of a pattern. Which freedoms there are depends on the
+options taken (an alternative not taken asks nothing), so they are discovered as spellings are built.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 Option = tuple[str, int]
-"""A freedom by its label and the number of the option taken."""
+"""The label of a freedom, and the number of the option taken."""
 
 _CANDIDATES = 6
-"""Random fills of which the one with the most new pairs is built."""
+"""The number of random fills, of which the one with the most new pairs is built."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One freedom: what it is about, its options in words, and the options under which it is asked at all."""
+    """One freedom: its label, its options in words, and the options under which it is asked at all."""
 
     label: str
     options: tuple[str, ...]
@@ -29,7 +29,7 @@ class Point:
 
 
 class Chooser:
-    """Answers each choice as `wanted` says and by the first option otherwise; keeps what was asked and answered."""
+    """Answers each choice as `wanted` says, or else with the first option; records what was asked and answered."""
 
     def __init__(self, wanted: Mapping[str, int] | None = None) -> None:
         self.wanted = dict(wanted or {})
@@ -38,7 +38,7 @@ class Chooser:
         self._context: list[Option] = []
 
     def pick(self, label: str, options: Sequence[str], forced: int | None = None) -> int:
-        """The number of the option to take; `forced` is the only one that can be taken here."""
+        """The number of the option to take; `forced`, if given, is the only one possible here."""
         if len(options) < 2:
             return 0
         if label not in self.made:
@@ -49,7 +49,7 @@ class Chooser:
 
     @contextmanager
     def below(self, label: str) -> Iterator[None]:
-        """What is asked within is asked only because of the option taken for `label`."""
+        """A context in which everything is asked only because of the option taken for `label`."""
         if label not in self.made:
             yield
             return
@@ -65,25 +65,25 @@ class Chooser:
 
 @dataclass
 class Coverage:
-    """The options (and pairs of options) that are known, and those that an instance of the rule has had."""
+    """The known options (and pairs of options), and those that some instance of the rule has had."""
 
     points: dict[str, Point] = field(default_factory=dict)
     covered: set[Option] = field(default_factory=set)
     pairs: set[frozenset[Option]] = field(default_factory=set)
     asked: dict[str, dict[str, int]] = field(default_factory=dict)
-    """For each freedom, the choices of a spelling in which it was asked: one that ran, if there was any."""
+    """For each freedom, the choices of a spelling in which it was asked: one that ran, if there is any."""
 
     def learn(self, chooser: Chooser) -> None:
-        """Note the freedoms that a spelling was asked for."""
+        """Record the freedoms that a spelling was asked about."""
         for label, point in chooser.points.items():
             self.asked.setdefault(label, dict(chooser.made))
             known = self.points.get(label)
-            # The shortest way to a freedom is kept; a freedom may have options only in some spellings.
+            # The fewest choices that lead to a freedom are kept; some options may exist only in some spellings.
             if known is None or len(point.context) < len(known.context) or len(point.options) > len(known.options):
                 self.points[label] = point
 
     def cover(self, chooser: Chooser) -> None:
-        """Note that a spelling ran and that the rule fired on it."""
+        """Record that a spelling ran and that the rule fired on it."""
         for label in chooser.made:
             if not any((label, index) in self.covered for index in range(len(self.points[label].options))):
                 self.asked[label] = dict(chooser.made)
@@ -104,7 +104,7 @@ class Coverage:
         return f"{option[0]}: {self.points[option[0]].options[option[1]]}"
 
     def count(self) -> tuple[int, int]:
-        """How many options, and how many pairs of options of freedoms that can be asked together, are known."""
+        """The number of known options, and of known pairs of options whose freedoms can be asked together."""
         points = list(self.points.values())
         pairs = sum(
             len(one.options) * len(other.options) for one, other in itertools.combinations(points, 2)
@@ -121,7 +121,7 @@ def _compatible(one: Point, other: Point) -> bool:
 def spellings(attempt: Callable[[Chooser], bool], coverage: Coverage, budget: int, seed: int = 0) -> None:
     """Let `attempt` build spellings until each option was tried, and `budget` more for pairs of options.
 
-    `attempt` builds what a chooser says, notes it in `coverage`, and answers whether to go on.
+    `attempt` builds what a chooser says, records it in `coverage`, and returns whether to continue.
     """
     tried: set[Option] = set()
     if not attempt(Chooser()):
@@ -133,7 +133,7 @@ def spellings(attempt: Callable[[Chooser], bool], coverage: Coverage, budget: in
         tried.add(missing)
         if not attempt(Chooser({**dict(coverage.points[missing[0]].context), missing[0]: missing[1]})):
             return
-    # What the context alone does not lead to is asked again as it was asked before.
+    # Freedoms that their context alone does not lead to are reached by the choices that led to them before.
     for label, index in coverage.uncovered():
         if not attempt(Chooser({**coverage.asked[label], label: index})):
             return
@@ -145,7 +145,7 @@ def spellings(attempt: Callable[[Chooser], bool], coverage: Coverage, budget: in
 
 
 def _next_pair(coverage: Coverage, generator: random.Random) -> dict[str, int] | None:
-    """Options for a spelling that has a pair nothing had yet, and as many others as a few random fills find."""
+    """Options for a spelling with a pair not covered yet, and as many other new pairs as a few random fills find."""
     points = list(coverage.points.values())
     if not points:
         return None

@@ -11,21 +11,21 @@ import numpy as np
 import onnx_ir as ir
 
 Kind = Literal["normal", "positive", "zero"]
-"""What random numbers are like."""
+"""The kind of random numbers."""
 
 Dims = Sequence["int | str"]
 
 SIZES = (3, 5, 2, 4, 7, 6, 9, 8)
-"""What the symbols of an instance are bound to, each to another."""
+"""The sizes that the symbols of an instance are bound to, all different."""
 
 
 @dataclass
 class Instance:
-    """A model and what its inputs are made of.
+    """A model and how its inputs are made.
 
-    `shapes` are those of inputs that the model declares otherwise (or not at all), `fixed` inputs that are not random.
-    `pinned` binds symbols to one size; those in `loose` are tried at 1 and 0 all the same. `text` says what the instance
-    is.
+    `shapes` are the shapes of inputs that the model declares differently (or not at all), `fixed` the inputs that are not
+    random. `pinned` binds symbols to one size; those also in `loose` are tried at 1 and 0 nevertheless. `text` describes
+    the instance.
     """
 
     model: ir.Model
@@ -36,7 +36,7 @@ class Instance:
     loose: tuple[str, ...] = ()
 
     def dims(self, value: ir.Value) -> Dims:
-        """The shape an input is fed with, in numbers and symbols."""
+        """The shape of the array fed to an input, in numbers and symbols."""
         name = value.name or ""
         if name in self.shapes:
             return self.shapes[name]
@@ -44,19 +44,19 @@ class Instance:
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """The symbols of all shapes that are not pinned, in the order they come."""
+        """The symbols of all shapes that are not pinned, in order of appearance."""
         found = [dim for value in self.model.graph.inputs for dim in self.dims(value) if isinstance(dim, str)]
         return tuple(symbol for symbol in dict.fromkeys(found) if symbol not in self.pinned)
 
     def bindings(self) -> Iterator[dict[str, int]]:
-        """Sizes for the symbols: each another, each 1 and each 0 while the others differ, all of them 1."""
+        """Sizes for the symbols: all different; each in turn 1 and 0 while the others differ; all of them 1."""
         symbols = self.symbols
         distinct = {symbol: SIZES[index % len(SIZES)] for index, symbol in enumerate(symbols)} | self.pinned
         yield distinct
         for size in (1, 0):
             for symbol in (*symbols, *self.loose):
                 yield {**distinct, symbol: size}
-        # The same number of elements along other axes: what a Reshape to constant dimensions takes too.
+        # The same number of elements along other axes, which a Reshape to constant dimensions accepts too.
         for first, second in itertools.pairwise((*symbols, *self.loose)):
             yield {**distinct, first: distinct[second], second: distinct[first]}
         if len(symbols) > 1:

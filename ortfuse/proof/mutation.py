@@ -1,7 +1,7 @@
-"""Mutants of a rule: the rule with one of its conditions taken away, which its proof should notice.
+"""Mutation testing of rules: a mutant is a rule with one of its conditions removed, which its proof should notice.
 
-A condition is a guard, the check of a variable or an attribute, the demand that a variable is a constant, or that a dimension
-is the same in two places or is a number.
+A condition is a guard, the check of a variable or an attribute, or the requirement that a variable is constant, that a
+dimension is the same in two places, or that a dimension is a number.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ortfuse.targets import Target, installed
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """What a rule, the `original`, becomes without `condition`."""
+    """A rule, the `original`, without `condition`."""
 
     original: Rule
     condition: str
     rule: Rule
     redundant: str | None = None
-    """Why the rule is right without the condition, if that says so itself."""
+    """Why the rule is right without the condition, if the condition itself declares that."""
 
     @property
     def name(self) -> str:
@@ -40,7 +40,7 @@ class Mutant:
 
 
 def mutants(rule: Rule) -> Iterator[Mutant]:
-    """Every rule that `rule` becomes by losing one condition."""
+    """Every mutant of `rule`: the rule without one of its conditions."""
     for index, guard in enumerate(rule.guards):
         fewer = (*rule.guards[:index], *rule.guards[index + 1 :])
         name = f"guard {_guard_name(rule, index, guard)}"
@@ -59,7 +59,7 @@ def mutants(rule: Rule) -> Iterator[Mutant]:
 
 
 def _guard_name(rule: Rule, index: int, guard: object) -> str:
-    """The function's name, or that of the function which made it; a number tells guards of one name apart."""
+    """The name of the guard function, or of the function that made it; guards with the same name are numbered."""
 
     def plain(function: object) -> str:
         name = str(getattr(function, "__qualname__", "guard"))
@@ -77,7 +77,7 @@ def _attributes(pattern: Pattern) -> Iterator[Attr]:
 
 
 def _copied(rule: Rule) -> tuple[Rule, list[Pattern]]:
-    """A rule with patterns of its own, and all of these; a pattern shared in the original is shared in the copy."""
+    """A copy of a rule with copied patterns, and these patterns; what is shared in the original is shared in the copy."""
     pattern, replacements, intermediates = copy.deepcopy((rule.pattern, rule.replacements, dict(rule.intermediates)))
     changed = dataclasses.replace(rule, pattern=pattern, replace=replacements, intermediates=intermediates)
     emitted = [made for one in changed.replacements for made in changed.intermediates_with(one).values()]
@@ -101,7 +101,7 @@ def _without_constness(rule: Rule, name: str) -> Rule:
 
 
 def _shapes(pattern: Pattern) -> dict[object, list[Pattern]]:
-    """The parts of a pattern that say shapes, together those that say the same: a variable, and rearrangements of it alone."""
+    """The parts of a pattern that state shapes, grouped if they state the same one: a variable and its rearrangements."""
     found: dict[object, list[Pattern]] = {}
     for part in pattern.walk():
         named = part.inner if isinstance(part, Rearrange) else part
@@ -116,14 +116,14 @@ def _names(part: Pattern) -> set[str]:
 
 
 def _shared_dimensions(pattern: Pattern) -> list[str]:
-    """The dimensions that stand in several shapes."""
+    """The dimensions that occur in several shapes."""
     together = (set().union(*map(_names, parts)) for parts in _shapes(pattern).values())
     counts = Counter(name for names in together for name in names)
     return sorted(name for name, count in counts.items() if count > 1)
 
 
 def _without_dimension(rule: Rule, name: str) -> Rule:
-    """The dimension under another name wherever it stands but in the first shape."""
+    """The rule with a dimension renamed everywhere but in the first shape that has it."""
     changed, _ = _copied(rule)
     having = [parts for parts in _shapes(changed.pattern).values() if any(name in _names(part) for part in parts)]
     for number, parts in enumerate(having):
@@ -147,7 +147,7 @@ def _without_attribute_check(rule: Rule, name: str) -> Rule:
 
 @dataclasses.dataclass
 class Score:
-    """How many mutants their proofs noticed; `redundant` ones need not be, `stale` ones are called redundant and are not."""
+    """How many mutants were noticed by proofs; `redundant` ones need not be, `stale` ones are wrongly declared redundant."""
 
     mutants: int = 0
     noticed: int = 0
@@ -174,7 +174,7 @@ class Score:
 
 
 def reason(mutant: Mutant) -> str | None:
-    """Why the rule is right without the condition, as that or the proof declares; `None` if neither does."""
+    """Why the rule is right without the condition, as the condition or the proof declares; `None` if neither does."""
     if mutant.redundant is not None:
         return mutant.redundant
     declared = mutant.rule.proof.redundant.items()
@@ -185,7 +185,7 @@ class Trial:
     """A witness of a rule's proof: tries mutants of the rule on every model that the rule itself is tried on.
 
     Attributes:
-        found: The conditions whose loss is noticed, each with the first counterexample in words.
+        found: The conditions whose removal was noticed, each with a description of the first counterexample.
     """
 
     def __init__(self, mutants: Iterable[Mutant], target: Target | None = None) -> None:
@@ -193,7 +193,7 @@ class Trial:
         self._left, self._target = list(mutants), target or installed()
 
     def see(self, tried: Tried) -> bool:
-        """Let the mutants that are left do what they do to a model; false once none is left."""
+        """Try the remaining mutants on a model; false once none is left."""
         self._left = [mutant for mutant in self._left if not self._is_wrong(mutant, tried)]
         return bool(self._left)
 
@@ -208,14 +208,14 @@ class Trial:
 
 
 def _same(one: Rewritten, other: Rewritten) -> bool:
-    """Whether two rules did the same: what the mutant is to be judged by is what its rule would not have done."""
+    """Whether two rules did the same: a mutant is judged only by what the original rule would not have done."""
     if not other.hits or one.error is not None or other.error is not None:
         return False
     return bool(ir.to_proto(one.model) == ir.to_proto(other.model))
 
 
 def counterexample(mutant: Mutant, target: Target | None = None) -> str | None:
-    """The first model that the proof of the original tries and on which the mutant is wrong, in words; `None` if none."""
+    """A description of the first model tried by the proof of the original on which the mutant is wrong; `None` if none."""
     trial = Trial([mutant], target)
     prove(mutant.original, target, witness=trial.see)
     return trial.found.get(mutant.condition)

@@ -17,10 +17,10 @@ Change = Callable[[Instance], bool]
 
 
 def near_misses(instance: Instance, seen: set[str] | None = None, numbers_only: bool = False) -> Iterator[Instance]:
-    """Every near miss of `instance`, each a changed copy with a few words on what was changed.
+    """Every near miss of `instance`, each a changed copy with a short description of the change.
 
-    Those whose words are in `seen` are left out, the others noted there: spellings of one pattern have most in common.
-    `numbers_only` leaves out all but those of constants of one element: scales, epsilons, mask fillers.
+    Those whose description is in `seen` are skipped, and the others added to it: spellings of one pattern share most of
+    them. `numbers_only` restricts them to changes of one-element constants: scales, epsilons, mask fillers.
     """
     names = node_names(instance)
     changes: Iterable[tuple[str, Change]] = number_changes(instance, names, scalars_only=numbers_only)
@@ -41,7 +41,7 @@ def near_misses(instance: Instance, seen: set[str] | None = None, numbers_only: 
 
 
 def near_misses_with_less_known(instance: Instance) -> Iterator[Instance]:
-    """Near misses of two changes, of which one takes knowledge away: guards that cannot know must say no."""
+    """Near misses with two changes, one of which hides information: a guard that cannot know must refuse."""
     for known in ("ranks", "types"):
         less = dataclasses.replace(instance, model=instance.model.clone(), shapes=dict(instance.shapes))
         text = "all inputs are of unknown rank" if known == "ranks" else "all inputs are of unknown rank and type"
@@ -67,13 +67,13 @@ def near_misses_with_less_known(instance: Instance) -> Iterator[Instance]:
 
 
 def _forget_results(instance: Instance) -> None:
-    """Let the outputs have the type and shape that the changed model gives them."""
+    """Drop the declared types and shapes of the outputs, which the change may have made wrong."""
     for value in instance.model.graph.outputs:
         value.type = value.shape = None
 
 
 def node_names(instance: Instance) -> list[str]:
-    """What near misses call the nodes: the operator, and which of several of its kind."""
+    """The names of nodes in descriptions of near misses: the operator, numbered if there are several of its kind."""
     counts: Counter[str] = Counter()
     names = []
     for node in instance.model.graph:

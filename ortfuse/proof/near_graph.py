@@ -1,4 +1,4 @@
-"""Near misses by another graph: other consumers, other attributes, other operators, operands exchanged or not shared."""
+"""Near misses that change the graph: other consumers, attributes or operators, operands swapped or no longer shared."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _KIN = {
     "Erf": "Tanh", "Tanh": "Erf", "Sqrt": "Exp", "Relu": "LeakyRelu", "Cos": "Sin", "Sin": "Cos", "Neg": "Abs",
     "Sigmoid": "HardSigmoid", "Softmax": "LogSoftmax", "LayerNormalization": "RMSNormalization",
 }  # fmt: skip
-"""What an operator is replaced by: another with the same operands."""
+"""Maps an operator to its replacement: another operator with the same operands."""
 
 _ELEMENT_TYPES = {"to", "dtype"}
 _FLAGS = {"saturate", "keepdims", "allowzero", "transA", "transB", "training_mode", "noop_with_empty_axes", "interleaved",
           "is_causal", "exclusive", "reverse", "fmod"}  # fmt: skip
 _POSITIVE = {"strides", "dilations", "kernel_shape", "group", "num_heads", "q_num_heads", "kv_num_heads", "block_size"}
-"""Attributes that kernels divide by; the runtime dies of some that are not positive instead of refusing them."""
+"""Attributes that kernels divide by; the runtime crashes on some non-positive values instead of rejecting them."""
 
 _SCALED = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16})
 """Element types of operands that are multiplied by a number: patterns match modulo scalar coefficients."""
@@ -36,7 +36,7 @@ _FROM_OUTSIDE = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FL
 
 
 def graph_changes(instance: Instance, names: Sequence[str]) -> Iterator[tuple[str, Change]]:
-    """Changes of the instance's nodes, each with a few words on it."""
+    """Changes of the instance's nodes, each with a short description."""
     facts = Facts(instance.model)
     yield from attribute_changes(instance, names)
     for position, (node, name) in enumerate(zip(instance.model.graph, names, strict=True)):
@@ -114,7 +114,7 @@ def _from_outside(position: int, index: int, dims: Sequence[int | str], dtype: i
 
 
 def _other_attributes(node: ir.Node, opset: int) -> Iterator[tuple[str, dict[str, ir.Attr | None]]]:
-    """Attributes with other values, left out, or given where the default was meant."""
+    """Attributes with other values, left out, or given where they had been left to their defaults."""
     try:
         schema: Any = onnx.defs.get_schema(node.op_type, opset, node.domain)
     except onnx.defs.SchemaError:
@@ -161,7 +161,10 @@ def _any_values(name: str, kind: Any, value: Any) -> list[Any]:
 
 
 def _other_equations(equation: str) -> list[str]:
-    """Of the same operands: other orders of the result, fewer and more labels in it. The runtime dies of a malformed one."""
+    """Other equations for the same operands, with the labels of the result reordered, removed or added.
+
+    All are well-formed: the runtime crashes on a malformed one.
+    """
     operands, _, result = equation.replace(" ", "").partition("->")
     labels = "".join(dict.fromkeys(operands.replace(",", "")))
     results = (result[::-1], result[1:] + result[:1], result[:-1], result[1:], "", labels, labels[::-1])
@@ -218,7 +221,7 @@ def _doubled(position: int, index: int, dtype: ir.DataType) -> Change:
 
 
 def _other_windows(position: int, node: ir.Node, name: str, facts: Facts) -> Iterator[tuple[str, Change]]:
-    """Slices along one axis of known size that give as many elements, but others or in another order."""
+    """Slices along one axis of known size that give as many elements, but different ones or in another order."""
     starts, ends, axes, steps = ([*node.inputs[1:], None, None, None, None][number] for number in range(4))
     numbers = [None if value is None else facts.const(value) for value in (starts, ends, axes, steps)]
     shape = facts.shape(node.inputs[0])
@@ -273,7 +276,7 @@ def _other_operator(position: int, op_type: str) -> Change:
 
 
 def _all_outputs(position: int) -> Change:
-    """Asks for the optional outputs too: a BatchNormalization, for one, then computes statistics."""
+    """Request the optional outputs too: this makes a BatchNormalization compute statistics, for example."""
 
     def change(instance: Instance) -> bool:
         graph = instance.model.graph

@@ -1,4 +1,4 @@
-"""Near misses by other constants: other numbers, other ranks, other element types, or known only when the model runs."""
+"""Near misses that change constants: other numbers, ranks or element types, or values known only at run time."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _SCALARS: dict[str, Callable[[Array], Any]] = {
     "1e4": lambda c: np.full_like(c, 1e4),
     "1e-6 more": lambda c: c + 1e-6,
 }
-"""What a floating-point constant of one element is replaced by."""
+"""The replacements for a floating-point constant of one element."""
 
 _FEW = 16
-"""Integers of which each is replaced by others; longer tensors are no parameters."""
+"""The longest integer tensor whose elements are each replaced; longer ones are not parameters."""
 
 _RELATIVE = {"1e-6 of itself more": 1.0 + 1e-6, "1e-3 of itself more": 1.0 + 1e-3}
 
@@ -50,7 +50,7 @@ _VECTORS: dict[str, Callable[[Array], Any]] = {
 def number_changes(
     instance: Instance, names: Sequence[str], scalars_only: bool = False, at_run_time: bool = True
 ) -> Iterator[tuple[str, Change]]:
-    """Changes of the instance's initializers, each with a few words on it."""
+    """Changes of the instance's initializers, each with a short description."""
     graph = instance.model.graph
     facts = Facts(instance.model)
     positions = dict(zip(graph, names, strict=True))
@@ -80,7 +80,7 @@ def number_changes(
 
 
 def _before(node: ir.Node) -> str:
-    """What takes the result of a node: a number may be right before one operator and wrong before another."""
+    """The consumer of a node's result, in words: a number may be right before one operator and wrong before another."""
     users = sorted({use.node.op_type for output in node.outputs for use in output.uses()})
     return f" before {' and '.join(users)}" if users else ""
 
@@ -110,7 +110,7 @@ def _other_scalars(array: Array, scalars_only: bool, axis: int | None) -> Iterat
         elif text != "1e-6 more" or array.dtype == np.float32:
             yield text, np.asarray(change(wide)).astype(array.dtype)
     if array.dtype == np.float32:
-        # In float64 the matcher takes what is written with few decimals for the same number.
+        # In float64 the matcher accepts a number written with few decimals as the same number.
         for text, factor in _RELATIVE.items():
             yield text, (wide * factor).astype(array.dtype)
     if scalars_only:
@@ -176,7 +176,7 @@ def _other_integers(array: Array) -> Iterator[tuple[str, Array]]:
 
 
 def _spread(value: ir.Value, array: Array, facts: Facts, sizes: Mapping[str, int]) -> Iterator[tuple[str, Array]]:
-    """Other numbers along an axis of size 1, as many as what the constant is combined with has there."""
+    """Constants with different numbers along an axis of size 1, as many as the other operand has there."""
     if array.dtype.kind != "f":
         return
     operands = (operand for use in value.uses() for operand in use.node.inputs if operand is not value)
@@ -190,7 +190,7 @@ def _spread(value: ir.Value, array: Array, facts: Facts, sizes: Mapping[str, int
 
 
 def _axis_of(value: ir.Value, facts: Facts) -> int | None:
-    """The last axis of what the constant is combined with, where that is known."""
+    """The size of the other operand's last axis, if it is known."""
     for use in value.uses():
         for operand in use.node.inputs:
             shape = None if operand is value else facts.shape(operand)

@@ -1,4 +1,4 @@
-"""Near misses by other inputs: broadcast, of other rank or size, with shapes that are not known, of another type."""
+"""Near misses that change inputs: broadcast ones, other ranks, sizes or types, unknown shapes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ortfuse.proof.instance import Dims, Instance
 Change = Callable[[Instance], bool]
 
 HIDING = "hiding_"
-"""How the names of constants begin that only serve to hide an input."""
+"""The prefix of names of constants that only serve to hide an input."""
 
 _TYPES = (ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.INT64, ir.DataType.BOOL)
 
 
 def shape_changes(instance: Instance, names: Sequence[str]) -> Iterator[tuple[str, Change]]:
-    """Changes of the instance's inputs, each with a few words on it."""
+    """Changes of the instance's inputs, each with a short description."""
     inputs = instance.model.graph.inputs
     for position, value in enumerate(inputs):
         dims = list(instance.dims(value))
@@ -60,7 +60,7 @@ def shape_changes(instance: Instance, names: Sequence[str]) -> Iterator[tuple[st
 
 
 def input_changes(instance: Instance) -> Iterator[tuple[str, Change]]:
-    """Inputs fed with other ranks and sizes than the rest of the model is made for, when no shape is declared."""
+    """Inputs without a declared shape, fed with ranks and sizes that the rest of the model is not made for."""
     for position, value in enumerate(instance.model.graph.inputs):
         dims = list(instance.dims(value))
         for text, shape in (
@@ -76,7 +76,7 @@ def input_changes(instance: Instance) -> Iterator[tuple[str, Change]]:
 
 
 def _axes_before(dims: Dims, others: Sequence[Dims]) -> list[int | str]:
-    """The axes that others have in front of those that they share with a value of the sizes `dims`, if it broadcasts."""
+    """The leading axes that other values have beyond the shape `dims` of a value, if it broadcasts with them."""
     found = [other[-len(dims) - 1] for other in others if len(other) > len(dims)]
     return [dim for dim in dict.fromkeys(found) if dim not in (1, 2)]
 
@@ -110,7 +110,7 @@ def _reshaped(position: int, dims: Sequence[int | str]) -> Change:
 
 
 def _renamed(position: int, fresh: dict[int, str]) -> Change:
-    """Dimensions under names of their own; of the sizes tried some fit, and in others a fresh one is 1."""
+    """Give dimensions fresh names; of the sizes tried, some fit the rest of the model, and in others a fresh one is 1."""
 
     def change(instance: Instance) -> bool:
         value = instance.model.graph.inputs[position]
@@ -120,7 +120,7 @@ def _renamed(position: int, fresh: dict[int, str]) -> Change:
             dim = dims[axis]
             instance.pinned[name] = dim if isinstance(dim, int) else usual[dim]
             dims[axis] = name
-        # The names in use elsewhere keep their sizes, so that the model still runs.
+        # Names used elsewhere keep their sizes, so that the model still runs.
         instance.pinned |= usual
         value.shape = ir.Shape(dims)
         instance.loose = (*instance.loose, *fresh.values())
@@ -137,7 +137,7 @@ def _all_renamed(instance: Instance) -> bool:
 
 
 def undeclared(position: int, dims: Sequence[int | str] | None = None) -> Change:
-    """An input whose rank the model does not tell; it is fed with `dims`, or what the shape was."""
+    """Remove the declared shape of an input; it is fed with the shape `dims`, by default the one it had."""
 
     def change(instance: Instance) -> bool:
         value = instance.model.graph.inputs[position]
@@ -155,7 +155,7 @@ def _all_undeclared(instance: Instance) -> bool:
 
 
 def hidden(position: int) -> Change:
-    """The input behind an operator of the runtime's own, about whose results nothing is known."""
+    """Put an input behind a runtime-specific operator, about whose results nothing is known."""
 
     def change(instance: Instance) -> bool:
         graph = instance.model.graph

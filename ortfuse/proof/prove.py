@@ -1,4 +1,4 @@
-"""The proof of a rule: instances on which it must fire and be right, near misses on which it must be silent or right."""
+"""The proof of a rule: instances on which it must fire and be right, near misses on which it must not fire or be right."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ OTHER_DTYPES = ("float32", "float16", "float64", "bfloat16", "int32", "int64")
 OLDER_OPSETS = (*OPSETS, 11)
 
 PAIRS = 24
-"""Spellings built for pairs of options, beyond those that have each option once."""
+"""The number of spellings built for pairs of options, beyond those that cover each option once."""
 
 
 @dataclass
 class ProofReport:
-    """What was tried for one rule, and what failed (empty when the rule is proved)."""
+    """What was tried for one rule, and what failed (nothing if the rule is proved)."""
 
     rule: str
     instances: int = 0
@@ -43,10 +43,10 @@ class ProofReport:
     near_misses_fired: int = 0
     counterexamples_tried: int = 0
     silent: list[str] = field(default_factory=list)
-    """Instances that run and on which the rule does not fire, with the reason; no failure by themselves."""
+    """Instances that run but on which the rule does not fire, with the reason; not failures by themselves."""
     failures: list[str] = field(default_factory=list)
     counterexamples: dict[str, ir.Model] = field(default_factory=dict)
-    """For the failures that one model shows, that model."""
+    """For each failure that a single model shows, that model."""
 
     @property
     def proved(self) -> bool:
@@ -54,14 +54,14 @@ class ProofReport:
         return self.instances > 0 and not self.failures
 
     def fail(self, text: str, model: ir.Model | None) -> None:
-        """Note a failure and the model that shows it."""
+        """Record a failure and the model that shows it."""
         self.failures.append(text)
         if model is not None:
             self.counterexamples.setdefault(text, model)
 
     @property
     def smallest(self) -> tuple[str, ir.Model] | None:
-        """The failure on the model with the fewest nodes, the first of those, with that model."""
+        """The first failure on a model with the fewest nodes, with that model."""
         return min(self.counterexamples.items(), key=lambda item: len(item[1].graph), default=None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class _Enough(Exception):  # noqa: N818 - no error: ends a proof whose witness h
 
 
 Witness = Callable[[Tried], bool]
-"""Shown every model that a rule is tried on; answers whether to go on."""
+"""Called with every model that a rule is tried on; returns whether to continue."""
 
 
 def prove(
@@ -83,8 +83,8 @@ def prove(
 ) -> ProofReport:
     """Try `rule` on instances of its pattern, on near misses of them and on its declared counterexamples.
 
-    Every shape set is tried in every element type and opset; every option of the pattern and of the proof at least once;
-    `pairs` spellings more have as many pairs of options as they can.
+    Every shape set is tried in every element type and opset, and every option of the pattern and of the proof at least once;
+    `pairs` more spellings cover as many pairs of options as possible.
     """
     report = ProofReport(rule.name)
     proof = _Proof(rule, target or installed(), report, witness)
@@ -114,7 +114,7 @@ class _Proof:
         self.spelled: dict[tuple[tuple[str, int], ...], Instance] = {}
 
     def _try(self, instance: Instance, runner: Runner, exact: Callable[[], ir.Model] | None = None) -> Tried:
-        """Apply the rule to a model, a near miss unless there is one in float64 for it."""
+        """Apply the rule to a model, which is a near miss unless `exact` makes it in float64."""
         rewritten = rewrite(self.rule, instance.model, self.target)
         tried = Tried(instance, runner, rewritten, is_near=exact is None, exact=exact)
         if not self.witness(tried):
@@ -143,7 +143,7 @@ class _Proof:
         }  # fmt: skip
 
     def _attempt(self, chooser: Chooser) -> bool:
-        """Build what `chooser` says and try it; true, so that more is tried."""
+        """Build what `chooser` says and try it; always true, to continue."""
         proof, opsets = self.rule.proof, opsets_for(self.rule)
         number = chooser.pick("shapes", [str(dict(shapes)) for shapes in proof.shape_sets()])
         dtype = proof.dtypes[chooser.pick("element type", proof.dtypes)]
@@ -272,7 +272,7 @@ def _varied(rule: Rule, name: str, variation: Variation) -> Instance:
 
 
 class _ByWords(Chooser):
-    """Takes options by their words instead of their numbers."""
+    """Selects options by their description instead of their number."""
 
     def __init__(self, words: Mapping[str, str]) -> None:
         super().__init__()

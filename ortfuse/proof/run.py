@@ -1,4 +1,4 @@
-"""Running instances: the rule on a copy, both sides in ONNX Runtime, and whether the results agree."""
+"""Runs instances: applies the rule to a copy, runs both sides in ONNX Runtime and compares the results."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from ortfuse.verification import Session
 Arrays = list[np.ndarray[Any, Any]]
 
 FACTOR = 4.0
-"""The replacement may be this much further from float64 than the original, beyond rounding of the result's scale."""
+"""How many times larger the replacement's error against float64 may be than the original's, beyond rounding."""
 
 ROUNDINGS = 32
-"""Roundings of the result's largest number that a replacement may differ by where the original happens to be exact."""
+"""How many roundings of its largest number a result may differ by, even if the original happens to be exact."""
 
 
 @dataclass
 class Rewritten:
-    """What a rule made of an instance; `error` is what it raised, in words."""
+    """The result of applying a rule to an instance; `error` describes what it raised."""
 
     model: ir.Model
     hits: int
@@ -43,7 +43,7 @@ def rewrite(rule: Rule, model: ir.Model, target: Target) -> Rewritten:
     try:
         hits = Rewriter(Editor(copy, Facts(copy)), target, log).run([rule])
     except Exception as error:
-        # A guard or replacement is anybody's code: whatever it raises, the proof has failed and says so.
+        # Guards and replacements are arbitrary code: whatever they raise is reported as a failure of the proof.
         text = str(error) if isinstance(error, OrtfuseError) else f"{type(error).__name__}: {error}"
         return Rewritten(model, 1, "", text)
     deepest = max(log.misses.values(), key=lambda miss: miss.matched, default=None)
@@ -54,7 +54,7 @@ def rewrite(rule: Rule, model: ir.Model, target: Target) -> Rewritten:
 
 
 class Runner:
-    """Runs one model on several inputs, without the runtime's own optimisations; made ready when it is first run."""
+    """Runs one model on several inputs, without the runtime's own optimisations; the session is created on first use."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
@@ -80,7 +80,7 @@ class Runner:
 
 
 def disagreement(old: Arrays, new: Arrays, exact: Arrays | None, bit_equal: bool) -> str | None:
-    """Why `new` is not as good as `old`, judged by `exact`; `None` when it is."""
+    """Why `new` is not as good as `old`, judged against `exact`; `None` if it is."""
     for index, (before, after) in enumerate(zip(old, new, strict=True)):
         if before.shape != after.shape or before.dtype != after.dtype:
             return f"output {index} is {after.dtype}{list(after.shape)} instead of {before.dtype}{list(before.shape)}"
@@ -103,12 +103,12 @@ def disagreement(old: Arrays, new: Arrays, exact: Arrays | None, bit_equal: bool
 
 
 def is_float(array: np.ndarray[Any, Any]) -> bool:
-    """Whether the array holds floating-point numbers, bfloat16 (which numpy does not know itself) among them."""
+    """Whether the array holds floating-point numbers, including bfloat16 (which numpy does not know itself)."""
     return bool(array.dtype.kind == "f" or array.dtype.name == "bfloat16")
 
 
 def _other_bits(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> str | None:
-    """Bits that differ, which those of two NaN may."""
+    """Describes bits that differ, except between two NaN; `None` if there are none."""
     number = ~np.isnan(before.astype(np.float64))
     same = np.array_equal(number, ~np.isnan(after.astype(np.float64)))
     return None if same and before[number].tobytes() == after[number].tobytes() else "is not the same bits"

@@ -1,4 +1,4 @@
-"""The shapes of an instance's values as far as the pattern says them."""
+"""The shapes of an instance's values, as far as the pattern states them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ortfuse.rewrite import Rule
 Dims = Sequence["int | str"]
 
 NUMBERS = (2, 4, 3, 5, 6, 7)
-"""Sizes of dimensions that products are made of, in the order in which the pattern names them."""
+"""Sizes of dimensions that are factors of products, in the order in which the pattern names them."""
 
 
 class Sizes:
-    """Sizes for the names of dimensions: what the proof says, numbers for those in products, else the name as a symbol."""
+    """Sizes for named dimensions: as the proof says, numbers for those in products, otherwise the name as a symbol."""
 
     def __init__(self, rule: Rule, declared: Any) -> None:
         self.rule = rule
@@ -37,7 +37,7 @@ class Sizes:
         return self.numbers.get(name, name)
 
     def of(self, name: str) -> list[Dims]:
-        """The shapes that a captured value can have, the fullest first; none if the pattern says nothing of it."""
+        """The shapes that a captured value can have, the fullest first; none if the pattern does not state its shape."""
         axes = self.axes.get(name)
         return [] if axes is None else self.shapes(axes)
 

@@ -1,4 +1,4 @@
-"""Spellings of rearrangements and of parts of the last axis, for instances of a rule."""
+"""Builds rearrangements and slices of the last axis, in their various spellings, for instances of a rule."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FAR = 1 << 62
 def rearrangement(build: Builder, pattern: Rearrange, operand: ir.Value, label: str) -> ir.Value:
     """Reshape to the elementary axes, Transpose, repetition by Unsqueeze and Expand, and Reshape to the merged ones.
 
-    What can be left out is; axes of 1 come and go by Unsqueeze and Squeeze or by Reshape.
+    Unnecessary steps are left out; axes of 1 are added and removed by Unsqueeze and Squeeze or by Reshape.
     """
     value = operand
     before, after = pattern.before, pattern.after
@@ -72,7 +72,7 @@ def _size(build: Builder, axis: Axis) -> int | str:
 def _reshaped(
     build: Builder, value: ir.Value, operand: ir.Value, before: Axes, now: Sequence[Axis], wanted: Sequence[Axis]
 ) -> ir.Value:
-    """A Reshape from the axes of `now` to the wanted ones, with a constant target (0 for "as it was", one -1) where there is."""
+    """A Reshape from the axes of `now` to the wanted ones; the target is a constant (with 0s and one -1) if possible."""
     sizes, old = [_size(build, axis) for axis in wanted], [_size(build, axis) for axis in now]
     numbers = [
         size if isinstance(size, int) else 0 if old[place : place + 1] == [size] else -1
@@ -83,7 +83,7 @@ def _reshaped(
 
 
 def _computed(build: Builder, operand: ir.Value, before: Axes, wanted: Sequence[Axis]) -> ir.Value:
-    """A target put together from the shape of what is rearranged."""
+    """A Reshape target computed from the shape of the rearranged value."""
     shape = build.node("Shape", [operand]).outputs[0]
     known = [_size(build, axis) for axis in before.axes]
     sizes = [_size(build, axis) for axis in wanted]
@@ -97,7 +97,7 @@ def _computed(build: Builder, operand: ir.Value, before: Axes, wanted: Sequence[
 
 
 def part_of(build: Builder, pattern: Part, operand: ir.Value) -> ir.Value:
-    """A Slice, which says where an open end is or not, or an output of a Split into this part and what is left."""
+    """A Slice, with an open end given explicitly or not, or an output of a Split into this part and the rest."""
     start, stop = (
         build.sizes.size(bound) if isinstance(bound, str) else bound for bound in (pattern.start, pattern.stop)
     )

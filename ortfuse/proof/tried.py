@@ -1,4 +1,4 @@
-"""A model that a rule is tried on, and whether what the rule makes of it is right."""
+"""A model that a rule is tried on, and whether the rewritten model is right."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ortfuse.rewrite import Exactness, Rule
 
 @dataclass
 class Tried:
-    """A model, and what became of it.
+    """A model, and the result of applying a rule to it.
 
     Attributes:
-        instance: The model as it was.
+        instance: The model before the rewrite.
         runner: Runs it.
-        rewritten: What the rule made of it.
-        is_near: Whether it is a near miss, on which the rule may stay silent.
+        rewritten: The result of applying the rule.
+        is_near: Whether it is a near miss, on which the rule need not fire.
         exact: Makes the model in float64; the model itself if there is no other.
     """
 
@@ -39,9 +39,9 @@ class Tried:
         return self.runner.run(instance.inputs(next(instance.bindings()), 0)) is not None
 
     def problem(self, rule: Rule, rewritten: Rewritten) -> str | None:
-        """What is wrong with `rewritten`, which `rule` made of the model: nothing (an empty text) if it is right.
+        """What is wrong with `rewritten`, the result of `rule` on the model; an empty text if it is right.
 
-        `None` if the model does not run, so that nothing can be said, or the proof assumes that it does not come up.
+        `None` if the model does not run, so that nothing can be said, or if the proof assumes that it does not occur.
         """
         if rewritten.error is not None:
             return f"raises {rewritten.error}" if not self.is_near or self.runs else None
@@ -57,8 +57,8 @@ class Tried:
     def _compare(self, rule: Rule, after: ir.Model) -> str | None:
         """Run both sides on several sizes and kinds of inputs.
 
-        A model that runs on empty inputs alone is no instance of anything. The model in float64 is built and evaluated only
-        where the two results are not equal as they are.
+        A model that runs only on empty inputs does not count as an instance. The model in float64 is built and evaluated
+        only if the two results are not equal as they are.
         """
         bit_equal = rule.exactness is Exactness.EXACT
         replaced, reference, ran = Runner(after), None, False

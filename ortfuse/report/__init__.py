@@ -1,1 +1,1 @@
-"""Reports for people."""
+"""Human-readable reports."""

@@ -1,4 +1,4 @@
-"""Reports for people: tables of what was done, proved and bought."""
+"""Human-readable reports on the console: tables of what was done, proved and gained."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    # What is not asked for need not be loaded.
+    # Needed for type checking only: these modules are not loaded unless a command uses them.
     import onnx_ir as ir
 
     from ortfuse.bench import Latencies
@@ -29,7 +29,7 @@ LONGEST_REASON = 240
 
 
 def show_result(console: Console, result: Result) -> None:
-    """Print everything that `ortfuse optimize` has to say."""
+    """Print the complete result of `ortfuse optimize`."""
     show_report(console, result.report)
     if result.verdict is not None:
         show_verdict(console, result.verdict)
@@ -50,7 +50,7 @@ def show_result(console: Console, result: Result) -> None:
 
 
 def show_latencies(console: Console, found: Latencies, title: str) -> None:
-    """The measurements, and how far they can be trusted."""
+    """Print the measurements, and how far they can be trusted."""
     from ortfuse.bench import doubts, table
 
     console.print(table(found.rows, title))
@@ -58,13 +58,13 @@ def show_latencies(console: Console, found: Latencies, title: str) -> None:
 
 
 def show_notes(console: Console, notes: Iterable[str]) -> None:
-    """Remarks of a run, one a line."""
+    """Print the remarks of a run, one per line."""
     for note in notes:
         console.print(f"note: {note}", style="yellow", markup=False, highlight=False)
 
 
 def show_report(console: Console, report: RunReport) -> None:
-    """Nodes before and after, families with their sites, passes in order."""
+    """Print the nodes before and after, the families with their sites, and the passes in order."""
     console.print(
         f"nodes: {report.before.nodes} -> {report.after.nodes}   engine: {report.seconds:.3f} s   "
         f"passes: {report.pipeline}",
@@ -84,7 +84,7 @@ def show_report(console: Console, report: RunReport) -> None:
 
 
 def show_choices(console: Console, choices: Iterable[Choice]) -> None:
-    """What was decided by cost, with the numbers."""
+    """Print the decisions made by cost, with the numbers."""
     choices = list(choices)
     sources = dict.fromkeys(choice.estimate.source for choice in choices if choice.estimate is not None)
     title = "Chosen by cost: speedup over what stood there, at the nearest size that was measured"
@@ -114,7 +114,7 @@ def _add_pass(made: Table, entry: PassReport, indent: str) -> None:
 
 
 def show_verdict(console: Console, verdict: Verdict) -> None:
-    """The verdict, the worst comparison of each output, and what was left out."""
+    """Print the verdict, the worst comparison of each output, and what was left out."""
     console.print(
         f"verified: {verdict.summary()}" if verdict.ok else f"NOT EQUAL: {verdict.summary()}",
         style="green" if verdict.ok else "bold red",
@@ -124,7 +124,7 @@ def show_verdict(console: Console, verdict: Verdict) -> None:
 
 
 def show_sites(console: Console, checks: Sequence[SiteCheck]) -> None:
-    """What the checks at the sites found: the wrong rewrites, and those that could not be checked."""
+    """Print the results of the checks at the sites: wrong rewrites, and those that could not be checked."""
     from ortfuse.verification.sites import summary
 
     wrong = [check for check in checks if check.state == "undone"]
@@ -136,7 +136,7 @@ def show_sites(console: Console, checks: Sequence[SiteCheck]) -> None:
 
 
 def show_explanation(console: Console, found: Explanation) -> None:
-    """The fused sites in a table, then the nearest misses, one paragraph each."""
+    """Print the fused sites in a table, then the nearest misses, one paragraph each."""
     made = Table(title="Fused", title_justify="left")
     made.add_column("rule", no_wrap=True)
     for heading in ("site", "made", "stands for"):
@@ -170,18 +170,18 @@ def _matched(miss: Missed) -> str:
 
 
 def _short(text: str) -> str:
-    """A reason without the end of a long pattern."""
+    """A reason, with a long pattern cut short."""
     return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}..."
 
 
 def _originals(names: Sequence[str]) -> str:
-    """How many nodes a fused one stands for, and which, by the first of them."""
+    """How many nodes a fused one replaces, with the name of the first."""
     more = ", ..." if len(names) > 1 else ""
     return f"{len(names)} nodes: {names[0]}{more}" if names else "none"
 
 
 def show_passes(console: Console, catalogue: Catalogue, lists: Collection[PassList], built_in: dict[str, str]) -> None:
-    """Every pass, rule and pass list."""
+    """Print every pass, rule and pass list."""
     made = Table(title="Passes", title_justify="left")
     made.add_column("name")
     made.add_column("what it does")
@@ -201,7 +201,7 @@ def show_passes(console: Console, catalogue: Catalogue, lists: Collection[PassLi
 
 
 def show_lists(console: Console, lists: Collection[PassList]) -> None:
-    """The pass lists, those with the same passes as one before them called so, and which of them `auto` takes."""
+    """Print the pass lists, marking those equal to an earlier one, and which of them `auto` selects."""
     from ortfuse.pipeline.passlists import FALLBACK
 
     named = Table(title="Pass lists", title_justify="left")
@@ -223,7 +223,7 @@ def show_lists(console: Console, lists: Collection[PassList]) -> None:
 
 
 def show_proof(console: Console, report: ProofReport) -> None:
-    """What was tried for one rule, the smallest model on which it fails, and how many other failures there are."""
+    """Print what was tried for one rule, the smallest model on which it fails, and the number of other failures."""
     verdict = "proved" if report.proved else "NOT PROVED"
     console.print(
         f"{report.rule}: {verdict} on {report.instances} instances and {report.near_misses} near misses "
