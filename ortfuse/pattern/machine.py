@@ -45,6 +45,8 @@ class Machine:
         memo: The node (for alternatives and chains, the value) that each shared part of the pattern is bound to, by its id.
         nodes: The nodes matched so far, and whether each may stay when the match is replaced.
         entered: The outermost nodes of chains being matched, whose other nodes are known only once all parts are placed.
+        moves: The nodes that only move data for a `rearrange`; they do not count as progress.
+        absent: The names in `bindings` of optional parts that are absent.
     """
 
     def __init__(self, matcher: Matcher, facts: Facts, allow_extra: bool, quirks: frozenset[Quirk]) -> None:
@@ -59,11 +61,13 @@ class Machine:
         self.stack: list[tuple[int, Iterator[Goals]]] = []
         self.extra_operands: list[tuple[int, ir.Value]] = []
         self.extra_are_factors = False
-        self.depth = -1
+        self.depth, self.named = -1, -1
         self.why: Callable[[], Refusal]
         self.reached: tuple[ir.Node, ...] = ()
         self.whole = False
         self.entered: dict[Any, Any] = {}
+        self.moves: dict[Any, Any] = {}
+        self.absent: dict[Any, Any] = {}
         self.graph: Any = None
 
     def run(self, root: ir.Value, handlers: Mapping[type, Handler]) -> Match | Miss:
@@ -86,10 +90,10 @@ class Machine:
             if goals is FAIL:
                 goals = self._retry()
                 if goals is FAIL:
-                    return Miss(len(self.reached), self.why, self.reached, self.whole)
+                    return self._miss(self.why, self.whole)
             steps += 1
             if steps > MAX_STEPS:
-                return Miss(len(self.reached), lambda: refuse("search_limit", root, found=MAX_STEPS), self.reached)
+                return self._miss(lambda: refuse("search_limit", root, found=MAX_STEPS), False)
 
     def put(self, container: dict[Any, Any], key: Any, value: Any) -> None:
         """Add an entry that backtracking removes again."""
@@ -105,11 +109,19 @@ class Machine:
         return True
 
     def fail(self, reason: Callable[[], Refusal], whole: bool = False) -> Goals:
-        """Record why matching fails here, unless it got further before; with `whole`, the entire pattern has matched."""
-        progress = len(self.nodes) + len(self.entered)
-        if (progress > self.depth and whole >= self.whole) or whole > self.whole:
-            self.depth, self.why, self.reached = progress, reason, tuple({**self.nodes, **self.entered})
-            self.whole = whole
+        """Record why matching fails here, unless it got further before; with `whole`, the entire pattern has matched.
+
+        Further means more nodes matched, not counting those that only move data; or as many, and more captured.
+        """
+        progress = len(self.nodes) + len(self.entered) - len(self.moves)
+        named = len(self.bindings) - len(self.absent)
+        if whole == self.whole:
+            further = progress > self.depth or (progress == self.depth and named > self.named)
+        else:
+            further = whole
+        if further:
+            self.whole, self.depth, self.named, self.why = whole, progress, named, reason
+            self.reached = (*self.nodes, *self.entered)
         return FAIL
 
     def choose(self, alternatives: Iterator[Goals]) -> Goals:
@@ -132,6 +144,10 @@ class Machine:
                 return goals
             self.stack.pop()
         return FAIL
+
+    def _miss(self, why: Callable[[], Refusal], whole: bool) -> Miss:
+        reached = tuple(dict.fromkeys(self.reached))
+        return Miss(len(reached), why, reached, whole)
 
     def _accept(self) -> Match | None:
         if self.pending and not self.matcher.settle(self):
@@ -197,3 +213,4 @@ def bind_absent(m: Machine, pattern: Pattern) -> None:
     for name in capture_names(pattern):
         if name not in m.bindings:
             m.put(m.bindings, name, None)
+            m.put(m.absent, name, True)

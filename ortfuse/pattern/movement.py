@@ -53,6 +53,7 @@ def _rearranged(m: Machine, pattern: Rearrange, value: ir.Value, rest: Goals) ->
         for one in chain:
             if one not in m.nodes:
                 m.put(m.nodes, one, True)
+                m.put(m.moves, one, True)
         if _is_rearrangement(m, pattern, source, value, chain) and labelled(m, pattern, value):
             if id(pattern) in m.matcher.shared:
                 m.put(m.memo, id(pattern), value)

@@ -169,6 +169,37 @@ def test_every_softmax_that_is_left_has_a_near_miss_of_attention(between: str, c
     assert ortfuse.explain(ir.from_onnx_text(text)).missed == ()
 
 
+def damaged(name: str, part: str, shape: list[int | str | None]) -> ir.Model:
+    """A golden model whose last attention takes its mask or key from a new input of this shape."""
+    found = load(GOLDEN / f"{name}.onnx")
+    node = [node for node in found.graph if node.op_type == "Softmax"][-1].inputs[0].producer()  # type: ignore[union-attr]
+    assert node is not None
+    scores = next(v.producer() for v in node.inputs if v is not None and v.producer().op_type == "MatMul")  # type: ignore[union-attr]
+    assert scores is not None
+    user, index = (scores, 1) if part == "key" else (node, [v.producer() for v in node.inputs if v].index(scores) ^ 1)
+    value = ir.Value(name="damaged", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(shape))
+    found.graph.inputs.append(value)
+    user.replace_input_with(index, value)
+    return found
+
+
+@pytest.mark.parametrize("name", ["bert.sdpa.ts", "bert.sdpa.dynamo", "llama.sdpa.dynamo"])
+@pytest.mark.parametrize(
+    ("part", "shape", "words"),
+    [
+        ("mask", [1, 3, 1, 1], "dimension 1 of 'damaged' (mask) is 3, not provably 4, which is h"),
+        ("mask", [1, 1, 1, 1, 1], "'damaged' (mask) has the shape [1, 1, 1, 1, 1], not provably [b?, h?, s?, _]"),
+        ("key", ["batch", 4, 7, "sequence"], "dimension 2 of 'damaged' (transposed) is 7, not provably 8, which is d"),
+        ("key", ["batch", 4, 8, 11], "is sequence, not provably 11, which is t by dimension 3 of 'damaged'"),
+    ],
+)
+def test_what_is_wrong_with_an_attention_is_named_however_its_heads_are_split(
+    name: str, part: str, shape: list[int | str | None], words: str
+) -> None:
+    found = ortfuse.explain(damaged(name, part, shape), rules=["attention"])
+    assert [words in miss.refusal.reason for miss in found.missed] == [True]
+
+
 def test_the_words_of_a_miss_are_those_of_its_fields() -> None:
     data = ortfuse.explain(model(root="1.5")).to_dict()["missed"][0]["refusal"]
     assert (data["code"], data["subject"]) == ("coefficient", {"kind": "value", "name": "a"})

@@ -310,3 +310,12 @@ def test_an_optional_value_that_is_absent_says_nothing_of_dimensions() -> None:
     assert isinstance(match(pattern, "float[n,4] x, float[4,5] w", "out = Gemm(x, w)"), Match)
     assert isinstance(match(pattern, "float[n,4] x, float[4,5] w, float[5] c", "out = Gemm(x, w, c)"), Match)
     assert isinstance(match(pattern, "float[n,4] x, float[4,5] w, float[1] c", "out = Gemm(x, w, c)"), Miss)
+
+
+def test_nodes_that_only_move_data_do_not_make_a_miss_deeper() -> None:
+    # Above the Transpose there is a Reshape, which the other alternative takes for a part of its rearrangement.
+    turned = rearrange("b s h d -> b h s d", var("x", "b s h d")) | rearrange("(b s) h d -> b h s d", var("x"))
+    body = "r = Reshape(x, four) t = Transpose<perm=[0, 2, 1, 3]>(r) out = Sub(t, mask)"
+    inputs, four = "float[n,6,8] x, float[n,3,6,4] mask", "<int64[4] four = {0, 0, 2, 4}>"
+    found = reason(op.Sub(turned, var("mask", "b? h? s? _")), inputs, body, four)
+    assert found == "dimension 1 of 'mask' (mask) is 3, not provably 2, which is h by dimension 1 of 't'"
