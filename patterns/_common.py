@@ -15,7 +15,7 @@ from ortfuse.refusal import Refusal
 
 
 def is_suffix_axes(axes: Any, facts: Facts) -> bool:
-    """A check for attributes: axes that count up without gaps (whether they end at the last one is for a guard)."""
+    """A check for attributes: consecutive ascending axes (whether they end at the last axis is for a guard to decide)."""
     return axes is not None and len(axes) > 0 and list(axes) == list(range(axes[0], axes[0] + len(axes)))
 
 
@@ -43,12 +43,12 @@ def rank_in(name: str, ranks: Sequence[int]) -> Guard:
 
 
 def nearly(number: float, wanted: float) -> bool:
-    """Whether a product of a few float32 constants is `wanted` but for their rounding."""
+    """Whether a product of a few float32 constants is `wanted` up to their rounding."""
     return math.isclose(number, wanted, rel_tol=4 * 2.0**-23)
 
 
 def text(shape: Sequence[Any]) -> str:
-    """A shape in brackets."""
+    """A shape as text, in brackets."""
     return "[" + ", ".join(str(dim) for dim in shape) + "]"
 
 
@@ -60,10 +60,10 @@ def array_like(match: Match, value: Any) -> np.ndarray[Any, Any]:
 
 
 def reaches(bound: Any, size: int) -> bool:
-    """Whether a Slice end captured as a one-element tuple is a number that is at least `size`."""
+    """Whether a Slice end, captured as a one-element tuple, is a number of at least `size`."""
     return isinstance(bound, tuple) and len(bound) == 1 and isinstance(bound[0], int) and bound[0] >= size
 
 
 def ints(values: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """An int64 vector: axes, shapes and other parameters that are inputs."""
+    """An int64 vector, for axes, shapes and other parameters that are inputs."""
     return np.asarray(list(values), dtype=np.int64)

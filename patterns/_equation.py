@@ -1,4 +1,4 @@
-"""The equation of an Einsum in its parts."""
+"""Parses the equation of an Einsum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Equation:
 
 @functools.cache
 def parsed(equation: str) -> Equation | None:
-    """The equation, `None` if it has an ellipsis, a label twice in one place, or an implicit result of capital letters."""
+    """The parsed equation; `None` if it has an ellipsis, a repeated label in one term, or an implicit result with capitals."""
     left, arrow, result = equation.replace(" ", "").partition("->")
     operands = tuple(left.split(","))
     if not arrow:
@@ -32,5 +32,5 @@ def parsed(equation: str) -> Equation | None:
 
 
 def positions(labels: str, wanted: str) -> list[int]:
-    """Where each wanted label stands among `labels`."""
+    """The position of each wanted label in `labels`."""
     return [labels.index(label) for label in wanted]

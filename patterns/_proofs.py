@@ -1,4 +1,4 @@
-"""How proofs make captured values that are neither plain inputs nor plain constants."""
+"""Builders that proofs use for captured values that are neither plain inputs nor plain constants."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FINITE_SCORES = dict.fromkeys(
     "scores are taken to be finite: a scale that makes them infinite or NaN is none",
 )  # fmt: skip
 
-# Why a rule would be right without one of its conditions
+# Reasons why a rule would be right without one of its conditions
 SHAPES = "the rewriter refuses a result that has not provably the same shape"
 KERNEL = "the target asks for the same before it takes the kernel"
 COST = "the rule would be right, but not worth it"
@@ -26,9 +26,9 @@ ADDS_NO_AXES = "the matcher takes a constant for a number only where it adds no 
 
 
 def masked(*fillers: float, keys: str = "") -> Callable[[Any], ir.Value]:
-    """An additive mask, `where(keep, 0, filler)`, of a boolean input that now and then hides a whole row.
+    """An additive mask, `where(keep, 0, filler)`, from a boolean input that occasionally masks a whole row.
 
-    `keys` is the size of the last axis where the pattern leaves that open.
+    `keys` is the size of the last axis if the pattern leaves it open.
     """
 
     def make(build: Any) -> ir.Value:
@@ -55,7 +55,7 @@ def computed_shape(of: str, axes: int, rest: Sequence[int]) -> Callable[[Any], i
 
 
 def angles(of: str, function: str, heads: int = 1, interleaved: bool = False) -> Callable[[Any], ir.Value]:
-    """`function` (Cos or Sin) of angles, every one twice, that broadcast to the input `of`, whose axis `heads` has the heads."""
+    """`function` (Cos or Sin) of duplicated angles that broadcast to the input `of`, whose axis `heads` has the heads."""
 
     def make(build: Any) -> ir.Value:
         dims = build.dims(of)

@@ -1,4 +1,4 @@
-"""Convolutions with what follows them: batch normalisation, residual sum, activation.
+"""Convolutions fused with what follows them: batch normalisation, residual sum, activation.
 
 bn(y) = (y - mean) / sqrt(var + eps) * scale + B                              Ioffe & Szegedy, arXiv:1502.03167
 bn(conv(x, W) + b) = conv(x, W s) + (b - mean) s + B,   s = scale / sqrt(var + eps), one factor per output channel
@@ -43,13 +43,13 @@ def _factor(match: Match) -> Any:
 
 
 def folded_weight(match: Match) -> Any:
-    """W s: the weight of Conv has the output channels first."""
+    """W s for Conv, whose weight has the output channels first."""
     array = match.const("weight")
     return (array * _factor(match).reshape(-1, *[1] * (array.ndim - 1))).astype(array.dtype)
 
 
 def folded_transposed_weight(match: Match) -> Any:
-    """W s for ConvTranspose, whose weight is [in, out / group, ...]: group g of the inputs makes group g of the outputs."""
+    """W s for ConvTranspose, whose weight is [in, out / group, ...]: group g of the inputs computes group g of the outputs."""
     array = match.const("weight")
     groups = int(match["conv"].get("group", 1))
     factor = _factor(match).reshape(groups, 1, array.shape[1], *[1] * (array.ndim - 2))
@@ -70,7 +70,7 @@ CANNOT_TRAIN = "the runtime cannot train"
 
 @redundant(CANNOT_TRAIN)
 def only_the_result(match: Match) -> Refusal | None:
-    """Before opset 14, a BatchNormalization with outputs besides the first is in training mode."""
+    """Only the first output is used: before opset 14, a BatchNormalization with more outputs is in training mode."""
     node = match.root.producer()
     others = node.outputs[1:] if node is not None else ()
     if not any(other.name for other in others):
@@ -81,7 +81,7 @@ def only_the_result(match: Match) -> Refusal | None:
 
 
 def statistics_are_finite(match: Match) -> Refusal | None:
-    """A channel with a non-positive variance + eps has no finite factor."""
+    """Every factor scale / sqrt(variance + eps) is finite, which excludes a non-positive variance + eps."""
     finite = bool(np.all(np.isfinite(_factor(match))))
     return match.unless_value("variance", finite, "such that scale / sqrt(variance + epsilon) is finite")
 

@@ -2,8 +2,8 @@
 
     linear(x) = x W + b
 
-Exporters write it as MatMul + Add, as Gemm, and as Gemm between two Reshapes for inputs of more than two axes. The normal
-form is MatMul + Add, which the runtime executes on any rank; the Gemm of a two-dimensional input is left as it is.
+Exporters write it as MatMul + Add, as Gemm, or, for inputs with more than two axes, as Gemm between two Reshapes. The normal
+form is MatMul + Add, which the runtime executes for any rank; Gemm on a two-dimensional input is left alone.
 """
 
 from __future__ import annotations
@@ -61,6 +61,6 @@ def _reshape_gemm(name: str, transposed: int, factor: Pattern) -> Rule:
 
 RULES = [
     _reshape_gemm("linear.reshape_gemm", 0, weight),
-    # The Transpose of the constant is folded.
+    # The Transpose of the constant will be folded.
     _reshape_gemm("linear.reshape_gemm_transposed", 1, op.Transpose(weight, perm=(1, 0))),
 ]

@@ -1,4 +1,4 @@
-"""Spellings that keep the runtime's own optimisations from making a model slower, or from crashing on it.
+"""Rewrites that keep the runtime's own optimisations from making a model slower, or from crashing on it.
 
 LayerNormalization(Add(x, skip)) = LayerNormalization(Sum(x, skip))
 
@@ -9,9 +9,9 @@ MatMul(transpose(x), y) = MatMul(squeeze(transpose(unsqueeze(x))), y)
 
 ONNX Runtime (1.31 among others) crashes when it creates a session for this product of float16 if the Transpose moves the first
 axis behind the batch axes and the operands differ in rank, as with a weight. The CPU has no such product, so a Cast to float32
-comes between; MatmulTransposeFusion exchanges the two, then gives up because of the ranks and does not tell that it has changed
-the graph, and NchwcTransformer reads the missing schema of the new nodes. A Cast of the model's own does as well. The fusion
-looks no further than the Transpose, so with a Squeeze there it changes nothing.
+is inserted; MatmulTransposeFusion swaps the two, then gives up because of the ranks without reporting that it has changed the
+graph, and NchwcTransformer reads the missing schema of the new nodes. A Cast in the model itself triggers it as well. The
+fusion only looks for a Transpose there, so with a Squeeze in its place it changes nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ summed = op.Sum(x, skip)
 
 @redundant("Sum broadcasts as Add does; the runtime fuses nothing where they do")
 def may_have_one_shape(match: Match) -> Refusal | None:
-    """Neither operand is known to be broadcast to the other, which the runtime would leave alone."""
+    """Neither operand is known to be broadcast: the runtime would leave a broadcast sum alone."""
     one, other = match.shape("x"), match.shape("skip")
     if one is None or other is None:
         return None
@@ -75,7 +75,7 @@ def _sum_before(kind: str) -> Rule:
 
 
 def _moves_first_axis(perm: Any, facts: Any) -> bool:
-    """The first axis goes behind the batch axes, before or behind the last one."""
+    """The first axis is moved behind the batch axes, before or after the last one."""
     if not isinstance(perm, tuple | list) or len(perm) < 3:
         return False
     last = len(perm) - 1
@@ -87,7 +87,7 @@ HEALTHY = "it would be right, but the runtime does not crash"
 
 @redundant(HEALTHY)
 def crashes_in_product(match: Match) -> Refusal | None:
-    """Directly in float16 or behind a Cast, the result is multiplied by something that may have another rank."""
+    """The result, in float16 or after a Cast, is multiplied by something that may have another rank."""
     operands = [match.root] if match.dtype("root") == ir.DataType.FLOAT16 else []
     operands += [user.outputs[0] for user in match.root.consumers() if user.op_type == "Cast"]
     for operand in operands:
@@ -101,7 +101,7 @@ def crashes_in_product(match: Match) -> Refusal | None:
 
 
 def _product(build: Any, root: ir.Value) -> ir.Value:
-    """The product with a weight that may crash the runtime."""
+    """The product with a weight on which the runtime may crash."""
     made: ir.Value = build.node("MatMul", [root, build.constant(np.ones((4, 5), np.float16))]).outputs[0]
     return made
 

@@ -1,10 +1,10 @@
-"""Clips: their spellings by Min and Max, and chains of Clip, Relu, Min and Max.
+"""Clips written with Min and Max, and chains of Clip, Relu, Min and Max.
 
 clip(x, a, b) = min(max(x, a), b)                 relu(x) = max(x, 0)
 clip(clip(x, a, b), c, d) = clip(x, clip(a, c, d), clip(b, c, d))
 
-Every form passes NaN on. Without a bound, ONNX Runtime's Clip turns infinity into the largest finite number, as the bound's
-default says, whereas Max and Min keep infinity: bounds are therefore composed with that number for an absent one.
+Every form propagates NaN. Where a bound is absent, ONNX Runtime's Clip uses its default, the largest finite number, and so
+turns infinity into that number, whereas Max and Min keep infinity: an absent bound of Clip is therefore treated as that number.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TYPICAL = ({"x": "1 16 1536"}, {"x": "1 128 3072"}, {"x": "1 64 112 112"})
 
 
 def is_floating(match: Match) -> Refusal | None:
-    """The elements are floating-point numbers of a type that Clip takes."""
+    """The elements are floating-point numbers of a type that Clip supports."""
     return match.unless_dtype("x", ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
 
 
@@ -55,7 +55,7 @@ def _interval(match: Match, label: str) -> tuple[float, float]:
 
 
 def merged(match: Match) -> tuple[float, float]:
-    """The bounds of the two nodes in one."""
+    """The bounds of the two nodes combined."""
     (a, b), (c, d) = _interval(match, "inner"), _interval(match, "outer")
     return min(max(a, c), d), min(max(b, c), d)
 
@@ -70,7 +70,7 @@ def bounds_are_in_order(match: Match) -> Refusal | None:
 
 
 def is_relu(match: Match) -> Refusal | None:
-    """Together they are a Relu."""
+    """Together the two nodes are a Relu."""
     low, high = merged(match)
     if (low, high) == (0.0, math.inf):
         return None
@@ -122,7 +122,7 @@ RULES = [
         pattern=op.Max(x, 0.0),
         replace=op.Relu(x),
         guards=(redundant("Relu of integers is right too")(is_floating), keeps_shape),
-        # A zero may get another sign.
+        # A zero may change its sign.
         exactness=Exactness.ROUNDING,
         source=SOURCE,
         proof=Proof(

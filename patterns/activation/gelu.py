@@ -1,4 +1,4 @@
-"""GELU in its erf and tanh forms, and either with a bias before it; swish.
+"""GELU in its erf and tanh forms, each also with a preceding bias; swish.
 
 gelu(x)      = x/2 (1 + erf(x / sqrt 2))                               Hendrycks & Gimpel, arXiv:1606.08415
 swish(x)     = x sigmoid(alpha x); alpha = 1 is SiLU, 1.702 quick GELU            arXiv:1710.05941, arXiv:1606.08415
@@ -30,7 +30,7 @@ FACTOR = math.sqrt(2 / math.pi)
 
 
 def cubic(coefficient: float) -> Pattern:
-    """coefficient x^3, the coefficient anywhere among the factors."""
+    """coefficient x^3, with the coefficient anywhere among the factors."""
     return coefficient * x * x * x | coefficient * op.Pow(x, 3.0)
 
 
@@ -52,7 +52,7 @@ tanh_op = op.Gelu(biased, approximate="tanh") | ms.FastGelu(biased)
 
 @redundant(COST)
 def falls(match: Match) -> Refusal | None:
-    """The exponent falls with x."""
+    """The exponent decreases with x."""
     return match.unless_value("negated", match["negated"] < 0, "below 0")
 
 
@@ -80,7 +80,7 @@ RULES = [
         proof=Proof(shapes=SHAPES, scalars={"alpha": [1.0, 1.702]}, typical=TYPICAL),
     ),
     Rule(
-        # exp overflows to infinity where sigmoid is 0: x / infinity is 0 as well.
+        # Where exp overflows to infinity, sigmoid is 0, and x / infinity is 0 as well.
         name="swish.exp",
         pattern=x / (1 + op.Exp(scalar("negated") * x)),
         replace=ms.QuickGelu(x, alpha=lambda match: -match["negated"]),

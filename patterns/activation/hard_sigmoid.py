@@ -1,9 +1,9 @@
-"""Hard sigmoid and, with it as a factor, hard swish.
+"""Hard sigmoid and hard swish (x times hard sigmoid).
 
 hard_sigmoid(x) = max(0, min(1, alpha x + beta)) = clip(h alpha x + h beta, 0, h) / h     ONNX operator HardSigmoid
 hard_swish(x)   = x hard_sigmoid(x; 1/6, 1/2) = x clip(x + 3, 0, 6) / 6                 Howard et al., arXiv:1905.02244
 
-The CPU has no kernel for HardSwish, which the runtime inlines as Mul and HardSigmoid: that is the form made here.
+The CPU has no kernel for HardSwish, which the runtime expands to Mul and HardSigmoid: the rules produce that form directly.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ line = scalar("slope") * x + scalar("offset")
 
 
 LARGEST = 3.4e38
-"""Attributes are float32."""
+"""The largest attribute: attributes are float32."""
 
 
 def reaches_one(match: Match) -> Refusal | None:
-    """What Clip lets through is scaled to 0 ... 1, and depends on x."""
+    """The range of the Clip is scaled to [0, 1], and the result depends on x."""
     factor, height, slope = match["factor"], match["height"], match["slope"]
     if height is None or not math.isfinite(height) or height <= 0:
         return match.refuse("value", "height", "finite and above 0")
@@ -44,12 +44,12 @@ def reaches_one(match: Match) -> Refusal | None:
 
 
 def alpha(match: Match) -> float:
-    """The slope of the whole."""
+    """The slope of the hard sigmoid."""
     return float(match["slope"] * match["factor"])
 
 
 def beta(match: Match) -> float:
-    """The value at 0."""
+    """The value of the hard sigmoid at 0."""
     return float(match["offset"] * match["factor"])
 
 

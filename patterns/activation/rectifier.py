@@ -1,4 +1,4 @@
-"""Rectifiers with a slope or an exponential below zero, spelled by Where, Max, Min and Relu.
+"""Rectifiers with a slope or an exponential below zero, written with Where, Max, Min and Relu.
 
 leaky_relu(x) = x where x > 0, else alpha x                                      Maas et al., 2013
 prelu(x)      = x where x > 0, else slope x, slope a tensor                      He et al., arXiv:1502.01852
@@ -7,7 +7,7 @@ selu(x)       = gamma elu(x; alpha)                                             
 celu(x)       = x where x > 0, else alpha (exp(x / alpha) - 1)                   Barron, arXiv:1704.07483
 thresholded_relu(x) = x where x > alpha, else 0
 
-The branch that is not chosen may be infinite or NaN, and the other spellings are refused where that would show.
+In the Where forms the branch not chosen may be infinite or NaN; the other forms are refused where that would affect the result.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ above = op.Greater(x, 0.0) | op.GreaterOrEqual(x, 0.0) | op.Less(0.0, x) | op.Le
 below = op.Less(x, 0.0) | op.LessOrEqual(x, 0.0) | op.Greater(0.0, x) | op.GreaterOrEqual(0.0, x)
 positive = above | op.Not(below)
 negative = below | op.Not(above)
-# Clip without a lower bound makes the lowest number of -inf, so that it stands for min(x, 0) only inside an exponential.
+# Clip without a lower bound turns -inf into the lowest finite number, so it equals min(x, 0) only inside an exponential.
 nonpositive = op.Min(x, 0.0) | op.Where(positive, 0.0, x)
 clipped = nonpositive | op.Clip(x, max=0.0)
 
 
 def split(right: Pattern, left: Pattern) -> Pattern:
-    """`right` for positive x, else `left`."""
+    """`right` for positive x, otherwise `left`."""
     return op.Where(positive, right, left) | op.Where(negative, left, right)
 
 
@@ -47,7 +47,7 @@ def leaky_alpha(match: Match) -> float:
 
 
 def maximum_is_leaky(match: Match) -> Refusal | None:
-    """max(x, alpha x) is x above zero only for alpha up to 1; 0 times infinity is NaN."""
+    """alpha is at most 1, so that max(x, alpha x) is x above zero, and above 0, since 0 times infinity is NaN."""
     holds = match["maximum"] is None or 0 < leaky_alpha(match) <= 1
     return match.unless_value("alpha", holds, "above 0 and at most 1")
 
@@ -70,12 +70,12 @@ prelu_forms = (
 
 
 def prelu_slope(match: Match) -> Any:
-    """The slope of a spelling that has it negated."""
+    """The slope, in a spelling that has it negated."""
     return None if match["negated_slope"] is None else array_like(match, -match.const("negated_slope"))
 
 
 def slope_is_finite(match: Match) -> Refusal | None:
-    """Infinity times a zero of x would be NaN in one form only."""
+    """The slope is finite: infinity times a zero of x would be NaN in one form only."""
     name = "slope" if match["slope"] is not None else "negated_slope"
     return match.unless_value(name, bool(np.all(np.isfinite(match.const(name)))), "finite")
 
@@ -101,17 +101,17 @@ def _is_one(match: Match, name: str) -> Refusal | None:
 
 
 def is_elu(match: Match) -> Refusal | None:
-    """Slope 1 above zero, a plain exponential below."""
+    """The slope is 1 above zero, with a plain exponential below."""
     return _is_one(match, "gamma") or _is_one(match, "steepness") or _is_positive(match, "weight")
 
 
 def is_celu(match: Match) -> Refusal | None:
-    """Slope 1 on both sides of zero."""
+    """The slope is 1 on both sides of zero."""
     return _is_one(match, "gamma") or _is_positive(match, "weight") or _is_inverse(match, "steepness", "weight")
 
 
 def is_selu(match: Match) -> Refusal | None:
-    """A plain exponential below zero."""
+    """There is a plain exponential below zero."""
     return _is_positive(match, "gamma") or _is_positive(match, "weight") or _is_one(match, "steepness")
 
 
@@ -131,7 +131,7 @@ def is_scaled_celu(match: Match) -> Refusal | None:
 
 
 def is_scaled(match: Match) -> Refusal | None:
-    """There is a factor, and the operator's definitions agree for it."""
+    """There is a factor, and it is one for which all definitions of the operator agree."""
     return _scales(match, "gamma") or _is_positive(match, "alpha")
 
 

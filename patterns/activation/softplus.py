@@ -1,11 +1,11 @@
-"""Softplus, softsign, and Mish by its softplus.
+"""Softplus, softsign, and Mish through its softplus.
 
 softplus(x) = log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|))
 mish(x)     = x tanh(softplus(x))                                                  Misra, arXiv:1908.08681
 softsign(x) = x / (1 + |x|)
 
-log(1 + exp(x)) is infinite where exp(x) overflows (above 88 in float32), and Softplus is not: alone, that is another result.
-Inside a hyperbolic tangent it is not, tanh of either being 1.
+log(1 + exp(x)) is infinite where exp(x) overflows (above 88 in float32), whereas Softplus is not, so on its own it is not
+equivalent. Inside a hyperbolic tangent it is, because tanh of either is 1.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What values an attention mask can have: decides which attention operator computes the same for rows fully masked.
+"""The values that an attention mask can have, which decide which operator computes the same for fully masked rows.
 
 `softmax(scores + mask)` differs from the kernels only where a whole row is masked. Plain softmax gives the uniform
 distribution for a finite filler and NaN for -inf; the runtime's ai.onnx Attention gives zeros as soon as every mask value
-of a row is -inf or the lowest number of the type. Causal masks hide no row altogether: query i sees the keys 0 to i, so that
+of a row is -inf or the lowest number of the type. Causal masks never mask a whole row: query i sees the keys 0 to i, so
 nothing in the first column of the mask hides a key.
 
-The ranges of values are facts but for one judgement, `tame`.
+The ranges of values are provable facts, except for one assumption, `tame`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ortfuse.facts.values.ask import Asking
 from ortfuse.facts.values.range import between
 
 DEEP = -1e30
-"""Below this a float32 score added to the mask is lost in rounding, so that all such fillers act alike."""
+"""Below this, a float32 score added to the mask is lost in rounding, so that all such fillers act alike."""
 
 DEEPEST_ALLOWED = -1e38
 """A float32 or bfloat16 filler that hides every score and that the Attention kernel does not take for "row without keys"."""
 
 _FADES = 64.0
-"""Beyond this a mask value is rounded so coarsely with a 16-bit score that what comes out depends on how."""
+"""Beyond this magnitude, the sum of mask value and 16-bit score is rounded so coarsely that the result depends on the kernel."""
 
 _QUIET = 1e20
-"""What a filler swallows is less than this."""
+"""Numbers that are lost when added to a filler are smaller than this."""
 
 _ACTIVATION = between(-1e15, 1e15)
 _BOUNDED = frozenset({"Softmax", "Sigmoid", "Tanh"})
@@ -38,8 +38,8 @@ _ACTIVATIONS = frozenset({"MatMul", "Gemm", "Conv", "Einsum", "LayerNormalizatio
 
 
 def tame(op: Asking, found: Range | None) -> Range | None:
-    """The judgement: what a network computes from its activations (a position bias of a product, say) is finite and far from
-    the lowest number of its type, unless an operand is known to be a mask itself. It is not provable."""
+    """The assumption, which is not provable: what a network computes from its activations (such as a position bias from a
+    product) is finite and far from the lowest number of its type, unless an operand is known to be a mask itself."""
     if op.node.op_type in _BOUNDED and found is not None:
         return replace(found, nan=False)
     if op.node.op_type not in _ACTIVATIONS:
@@ -52,7 +52,7 @@ def tame(op: Asking, found: Range | None) -> Range | None:
 
 
 def _may_hide(numbers: Range | None, fact: Fact) -> bool:
-    """Whether an operand holds numbers far from zero. What is computed and not known does not, by the judgement."""
+    """Whether an operand may hold numbers far from zero. Computed values of unknown range do not, by assumption."""
     if numbers is None or fact.is_constant:
         return fact.is_constant and (
             numbers is None or not numbers.is_finite or max(-numbers.low, numbers.high) > _QUIET
@@ -76,12 +76,12 @@ def _mask_values(found: Range | None) -> MaskValues | None:
     deep = frozenset(float(number) for number in found.points if number <= DEEP)
     others = [piece for piece in found.pieces if piece[0] not in deep]
     low, high = min((low for low, _ in others), default=0.0), max((high for _, high in others), default=0.0)
-    # Among so many numbers that they are not told apart, there may be several that hide keys.
+    # Among numbers too many to be distinguished, several may hide keys.
     return None if low <= DEEP else MaskValues(deep, low, high)
 
 
 def mask_range(value: ir.Value, facts: Facts) -> MaskValues | None:
-    """What `value` can hold; `None` if not known."""
+    """The numbers that `value` can hold; `None` if unknown."""
     return _mask_values(facts.range(value, assuming=tame))
 
 
@@ -92,7 +92,7 @@ def keeps_first_key(mask: ir.Value, facts: Facts) -> bool:
 
 
 def acts_alike(found: MaskValues, dtype: ir.DataType | None) -> str | None:
-    """Why rows of the mask may come out otherwise in a kernel that adds scores and mask in float32."""
+    """Why rows of the mask may give different results in a kernel that adds scores and mask in float32; `None` if not."""
     if len(found.deep) > 1:
         return f"the mask hides keys in more than one way: {sorted(found.deep)}"
     finite = found.deep - {-math.inf}

@@ -2,9 +2,9 @@
 
     attention(q, k, v) = softmax(s q k^T + mask) v                          Vaswani et al., arXiv:1706.03762
 
-on [batch, heads, length, size], or [batch, length, size] where the batch axis holds the heads too; the scale may stand
-anywhere, the scores may be capped (cap tanh(s q k^T / cap)), rows of NaN made zero, and the weights used. `masks` brings masks
-into this form, `heads` absorbs what splits and repeats the heads.
+on [batch, heads, length, size], or [batch, length, size] if the heads are merged into the batch axis. The scale may be applied
+anywhere, the scores may be capped (cap tanh(s q k^T / cap)), NaN rows may be zeroed, and the weights may be used elsewhere.
+`masks` brings masks into this form, `heads` absorbs the nodes that split and repeat the heads.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ._masks import DEEPEST_ALLOWED, acts_alike, keeps_first_key, mask_range
 PAPER = "arXiv:1706.03762"
 LOWEST = -3.4028234663852886e38
 AFTER_SOFTMAX = 3
-"""The mode of the operator in which it returns the weights beside the result."""
+"""The mode of the operator in which it also returns the weights."""
 
 
 def _spelled(queries: str, keys: str, key_layouts: tuple[str, str], mask: str, *, nan_guard: bool) -> Pattern:
-    """The formula on tensors of one rank: the leading axes of queries and of keys, the layouts of the key."""
+    """The formula for one rank, given the leading axes of queries and of keys, and the layouts of the key."""
     inside, key = scalar("key_scale_inside"), (var("key", layout) for layout in key_layouts)
     turned = [rearrange(f"{layout} -> {keys} d t", inside * one) for layout, one in zip(key_layouts, key, strict=True)]
     transposed = (turned[0] | turned[1] | var("transposed_key", f"{keys} d t")).named("transposed", f"{keys} d t")
@@ -70,7 +70,7 @@ def scale(match: Match) -> float:
 
 
 def mask_floor(match: Match) -> Any:
-    """The lowest mask value to pass on, if a row may hold nothing but one that the kernel takes for a row without keys."""
+    """The lowest mask value to pass on, if a row may be filled with one that makes the kernel treat it as a row without keys."""
     if Quirk.ZEROES_MASKED_ROWS not in match.quirks:
         return None
     found = mask_range(match["mask"], match.facts)
@@ -94,7 +94,7 @@ def _over_all_scores(mask: Pattern, rank: int) -> Pattern:
 
 
 def _as_long_as_values(mask: Pattern, rank: int) -> Pattern:
-    """A mask repeated for every key whose length says so, where nothing was known of it before."""
+    """The expanded mask with the length of the values as its last dimension, for when that was not known before."""
     kept = computed("kept", lambda match: ints([0] * (max(2, rank) - 1)))
     return op.Reshape(_over_all_scores(mask, rank), op.Concat(kept, _length("value"), axis=0))
 
@@ -116,7 +116,7 @@ def _attention(match: Match, spread: Callable[[Pattern, int], Pattern]) -> Op:
 
 
 def _weights(attention: Pattern) -> Pattern:
-    """The weights of the values, which the operator returns as [batch, heads, queries, keys]."""
+    """The attention weights, which the operator returns as [batch, heads, queries, keys]."""
 
     def made(match: Match) -> Pattern:
         heads_axis = computed("heads_axis", lambda match: ints([1]))
@@ -126,12 +126,12 @@ def _weights(attention: Pattern) -> Pattern:
 
 
 def cap_is_positive(match: Match) -> Refusal | None:
-    """Scores are capped at a number above zero, if at all."""
+    """If scores are capped, the cap is positive."""
     return None if match["cap"] is None or match["cap"] > 0 else match.refuse("value", "cap", "above 0")
 
 
 def heads_are_shared_alike(match: Match) -> Refusal | None:
-    """There are as many heads of keys and values as of queries, or one for all."""
+    """Keys and values have as many heads as queries, or a single one."""
     if not _has_heads(match) or match.dim("g") in (1, match.dim("h")):
         return None
     return match.refuse_dimension("value", 1, match.dim("h"))
@@ -156,7 +156,7 @@ def masked_rows_agree(match: Match, nan_guard: bool) -> Refusal | None:
 
 
 def weights_have_known_length(match: Match) -> Refusal | None:
-    """The number of keys is known where other nodes use the weights: shape inference takes an open one for 0 (ONNX 1.23)."""
+    """If other nodes use the weights, the number of keys is known: shape inference of ONNX 1.23 takes an open one for 0."""
     inside, shape = set(match.nodes), match.shape("weights")
     if all(use.node in inside for use in match["weights"].uses()) or (shape and isinstance(shape[-1], int)):
         return None
@@ -164,7 +164,7 @@ def weights_have_known_length(match: Match) -> Refusal | None:
 
 
 def _add_to_weights(model: ir.Model) -> None:
-    """Add a constant as long as there are keys (7) to the weights, as another result."""
+    """Add a further result: the weights plus a constant with one element for each key (7)."""
     weights = next(node for node in model.graph if node.op_type == "Softmax").outputs[0]
     guarded = [use.node for use in weights.uses() if use.node.op_type == "Where"]
     constant = ir.node("Constant", [], {"value": ir.tensor(np.zeros(7, np.float32))})

@@ -1,9 +1,9 @@
-"""Attention whose mask nothing is known about, or whose target has no ai.onnx Attention, as com.microsoft MultiHeadAttention.
+"""com.microsoft MultiHeadAttention, for attention with an unknown mask or on targets without ai.onnx Attention.
 
 merge(softmax(s q k^T + mask) v) with the heads split off the last axis
 
-The kernel computes the plain softmax, so that fully masked rows come out as they did, whatever the mask holds. It runs
-after `fuse.attention`, on what that had to leave alone.
+The kernel computes a plain softmax, so the result for fully masked rows does not change, whatever the mask contains. The
+pass runs after `fuse.attention`, on what that had to leave alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .._proofs import FINITE_SCORES, masked
 from .dot_product import LOWEST
 
 PASS = "fuse.attention_fallback"
-"""After the whole of fuse.attention: only what is left there."""
+"""A separate pass, which runs after all of fuse.attention on what that left."""
 
 SOURCE = "ONNX Runtime contrib operator MultiHeadAttention"
 
@@ -35,7 +35,7 @@ attention = op.Softmax(scores + opt(mask), axis=-1) @ rearrange("b t (h v) -> b 
 
 @redundant("of unknown heads the replacement could not say the shape of its result")
 def heads_are_known(match: Match) -> Refusal | None:
-    """The number of heads is a number."""
+    """The number of heads is a known number."""
     return None if match.size("h") else match.refuse_dimension("query", -1, "a known number of heads")
 
 

@@ -1,6 +1,6 @@
-"""The heads of attention: what splits, merges and repeats them becomes part of the operator, and so do caches.
+"""The heads of attention: nodes that split, merge and repeat heads, and caches, are absorbed into the operator.
 
-`merged_heads` absorbs what splits the heads off the last axis, so that the kernel reads and writes [batch, length,
+`merged_heads` absorbs the nodes that split the heads off the last axis, so that the kernel reads and writes [batch, length,
 heads * size]; `grouped_heads` absorbs the repetition of key and value heads (Ainslie et al., arXiv:2305.13245).
 """
 
@@ -33,7 +33,7 @@ _LAYOUT: dict[str, list[Any]] = {"scale": [0.5], "is_causal": [0], "softcap": [0
 
 @redundant("of unknown heads the replacement could not say the shape of its result")
 def heads_are_known(match: Match) -> Refusal | None:
-    """The numbers of heads are numbers."""
+    """The numbers of heads are known."""
     for name, dim in (("query", "h"), ("key", "g")):
         if match.size(dim) is None:
             return match.refuse_dimension(name, -1, f"a known number of heads ({dim})")
@@ -41,7 +41,7 @@ def heads_are_known(match: Match) -> Refusal | None:
 
 
 def attention(*inputs: Pattern, **more: Any) -> Op:
-    """The operator with the attributes that the rules leave as they are."""
+    """The operator, with the attributes that the rules leave unchanged."""
     kept = {"scale": attr("scale"), "softcap": attr("softcap"), "qk_matmul_output_mode": attr("mode"), **more}
     made: Op = op.Attention(*inputs, **kept)
     return made
@@ -49,7 +49,7 @@ def attention(*inputs: Pattern, **more: Any) -> Op:
 
 def _rule(name: str, formula: str, source: str, pattern: Pattern, replace: Pattern, made: Op, others: tuple[str, ...],
           proof: Proof, guards: Any = ()) -> Rule:  # fmt: skip
-    """`others` are the further results of the operator that other nodes may use, from the second on."""
+    """A rule; `others` are the results of the operator, from the second on, that other nodes may use."""
     names = ("present_key", "present_value", "weights")
     return Rule(
         name=f"attention.{name}", formula=formula, is_refinement=True, pattern=pattern, replace=replace,
@@ -59,7 +59,7 @@ def _rule(name: str, formula: str, source: str, pattern: Pattern, replace: Patte
 
 
 def _mix_heads_with_positions(model: ir.Model) -> None:
-    """Merge the repeated heads to half as many of twice the length."""
+    """Merge the repeated heads wrongly, to half as many of twice the length."""
     for value in model.graph.initializers.values():
         if value.const_value is not None and value.const_value.numpy().tolist() == [0, 6, -1, 4]:
             value.const_value = ir.tensor(np.array([0, 3, -1, 4]), name=value.name)
@@ -74,7 +74,7 @@ merged = attention(
 
 RULES = [
     _rule(
-        # How a causal mask counts from the past on is the operator's own matter: the pattern has none.
+        # How a causal mask is aligned with the past keys is up to the operator: the pattern has no causal mask.
         "cache", "attention(query, concat(past_key, new_key), concat(past_value, new_value), mask)",
         "ONNX operator Attention",
         attention(

@@ -3,7 +3,7 @@
 attention(q, k, v) on [batch, length, heads * size], without a mask
 
 Without a mask the contrib kernel works through the keys block by block (Dao et al., arXiv:2205.14135) and never holds the
-whole matrix of scores, which pays as soon as that leaves the processor's caches; for short sequences it is the slower one.
+whole matrix of scores, which pays off as soon as that exceeds the processor's caches; for short sequences it is slower.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from .._proofs import KERNEL, NEVER_EMPTY
 
 query, key, value = (var(name, "_ _ _") for name in ("query", "key", "value"))
-# As many heads of keys as of queries, and a scale that the other operator does not take for its default
+# As many key heads as query heads, and a scale that the other operator does not treat as "use the default"
 heads = attr("heads", lambda number, facts: number is not None, "given")
 scale = attr("scale", lambda number, facts: number != 0, "other than 0")
 

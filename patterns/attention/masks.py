@@ -1,11 +1,11 @@
-"""Masks of attention in one form: softmax(s q k^T + mask).
+"""Brings attention masks into one form: softmax(s q k^T + mask).
 
 (s q k^T + a) + b = s q k^T + (a + b)          (s q k^T + a) - b = s q k^T + (a + -b)
 softmax(where(keep, s q k^T + m, filler)) = softmax(s q k^T + where(keep, m, filler))
 windows(s q k^T) + w = windows(s q k^T + merged(w))
 
-The second holds where the filler swallows any score that is added to it. In the third, windows are an axis of their own that
-the scores have together with the batch: [batch * windows, heads, queries, keys].
+The second holds if any score added to the filler is lost in rounding. In the third, the scores have a window axis that is
+merged with the batch axis: [batch * windows, heads, queries, keys].
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ filler, outer = scalar("filler"), computed("outer", lambda match: array_like(mat
 
 @redundant(COST)
 def operands_are_computed(match: Match) -> Refusal | None:
-    """The product is of floating-point numbers, and neither operand is a constant: it is no linear layer."""
+    """The product is of floating-point numbers, and neither operand is constant, so it is not a linear layer."""
     dtype = match.dtype("query")
     if dtype is None or not dtype.is_floating_point():
         return match.refuse("dtype", "query", "floating-point numbers")
@@ -43,7 +43,7 @@ _ON_THE_WAY = frozenset({"Add", "Sub", "Mul", "Div", "Where", "Tanh", "Reshape",
 
 @redundant(COST)
 def leads_to_softmax(match: Match) -> Refusal | None:
-    """All that becomes of the value is the scores of a Softmax."""
+    """The value is used only in computing the scores of a Softmax."""
     level = [match.root]
     for _ in range(8):
         users = [use.node for value in level for use in value.uses()]
@@ -59,7 +59,7 @@ def leads_to_softmax(match: Match) -> Refusal | None:
 
 @redundant("without it the rule would undo itself")
 def second_mask_is_no_product(match: Match) -> Refusal | None:
-    """The root is not a product and the rest of the sum already: of two products either could be the scores."""
+    """The second mask is not a product itself: of two products in the sum, either could be the scores."""
     node = match["second_mask"].producer()
     while node is not None and node.op_type in ("Mul", "Div") and any(map(match.facts.is_const, node.inputs)):
         node = next((value.producer() for value in node.inputs if not match.facts.is_const(value)), None)
@@ -76,17 +76,17 @@ def something_is_scaled(match: Match) -> Refusal | None:
 
 
 def hides_altogether(match: Match) -> Refusal | None:
-    """The filler swallows any score that is added to it."""
+    """Any score added to the filler is lost in rounding."""
     return None if match["filler"] <= DEEP else match.refuse("value", "filler", f"at most {DEEP:g}, as no score is")
 
 
 def windows_are_counted(match: Match) -> Refusal | None:
-    """The number of windows is a number."""
+    """The number of windows is a known number."""
     return None if match.size("w") else match.refuse_dimension("windows", 1, "a known number of windows")
 
 
 def _chosen(hide: bool) -> tuple[Pattern, Pattern]:
-    """Scores, or fillers in their place, as scores and fillers added to them."""
+    """Where that selects scores or fillers, and the equivalent sum of scores and fillers."""
     scored = (product + opt(mask)).named("scores", "b h s t")
     unmasked = mask | computed("nothing", lambda match: array_like(match, 0.0))
     before, after = [
@@ -96,7 +96,7 @@ def _chosen(hide: bool) -> tuple[Pattern, Pattern]:
 
 
 def _of_windows() -> tuple[Pattern, Pattern]:
-    """Scores seen as [batch, windows, ...] plus a mask for each window, and the mask repeated for the whole batch instead."""
+    """Scores viewed as [batch, windows, ...] plus a mask per window, and scores plus the mask repeated for the whole batch."""
     scores = scalar("score_scale") * (var("query", "(b w) _ _ _") @ transposed) + opt(first_mask)
     one_each = var("mask", "b|1 w|1 x y z")
     split = rearrange("(b w) h s t -> b w h s t", scores).named("windows")
@@ -119,7 +119,7 @@ def _is_no_number(value: Any, facts: Any) -> bool:
 def _rule(
     name: str, formula: str, sides: tuple[Pattern, Pattern], *guards: Guard, source: str = PAPER, **proof: Any
 ) -> Rule:
-    """A rule for what leads to a Softmax; the proof is on scores [b, 2, s, t]."""
+    """A rule for values that lead to a Softmax; the proof is on scores [b, 2, s, t]."""
     shapes = {"query": "b 2 s 4", "transposed_key": "b 2 4 t", "first_mask": "1 2 s t", "second_mask": "b 1 1 t",
               "mask": "b 1 s t"}  # fmt: skip
     declared = {**shapes, **proof.pop("shapes", {})}

@@ -1,11 +1,12 @@
-"""Products over merged batch axes to products over the axes themselves.
+"""Rewrites batched products on merged batch axes to products on the separate axes.
 
-m(x) reshapes [a, b, m, n] to [a * b, m, n]; it moves behind what works on the last two axes alone, until a Reshape undoes it:
+m(x) reshapes [a, b, m, n] to [a * b, m, n]; it is moved after operators that work on the last two axes only, until a Reshape
+undoes it:
 
 m(x) m(y) = m(x y)     m(x)^T = m(x^T)     softmax(m(x)) = m(softmax(x))     c m(x) = m(c x)     split(m(x) + y) = x + split(y)
 
-Exporters of attention write batched products on (batch * heads) in three dimensions; the rules of attention are written for
-four.
+Exporters write the batched products of attention in three dimensions, with a (batch * heads) axis; the attention rules are
+written for four dimensions.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ def merges_leading_axes(*names: str) -> Guard:
 
 
 def _merge(value: Op, of: Pattern, rows: Op, columns: Op) -> Op:
-    """`value` with its first two axes merged, which are those of the input `of`; the others are `rows` and `columns`.
+    """`value` with its first two axes merged, whose sizes are those of `of`; the others are `rows` and `columns`.
 
-    No shape of `value` itself is asked for: a use that would keep later rules from absorbing it.
+    The shape of `value` itself is not used, as a further use of it would keep later rules from absorbing it.
     """
     shape = op.Shape(of)
     merged = op.Mul(_between(shape, 0, 1), _between(shape, 1, 2))
@@ -94,7 +95,7 @@ def _moved(name: str, pattern: Pattern, replace: Op, proof: Proof, *guards: Guar
 
 
 def splits_again(match: Match) -> Refusal | None:
-    """The outer Reshape restores the shape of x, and says so for the first two axes by numbers or by sizes of its own."""
+    """The outer Reshape restores the shape of x, and gives the first two axes as numbers or computed sizes, not as 0."""
     shape = match.shape("x")
     if shape is None or match.facts.shape(match.root) != shape:
         return match.unless_same_shape("root", "x")
@@ -107,7 +108,7 @@ def splits_again(match: Match) -> Refusal | None:
 
 
 def other_is_merged_alike(match: Match) -> Refusal | None:
-    """The other operand has the merged axis too."""
+    """The other operand also has the merged axis."""
     other, merged = match.shape("other"), match.shape("x_merged")
     if other is None or merged is None or len(other) != 3:
         return match.unless_rank("other", 3) or match.refuse("shape", "x_merged")
@@ -123,13 +124,13 @@ def other_is_broadcast(match: Match) -> Refusal | None:
 
 
 def _split_shape(match: Match) -> tuple[DimLike, ...] | None:
-    """The shape of the plain value once its leading axis is split as the root's."""
+    """The shape of the plain value after splitting its leading axis as in the root."""
     before, after = match.shape("plain"), match.facts.shape(match.root)
     return None if before is None or after is None or len(after) < 3 else (*after[:-2], *before[-2:])
 
 
 def splits_first_axis(match: Match) -> Refusal | None:
-    """The Reshape leaves the last two axes alone, whose order the Transpose exchanges."""
+    """The Reshape leaves the last two axes unchanged, and the Transpose swaps them."""
     shapes, wanted = match.shapes("plain", "root"), _split_shape(match)
     if isinstance(shapes, Refusal):
         return shapes
@@ -147,7 +148,7 @@ def split_target(match: Match) -> Any:
 
 
 def swap_last_two(match: Match) -> list[int]:
-    """The permutation that exchanges the last two axes of the root."""
+    """The permutation that swaps the last two axes of the root."""
     rank = match.facts.rank(match.root) or 0
     return [*range(rank - 2), rank - 1, rank - 2]
 

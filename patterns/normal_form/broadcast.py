@@ -1,4 +1,4 @@
-"""Operands that an operator broadcasts by itself, and factors of 1 in every place.
+"""Expansions that the operator's own broadcasting makes unnecessary, and factors that are all ones.
 
 x / expand(y, shape(x)) = x / y           x * ones = x
 """

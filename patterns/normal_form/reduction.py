@@ -1,6 +1,6 @@
-"""Reductions whose axes a Reshape or Unsqueeze brings back as 1: the reduction can keep them.
+"""Reductions whose axes a Reshape or Unsqueeze restores with size 1: the reduction can keep them instead (keepdims=1).
 
-The variance of a normalisation is spelled like this by torch.export.
+torch.export writes the variance of a normalisation like this.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def restores_the_axes(match: Match) -> Refusal | None:
 
 
 def given_axes() -> Any:
-    """The axes as an input, as newer opsets have them."""
+    """The axes as an input, as in newer opsets."""
     return computed("axes", lambda match: ints(match["axes"]))
 
 

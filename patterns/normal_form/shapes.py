@@ -1,6 +1,6 @@
-"""Shape arithmetic to normal form: constant Reshape targets, merged data movement, guards that provably do nothing.
+"""Normal form of shape arithmetic: constant Reshape targets, merged data movement, removal of conditions that always hold.
 
-reshape(x, shape(...)-arithmetic) = reshape(x, constant)       when every target dimension is known, copied or the one left
+reshape(x, shape(...)-arithmetic) = reshape(x, constant)       if each target dimension is known, copied or the single rest
 reshape(reshape(x)) = reshape(x)          transpose(transpose(x)) = transpose(x)        unsqueeze(unsqueeze(x)) = unsqueeze(x)
 and(true, x) = x           where(true, x, y) = x, or x expanded           range(0, n) >= 0 is true
 """
@@ -30,10 +30,10 @@ Shape = tuple[DimLike, ...]
 
 
 def constant_target(before: Shape | None, after: Shape | None) -> list[int] | None:
-    """A constant Reshape target (with allowzero=0) that makes `after` of `before`, or `None`.
+    """A constant Reshape target (with allowzero=0) that reshapes `before` to `after`, or `None`.
 
-    A dimension that is no integer is written as 0 where the input has the same one at the same place, and one of the
-    others as -1. The -1 is safe only if the product of the others cannot be zero, where the runtime could not divide.
+    A dimension that is not an integer is written as 0 if the input has the same one at the same position, and one of the
+    others as -1. The -1 is safe only if the product of the others cannot be zero, by which the runtime could not divide.
     """
     if before is None or after is None:
         return None
@@ -54,7 +54,7 @@ def constant_target(before: Shape | None, after: Shape | None) -> list[int] | No
 
 
 def unless_constant_target(match: Match, before: Shape | None, after: Shape | None) -> Refusal | None:
-    """A refusal about the root unless a constant Reshape target makes `after` of `before`."""
+    """A refusal about the root unless a constant Reshape target reshapes `before` to `after`."""
     if constant_target(before, after) is not None:
         return None
     return match.refuse(
@@ -67,7 +67,7 @@ def _is_int_constant(value: ir.Value | None, facts: Facts) -> bool:
 
 
 def target_is_arithmetic(match: Match) -> Refusal | None:
-    """The target is computed, and a constant one would do the same."""
+    """The target is computed, and a constant one would have the same effect."""
     if _is_int_constant(match["shape"], match.facts):
         return match.refuse("needless", "shape", found="the target is constant already")
     return has_constant_target(match)
@@ -81,7 +81,7 @@ def target(match: Match) -> Any:
 
 
 def has_constant_target(match: Match) -> Refusal | None:
-    """One Reshape with a constant target does what the chain does."""
+    """One Reshape with a constant target has the effect of the whole chain."""
     return unless_constant_target(match, match.shape("x"), match.shape("root"))
 
 
@@ -94,7 +94,7 @@ inner_reshape = (
 
 
 def composed(match: Match) -> list[int]:
-    """The permutation that does both: first `inner`, then `outer`."""
+    """The composed permutation: first `inner`, then `outer`."""
     return [match["inner"][axis] for axis in match["outer"]]
 
 
@@ -112,7 +112,7 @@ def merges_and_splits_batch(match: Match) -> Refusal | None:
 
 
 def swap_last_two(match: Match) -> list[int]:
-    """The permutation that exchanges the last two axes of x."""
+    """The permutation that swaps the last two axes of x."""
     rank = match.rank("x") or 0
     return [*range(rank - 2), rank - 1, rank - 2]
 
@@ -135,7 +135,7 @@ def same_shape_as_root(match: Match) -> Refusal | None:
 
 @redundant(SHAPES)
 def condition_has_shape_of_root(match: Match) -> Refusal | None:
-    """The condition alone has the shape of the result, and x has not."""
+    """The condition has the shape of the result, but x does not."""
     if same_shape_as_root(match) is None:
         return match.refuse("needless", "x", found="it has the shape of the result already")
     return match.unless_same_shape("true", "root")

@@ -4,8 +4,8 @@ instancenorm(x) = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * scale + bi
                                                                                    Ulyanov et al., arXiv:1607.08022
 batchnorm(x)    = (x - mean) / sqrt(variance + eps) * scale + bias, all constants          arXiv:1502.03167
 
-GroupNormalization has no kernel on the CPU: its spelling as InstanceNormalization between Reshapes, with scale and bias
-behind, stays, and the decomposed one becomes LayerNormalization between the Reshapes.
+GroupNormalization has no kernel on the CPU: if written as InstanceNormalization between Reshapes, followed by scale and bias,
+it is left alone; if decomposed, it becomes LayerNormalization between the Reshapes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ x = var("x")
 
 
 def is_channel_vector(value: ir.Value, facts: Facts) -> bool:
-    """A check for constants: one number for each index of one axis, of a rank that images have."""
+    """A check for constants: one number for each index of one axis, with the rank of images."""
     shape = facts.shape(value)
     return shape is not None and len(shape) >= 3 and sum(dim != 1 for dim in shape) <= 1
 
@@ -41,7 +41,7 @@ def _channels(match: Match) -> int | None:
 
 
 def by_channel(*names: str) -> Guard:
-    """Each of the captured values (where present) is a finite constant with one number for each channel of x."""
+    """Each of the captured values, if present, is a finite constant with one number for each channel of x."""
 
     def guard(match: Match) -> Refusal | None:
         channels, rank = _channels(match), match.rank("x")
@@ -67,7 +67,7 @@ def _shape(channels: int, rank: int) -> tuple[int, ...]:
 
 
 def normalises_each_channel(match: Match) -> Refusal | None:
-    """The axes are all from the third on, and LayerNormalization would not take in the scale and bias."""
+    """The axes are all those from the third on, and LayerNormalization could not absorb the scale and bias."""
     rank, axes = match.rank("x"), match["axes"]
     if rank is None or axes != tuple(range(2, rank)):
         return match.refuse("attribute", "axes", "all from the third on")
@@ -100,7 +100,7 @@ def _factor(match: Match) -> Any:
 
 
 def offset_is_moderate(match: Match) -> Refusal | None:
-    """BatchNormalization computes x s - mean s: a mean of many deviations would cost digits."""
+    """The mean is not many deviations from 0: BatchNormalization computes x s - mean s, which would then lose digits."""
     with np.errstate(all="ignore"):
         factor = array_like(match, _factor(match)).astype(np.float64)
         lost = np.abs(_vector(match, "mean", 0.0) * factor)
@@ -169,7 +169,7 @@ RULES = [
                 {"x": "n 2 s", "scale": "1 2 1", "bias": "2 1"},
             ),
             attributes=({"axes": [(2, 3), (-2, -1)]}, {"axes": [(2,)]}),
-            # Of one element, the kernel computes x f - mean f, with an error in proportion to f = 1 / sqrt(epsilon).
+            # For a single element, the kernel computes x f - mean f, with an error proportional to f = 1 / sqrt(epsilon).
             scalars={"epsilon": [0.125, 0.5]},
             constants={"scale": "normal", "bias": "normal"},
             typical=({"x": "1 64 56 56", "scale": "64 1 1", "bias": "64 1 1"},),

@@ -1,4 +1,4 @@
-"""What stands around a normalisation and belongs to it: a scale behind it, Casts to float32 before and back behind it.
+"""Nodes around a normalisation that it can absorb: a scale after it, and Casts to float32 before and back after it.
 
 norm(x, 1) * w = norm(x, w)                            float16(norm(float32(x), float32(w))) = norm(x, w), x of float16
 
@@ -35,7 +35,7 @@ _CAST = {"saturate": attr("saturate"), "round_mode": attr("round_mode")}
 
 
 def _single(name: str) -> Pattern:
-    """A float32 vector: a constant, or a float16 one behind a Cast."""
+    """A float32 vector: a constant, or a Cast of a float16 vector."""
     return op.Cast(var(f"{name}_half", is_half, "float16"), to=ir.DataType.FLOAT.value, **_CAST) | const(name)
 
 
@@ -47,7 +47,7 @@ def _half(name: str) -> Pattern:
 
 
 def vectors_fit(match: Match) -> Refusal | None:
-    """Scale and bias have the shape of the normalised axes, which not every kernel asks for."""
+    """Scale and bias have the shape of the normalised axes, which not every kernel requires."""
     shape = match.shape("half")
     if shape is None:
         return match.refuse("shape", "half")
@@ -55,7 +55,7 @@ def vectors_fit(match: Match) -> Refusal | None:
 
 
 def constants_fit(match: Match) -> Refusal | None:
-    """The float32 constants are numbers of float16."""
+    """The float32 constants are representable in float16."""
     for name in ("weight", "bias"):
         if match.get(name) is None:
             continue
@@ -67,7 +67,7 @@ def constants_fit(match: Match) -> Refusal | None:
 
 
 def has_shape_of_unit(match: Match) -> Refusal | None:
-    """Scale and bias are of the shape that the operator's own scale has."""
+    """Scale and bias have the shape of the operator's own scale."""
     names = [name for name in ("scale", "shift") if match.get(name) is not None]
     if not names:
         return match.refuse("needless", "root", found="nothing stands behind the normalisation")
@@ -90,7 +90,7 @@ _ATTRIBUTES: dict[str, list[Any]] = {
 
 
 def _vector(name: str) -> Any:
-    """A float32 vector whose numbers float16 has."""
+    """A float32 vector whose numbers are representable in float16."""
 
     def make(build: Any) -> ir.Value:
         numbers = np.linspace(-2, 2, int(build.dims(name)[0])).astype(np.float16)

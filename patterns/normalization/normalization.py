@@ -1,4 +1,4 @@
-"""Layer normalisation, spelled out or as an operator, and the residual sum before it.
+"""Layer normalisation, decomposed or as an operator, and the residual sum before it.
 
 layernorm(x) = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * scale + bias     Ba et al., arXiv:1607.06450
 rmsnorm(x) = x / sqrt(mean(x^2) + eps) * scale                                      Zhang & Sennrich, arXiv:1910.07467
@@ -27,7 +27,7 @@ from .._proofs import COST, KERNEL
 
 PAPER = "arXiv:1607.06450"
 LARGEST_ONES = 1 << 20
-"""Elements of a scale of ones that is made for a normalisation without one."""
+"""The most elements of a scale of ones that is created for a normalisation without a scale."""
 
 x, scale, bias = var("x"), var("scale"), var("bias")
 axes = attr("axes", is_suffix_axes, "consecutive axes")
@@ -60,7 +60,7 @@ def normalises_last_axes(match: Match) -> Refusal | None:
 
 
 def _unless_scale_can_be_made(match: Match, shape: Sequence[DimLike]) -> Refusal | None:
-    """A refusal where there is no scale, unless one of ones has a known shape and is not too large."""
+    """A refusal if there is no scale and a scale of ones cannot be made: its shape is unknown, or it would be too large."""
     if match.get("scale") is not None:
         return None
     for axis, dim in enumerate(shape, -len(shape)):
@@ -78,7 +78,7 @@ def first_axis(match: Match) -> int:
 
 
 def ones(match: Match) -> Any:
-    """A scale of ones, for a normalisation without scale."""
+    """A scale of ones, for a normalisation without a scale."""
     shape = match.shape("x")
     assert shape is not None
     return array_like(match, np.ones([int(dim) for dim in shape[match["axes"][0] :]]))  # type: ignore[arg-type]
@@ -92,7 +92,7 @@ _SHAPES = (
 _PROOF = Proof(
     shapes=_SHAPES,
     attributes=({"axes": [(-1,), (2,)]}, {"axes": [(-1,), (1,)]}, {"axes": [(-2, -1), (1, 2)]}),
-    # Numbers that float32 holds exactly, as the attribute does: others are refused in float64.
+    # Numbers that float32, the type of the attribute, holds exactly: others are refused in float64.
     scalars={"epsilon": [2.0**-17, 2.0**-40, 0.125]},
     dtypes=("float32", "float64"),
     counterexamples={
@@ -102,7 +102,7 @@ _PROOF = Proof(
     },
 )
 
-# x + skip + bias, in any order: two tensors of the same shape and perhaps a vector
+# x + skip + bias, in any order: two tensors of the same shape and optionally a vector
 skip, sum_bias = var("skip", "...lead c"), const("sum_bias", "c")
 total = (var("x", "...lead c") + skip + opt(sum_bias)).named("total")
 gamma, beta = var("gamma", "c"), var("beta", "c")
@@ -110,13 +110,12 @@ fused_skip = ms.SkipLayerNormalization(x, skip, gamma, opt(beta), opt(sum_bias),
 
 
 def last_axis_only(match: Match) -> Refusal | None:
-    """The operator normalises the last axis alone."""
+    """The operator normalises only the last axis."""
     rank, axis = match.rank("x"), match["axis"]
     return match.unless_value("axis", rank is not None and axis in (-1, rank - 1), "the last axis alone")
 
 
-# x / sqrt(sum(x^2) + eps) over the last axis of n elements: its root mean square has eps / n, and the result is 1 / sqrt(n)
-# times as large.
+# x / sqrt(sum(x^2) + eps) over a last axis of n elements is an RMS normalisation with epsilon eps / n, scaled by 1 / sqrt(n).
 sum_square = op.ReduceSum(x**2, axes=axes, keepdims=1) + scalar("epsilon")
 l2_normalised = scalar("gain") * x / sum_square**0.5
 
@@ -127,7 +126,7 @@ def _elements(match: Match) -> int:
 
 
 def mean_epsilon(match: Match) -> float:
-    """What is added to the mean of the squares."""
+    """The epsilon that is added to the mean of the squares."""
     return float(match["epsilon"]) / _elements(match)
 
 
@@ -138,7 +137,7 @@ def gains(match: Match) -> Any:
 
 @redundant("the kernel of this runtime gives NaN for a row of zeros too")
 def has_epsilon(match: Match) -> Refusal | None:
-    """Without epsilon, a row of zeros depends on the kernel; the smallest normal number must not be underrun."""
+    """Epsilon stays clear of 0 and of subnormal numbers: without it, the result for a row of zeros depends on the kernel."""
     if not _elements(match):
         return match.refuse("shape", "x", "one of elements along the normalised axes")
     return match.unless_value("epsilon", mean_epsilon(match) > 1e-30, "more than 1e-30 for each element")
@@ -180,7 +179,7 @@ RULES = [
         ),
     ),
     Rule(
-        # The difference of the means may come out negative, or without digits, where the variance does not.
+        # The difference of the means may be negative or lose all digits where the variance does not.
         name="layernorm.by_products",
         formula="(x - mean(x)) / sqrt(mean(x^2) - mean(x)^2 + epsilon) * scale + bias",
         pattern=by_products * opt(scale) + opt(bias),

@@ -1,9 +1,9 @@
-"""Softmax and its logarithm, spelled out.
+"""Softmax and its logarithm, decomposed.
 
 softmax(x)     = exp(x - max(x)) / sum(exp(x - max(x)))
 log_softmax(x) = x - max(x) - log(sum(exp(x - max(x)))) = log(softmax(x)) = x - logsumexp(x)
 
-With the maximum taken off, a row with an infinity is NaN on both sides. The last two forms of log_softmax are others: the
+With the maximum subtracted, a row with an infinity gives NaN on both sides. The last two forms of log_softmax differ: the
 logarithm of a softmax that underflows is infinite, and logsumexp of a row with an infinity is infinite, not NaN.
 """
 
@@ -25,7 +25,7 @@ total = op.ReduceSum(powers, axes=axes, keepdims=1)
 
 
 def last_axis_alone(match: Match) -> Refusal | None:
-    """Softmax is over one axis; before opset 13 only the last one means what it says, and it is the fast one."""
+    """There is one axis, the last: before opset 13 Softmax means this only for the last axis, and it is the fastest."""
     rank = match.rank("x")
     if rank is None:
         return match.refuse("rank", "x")
@@ -39,7 +39,7 @@ def axis_is_last(match: Match) -> Refusal | None:
 
 
 def last_axis(match: Match) -> int:
-    """The last axis, counted from the front as the oldest opsets ask."""
+    """The last axis, counted from the front as the oldest opsets require."""
     return (match.rank("x") or 0) - 1
 
 

@@ -1,4 +1,4 @@
-"""What the rules for rotary position embedding share: x and its parts, what its angles must be, and the operator on it.
+"""Shared parts of the rules for rotary position embedding: x and its parts, conditions on the angles, and the operator.
 
 The dimensions of x are b (batch), n (heads), s (length) and d (size of a head); h is half of d, two the 2 of pairs.
 """
@@ -19,7 +19,7 @@ HEADS_FIRST, LENGTH_FIRST = 1, 2
 """The axis of the heads in [batch, heads, length, size] and in [batch, length, heads, size]."""
 
 LEADING = {HEADS_FIRST: "b n s", LENGTH_FIRST: "b s n"}
-"""The axes of x but for the last."""
+"""The axes of x except for the last."""
 
 SIZES = {"n": 2, "d": 8, "h": 4, "two": 2}
 """Sizes for proofs."""
@@ -31,17 +31,17 @@ cos, sin = var("cos"), var("sin")
 
 
 def x_of(heads: int) -> Pattern:
-    """x, whose heads stand at the given axis."""
+    """x, with the heads at the given axis."""
     return var("x", f"{LEADING[heads]} d")
 
 
 def merged_pairs(heads: int, columns: Pattern) -> Pattern:
-    """[..., h, 2] as [..., d], pair by pair."""
+    """[..., h, 2] merged to [..., d], pair by pair."""
     return rearrange(f"{LEADING[heads]} h two -> {LEADING[heads]} (h two)", columns)
 
 
 def has_angles(heads: int, *last: str | int) -> Guard:
-    """h is half of a head. Cosines and sines broadcast to x but for their last dimensions, and are the same for all heads."""
+    """h is half a head. Cosines and sines broadcast to x except on the last axes, and are the same for all heads."""
 
     def guard(match: Match) -> Refusal | None:
         size, shape = match.size("d"), match.shape("x")
@@ -87,7 +87,7 @@ def rotary(heads: int, interleaved: bool, once_cos: Pattern, once_sin: Pattern) 
 
 
 def by_length(x: Pattern, *caches: Pattern, size: str = "d", **attributes: Any) -> Pattern:
-    """The operator on [batch, length, heads, size], which it takes with heads and sizes merged."""
+    """The operator on [batch, length, heads, size], passed to it with heads and sizes merged."""
     merged = rearrange(f"b s n {size} -> b s (n {size})", x)
     rotated: Op = op.RotaryEmbedding(merged, *caches, **attributes)
     return rearrange(f"b s (n {size}) -> b s n {size}", rotated)

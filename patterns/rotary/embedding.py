@@ -2,8 +2,8 @@
 
     rope(x) = x cos + rotate(x) sin,   rotate(x) = concat(-x[h:], x[:h])          Su et al., arXiv:2104.09864
 
-The operator reads cosines and sines of half the size: the rule applies only where both halves of the graph's are provably
-the same, as those of a table whose halves are equal, or computed from the concatenation of one tensor with itself.
+The operator takes cosines and sines of half the size: the rule applies only if both halves of those in the graph are provably
+the same, for example in a table whose halves are equal, or computed from the concatenation of a tensor with itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ._parts import (
 
 
 def holds_angles_twice(heads: int, in_pairs: bool) -> Guard:
-    """Cosines and sines are one for each position of x, and hold every number twice."""
+    """Cosines and sines have one entry for each position of x, and contain every number twice."""
     one_for_each_position = has_angles(heads, "d")
 
     def guard(match: Match) -> Any:
@@ -61,7 +61,7 @@ def heads_are_known(match: Match) -> Refusal | None:
 
 
 def heads_are_counted(match: Match) -> Refusal | None:
-    """The operator has as many heads as the part of x."""
+    """The operator has as many heads as the part of x has."""
     return None if match["num_heads"] == match.dim("n") else match.refuse("attribute", "num_heads", match.dim("n"))
 
 
@@ -105,7 +105,7 @@ def _rotations(heads: int, note: str, layout: str) -> list[Rule]:
 
 
 def once(interleaved: bool, twice: Pattern) -> Pattern:
-    """The first of angles that all occur twice: [..., d] as [..., h]."""
+    """Duplicated angles without the duplicates: [..., d] as [..., h]."""
     return twice[..., ::2] if interleaved else twice[..., :"h"]
 
 
@@ -134,7 +134,7 @@ def _partial(
 RULES = [
     *_rotations(HEADS_FIRST, "", ""),
     *_rotations(LENGTH_FIRST, "_by_length", " on [batch, length, heads, size]"),
-    # Only the first elements of a head are rotated
+    # Partial rotation: only the first elements of each head are rotated
     _partial(
         "partial", "", "b n s d",
         lambda part: op.RotaryEmbedding(part, cos, sin, rotary_embedding_dim=0, **_kept),

@@ -1,9 +1,9 @@
-"""Rotary position embedding (RoPE) spelled by the two parts of x, turned as a complex number a + ib by cos + i sin.
+"""Rotary position embedding (RoPE) computed on two parts of x, as the rotation of a complex number a + ib by cos + i sin.
 
     rope(x) = join(a cos - b sin, b cos + a sin),   a, b = parts of x          Su et al., arXiv:2104.09864
 
-The parts are the halves of the last axis, joined one after the other, or its even and odd elements, joined pair by pair.
-Cosines and sines are of half the size of x, as the operator reads them.
+The parts are the halves of the last axis, concatenated again, or its even and odd elements, interleaved again. Cosines and
+sines have half the size of x, as the operator expects.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _turned(a: Pattern, b: Pattern) -> tuple[Pattern, Pattern]:
 
 
 def _element(x: Pattern, number: int, in_pairs: Pattern, column: Pattern) -> Pattern:
-    """Every other element of x, from the given one on."""
+    """Every second element of x, starting at `number`."""
     index = var(f"index_{number}", lambda value, facts: facts.scalar(value) == number, f"the number {number}")
     return x[..., number::2] | op.Gather(in_pairs, index, axis=-1) | op.Squeeze(column, axes=(-1,))
 
