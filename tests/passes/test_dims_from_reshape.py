@@ -1,4 +1,4 @@
-"""DimsFromReshape that were computed beside the tensor that has them."""
+"""Lengths that the exporter recomputes are taken from the tensor that has them."""
 
 from __future__ import annotations
 
