@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Unpack
 import onnx_ir as ir
 
 from ortfuse.assessment import Assessment, Progress, given_inputs, inputs_to_measure, silent
-from ortfuse.errors import TargetError
+from ortfuse.errors import OptionError, TargetError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.walk import scopes
 from ortfuse.model.atomic_write import writable_target
@@ -338,6 +338,8 @@ def benchmark(
     """
     from ortfuse.bench import Latencies, measure
 
+    if not isinstance(models, Mapping) or not models:
+        raise OptionError("models", f'give models by name, such as {{"before": a, "after": b}}, not {models!r}')
     options = Options.of(options, **changes, bench=True)
     entered = {name: enter(model)[0] for name, model in models.items()}
     sizes, inputs = inputs_to_measure(options, next(iter(entered.values())))

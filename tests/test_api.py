@@ -144,3 +144,13 @@ def test_the_whole_result_is_verified_when_asked_for(tmp_path: Path) -> None:
     assert verdict.ok
     with pytest.raises(VerificationError, match="pooler_output"):
         ortfuse.optimize(BERT, patterns=[rules], verify="whole")
+
+
+def test_benchmark_wants_models_by_name() -> None:
+    with pytest.raises(OptionError, match="give models by name"):
+        ortfuse.benchmark(["a.onnx", "b.onnx"])  # type: ignore[arg-type]
+
+
+def test_save_says_what_it_writes(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"writes an onnx_ir.Model, not onnx.*with onnx.save"):
+        ortfuse.save(onnx.ModelProto(), tmp_path / "a.onnx")  # type: ignore[arg-type]

@@ -179,7 +179,13 @@ def save(model: onnx_ir.Model, path: str | os.PathLike[str], *, link: bool = Fal
         OutputError: The file cannot be written (no such folder, no permission, no space); any existing file is unchanged.
         InvalidModelError: Something in the model cannot be written, such as an initializer without data.
         ModelFileError: Weights can no longer be read from the file the model was loaded from.
+        TypeError: It is no `onnx_ir.Model`.
     """
+    if not isinstance(model, onnx_ir.Model):
+        raise TypeError(
+            f"ortfuse.save writes an onnx_ir.Model, not {type(model).__module__}.{type(model).__qualname__}; "
+            "write an onnx.ModelProto with onnx.save, or let ortfuse.optimize write it: output=PATH"
+        )
     target = writable_target(path)
     external_data.attach(model, name=os.fspath(path), model_file=None)
     try:

@@ -99,7 +99,13 @@ class PassManager:
         Raises:
             TargetError: The opset cannot be raised as far as rewrites need; `at_most` the model's own opset does without them.
             OrtfuseError: A pass fails.
+            TypeError: It is no `onnx_ir.Model`.
         """
+        if not isinstance(model, ir.Model):
+            raise TypeError(
+                f"PassManager.run works in place on an onnx_ir.Model, such as ortfuse.load gives, not on "
+                f"{type(model).__module__}.{type(model).__qualname__}; ortfuse.optimize takes any kind of model"
+            )
         started = time.perf_counter()
         before = Counts.of(model)
         steps = _with_finalize(Builder(self._catalogue, before.operators).build(self._items))
@@ -149,7 +155,7 @@ class PassManager:
 
     def _check_use_of_patterns(self, steps: Iterable[Step]) -> None:
         """Reject rule files that the user names but the pipeline does not run, which would be silently ignored."""
-        files = [file for file in self._catalogue.files if file.source == "user"]
+        files = [file for file in self._catalogue.files if file.source == "user" and file.rules]
         run = set(_pass_names(steps))
         if files and not any(file.pass_name in run for file in files):
             names = ", ".join(dict.fromkeys(file.pass_name for file in files))
@@ -172,6 +178,8 @@ def _items(pipeline: PipelineLike) -> list[Item | Pass]:
     for part in pipeline:
         if isinstance(part, str):
             found += parse(part).items
+        elif isinstance(part, type):
+            raise PipelineError(f"{part.__name__} is a class; give an object of it, {part.__name__}()")
         elif isinstance(part, Pass):
             found.append(part)
         elif (foreign := foreign_pass(part)) is not None:

@@ -357,6 +357,17 @@ def opsets_for(rule: Rule) -> list[int]:
     ]
 
 
+def missing_at_all(rule: Rule) -> str:
+    """What keeps a rule from having an opset: an operator or attribute that none of them has, or all parts together."""
+    for part in rule.pattern.walk():
+        if isinstance(part, Op) and not any(exists(part, opset) for opset in OPSETS):
+            if all(_schema(part, opset) is None for opset in OPSETS):
+                return f"the operator {part.op_type} of its pattern; correct the name, or pin Proof.opset"
+            names = ", ".join(part.attributes)
+            return f"an operator {part.op_type} with the attributes of its pattern ({names}); correct them"
+    return "all operators of its pattern; pin Proof.opset"
+
+
 def exists(pattern: Op, opset: int) -> bool:
     """Whether the operator, with the attributes that the pattern mentions, is defined at `opset`."""
     if pattern.domain:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import RuleError
 from ortfuse.pattern.language import Op
-from ortfuse.proof.build import OPSETS, Builder, element_type, exists, opsets_for
+from ortfuse.proof.build import OPSETS, Builder, element_type, exists, missing_at_all, opsets_for
 from ortfuse.proof.choice import Chooser, Coverage, spellings
 from ortfuse.proof.instance import Instance
 from ortfuse.proof.near import near_misses, near_misses_with_less_known
@@ -108,7 +108,7 @@ class _Proof:
             for opset in opsets_for(rule)
         ]
         if not self.groups:
-            raise RuleError(f"rule {rule.name}: no opset of {OPSETS} has all operators of its pattern; pin Proof.opset")
+            raise RuleError(f"rule {rule.name}: no opset of {OPSETS} has {missing_at_all(rule)}")
         self.fired: dict[tuple[int, str, int], bool] = dict.fromkeys(self.groups, False)
         self.reasons: dict[tuple[int, str, int], str] = {}
         self.spelled: dict[tuple[tuple[str, int], ...], Instance] = {}

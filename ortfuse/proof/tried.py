@@ -44,7 +44,7 @@ class Tried:
         `None` if the model does not run, so that nothing can be said, or if the proof assumes that it does not occur.
         """
         if rewritten.error is not None:
-            return f"raises {rewritten.error}" if not self.is_near or self.runs else None
+            return f"raises: {rewritten.error}" if not self.is_near or self.runs else None
         problem = self._compare(rule, rewritten.model)
         if (
             problem

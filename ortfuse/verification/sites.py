@@ -120,7 +120,11 @@ def summary(checks: Iterable[SiteCheck]) -> str:
     counts = {"equal": 0, "undone": 0, "unchecked": 0}
     for check in checks:
         counts[check.state] += 1
-    text = f"{counts['equal'] + counts['undone']} changes checked where they happen, {counts['equal']} equal"
+    checked = counts["equal"] + counts["undone"]
+    changes = "change" if checked == 1 else "changes"
+    text = (
+        f"{checked} {changes} checked where {'it happens' if checked == 1 else 'they happen'}, {counts['equal']} equal"
+    )
     text += f", {counts['undone']} wrong and undone" if counts["undone"] else ""
     return text + (f", {counts['unchecked']} not checked" if counts["unchecked"] else "")
 

@@ -276,3 +276,25 @@ def test_the_installed_cpu_given_as_the_target_is_the_default() -> None:
         assert report.after.operators == plain.after.operators
         assert [choice.to_dict() for choice in report.choices] == [choice.to_dict() for choice in plain.choices]
     assert not any("SkipLayerNormalization" in name for name in plain.after.operators)
+
+
+@pytest.mark.parametrize("model", ["model.onnx", onnx.ModelProto()])
+def test_a_manager_says_what_kind_of_model_it_works_on(model: Any) -> None:
+    with pytest.raises(TypeError, match=r"works in place on an onnx_ir.Model.*ortfuse.optimize takes any"):
+        PassManager("dce").run(model)
+
+
+def test_a_pass_given_as_its_class_is_refused() -> None:
+    with pytest.raises(PipelineError, match=r"Fold is a class; give an object of it, Fold\(\)"):
+        PassManager(["dce", Fold])  # type: ignore[list-item]
+
+
+def test_a_file_without_rules_may_register_a_pass(registered: None, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from dataclasses import dataclass\nfrom typing import ClassVar\nfrom ortfuse import register_pass\n"
+        "@register_pass\n@dataclass(frozen=True)\nclass Idle:\n"
+        "    name: ClassVar[str] = 'idle'\n    def run(self, context):\n        return 0\n"
+        "RULES = []\n"
+    )
+    assert str(PassManager(Options(passes="idle, dce", patterns=(file,)))) == "idle, dce"

@@ -195,3 +195,10 @@ def test_sizes_that_a_rule_takes_to_be_positive_are_declared() -> None:
     shape = op.Reshape(x, computed("shape", lambda match: np.array([0, -1])))
     divided = rule(op.Neg(op.Neg(x)), shape, proof=Proof(shapes={"x": "b 3"}), exactness=Exactness.EXACT)
     assert any("b = 0" in failure for failure in prove(divided).failures)
+
+
+def test_an_operator_or_attribute_that_no_opset_has_is_named() -> None:
+    with pytest.raises(RuleError, match="has the operator Rleu of its pattern; correct the name"):
+        prove(rule(op.Rleu(x), op.Neg(x)))
+    with pytest.raises(RuleError, match=r"has an operator Relu with the attributes of its pattern \(slope\)"):
+        prove(rule(op.Relu(x, slope=1), op.Neg(x)))
