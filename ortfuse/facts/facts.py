@@ -232,7 +232,11 @@ class Facts:
     def _set(self, value: ir.Value, fact: Fact) -> None:
         facts = self._analysis.facts
         if self._journal is not None:
-            self._journal.append(Entry(facts, value, facts.get(value), self._scalars))
+            known = facts.get(value)
+            self._journal.append(Entry(facts, value, known, self._scalars))
+            if known is not None:
+                # Answers that rest on the new fact must not outlive it.
+                self._journal.append(self._values.forget_all)
         facts[value] = fact
         self._scalars.pop(value, None)
         self._values.forget(value, self._dependents)

@@ -331,3 +331,19 @@ def test_a_new_call_of_a_function_weakens_what_is_known_in_its_body() -> None:
     model.graph.append(call)
     facts.node_added(call)
     assert facts.range(inside) != one_of(-2)
+
+
+def test_answers_made_of_a_type_are_forgotten_when_that_is_taken_back() -> None:
+    text = '<ir_version: 10, opset_import: ["" : 20, "custom" : 1]> g (float[n] x) => (y) { t = custom.Op(x) y = Identity(t) }'
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    made, result = (node.outputs[0] for node in model.graph)
+    facts, journal = Facts(model), list[Any]()
+    facts.record(journal)
+    assert facts.range(result) is None
+    made.type = ir.TensorType(ir.DataType.BOOL)
+    facts.type_changed(made)
+    assert facts.range(result) == one_of(0, 1)
+    for undo in reversed(journal):
+        undo()
+    assert facts.dtype(result) is None
+    assert facts.range(result) is None
