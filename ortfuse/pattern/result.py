@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -61,6 +61,10 @@ class Match:
         """The dimension that the pattern calls `name` if it is a number."""
         dim = self.dim(name)
         return dim if isinstance(dim, int) else None
+
+    def name_axes(self, name: str, names: Iterable[str]) -> None:
+        """Give names to the axes of a captured value of which the pattern does not say the shape."""
+        self.dims |= dict(zip(names, self.shape(name) or (), strict=False))
 
     def shape(self, name: str) -> tuple[DimLike, ...] | None:
         """The symbolic shape of a captured value; `None` if its rank is unknown."""
