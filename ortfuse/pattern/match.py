@@ -35,7 +35,14 @@ from ortfuse.pattern.operators import (
     UNKNOWN,
     parameter,
 )
-from ortfuse.pattern.outline import capture_names, captured_attributes, op_depths, operators_below, required_ops
+from ortfuse.pattern.outline import (
+    Below,
+    capture_names,
+    captured_attributes,
+    op_depths,
+    operators_below,
+    required_ops,
+)
 from ortfuse.pattern.placing import Placement, match_chain, place
 from ortfuse.pattern.result import Guard, Match, Miss, describe
 from ortfuse.pattern.unify import has_axes, labelled, settle_all
@@ -71,13 +78,7 @@ class Matcher:
 
     def may_match(self, node: ir.Node) -> bool:
         """Whether the producers of the inputs of `node` are operators that the pattern allows there: an early reject."""
-        for position, heads in self._below:
-            if position is None:
-                if not any(_produced_by(value, heads) for value in node.inputs):
-                    return False
-            elif position >= len(node.inputs) or not _produced_by(node.inputs[position], heads):
-                return False
-        return True
+        return any(_may_be_below(node, below) for below in self._below.get(node.op_type, ()))
 
     def match(
         self, value: ir.Value, facts: Facts, allow_extra: bool = False, quirks: frozenset[Quirk] = frozenset()
@@ -91,6 +92,16 @@ class Matcher:
     def settle(self, machine: Machine) -> bool:
         """Decide the constraints on shapes that were left open."""
         return settle_all(machine)
+
+
+def _may_be_below(node: ir.Node, below: Below) -> bool:
+    for position, heads in below:
+        if position is None:
+            if not any(_produced_by(value, heads) for value in node.inputs):
+                return False
+        elif position >= len(node.inputs) or not _produced_by(node.inputs[position], heads):
+            return False
+    return True
 
 
 def _produced_by(value: ir.Value | None, heads: frozenset[str]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ortfuse.graph.traits import COMMUTES, PARAMETER_INPUTS
 from ortfuse.pattern.language import (
     MOST_MOVES,
@@ -18,21 +20,44 @@ from ortfuse.pattern.language import (
 )
 
 Below = tuple[tuple["int | None", frozenset[str]], ...]
+"""The operator types that must produce inputs of a node, by position, or at any position for `None`."""
 
 
-def operators_below(pattern: Pattern) -> Below:
-    """The operator types that must produce the root's inputs, by position (or any position), if the root is one operator."""
+def operators_below(pattern: Pattern) -> dict[str, tuple[Below, ...]]:
+    """For each operator that may be at the root, the alternatives of what must produce its inputs."""
+    found: dict[str, tuple[Below, ...]] = {}
+    for op_type, below in _roots(pattern):
+        found[op_type] = (*found.get(op_type, ()), below)
+    return found
+
+
+def _roots(pattern: Pattern) -> Iterator[tuple[str, Below]]:
     root: Pattern = pattern.node if isinstance(pattern, Out) else pattern
-    if not isinstance(root, Op):
-        return ()
-    anywhere = len(root.inputs) == 2 and root.op_type in COMMUTES
-    # Parameters given as inputs shift the positions after the first.
-    certain = 1 if root.op_type in PARAMETER_INPUTS else len(root.inputs)
-    return tuple(
-        (None if anywhere else position, operand.heads)
-        for position, operand in enumerate(root.inputs[:certain])
-        if operand is not None and not isinstance(operand, (Opt, Rest)) and operand.heads is not None
-    )
+    if isinstance(root, Alt):
+        for option in root.options:
+            yield from _roots(option)
+    elif isinstance(root, Op):
+        anywhere = len(root.inputs) == 2 and root.op_type in COMMUTES
+        # Parameters given as inputs shift the positions after the first.
+        certain = 1 if root.op_type in PARAMETER_INPUTS else len(root.inputs)
+        operands = [(None if anywhere else position, operand) for position, operand in enumerate(root.inputs[:certain])]
+        yield root.op_type, tuple((position, heads) for position, operand in operands if (heads := _must_be(operand)))
+    elif isinstance(root, Chain):
+        # Each part is below the node at the root, or below further nodes of the same chain.
+        wanted = [heads for part in root.children() if (heads := _must_be(part))]
+        below = tuple((None, heads | root.ops) for heads in wanted)
+        yield from ((op_type, below) for op_type in root.ops)
+        if root.heads != root.ops:
+            # The chain may shrink to its one part that is no option.
+            for part in root.children():
+                if not isinstance(part, Opt):
+                    yield from _roots(part)
+    else:
+        yield from ((op_type, ()) for op_type in root.heads or ())
+
+
+def _must_be(operand: Pattern | None) -> frozenset[str] | None:
+    return None if operand is None or isinstance(operand, (Opt, Rest)) else operand.heads
 
 
 def capture_names(pattern: Pattern) -> frozenset[str]:

@@ -27,6 +27,7 @@ from ortfuse.facts.values.range import (
     of_sizes,
     whatever_fits,
 )
+from ortfuse.graph.traits import BROADCASTS
 
 NOT_KNOWN = (UnknownError, ArithmeticError, LookupError, ValueError, TypeError)
 """What a function raises if it needs something unknown, or if a node violates its operator's specification."""
@@ -327,6 +328,34 @@ class FillOf(Question):
             sample = array.reshape(-1)[:2]
             if sample.size == 2 and sample[0] != sample[1]:
                 return None
+        if _is_varied(value, values):
+            return None
         found: Range | None = values.answers(self._range_of, [value])[0]
         levels = None if found is None else found.levels
         return next(iter(levels)) if levels is not None and len(levels) == 1 else None
+
+
+def _is_varied(value: ir.Value, values: Values, depth: int = 8) -> bool:
+    """Whether a value is computed or moved, by operators that need the range of their operand, from one of unknown range.
+
+    Told without asking for ranges, because most of the values that anyone asks about are of this kind.
+    """
+    fact = values.analysis.fact(value)
+    if fact.is_constant or fact.dtype in INTEGERS:
+        return False
+    node = value.producer()
+    if node is None or node.domain or node.op_type not in RANGES:
+        return True
+    if depth == 0 or node.op_type not in _KEEPS_VARIETY:
+        return False
+    return any(
+        _is_varied(operand, values, depth - 1)
+        for operand in node.inputs[: 2 if node.op_type in BROADCASTS else 1]
+        if operand is not None
+    )
+
+
+_KEEPS_VARIETY = frozenset(
+    {"Add", "Sub", "Mul", "Div", "Pow", "Neg", "Sqrt", "Erf", "ReduceMean", "Cast", "Identity"}
+    | {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand"}
+)
