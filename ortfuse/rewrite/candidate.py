@@ -9,7 +9,7 @@ from typing import Protocol
 import onnx_ir as ir
 
 from ortfuse.dims import Dim, DimLike
-from ortfuse.errors import OrtfuseError, RuleError
+from ortfuse.errors import OrtfuseError, PatternError, RuleError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.editor import Editor
 from ortfuse.graph.walk import captured_values
@@ -168,12 +168,12 @@ def author_of(rule: Rule, site: ir.Value) -> Iterator[None]:
     """Wraps calls of a rule's guards and computed constants, which are its author's code: exceptions then name the rule."""
     try:
         yield
-    except OrtfuseError:
-        raise
     except Exception as error:
+        if isinstance(error, OrtfuseError) and not isinstance(error, PatternError):
+            raise
+        what = str(error) if isinstance(error, PatternError) else f"{type(error).__name__}: {error}"
         raise RuleError(
-            f"rule {rule.name} fails at '{site.name}': {type(error).__name__}: {error}; correct its guards and computed "
-            f"constants, or leave it out"
+            f"rule {rule.name} fails at '{site.name}': {what}; correct its guards and computed constants, or leave it out"
         ) from error
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.errors import RuleError
-from ortfuse.pattern.language import Built, Op, Opt, Part, Pattern, Rearrange, Var, bare
+from ortfuse.pattern.language import Attr, Built, Chain, Op, Opt, Part, Pattern, Rearrange, Scalar, Var, bare
 from ortfuse.pattern.match import Guard, Match, Matcher
 from ortfuse.targets.quirks import Quirk
 
@@ -161,7 +161,21 @@ class Rule:
                 raise RuleError(f"rule {self.name} must say for each replacement what computes {label}")
         if not self.formula:
             object.__setattr__(self, "formula", bare(self.pattern))
-        _ = self.matcher  # fails at declaration if the pattern cannot be the root of a rule
+        self._demand_names(self.matcher)  # making the matcher fails if the pattern cannot be the root of a rule
+
+    def _demand_names(self, matcher: Matcher) -> None:
+        """Refuse names in replacements that nothing in the pattern captures: they would be noticed only where the rule fires."""
+        known = {*matcher.names, "root"}
+        emitted = [
+            one for made in self.intermediates.values() for one in ([made] if isinstance(made, Pattern) else made)
+        ]
+        used = {name for made in (*self.replacements, *emitted) for name in names_used(made)}
+        unknown = sorted((used | {*self.intermediates}) - known)
+        if unknown:
+            raise RuleError(
+                f"rule {self.name} uses {', '.join(unknown)} in its replacement, which its pattern does not capture;"
+                f" it captures {', '.join(sorted(matcher.names))}"
+            )
 
     @property
     def family(self) -> str:
@@ -201,6 +215,14 @@ def operators_of(pattern: Pattern) -> tuple[str, ...]:
         elif isinstance(part, (Built, Rearrange, Part)):
             found += part.makes
     return tuple(dict.fromkeys(found))
+
+
+def names_used(pattern: Pattern) -> frozenset[str]:
+    """The captured names that a replacement refers to; what the functions in it ask for is not known."""
+    parts = list(pattern.walk())
+    attributes = [wanted for part in parts if isinstance(part, Op) for wanted in part.attributes.values()]
+    factors = [part.capture for part in parts if isinstance(part, Chain)]
+    return frozenset(thing.name for thing in (*parts, *attributes, *factors) if isinstance(thing, Var | Scalar | Attr))
 
 
 def demand_proof(rule: Rule) -> None:

@@ -8,11 +8,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ortfuse.errors import PatternError, RewriteError, RuleError
+from ortfuse.errors import RewriteError, RuleError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.edit import Edit
 from ortfuse.graph.editor import Editor
-from ortfuse.pattern import Match, attr, ms, op, var, variables
+from ortfuse.pattern import Match, attr, ms, op, scalar, var, variables
 from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, Exactness, Log, Proof, Rewriter, Rule
 from ortfuse.targets.quirks import Quirk
@@ -181,7 +181,7 @@ def test_attributes_are_written_as_captured() -> None:
 def test_a_guard_that_fails_names_its_rule_and_the_site() -> None:
     broken = rule("broken.guard", op.Relu(x), op.Max(x, x), guards=(lambda match: match["nothing"],))
     numeric = rule("broken.number", op.Relu(x), op.Max(x, x), guards=(lambda match: 1 // 0,))
-    with pytest.raises(PatternError, match="captures no 'nothing'"):
+    with pytest.raises(RuleError, match=r"broken\.guard fails at 'out': the pattern captures no 'nothing'"):
         run(model("out = Relu(x)"), broken)
     with pytest.raises(RuleError, match=r"broken\.number fails at 'out': ZeroDivisionError"):
         run(model("out = Relu(x)"), numeric)
@@ -246,3 +246,14 @@ def test_an_objection_leaves_no_trace_in_the_graph() -> None:
     before = ir.to_proto(m).graph.SerializeToString()
     Rewriter(Editor(m, Facts(m), [Objector("swish.swish")]), Everything()).run([SWISH])
     assert ir.to_proto(m).graph.SerializeToString() == before
+
+
+def test_a_replacement_uses_only_what_its_pattern_captures() -> None:
+    with pytest.raises(RuleError, match=r"rule a\.typo uses z in its replacement.* it captures x, y"):
+        rule("a.typo", op.Relu(op.Add(x, y)), op.Max(x, var("z")))
+    with pytest.raises(RuleError, match=r"rule a\.slope uses slope "):
+        rule("a.slope", op.LeakyRelu(x, alpha=attr("alpha")), op.Elu(x, alpha=attr("slope")))
+    with pytest.raises(RuleError, match=r"rule a\.label uses total "):
+        rule("a.label", op.Relu(op.Add(x, y)), op.Max(x, y), intermediates={"total": op.Min(x, y)})
+    with pytest.raises(RuleError, match=r"rule a\.scalar uses s "):
+        rule("a.scalar", op.Relu(x), scalar("s") * x)
