@@ -70,6 +70,28 @@ class Editor(Changes):
         graph.extend(nodes)
         return self._inserted(nodes, graph)
 
+    @operation(builds=True)
+    def insert_copy(self, place: ir.Node, graph: ir.Graph) -> list[ir.Value]:
+        """Insert copies of the nodes and constants of a graph without inputs before `place`; returns those of its outputs.
+
+        Values of the graphs around it stay what they are, so `graph` must be nested in the graph of `place` or read none.
+        """
+        assert isinstance(place.graph, ir.Graph)
+        copy = graph.clone(allow_outer_scope_values=True)
+        results, nodes, constants = list(copy.outputs), list(copy), list(copy.initializers.values())
+        copy.outputs.clear()
+        copy.initializers.clear()
+        copy.remove(nodes)
+        root = self.scope_of(place.graph).root
+        for value in constants:
+            assert value.const_value is not None
+            if value.name in root.initializers or self._is_function(root):
+                self.add_constant(place, value.const_value, value)
+            else:
+                self._register(root, value)
+        self.insert_before(place, *nodes)
+        return results
+
     def _inserted(self, nodes: Sequence[ir.Node], graph: ir.Graph) -> bool:
         self._journal.extend([Placed(node, graph) for node in nodes])
         change = self._open

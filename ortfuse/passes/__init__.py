@@ -8,6 +8,7 @@ from ortfuse.passes.dims_from_reshape import DimsFromReshape
 from ortfuse.passes.drop_length_clamps import DropLengthClamps
 from ortfuse.passes.finalize import Finalize
 from ortfuse.passes.fold import Fold
+from ortfuse.passes.inline_branches import InlineBranches
 from ortfuse.passes.profitability import Choice, Choices, Meter, check_pins
 from ortfuse.passes.rules import RulePass
 
@@ -22,6 +23,7 @@ __all__ = [
     "DropLengthClamps",
     "Finalize",
     "Fold",
+    "InlineBranches",
     "Meter",
     "Pass",
     "RulePass",

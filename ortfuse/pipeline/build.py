@@ -24,6 +24,7 @@ from ortfuse.passes import (
     DimsFromReshape,
     DropLengthClamps,
     Fold,
+    InlineBranches,
     Pass,
     RulePass,
 )
@@ -144,6 +145,7 @@ class Builder:
         passes: list[Pass] = [
             Constants(),
             Fold(**growth),
+            InlineBranches(),
             DimsFromReshape(),
             DropLengthClamps(),
             rules,

@@ -17,6 +17,7 @@ from ortfuse.passes import (
     DropLengthClamps,
     Finalize,
     Fold,
+    InlineBranches,
     Pass,
 )
 from ortfuse.passes.foreign import ForeignPass, foreign_pass
@@ -28,7 +29,16 @@ _OPTION_TYPES: Mapping[type, str] = {bool: "true or false", int: "an integer", f
 
 BUILT_IN: Mapping[str, type[Any]] = {
     kind.name: kind
-    for kind in (Constants, Fold, DimsFromReshape, DropLengthClamps, CommonSubexpressions, DeadCode, Finalize)
+    for kind in (
+        Constants,
+        Fold,
+        InlineBranches,
+        DimsFromReshape,
+        DropLengthClamps,
+        CommonSubexpressions,
+        DeadCode,
+        Finalize,
+    )
 }
 _registered: dict[str, type[Any] | ForeignPass] = {}
 
