@@ -3,6 +3,9 @@
 bn(y) = (y - mean) / sqrt(var + eps) * scale + B                              Ioffe & Szegedy, arXiv:1502.03167
 bn(conv(x, W) + b) = conv(x, W s) + (b - mean) s + B,   s = scale / sqrt(var + eps), one factor per output channel
 fused_conv(x, W, b, z) = act(conv(x, W) + b + z)
+
+The runtime makes the same of the nodes by itself wherever that pays; on the CPU the residual sum is fused only where both
+operands are in its blocked layout (see `ortfuse.targets.blocked_layout`), and so never costs anything.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from ortfuse.pattern import Match, all_attributes, attr, computed, const, ms, op, opt, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.targets import Quirk, unless_blocked
 
 from ._common import same_shape
 from ._proofs import COST, KERNEL
@@ -86,6 +91,14 @@ def statistics_are_finite(match: Match) -> Refusal | None:
     return match.unless_value("variance", finite, "such that scale / sqrt(variance + epsilon) is finite")
 
 
+@redundant(COST)
+def runs_in_blocks(match: Match) -> Refusal | None:
+    """Convolution and residual are in the runtime's blocked layout, if it has one."""
+    if Quirk.UNBLOCKS_RESIDUAL_CONVOLUTIONS not in match.quirks:
+        return None
+    return unless_blocked(match["convolved"], match.facts) or unless_blocked(match["z"], match.facts)
+
+
 def zeros(match: Match) -> Any:
     """A bias of zeros, one per output channel."""
     array = match.const("weight")
@@ -98,6 +111,15 @@ _MADE = {"variance": "positive"}
 _TRAINING = {
     "check of attribute training": CANNOT_TRAIN,
 }
+
+
+def _pooled(build: Any) -> ir.Value:
+    """A residual in the blocked layout."""
+    image = build.input("image", build.dims("z"))
+    made: ir.Value = build.node("MaxPool", [image], {"kernel_shape": [1, 1]}).outputs[0]
+    return made
+
+
 _BN_ATTRIBUTES: dict[str, list[Any]] = {"epsilon": [1e-5, 1e-3], "momentum": [0.9], "training": [0]}
 
 z = var("z")
@@ -153,12 +175,13 @@ RULES = [
         replace=ms.FusedConv(
             x, weight, bias | computed("zeros", zeros), z, activation="Relu", attributes=all_attributes("conv")
         ),
-        guards=(redundant(KERNEL)(same_shape("z", "convolved")),),
+        guards=(redundant(KERNEL)(same_shape("z", "convolved")), runs_in_blocks),
         exactness=Exactness.ROUNDING,
         source=RUNTIME,
         proof=Proof(
-            shapes={"x": "n 3 6 6", "weight": "4 3 3 3", "bias": "4", "z": "n 4 6 6"},
+            shapes={"x": "n 3 6 6", "weight": "16 3 3 3", "bias": "16", "z": "n 16 6 6"},
             attributes={"conv": [_CONV]},
+            inputs={"z": _pooled},
             redundant={"demand that *": COST},
         ),
     ),
