@@ -19,14 +19,14 @@ Contents = Mapping[Hashable, Any]
 """One entry for each graph, node, initializer and declared type."""
 
 
-class _Identity:
+class Identity:
     """Compares an object by identity; holds a reference, so that its address is not reused."""
 
     def __init__(self, thing: object) -> None:
         self._thing = thing
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self._thing is other._thing
+        return isinstance(other, Identity) and self._thing is other._thing
 
     def __hash__(self) -> int:
         return id(self._thing)
@@ -89,7 +89,7 @@ def _attribute(attribute: ir.Attr) -> Hashable:
     value = attribute.value
     if attribute.type in (ir.AttributeType.TENSOR, ir.AttributeType.TENSORS):
         tensors = (value,) if attribute.type == ir.AttributeType.TENSOR else tuple(value)
-        return attribute.type, tuple(_Identity(tensor) for tensor in tensors)
+        return attribute.type, tuple(Identity(tensor) for tensor in tensors)
     return attribute.type, tuple(value) if isinstance(value, list) else str(value) if value != value else value
 
 
@@ -103,7 +103,7 @@ def _graph_entries(place: Place, graph: ir.Graph) -> dict[Hashable, Any]:
         (place, "order"): tuple(key_of(node) for node in graph),
     }  # fmt: skip
     for name, value in graph.initializers.items():
-        entries[place, "initializer", name] = _Identity(value.const_value)
+        entries[place, "initializer", name] = Identity(value.const_value)
     for node in graph:
         metadata = tuple(sorted(node.metadata_props.items()))
         entries[place, "node", key_of(node)] = (operation(node), node.name, node.doc_string, metadata)

@@ -45,39 +45,13 @@ class ForeignPass:
         if context.inspector is None:
             result = self._apply(context.model)
         else:
-            result = self._inspected(context)
+            result = inspected(context, self._apply(context.model.clone()), self.name, self)
         count = changes(before, contents(result))
         if count:
             if result is not context.model:
                 take_over(context.model, result)
             context.editor.renew_facts()
         return count
-
-    def _inspected(self, context: Context) -> ir.Model:
-        """The model after the pass, with each changed region shown to the inspector."""
-        trial = self._apply(context.model.clone())
-        found = difference(context.model, trial)
-        if found.beyond is not None:
-            context.note(f"{self.name} is not checked where it changed the model: {found.beyond}")
-            return trial
-        agreed = [self._exchange(context, region) for region in found.regions]
-        # Names, metadata and declared types are taken over too, but only if every region was accepted.
-        return trial if all(agreed) else context.model
-
-    def _exchange(self, context: Context, region: Region) -> bool:
-        """Replace the old nodes of a region by the new ones; returns whether that was accepted."""
-        editor = context.editor
-        if not region.old:
-            return True  # nothing uses it
-        with editor.change(self.name, rule=self, nodes=region.old) as change:
-            place = region.old[-1]
-            copies = _Copies(context, region, self.name)
-            editor.insert_after(place, *[copies.node(node) for node in region.new])
-            for old, new in region.outputs:
-                editor.replace(old, copies.value(new))
-            editor.remove(*region.old)
-            editor.sort(region.graph)
-        return bool(change)
 
     def _apply(self, model: ir.Model) -> ir.Model:
         """The model after the pass, which may be another object."""
@@ -88,6 +62,43 @@ class ForeignPass:
         except Exception as error:
             raise PipelineError(f"pass {self.name} fails: {type(error).__name__}: {error}") from error
         return model
+
+
+def inspected(context: Context, trial: ir.Model, name: str, rule: Any = None) -> ir.Model:
+    """The model that pass `name` turned into `trial`, with each region in which they differ shown to the inspector.
+
+    Args:
+        context: Holds the model before the pass, into which regions are moved.
+        trial: The model after the pass.
+        name: The name of the pass.
+        rule: The pass, if it may change bits.
+
+    Returns:
+        `trial` if every region was accepted or none could be checked, otherwise the model of `context`.
+    """
+    found = difference(context.model, trial)
+    if found.beyond is not None:
+        context.note(f"{name} is not checked where it changed the model: {found.beyond}")
+        return trial
+    agreed = [_exchange(context, region, name, rule) for region in found.regions]
+    # Names, metadata and declared types are taken over too, but only if every region was accepted.
+    return trial if all(agreed) else context.model
+
+
+def _exchange(context: Context, region: Region, name: str, rule: Any) -> bool:
+    """Replace the old nodes of a region by the new ones; returns whether that was accepted."""
+    editor = context.editor
+    if not region.old:
+        return True  # nothing uses it
+    with editor.change(name, rule=rule, nodes=region.old) as change:
+        place = region.old[-1]
+        copies = _Copies(context, region, name)
+        editor.insert_after(place, *[copies.node(node) for node in region.new])
+        for old, new in region.outputs:
+            editor.replace(old, copies.value(new))
+        editor.remove(*region.old)
+        editor.sort(region.graph)
+    return bool(change)
 
 
 class _Copies:

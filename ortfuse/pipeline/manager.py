@@ -18,6 +18,7 @@ from ortfuse.model.io import uncollected
 from ortfuse.options import TABLE, Options, PipelineLike
 from ortfuse.passes import Choices, Context, Finalize, Meter, Pass, check_pins
 from ortfuse.passes.foreign import foreign_pass
+from ortfuse.passes.user_passes import run_pass
 from ortfuse.pipeline.build import Builder, Repeated, Single, Step, call_of
 from ortfuse.pipeline.catalogue import Catalogue, load_catalogue
 from ortfuse.pipeline.passlists import read_list
@@ -114,7 +115,7 @@ class PassManager:
             schedule = Schedule(steps, context, on_pass, self._skip)
             analysed = time.perf_counter()
             for turn in schedule:
-                turn.changes = turn.transformer.run(context)
+                turn.changes = run_pass(turn.transformer, context)
             finished = time.perf_counter()
             _check_result(model)
         return RunReport(

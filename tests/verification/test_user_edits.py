@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from small_models import execute, floats, model_of
 
 import ortfuse
+from ortfuse.errors import PipelineError
 from ortfuse.graph.edit import Edit
 from ortfuse.passes import Context
 from ortfuse.pipeline import PassManager
@@ -146,3 +148,99 @@ def test_a_length_read_off_a_tensor_is_checked_with_the_reshape_that_proves_it()
     PassManager("dims_from_reshape").run(model, inspector=checks)
     found = next(check for (rule, _), check in checks.found.items() if rule == "dims_from_reshape")
     assert (found.state, found.reason) == ("equal", "")
+
+
+@dataclass(frozen=True)
+class PastTheEditor:
+    """Writes into the model directly."""
+
+    write: Callable[[ir.Model], None]
+    name: str = "past"
+
+    def run(self, context: Context) -> int:
+        self.write(context.model)
+        return 1
+
+
+def _named(model: ir.Model, operator: str) -> ir.Node:
+    return next(node for node in model.graph if node.op_type == operator)
+
+
+def _other_operator(model: ir.Model) -> None:
+    _named(model, "Softplus").op_type = "Relu"
+
+
+def _other_attribute(model: ir.Model) -> None:
+    _named(model, "LeakyRelu").attributes["alpha"] = ir.AttrFloat32("alpha", 0.5)
+
+
+def _other_input(model: ir.Model) -> None:
+    _named(model, "Add").replace_input_with(0, model.graph.inputs[0])
+
+
+def _other_constant(model: ir.Model) -> None:
+    model.graph.initializers["w"].const_value = ir.tensor(np.float32([2.0]), name="w")
+
+
+def _other_output(model: ir.Model) -> None:
+    inner = _named(model, "Neg")
+    inner.graph.insert_after(inner, node := ir.node("Exp", [inner.outputs[0]]))
+    _named(model, "Sigmoid").replace_input_with(0, node.outputs[0])
+
+
+PAST = """agraph (float[b, 4] x) => (float[b, 4] y, float[b, 4] z) <float[1] w = {1.0}>
+    { a = Neg(x) s = Softplus(a) m = Mul(s, w) y = Add(m, x) i = Identity(a) l = LeakyRelu<alpha = 0.1>(i) z = Sigmoid(l) }"""
+
+
+@pytest.mark.parametrize("write", [_other_operator, _other_attribute, _other_input, _other_constant, _other_output])
+def test_what_a_pass_writes_past_the_editor_is_checked_and_undone(write: Callable[[ir.Model], None]) -> None:
+    model, checks, inputs = model_of(PAST), SiteChecks(), {"x": floats(2, 4)}
+    before = execute(model, inputs)
+    PassManager([PastTheEditor(write)]).run(model, inspector=checks)
+    assert [check.rule for check in checks.of_state("undone")] == ["past"]
+    for one, other in zip(before, execute(model, inputs), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_is_right_past_the_editor_stays() -> None:
+    def write(model: ir.Model) -> None:
+        node = _named(model, "LeakyRelu")
+        node.op_type, node.attributes["slope"] = "PRelu", node.attributes.pop("alpha")
+        node.attributes.pop("slope")
+        slope = ir.Value(name="slope", const_value=ir.tensor(np.float32([0.1]), name="slope"))
+        model.graph.register_initializer(slope)
+        node.resize_inputs(2)
+        node.replace_input_with(1, slope)
+
+    model, checks = model_of(PAST), SiteChecks()
+    PassManager([PastTheEditor(write)]).run(model, inspector=checks)
+    assert [check.state for check in checks.found.values() if check.rule == "past"] == ["equal"]
+    assert "PRelu" in [node.op_type for node in model.graph]
+
+
+def test_edits_through_the_editor_alone_are_checked_once() -> None:
+    model, watcher = model_of(TEXT), Watcher()
+    PassManager([ByInput("Identity", in_a_block=True)]).run(model, inspector=watcher)
+    assert [author for author, _, _ in watcher.operators if author.startswith("by_input")] == ["by_input.block"]
+
+
+def test_an_exception_in_a_users_pass_names_the_pass() -> None:
+    def write(model: ir.Model) -> None:
+        raise KeyError("axis")
+
+    for inspector in (None, SiteChecks()):
+        with pytest.raises(PipelineError, match="pass past fails: KeyError: 'axis'") as caught:
+            PassManager([PastTheEditor(write)]).run(model_of(TEXT), inspector=inspector)
+        assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_users_pass_that_returns_nothing_is_told_to() -> None:
+    @dataclass(frozen=True)
+    class Forgetful:
+        name: str = "forgetful"
+
+        def run(self, context: Context) -> int:
+            return None  # type: ignore[return-value]
+
+    with pytest.raises(PipelineError, match="pass forgetful must return the number of its changes, not None"):
+        PassManager([Forgetful()]).run(model_of(TEXT))
