@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 import onnx_ir as ir
 
-from ortfuse.graph.schemas import kept_outputs
+from ortfuse.graph.schemas import droppable_outputs
 from ortfuse.graph.walk import nested, used_values
 from ortfuse.targets import raise_to_newest
 
@@ -92,9 +92,9 @@ def computing(model: ir.Model, outputs: Sequence[tuple[str, ir.Value]]) -> ir.Mo
 
 def _leave_out_unused(node: ir.Node, copy: ir.Node, results: Collection[ir.Value]) -> None:
     """Remove the names of unused outputs, since the runtime computes every output that has a name."""
-    kept = {0, *kept_outputs(node)}
+    droppable = droppable_outputs(node)
     for number, (value, output) in enumerate(zip(node.outputs, copy.outputs, strict=True)):
-        if number not in kept and value not in results and not value.uses() and not value.is_graph_output():
+        if number in droppable and value not in results and not value.uses() and not value.is_graph_output():
             output.name = ""
 
 

@@ -2,12 +2,12 @@
 
 Removed: nodes that no output needs, in the main graph, in subgraphs and in functions; initializers that nothing uses;
 functions that nothing calls; optional outputs that nothing uses (the indices of a MaxPool, the mean of a
-LayerNormalization, the mask of a Dropout), because the runtime computes every output that has a name.
+LayerNormalization, the mask of a Dropout), because the runtime computes every output that has a name, and only if it is
+known to compute the others alike without them.
 
 Left alone: graph inputs; initializers that are also inputs, as they are the input's default; outputs of subgraphs that
 the outer node does not use, as removing them would change the signature of the loop or branch; operators without outputs,
-as they can only be there for a side effect; the outputs of BatchNormalization, as up to opset 13 their number decides
-whether it is in training mode; optional outputs of operators without a known schema.
+as they can only be there for a side effect.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortfuse.graph.editor import Editor
-from ortfuse.graph.schemas import kept_outputs, optional_outputs
-from ortfuse.graph.walk import Scope, nodes_within, roots, subgraphs
-from ortfuse.passes.context import Context, version_in
+from ortfuse.graph.schemas import droppable_outputs, used_length
+from ortfuse.graph.walk import nodes_within, roots, subgraphs
+from ortfuse.passes.context import Context
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,7 @@ class DeadCode:
             for scope in context.scopes():
                 changes += _remove_initializers(scope.graph, context.editor)
                 changes += sum(
-                    _remove_optional_outputs(node, scope, context.editor)
-                    for node in scope.graph
-                    if len(node.outputs) > 1
+                    _remove_optional_outputs(node, context.editor) for node in scope.graph if len(node.outputs) > 1
                 )
         return changes if change else 0
 
@@ -110,19 +108,13 @@ def _remove_functions(context: Context) -> int:
     return len(unused)
 
 
-def _remove_optional_outputs(node: ir.Node, scope: Scope, editor: Editor) -> int:
+def _remove_optional_outputs(node: ir.Node, editor: Editor) -> int:
     """Drop unused optional outputs: trailing ones are removed, others get an empty name."""
-    if node.op_type == "BatchNormalization":
-        return 0
-    unused = [out for out in node.outputs if out.name and not out.uses() and not out.is_graph_output()]
-    if not unused:
-        return 0
-    optional = optional_outputs(node.domain, node.op_type, version_in(scope, node)) - kept_outputs(node)
-    removed = [out for out in unused if out.index() in optional]
+    droppable = droppable_outputs(node)
+    removed = [node.outputs[index] for index in droppable if index < len(node.outputs)]
+    removed = [out for out in removed if out.name and not out.uses() and not out.is_graph_output()]
     for output in removed:
         editor.rename(output, "")
-    count = len(node.outputs)
-    while count > 1 and not node.outputs[count - 1].name:
-        count -= 1
-    editor.resize_outputs(node, count)
+    if removed:
+        editor.resize_outputs(node, used_length(node))
     return len(removed)

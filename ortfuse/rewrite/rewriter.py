@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ortfuse.errors import RewriteError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.editor import Editor
-from ortfuse.graph.schemas import kept_outputs
+from ortfuse.graph.schemas import droppable_outputs, used_length
 from ortfuse.graph.traits import CONTROL_FLOW
 from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.match import Match, Miss
@@ -177,14 +177,11 @@ class Rewriter:
 
     def _drop_unused_outputs(self, node: ir.Node, wanted: list[ir.Value]) -> None:
         """Drop optional outputs that nothing uses: the runtime would compute them."""
-        kept = kept_outputs(node)
-        used = [bool(out.uses()) or out in wanted or number in kept for number, out in enumerate(node.outputs)]
-        while len(used) > 1 and not used[-1]:
-            used.pop()
-        self.editor.resize_outputs(node, len(used))
-        for output, is_used in zip(node.outputs, used, strict=True):
-            if not is_used:
+        droppable = droppable_outputs(node)
+        for number, output in enumerate(node.outputs):
+            if number in droppable and not output.uses() and output not in wanted:
                 self.editor.rename(output, "")
+        self.editor.resize_outputs(node, used_length(node))
 
     def _sweep(self, nodes: Iterable[ir.Node]) -> tuple[list[ir.Node], list[ir.Node | None]]:
         """Remove the unused ones of `nodes` and whatever only they used; returns those and the producers of their inputs."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small_models import apply, floats, operators
+from small_models import apply, floats, model_of, operators
 
 from ortfuse.passes import DeadCode
 
@@ -81,6 +81,29 @@ def test_unused_optional_outputs_go_and_required_ones_stay(outputs: str, node: s
     model, counts, _ = apply(text, DeadCode(), DeadCode(), inputs={"x": floats(1, 2, 4)})
     assert len(model.graph[0].outputs) == left
     assert counts[1] == 0
+
+
+HEADS = "float[2,1,32] q, float[2,1,32] k, float[2,1,32] v, float[2,4,5,8] p, float[2,4,5,8] t"
+GROUPS = "float[2,1,32] q, float[2,1,16] k, float[2,1,16] v, float[2,2,5,8] p, float[2,2,5,8] t"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "node"),
+    [
+        ("float[9,8] e, float[7,8] p, float[8] w", "y, m = com.microsoft.EmbedLayerNormalization(i, , e, p, , w, w)"),
+        (HEADS, "y, u, m = com.microsoft.MultiHeadAttention <num_heads = 4> (q, k, v, , , , p, t)"),
+        (HEADS, "y, u, m = com.microsoft.DecoderMaskedMultiHeadAttention <num_heads = 4, past_present_share_buffer = 1>"
+                " (q, k, v, , , p, t, n)"),
+        (GROUPS, "y, u, m = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2> (q, k, v, p, t, l, s)"),
+        ("float[2,1,8] x, float[8,24] w, float[24] b, float[2,2,2,5,4] p",
+         "y, m = com.microsoft.Attention <num_heads = 2> (x, w, b, , p)"),
+    ],
+)  # fmt: skip
+def test_unused_outputs_that_the_runtime_needs_stay(inputs: str, node: str) -> None:
+    constants = "int32[1,3] i = {1, 2, 3}, int32[1] n = {3}, int32[2] l = {5, 5}, int32[1] s = {6}"
+    given = {one.name: floats(*map(int, one.shape)) for one in model_of(f"g ({inputs}) => () {{ }}").graph.inputs}
+    model, _, _ = apply(f"g ({inputs}) => (float[a, b, c] y) <{constants}> {{ {node} }}", DeadCode(), inputs=given)
+    assert model.graph[0].outputs[-1].name == "m"
 
 
 def test_an_optional_output_before_a_used_one_loses_its_name() -> None:
