@@ -13,10 +13,11 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, ms, op, opt, rearrange, redundant, scalar, var
+from ortfuse.pattern import Match, Op, Pattern, computed, ms, op, opt, rearrange, redundant, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
+from .._common import ints
 from .._proofs import FINITE_SCORES, masked
 from .dot_product import LOWEST
 
@@ -61,17 +62,24 @@ def _split(target: list[int], size: int | str, *names: str) -> Callable[[ir.Mode
     return change
 
 
+def _attention(mask: Pattern) -> Pattern:
+    made: Op = ms.MultiHeadAttention(
+        query, key, value, None, None, mask, num_heads=lambda match: match.size("h"), scale=scale
+    )
+    return rearrange("b s (h v) -> b s h v", made)
+
+
+_one = computed("one", lambda match: ints([1]))
+_length = op.Shape(query, start=1, end=2)
+_row_for_each_query = op.Expand(mask, op.Concat(_one, _one, _length, _one, axis=0))
+"""The mask repeated for every query, which the kernel does not do itself."""
+
 RULES = [
     Rule(
         name="attention.multi_head",
         formula="transpose(softmax(s split(query) split(key)^T + mask) split(value))",
         pattern=op.Transpose(attention, perm=(0, 2, 1, 3)),
-        replace=rearrange(
-            "b s (h v) -> b s h v",
-            ms.MultiHeadAttention(
-                query, key, value, None, None, opt(mask), num_heads=lambda match: match.size("h"), scale=scale
-            ),
-        ),
+        replace=(_attention(opt(mask)), _attention(_row_for_each_query)),
         guards=(heads_are_known,),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
@@ -81,7 +89,6 @@ RULES = [
             inputs={"mask": masked(LOWEST)},
             assumes=FINITE_SCORES,
             opset=17,
-            uncovered={f"shape of mask ({mask.axes}): b 2 1 t": "the kernel takes a row for each query"},
             counterexamples={
                 "any number of heads": Variation(
                     options={"mask": "absent"},

@@ -202,6 +202,24 @@ def test_a_mask_that_may_hold_anything_is_not_given_to_the_attention_kernel(mask
     assert "Attention" not in optimized(with_mask(mask, inputs=inputs, filler=LOWEST, big=3e9, square=np.eye(5)))
 
 
+SPLIT_OFF = """keys = Reshape(k, shape) kt = Transpose<perm = [0, 2, 3, 1]>(keys) queries = Reshape(q, shape)
+    qt = Transpose<perm = [0, 2, 1, 3]>(queries) values = Reshape(v, shape) vt = Transpose<perm = [0, 2, 1, 3]>(values)"""
+
+
+def test_a_mask_of_any_numbers_for_all_queries_is_given_to_the_kernel_that_has_a_plain_softmax() -> None:
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 17]> g (float[b,s,8] q, float[b,t,8] k, float[b,t,8] v, int64[b,t] keep)
+        => (float[b,s,8] out) <int64[4] shape = {{0, 0, 2, 4}}, int64[3] merged = {{0, 0, 8}}, int64[2] axes = {{1, 2}},
+        float one = {{1.0}}, float filler = {{-3.4028234663852886e38}}> {{ {SPLIT_OFF} qk = MatMul(qt, kt)
+        kept = Cast<to = 1>(keep) four = Unsqueeze(kept, axes) hidden = Sub(one, four) mask = Mul(hidden, filler)
+        masked = Add(qk, mask) p = Softmax<axis = -1>(masked) o = MatMul(p, vt) ot = Transpose<perm = [0, 2, 1, 3]>(o)
+        out = Reshape(ot, merged) }}"""
+    )
+    made = optimized(ir.from_proto(proto))
+    assert "MultiHeadAttention" in made
+    assert "Softmax" not in made
+
+
 @pytest.mark.parametrize("scale", [0.0, -0.5])
 def test_a_scale_that_no_kernel_takes_stays(scale: float) -> None:
     body = f"qk = MatMul(q, kt) masked = Mul(qk, scale) {scores_to_result()}"
