@@ -18,6 +18,7 @@ from ortfuse.graph.traits import MICROSOFT
 from ortfuse.graph.walk import describe
 from ortfuse.model import tensor_size
 from ortfuse.model.operator_check import OperatorCheck, check_imports
+from ortfuse.model.proto import has_kept_type
 
 
 class RepairableError(InvalidModelError):
@@ -48,7 +49,7 @@ def check(model: onnx_ir.Model, *, name: str) -> None:
         scope.check_text(*model.metadata_props, *model.metadata_props.values(), *model.opset_imports)
         scope.enter(model.graph)
         for value in model.graph.inputs:
-            if value.dtype in (None, onnx_ir.DataType.UNDEFINED):
+            if value.dtype in (None, onnx_ir.DataType.UNDEFINED) and not has_kept_type(model.graph, value):
                 raise InvalidModelError(f"{name}: graph input '{value.name}' has no element type")
         for function in model.functions.values():
             _check_function(function, model, name)

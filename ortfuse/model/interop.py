@@ -19,9 +19,11 @@ from ortfuse.errors import InvalidModelError
 from ortfuse.model import external_data
 from ortfuse.model.check import RepairableError, check
 from ortfuse.model.detach import own, take
+from ortfuse.model.intake import graph_of
 from ortfuse.model.io import load, uncollected
 from ortfuse.model.proto import from_proto, separate, to_proto
 from ortfuse.model.repair import admit
+from ortfuse.model.wire_format import Extent
 
 if TYPE_CHECKING:
     from onnx_graphsurgeon.ir.graph import Graph as SurgeonGraph
@@ -119,9 +121,8 @@ def _enter_proto(proto: onnx.ModelProto) -> onnx_ir.Model:
     if not proto.HasField("graph"):
         raise InvalidModelError(f"{name}: has no graph")
     with uncollected():
-        model = from_proto(proto, name=name)
-        take(model)
-        admit(model, name=name)
+        places: list[Extent | None] = [None] * len(proto.graph.initializer)
+        model = graph_of(proto, places, lambda model, proto, extents: take(model), name=name)
         external_data.attach(model, name=name, model_file=Path("model.onnx"), missing=_NO_FOLDER)
     return model
 

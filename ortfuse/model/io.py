@@ -18,8 +18,7 @@ from ortfuse.model import external_data, wire_format
 from ortfuse.model.atomic_write import writable_target
 from ortfuse.model.check import check
 from ortfuse.model.data_file import DataFile
-from ortfuse.model.proto import from_proto
-from ortfuse.model.repair import admit
+from ortfuse.model.intake import graph_of
 from ortfuse.model.stored_tensor import FileBytes, StoredTensor
 from ortfuse.model.write import write
 
@@ -55,9 +54,11 @@ def load(path: str | os.PathLike[str]) -> onnx_ir.Model:
             raise ModelFileError(
                 f"{name}: is not an ONNX model, or has no graph; {_what_it_is(outline.skeleton, None)}"
             )
-        model = from_proto(proto, name=name)
-        _leave_weights_in_file(model, proto, outline, file)
-        admit(model, name=name)
+
+        def bind(model: onnx_ir.Model, proto: onnx.ModelProto, extents: list[wire_format.Extent | None]) -> None:
+            _leave_weights_in_file(model, proto, extents, file)
+
+        model = graph_of(proto, outline.weights, bind, name=name)
         external_data.attach(model, name=name, model_file=Path(path))
     return model
 
@@ -134,10 +135,10 @@ def _what_it_is(head: bytes, error: Exception | None) -> str:
 
 
 def _leave_weights_in_file(
-    model: onnx_ir.Model, proto: onnx.ModelProto, outline: wire_format.Outline, file: DataFile
+    model: onnx_ir.Model, proto: onnx.ModelProto, extents: list[wire_format.Extent | None], file: DataFile
 ) -> None:
     """Give the initializers whose data were left out of `proto` tensors that read them from the file."""
-    for header, extent in zip(proto.graph.initializer, outline.weights, strict=True):
+    for header, extent in zip(proto.graph.initializer, extents, strict=True):
         value = model.graph.initializers[header.name]
         tensor = value.const_value
         if extent is None or not isinstance(tensor, onnx_ir.TensorProtoTensor):

@@ -18,6 +18,9 @@ from ortfuse.errors import InvalidModelError
 ONNX_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training"})
 """The domains whose operators ONNX itself defines. All others are open: anyone may define operators there."""
 
+_INTERNAL = "__"
+"""Attributes whose names start so are notes of tools; onnx and the runtime let them pass."""
+
 Key = tuple[object, ...]
 
 
@@ -103,9 +106,15 @@ class OperatorCheck:
 
 def _signature_problem(node: onnx_ir.Node, schema: defs.OpSchema, version: int) -> str | None:
     """What is wrong with a node according to its operator's schema."""
-    if schema.deprecated:
+    if schema.deprecated and not _comes_back(schema):
         return f"uses an operator that was removed in opset {schema.since_version} (the model imports {version})"
     return _operand_problem(node, schema) or _schema_attribute_problem(node, schema)
+
+
+def _comes_back(schema: defs.OpSchema) -> bool:
+    """Whether a later opset has the operator again, as with GroupNormalization 18: the runtime executes such a version."""
+    newest = defs.get_schema(schema.name, defs.onnx_opset_version(), schema.domain)
+    return newest.since_version > schema.since_version and not newest.deprecated
 
 
 def _operand_problem(node: onnx_ir.Node, schema: defs.OpSchema) -> str | None:
@@ -125,6 +134,8 @@ def _schema_attribute_problem(node: onnx_ir.Node, schema: defs.OpSchema) -> str 
     known = schema.attributes
     for attribute in node.attributes.values():
         if attribute.name not in known:
+            if attribute.name.startswith(_INTERNAL) or _runtime_had_it_first(node):
+                continue
             return f"has the attribute '{attribute.name}', which the operator does not have in this opset"
         formal_type = str(known[attribute.name].type).removeprefix("AttrType.")
         if formal_type != attribute.type.name:
@@ -133,6 +144,18 @@ def _schema_attribute_problem(node: onnx_ir.Node, schema: defs.OpSchema) -> str 
         if formal.required and name not in node.attributes:
             return f"lacks the attribute '{name}', which the operator requires"
     return None
+
+
+@functools.cache
+def _first_version(domain: str, op_type: str) -> int:
+    """The first opset at which ONNX defines an operator."""
+    return min(s.since_version for s in defs.get_all_schemas_with_history() if (s.domain, s.name) == (domain, op_type))
+
+
+def _runtime_had_it_first(node: onnx_ir.Node) -> bool:
+    """Whether the runtime had the operator before ONNX defined it; then it lets attributes pass that neither knows."""
+    since = _runtime_operators().get((node.domain, node.op_type))
+    return since is not None and since < _first_version(node.domain, node.op_type)
 
 
 def check_imports(imports: Mapping[str, int], *, name: str) -> None:

@@ -23,6 +23,8 @@ from ortfuse.graph import walk
 _GRAPH_TYPES = {onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS}
 _ELEMENT_TYPES = set(onnx.TensorProto.DataType.values())
 _MAX_REASON = 300
+_TYPES = "ortfuse.types"
+"""Key under which the main graph has the types that it cannot represent, by the name of the input or output."""
 
 
 def from_proto(proto: onnx.ModelProto, *, name: str) -> onnx_ir.Model:
@@ -214,7 +216,24 @@ def separate(model: onnx_ir.Model, threshold: int = 0) -> tuple[onnx.ModelProto,
     except (serde.SerdeError, TypeError, ValueError) as error:
         raise InvalidModelError(f"graph '{model.graph.name}': cannot be written: it {_reason(error)}") from error
     del proto.graph.initializer[:]
+    _put_types(proto, model.graph.meta.get(_TYPES, {}))
     return proto, weights
+
+
+def keep_types(model: onnx_ir.Model, types: dict[str, onnx.TypeProto]) -> None:
+    """Keep types of inputs and outputs that a graph cannot represent, until the model is converted back."""
+    model.graph.meta[_TYPES] = types
+
+
+def has_kept_type(graph: onnx_ir.Graph, value: onnx_ir.Value) -> bool:
+    """Whether an input or output has a type that a graph cannot represent."""
+    return value.name in graph.meta.get(_TYPES, {})
+
+
+def _put_types(proto: onnx.ModelProto, types: dict[str, onnx.TypeProto]) -> None:
+    for value in (*proto.graph.input, *proto.graph.output):
+        if value.name in types:
+            value.type.CopyFrom(types[value.name])
 
 
 def _weight(value: onnx_ir.Value, threshold: int) -> Weight:

@@ -14,6 +14,7 @@ from ortfuse.errors import InvalidModelError, PipelineError, RewriteError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.edit import Inspector
 from ortfuse.model.check import check
+from ortfuse.model.intake import NOTES
 from ortfuse.model.io import uncollected
 from ortfuse.options import TABLE, Options, PipelineLike
 from ortfuse.passes import Choices, Context, Finalize, Meter, Pass, check_pins
@@ -147,6 +148,8 @@ class PassManager:
             inspector=inspector,
             debugging=options.debugging or Debugging(),
         )
+        for text in model.graph.meta.get(NOTES, ()):
+            context.note(text)
         if opset > self._target.max_opset:
             context.note(
                 f"the model is at opset {opset}, above the limit of {self._target.max_opset}, and stays there: "
