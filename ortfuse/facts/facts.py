@@ -189,11 +189,13 @@ class Facts:
         What is known about either then holds for `new`, and what this tells about its users is propagated. Facts only
         become more precise, so this terminates.
         """
-        self._values.forget(new, self._dependents)
         if self._journal is not None:
             # Cached answers that rest on this value must be dropped with it.
             self._journal.append(self._values.forget_all)
         before_old, before_new = self._analysis.fact(old), self._analysis.fact(new)
+        if before_old.is_constant and before_new.is_constant:
+            return  # equal constants tell nothing new, and one that many nodes share has many dependents
+        self._values.forget(new, self._dependents)
         merged = _refined(before_new, before_old)
         if merged is not before_new:
             self._set(new, merged)

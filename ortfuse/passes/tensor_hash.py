@@ -27,7 +27,15 @@ _SAMPLE_BYTES = 64
 _START_BYTES = 1 << 20
 """Bytes at the beginning that are compared if the samples agree."""
 
-Key = tuple[Hashable, ...]
+
+class _Seen:
+    """The first initializer with certain fingerprints and, once a second one had the same, where the next one leads."""
+
+    __slots__ = ("further", "value")
+
+    def __init__(self, value: ir.Value) -> None:
+        self.value = value
+        self.further: dict[Hashable, _Seen] | None = None
 
 
 class TensorPool:
@@ -35,39 +43,34 @@ class TensorPool:
 
     def __init__(self, outer: TensorPool | None = None) -> None:
         self._outer = outer
-        self._first: dict[Key, ir.Value] = {}
-        self._separated: set[Key] = set()
+        self._kinds: dict[Hashable, _Seen] = {}
 
     def first_equal(self, value: ir.Value) -> ir.Value:
         """The first initializer seen that is equal to this one; if there is none, the value itself, which is remembered."""
-        pool: TensorPool | None = self
-        while pool is not None:
-            found = pool._find_here(value)
+        outer = self._outer
+        while outer is not None:
+            found = outer._find(value, remember=False)
             if found is not None:
                 return found
-            pool = pool._outer
-        self._add(value)
-        return value
+            outer = outer._outer
+        return self._find(value, remember=True) or value
 
-    def _find_here(self, value: ir.Value) -> ir.Value | None:
-        key: Key = ()
+    def _find(self, value: ir.Value, remember: bool) -> ir.Value | None:
+        tensor, branch = _tensor(value), self._kinds
         for depth, fingerprint in enumerate(_FINGERPRINTS):
-            key = (*key, fingerprint(_tensor(value)))
-            other = self._first.get(key)
-            if other is None or depth == len(_FINGERPRINTS) - 1 or _same_place(_tensor(other), _tensor(value)):
-                return other
-            if key not in self._separated:
-                self._separated.add(key)
-                self._first[*key, _FINGERPRINTS[depth + 1](_tensor(other))] = other
+            key = fingerprint(tensor)
+            seen = branch.get(key)
+            if seen is None:
+                if remember:
+                    branch[key] = _Seen(value)
+                return None
+            other = _tensor(seen.value)
+            if depth == _LAST or other is tensor or (depth and _is_small(tensor)) or _same_place(other, tensor):
+                return seen.value
+            if seen.further is None:
+                seen.further = {_FINGERPRINTS[depth + 1](other): _Seen(seen.value)}
+            branch = seen.further
         return None
-
-    def _add(self, value: ir.Value) -> None:
-        key: Key = ()
-        for fingerprint in _FINGERPRINTS:
-            key = (*key, fingerprint(_tensor(value)))
-            if key not in self._first:
-                self._first[key] = value
-                return
 
 
 def can_be_shared(value: ir.Value) -> bool:
@@ -116,15 +119,22 @@ def _remembered(take: Fingerprint) -> Fingerprint:
     known: WeakKeyDictionary[ir.TensorProtocol, Hashable] = WeakKeyDictionary()
 
     def fingerprint(tensor: ir.TensorProtocol) -> Hashable:
-        if tensor not in known:
-            known[tensor] = tensor.key if isinstance(tensor, MovedTensor) else take(tensor)
-        return known[tensor]
+        found = known.get(tensor)
+        if found is None:
+            found = known[tensor] = tensor.key if isinstance(tensor, MovedTensor) else take(tensor)
+        return found
 
     return fingerprint
 
 
+@_remembered
 def _kind(tensor: ir.TensorProtocol) -> Hashable:
-    return tensor.dtype, tuple(tensor.shape)
+    return tensor.dtype.value, tensor.nbytes <= SMALL, tuple(tensor.shape)
+
+
+def _is_small(tensor: ir.TensorProtocol) -> bool:
+    """Whether the sample of a tensor is all of it."""
+    return not isinstance(tensor, MovedTensor) and tensor.nbytes <= SMALL
 
 
 @_remembered
@@ -152,3 +162,4 @@ def _whole(tensor: ir.TensorProtocol) -> Hashable:
 
 
 _FINGERPRINTS: tuple[Fingerprint, ...] = (_kind, _sample, _start, _whole)
+_LAST = len(_FINGERPRINTS) - 1
