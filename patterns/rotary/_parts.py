@@ -78,12 +78,12 @@ def cache(once: Pattern, heads: int) -> Pattern:
     return op.Squeeze(op.Expand(once, op.Concat(batch, *lengths, constant(1), axis=0)), constant(heads))
 
 
-def rotary(heads: int, interleaved: bool, once_cos: Pattern, once_sin: Pattern) -> Pattern:
-    """The operator on x, with cosines and sines of half its size."""
-    caches = cache(once_cos, heads), cache(once_sin, heads)
+def rotary(heads: int, interleaved: bool, once_cos: Pattern, once_sin: Pattern, x: Pattern | None = None) -> Pattern:
+    """The operator on x, or on another value of its shape, with cosines and sines of half its size."""
+    caches, turned = (cache(once_cos, heads), cache(once_sin, heads)), x_of(heads) if x is None else x
     if heads == HEADS_FIRST:
-        return op.RotaryEmbedding(x_of(heads), *caches, interleaved=int(interleaved))
-    return by_length(x_of(heads), *caches, num_heads=number_of_heads, interleaved=int(interleaved))
+        return op.RotaryEmbedding(turned, *caches, interleaved=int(interleaved))
+    return by_length(turned, *caches, num_heads=number_of_heads, interleaved=int(interleaved))
 
 
 def by_length(x: Pattern, *caches: Pattern, size: str = "d", **attributes: Any) -> Pattern:

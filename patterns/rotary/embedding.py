@@ -1,6 +1,7 @@
 """Rotary position embedding (RoPE) in its half-rotation and interleaved forms.
 
     rope(x) = x cos + rotate(x) sin,   rotate(x) = concat(-x[h:], x[:h])          Su et al., arXiv:2104.09864
+    x cos - rotate(x) sin = rope(x) by the negative angles
 
 The operator takes cosines and sines of half the size: the rule applies only if both halves of those in the graph are provably
 the same, for example in a table whose halves are equal, or computed from the concatenation of a tensor with itself.
@@ -73,9 +74,14 @@ def rotated_size(match: Match) -> int | None:
 _kept: dict[str, Any] = {"interleaved": attr("interleaved")}
 
 
+def _as_given(sines: Pattern) -> Pattern:
+    return sines
+
+
 def _rotations(heads: int, note: str, layout: str) -> list[Rule]:
     x = x_of(heads)
     halves = op.Concat(op.Neg(x[..., "h":]), x[..., :"h"], axis=-1)
+    backwards = op.Concat(x[..., "h":], op.Neg(x[..., :"h"]), axis=-1)
     columns = (op.Unsqueeze(part, axes=(-1,)) for part in (op.Neg(x[..., 1::2]), x[..., ::2]))
     pairs = merged_pairs(heads, op.Concat(*columns, axis=-1))
     return [
@@ -83,7 +89,7 @@ def _rotations(heads: int, note: str, layout: str) -> list[Rule]:
             name=f"rotary.{name}{note}",
             formula=f"x cos + {formula} sin{layout}",
             pattern=x * cos + turned * sin,
-            replace=rotary(heads, interleaved, *(once(interleaved, angle) for angle in (cos, sin))),
+            replace=rotary(heads, interleaved, once(interleaved, cos), sines(once(interleaved, sin))),
             guards=(holds_angles_twice(heads, interleaved),),
             may_raise_opset=True,
             exactness=Exactness.ROUNDING,
@@ -97,9 +103,11 @@ def _rotations(heads: int, note: str, layout: str) -> list[Rule]:
                 opset=17,
             ),
         )
-        for name, formula, turned, interleaved in (
-            ("half_rotation", "concat(-x[h:], x[:h])", halves, False),
-            ("interleaved", "stack(-x[1::2], x[0::2])", pairs, True),
+        for name, formula, turned, interleaved, sines in (
+            ("half_rotation", "concat(-x[h:], x[:h])", halves, False, _as_given),
+            ("interleaved", "stack(-x[1::2], x[0::2])", pairs, True, _as_given),
+            # By the negative angle, whose sine is the negative sine
+            ("half_rotation_backwards", "concat(x[h:], -x[:h])", backwards, False, op.Neg),
         )
     ]  # fmt: skip
 

@@ -2,8 +2,8 @@
 
     rope(x) = join(a cos - b sin, b cos + a sin),   a, b = parts of x          Su et al., arXiv:2104.09864
 
-The parts are the halves of the last axis, concatenated again, or its even and odd elements, interleaved again. Cosines and
-sines have half the size of x, as the operator expects.
+The parts are the halves of the last axis, concatenated again, or its even and odd elements, interleaved again or concatenated.
+Cosines and sines have half the size of x, as the operator expects.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def _rotations(heads: int, note: str, layout: str) -> list[Rule]:
     in_pairs = rearrange(f"{LEADING[heads]} (h two) -> {LEADING[heads]} h two", x)
     columns = in_pairs[..., :1], in_pairs[..., 1:]
     elements = tuple(_element(x, number, in_pairs, column) for number, column in enumerate(columns))
+    real, imaginary = _turned(*elements)
     short = "s 4" if heads == HEADS_FIRST else "s 1 4"
     shapes = {"cos": short, "sin": f"b 1 {short}" if heads == HEADS_FIRST else f"b {short}"}
     return [
@@ -68,6 +69,13 @@ def _rotations(heads: int, note: str, layout: str) -> list[Rule]:
             f"by_elements{note}", f"stack(a cos - b sin, b cos + a sin), a, b = x[0::2], x[1::2]{layout}",
             merged_pairs(heads, op.Concat(*(op.Unsqueeze(part, axes=(-1,)) for part in _turned(*elements)), axis=-1)),
             rotary(heads, True, cos, sin), has_angles(heads, "h"), {**shapes, "index_0": "", "index_1": ""},
+            constants={"index_0": 0, "index_1": 1},
+        ),
+        _rule(
+            f"pairs_to_halves{note}", f"concat(a cos - b sin, b cos + a sin), a, b = x[0::2], x[1::2]{layout}",
+            op.Concat(real.named("real", f"{LEADING[heads]} h"), imaginary, axis=-1),
+            rotary(heads, False, cos, sin, op.Concat(x[..., ::2], x[..., 1::2], axis=-1)),
+            has_angles(heads, "h"), {**shapes, "index_0": "", "index_1": ""},
             constants={"index_0": 0, "index_1": 1},
         ),
         _rule(

@@ -48,6 +48,7 @@ SPELLINGS = {
     "slices": ((SLICES, TURN, JOIN), 0, ""),
     "split": ((SPLIT, TURN, JOIN), 0, ""),
     "even and odd slices": ((EVEN_AND_ODD, TURN, STACK), 1, ""),
+    "pairs joined half by half": ((EVEN_AND_ODD, TURN, JOIN), 0, ""),
     "gathered elements of pairs": ((GATHERS, TURN, STACK), 1, ""),
     "squeezed elements of pairs": ((SQUEEZED, TURN, STACK), 1, ""),
     "complex numbers": ((COLUMNS, TURN, VIEW), 1, ",1"),
@@ -88,7 +89,6 @@ NEAR_MISSES = {
     "every other element as first half": ("a = Slice(x, zero, end, last, two) b = Slice(x, three, end, last)", TURN, JOIN),
     "the second part backwards": ("a = Slice(x, zero, three, last) b = Slice(x, three, zero, last, last)", TURN, JOIN),
     "halves joined pair by pair": (SLICES, TURN, STACK),
-    "pairs joined half by half": (EVEN_AND_ODD, TURN, JOIN),
     "exchanged elements": (GATHERS.replace(" a =", " z =").replace(" b =", " a =").replace(" z =", " b ="), TURN, STACK),
     "one element twice": (GATHERS.replace("index1", "index0"), TURN, STACK),
     "pairs of halves": (
@@ -156,6 +156,24 @@ def test_constant_tables_are_compared_with_themselves(repeated: bool, interleave
     )
     result = rewritten(m, "fuse.rotary")
     assert ("RotaryEmbedding" in ops(result)) == repeated
+    same(m, result, numbers(m))
+
+
+BACKWARDS = (
+    f"{SLICES} m = Neg(a) turned = Concat<axis = -1>(b, m) cc = Concat<axis = -1>(c, c) ss = Concat<axis = -1>(s, s)"
+)
+
+
+@pytest.mark.parametrize("x", [HEADS_FIRST, LENGTH_FIRST])
+def test_a_rotation_by_the_negative_angle_is_a_rotary_embedding(x: str) -> None:
+    m = model(
+        BACKWARDS,
+        "xc = Mul(x, cc) ts = Mul(turned, ss) y = Add(xc, ts)",
+        x=x,
+        angles="1,n,1,3" if x == LENGTH_FIRST else "n,3",
+    )
+    result = rewritten(m, "fuse.rotary")
+    assert "RotaryEmbedding" in ops(result)
     same(m, result, numbers(m))
 
 
