@@ -1,0 +1,281 @@
+"""Whether results stay usable by what comes after: every tool on every golden model and on what ortfuse makes of it.
+
+    python -m benchmarks.trust.after                          # all; writes after.json, after.md
+    python -m benchmarks.trust.after --tool quantize_dynamic  # this again; the other tools' figures stay
+    python -m benchmarks.trust.after NAME... --show           # these models, without storing figures
+
+A tool works on a model if it raises nothing, if the runtime loads and runs what it writes, and if that is as near to the
+original as may be: on a result of ortfuse at most `FACTOR` times as far as what the same tool makes of the original. A tool
+that stores weights in fewer bits must find at least as many of them, and may be further off where it finds more.
+Tools that are not installed are left out (`pip install '.[peers]'` has them all).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import pickle
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import onnx
+import typer
+
+from benchmarks.isolated import call, preload
+from benchmarks.peers import ortfuse
+from benchmarks.trust.after_tools import TOOLS
+from ortfuse.model.io import load
+from ortfuse.verification import experiments
+
+HERE = Path(__file__).parent
+GOLDEN = HERE.parents[1] / "golden" / "models"
+RESULT = HERE / "after.json"
+PRELOADED = ("onnx", "onnxruntime", "onnxruntime.quantization", "onnxruntime.transformers.float16", "onnxscript.optimizer",
+             "onnxruntime.tools.symbolic_shape_infer", "onnxslim", "onnxsim", "onnx_graphsurgeon", "openvino",
+             "ortfuse.pipeline", "ortfuse.verification", "benchmarks.trust.after_tools")  # fmt: skip
+FACTOR = 2.0
+FLOOR = 1e-4
+"""The error, relative to the largest number of an output, that every tool may add."""
+
+SAME_WEIGHTS = 0.9
+"""The share of the weights that must be found, since folding and merging of constants changes their number a little."""
+
+BAD = ("fails", "off", "misses weights")
+NARROW = {onnx.TensorProto.DataType.Value(kind) for kind in ("INT8", "UINT8", "INT4", "UINT4", "FLOAT16")}
+LIMIT = 300.0
+SIDES = ("original", "result")
+
+
+def installed() -> list[str]:
+    """The tools that can be tried here."""
+    return [name for name, tool in TOOLS.items() if importlib.util.find_spec(tool.package) is not None]
+
+
+def tried(tool: str, source: Path, trials: Path) -> dict[str, Any]:
+    """Apply a tool to a model and run what it makes.
+
+    Returns:
+        `error`, the largest of an output relative to its largest number; of integers and truth values, the share that differs.
+        For tools that narrow weights, `narrow` is the number of weights that are stored so.
+
+    Raises:
+        Exception: Whatever the tool or the runtime says.
+    """
+    found = pickle.loads(trials.read_bytes())
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)  # some tools leave files behind
+        target = Path(folder) / "after.onnx"
+        target = TOOLS[tool].apply(source, target, [one.inputs for one in found]) or target
+        run = _openvino(target) if tool == "OpenVINO" else _runtime(target)
+        error = max(distance(one.expected, run(one.inputs)) for one in found)
+        if not math.isfinite(error):
+            raise ValueError("other shapes, or numbers that are not finite in other places")
+        return {"error": float(f"{error:.2e}")} | ({"narrow": narrow(target)} if TOOLS[tool].narrows else {})
+
+
+def narrow(path: Path) -> int:
+    """The number of weights of products, convolutions and tables in at most 16 bits."""
+    graph = onnx.load(path).graph
+    sizes = {weight.name: math.prod(weight.dims) for weight in graph.initializer if weight.data_type in NARROW}
+    found = 0
+    for node in graph.node:
+        if node.op_type in ("DequantizeLinear", "Cast", "Transpose"):
+            sizes[node.output[0]] = sizes.get(node.input[0], 0)
+        elif any(kind in node.op_type for kind in ("MatMul", "Gemm", "Conv", "Gather")):
+            found += sum(sizes.pop(name, 0) for name in node.input)
+    return found
+
+
+def _run_original(source: Path, target: Path) -> None:
+    """Keep the inputs and outputs of the original."""
+    found, _ = experiments(load(source), reference=False)
+    target.write_bytes(pickle.dumps(found))
+
+
+def _runtime(path: Path) -> Any:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    inputs = [value.name for value in session.get_inputs()]
+    return lambda given: dict(zip(names, session.run(names, _as_named(inputs, given)), strict=True))
+
+
+def _openvino(path: Path) -> Any:
+    import openvino
+
+    core = openvino.Core()
+    core.set_property("CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = core.compile_model(core.read_model(path), "CPU")
+    names = [output.get_any_name() for output in compiled.outputs]
+
+    def run(given: Mapping[str, Any]) -> dict[str, Any]:
+        found = compiled({name: np.asarray(array) for name, array in given.items()})
+        return {name: found[output] for name, output in zip(names, compiled.outputs, strict=True)}
+
+    return run
+
+
+def _as_named(names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs that a model takes; merging has given them a prefix."""
+    return {name: given[name.removeprefix("merged/")] for name in names}
+
+
+def distance(expected: Mapping[str, Any], found: Mapping[str, Any]) -> float:
+    """The largest error of the outputs that were found; infinite if shapes, or places of numbers that are not finite, differ."""
+    by_name = {name.removeprefix("merged/").removeprefix("tail/"): array for name, array in found.items()}
+    return max(_apart(expected[name], array) for name, array in by_name.items() if name in expected)
+
+
+def _apart(expected: Any, found: Any) -> float:
+    expected, found = np.asarray(expected), np.asarray(found)
+    if expected.shape != found.shape:
+        return math.inf
+    if expected.dtype.kind != "f":
+        return float(np.mean(expected != found)) if expected.size else 0.0
+    one, other = expected.astype(np.float64), found.astype(np.float64)
+    finite = np.isfinite(one)
+    if not np.array_equal(finite, np.isfinite(other)):
+        return math.inf
+    scale = float(np.abs(one[finite]).max(initial=0.0)) or 1.0
+    return float(np.abs(one[finite] - other[finite]).max(initial=0.0)) / scale
+
+
+def status(original: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """`works`, `fails`, `off` or `misses weights` on the result; `not on the original` if the tool does not work there."""
+    if "error" not in original:
+        return "not on the original"
+    if "error" not in result:
+        return "fails"
+    if result.get("narrow", 0) < SAME_WEIGHTS * original.get("narrow", 0):
+        return "misses weights"
+    finds_more = SAME_WEIGHTS * result.get("narrow", 0) > original.get("narrow", 0)
+    return "works" if finds_more or result["error"] <= FACTOR * original["error"] + FLOOR else "off"
+
+
+def measured(name: str, tools: Sequence[str]) -> dict[str, Any]:
+    """A golden model's entry: for each tool what it says to the original and to the result, and what follows."""
+    with tempfile.TemporaryDirectory() as folder:
+        trials, result = Path(folder) / "trials.pickle", Path(folder) / "result.onnx"
+        sides = {"original": GOLDEN / f"{name}.onnx", "result": result}
+        for function, target in ((_run_original, trials), (ortfuse, result)):
+            made = call(function, sides["original"], target, limit=LIMIT)
+            if made.error:
+                raise RuntimeError(f"{name}: {made.error}")
+        found = {side: _answers(tools, path, trials) for side, path in sides.items()}
+        return {
+            tool: {"status": status(*(found[side][tool] for side in SIDES))}
+            | {side: found[side][tool] for side in SIDES}
+            for tool in tools
+        }
+
+
+def _answers(tools: Sequence[str], path: Path, trials: Path) -> dict[str, Any]:
+    """What each tool says: all in one process and, if that ends without an answer, each in its own."""
+    outcome = call(answers, tools, path, trials, limit=LIMIT)
+    if outcome.error is None:
+        return dict(outcome.value)
+    if len(tools) == 1:
+        return {tools[0]: {"says": outcome.error}}
+    return {tool: _answers([tool], path, trials)[tool] for tool in tools}
+
+
+def answers(tools: Sequence[str], source: Path, trials: Path) -> dict[str, Any]:
+    """The `error` that each tool makes, or what it `says` if it does not work."""
+    return {tool: _answer(tool, source, trials) for tool in tools}
+
+
+def _answer(tool: str, source: Path, trials: Path) -> dict[str, Any]:
+    try:
+        return tried(tool, source, trials)
+    except Exception as refusal:
+        return {"says": " ".join(f"{type(refusal).__name__}: {refusal}".split())[:400]}
+
+
+def totals(models: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """How often each tool works where it works on the original."""
+    return {
+        tool: dict(Counter(entry[tool]["status"] for entry in models.values() if tool in entry))
+        for tool in TOOLS
+        if any(tool in entry for entry in models.values())
+    }
+
+
+def table(models: Mapping[str, Mapping[str, Any]], before: Mapping[str, Mapping[str, int]]) -> str:
+    """The figures as Markdown; `before` are those of an earlier state."""
+    lines = [
+        "| tool | works on the original | on the result | before | fails, is off or misses weights on |",
+        "|---|---|---|---|---|",
+    ]
+    for tool, counts in totals(models).items():
+        works = counts.get("works", 0)
+        usable = sum(counts.values()) - counts.get("not on the original", 0)
+        bad = [name for name, entry in models.items() if entry.get(tool, {}).get("status") in BAD]
+        shown = ", ".join(bad[:3]) + (f" and {len(bad) - 3} more" if len(bad) > 3 else "")
+        lines.append(f"| {tool} | {usable} | {works} | {before.get(tool, {}).get('works', '')} | {shown} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(help="Golden models; all by default.")] = None,
+    tool: Annotated[list[str] | None, typer.Option(help="Only these tools, measured again.")] = None,
+    show: Annotated[bool, typer.Option(help="Print what is wrong, and store nothing.")] = False,
+    output: Annotated[Path, typer.Option(help="Where the figures are kept.")] = RESULT,
+) -> None:
+    """Try the tools on the models and write figures and table; the exit code is 1 if a result is not usable."""
+    preload(["__main__", *PRELOADED])  # by name, so that a tool that is not installed does no harm
+    wanted = [name for name in installed() if not tool or name in tool]
+    content = json.loads(output.read_text()) if output.is_file() and not show else {"models": {}}
+    models = content["models"]
+    for name in names or sorted(path.stem for path in GOLDEN.glob("*.onnx")):
+        missing = wanted if tool else [one for one in wanted if one not in models.get(name, {})]
+        if not missing:
+            continue
+        models[name] = {**models.get(name, {}), **measured(name, missing)}
+        for one in missing:
+            entry = models[name][one]
+            if entry["status"] in BAD:
+                print(f"{name}: {one} {entry['status']}: {entry['original']} {entry['result']}", flush=True)
+        if not show:
+            _store(output, content)
+    text = table(models, content.get("before", {}))
+    print(text)
+    if not show:
+        output.with_suffix(".md").write_text(_HEAD + text)
+    bad = sum(counts.get(word, 0) for counts in totals(models).values() for word in BAD)
+    raise typer.Exit(1 if bad else 0)
+
+
+_HEAD = """# What comes after, on originals and on results
+
+Made by `python -m benchmarks.trust.after`: on how many golden models each tool works, and on how many of these it works on
+what ortfuse makes of them. "Before" is the state when this was first measured.
+
+"""
+
+
+def _store(output: Path, content: Mapping[str, Any]) -> None:
+    packages = sorted({TOOLS[tool].package for tool in installed()})
+    ordered = {
+        "command": "python -m benchmarks.trust.after",
+        "versions": {package: version(package.replace("_", "-")) for package in packages},
+        "totals": totals(content["models"]),
+        "before": content.get("before", {}),
+        "models": content["models"],
+    }
+    aside = output.with_suffix(".tmp")
+    aside.write_text(json.dumps(ordered, indent=1) + "\n")
+    aside.replace(output)
+
+
+if __name__ == "__main__":
+    typer.run(main)
