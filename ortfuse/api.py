@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import onnx_ir as ir
 
-from ortfuse.assessment import Assessment, Progress, given_inputs, inputs_to_measure, silent
+from ortfuse.assessment import Assessment, Progress, given_inputs, idle_options, inputs_to_measure, silent
 from ortfuse.errors import OptionError, TargetError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.walk import scopes
@@ -33,12 +33,13 @@ from ortfuse.pattern import Guard, Match, Matcher, Pattern
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.schedule import OnPass
 from ortfuse.result import Result, Timings, WrongResultError
+from ortfuse.targets import installed
 
 if TYPE_CHECKING:
     from ortfuse.bench import Latencies
     from ortfuse.bisection.bisect import Bisection
     from ortfuse.bisection.runtime_optimizers import RuntimeBisection
-    from ortfuse.explanation import Explanation
+    from ortfuse.explanation import Explanation, PinOutcome
     from ortfuse.verification import Verdict
 
 __all__ = [
@@ -101,11 +102,14 @@ def optimize(
         manager = manager.at_most(opset)
         report = manager.run(inside, on_pass=asked.on_pass, inspector=asked.sites, meter=asked.meter)
         report.notes.insert(0, f"the model stays at opset {opset}, without the rewrites that need a newer one: {error}")
+    report.notes += idle_options(options)
     sites = None if asked.sites is None else tuple(asked.sites.found.values())
     clock.lap("optimize")
     result = Result(leave(inside, source), report, options, sites=sites)
     if options.explain:
         result = replace(result, explanation=_explanation(inside, result, manager))
+    if options.pins:
+        result = replace(result, pins=_pin_outcomes(inside, result, manager))
     if options.verify == "whole":
         verdict, blame = asked.verdict(inside)
         clock.lap("verify")
@@ -146,7 +150,14 @@ def _refuse_what_is_in_vain(options: Options, manager: PassManager) -> None:
     Raises:
         OutputError: The output cannot be written.
         RuleError: A name in `explain` is neither a family nor a rule.
+        OptionError: What would be measured here is not the target.
     """
+    if options.measure and manager.target.table is not installed().table:
+        here, there = installed().table, manager.target.table
+        text = f"would run {here.runtime} ({here.provider}), and the target is {there.runtime} ({there.provider})"
+        raise OptionError(
+            "measure", f"{text}; leave out one of the two, or give the target a table of costs measured there"
+        )
     if options.output is not None:
         writable_target(options.output)
     if not isinstance(options.explain, bool):
@@ -160,6 +171,20 @@ def _explanation(model: ir.Model, result: Result, manager: PassManager) -> Expla
 
     asked = result.options.explain
     return explanation(model, result.report, manager.catalogue, () if isinstance(asked, bool) else asked)
+
+
+def _pin_outcomes(model: ir.Model, result: Result, manager: PassManager) -> tuple[PinOutcome, ...]:
+    from ortfuse.explanation import pin_outcomes
+
+    options = result.options
+    return pin_outcomes(
+        options.pins,
+        model,
+        result.report,
+        manager.catalogue,
+        approximate=options.approximate,
+        quirks=manager.target.quirks,
+    )
 
 
 def find(model: AnyModel, pattern: Pattern, *, guards: Sequence[Guard] = ()) -> Iterator[Match]:

@@ -38,6 +38,26 @@ def given_inputs(options: Options, model: ir.Model) -> Sequence[Inputs] | None:
     return read_inputs(os.fspath(options.inputs), expected)
 
 
+def idle_options(options: Options) -> list[str]:
+    """The options that were given and that nothing else makes use of, in words."""
+    usual, compared = Options(), options.verify is not None
+    measured = options.bench or options.measure
+    idle = {
+        "inputs": (options.verify == "whole" or options.bench, "verify='whole' and bench"),
+        "seed": (compared or options.bench, "verify and bench"),
+        "tolerance": (compared, "verify"),
+        "rounds": (options.bench, "bench"),
+        "threads": (measured, "bench and measure"),
+    }
+    return [
+        f"{name} is not used: it is for {others}"
+        for name, (used, others) in idle.items()
+        if not used
+        and getattr(options, name) is not getattr(usual, name)
+        and getattr(options, name) != getattr(usual, name)
+    ]
+
+
 def inputs_to_measure(options: Options, model: ir.Model) -> tuple[str, Inputs]:
     """The inputs a model is measured on, with a description: the user's first inputs, or generated ones of a typical size.
 

@@ -14,7 +14,7 @@ from ortfuse.pipeline.report import RunReport
 
 if TYPE_CHECKING:
     from ortfuse.bench import Latencies
-    from ortfuse.explanation import Explanation
+    from ortfuse.explanation import Explanation, PinOutcome
     from ortfuse.verification import SiteCheck, Verdict
 
 
@@ -49,6 +49,7 @@ class Result:
         blame: If it is wrong: which pass broke it, in words.
         sites: The check of each change, if changes were verified; otherwise `None`.
         explanation: Which rule fused each site or came nearest, if that was asked for.
+        pins: What became of each pin: the sites where it was followed, and what stood in the way at the others.
         latencies: The latency after each pass, if that was asked for.
         written: The file that the result was written to.
         timings: Seconds spent in each part.
@@ -61,6 +62,7 @@ class Result:
     blame: str = ""
     sites: Sequence[SiteCheck] | None = None
     explanation: Explanation | None = field(default=None, repr=False)
+    pins: Sequence[PinOutcome] = ()
     latencies: Latencies | None = None
     written: Path | None = None
     timings: Timings = field(default_factory=Timings)
@@ -91,6 +93,7 @@ class Result:
             "blame": self.blame,
             "sites": None if self.sites is None else [check.to_dict() for check in self.sites],
             "explanation": self.explanation.to_dict() if self.explanation else None,
+            "pins": [pin.to_dict() for pin in self.pins],
             "latency_sizes": self.latencies.sizes if self.latencies else "",
             "latency": [row.to_dict() for row in self.latencies.rows] if self.latencies else [],
             "written": str(self.written) if self.written else None,

@@ -12,10 +12,13 @@ import onnxruntime as ort
 import pytest
 
 import ortfuse
+from ortfuse.assessment import idle_options
 from ortfuse.errors import OptionError, VerificationError
+from ortfuse.targets import Target
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "models"
 BERT = GOLDEN / "bert.sdpa.ts.onnx"
+ORDER = ["inputs", "seed", "tolerance", "rounds", "threads"]
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 agraph (float[2, 4] x, bool c) => (float[2, 4] y, float[2, 4] z) <float two = {2}> {
     a = Erf(x) \n y = Mul(a, two)
@@ -154,3 +157,17 @@ def test_benchmark_wants_models_by_name() -> None:
 def test_save_says_what_it_writes(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"writes an onnx_ir.Model, not onnx.*with onnx.save"):
         ortfuse.save(onnx.ModelProto(), tmp_path / "a.onnx")  # type: ignore[arg-type]
+
+
+def test_options_that_nothing_makes_use_of_are_named() -> None:
+    given = {"rounds": 3, "threads": 1, "tolerance": 1e-3, "seed": 1, "inputs": "x.npz"}
+    assert [note.partition(" ")[0] for note in idle_options(ortfuse.Options(**given))] == sorted(given, key=ORDER.index)
+    assert idle_options(ortfuse.Options(**(given | {"verify": "whole", "bench": True}))) == []
+    assert idle_options(ortfuse.Options(seed=1, verify="sites")) == []
+    assert "rounds is not used: it is for bench" in ortfuse.optimize(ir.from_onnx_text(TEXT), rounds=3).report.notes
+
+
+def test_only_the_installed_runtime_can_be_measured(tmp_path: Path) -> None:
+    Target().to_table(tmp_path / "other.json")
+    with pytest.raises(OptionError, match=r"measure: would run onnxruntime .* and the target is"):
+        ortfuse.optimize(ir.from_onnx_text(TEXT), measure=True, target=tmp_path / "other.json")

@@ -17,6 +17,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import ortfuse
+from ortfuse.cli import arguments
 from ortfuse.cli.app import app
 from ortfuse.pipeline import PassManager, built_in_lists
 from ortfuse.report.console import show_lists
@@ -76,12 +77,21 @@ def test_what_cost_decides_can_be_measured_here_or_pinned(tmp_path: Path, monkey
         ("gelu", "write it as FAMILY=OPERATOR"),
         ("gelu=Relu", "no rule of gelu makes Relu"),
         ("gulu=Gelu", "no rule or family"),
+        ("gelu=Gelu,gelu=none", "gelu is pinned to Gelu and to none; write one of the two"),
     ],
 )
 def test_a_pin_that_cannot_be_followed_is_refused(pin: str, words: str) -> None:
-    result = run("optimize", BERT, "--pin", pin)
+    result = run("optimize", BERT, *(part for one in pin.split(",") for part in ("--pin", one)))
     assert result.exit_code == 2
     assert words in result.output
+
+
+def test_pins_and_sizes_of_the_command_line_are_added_to_those_of_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "ortfuse.toml"
+    config.write_text('pins = {gelu = "none", attention = "none"}\nsizes = {batch = 1}\nbench = true')
+    options = arguments.options(config, pins=["gelu=Gelu"], sizes=["sequence=8"])
+    assert options.pins == {"gelu": "Gelu", "attention": "none"}
+    assert options.sizes == {"batch": 1, "sequence": 8}
 
 
 def test_verify_tells_equal_from_unequal_by_its_exit_code(tmp_path: Path) -> None:

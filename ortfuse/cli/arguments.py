@@ -194,10 +194,11 @@ def options(config: Path | None = None, **given: Any) -> Options:
         OptionError: An option has an invalid value, or two contradict each other.
     """
     given = {name: value for name, value in given.items() if value is not None and value != []}
+    known = Options() if config is None else Options.load(config)
     for name, parse in (("sizes", _sizes), ("pins", _pins)):
         if name in given:
-            given[name] = parse(given[name])
-    return Options.of(None if config is None else Options.load(config), **given)
+            given[name] = {**getattr(known, name), **parse(given[name])}
+    return known.with_(**given)
 
 
 def in_flags(error: OptionError) -> str:
@@ -226,12 +227,13 @@ def _sizes(texts: list[str]) -> dict[str, int]:
 
 def _pins(texts: list[str]) -> dict[str, str]:
     """`["attention=com.microsoft.MultiHeadAttention"]` as a dictionary."""
-    pins = {}
+    pins: dict[str, str] = {}
     for text in texts:
         name, equals, operator = (part.strip() for part in text.partition("="))
         if not (name and equals and operator):
             raise OptionError("pins", f"write it as FAMILY=OPERATOR, such as attention=Attention, not {text}")
-        pins[name] = operator
+        if pins.setdefault(name, operator) != operator:
+            raise OptionError("pins", f"{name} is pinned to {pins[name]} and to {operator}; write one of the two")
     return pins
 
 

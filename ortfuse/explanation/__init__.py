@@ -1,5 +1,6 @@
 """Why a model was rewritten where it was, and why not elsewhere."""
 
 from ortfuse.explanation.explain import Explanation, Fused, Missed, chosen_rules, explanation
+from ortfuse.explanation.pins import PinOutcome, pin_outcomes
 
-__all__ = ["Explanation", "Fused", "Missed", "chosen_rules", "explanation"]
+__all__ = ["Explanation", "Fused", "Missed", "PinOutcome", "chosen_rules", "explanation", "pin_outcomes"]

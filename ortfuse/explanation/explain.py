@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,12 +173,17 @@ def chosen_rules(catalogue: Catalogue, wanted: Sequence[str]) -> dict[str, Rule]
     return chosen
 
 
-def _fused(model: ir.Model, chosen: Mapping[str, Rule]) -> list[Fused]:
+def fused_nodes(model: ir.Model, rules: Collection[str]) -> dict[tuple[str, str], list[ir.Node]]:
+    """The nodes that rules created, by rule and the names of the original nodes that they replace."""
     groups: dict[tuple[str, str], list[ir.Node]] = {}
     for node in walk.nodes(model):
         rule = node.metadata_props.get(RULE_KEY, "")
-        if rule in chosen:
+        if rule in rules:
             groups.setdefault((rule, node.metadata_props.get(NODES_KEY, "")), []).append(node)
+    return groups
+
+
+def _fused(model: ir.Model, chosen: Mapping[str, Rule]) -> list[Fused]:
     return [
         Fused(
             rule,
@@ -186,7 +191,7 @@ def _fused(model: ir.Model, chosen: Mapping[str, Rule]) -> list[Fused]:
             tuple(node.op_type for node in nodes),
             tuple(name for name in names.split(";") if name),
         )
-        for (rule, names), nodes in groups.items()
+        for (rule, names), nodes in fused_nodes(model, chosen).items()
     ]
 
 

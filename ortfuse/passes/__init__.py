@@ -9,10 +9,11 @@ from ortfuse.passes.drop_length_clamps import DropLengthClamps
 from ortfuse.passes.finalize import Finalize
 from ortfuse.passes.fold import Fold
 from ortfuse.passes.inline_branches import InlineBranches
-from ortfuse.passes.profitability import Choice, Choices, Meter, check_pins
+from ortfuse.passes.profitability import LEAVE, Choice, Choices, Meter, check_pins, names_one
 from ortfuse.passes.rules import RulePass
 
 __all__ = [
+    "LEAVE",
     "Choice",
     "Choices",
     "CommonSubexpressions",
@@ -28,4 +29,5 @@ __all__ = [
     "Pass",
     "RulePass",
     "check_pins",
+    "names_one",
 ]

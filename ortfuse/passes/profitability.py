@@ -19,6 +19,9 @@ STANDARD = "ai.onnx."
 LEAVE = "none"
 """The pin that leaves the sites of a family as they are."""
 
+MOST_SITES = 3
+"""The most sites named in one remark."""
+
 
 class Meter(Protocol):
     """Measures rewrites at their sites."""
@@ -69,6 +72,7 @@ class Choices:
         always: Rules that are applied regardless of cost.
         meter: Measures at the site instead of consulting the table, for rules whose proofs declare typical sizes.
         found: The decisions so far.
+        metered: For each rule that is measured, the sites, and what decided at those that the meter could not measure.
     """
 
     costs: CostTable = field(default_factory=lambda: CostTable({}))
@@ -76,6 +80,7 @@ class Choices:
     always: Collection[str] = ()
     meter: Meter | None = None
     found: dict[tuple[Any, ...], Choice] = field(default_factory=dict)
+    metered: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def but_always(self, rules: Collection[str]) -> Choices:
         """A copy in which some rules are applied regardless of cost; it records its decisions in the same place."""
@@ -85,16 +90,34 @@ class Choices:
         """The decisions, those with most sites first."""
         return sorted(self.found.values(), key=lambda choice: (-len(choice.sites), choice.rule))
 
+    def remarks(self) -> Sequence[str]:
+        """What was to be measured and was not, in words."""
+        if self.meter is None:
+            return []
+        if not self.metered:
+            return ["nothing was measured: no rule that is chosen by cost has a site here"]
+        found: dict[tuple[str, str], list[str]] = {}
+        for rule, sites in self.metered.items():
+            for site, otherwise in sites.items():
+                if otherwise:
+                    found.setdefault((rule, otherwise), []).append(site)
+        return [
+            f"{rule} could not be measured at {', '.join(sites[:MOST_SITES])}"
+            + (f" and {len(sites) - MOST_SITES} other sites" if len(sites) > MOST_SITES else "")
+            + f": {otherwise}"
+            for (rule, otherwise), sites in found.items()
+        ]
+
     def candidates(self, rule: Rule) -> Sequence[Pattern]:
         """The replacements; with a pin, only those that make the pinned operator."""
         pin = self._pin(rule)
-        found = [made for made in rule.replacements if pin is not None and _names(pin, operators_of(made))]
+        found = [made for made in rule.replacements if pin is not None and names_one(pin, operators_of(made))]
         return found or rule.replacements
 
     def refusal(self, rule: Rule, match: Match) -> Refusal | None:
         """Why a pin or the table of costs rules out a rule, at the sizes of a match."""
         pin = self._pin(rule)
-        if pin is not None and not _names(pin, rule.targets) and (pin == LEAVE or _takes_away(pin, rule)):
+        if pin is not None and not names_one(pin, rule.targets) and (pin == LEAVE or _takes_away(pin, rule)):
             return refuse("pinned", Subject("rule", rule.family), found=pin)
         if self._free_of_cost(rule) or self.measures(rule):
             return None
@@ -126,15 +149,20 @@ class Choices:
 
     def _estimate(self, edit: Edit) -> Estimate | None:
         """The measurement at the site or, if that is not possible, the estimate of the table."""
-        measured = self.meter.measure(edit) if self.meter is not None and self.measures(edit.rule) else None
-        return measured or self.costs.estimate(edit.rule.name, edit.match.shape)
+        estimate = self.costs.estimate(edit.rule.name, edit.match.shape)
+        if self.meter is None or not self.measures(edit.rule):
+            return estimate
+        measured = self.meter.measure(edit)
+        otherwise = "the table decided" if estimate is not None else "it was applied, as the table does not have it"
+        self.metered.setdefault(edit.rule.name, {})[edit.name] = "" if measured is not None else otherwise
+        return measured or estimate
 
     def _pin(self, rule: Rule) -> str | None:
         return self.pins.get(rule.name, self.pins.get(rule.family)) if self.pins else None
 
     def _free_of_cost(self, rule: Rule) -> bool:
         pin = self._pin(rule)
-        return rule.name in self.always or (pin is not None and _names(pin, rule.targets))
+        return rule.name in self.always or (pin is not None and names_one(pin, rule.targets))
 
     def _note(self, rule: Rule, makes: str, estimate: Estimate | None, taken: bool, match: Match) -> None:
         key = (rule.name, makes, estimate, taken)
@@ -155,7 +183,7 @@ def check_pins(pins: Mapping[str, str], rules: Iterable[Rule]) -> dict[str, str]
             families = ", ".join(dict.fromkeys(rule.family for rule in rules))
             raise PipelineError(f"pin {name}={pin}: there is no rule or family {name}; families are {families}")
         made = dict.fromkeys(operator for rule in named for operator in rule.targets)
-        if pin != LEAVE and not _names(pin, made):
+        if pin != LEAVE and not names_one(pin, made):
             raise PipelineError(
                 f"pin {name}={pin}: no rule of {name} makes {pin}; they make {', '.join(made)}, and {LEAVE} leaves "
                 f"sites as they are"
@@ -167,7 +195,7 @@ def _slower(rule: Rule, estimate: Estimate) -> Refusal:
     return refuse("slower", Subject("rule", rule.name), found=str(estimate))
 
 
-def _names(pin: str, operators: Collection[str]) -> bool:
+def names_one(pin: str, operators: Collection[str]) -> bool:
     """Whether a pin names one of these operators. A pin without a domain matches any; `ai.onnx` is the default domain."""
     if pin.startswith(STANDARD):
         return pin.removeprefix(STANDARD) in operators

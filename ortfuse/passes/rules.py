@@ -32,6 +32,7 @@ class RulePass:
         """Apply the rules whose exactness is allowed; returns the number of rewrites."""
         rules = self.selected(context.approximate)
         if not rules:
+            self._say_why(context)
             return 0
         rewriter = Rewriter(
             context.editor,
@@ -41,6 +42,15 @@ class RulePass:
             context.choices.but_always(self.always.split()),
         )
         return rewriter.run(rules)
+
+    def _say_why(self, context: Context) -> None:
+        """Note why none of the rules may run."""
+        left_out = self.without.split()
+        names = [rule.name for rule in self.rules if rule.name not in left_out]
+        if names:
+            context.note(f"{self.name} did nothing: approximations are not allowed, and {', '.join(names)} is one each")
+        elif self.rules:
+            context.note(f"{self.name} did nothing: all of its rules are left out by name")
 
     def selected(self, approximate: bool) -> list[Rule]:
         """The rules that may run: approximations only if allowed, none that is left out by name."""

@@ -23,6 +23,7 @@ from ortfuse.passes.user_passes import run_pass
 from ortfuse.pipeline.build import Builder, Repeated, Single, Step, call_of
 from ortfuse.pipeline.catalogue import Catalogue, load_catalogue
 from ortfuse.pipeline.passlists import read_list
+from ortfuse.pipeline.pins import pinned_rules, pins_first
 from ortfuse.pipeline.report import Counts, RunReport
 from ortfuse.pipeline.schedule import OnPass, Schedule
 from ortfuse.pipeline.text import Item, parse
@@ -64,6 +65,11 @@ class PassManager:
     def options(self) -> Options:
         """The options that the pipeline was made from."""
         return self._options
+
+    @property
+    def target(self) -> Target:
+        """The runtime that results are made for."""
+        return self._target
 
     @property
     def catalogue(self) -> Catalogue:
@@ -110,7 +116,8 @@ class PassManager:
             )
         started = time.perf_counter()
         before = Counts.of(model)
-        steps = _with_finalize(Builder(self._catalogue, before.operators).build(self._items))
+        steps = pins_first(Builder(self._catalogue, before.operators).build(self._items), self._pins)
+        steps = _with_finalize(steps)
         with uncollected():
             context = self._context(model, inspector, meter)
             schedule = Schedule(steps, context, on_pass, self._skip)
@@ -128,7 +135,7 @@ class PassManager:
             analysis_seconds=analysed - started,
             log=context.log,
             choices=context.choices.list(),
-            notes=list(context.notes),
+            notes=[*context.notes, *context.choices.remarks()],
         )
 
     def _context(self, model: ir.Model, inspector: Inspector | None, meter: Meter | None) -> Context:
@@ -142,7 +149,7 @@ class PassManager:
             model,
             Facts(model),
             target,
-            Log(bool(options.explain)),
+            Log(bool(options.explain), self._watched()),
             options.approximate,
             choices=Choices(target.costs, self._pins, meter=meter),
             inspector=inspector,
@@ -156,6 +163,11 @@ class PassManager:
                 "ortfuse lowers no model; export it at an older opset"
             )
         return context
+
+    def _watched(self) -> frozenset[str]:
+        """The rules that pins are about: where they are not applied, the report says why."""
+        rules = list(self._catalogue.rules())
+        return frozenset(rule.name for name in self._pins for rule in pinned_rules(rules, name))
 
     def _check_use_of_patterns(self, steps: Iterable[Step]) -> None:
         """Reject rule files that the user names but the pipeline does not run, which would be silently ignored."""

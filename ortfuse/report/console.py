@@ -31,6 +31,8 @@ LONGEST_REASON = 240
 def show_result(console: Console, result: Result) -> None:
     """Print the complete result of `ortfuse optimize`."""
     show_report(console, result.report)
+    for line in (line for pin in result.pins for line in pin.lines()):
+        console.print(line, markup=False, highlight=False)
     if result.verdict is not None:
         show_verdict(console, result.verdict)
     if result.blame:

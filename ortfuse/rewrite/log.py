@@ -79,10 +79,11 @@ class NearMiss:
 
 @dataclass
 class Log:
-    """Everything that happened. Near misses are kept only if `explain` is set, because they cost time.
+    """Everything that happened. Near misses are kept only where they are asked for, because they cost time.
 
     Attributes:
-        explain: Whether to keep near misses.
+        explain: Whether to keep the near misses of all rules.
+        watched: Rules whose near misses are kept in any case.
         events: The rewrites, in order.
         rules: Statistics of each rule.
         misses: The near miss of each rule at each site.
@@ -91,11 +92,16 @@ class Log:
     """
 
     explain: bool = False
+    watched: frozenset[str] = frozenset()
     events: list[Event] = field(default_factory=list)
     rules: dict[str, RuleStatistics] = field(default_factory=dict)
     misses: dict[tuple[str, str], NearMiss] = field(default_factory=dict)
     changes: Counter[str] = field(default_factory=Counter)
     refused: dict[tuple[str, str], Refusal] = field(default_factory=dict)
+
+    def explains(self, rule: str) -> bool:
+        """Whether the near misses of a rule are kept."""
+        return self.explain or rule in self.watched
 
     def changed(self, change: Change) -> None:
         """Count a change of the model; rewrites are also recorded as events."""

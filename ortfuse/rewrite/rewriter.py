@@ -71,7 +71,7 @@ class Rewriter:
 
     def _attempt(self, rule: Rule, node: ir.Node) -> bool:
         """Apply a rule at an output of a node; returns whether it was applied."""
-        if not self.log.explain and not rule.matcher.may_match(node):
+        if not self.log.explains(rule.name) and not rule.matcher.may_match(node):
             return False
         started = time.perf_counter()
         statistics = self.log.statistics(rule.name, rule.is_refinement)
@@ -82,7 +82,7 @@ class Rewriter:
                 with author_of(rule, output):
                     found = rule.matcher.match(output, self._facts, rule.allow_extra_operands, self.target.quirks)
                 applied = isinstance(found, Match) and self._apply(rule, found, started)
-                if isinstance(found, Miss) and self.log.explain and found.matched > 0:
+                if isinstance(found, Miss) and self.log.explains(rule.name) and found.matched > 0:
                     step: Step = "guards" if found.whole else "pattern"
                     self.log.miss(rule.name, output, step, found.matched, found.refusal, found.nodes)
                 if applied:
@@ -101,7 +101,7 @@ class Rewriter:
                     return True
                 if may_raise:
                     refusals.append(refusal)
-        if self.log.explain:
+        if self.log.explains(rule.name):
             # Report what was in the way of the preferred replacement, not of a fallback.
             self.log.miss(rule.name, match.root, "replacement", len(match.nodes), refusals[0], match.nodes)
         return False

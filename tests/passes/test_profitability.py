@@ -110,6 +110,23 @@ def test_rules_that_are_not_about_speed_are_not_measured() -> None:
     assert (found, meter.asked) == (["Abs"], 0)
 
 
+def test_what_could_not_be_measured_is_said_with_what_decided_instead() -> None:
+    choices = Choices(_table(_1x16x768=2.0).costs, meter=Meter(QuickGelu=None, Swish=None))
+    assert _run(TEXT.format(16), SWISH, choices=choices)[1].remarks() == [
+        "swish.plain could not be measured at y: the table decided"
+    ]
+    choices = Choices(meter=Meter(Identity=None, Abs=None))
+    assert _run(NEG, TWICE, choices=choices)[1].remarks() == [
+        "neg.twice could not be measured at y: it was applied, as the table does not have it"
+    ]
+    assert _run(NEG, TWICE, choices=Choices(meter=Meter(Identity=2.0, Abs=1.0)))[1].remarks() == []
+
+
+def test_a_model_without_anything_to_measure_is_said_to_be_one() -> None:
+    assert "nothing was measured" in _run(NEG, SWISH, choices=Choices(meter=Meter()))[1].remarks()[0]
+    assert _run(NEG, SWISH, choices=Choices())[1].remarks() == []
+
+
 @pytest.mark.parametrize(
     ("pins", "message"),
     [

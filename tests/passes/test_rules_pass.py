@@ -37,6 +37,15 @@ def test_rules_can_be_left_out() -> None:
     assert apply(TEXT, RulePass("test", (NEGATIONS,), without="test.neg_neg other"))[1] == [0]
 
 
+def test_a_pass_whose_rules_are_all_left_out_says_so() -> None:
+    _, _, context = apply(TEXT, RulePass("test", (NEGATIONS,), without="test.neg_neg"))
+    assert list(context.notes) == ["test did nothing: all of its rules are left out by name"]
+    _, _, context = apply(TEXT, RulePass("test", (ROUGH, NEGATIONS), without="test.neg_neg"))
+    (note,) = context.notes
+    assert "approximations are not allowed, and test.rough is one" in note
+    assert not apply(TEXT, RulePass("test", (ROUGH, NEGATIONS)))[2].notes
+
+
 def test_constants_of_a_replacement_in_a_function_are_nodes() -> None:
     text = """agraph (float[2] x) => (float[2] y) { y = local.f(x) }
         <domain: "local", opset_import: ["" : 20]> f (a) => (b) { b = Abs(a) }"""

@@ -1,0 +1,59 @@
+"""Lets the rules that follow a pin go first.
+
+A family may have several ways to a site: one rule makes the pinned operator of the nodes as they were exported, another rule
+of the family would make something else of them before. Costs do not count where an operator is pinned, nor does the order in
+which the pipeline usually tries the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ortfuse.passes import LEAVE, RulePass, names_one
+from ortfuse.pipeline.build import Repeated, Single, Step
+from ortfuse.rewrite import Rule
+
+PASS = "pins"
+"""The name of the pass that runs such rules before the others of their family."""
+
+
+def pinned_rules(rules: Sequence[Rule], name: str) -> list[Rule]:
+    """The rules that a pin of this name, a rule or a family, is about."""
+    return [rule for rule in rules if name in (rule.name, rule.family)]
+
+
+def following(rules: Sequence[Rule], name: str, pin: str) -> list[Rule]:
+    """The rules that a pin is about and that make its operator."""
+    return [rule for rule in pinned_rules(rules, name) if pin != LEAVE and names_one(pin, rule.targets)]
+
+
+def pins_first(steps: tuple[Step, ...], pins: Mapping[str, str]) -> tuple[Step, ...]:
+    """The steps of a pipeline with the rules that follow a pin before all others of their family, if the pipeline has both."""
+    rules = [rule for found in _rule_passes(steps) for rule in found.rules if rule.name not in found.without.split()]
+    makers = {rule.name: rule for name, pin in pins.items() for rule in following(rules, name, pin)}
+    first = tuple(rule for rule in makers.values() if not rule.is_refinement)
+    rivals = {rule.name for name in pins for rule in pinned_rules(rules, name)} - makers.keys()
+    if not (first and rivals):
+        return steps
+    return _before(steps, Single(PASS, RulePass(PASS, first)), rivals)[0]
+
+
+def _rule_passes(steps: Sequence[Step]) -> Iterator[RulePass]:
+    for step in steps:
+        if isinstance(step, Repeated):
+            yield from _rule_passes(step.steps)
+        elif isinstance(step.run, RulePass):
+            yield step.run
+
+
+def _before(steps: tuple[Step, ...], added: Single, rivals: set[str]) -> tuple[tuple[Step, ...], bool]:
+    """The steps with one more before the first that runs any of these rules, and whether there is such a step."""
+    for index, step in enumerate(steps):
+        if isinstance(step, Repeated):
+            inner, found = _before(step.steps, added, rivals)
+            if found:
+                return (*steps[:index], replace(step, steps=inner), *steps[index + 1 :]), True
+        elif isinstance(step.run, RulePass) and any(rule.name in rivals for rule in step.run.rules):
+            return (*steps[:index], added, *steps[index:]), True
+    return steps, False
