@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ortfuse.pattern import Guard, Pattern, op, rearrange, var
+from ortfuse.pattern import Guard, Match, Pattern, built, op, rearrange, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._parts import (
@@ -51,6 +51,23 @@ def _rule(
     )  # fmt: skip
 
 
+def _joined(real: Pattern, imaginary: Pattern) -> Pattern:
+    """Both parts, concatenated, perhaps at once with what stands before or after them in a head."""
+    parts = (real, imaginary), (var("before"), real, imaginary), (real, imaginary, var("after"))
+    alone, behind, ahead = (op.Concat(*operands, axis=-1) for operands in parts)
+    return alone | behind | ahead
+
+
+def _with_rest(rotated: Pattern) -> Pattern:
+    """The rotated parts, with what stands before or after them."""
+
+    def made(match: Match) -> Pattern:
+        before, after = ([] if match[name] is None else [var(name)] for name in ("before", "after"))
+        return op.Concat(*before, rotated, *after, axis=-1) if before or after else rotated
+
+    return built(made, makes=("Concat", "RotaryEmbedding", "Squeeze", "Expand", "Reshape"))
+
+
 def _rotations(heads: int, note: str, layout: str) -> list[Rule]:
     x = x_of(heads)
     in_pairs = rearrange(f"{LEADING[heads]} (h two) -> {LEADING[heads]} h two", x)
@@ -58,12 +75,13 @@ def _rotations(heads: int, note: str, layout: str) -> list[Rule]:
     elements = tuple(_element(x, number, in_pairs, column) for number, column in enumerate(columns))
     real, imaginary = _turned(*elements)
     short = "s 4" if heads == HEADS_FIRST else "s 1 4"
+    rest = dict.fromkeys(("before", "after"), "b 2 s 3" if heads == HEADS_FIRST else "b s 2 3")
     shapes = {"cos": short, "sin": f"b 1 {short}" if heads == HEADS_FIRST else f"b {short}"}
     return [
         _rule(
             f"by_halves{note}", f"concat(a cos - b sin, b cos + a sin), a, b = halves of x{layout}",
-            op.Concat(*_turned(x[..., :"h"], x[..., "h":]), axis=-1), rotary(heads, False, cos, sin), has_angles(heads, "h"),
-            shapes,
+            _joined(*_turned(x[..., :"h"], x[..., "h":])), _with_rest(rotary(heads, False, cos, sin)),
+            has_angles(heads, "h"), {**shapes, **rest},
         ),
         _rule(
             f"by_elements{note}", f"stack(a cos - b sin, b cos + a sin), a, b = x[0::2], x[1::2]{layout}",
@@ -73,9 +91,9 @@ def _rotations(heads: int, note: str, layout: str) -> list[Rule]:
         ),
         _rule(
             f"pairs_to_halves{note}", f"concat(a cos - b sin, b cos + a sin), a, b = x[0::2], x[1::2]{layout}",
-            op.Concat(real.named("real", f"{LEADING[heads]} h"), imaginary, axis=-1),
-            rotary(heads, False, cos, sin, op.Concat(x[..., ::2], x[..., 1::2], axis=-1)),
-            has_angles(heads, "h"), {**shapes, "index_0": "", "index_1": ""},
+            _joined(real.named("real", f"{LEADING[heads]} h"), imaginary),
+            _with_rest(rotary(heads, False, cos, sin, op.Concat(x[..., ::2], x[..., 1::2], axis=-1))),
+            has_angles(heads, "h"), {**shapes, **rest, "index_0": "", "index_1": ""},
             constants={"index_0": 0, "index_1": 1},
         ),
         _rule(

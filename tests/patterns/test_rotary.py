@@ -159,6 +159,18 @@ def test_constant_tables_are_compared_with_themselves(repeated: bool, interleave
     same(m, result, numbers(m))
 
 
+@pytest.mark.parametrize("join", ["before, r, i", "r, i, before"])
+@pytest.mark.parametrize("parts", [SLICES, EVEN_AND_ODD])
+def test_parts_joined_with_the_rest_of_a_head_at_once(parts: str, join: str) -> None:
+    m = parse(
+        '<ir_version: 9, opset_import: ["": 17]> g (float[b,2,n,6] x, float[b,2,n,4] before, float[n,3] c, float[n,3] s)'
+        f" => (float[b,2,n,10] y) <{CONSTANTS}> {{ {parts} {TURN} y = Concat<axis = -1>({join}) }}"
+    )
+    result = rewritten(m, "fuse.rotary")
+    assert "RotaryEmbedding" in ops(result)
+    same(m, result, numbers(m))
+
+
 BACKWARDS = (
     f"{SLICES} m = Neg(a) turned = Concat<axis = -1>(b, m) cc = Concat<axis = -1>(c, c) ss = Concat<axis = -1>(s, s)"
 )
