@@ -121,7 +121,7 @@ class Assessment:
         Raises:
             VerificationError: The original cannot be executed.
         """
-        from ortfuse.verification import Verdict, experiments, judge
+        from ortfuse.verification import Verdict, experiments, judge, weigh
         from ortfuse.verification.blame import blame
 
         options = self._options
@@ -129,6 +129,9 @@ class Assessment:
         found, notes = experiments(self._original, self._inputs, options.seed)
         self._progress("verifying")
         verdict = Verdict(judge(found, optimised, options.tolerance), notes)
+        if not verdict.ok and options.tolerance is None:
+            self._progress("comparing with the model's own sensitivity")
+            verdict = weigh(verdict, found, self._original, optimised)
         if verdict.ok:
             return verdict, ""
         self._progress("looking for the pass that broke it")

@@ -30,7 +30,7 @@ from ortfuse.pipeline import PassManager, RunReport
 from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.rewrite import Rule
 from ortfuse.targets.opset import AUTHOR as RAISE_OPSET
-from ortfuse.verification.verify import Trial, Verdict, judge
+from ortfuse.verification.verdict import Trial, Verdict, judge
 
 Key = tuple[str, str]
 """A rule or pass and the site that it changes."""

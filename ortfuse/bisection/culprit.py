@@ -14,21 +14,17 @@ from typing import Any, Literal
 import onnx_ir as ir
 
 from ortfuse.errors import OrtfuseError, VerificationError
-from ortfuse.execution.compare import compare_all
 from ortfuse.execution.experiments import Experiment, experiments
 from ortfuse.execution.extract import Sides, sides
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.part import computing
-from ortfuse.execution.reference import Reference
 from ortfuse.execution.session import Session
 from ortfuse.graph.edit import Edit
 from ortfuse.rewrite import Exactness
-from ortfuse.verification.verify import Judged, Trial, Verdict, judge
+from ortfuse.verification.places import SAME, apart_in_float64
+from ortfuse.verification.verdict import Judged, Trial, Verdict, judge
 
 Nature = Literal["rounding", "approximation", "wrong rewrite", "does not run", "crashes", "not known"]
-
-SAME = 1e-6
-"""Relative error in float64 up to which both sides count as the same mathematics; constants are rounded to float32."""
 
 
 @dataclass(frozen=True)
@@ -136,12 +132,10 @@ def _nature(before: ir.Model, after: ir.Model, inputs: Sequence[Inputs], verdict
     worst = verdict.worst
     if worst is not None and not worst.ok and worst.element is None:
         return "wrong rewrite", worst.reason  # a different shape or type
-    first, second = Reference(before), Reference(after)
-    pairs = [(first.run(given), second.run(given)) for given in inputs]
-    if all(one is not None and other is not None for one, other in pairs):
-        differences = [d for one, other in pairs for d in compare_all(one or {}, other or {}, None, SAME)]
-        apart = max(difference.relative for difference in differences)
-        if all(difference.ok for difference in differences):
+    distances = apart_in_float64(before, after, inputs)
+    if distances is not None:
+        apart = max(distances.values(), default=0.0)
+        if apart <= SAME:
             return "rounding", f"in float64 both sides agree to {apart:.1g}"
         return "wrong rewrite", f"in float64 both sides differ by {apart:.3g} of the scale"
     without = "" if any(found.judged_by == "float64" for found in verdict.differences) else " (no float64 evaluation)"

@@ -26,7 +26,7 @@ from ortfuse.execution.part import computing
 from ortfuse.execution.reference import Reference
 from ortfuse.execution.session import Session, log
 from ortfuse.model.io import load, save
-from ortfuse.verification.verify import Trial, Verdict, judge_session
+from ortfuse.verification.verdict import Trial, Verdict, judge_session
 
 _RULES = (
     "EliminateIdentity", "EliminateSlice", "UnsqueezeElimination", "EliminateDropout", "ExpandElimination",

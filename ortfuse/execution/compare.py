@@ -17,7 +17,8 @@ With a float64 evaluation of the original as the truth, the allowed error is the
 `FLOOR` roundings of the element type. That is stricter where the original is accurate and more lenient where it is not. If
 the original is off by more than `TRUST` times the table's tolerance, the evaluation is not trusted and the table decides:
 the model then has a discontinuity (a comparison, an ArgMax, an overflow) where float64 has none, and any result could be
-excused. A tolerance given by the caller takes precedence over everything else.
+excused. A tolerance given by the caller takes precedence over everything else. What fails is weighed against the model's own
+sensitivity (`ortfuse.verification.weigh`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Any, Literal
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-Judge = Literal["equality", "tolerance", "float64"]
+Judge = Literal["equality", "tolerance", "float64", "sensitivity"]
 
 FACTOR = 4.0
 """How many times further from float64 than the original the optimised model may be."""

@@ -7,11 +7,13 @@ connected by values of one side only, or that compute the same value.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+import operator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from ortfuse.graph import walk
 from ortfuse.graph.contents import Place, bodies, key_of, operation, places
 
 
@@ -40,6 +42,10 @@ class Difference:
     beyond: str | None = None
 
 
+Same = Callable[[ir.TensorProtocol | None, ir.TensorProtocol | None], bool]
+"""Whether two constants of the same name have the same content."""
+
+
 def difference(old: ir.Model, new: ir.Model) -> Difference:
     """Find how a changed model differs from its earlier state."""
     olds, news = dict(places(old)), dict(places(new))
@@ -51,7 +57,7 @@ def difference(old: ir.Model, new: ir.Model) -> Difference:
         beyond = _interface(place, graph, news[place])
         if beyond is not None:
             return Difference([], beyond)
-        for region in _regions(graph, news[place]):
+        for region in changed(graph, news[place]):
             beyond = _reach(region)
             if beyond is not None:
                 return Difference([], beyond)
@@ -86,8 +92,16 @@ def _reach(region: Region) -> str | None:
     return None
 
 
-def _regions(old: ir.Graph, new: ir.Graph) -> Iterator[Region]:
-    changed_old, changed_new = _changed(old, new), _changed(new, old)
+def changed(old: ir.Graph, new: ir.Graph, same: Same = operator.is_, *, inside: bool = False) -> Iterator[Region]:
+    """The regions in which two graphs differ.
+
+    Args:
+        old: The earlier graph.
+        new: The later one.
+        same: Whether constants of the same name are alike; by default if they are the same object.
+        inside: Whether a node with graphs differs if its graphs do; otherwise they are compared as graphs of their own.
+    """
+    changed_old, changed_new = _changed(old, new, same, inside), _changed(new, old, same, inside)
     produced = {value.name: value for node in changed_old for value in node.outputs if value.name}
     own = {value.name for node in old for value in node.outputs} | _given(old)
     there = {value.name for node in new for value in node.outputs} | _given(new)
@@ -114,21 +128,42 @@ def _regions(old: ir.Graph, new: ir.Graph) -> Iterator[Region]:
         yield region
 
 
-def _changed(graph: ir.Graph, other: ir.Graph) -> list[ir.Node]:
+def _changed(graph: ir.Graph, other: ir.Graph, same: Same, inside: bool) -> list[ir.Node]:
     """The nodes of a graph that the other one lacks, or has with constants of different content."""
     known = {key_of(node): node for node in other}
     others = {
         name
         for name, value in graph.initializers.items()
-        if name in other.initializers and other.initializers[name].const_value is not value.const_value
+        if name in other.initializers and not same(other.initializers[name].const_value, value.const_value)
     }
     return [
         node
         for node in graph
         if (twin := known.get(key_of(node))) is None
         or operation(twin) != operation(node)
-        or any(value is not None and value.name in others for value in node.inputs)
+        or any(
+            value is not None and value.name in others for value in (walk.used_values(node) if inside else node.inputs)
+        )
+        or (inside and any(map(_differ, bodies(node).values(), bodies(twin).values())))
     ]
+
+
+def _differ(graph: ir.Graph, other: ir.Graph) -> bool:
+    """Whether two graphs nested in nodes are not written alike."""
+    if len(graph) != len(other) or graph.initializers.keys() != other.initializers.keys():
+        return True
+    ends = [[value.name for value in (*one.inputs, *one.outputs)] for one in (graph, other)]
+    pairs = list(zip(graph, other, strict=True))
+    return (
+        ends[0] != ends[1]
+        or any(operation(node) != operation(twin) for node, twin in pairs)
+        or any(
+            _differ(*two)
+            for node, twin in pairs
+            for two in zip(bodies(node).values(), bodies(twin).values(), strict=True)
+        )
+        or bool(graph.initializers)
+    )
 
 
 def _given(graph: ir.Graph) -> set[str | None]:

@@ -122,6 +122,8 @@ def show_verdict(console: Console, verdict: Verdict) -> None:
         style="green" if verdict.ok else "bold red",
         highlight=False,
     )
+    for name, difference in verdict.excused.items():
+        console.print(f"output '{name}': {difference.reason}", markup=False, highlight=False)
     show_notes(console, verdict.notes)
 
 

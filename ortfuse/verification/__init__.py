@@ -7,7 +7,9 @@ from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.reference import Reference
 from ortfuse.execution.session import Session
 from ortfuse.verification.sites import SiteCheck, SiteChecks
-from ortfuse.verification.verify import Trial, Verdict, judge, verify
+from ortfuse.verification.verdict import Trial, Verdict, judge
+from ortfuse.verification.verify import verify
+from ortfuse.verification.weigh import weigh
 
 __all__ = [
     "Difference",
@@ -23,4 +25,5 @@ __all__ = [
     "judge",
     "read_inputs",
     "verify",
+    "weigh",
 ]

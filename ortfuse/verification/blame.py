@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ortfuse.execution.experiments import Experiment
-from ortfuse.verification.verify import judge
+from ortfuse.verification.sensitivity import Sensitivity
+from ortfuse.verification.verdict import Verdict, judge
+from ortfuse.verification.weigh import weigh
 
 
 def blame(
@@ -21,9 +23,13 @@ def blame(
         stages: The name of each pass that changed something, and the model after it.
         tolerance: Allowed relative error; the default is given in `ortfuse.execution.compare`.
     """
+    sensitivity = Sensitivity(original)
     for optimise in (False, True):
         for name, model in [("", original), *stages] if optimise else stages:
-            if not all(trial.ok for trial in judge(found, model, tolerance, levels=(optimise,))):
+            verdict = Verdict(judge(found, model, tolerance, levels=(optimise,)))
+            if name and tolerance is None:
+                verdict = weigh(verdict, found, original, model, sensitivity)
+            if not verdict.ok:
                 return (
                     f"the pass {name} broke it" if name else "the runtime's own optimisations move the original as far"
                 )

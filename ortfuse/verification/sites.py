@@ -22,7 +22,7 @@ from ortfuse.graph import walk
 from ortfuse.graph.edit import Edit
 from ortfuse.passes.constants import constant_tensor
 from ortfuse.refusal import Refusal, Subject, refuse
-from ortfuse.verification.verify import Judged, Verdict, judge
+from ortfuse.verification.verdict import Judged, Verdict, judge
 
 QUIET = 2.0**-6
 """Scale of the numbers in one run: small enough that their variance is about the size of usual epsilons."""

@@ -1,0 +1,221 @@
+"""Runs a candidate on what the original was run on, and sums up how its outputs compare."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import onnx_ir as ir
+
+from ortfuse.errors import CrashError, VerificationError
+from ortfuse.execution.compare import Difference, compare_all, failed
+from ortfuse.execution.experiments import Experiment
+from ortfuse.execution.session import Session
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The result of running a candidate on one set of inputs.
+
+    Attributes:
+        label: A description of the input sizes.
+        optimise: Whether the runtime's own optimisations were on.
+        differences: How each output compares.
+        refusal: The runtime's message if it could not load or run the candidate; all outputs then count as different.
+        crashed: Whether the runtime crashed or hung instead of giving an error; `refusal` then says how.
+    """
+
+    label: str
+    optimise: bool
+    differences: list[Difference]
+    refusal: str = ""
+    crashed: bool = False
+
+    def fails_like(self, other: Trial) -> bool:
+        """Whether it fails in the same way: wrong outputs, a refused model, or a crash."""
+        mine, theirs = ((bool(one.refusal), one.crashed) for one in (self, other))
+        return not self.ok and mine == theirs
+
+    @property
+    def ok(self) -> bool:
+        """Whether every output passes."""
+        return all(difference.ok for difference in self.differences)
+
+    @property
+    def worst(self) -> Difference | None:
+        """The comparison that failed, or came closest to failing."""
+        return max(self.differences, key=_badness, default=None)
+
+
+def _badness(difference: Difference) -> tuple[bool, float]:
+    return not difference.ok, difference.relative
+
+
+State = Literal["equal", "equal within the model's own sensitivity", "not equal"]
+
+
+@dataclass
+class Verdict:
+    """Whether the optimised model computes the same as the original, on everything that was tried."""
+
+    trials: list[Trial] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def differences(self) -> list[Difference]:
+        """All comparisons."""
+        return [difference for trial in self.trials for difference in trial.differences]
+
+    @property
+    def ok(self) -> bool:
+        """Whether something was compared and everything passed."""
+        return bool(self.trials) and all(trial.ok for trial in self.trials)
+
+    @property
+    def state(self) -> State:
+        """Equal, equal as far as the model's own sensitivity lets anyone tell (`ortfuse.verification.weigh`), or not equal."""
+        if not self.ok:
+            return "not equal"
+        return "equal within the model's own sensitivity" if self.excused else "equal"
+
+    @property
+    def excused(self) -> dict[str, Difference]:
+        """The largest difference of each output that passes only because the original is as sensitive."""
+        found: dict[str, Difference] = {}
+        for difference in sorted(self.differences, key=_badness):
+            if difference.ok and difference.judged_by == "sensitivity":
+                found[difference.output] = difference
+        return found
+
+    @property
+    def worst(self) -> Difference | None:
+        """The comparison that failed, or came closest to failing."""
+        return max(self.differences, key=_badness, default=None)
+
+    @property
+    def only_optimised(self) -> bool:
+        """Whether the candidate is wrong only with the runtime's own optimisations on, which makes them the suspect."""
+        return not self.ok and all(trial.ok for trial in self.trials if not trial.optimise)
+
+    def largest(self, name: str) -> float | None:
+        """The largest value of a field (`absolute`, `relative`, `optimised_error`, ...) over all comparisons."""
+        return max((value for found in self.differences if (value := getattr(found, name)) is not None), default=None)
+
+    def summary(self) -> str:
+        """The verdict in one or two lines."""
+        if not self.differences:
+            return "nothing could be compared: " + "; ".join(self.notes)
+        return self._agreement() if self.ok else self._disagreement()
+
+    def _agreement(self) -> str:
+        text = f"{self.state} on {len(self.trials)} runs, largest error {self.largest('absolute'):.3g}"
+        text += f" ({self.largest('relative'):.3g} of its scale)"
+        ours, theirs = self.largest("optimised_error"), self.largest("original_error")
+        if ours is not None and theirs is not None:
+            text += f"; against float64: original {theirs:.3g}, optimised {ours:.3g}"
+        return text
+
+    def _disagreement(self) -> str:
+        trial = max(
+            (trial for trial in self.trials if not trial.ok), key=lambda trial: _badness(trial.worst or _NOTHING)
+        )
+        if trial.crashed:
+            return f"{trial.refusal} with {trial.label}{self._only_optimised_text()}"
+        if trial.refusal:
+            return f"the model does not run with {trial.label}: {trial.refusal}{self._only_optimised_text()}"
+        worst = trial.worst or _NOTHING
+        where = f" at {list(worst.element)}: {worst.expected} became {worst.found}" if worst.element is not None else ""
+        return (
+            f"output '{worst.output}' differs{where} ({worst.reason}) with {trial.label}{self._only_optimised_text()}"
+        )
+
+    def _only_optimised_text(self) -> str:
+        return ", but only with the runtime's own optimisations" if self.only_optimised else ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The verdict as JSON data."""
+        return {
+            "ok": self.ok,
+            "state": self.state,
+            "summary": self.summary(),
+            "notes": self.notes,
+            "trials": [
+                {"inputs": trial.label, "runtime_optimisations": trial.optimise, "ok": trial.ok, "refusal": trial.refusal,
+                 "outputs": [difference.to_dict() for difference in trial.differences]}
+                for trial in self.trials
+            ],
+        }  # fmt: skip
+
+
+class Judged:
+    """A rewrite whose two sides were compared, if possible."""
+
+    verdict: Verdict | None
+
+    @property
+    def error_before(self) -> float | None:
+        """Largest error of the old nodes against float64; `None` where float64 evaluation is not feasible."""
+        return None if self.verdict is None else self.verdict.largest("original_error")
+
+    @property
+    def error_after(self) -> float | None:
+        """Largest error of the new nodes against float64."""
+        return None if self.verdict is None else self.verdict.largest("optimised_error")
+
+    def errors(self) -> str:
+        """Both errors as text; empty if there are none."""
+        if self.error_before is None or self.error_after is None:
+            return ""
+        return f"error against float64 {self.error_before:.3g} before, {self.error_after:.3g} after"
+
+
+_NOTHING = Difference("", True, 0.0, 0.0)
+
+
+def judge(
+    found: Sequence[Experiment],
+    candidate: ir.Model | Path,
+    tolerance: float | None = None,
+    levels: Sequence[bool] = (False, True),
+) -> list[Trial]:
+    """Run a candidate (a model or a file) on every experiment, with and without the runtime's optimisations, and compare.
+
+    A candidate that crashes the runtime, or fails where the original runs, counts as different in all outputs.
+    """
+    return [
+        trial
+        for optimise in levels
+        for trial in judge_session(
+            functools.partial(Session, candidate, optimise=optimise), found, tolerance, optimise=optimise
+        )
+    ]
+
+
+def judge_session(
+    make: Callable[[], Session], found: Sequence[Experiment], tolerance: float | None = None, *, optimise: bool
+) -> list[Trial]:
+    """Run the session created by `make` on every experiment; `optimise` says whether the runtime's optimisations are on."""
+    try:
+        session = make()
+    except VerificationError as error:
+        return [_refused(experiment, optimise, error) for experiment in found]
+    trials = []
+    for experiment in found:
+        try:
+            outputs = session.run(experiment.inputs)
+        except VerificationError as error:
+            trials.append(_refused(experiment, optimise, error))
+        else:
+            differences = compare_all(
+                experiment.expected, outputs, experiment.reference, tolerance, experiment.precision
+            )
+            trials.append(Trial(experiment.label, optimise, differences))
+    return trials
+
+
+def _refused(experiment: Experiment, optimise: bool, error: VerificationError) -> Trial:
+    differences = [failed(name, str(error)) for name in experiment.expected]
+    return Trial(experiment.label, optimise, differences, str(error), isinstance(error, CrashError))

@@ -1,0 +1,129 @@
+"""Weighs differences against the model's own sensitivity: is it only rounding that the model amplifies?
+
+Two things are asked of a result that differs by more than rounding explains, and it passes only if both are so:
+
+1. The original moves as far by itself, when nothing but rounding changes (`ortfuse.verification.sensitivity`).
+2. The mathematics is the same. In float64, where rounding is 2^29 times finer, the difference has to shrink by `SHRINKS`; or
+   wherever the models differ, both sides compute the same from what the original computes there
+   (`ortfuse.verification.places`); or, where neither can be told, float64 results are as close as those of the original
+   with weights off by one rounding of float32.
+
+The second is what finds a wrong constant, axis or mask in a model so sensitive that its outputs tell nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from ortfuse.execution.compare import Difference
+from ortfuse.execution.experiments import Experiment
+from ortfuse.execution.session import weight_bytes
+from ortfuse.verification.places import Places, apart_in_float64, compare_places
+from ortfuse.verification.sensitivity import FACTOR, LARGEST, Sensitivity, shaken_model
+from ortfuse.verification.verdict import Trial, Verdict
+
+SHRINKS = 1e3
+"""How many times smaller a difference has to be in float64 to count as rounding."""
+
+BLUNT = 1e-2
+"""Where weights off by one rounding move an output by more than this in float64, float64 tells nothing of the model."""
+
+
+def weigh(
+    verdict: Verdict,
+    found: Sequence[Experiment],
+    original: ir.Model,
+    candidate: ir.Model,
+    sensitivity: Sensitivity | None = None,
+) -> Verdict:
+    """The verdict with those differences passing that the model's own sensitivity explains; all others say how sensitive it is.
+
+    Args:
+        verdict: The comparison of the candidate with the original.
+        found: The experiments that it was compared on.
+        original: The model.
+        candidate: The other model, with inputs and outputs of the same names.
+        sensitivity: That of the original, if it is known already.
+    """
+    failing = [trial for trial in verdict.trials if not trial.ok]
+    if not failing or any(trial.refusal for trial in failing):
+        return verdict
+    weights = _Weights(found, original, candidate, sensitivity or Sensitivity(original))
+    only = verdict.only_optimised
+    return replace(
+        verdict,
+        trials=[trial if trial.ok else weights.weighed(trial, only_optimised=only) for trial in verdict.trials],
+    )
+
+
+class _Weights:
+    """What is known about two models in order to weigh their differences; found out when it is first needed."""
+
+    def __init__(
+        self, found: Sequence[Experiment], original: ir.Model, candidate: ir.Model, sensitivity: Sensitivity
+    ) -> None:
+        self._experiments = {experiment.label: experiment for experiment in found}
+        self._original, self._candidate, self._sensitivity = original, candidate, sensitivity
+        self._float64: dict[str, Mapping[str, float] | None] = {}
+        self._places: dict[str, Places | None] = {}
+
+    def weighed(self, trial: Trial, *, only_optimised: bool) -> Trial:
+        """The trial with each failed comparison weighed; `only_optimised` says that none fails without optimisations."""
+        differences = [
+            found if found.ok else self._weighed(found, self._experiments[trial.label], only_optimised)
+            for found in trial.differences
+        ]
+        return replace(trial, differences=differences)
+
+    def _weighed(self, difference: Difference, experiment: Experiment, only_optimised: bool) -> Difference:
+        if not math.isfinite(difference.relative):
+            return difference
+        moved = self._sensitivity.of(experiment).get(difference.output, {})
+        own = max((value for value in moved.values() if math.isfinite(value)), default=0.0)
+        evidence = f"it moves by {difference.relative:.2g} of its scale, the original by itself by {_listed(moved)}"
+        if difference.relative > FACTOR * own:
+            return replace(difference, reason=f"{difference.reason}; {evidence}")
+        same, why = self._same_mathematics(difference, experiment)
+        if not same:
+            return replace(difference, reason=f"{evidence}; but {why}")
+        if only_optimised and own > BLUNT:
+            # The mathematics of the model says nothing about what the runtime's optimisations make of it.
+            return replace(difference, reason=f"{evidence}; but it does so only with the runtime's own optimisations")
+        return replace(difference, ok=True, judged_by="sensitivity", reason=f"{evidence}; {why}")
+
+    def _same_mathematics(self, difference: Difference, experiment: Experiment) -> tuple[bool, str]:
+        """Whether an output is computed the same but for rounding, and how that is known."""
+        apart = self._apart(experiment, difference.output)
+        if apart is not None and apart * SHRINKS <= difference.relative:
+            return True, f"in float64 both are {apart:.2g} apart"
+        places = self._compared(experiment)
+        if places is not None:
+            return not places.wrong, places.wrong or places.text()
+        if apart is None or weight_bytes(self._original) > LARGEST:
+            return False, "whether that is rounding cannot be told: it cannot be evaluated in float64 or place by place"
+        shaken = apart_in_float64(self._original, shaken_model(self._original, 0), [experiment.inputs]) or {}
+        least = shaken.get(difference.output, 0.0)
+        text = f"in float64 both are {apart:.2g} apart, and {least:.2g} with weights off by one rounding"
+        return least <= BLUNT and apart <= FACTOR * least, text
+
+    def _apart(self, experiment: Experiment, output: str) -> float | None:
+        """How far an output is apart in float64; `None` if that cannot be evaluated."""
+        if experiment.label not in self._float64:
+            inputs = [experiment.inputs]
+            self._float64[experiment.label] = apart_in_float64(self._original, self._candidate, inputs)
+        found = self._float64[experiment.label]
+        return None if found is None else found[output]
+
+    def _compared(self, experiment: Experiment) -> Places | None:
+        if experiment.label not in self._places:
+            self._places[experiment.label] = compare_places(self._original, self._candidate, experiment)
+        return self._places[experiment.label]
+
+
+def _listed(moved: Mapping[str, float]) -> str:
+    """How far an output moves by what."""
+    return ", ".join(f"{value:.2g} ({what})" for what, value in moved.items()) or "nothing that could be measured"
