@@ -3,7 +3,8 @@
     python -m benchmarks.kernels.costs --write
 
 For every rule whose proof names typical shapes (`Proof.typical`), the pattern is built in its first spelling, the rule is
-applied, and both models run interleaved, so many times over in one graph that a session's overhead does not count.
+applied, and both models run interleaved. Neither session's threads may spin while the other one runs: each run ends with
+`session.force_spinning_stop`. The table says on what kind of processor it was measured, and counts in full on that alone.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ortfuse.proof.run import rewrite
 from ortfuse.rewrite import Rule
 from ortfuse.targets import CPU, Target
 from ortfuse.targets.costs import sizes_text
+from ortfuse.targets.processor import processor_kind
 
 OPSET = 23
 """Where models with attention end up."""
@@ -83,6 +85,10 @@ def main(
     """Measure and print; with --write, store."""
     path = Path(__file__).parents[2] / "ortfuse" / "targets" / f"costs_{CPU}.json"
     stored = json.loads(path.read_text()) if path.exists() else {"speedups": {}}
+    if write and rules and stored.get("processor") not in (None, processor_kind()):
+        raise typer.BadParameter(
+            f"the table is of {stored['processor']}, this is {processor_kind()}: measure all rules"
+        )
     table = Table("rule", "size", "speedup")
     for rule in load_catalogue([]).rules():
         if not rule.proof.typical or (rules and rule.name not in rules):
@@ -96,6 +102,7 @@ def main(
     Console().print(table)
     if write:
         stored["source"] = f"onnxruntime {onnxruntime.__version__}, {CPU}, {threads} threads, benchmarks.kernels.costs"
+        stored["processor"] = processor_kind()
         path.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n")
 
 

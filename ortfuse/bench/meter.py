@@ -30,6 +30,7 @@ from ortfuse.execution.session import Session
 from ortfuse.graph.edit import Edit
 from ortfuse.targets import Estimate
 from ortfuse.targets.costs import sizes_text
+from ortfuse.targets.processor import processor_kind
 
 ROUNDS = 25
 """How often each side is run, interleaved."""
@@ -116,7 +117,14 @@ class SiteMeter:
 
     def _key(self, site: Edit, before: ir.Model, after: ir.Model, sizes: Sizes) -> str:
         """A cache key made of everything that the speedup depends on."""
-        content = [_content(before), _content(after), sorted(sizes.items()), self.threads, os.cpu_count()]
+        content = [
+            _content(before),
+            _content(after),
+            sorted(sizes.items()),
+            self.threads,
+            os.cpu_count(),
+            processor_kind(),
+        ]
         digest = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
         return f"{onnxruntime.__version__} {site.rule.name} {sizes_text(_shapes(site, sizes))} {digest}"
 

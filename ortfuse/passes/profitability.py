@@ -91,7 +91,14 @@ class Choices:
         return sorted(self.found.values(), key=lambda choice: (-len(choice.sites), choice.rule))
 
     def remarks(self) -> Sequence[str]:
-        """What was to be measured and was not, in words."""
+        """What the user should know about the costs that decided, in words: of another processor, or not measured here."""
+        by_table = any(
+            choice.estimate and choice.estimate.source == self.costs.source for choice in self.found.values()
+        )
+        return [*([self.costs.remark] if by_table and self.costs.remark else []), *self._not_measured()]
+
+    def _not_measured(self) -> Sequence[str]:
+        """What was to be measured and was not."""
         if self.meter is None:
             return []
         if not self.metered:

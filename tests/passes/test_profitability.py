@@ -122,6 +122,15 @@ def test_what_could_not_be_measured_is_said_with_what_decided_instead() -> None:
     assert _run(NEG, TWICE, choices=Choices(meter=Meter(Identity=2.0, Abs=1.0)))[1].remarks() == []
 
 
+def test_a_table_of_another_processor_is_said_to_be_one_where_it_decided() -> None:
+    rows = (Measured.parse("x 1x16x768", 0.5), Measured.parse("x 1x128x768", 2.0))
+    elsewhere = CostTable({"swish.plain": rows}, "a test", "there").used_on("here")
+    found, choices = _run(TEXT.format(128), SWISH, choices=Choices(elsewhere))
+    assert found == ["Sigmoid", "Mul"], "it was slower at some size, and the sizes of another processor tell nothing"
+    assert "another kind of processor (there) than this one (here)" in choices.remarks()[0]
+    assert _run(NEG, TWICE, choices=Choices(elsewhere))[1].remarks() == []
+
+
 def test_a_model_without_anything_to_measure_is_said_to_be_one() -> None:
     assert "nothing was measured" in _run(NEG, SWISH, choices=Choices(meter=Meter()))[1].remarks()[0]
     assert _run(NEG, SWISH, choices=Choices())[1].remarks() == []

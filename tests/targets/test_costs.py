@@ -7,7 +7,7 @@ import pytest
 
 from ortfuse.dims import symbol
 from ortfuse.errors import TargetError
-from ortfuse.targets import CPU, CostTable, Target, shipped_costs
+from ortfuse.targets import CPU, CostTable, Target, processor, shipped_costs
 from ortfuse.targets.costs import Measured, sizes_text
 
 TABLE = CostTable(
@@ -81,3 +81,55 @@ def test_the_shipped_table_names_values_that_rules_capture() -> None:
 def test_a_target_has_the_costs_that_are_shipped_for_its_provider_unless_others_are_given() -> None:
     assert Target().costs == shipped_costs(CPU)
     assert not Target(costs=CostTable({})).costs.speedups
+
+
+MIXED = CostTable(
+    {
+        "mixed.rule": (Measured.parse("x 1x16x384", 0.5), Measured.parse("x 1x128x768", 2.0)),
+        "good.rule": (Measured.parse("x 1x16x384", 3.0), Measured.parse("x 1x128x768", 1.2)),
+    },
+    "somewhere",
+    "x86_64 AVX512F",
+)
+
+
+def test_a_table_of_another_processor_counts_only_at_its_worst() -> None:
+    there, here = MIXED.used_on("x86_64 AVX2"), MIXED.used_on("x86_64 AVX512F")
+    for rule, best, worst in (("mixed.rule", 2.0, 0.5), ("good.rule", 1.2, 1.2)):
+        estimates = [table.estimate(rule, _of(x=(1, 128, 768))) for table in (here, there)]
+        assert [round(found.speedup, 3) for found in estimates if found is not None] == [best, worst]
+    assert "the worst size" in str(there.estimate("good.rule", _of()))
+    assert "x86_64 AVX512F" in there.remark
+    assert "x86_64 AVX2" in there.remark
+    assert here.remark == ""
+
+
+def test_a_table_that_names_no_processor_is_believed() -> None:
+    assert TABLE.used_on("aarch64 ASIMD").elsewhere == ""
+
+
+def test_the_shipped_table_is_bound_to_a_processor_and_used_for_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shipped_costs(CPU).processor
+    monkeypatch.setattr("ortfuse.targets.costs.processor_kind", lambda: "riscv64 RVV")
+    assert shipped_costs.__wrapped__(CPU).elsewhere == "riscv64 RVV"
+
+
+@pytest.mark.parametrize(
+    ("machine", "features", "kind"),
+    [
+        ("AMD64", {"AVX": True, "AVX2": True, "AVX512F": False}, "x86_64 AVX2"),
+        ("x86_64", {"AVX2": True, "AVX512F": True}, "x86_64 AVX512F"),
+        ("arm64", {"ASIMD": True}, "aarch64 ASIMD"),
+        ("loongarch64", {}, "loongarch64"),
+    ],
+)
+def test_processors_are_told_apart_by_their_instructions(
+    machine: str, features: dict[str, bool], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor.platform, "machine", lambda: machine)
+    monkeypatch.setattr(processor, "_instruction_sets", lambda: features)
+    assert processor.processor_kind.__wrapped__() == kind
+
+
+def test_numpy_says_what_this_processor_has() -> None:
+    assert any(processor._instruction_sets().values())
