@@ -2,9 +2,10 @@
 
 (s q k^T + a) + b = s q k^T + (a + b)          (s q k^T + a) - b = s q k^T + (a + -b)
 softmax(where(keep, s q k^T + m, filler)) = softmax(s q k^T + where(keep, m, filler))
+softmax(max(s q k^T + m, filler)) = softmax(s q k^T + max(m, filler))
 windows(s q k^T) + w = windows(s q k^T + merged(w))
 
-The second holds if any score added to the filler is lost in rounding. In the third, the scores have a window axis that is
+The second and the third hold if any score added to the filler is lost in rounding. In the last, the scores have a window axis that is
 merged with the batch axis: [batch * windows, heads, queries, keys].
 """
 
@@ -38,7 +39,7 @@ def operands_are_computed(match: Match) -> Refusal | None:
     return None if constant is None else match.refuse("value", constant, "computed: this is a linear layer")
 
 
-_ON_THE_WAY = frozenset({"Add", "Sub", "Mul", "Div", "Where", "Tanh", "Reshape", "Identity", "Cast"})
+_ON_THE_WAY = frozenset({"Add", "Sub", "Mul", "Div", "Where", "Max", "Tanh", "Reshape", "Identity", "Cast"})
 
 
 @redundant(COST)
@@ -93,6 +94,13 @@ def _chosen(hide: bool) -> tuple[Pattern, Pattern]:
         op.Where(var("keep"), *((filler, part) if hide else (part, filler))) for part in (scored, unmasked)
     ]
     return before.named("chosen", "b h s t"), product + after
+
+
+def _floored() -> tuple[Pattern, Pattern]:
+    """Scores that are nowhere below a filler, and scores plus such a mask."""
+    unmasked = mask | computed("nothing", lambda match: array_like(match, 0.0))
+    scored = (product + opt(mask)).named("scores", "b h s t")
+    return op.Max(scored, filler).named("floored", "b h s t"), product + op.Max(unmasked, filler)
 
 
 def _of_windows() -> tuple[Pattern, Pattern]:
@@ -198,6 +206,10 @@ RULES = [
                 shapes={"s": 7, "t": 5, "mask": "1 3 1 7 5"}, options={"first_mask": "absent"}
             ),
         },
+    ),
+    _rule(
+        "floored_scores", "max(s q k^T + mask, filler)", _floored(), hides_altogether,
+        shapes={"mask": "1 2 s t"}, assumes=FINITE_SCORES,
     ),
     _factor_rule("head_factor", "*", op.Mul),
     _factor_rule("head_divisor", "/", op.Div),

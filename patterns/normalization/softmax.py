@@ -2,6 +2,7 @@
 
 softmax(x)     = exp(x - max(x)) / sum(exp(x - max(x)))
 log_softmax(x) = x - max(x) - log(sum(exp(x - max(x)))) = log(softmax(x)) = x - logsumexp(x)
+softmax(a (b x - max(b x))) = softmax(a b x)
 
 With the maximum subtracted, a row with an infinity gives NaN on both sides. The last two forms of log_softmax differ: the
 logarithm of a softmax that underflows is infinite, and logsumexp of a row with an infinity is infinite, not NaN.
@@ -9,10 +10,13 @@ logarithm of a softmax that underflows is infinite, and logsumexp of a row with 
 
 from __future__ import annotations
 
-from ortfuse.pattern import Match, attr, op, var
+from dataclasses import replace
+
+from ortfuse.pattern import Match, attr, computed, op, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
+from .._common import array_like
 from ..normal_form.reduction import axes
 
 SOURCE = "ONNX operator LogSoftmax"
@@ -21,6 +25,7 @@ x = var("x")
 maximum = op.ReduceMax(x, axes=axes, keepdims=1)
 shifted = (x - maximum).named("shifted")
 powers = op.Exp(shifted)
+scaled = scalar("inner") * x
 total = op.ReduceSum(powers, axes=axes, keepdims=1)
 
 
@@ -36,6 +41,28 @@ def axis_is_last(match: Match) -> Refusal | None:
     """The axis of the Softmax is the last one."""
     rank = match.rank("x")
     return match.unless_value("axis", rank is not None and match["axis"] in (-1, rank - 1), "the last one")
+
+
+def axes_are_last(match: Match) -> Refusal | None:
+    """The maximum is taken over the axis of the Softmax, which is the last one."""
+    return last_axis_alone(match) or axis_is_last(match)
+
+
+def coefficient(match: Match) -> float:
+    """The product of both factors."""
+    return float(match["factor"] * match["inner"])
+
+
+both = computed("both", lambda match: array_like(match, coefficient(match)))
+
+
+def nothing_overflows(match: Match) -> Refusal | None:
+    """Neither the inner factor nor the product of both is above 1, so that finite numbers stay finite."""
+    inner = match["inner"]
+    is_small = 0 < inner <= 1 and 0 < coefficient(match) <= 1
+    return match.unless_value(
+        "factor", is_small, f"above 0 and, times the inner factor {inner:g}, at most 1, as that is"
+    )
 
 
 def last_axis(match: Match) -> int:
@@ -61,6 +88,24 @@ RULES = [
         source="ONNX operator Softmax",
         allow_extra_operands=True,
         proof=_PROOF,
+    ),
+    Rule(
+        name="softmax.shifted",
+        formula="softmax(a (b x - max(b x)))",
+        is_refinement=True,
+        pattern=op.Softmax(
+            scalar("factor") * (scaled - op.ReduceMax(scaled, axes=axes, keepdims=1)), axis=attr("axis")
+        ),
+        replace=lambda match: op.Softmax(x if coefficient(match) == 1 else op.Mul(x, both), axis=last_axis),
+        makes=("Softmax", "Mul"),
+        guards=(axes_are_last, nothing_overflows),
+        exactness=Exactness.ROUNDING,
+        source="softmax is invariant to a shift of the whole row",
+        proof=replace(
+            _PROOF,
+            attributes=({"axes": [(-1,), (2,)], "axis": [-1, 2]}, {"axes": [(1,)], "axis": [-1, 1]}),
+            scalars={"factor": [1.0, 2.0], "inner": [1.0, 0.5]},
+        ),
     ),
     Rule(
         name="log_softmax.decomposed",

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
+import onnxruntime
 import pytest
 
 from ortfuse.dims import Dim, symbol
@@ -263,3 +264,26 @@ def test_deep_chains_are_followed_without_recursion() -> None:
         nodes.append(ir.node("Add", [nodes[-1].outputs[0], x]))
     graph = ir.Graph([x], nodes[-1].outputs, nodes=nodes, opset_imports={"": 20})
     assert Facts(ir.Model(graph, ir_version=10)).shape(nodes[-1].outputs[0]) == (symbol("b"), 4)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [(0.5, 4.0, 1.0), (0.0, 1.0, 0.1), (0.0, 0.3, 0.1), (3.0, -1.0, -0.7), (1.0, 0.0, 1.0), (0.0, 16777217.0, 1e6)],
+)
+def test_steps_between_float_constants_are_counted_as_the_runtime_counts_them(numbers: tuple[float, ...]) -> None:
+    text = "g () => (float[n] y) <float a = {%s}, float b = {%s}, float c = {%s}> { y = Range(a, b, c) }" % numbers
+    facts, values = load(text)
+    proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {text}')
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert facts.shape(values["y"]) == session.run(None, {})[0].shape
+
+
+def test_the_last_s_elements_of_an_axis_of_s_are_all_even_if_there_are_none() -> None:
+    facts, values = load(
+        """g (float[b,s] x, float[b,p,s] past) => (float[b,n] y, float[b,p,m] z)
+        <int64[1] axis = {1}, int64[1] two = {2}, int64[1] end = {9223372036854775807}> {
+        n = Shape<start = 1, end = 2>(x) start = Neg(n) y = Slice(x, start, end, axis)
+        other = Shape<start = 1, end = 2>(past) before = Neg(other) z = Slice(past, before, end, two) }"""
+    )
+    assert text_of(facts, values["y"]) == "b, s"
+    assert text_of(facts, values["z"]) == "b, p, ?0"

@@ -202,6 +202,26 @@ def test_a_mask_that_may_hold_anything_is_not_given_to_the_attention_kernel(mask
     assert "Attention" not in optimized(with_mask(mask, inputs=inputs, filler=LOWEST, big=3e9, square=np.eye(5)))
 
 
+def scored(body: str, **constants: Any) -> ir.Model:
+    """Attention with scores `qk` and a boolean `keep`, whose body computes `masked` of them."""
+    inputs = f"{INPUTS}, bool[b,1,1,t] keep"
+    return model(f"qk = MatMul(q, kt) {body} {scores_to_result()}", inputs, **constants)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"{BOOLEAN} sum = Add(qk, mask) masked = Max(sum, lowest)",
+        f"{BOOLEAN} sum = Add(qk, mask) small = Mul(sum, half) end = Constant<value_ints = [-1]>() m = ReduceMax(small, end) s = Sub(small, m) masked = Div(s, half)",
+        "hide = Not(keep) shape = Shape(qk) wide = Expand(hide, shape) masked = Where(wide, filler, qk)",
+    ],
+    ids=["floored", "shifted", "expanded condition"],
+)
+def test_scores_however_they_are_masked(body: str) -> None:
+    made = optimized(scored(body, filler=LOWEST, lowest=LOWEST))
+    assert "Attention" in made
+
+
 SPLIT_OFF = """keys = Reshape(k, shape) kt = Transpose<perm = [0, 2, 3, 1]>(keys) queries = Reshape(q, shape)
     qt = Transpose<perm = [0, 2, 1, 3]>(queries) values = Reshape(v, shape) vt = Transpose<perm = [0, 2, 1, 3]>(values)"""
 

@@ -70,6 +70,8 @@ def _filled(fill: ir.TensorProtocol | None, dtype: ir.DataType, shape: Shape) ->
 def range_(op: Op) -> Fact:
     """``start, start + delta, ...`` up to but excluding the limit."""
     dtype = op.dtype(0) or op.dtype(1) or op.dtype(2)
+    if dtype in _FLOATS:
+        return Fact(dtype, (_float_steps(op),))
     start, limit, delta = [_single(op, index) for index in range(3)]
     if start is None or limit is None or not isinstance(delta, int) or delta == 0:
         return Fact(dtype, (UNKNOWN,))
@@ -78,6 +80,27 @@ def range_(op: Op) -> Fact:
     if isinstance(length, int) and length <= MAX_ELEMENTS:
         elements = tuple([start + index * delta for index in range(length)])
     return Fact(dtype, (length,), elements)
+
+
+_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
+
+
+def _float_steps(op: Op) -> DimLike:
+    """The number of steps between constants, rounded as the runtime rounds it: the difference in the type, the rest in float64."""
+    start, limit, delta = numbers = [_float(op, index) for index in range(3)]
+    if any(number is None or not np.isfinite(number) for number in numbers) or not delta:
+        return UNKNOWN
+    with np.errstate(over="ignore"):
+        steps = np.ceil(np.float64(limit - start) / np.float64(delta))  # type: ignore[operator]
+    return int(max(steps, 0)) if steps < _MOST_STEPS else UNKNOWN
+
+
+_MOST_STEPS = 2**31
+
+
+def _float(op: Op, index: int) -> Any:
+    array = op.fact(index).array()
+    return None if array is None or array.size != 1 else array.reshape(-1)[0]
 
 
 def _single(op: Op, index: int) -> DimLike | None:

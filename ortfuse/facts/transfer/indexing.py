@@ -197,6 +197,8 @@ def _position(dim: DimLike, index: DimLike) -> DimLike | None:
         return minimum(index, dim)
     if is_nonnegative(-1 - index):
         return maximum(0, dim + index)
+    if is_nonnegative(-index) and is_nonnegative(-dim - index):
+        return 0  # as an index of 0 means too
     return None
 
 
