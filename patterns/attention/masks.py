@@ -5,8 +5,8 @@ softmax(where(keep, s q k^T + m, filler)) = softmax(s q k^T + where(keep, m, fil
 softmax(max(s q k^T + m, filler)) = softmax(s q k^T + max(m, filler))
 windows(s q k^T) + w = windows(s q k^T + merged(w))
 
-The second and the third hold if any score added to the filler is lost in rounding. In the last, the scores have a window axis that is
-merged with the batch axis: [batch * windows, heads, queries, keys].
+The second and the third hold if any score added to the filler is lost in rounding. In the last, the scores have a window axis
+that is merged with the batch axis: [batch * windows, heads, queries, keys].
 """
 
 from __future__ import annotations

@@ -271,7 +271,9 @@ def test_deep_chains_are_followed_without_recursion() -> None:
     [(0.5, 4.0, 1.0), (0.0, 1.0, 0.1), (0.0, 0.3, 0.1), (3.0, -1.0, -0.7), (1.0, 0.0, 1.0), (0.0, 16777217.0, 1e6)],
 )
 def test_steps_between_float_constants_are_counted_as_the_runtime_counts_them(numbers: tuple[float, ...]) -> None:
-    text = "g () => (float[n] y) <float a = {%s}, float b = {%s}, float c = {%s}> { y = Range(a, b, c) }" % numbers
+    start, limit, delta = numbers
+    text = f"""g () => (float[n] y) <float start = {{{start}}}, float limit = {{{limit}}}, float delta = {{{delta}}}>
+        {{ y = Range(start, limit, delta) }}"""
     facts, values = load(text)
     proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {text}')
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])

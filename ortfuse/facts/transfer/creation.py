@@ -86,12 +86,12 @@ _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 
 
 def _float_steps(op: Op) -> DimLike:
-    """The number of steps between constants, rounded as the runtime rounds it: the difference in the type, the rest in float64."""
+    """The number of steps between constants, as the runtime rounds it: the difference in the type, the rest in float64."""
     start, limit, delta = numbers = [_float(op, index) for index in range(3)]
     if any(number is None or not np.isfinite(number) for number in numbers) or not delta:
         return UNKNOWN
     with np.errstate(over="ignore"):
-        steps = np.ceil(np.float64(limit - start) / np.float64(delta))  # type: ignore[operator]
+        steps = np.ceil(np.float64(limit - start) / np.float64(delta))
     return int(max(steps, 0)) if steps < _MOST_STEPS else UNKNOWN
 
 
