@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Unpack
 import onnx_ir as ir
 
 from ortfuse.assessment import Assessment, Progress, given_inputs, idle_options, inputs_to_measure, silent
-from ortfuse.errors import OptionError, TargetError
+from ortfuse.attempts import Attempts, left_alone, loads_as_it_is
+from ortfuse.errors import InvalidModelError, OptionError, PassError
+from ortfuse.execution.loading import Loading, UnloadableError
+from ortfuse.execution.worker import WORKER
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.walk import scopes
 from ortfuse.model.atomic_write import writable_target
@@ -31,6 +34,7 @@ from ortfuse.options import (
 )
 from ortfuse.pattern import Guard, Match, Matcher, Pattern
 from ortfuse.pipeline.manager import PassManager
+from ortfuse.pipeline.report import RunReport
 from ortfuse.pipeline.schedule import OnPass
 from ortfuse.result import Result, Timings, WrongResultError
 from ortfuse.targets import installed
@@ -71,8 +75,8 @@ def optimize(
     Args:
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`.
         options: How to optimise, what to check and measure, and where to write the result; see `Options`.
-        on_pass: Called after each pass. If a rewrite needs a newer opset that the model cannot be raised to, the run restarts
-            from the first pass without such rewrites.
+        on_pass: Called after each pass. If a rewrite needs a newer opset that the model cannot be raised to, or a pass fails, the
+            run restarts from the first pass without these; a model for which nothing helps is left as it is.
         progress: Called with short messages about what is going on.
         **changes: Single options; they override those of `options`.
 
@@ -88,28 +92,48 @@ def optimize(
     _refuse_what_is_in_vain(options, manager)
     progress("loading the model")
     clock = _Clock()
-    inside, source = enter(model)
-    opset = inside.graph.opset_imports.get("", 1)
+    if options.loaded and options.output is not None:
+        WORKER.start()  # it is ready when there is something to load
+    try:
+        inside, source = enter(model)
+    except InvalidModelError as error:
+        if options.explain or not loads_as_it_is(model):
+            raise
+        return left_alone(model, options, str(error))
     asked = Assessment(options, enter(model)[0] if Assessment.compares(options) else inside, progress, on_pass)
     clock.lap("load")
     progress("optimising")
+    attempts = Attempts(model, inside, source, manager, asked, progress)
     try:
-        report = manager.run(inside, on_pass=asked.on_pass, inspector=asked.sites, meter=asked.meter)
-    except TargetError as error:
-        # Only the rewrites that need the newer opset are lost; the run restarts from the original model.
-        inside, source = enter(model)
-        asked.start()
-        manager = manager.at_most(opset)
-        report = manager.run(inside, on_pass=asked.on_pass, inspector=asked.sites, meter=asked.meter)
-        report.notes.insert(0, f"the model stays at opset {opset}, without the rewrites that need a newer one: {error}")
+        report = attempts.run()
+        clock.lap("optimize")
+        try:
+            return _concluded(attempts, report, clock, check=options.loaded and options.output is not None)
+        except UnloadableError as error:
+            return _concluded(attempts, attempts.mended(report, error), clock, check=False)
+    except (PassError, UnloadableError) as error:
+        return left_alone(model, options, str(error))
+
+
+def _concluded(attempts: Attempts, report: RunReport, clock: _Clock, *, check: bool) -> Result:
+    """Check, measure and write the result of a pipeline, as asked.
+
+    Raises:
+        UnloadableError: With `check`: the runtime does not load the result. Nothing was written.
+        WrongResultError: It is wrong. Nothing was written.
+    """
+    inside, asked, options = attempts.inside, attempts.asked, attempts.options
+    runs_alone = options.verify == "whole" or options.bench
+    loading = Loading(inside) if check else None
+    if loading is not None and runs_alone:
+        loading.demand()
     report.notes += idle_options(options)
     sites = None if asked.sites is None else tuple(asked.sites.found.values())
-    clock.lap("optimize")
-    result = Result(leave(inside, source), report, options, sites=sites)
+    result = Result(leave(inside, attempts.source), report, options, sites=sites)
     if options.explain:
-        result = replace(result, explanation=_explanation(inside, result, manager))
+        result = replace(result, explanation=_explanation(inside, result, attempts.manager))
     if options.pins:
-        result = replace(result, pins=_pin_outcomes(inside, result, manager))
+        result = replace(result, pins=_pin_outcomes(inside, result, attempts.manager))
     if options.verify == "whole":
         verdict, blame = asked.verdict(inside)
         clock.lap("verify")
@@ -120,11 +144,15 @@ def optimize(
         result = replace(result, latencies=asked.latencies())
         clock.lap("bench")
     if options.output is not None:
-        progress(f"writing {options.output}")
-        save(inside, options.output, link=options.link)
+        attempts.progress(f"writing {options.output}")
+        save(inside, options.output, link=options.link, approve=_nothing if loading is None else loading.demand)
         result = replace(result, written=Path(options.output))
         clock.lap("write")
     return replace(result, timings=clock.timings())
+
+
+def _nothing() -> None:
+    """Approves of anything."""
 
 
 class _Clock:
@@ -137,7 +165,7 @@ class _Clock:
     def lap(self, name: str) -> None:
         """Book the time since the last lap under this name."""
         now = time.perf_counter()
-        self._laps[name], self._last = now - self._last, now
+        self._laps[name], self._last = self._laps.get(name, 0.0) + now - self._last, now
 
     def timings(self) -> Timings:
         """The times of all laps."""
@@ -338,9 +366,10 @@ def explain(
     """
     options = Options.of(options, **changes)
     only = {name: getattr(options, name) for name in PipelineOptions.__annotations__}
-    found = optimize(model, Options(**only, explain=tuple(rules) or True), progress=progress).explanation
-    assert found is not None
-    return found
+    result = optimize(model, Options(**only, explain=tuple(rules) or True), progress=progress)
+    if result.explanation is None:
+        raise InvalidModelError(f"nothing can be explained: {result.left_alone}")
+    return result.explanation
 
 
 def benchmark(

@@ -35,6 +35,18 @@ class RewriteError(OrtfuseError):
     """Rewriting went wrong: rules undo each other without end, or an edit would leave the graph invalid."""
 
 
+class PassError(RewriteError):
+    """A pass of ortfuse itself failed on a model.
+
+    Attributes:
+        name: The pass, as in the report; empty if the result as a whole is not valid.
+    """
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(text)
+        self.name = name
+
+
 class OptionError(OrtfuseError):
     """An option has an invalid value, or two options contradict each other.
 

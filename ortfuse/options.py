@@ -89,6 +89,7 @@ class AllOptions(BisectOptions, total=False):
     threads: int
     output: PathLike | None
     link: bool
+    loaded: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +122,8 @@ class Options:
         threads: Threads of the runtime when measuring; 0 leaves the number to it.
         output: The file that the result is written to.
         link: Whether external data of the output may be hard links (see `ortfuse.save`).
+        loaded: Whether the runtime loads the result, with all of its optimisations and in a process of its own, before it is
+            written. What it does not load is not written so.
         debugging: A random order in which to visit sites, and checks after every rewrite; see `ortfuse.rewrite.Debugging`.
 
     Raises:
@@ -146,6 +149,7 @@ class Options:
     threads: int = 0
     output: PathLike | None = None
     link: bool = False
+    loaded: bool = True
     debugging: Debugging | None = None
 
     def __post_init__(self) -> None:
@@ -354,6 +358,7 @@ _CHECKS: Mapping[str, Check] = {
     "threads": _number(0),
     "output": _or_none(_path),
     "link": _boolean,
+    "loaded": _boolean,
 }
 
 IN_FILES = tuple(_CHECKS)

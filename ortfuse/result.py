@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import onnx
+
 from ortfuse.errors import VerificationError
 from ortfuse.options import Options
 from ortfuse.pipeline.report import RunReport
@@ -53,6 +55,8 @@ class Result:
         latencies: The latency after each pass, if that was asked for.
         written: The file that the result was written to.
         timings: Seconds spent in each part.
+        left_alone: Why the model was left as it is, if it was. What a graph cannot represent is then in `model` as it was
+            handed in.
     """
 
     model: Any = field(repr=False)
@@ -66,6 +70,7 @@ class Result:
     latencies: Latencies | None = None
     written: Path | None = None
     timings: Timings = field(default_factory=Timings)
+    left_alone: str = ""
 
     @property
     def ok(self) -> bool:
@@ -78,9 +83,13 @@ class Result:
         Raises:
             OutputError: It cannot be written; what was there before is unchanged.
         """
+        from ortfuse.model.copy_file import copy_model
         from ortfuse.model.interop import enter
         from ortfuse.model.io import save
 
+        if self.left_alone and isinstance(self.model, str | os.PathLike | onnx.ModelProto):
+            copy_model(self.model, path)
+            return
         save(enter(self.model, copy=False)[0], path, link=link)
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,6 +105,7 @@ class Result:
             "pins": [pin.to_dict() for pin in self.pins],
             "latency_sizes": self.latencies.sizes if self.latencies else "",
             "latency": [row.to_dict() for row in self.latencies.rows] if self.latencies else [],
+            "left_alone": self.left_alone,
             "written": str(self.written) if self.written else None,
             "timings": asdict(self.timings),
         }

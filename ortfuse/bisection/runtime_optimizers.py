@@ -163,6 +163,30 @@ def bisect_runtime(
     return RuntimeBisection(verdict, tuple(culprits), tuple(changed), site, search.runs)
 
 
+def breaking(model: ir.Model, session: Disabled | None = None) -> tuple[str, ...]:
+    """The smallest set of the runtime's own optimisers with which it does not load a model; empty if none has a name.
+
+    Args:
+        model: The model; it is not changed.
+        session: Creates a session with some optimisers disabled; by default in the installed runtime, without large weights.
+    """
+    make = session or (lambda disabled: Session(model, disabled=disabled, weightless=True))
+    try:
+        changed, seen = _optimisers(model)
+    except VerificationError:
+        return ()
+    names = frozenset({*seen, *_RULES})
+
+    def fails(enabled: Collection[str]) -> bool:
+        try:
+            make(sorted(names - set(enabled)))
+        except VerificationError:
+            return True
+        return False
+
+    return tuple(_culprits(changed, seen, fails)[0])
+
+
 def _relative(trial: Trial) -> float:
     return trial.worst.relative if trial.worst else 0.0
 
@@ -191,26 +215,33 @@ class _Search:
 
     def run(self, changed: Sequence[str]) -> list[str]:
         """The optimisers to blame; if one of them is a set of rules, the rules within it."""
-        if self._moves(()):
-            return []
-        # If an optimiser crashes the runtime, neither it nor those that would follow get to log that they changed the model.
-        candidates = (list(changed), sorted(self._seen))
-        everything = next((some for some in candidates if some and self._moves([*some, *_RULES])), None)
-        if everything is None:
-            return []
-        groups = smallest(everything, lambda some: self._moves([*some, *_RULES]))
-        self.helpers = frozenset(name for name in groups if name.endswith(_RULE_BASED))
-        if not self.helpers:
-            return groups
-        rest = [name for name in groups if name not in self.helpers]
-        units = [*rest, *_RULES]
-        return smallest(units, lambda some: self._moves([*some, *self.helpers]))
+        culprits, self.helpers = _culprits(changed, self._seen, self._moves)
+        return culprits
 
     def _moves(self, enabled: Collection[str]) -> bool:
         self.runs += 1
         self._progress(f"session {self.runs}")
         trials = _trials(self._make, sorted(self.names - set(enabled)), [self._experiment], self._tolerance)
         return trials[0].fails_like(self._failing)
+
+
+def _culprits(
+    changed: Sequence[str], seen: Collection[str], shows: Callable[[Collection[str]], bool]
+) -> tuple[list[str], frozenset[str]]:
+    """The smallest set of optimisers that shows an effect, and the sets of rules that those among them which are rules need."""
+    if shows(()):
+        return [], frozenset()
+    # If an optimiser crashes the runtime, neither it nor those that would follow get to log that they changed the model.
+    candidates = (list(changed), sorted(seen))
+    everything = next((some for some in candidates if some and shows([*some, *_RULES])), None)
+    if everything is None:
+        return [], frozenset()
+    groups = smallest(everything, lambda some: shows([*some, *_RULES]))
+    helpers = frozenset(name for name in groups if name.endswith(_RULE_BASED))
+    if not helpers:
+        return groups, helpers
+    units = [*(name for name in groups if name not in helpers), *_RULES]
+    return smallest(units, lambda some: shows([*some, *helpers])), helpers
 
 
 def _optimisers(model: ir.Model) -> tuple[list[str], set[str]]:

@@ -37,6 +37,14 @@ Link = Annotated[
         show_default=False,
     ),
 ]
+Load = Annotated[
+    bool | None,
+    typer.Option(
+        "--load/--no-load",
+        help="Have the runtime load the result before it is written, in a process of its own (the default).",
+        show_default=False,
+    ),
+]
 Target = Annotated[
     str | None,
     typer.Option(
@@ -183,7 +191,7 @@ Explain = Annotated[
 ]
 
 
-FLAGS = {"sizes": "--size", "pins": "--pin", "output": "-o"}
+FLAGS = {"sizes": "--size", "pins": "--pin", "output": "-o", "loaded": "--load"}
 """The command-line names of options, where these differ from their own names."""
 
 

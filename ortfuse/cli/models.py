@@ -18,6 +18,7 @@ from ortfuse.cli.arguments import (
     InputFiles,
     Json,
     Link,
+    Load,
     MaxOpset,
     Measure,
     Model,
@@ -60,6 +61,7 @@ def optimize(
     threads: Threads = None,
     rounds: Rounds = None,
     link: Link = None,
+    load: Load = None,
     json_file: Json = None,
     debug: Debug = False,
 ) -> None:
@@ -74,6 +76,7 @@ def optimize(
             config, output=output, passes=passes, patterns=patterns, target=target, max_opset=max_opset,
             approximate=approximate, pins=pin, measure=measure, verify=verify, bench=bench, explain=explain, inputs=inputs,
             sizes=size, seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
+            loaded=load,
         )  # fmt: skip
         check_json(json_file, options.output)
         try:

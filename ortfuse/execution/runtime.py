@@ -57,7 +57,10 @@ class Settings:
 
 
 class InFile(NamedTuple):
-    """A weight stored in a file: its element type (numpy's name), its shape, and the location of its bytes."""
+    """A weight stored in a file: its element type (numpy's name), its shape, and the location of its bytes.
+
+    Without a path it is zeros, which take neither time nor memory before they are written to.
+    """
 
     path: str
     offset: int
@@ -66,6 +69,8 @@ class InFile(NamedTuple):
 
     def array(self) -> Array:
         """The weight, memory-mapped if it is suitably aligned in the file."""
+        if not self.path:
+            return np.zeros(self.shape, self.dtype)
         mapped = np.memmap(self.path, np.dtype(self.dtype), "r", self.offset, self.shape)
         return mapped if mapped.ctypes.data % _ALIGNMENT == 0 else np.array(mapped)
 

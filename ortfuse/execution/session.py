@@ -30,6 +30,9 @@ LARGEST = 1 << 30
 Weights in files do not count, because the other process reads them itself.
 """
 
+STAND_IN = 1 << 16
+"""Weights of at least this many bytes are too large to be anything but numbers: zeros can stand for them while loading."""
+
 _SHAREABLE = frozenset(
     {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.INT8, ir.DataType.UINT8,
      ir.DataType.INT16, ir.DataType.UINT16, ir.DataType.INT32, ir.DataType.UINT32, ir.DataType.INT64,
@@ -66,6 +69,7 @@ class Session:
         verbose: bool = False,
         lean: bool = False,
         isolated: bool = True,
+        weightless: bool = False,
     ) -> None:
         """Load `model`.
 
@@ -82,6 +86,7 @@ class Session:
             isolated: Whether to run in the worker process, so that a crash becomes an error; latencies are measured without it.
                 A model with more than `LARGEST` bytes of weights in memory always runs in this process, as does any model if no
                 worker can be started.
+            weightless: Whether zeros stand for all large weights, which is enough to see whether a model loads.
 
         Raises:
             CrashError: The runtime crashes on the model.
@@ -99,8 +104,8 @@ class Session:
             libraries=libraries(),
         )
         try:
-            source, weights = _separated(with_functions(model)) if isinstance(model, ir.Model) else (_source(model), {})
-            self._runs = _opened(source, weights, settings, isolated)
+            source, weights = separated(with_functions(model)) if isinstance(model, ir.Model) else (_source(model), {})
+            self._runs = opened(source, stand_ins(weights) if weightless else weights, settings, isolated)
         except OrtfuseError:
             raise
         except Exception as error:
@@ -131,11 +136,22 @@ class Session:
         return Path(self._runs.end_profile())
 
 
-def _opened(
-    source: str | bytes, weights: Mapping[str, ir.TensorProtocol], settings: Settings, isolated: bool
+def stand_ins(weights: Mapping[str, ir.TensorProtocol]) -> dict[str, ir.TensorProtocol | InFile]:
+    """The weights of a model with zeros in place of the large ones."""
+    return {
+        name: tensor
+        if tensor.nbytes < STAND_IN
+        else InFile("", 0, tensor.dtype.numpy().name, tuple(tensor.shape.numpy()))
+        for name, tensor in weights.items()
+    }
+
+
+def opened(
+    source: str | bytes, weights: Mapping[str, ir.TensorProtocol | InFile], settings: Settings, isolated: bool
 ) -> Loaded | Remote:
+    """A session in the worker process, or in this one."""
     if isolated:
-        given = {name: _in_file(tensor) or tensor for name, tensor in weights.items()}
+        given = {name: one if isinstance(one, InFile) else _in_file(one) or one for name, one in weights.items()}
         if sum(tensor.nbytes for tensor in given.values() if not isinstance(tensor, InFile)) <= LARGEST:
             try:
                 return Remote(
@@ -143,7 +159,8 @@ def _opened(
                 )
             except UnavailableError:
                 pass
-    return Loaded(source, {name: _array(tensor) for name, tensor in weights.items()}, settings)
+    arrays = {name: one if isinstance(one, InFile) else _array(one) for name, one in weights.items()}
+    return Loaded(source, arrays, settings)
 
 
 def _in_file(tensor: ir.TensorProtocol) -> InFile | None:
@@ -159,7 +176,7 @@ def _array(tensor: ir.TensorProtocol) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape.numpy())
 
 
-def _separated(model: ir.Model) -> tuple[bytes, dict[str, ir.TensorProtocol]]:
+def separated(model: ir.Model) -> tuple[bytes, dict[str, ir.TensorProtocol]]:
     """The serialised model without its larger weights, and those weights."""
     proto, weights = separate(model, SHARED)
     shared: dict[str, ir.TensorProtocol] = {}

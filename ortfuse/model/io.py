@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -153,7 +153,13 @@ def _leave_weights_in_file(
         )
 
 
-def save(model: onnx_ir.Model, path: str | os.PathLike[str], *, link: bool = False) -> None:
+def save(
+    model: onnx_ir.Model,
+    path: str | os.PathLike[str],
+    *,
+    link: bool = False,
+    approve: Callable[[], object] = lambda: None,
+) -> None:
     """Write a model to a file.
 
     Everything is written to temporary files in the same folder and then moved into place: after any failure or interrupt the
@@ -175,6 +181,7 @@ def save(model: onnx_ir.Model, path: str | os.PathLike[str], *, link: bool = Fal
             readable when their file is replaced.
         path: The file to create or replace.
         link: Whether external files may become data files of the result through hard links.
+        approve: Called when everything is written but not yet in place; what it raises undoes all.
 
     Raises:
         OutputError: The file cannot be written (no such folder, no permission, no space); any existing file is unchanged.
@@ -190,7 +197,7 @@ def save(model: onnx_ir.Model, path: str | os.PathLike[str], *, link: bool = Fal
     target = writable_target(path)
     external_data.attach(model, name=os.fspath(path), model_file=None)
     try:
-        write(model, target, link=link)
+        write(model, target, link=link, approve=approve)
     except OrtfuseError:
         raise
     except OSError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -44,13 +44,14 @@ class Placed(NamedTuple):
     length: int
 
 
-def write(model: onnx_ir.Model, target: Path, *, link: bool) -> None:
+def write(model: onnx_ir.Model, target: Path, *, link: bool, approve: Callable[[], object] = lambda: None) -> None:
     """Write a model to `target`, with data files `<target>.data`, ... if it has external weights or is too large for one file.
 
     Args:
         model: The model.
         target: The path of the model file.
         link: Whether external files that are still needed may become data files through hard links.
+        approve: Called before the files are moved into place; what it raises undoes all.
 
     Raises:
         OutputError: The model does not fit into the file format.
@@ -75,6 +76,7 @@ def write(model: onnx_ir.Model, target: Path, *, link: bool) -> None:
             raise OutputError(f"{target}: the model is larger than 2 GB without its weights; no ONNX file can hold it")
         _write_model(proto, weights, staging.open("model"))
         _hold_open(model, (staging.model, *staging.data))
+        approve()
         staging.commit()
 
 

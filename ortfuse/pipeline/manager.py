@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from ortfuse.errors import InvalidModelError, PipelineError, RewriteError
+from ortfuse.errors import InvalidModelError, OrtfuseError, PassError, PipelineError, RewriteError, RuleError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.edit import Inspector
 from ortfuse.model.check import check
@@ -25,7 +25,7 @@ from ortfuse.pipeline.catalogue import Catalogue, load_catalogue
 from ortfuse.pipeline.passlists import read_list
 from ortfuse.pipeline.pins import pinned_rules, pins_first
 from ortfuse.pipeline.report import Counts, RunReport
-from ortfuse.pipeline.schedule import OnPass, Schedule
+from ortfuse.pipeline.schedule import OnPass, Schedule, Turn
 from ortfuse.pipeline.text import Item, parse
 from ortfuse.rewrite import Debugging, Log
 from ortfuse.targets import Target
@@ -106,7 +106,8 @@ class PassManager:
 
         Raises:
             TargetError: The opset cannot be raised as far as rewrites need; `at_most` the model's own opset does without them.
-            OrtfuseError: A pass fails.
+            PassError: A pass of ortfuse fails; `without` it there may be a result.
+            OrtfuseError: A pass or rule of the user fails.
             TypeError: It is no `onnx_ir.Model`.
         """
         if not isinstance(model, ir.Model):
@@ -123,7 +124,13 @@ class PassManager:
             schedule = Schedule(steps, context, on_pass, self._skip)
             analysed = time.perf_counter()
             for turn in schedule:
-                turn.changes = run_pass(turn.transformer, context)
+                try:
+                    turn.changes = run_pass(turn.transformer, context)
+                except Exception as error:
+                    if self._is_for_the_user(turn, error):
+                        raise
+                    text = f"the pass {turn.name} failed ({type(error).__name__}: {error})"
+                    raise PassError(turn.name, text) from error
             finished = time.perf_counter()
             _check_result(model)
         return RunReport(
@@ -137,6 +144,13 @@ class PassManager:
             choices=context.choices.list(),
             notes=[*context.notes, *context.choices.remarks()],
         )
+
+    def _is_for_the_user(self, turn: Turn, error: Exception) -> bool:
+        """Whether an error is about something that the user gave: a pass or rules, or what a pass says on purpose."""
+        users = {"user", *(file.pass_name for file in self._catalogue.files if file.source == "user")}
+        purposeful = isinstance(error, OrtfuseError) and not isinstance(error, RewriteError | RuleError)
+        own = type(turn.transformer).__module__.partition(".")[0] == "ortfuse"
+        return purposeful or not own or turn.transformer.name in users
 
     def _context(self, model: ir.Model, inspector: Inspector | None, meter: Meter | None) -> Context:
         """The context that the passes work on."""
@@ -235,6 +249,4 @@ def _check_result(model: ir.Model) -> None:
     try:
         check(model, name="the optimised model")
     except InvalidModelError as error:
-        raise RewriteError(
-            f"{error}. This is a mistake in ortfuse or in a rule: please report it with the model"
-        ) from error
+        raise PassError("", f"the result would not be valid ({error})") from error

@@ -70,6 +70,7 @@ class RunReport:
         log: Every rewrite, the statistics of every rule and, if asked for, the near misses.
         choices: The decisions made by cost: which rewrites were taken and which were not.
         notes: What could not be done and why.
+        failures: Passes that failed on the model and were left out, each with what happened; these are mistakes in ortfuse.
     """
 
     pipeline: str
@@ -81,6 +82,7 @@ class RunReport:
     log: Log
     choices: Sequence[Choice]
     notes: list[str]
+    failures: list[str] = field(default_factory=list)
 
     @property
     def events(self) -> list[Event]:
@@ -118,4 +120,5 @@ class RunReport:
             "misses": [miss.to_dict() for miss in self.misses],
             "choices": [choice.to_dict() for choice in self.choices],
             "notes": list(self.notes),
+            "failures": list(self.failures),
         }

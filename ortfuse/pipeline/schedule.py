@@ -46,6 +46,7 @@ class Turn:
     """A pass to run now; the caller sets how much it changed."""
 
     transformer: Pass
+    name: str
     changes: int = 0
 
 
@@ -96,7 +97,7 @@ class Schedule:
         context = self._context
         before = context.log.hits()
         context.editor.author = step.name
-        turn = Turn(step.run)
+        turn = Turn(step.run, step.name)
         yield turn
         context.debugging.inspect(context.model, context.facts, step.name)
         if turn.changes:

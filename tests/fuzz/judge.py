@@ -92,6 +92,8 @@ def judge(
         return Failure("hang", _place(), f"more than {seconds} s"), {}
     except Exception as error:
         return Failure("exception", f"{type(error).__name__} {_place()}", traceback.format_exc()[-2000:]), {}
+    if result.report.failures or result.left_alone:
+        return Failure("exception", "; ".join(result.report.failures) or result.left_alone, ""), {}
     hits = result.report.log.hits()
     on_stage("running the result")
     return _invalid(model, result.model) or _wrong(original, result.model, ran, hits), hits

@@ -124,11 +124,11 @@ def try_file(path: Path, outcomes: Counter[str], seconds: int = 60) -> Failure |
         with limited(seconds):
             result = ortfuse.optimize(path, level="all")
             result.save(path.with_suffix(".out"))
+        if result.report.failures:
+            return Failure("exception", "; ".join(result.report.failures), "")
         outcomes["result"] += 1
     except OrtfuseError as error:
         outcomes[type(error).__name__] += 1
-        if "This is a mistake in ortfuse" in str(error):
-            return Failure("invalid", str(error).split(": ", 1)[-1][:80], str(error))
     except HangError:
         return Failure("hang", traceback.format_exc().splitlines()[-3].strip(), f"more than {seconds} s")
     except BaseException as error:

@@ -34,9 +34,11 @@ def tried(variant: Variant, folder: Path) -> str | None:
     try:
         result = ortfuse.optimize(source, level="all", output=target)
     except Exception as error:
-        if isinstance(error, OrtfuseError) and "mistake in ortfuse" not in str(error):
+        if isinstance(error, OrtfuseError):
             return f"refused: {error}"
         return f"exception: {traceback.format_exc()[-1500:]}"
+    if result.report.failures:
+        return f"exception: {result.report.failures}"
     if result.written is None or not target.exists():
         return "nothing was written"
     if optimised is not None and (problem := _problem(target, True)):

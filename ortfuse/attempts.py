@@ -1,0 +1,194 @@
+"""Runs a pipeline so that something usable comes of every model that the runtime loads.
+
+- If the opset cannot be raised, the run starts again without the rewrites that need it.
+- If a pass of ortfuse fails, it starts again without that pass.
+- If the runtime does not load the result, it starts again without the edits that are to blame.
+- If nothing of this helps, or a graph cannot represent the model at all, the model is left as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from ortfuse.assessment import Assessment, Progress
+from ortfuse.errors import InvalidModelError, OrtfuseError, PassError, TargetError
+from ortfuse.execution.loading import Loading, UnloadableError
+from ortfuse.graph.edit import Inspector
+from ortfuse.model.copy_file import copy_model
+from ortfuse.model.interop import AnyModel, Source, enter, leave
+from ortfuse.model.io import save
+from ortfuse.options import Options
+from ortfuse.passes import Finalize
+from ortfuse.pipeline.manager import PassManager
+from ortfuse.pipeline.report import Counts, RunReport
+from ortfuse.result import Result
+from ortfuse.rewrite import Log
+
+_MOST = 8
+"""Passes that may be left out before the model is left as it is."""
+
+_REPORT_IT = "please report it with the model"
+
+
+class Attempts:
+    """The attempts at one model.
+
+    Args:
+        model: The model as it was handed in.
+        inside: The same as a graph, to be optimised in place.
+        source: Where it came from.
+        manager: The pipeline.
+        asked: The checks and measurements that are asked for.
+        progress: Called with short messages about what is going on.
+
+    Attributes:
+        inside: The result.
+        source: Where it came from.
+        manager: The pipeline, limited to the opset at which it works.
+        options: Its options.
+        asked: The checks and measurements that are asked for.
+        progress: Called with short messages about what is going on.
+    """
+
+    def __init__(
+        self,
+        model: AnyModel,
+        inside: ir.Model,
+        source: Source[Any],
+        manager: PassManager,
+        asked: Assessment,
+        progress: Progress,
+    ) -> None:
+        self.inside, self.source, self.manager = inside, source, manager
+        self.options, self.asked, self.progress = manager.options, asked, progress
+        self._model = model
+        self._opset = inside.graph.opset_imports.get("", 1)
+        self._limited = False
+        self._left_out: dict[str, str] = {}
+        self._notes: list[str] = []
+
+    def run(self, avoided: Collection[tuple[str, str]] = ()) -> RunReport:
+        """Run the pipeline, starting again from the model as it was where that helps.
+
+        Raises:
+            PassError: ortfuse cannot handle the model.
+            OrtfuseError: A pass or a rule of the user fails.
+        """
+        while True:
+            inspector: Inspector | None = self.asked.sites
+            if avoided:
+                from ortfuse.bisection.avoidance import Avoiding
+
+                inspector = Avoiding(avoided, inspector)
+            try:
+                report = self._pipeline().run(
+                    self.inside, on_pass=self.asked.on_pass, inspector=inspector, meter=self.asked.meter
+                )
+            except TargetError as error:
+                self._stay_at_opset(error)
+            except PassError as error:
+                self._do_without(error)
+            else:
+                report.notes[:0] = self._notes
+                report.failures += self._left_out.values()
+                return report
+            self._start_over()
+
+    def _start_over(self) -> None:
+        """Go back to the model as it was."""
+        self.inside, self.source = enter(self._model)
+        self.asked.start()
+
+    def _stay_at_opset(self, error: OrtfuseError) -> None:
+        if self._limited:
+            raise error
+        self._limited = True
+        self.manager = self.manager.at_most(self._opset)
+        self._notes.append(
+            f"the model stays at opset {self._opset}, without the rewrites that need a newer one: {error}"
+        )
+
+    def _do_without(self, error: PassError) -> None:
+        """Leave out the pass that failed; what puts the result in order has less to do at the model's own opset."""
+        if error.name in ("", Finalize.name):
+            self._stay_at_opset(error)
+        elif error.name in self._left_out or len(self._left_out) >= _MOST:
+            raise error
+        else:
+            self._left_out[error.name] = f"{error}; the result is without it: {_REPORT_IT}"
+
+    def mended(self, report: RunReport, error: UnloadableError) -> RunReport:
+        """Run again without the edits with which the runtime does not load the result, if it loads the model as it was.
+
+        Raises:
+            UnloadableError: It does not load the result without any edits either.
+        """
+        from ortfuse.bisection.avoidance import edits_to_avoid
+        from ortfuse.bisection.runtime_optimizers import breaking
+
+        self.progress("looking for what the runtime does not load")
+        if Loading(enter(self._model)[0]).problem():
+            report.notes.append(f"the runtime loads neither the model as it was nor the result: {error}")
+            return report
+        optimisers = breaking(self.inside)
+        why = f"{error}; its own optimiser {', '.join(optimisers)} is to blame" if optimisers else str(error)
+        avoided = edits_to_avoid(self._made)
+        if avoided is not None:
+            self._start_over()
+            report = self.run(avoided)
+            if not Loading(self.inside).problem():
+                edits = ", ".join(f"{author} at '{site}'" for author, site in avoided)
+                report.notes.append(f"left out, because the runtime would not load the result: {edits} ({why})")
+                return report
+        raise UnloadableError(f"the runtime would not load the result: {why}")
+
+    def _made(self, inspector: Inspector) -> ir.Model:
+        made = enter(self._model)[0]
+        self._pipeline().run(made, inspector=inspector)
+        return made
+
+    def _pipeline(self) -> PassManager:
+        return self.manager.without(self._left_out) if self._left_out else self.manager
+
+
+def loads_as_it_is(model: AnyModel) -> bool:
+    """Whether the runtime loads a model that a graph cannot represent: a file or a ModelProto."""
+    from ortfuse.execution.session import Session
+
+    try:
+        if isinstance(model, str | os.PathLike):
+            Session(model, lean=True)
+        elif isinstance(model, onnx.ModelProto):
+            Session(model.SerializeToString(), lean=True)
+        else:
+            return False
+    except (OrtfuseError, ValueError):  # ValueError: too large to be serialised
+        return False
+    return True
+
+
+def left_alone(model: AnyModel, options: Options, why: str) -> Result:
+    """The result of leaving a model as it is, written to the output if there is one."""
+    given = model
+    counts = Counts(0, {})
+    try:
+        inside, source = enter(model)
+        given, counts = leave(inside, source), Counts.of(inside)
+    except InvalidModelError:
+        pass
+    note = f"the model is left as it is: {why}"
+    report = RunReport("", [], counts, counts, 0.0, 0.0, Log(), [], [note])
+    if options.output is not None:
+        if isinstance(model, str | os.PathLike | onnx.ModelProto):
+            copy_model(model, options.output)
+        else:
+            save(inside, options.output, link=options.link)
+    return Result(
+        given, report, options, left_alone=why, written=None if options.output is None else Path(options.output)
+    )

@@ -1,0 +1,166 @@
+"""Something usable comes of every model that the runtime loads: without what fails, or as it was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from crashing import runtime_that
+from onnx import numpy_helper, parser
+
+import ortfuse
+from ortfuse.errors import OutputError, PassError, PipelineError
+from ortfuse.execution.session import Session
+from ortfuse.model.interop import enter
+from ortfuse.passes import finalize
+from ortfuse.passes.cse import CommonSubexpressions
+
+GELU = """<ir_version: 8, opset_import: ["" : 20]> g (float[b, 4] x) => (float[b, 4] y)
+<float r = {1.4142135}, float one = {1}, float h = {0.5}>
+{ s = Neg(x) u = Neg(x) v = Sub(s, u) w = Add(v, x) d = Div(w, r) e = Erf(d) a = Add(e, one) m = Mul(w, a) y = Mul(m, h) }"""
+X = {"x": np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)}
+
+
+def gelu() -> onnx.ModelProto:
+    return parser.parse_model(GELU)
+
+
+def same(one: Any, other: Any) -> bool:
+    first, second = (Session(model).run(X)["y"] for model in (one.SerializeToString(), other))
+    return np.allclose(first, second, atol=1e-6)
+
+
+def fail(*_: object) -> int:
+    raise KeyError("a mistake")
+
+
+def test_a_pass_that_fails_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(CommonSubexpressions, "run", fail)
+    result = ortfuse.optimize(gelu(), output=tmp_path / "o.onnx")
+    assert "Gelu" in {node.op_type for node in result.model.graph.node}
+    (text,) = result.report.failures
+    assert "the pass cse failed (KeyError: 'a mistake')" in text and "report it" in text
+    assert same(gelu(), tmp_path / "o.onnx")
+
+
+def test_the_pass_manager_says_which_pass_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CommonSubexpressions, "run", fail)
+    with pytest.raises(PassError) as caught:
+        ortfuse.PassManager("cse").run(enter(gelu())[0])
+    assert caught.value.name == "cse"
+
+
+@dataclass(frozen=True)
+class Mine:
+    """A pass of a user's that fails."""
+
+    name: str = "mine"
+
+    def run(self, context: object) -> int:
+        raise KeyError("of mine")
+
+
+def test_an_error_of_a_pass_of_the_user_is_the_users() -> None:
+    with pytest.raises(PipelineError, match="of mine"):
+        ortfuse.optimize(gelu(), passes=["dce", Mine()])
+
+
+@pytest.mark.parametrize("given", ["path", "proto"])
+def test_where_nothing_helps_the_model_stays_as_it_is(
+    given: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(finalize.Finalize, "run", fail)
+    onnx.save(gelu(), tmp_path / "m.onnx")
+    result = ortfuse.optimize(tmp_path / "m.onnx" if given == "path" else gelu(), output=tmp_path / "o.onnx")
+    assert "finalize failed" in result.left_alone
+    assert result.report.notes == [f"the model is left as it is: {result.left_alone}"]
+    assert (tmp_path / "o.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
+    assert result.written == tmp_path / "o.onnx"
+
+
+def test_an_operator_with_which_the_runtime_does_not_load_the_result_is_avoided(tmp_path: Path) -> None:
+    with runtime_that("load", "Gelu"):
+        result = ortfuse.optimize(gelu(), output=tmp_path / "o.onnx")
+    made = [node.op_type for node in onnx.load(tmp_path / "o.onnx").graph.node]
+    assert "Erf" in made and "Gelu" not in made
+    assert len(made) < 9, "the other edits are made"
+    (note,) = [note for note in result.report.notes if note.startswith("left out")]
+    assert "gelu.erf at 'y'" in note and "ONNX Runtime crashes" in note
+    assert list(tmp_path.iterdir()) == [tmp_path / "o.onnx"]
+
+
+def test_the_result_is_written_unseen_if_that_is_asked_for(tmp_path: Path) -> None:
+    with runtime_that("load", "Gelu"):
+        ortfuse.optimize(gelu(), output=tmp_path / "o.onnx", loaded=False)
+    assert "Gelu" in {node.op_type for node in onnx.load(tmp_path / "o.onnx").graph.node}
+
+
+def test_a_model_that_the_runtime_does_not_load_is_no_reason_to_change_the_result(tmp_path: Path) -> None:
+    with runtime_that("load", "g"):  # the name of the graph
+        result = ortfuse.optimize(gelu(), output=tmp_path / "o.onnx")
+    assert any("loads neither" in note for note in result.report.notes)
+    assert "Gelu" in {node.op_type for node in onnx.load(tmp_path / "o.onnx").graph.node}
+
+
+def test_of_a_model_without_outputs_something_is_left_for_the_runtime_to_load(tmp_path: Path) -> None:
+    model = gelu()
+    model.graph.ClearField("output")
+    result = ortfuse.optimize(model, output=tmp_path / "o.onnx")
+    assert "dce at 's'" in result.report.notes[-1]
+    Session(tmp_path / "o.onnx")
+
+
+def test_what_only_the_runtime_understands_is_copied(tmp_path: Path) -> None:
+    model = gelu()
+    model.ir_version = 0
+    onnx.save(model, tmp_path / "m.onnx")
+    for given in (tmp_path / "m.onnx", model):
+        result = ortfuse.optimize(given, output=tmp_path / "o.onnx")
+        assert result.left_alone
+        assert (tmp_path / "o.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
+        result.save(tmp_path / "p.onnx")
+
+
+def external(folder: Path) -> Path:
+    """A model without an IR version, with external data."""
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 20]> g (float[3, 4] x) => (float[3, 4] y) { y = Add(x, w) }'
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.arange(12, dtype=np.float32).reshape(3, 4), "w"))
+    model.ir_version = 0
+    onnx.save(model, folder / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    return folder / "m.onnx"
+
+
+def test_external_data_are_copied_along_but_replace_nothing(tmp_path: Path) -> None:
+    source, folder = external(tmp_path), tmp_path / "to"
+    folder.mkdir()
+    ortfuse.optimize(source, output=tmp_path / "beside.onnx")
+    ortfuse.optimize(source, output=folder / "o.onnx")
+    ortfuse.optimize(source, output=folder / "o.onnx")
+    assert np.array_equal(Session(folder / "o.onnx").run(X)["y"], Session(source).run(X)["y"])
+    (folder / "w.bin").write_bytes(b"something else")
+    with pytest.raises(OutputError, match=r"w\.bin: external data of the model would replace this file"):
+        ortfuse.optimize(source, output=folder / "other.onnx")
+    assert (folder / "w.bin").read_bytes() == b"something else"
+    assert not (folder / "other.onnx").exists()
+
+
+def test_large_weights_are_not_read_to_see_whether_a_result_loads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from ortfuse.execution import loading
+
+    given = []
+    opened = loading.opened
+    monkeypatch.setattr(loading, "opened", lambda *args, **kwargs: given.append(args[1]) or opened(*args, **kwargs))
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 20]> g (float[b, 200] x) => (float[b, 200] y) { y = MatMul(x, w) }'
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((200, 200), np.float32), "w"))
+    ortfuse.optimize(model, output=tmp_path / "o.onnx")
+    assert given == [{"w": ("", 0, "float32", (200, 200))}]
