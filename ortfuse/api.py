@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import onnx_ir as ir
 
-from ortfuse.assessment import Assessment, Progress, given_inputs, idle_options, inputs_to_measure, silent
+from ortfuse.assessment import Assessment, Progress, given_inputs, inputs_to_measure, silent
 from ortfuse.attempts import Attempts, left_alone, loads_as_it_is
 from ortfuse.errors import InvalidModelError, OptionError, PassError
 from ortfuse.execution.loading import Loading, UnloadableError
@@ -127,7 +127,6 @@ def _concluded(attempts: Attempts, report: RunReport, clock: _Clock, *, check: b
     loading = Loading(inside) if check else None
     if loading is not None and runs_alone:
         loading.demand()
-    report.notes += idle_options(options)
     sites = None if asked.sites is None else tuple(asked.sites.found.values())
     result = Result(leave(inside, attempts.source), report, options, sites=sites)
     if options.explain:

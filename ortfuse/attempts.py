@@ -16,7 +16,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from ortfuse.assessment import Assessment, Progress
+from ortfuse.assessment import Assessment, Progress, idle_options
 from ortfuse.errors import InvalidModelError, OrtfuseError, PassError, TargetError
 from ortfuse.execution.loading import Loading, UnloadableError
 from ortfuse.graph.edit import Inspector
@@ -95,7 +95,7 @@ class Attempts:
             except PassError as error:
                 self._do_without(error)
             else:
-                report.notes[:0] = self._notes
+                report.notes[:] = [*self._notes, *report.notes, *idle_options(self.options)]
                 report.failures += self._left_out.values()
                 return report
             self._start_over()
