@@ -34,7 +34,7 @@ from benchmarks.isolated import call, preload
 from benchmarks.peers import PRELOADED, SINGLE, TOOLS, TRANSFORMERS_TYPES, Peer, transformers_for, versions
 
 HERE = Path(__file__).parent
-GOLDEN = HERE.parent / "golden" / "models"
+GOLDEN = HERE.parents[1] / "golden" / "models"
 CHECK_LIMIT = 600.0
 HEADS, HIDDEN = 4, 32
 """Of nearly all golden and unseen models; where a model has others, the transformers optimizer finds them itself."""

@@ -57,6 +57,7 @@ class TensorPool:
 
     def _find(self, value: ir.Value, remember: bool) -> ir.Value | None:
         tensor, branch = _tensor(value), self._kinds
+        small = _is_small(tensor)
         for depth, fingerprint in enumerate(_FINGERPRINTS):
             key = fingerprint(tensor)
             seen = branch.get(key)
@@ -65,7 +66,7 @@ class TensorPool:
                     branch[key] = _Seen(value)
                 return None
             other = _tensor(seen.value)
-            if depth == _LAST or other is tensor or (depth and _is_small(tensor)) or _same_place(other, tensor):
+            if depth == _LAST or other is tensor or (depth > 0 if small else _same_place(other, tensor)):
                 return seen.value
             if seen.further is None:
                 seen.further = {_FINGERPRINTS[depth + 1](other): _Seen(seen.value)}

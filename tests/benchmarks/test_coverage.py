@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from benchmarks.coverage.measure import merged
+from benchmarks.coverage.measure import GOLDEN, merged
 from benchmarks.coverage.report import markdown, totals
 from benchmarks.coverage.sites import FAMILIES, expected, fused
 from benchmarks.isolated import call
@@ -19,6 +19,10 @@ def saved(text: str, path: Path) -> Path:
 
 
 HEAD = '<ir_version: 10, opset_import: ["": 23, "com.microsoft": 1, "local": 1]>'
+
+
+def test_the_golden_models_are_where_they_are_looked_for():
+    assert any(GOLDEN.glob("*.onnx"))
 
 
 def test_operators_in_functions_count_once_for_each_call(tmp_path):
