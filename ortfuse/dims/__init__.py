@@ -32,6 +32,7 @@ from ortfuse.dims.bounds import (
 )
 from ortfuse.dims.parser import parse
 from ortfuse.dims.polynomial import Dim, DimLike, evaluate, exact_div, fresh, only_atom, symbol, symbols
+from ortfuse.dims.positive import positive_from, shifted
 
 __all__ = [
     "Dim",
@@ -54,7 +55,9 @@ __all__ = [
     "mod",
     "only_atom",
     "parse",
+    "positive_from",
     "product",
+    "shifted",
     "symbol",
     "symbols",
     "uncut",

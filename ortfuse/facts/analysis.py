@@ -8,11 +8,12 @@ from itertools import count
 
 import onnx_ir as ir
 
-from ortfuse.dims import Dim, DimLike, fresh, only_atom, parse, symbols
+from ortfuse.dims import Dim, DimLike, fresh, symbols
 from ortfuse.facts import transfer
+from ortfuse.facts.declared import declared_shape, names_of_sizes
 from ortfuse.facts.transfer.creation import fact_of_tensor
 from ortfuse.facts.transfer.evaluate import EVALUATED, evaluate
-from ortfuse.facts.transfer.fact import NOTHING, UNKNOWN, Element, Elements, Fact, Shape, static_size
+from ortfuse.facts.transfer.fact import NOTHING, UNKNOWN, Element, Elements, Fact, static_size
 from ortfuse.facts.transfer.fallback import infer
 from ortfuse.facts.transfer.op import Op, UnknownError
 from ortfuse.graph.journal import Entry, Flip
@@ -51,6 +52,8 @@ class Analysis:
         self._owners: dict[ir.Graph, ir.Node] = {}
         self._imports: dict[ir.Graph, Mapping[str, int]] = {model.graph: model.graph.opset_imports}
         self._functions = model.functions
+        self._names = names_of_sizes(model.graph.inputs)
+        self._bodies = {function.graph for function in model.functions.values()}
         self._sites: dict[ir.OperatorIdentifier, dict[Signature, list[Fact]]] = {}
         self._calls: dict[ir.OperatorIdentifier, dict[Signature, tuple[Fact, ...]]] = {}
         self._calling: list[ir.OperatorIdentifier] = []
@@ -141,20 +144,11 @@ class Analysis:
     # Filling in what transfer functions leave open.
 
     def _complete(self, value: ir.Value, fact: Fact) -> Fact:
-        """Fill in what is unknown: from the declared type as far as it can be used, with fresh symbols for the rest."""
+        """Fill in what is unknown: the declared element type where the runtime enforces it, fresh symbols for dimensions."""
         shape = fact.shape
-        dtype = fact.dtype if fact.dtype is not None else _declared_dtype(value)
-        if shape is None:
-            shape = _declared_shape(value, named=False)
-        if shape is not None:
-            for dim in shape:
-                if (
-                    (dim.fresh or dim.size > _MAX_DIM_SIZE or _is_quotient(dim))
-                    if isinstance(dim, Dim)
-                    else not 0 <= dim <= _LARGEST
-                ):
-                    shape = self._named(value, shape)
-                    break
+        dtype = fact.dtype if fact.dtype is not None else self._declared_dtype(value)
+        if shape is not None and any(map(_useless, shape)):
+            shape = tuple([self._fresh(value.graph) if _useless(dim) else dim for dim in shape])
         elements = fact.known_elements
         if elements is not None:
             elements = _bounded(elements) if len(elements) == static_size(shape) else None
@@ -162,19 +156,14 @@ class Analysis:
             return fact
         return fact.with_changes(dtype, shape, elements)
 
-    def _named(self, value: ir.Value, shape: Shape) -> Shape:
-        """The shape with a declared size or a fresh symbol in place of each dimension that is unknown or too complicated."""
-        declared = _declared_shape(value, named=False)
-        dims: list[DimLike] = []
-        for axis, dim in enumerate(shape):
-            known = declared[axis] if declared is not None and len(declared) == len(shape) else UNKNOWN
-            if _useless(dim):
-                dims.append(self._fresh(value.graph) if known is UNKNOWN else known)
-            elif _is_quotient(dim) and known is not UNKNOWN:
-                dims.append(known)
-            else:
-                dims.append(dim)
-        return tuple(dims)
+    def _declared_dtype(self, value: ir.Value) -> ir.DataType | None:
+        """The declared element type; none in functions, where the runtime does not look at it."""
+        if not isinstance(value.type, ir.TensorType):
+            return None
+        graph = value.graph
+        while (owner := self.owner(graph)) is not None:
+            graph = owner.graph
+        return None if isinstance(graph, ir.Graph) and graph in self._bodies else value.dtype
 
     def _fresh(self, graph: ir.Graph | None) -> Dim:
         dim = fresh(next(self._numbers))
@@ -186,9 +175,10 @@ class Analysis:
         tensor = value.const_value
         if tensor is not None and value.producer() is None and not self._overridable(value):
             return fact_of_tensor(tensor)
-        # Only the dimension names declared on graph inputs are a contract; elsewhere they are just annotations of the exporter.
-        shape = _declared_shape(value, named=value.is_graph_input())
-        return self._complete(value, Fact(_declared_dtype(value), shape))
+        # The runtime enforces the declared shapes of the model's inputs; all others are claims, and are not used.
+        is_input = value.is_graph_input() and value.graph is self.model.graph
+        shape = declared_shape(value, self._names) if is_input else None
+        return self._complete(value, Fact(self._declared_dtype(value), shape))
 
     def _overridable(self, value: ir.Value) -> bool:
         return value.is_graph_input() and (self.model.ir_version or 0) >= _OVERRIDABLE_SINCE
@@ -365,34 +355,7 @@ def _bounded(elements: Elements) -> Elements:
     return elements
 
 
-def _is_quotient(dim: DimLike) -> bool:
-    """Whether a dimension is a division that could not be simplified, such as the one that -1 stands for in a Reshape."""
-    atom = only_atom(dim)
-    return atom is not None and atom.kind == "floordiv" and isinstance(atom.args[1], Dim)
-
-
 def _overgrown(element: Element) -> bool:
     if isinstance(element, int):
         return not -_LARGEST <= element <= _LARGEST
     return isinstance(element, Dim) and element.size > _MAX_DIM_SIZE
-
-
-def _declared_dtype(value: ir.Value) -> ir.DataType | None:
-    return value.dtype if isinstance(value.type, ir.TensorType) else None
-
-
-def _declared_shape(value: ir.Value, *, named: bool) -> Shape | None:
-    """The declared shape: its numbers, and with `named` its names; `UNKNOWN` elsewhere."""
-    shape = value.shape
-    if shape is None or not isinstance(value.type, ir.TensorType | None):
-        return None
-    return tuple([_declared_dim(dim, named=named) for dim in shape.dims])
-
-
-def _declared_dim(dim: int | ir.SymbolicDim, *, named: bool) -> DimLike:
-    if isinstance(dim, int):
-        return dim if dim >= 0 else UNKNOWN
-    if not named or dim.value is None or dim.value.strip() in ("", "?"):
-        return UNKNOWN
-    found = parse(dim.value)
-    return UNKNOWN if isinstance(found, int) and found < 0 else found

@@ -5,15 +5,15 @@ it is constant; on request, also the range of its elements. Facts hold in every 
 declared shapes; anything that cannot be proved is not a fact:
 
 - A dimension about which nothing is known is a fresh symbol of its own (``?0``, ``?1``, ...), never a guess.
-- The dimension names declared on a graph input are a contract; the declared types of other values only supply element
-  types and constant sizes that inference does not find.
+- The declared shapes of the model's inputs are a contract, names of dimensions included (`ortfuse.facts.declared`); those of
+  all other values are claims that the runtime does not check, and say nothing. Declared element types, which it does check,
+  supply those that inference does not find.
 - An initializer that is also a graph input (from IR version 4 on) is a default, not a constant.
 
 Bodies of If, Loop and Scan and of model functions are covered: facts inside a loop body hold in every iteration, facts
 inside a function body at every call.
 
-Taken on trust: constant sizes that the model declares (a declared size for the -1 of a Reshape target also determines the
-one other unknown size); sizes that pass through float32 are below 2**24; sizes fit in 32 bits; and the symbolic elements of
+Taken on trust: sizes that pass through float32 are below 2**24; sizes fit in 32 bits; and the symbolic elements of
 a Reshape target are meant literally (see `ortfuse.facts.transfer.shaping`). For empty tensors facts follow ONNX even where
 the runtime does not (its reductions over the last axis of an empty tensor keep that axis).
 """

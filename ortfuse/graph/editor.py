@@ -179,10 +179,12 @@ class Editor(Changes):
         if is_output and not _can_be_output(old, new):
             new = self._identity_of(old, new)
         self._rewire(old, new)
-        if new.producer() is not None:
-            first, second = (old, new) if is_output else (new, old)
-            self._assign(new, "type", first.type or second.type)
-            self._assign(new, "shape", first.shape or second.shape)
+        if is_output:  # the signature of the model does not change, whatever it leaves out
+            self._assign(new, "type", old.type or new.type)
+            self._assign(new, "shape", old.shape)
+        elif new.producer() is not None and not new.is_graph_output():
+            self._assign(new, "type", new.type or old.type)
+            self._assign(new, "shape", old.shape if new.shape is None else new.shape)
         if (made and old.producer() is not None) or is_output:
             self._hand_over(old, new)
         self.facts.value_replaced(old, new)

@@ -9,14 +9,17 @@
 - Graphs that a rule left out of topological order are sorted.
 - Values without a name get one, and values of the same name in nested graphs are renamed apart: a subgraph must not
   shadow a value of the graph around it. Names of inputs and outputs stay.
-- Values without a declared type or shape get what the facts know. A dimension is written if it is a number, a named symbol
-  or a short formula of these. Functions have no declared types and are left alone.
+- Values get the declared type and shape that the facts prove. What a file declared and the facts do not prove is dropped: the
+  runtime plans the reuse of buffers by declared sizes. By default names of sizes are dropped too: the plans that they allow
+  cost 5 to 12 % on some models, and whatever needs them can infer them again. `finalize{symbolic=true}` writes names and short
+  formulas. What inputs and outputs of the model and of bodies are declared as stays, whatever it is. Values of unknown rank
+  keep what is declared. Functions have no declared types and are left alone.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -38,9 +41,14 @@ _LONGEST_FORMULA = 60
 
 @dataclass(frozen=True)
 class Finalize:
-    """Raises the opset where nodes need it, and puts imports, order, names and declared types in order."""
+    """Raises the opset where nodes need it, and puts imports, order, names and declared types in order.
+
+    Attributes:
+        symbolic: Whether to declare sizes that are not numbers by name or formula, as far as they are known.
+    """
 
     name: ClassVar[str] = "finalize"
+    symbolic: bool = False
 
     def run(self, context: Context) -> int:
         """Put the model in order; returns the number of corrections."""
@@ -52,7 +60,7 @@ class Finalize:
         with editor.change(self.name):
             for scope in context.scopes():
                 _clear_versions(scope, editor)
-                changes += _declare_types(scope, context)
+                changes += _declare_types(scope, context, self.symbolic)
             for root in roots(context.model):
                 changes += _drop_imports(root, editor)
                 changes += _sort(root, editor)
@@ -111,7 +119,7 @@ def _clear_versions(scope: Scope, editor: Editor) -> None:
             editor.set_version(node, None)
 
 
-def _declare_types(scope: Scope, context: Context) -> int:
+def _declare_types(scope: Scope, context: Context, symbolic: bool) -> int:
     if scope.root is not context.model.graph:
         return 0
     changes = 0
@@ -122,19 +130,27 @@ def _declare_types(scope: Scope, context: Context) -> int:
             type_, shape = value.type, value.shape
             if type_ is None and (dtype := context.facts.dtype(value)) is not None:
                 type_ = ir.TensorType(dtype)
-                changes += 1
-            if shape is None and (dims := context.facts.shape(value)) is not None:
-                shape = ir.Shape([_declared(dim) for dim in dims])
-                changes += 1
+            if not value.is_graph_output() or (shape is None and scope.graph is not scope.root):
+                shape = _proved(shape, context.facts.shape(value), symbolic)
             if type_ is not value.type or shape is not value.shape:
                 context.editor.set_type(value, type_, shape)
+                changes += 1
     return changes
 
 
-def _declared(dim: DimLike) -> int | str | None:
+def _proved(declared: ir.Shape | None, known: Sequence[DimLike] | None, symbolic: bool) -> ir.Shape | None:
+    """The shape to declare; the declared one itself if nothing is known or it says the same."""
+    if known is None:
+        return declared
+    dims = [_declared(dim, symbolic) for dim in known]
+    written = None if declared is None else [d if isinstance(d, int) else d.value for d in declared.dims]
+    return declared if dims == written else ir.Shape(dims)
+
+
+def _declared(dim: DimLike, symbolic: bool) -> int | str | None:
     """The declared form of a dimension; `None` if it is unknown or its formula is too long."""
-    if isinstance(dim, int):
-        return dim
+    if isinstance(dim, int) or not symbolic:
+        return dim if isinstance(dim, int) else None
     text = str(dim)
     return None if dim.fresh or len(text) > _LONGEST_FORMULA else text
 

@@ -57,19 +57,45 @@ def test_unnamed_input_dimensions_are_all_different() -> None:
     assert facts.shape(node.outputs[0]) == shape
 
 
-def test_declared_types_of_intermediates_only_add() -> None:
+def test_declared_shapes_of_intermediates_and_outputs_say_nothing() -> None:
     facts, values = load(
         """
-        g (float[b, s] x) => (float[b, s] z)
-        <float["liar", 5] y, int64["q", 7] u, float[3, 3] v>
-        { y = Relu(x) u = mine.Op(x) v = Neg(x) z = Neg(v) }
+        g (float[b, s] x, int64[k] t) => (float[7, 9] z, float[3, 3] w)
+        <float["liar", 5] y, int64["q", 7] u, float[3, 3] v, float[2, 4] r>
+        { y = Relu(x) u = mine.Op(x) v = Neg(x) z = Neg(v) r = Reshape(x, t) w = Neg(r) }
         """
     )
-    assert text_of(facts, values["y"]) == "b, s"
-    assert text_of(facts, values["v"]) == "b, s"
+    for name in ("y", "v", "z"):
+        assert text_of(facts, values[name]) == "b, s"
     assert facts.dtype(values["u"]) == ir.DataType.INT64
-    shape = facts.shape(values["u"])
-    assert shape is not None and shape[1] == 7 and shape[0] not in (symbol("q"), symbol("b"))
+    assert [facts.shape(values[name]) for name in ("u", "r", "w")] == [None, None, None]
+
+
+def test_what_a_function_declares_says_nothing() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 20, "mine" : 1]> g (float[b] x) => (float[b] y) { y = mine.f(x) }
+        <domain: "mine", opset_import: ["" : 20, "mine" : 1]> f (a) => (c) { u = mine.Op(a) c = Cast<to = 1>(u) }"""
+    )
+    model.functions[0].value_info.append(onnx.helper.make_tensor_value_info("u", onnx.TensorProto.INT64, [9]))
+    read = ir.from_proto(model)
+    inner = next(iter(read.functions.values())).graph[0].outputs[0]
+    facts = Facts(read)
+    assert (inner.dtype, facts.dtype(inner), facts.shape(inner)) == (ir.DataType.INT64, None, None)
+
+
+@pytest.mark.parametrize("name", ["", "?", "?0", "0", "1", "-1", "2*3", " n", "n ", "None"])
+def test_a_name_that_says_nothing_makes_no_sizes_equal(name: str) -> None:
+    x, y = (ir.Value(name=n, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([name, "n"])) for n in "xy")
+    facts = Facts(ir.Model(ir.Graph([x, y], [], nodes=[], opset_imports={"": 20}), ir_version=10))
+    shapes = facts.shape(x), facts.shape(y)
+    assert all(shape is not None and isinstance(shape[0], Dim) and shape[0].fresh for shape in shapes)
+    assert shapes[0] != shapes[1]
+
+
+def test_a_formula_is_believed_if_its_names_are_sizes_of_inputs() -> None:
+    facts, values = load('g (float[n, s] x, float["n + 1", "2*k"] y) => (float[n, s] z) { z = Neg(x) }')
+    shape = facts.shape(values["y"])
+    assert shape == (symbol("n") + 1, symbol("2*k"))
 
 
 def test_an_unknown_operator_without_declaration_is_unknown() -> None:

@@ -228,3 +228,15 @@ class Objector:
     def objection(self, edit: Edit) -> Refusal | None:
         self.seen.append(edit)
         return self.refusal
+
+
+@pytest.mark.parametrize("shape", [None, [], ["batch", "seq"], [3, "seq"]])
+def test_the_shape_of_an_output_is_not_taken_from_what_computes_it(shape: list[int | str] | None) -> None:
+    model = model_of("g (float[a, b] x) => (float[c] y) <float[d, 4] z> { z = Neg(x) y = Identity(z) }")
+    z, y = (node.outputs[0] for node in model.graph)
+    y.shape = None if shape is None else ir.Shape(shape)
+    editor = Editor(model, Facts(model))
+    with editor.change("test"):
+        editor.replace(y, z)
+    output = model.graph.outputs[0]
+    assert (output.name, output.shape) == ("y", None if shape is None else ir.Shape(shape))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from small_models import apply, execute, floats, operators, proto_of
 
 from ortfuse.passes import DeadCode, DimsFromReshape
@@ -37,9 +38,24 @@ def test_a_length_is_read_off_the_tensor_that_has_it() -> None:
     assert DimsFromReshape().run(context) == 0
 
 
-def test_nothing_is_read_off_where_the_size_is_not_declared() -> None:
-    text = f"{HEAD.replace(' <float[b, l, 2, 2] h>', '')} {LENGTH} {POSITIONS} {CHAIN} {SPLIT} out = Relu(h) }}"
-    assert apply(text, DimsFromReshape())[1] == [0]
+@pytest.mark.parametrize("declared", ["", "<float[b, l, 2, 2] h>", "<float[b, l, 4, 2] h>"])
+def test_what_the_file_declares_makes_no_difference(declared: str) -> None:
+    text = f"{HEAD.replace('<float[b, l, 2, 2] h>', declared)} {LENGTH} {POSITIONS} {CHAIN} {SPLIT} out = Relu(h) }}"
+    assert apply(text, DimsFromReshape(), inputs={"x": floats(2, 4, 23), "w": floats(4, 4, 3)})[1] == [1]
+
+
+def test_a_length_that_only_looks_the_same_stays() -> None:
+    text = f"{HEAD} {LENGTH.replace('{3}', '{1}')} {POSITIONS} {CHAIN} {SPLIT} out = Relu(h) }}"
+    assert apply(text, DimsFromReshape(), inputs={"x": floats(2, 4, 23), "w": floats(4, 4, 3)})[1] == [0]
+
+
+def test_a_length_that_may_be_0_in_a_run_that_succeeds_stays() -> None:
+    chain = "f = MaxPool<kernel_shape = [3], strides = [2]>(x) y = Transpose<perm = [0, 2, 1]>(f)"
+    length = LENGTH.replace("c = Sub(b, two) d = Div(c, two) t = Add(d, one)", "t = Add(b, one)")
+    text = f"{HEAD} {length} {POSITIONS} {chain} {SPLIT} out = Relu(h) }}"
+    assert apply(text, DimsFromReshape(), inputs={"x": floats(2, 4, 23), "w": floats(4, 4, 3)})[1] == [0]
+    convolution = chain.replace("MaxPool<kernel_shape = [3], strides = [2]>(x)", "Conv<strides = [2]>(x, w)")
+    assert apply(text.replace(chain, convolution), DimsFromReshape())[1] == [1]
 
 
 def test_a_length_that_the_tensor_itself_depends_on_stays() -> None:

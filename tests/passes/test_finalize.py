@@ -15,21 +15,41 @@ def test_a_model_in_order_is_not_changed() -> None:
     text = "agraph (float[N] x) => (float[N] y) { a = Neg(x) \n y = Exp(a) }"
     model = model_of('<ir_version: 10, opset_import: ["" : 20]>' + text)
     context = context_of(model)
-    assert Finalize().run(context) == 2
-    assert (model.graph[0].outputs[0].dtype, str(model.graph[0].outputs[0].shape)) == (ir.DataType.FLOAT, "[N]")
+    assert Finalize().run(context) == 1
+    assert (model.graph[0].outputs[0].dtype, str(model.graph[0].outputs[0].shape)) == (ir.DataType.FLOAT, "[None]")
     assert Finalize().run(context) == 0
 
 
-def test_declared_types_come_from_facts() -> None:
-    text = """agraph (float[N, M] x, float[K] v) => (float[P] y) <int64[1] m = {-1}> {
-        s = Shape(x) \n a = Reshape(x, m) \n b = NonZero(v) \n c = Concat <axis = 0> (a, a) \n y = Identity(c) }"""
-    model, _, _ = apply(text, Finalize())
+DECLARED = """agraph (float[N, M] x, float[K] v) => (float[P] y) <int64[1] m = {-1}> {
+    s = Shape(x) \n a = Reshape(x, m) \n b = NonZero(v) \n c = Concat <axis = 0> (a, a) \n y = Identity(c) }"""
+
+
+@pytest.mark.parametrize(
+    ("symbolic", "a", "b", "c"), [(False, "[None]", "[1,None]", "[None]"), (True, "[M*N]", "[1,None]", "[2*M*N]")]
+)
+def test_declared_types_come_from_facts(symbolic: bool, a: str, b: str, c: str) -> None:
+    model, _, _ = apply(DECLARED, Finalize(symbolic=symbolic))
     shapes = {value.name: (value.dtype, str(value.shape)) for node in model.graph for value in node.outputs}
     assert shapes["s"] == (ir.DataType.INT64, "[2]")
-    assert shapes["a"] == (ir.DataType.FLOAT, "[M*N]")
-    assert shapes["b"] == (ir.DataType.INT64, "[1,None]")
-    assert shapes["c"] == (ir.DataType.FLOAT, "[2*M*N]")
+    assert shapes["a"] == (ir.DataType.FLOAT, a)
+    assert shapes["b"] == (ir.DataType.INT64, b)
+    assert shapes["c"] == (ir.DataType.FLOAT, c)
     assert shapes["y"] == (ir.DataType.FLOAT, "[P]")
+
+
+def test_what_a_file_declares_stays_only_where_facts_prove_it() -> None:
+    text = """agraph (float[N, 4] x, int64[K] t) => (float[5, "time"] y, float z)
+        <float[9, 4] a, float["batch", 4] b, float[2, 3] r> {
+        a = Neg(x) \n b = Exp(a) \n r = Reshape(b, t) \n y = Neg(r) \n u = Abs(r) \n z = mine.Op(u) }"""
+    model, _, _ = apply(f'<ir_version: 10, opset_import: ["" : 20, "mine" : 1]>{text}', Finalize())
+    shapes = {value.name: str(value.shape) for node in model.graph for value in node.outputs}
+    assert shapes == {"a": "[None,4]", "b": "[None,4]", "r": "[2,3]", "y": "[5,time]", "u": "None", "z": "[]"}
+
+
+def test_an_output_without_a_declared_shape_stays_without() -> None:
+    model = model_of("agraph (float[N] x) => (y) { a = Neg(x) \n y = Exp(a) }")
+    Finalize().run(context_of(model))
+    assert (model.graph.outputs[0].dtype, model.graph.outputs[0].shape) == (ir.DataType.FLOAT, None)
 
 
 def test_the_opset_is_raised_for_a_node_that_needs_it() -> None:

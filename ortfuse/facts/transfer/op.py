@@ -70,11 +70,6 @@ class Op:
             raise UnknownError
         return shape
 
-    def declared(self) -> Sequence[int | ir.SymbolicDim] | None:
-        """The shape that the model declares for the first output, None if it declares none; only its numbers are relied on."""
-        shape = self.node.outputs[0].shape
-        return None if shape is None else shape.dims
-
     def elements(self, index: int) -> Elements | None:
         """The symbolic elements of an input."""
         return self.fact(index).elements()

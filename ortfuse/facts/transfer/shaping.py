@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import onnx_ir as ir
 
 from ortfuse.dims import Dim, DimLike, ceil_div, exact_div, floor_div, is_nonzero, product
@@ -24,10 +22,7 @@ def reshape(op: Op) -> Fact:
     target = op.integers(1) if op.version >= 5 else op.attr_ints("shape")
     if target is None:
         return Fact(data.dtype, rank_of_target(op.shape(1)))
-    shape = reshaped(data.shape, target, allow_zero=bool(op.attr_int("allowzero", 0)))
-    if data.shape is not None and -1 in target and target.count(None) == 1:
-        shape = _solve_beside_declared(data.shape, target, shape, op.declared())
-    return moved(data, shape)
+    return moved(data, reshaped(data.shape, target, allow_zero=bool(op.attr_int("allowzero", 0))))
 
 
 def rank_of_target(shape: Shape | None) -> Shape | None:
@@ -87,27 +82,6 @@ def _solve_single(data: Shape, target: tuple[DimLike | None, ...], dims: list[Di
     found = exact_div(product(data), others) if is_nonzero(others) else None
     if found is not None:
         dims[position] = found
-
-
-def _solve_beside_declared(
-    data: Shape,
-    target: tuple[DimLike | None, ...],
-    shape: Shape,
-    declared: Sequence[int | ir.SymbolicDim] | None,
-) -> Shape:
-    """Find the only unknown dimension of a target with a -1 whose size is declared in the model.
-
-    The runtime computes the size of -1 by a division, so the other dimensions are not 0 in any successful run.
-    """
-    size = declared[target.index(-1)] if declared is not None and len(declared) == len(target) else None
-    if not isinstance(size, int) or size <= 0 or UNKNOWN in data:
-        return shape
-    position = target.index(None)
-    dims: list[DimLike] = [size if element == -1 else dim for element, dim in zip(target, shape, strict=True)]
-    found = exact_div(product(data), product([dim for index, dim in enumerate(dims) if index != position]))
-    if found is not None:
-        dims[position] = found
-    return tuple(dims)
 
 
 @transfer("Flatten")
