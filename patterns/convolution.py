@@ -1,10 +1,11 @@
-"""Convolutions fused with the batch normalisation that follows them.
+"""Convolutions fused with what follows them: batch normalisation, residual sum, activation.
 
 bn(y) = (y - mean) / sqrt(var + eps) * scale + B                              Ioffe & Szegedy, arXiv:1502.03167
 bn(conv(x, W) + b) = conv(x, W s) + (b - mean) s + B,   s = scale / sqrt(var + eps), one factor per output channel
+fused_conv(x, W, b, z) = act(conv(x, W) + b + z)
 
-Activations and residual sums are left to the runtime, which fuses them with the convolution wherever that pays, in its
-blocked layout too. Written into the model, the fused operator would hide the convolution from quantizers and shape inference.
+The runtime makes the same of the nodes by itself wherever that pays; on the CPU the residual sum is fused only where both
+operands are in its blocked layout (see `ortfuse.targets.blocked_layout`), and so never costs anything.
 """
 
 from __future__ import annotations
@@ -12,12 +13,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
-from ortfuse.pattern import Match, all_attributes, attr, computed, const, op, opt, redundant, var
+from ortfuse.pattern import Match, all_attributes, attr, computed, const, ms, op, opt, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.targets import Quirk, unless_blocked
+
+from ._common import same_shape
+from ._proofs import COST, KERNEL
 
 SOURCE = "arXiv:1502.03167"
+RUNTIME = "ONNX Runtime contrib operator FusedConv"
 
 x, weight, bias = var("x"), const("weight"), const("bias")
 convolution = op.Conv(x, weight, opt(bias), attributes=all_attributes("conv"))
@@ -84,6 +91,20 @@ def statistics_are_finite(match: Match) -> Refusal | None:
     return match.unless_value("variance", finite, "such that scale / sqrt(variance + epsilon) is finite")
 
 
+@redundant(COST)
+def runs_in_blocks(match: Match) -> Refusal | None:
+    """Convolution and residual are in the runtime's blocked layout, if it has one."""
+    if Quirk.UNBLOCKS_RESIDUAL_CONVOLUTIONS not in match.quirks:
+        return None
+    return unless_blocked(match["convolved"], match.facts) or unless_blocked(match["z"], match.facts)
+
+
+def zeros(match: Match) -> Any:
+    """A bias of zeros, one per output channel."""
+    array = match.const("weight")
+    return np.zeros(array.shape[0], array.dtype)
+
+
 _CONV = {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "strides": (1, 1), "dilations": (1, 1), "group": 1}
 _STATISTICS = {"scale": "4", "shift": "4", "mean": "4", "variance": "4"}
 _MADE = {"variance": "positive"}
@@ -92,7 +113,17 @@ _TRAINING = {
 }
 
 
+def _pooled(build: Any) -> ir.Value:
+    """A residual in the blocked layout."""
+    image = build.input("image", build.dims("z"))
+    made: ir.Value = build.node("MaxPool", [image], {"kernel_shape": [1, 1]}).outputs[0]
+    return made
+
+
 _BN_ATTRIBUTES: dict[str, list[Any]] = {"epsilon": [1e-5, 1e-3], "momentum": [0.9], "training": [0]}
+
+z = var("z")
+sum_with_residual = convolution.named("convolved") + z
 
 RULES = [
     Rule(
@@ -136,6 +167,34 @@ RULES = [
             attributes={"conv": [_CONV, {**_CONV, "group": 2}], **_BN_ATTRIBUTES},
             constants=_MADE,
             redundant=_TRAINING,
+        ),
+    ),
+    Rule(
+        name="conv.residual_relu",
+        pattern=op.Relu(sum_with_residual),
+        replace=ms.FusedConv(
+            x, weight, bias | computed("zeros", zeros), z, activation="Relu", attributes=all_attributes("conv")
+        ),
+        guards=(redundant(KERNEL)(same_shape("z", "convolved")), runs_in_blocks),
+        exactness=Exactness.ROUNDING,
+        source=RUNTIME,
+        proof=Proof(
+            shapes={"x": "n 3 6 6", "weight": "16 3 3 3", "bias": "16", "z": "n 16 6 6"},
+            attributes={"conv": [_CONV]},
+            inputs={"z": _pooled},
+            redundant={"demand that *": COST},
+        ),
+    ),
+    Rule(
+        name="conv.relu",
+        pattern=op.Relu(convolution),
+        replace=ms.FusedConv(x, weight, opt(bias), activation="Relu", attributes=all_attributes("conv")),
+        exactness=Exactness.ROUNDING,
+        source=RUNTIME,
+        proof=Proof(
+            shapes={"x": "n 3 6 6", "weight": "4 3 3 3", "bias": "4"},
+            attributes={"conv": [_CONV]},
+            redundant={"demand that *": COST},
         ),
     ),
 ]

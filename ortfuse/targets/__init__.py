@@ -1,5 +1,6 @@
 """The runtime that will execute the result: which kernels it has, and how to reach the opset that they need."""
 
+from ortfuse.targets.blocked_layout import unless_blocked
 from ortfuse.targets.costs import CostTable, Estimate, shipped_costs
 from ortfuse.targets.custom import libraries, missing_functions, register_operators, with_functions
 from ortfuse.targets.kernel_table import Kernel, KernelTable
@@ -22,5 +23,6 @@ __all__ = [
     "raise_to_newest",
     "register_operators",
     "shipped_costs",
+    "unless_blocked",
     "with_functions",
 ]

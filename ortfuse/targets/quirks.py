@@ -20,6 +20,7 @@ class Quirk(Enum):
     CRASHES_ON_MOVED_BATCH_AXIS = (
         "crashes on a float16 product of a Transpose that moves the first axis behind the batch"
     )
+    UNBLOCKS_RESIDUAL_CONVOLUTIONS = "leaves its blocked layout for a convolution that adds what is not blocked"
 
 
 _FOUND: Mapping[str, frozenset[Quirk]] = {"CPUExecutionProvider": frozenset(Quirk)}

@@ -1,7 +1,8 @@
-"""BatchNormalization as older opsets have it; what is left to the runtime."""
+"""BatchNormalization as older opsets have it, and residual sums where the runtime adds them in its blocked layout."""
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ import onnxruntime
 import pytest
 
 import ortfuse
+from ortfuse.facts.facts import Facts
+from ortfuse.targets import Target, unless_blocked
 from ortfuse.verification import verify
 
 
@@ -38,28 +41,82 @@ def test_further_outputs_of_an_old_opset_mean_training() -> None:
     assert "BatchNormalization" in [node.op_type for node in result.model.graph]
 
 
-def residual(channels: int) -> ir.Model:
-    """relu(conv(x, w) + conv(x, wz)), with a first convolution that is followed by its own ReLU."""
-    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[n,{channels},8,8] input) => (float[n,{channels},8,8] y) {{
-        x0 = Conv(input, wz) x = Relu(x0) c = Conv<pads = [1, 1, 1, 1]>(x, w) z = Conv(x, wz) s = Add(z, c) y = Relu(s)
+def residual(residual: str, group: int = 1, channels: str = "32", dtype: str = "float") -> ir.Model:
+    """relu(conv(x, w) + z) of 32 channels, where `residual` computes z from x."""
+    text = f"""<ir_version: 7, opset_import: ["": 17]> g ({dtype}[n,{channels},8,8] x) => ({dtype}[n,32,8,8] y)
+        <float[32] one = {{{", ".join(["1"] * 32)}}}> {{
+        {residual} c = Conv<pads = [1, 1, 1, 1], group = {group}>(x, w) s = Add(z, c) y = Relu(s)
     }}"""
     proto = onnx.parser.parse_model(text)
-    for name, size in (("w", 3), ("wz", 1)):
-        weight = np.random.default_rng(0).standard_normal((channels, channels, size, size)).astype(np.float32)
+    kind = np.float32 if dtype == "float" else np.float64
+    for name, shape in (("w", (32, int(channels) // group, 3, 3)), ("wz", (32, int(channels), 1, 1))):
+        weight = np.random.default_rng(0).standard_normal(shape).astype(kind)
         proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
     return ir.from_proto(proto)
 
 
-def test_activations_and_residual_sums_stay_visible_to_quantizers() -> None:
-    result = ortfuse.optimize(residual(32))
-    assert sorted(node.op_type for node in result.model.graph) == ["Add", "Conv", "Conv", "Conv", "Relu", "Relu"]
+BLOCKED = {
+    "a convolution": "z = Conv(x, wz)",
+    "a pool": "z = MaxPool<kernel_shape = [1, 1]>(x)",
+    "what follows convolutions": "z0 = Conv(x, wz) z1 = MaxPool<kernel_shape = [1, 1]>(x) z2 = Add(z0, z1) z = Relu(z2)",
+    "a convolution before its normalisation is folded": "z0 = Conv(x, wz) z = BatchNormalization(z0, one, one, one, one)",
+}
+UNBLOCKED = {
+    "an input": "z = Neg(x)",
+    "a convolution that is changed outside": "z0 = Conv(x, wz) z = Abs(z0)",
+    "a sum of both": "z0 = Conv(x, wz) z = Add(z0, x)",
+    "the indices of a pool": "z0, i = MaxPool<kernel_shape = [1, 1]>(x) z = Cast<to = 1>(i)",
+}
 
 
-def test_the_runtime_fuses_them_itself(tmp_path: Path) -> None:
-    operators = [node.op_type for node in optimised(ortfuse.optimize(residual(32)).model, tmp_path)]
+def made_of(model: ir.Model) -> list[str]:
+    return [node.op_type for node in ortfuse.optimize(model, passes="fuse.convolution").model.graph]
+
+
+@pytest.mark.parametrize("operand", BLOCKED.values(), ids=BLOCKED)
+def test_a_residual_sum_is_fused_in_the_blocked_layout(operand: str) -> None:
+    assert "FusedConv" in made_of(residual(operand))
+    assert verify(residual(operand), ortfuse.optimize(residual(operand)).model).ok
+
+
+@pytest.mark.parametrize("operand", UNBLOCKED.values(), ids=UNBLOCKED)
+def test_a_residual_sum_outside_the_blocked_layout_is_left_to_the_runtime(operand: str) -> None:
+    assert "FusedConv" not in made_of(residual(operand))
+
+
+@pytest.mark.parametrize(
+    ("group", "channels", "dtype", "fused"),
+    [(2, "32", "float", True), (32, "32", "float", True), (4, "32", "float", False), (1, "20", "float", False),
+     (1, "6", "float", True), (1, "32", "double", False)],
+)  # fmt: skip
+def test_the_convolution_must_fill_the_blocks(group: int, channels: str, dtype: str, fused: bool) -> None:
+    model = residual("z = Conv(x, wz)", group, channels, dtype)
+    assert ("FusedConv" in made_of(model)) is fused
+
+
+def test_other_providers_have_no_blocks() -> None:
+    target = copy.copy(Target())
+    target.quirks = frozenset()
+    result = ortfuse.optimize(residual("z = Neg(x)"), passes="fuse.convolution", target=target)
+    assert "FusedConv" in [node.op_type for node in result.model.graph]
+
+
+def test_the_reason_names_what_is_not_blocked() -> None:
+    model = residual("z0 = Neg(x) z = Relu(z0)")
+    refusal = unless_blocked(next(node for node in model.graph if node.op_type == "Add").inputs[0], Facts(model))
+    assert refusal is not None
+    assert refusal.subject.name == "z0"
+    assert "Neg '' is outside of the blocked layout" in refusal.reason
+
+
+def test_what_is_fused_is_what_the_runtime_runs_in_blocks(tmp_path: Path) -> None:
+    """Held against the runtime itself: without a blocked layout on this processor nothing is told apart."""
+    operators = [node.op_type for node in optimised(residual("z = Conv(x, wz)"), tmp_path)]
     if "ReorderOutput" not in operators:
         pytest.skip("the runtime has no blocked layout on this processor")
-    assert operators == ["ReorderInput", "Conv", "Conv", "Conv", "ReorderOutput"]
+    for operand in BLOCKED.values():
+        nodes = optimised(ortfuse.optimize(residual(operand)).model, tmp_path)
+        assert [node.domain for node in nodes if node.op_type in ("Conv", "FusedConv")][-1] == "com.microsoft.nchwc"
 
 
 def optimised(model: ir.Model, folder: Path) -> list[onnx.NodeProto]:
