@@ -8,6 +8,9 @@ An input is followed through nodes that keep its numbers (casts, reshaping, slic
   with something that is not a constant. Which of its values hide a position is inferred from where they lead: to a product
   with a large negative number, or to the side of a Where that holds one.
 - **Bias**: a floating-point input that is added to the scores of a Softmax.
+- **Values**: an integer is compared with certain numbers (a sample rate with 16000, tokens with that of the end).
+- **Length**: it is compared with positions; these say what lengths there are.
+- **Boxes**: corners, or centres and sizes, of NonMaxSuppression.
 """
 
 from __future__ import annotations
@@ -46,12 +49,32 @@ class Limit:
     offset: int = 0
 
 
+class Boxes(Enum):
+    """How boxes are written."""
+
+    CORNERS = "two opposite corners"
+    CENTRES = "the centre, width and height"
+
+
 @dataclass(frozen=True)
 class Role:
-    """What an input is for: the tables it selects from, and how it masks (`None` if it does not)."""
+    """What an input is for.
+
+    Attributes:
+        limits: The tables it selects from.
+        mask: How it masks; `None` if it does not.
+        values: The numbers it is compared with, other than 0 and 1.
+        length: The number of positions it is compared with; `None` if it is no length.
+        boxes: How its boxes are written; `None` if it has none.
+        image: Whether its last two axes are height and width: it reaches a two-dimensional convolution in that form.
+    """
 
     limits: tuple[Limit, ...] = ()
     mask: Use | None = None
+    values: tuple[int, ...] = ()
+    length: DimLike | None = None
+    boxes: Boxes | None = None
+    image: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,6 +110,10 @@ class _Walk:
         self._floating = value.dtype is not None and value.dtype.is_floating_point()
         self._limits: dict[Limit, None] = {}
         self._uses: set[Use] = set()
+        self._values: dict[int, None] = {}
+        self._length: DimLike | None = None
+        self._boxes: Boxes | None = None
+        self._image = False
 
     def run(self) -> Role:
         pending = [_Step(self._input)]
@@ -98,7 +125,7 @@ class _Walk:
                     if follower not in seen:
                         seen.add(follower)
                         pending.append(follower)
-        return Role(tuple(self._limits), self._mask())
+        return Role(tuple(self._limits), self._mask(), tuple(self._values), self._length, self._boxes, self._image)
 
     def _mask(self) -> Use | None:
         if Use.BIAS in self._uses:
@@ -126,6 +153,10 @@ class _Walk:
             yield from self._logic(step, node, index)
         elif node.op_type == "Softmax" and step.scored and self._floating:
             self._uses.add(Use.BIAS)
+        elif node.op_type == "Conv" and index == 0:
+            self._image = self._is_image(step, node)
+        elif node.op_type == "NonMaxSuppression" and index == 0 and step.scale == 1 and not step.offset:
+            self._boxes = Boxes.CENTRES if node.attributes.get_int("center_point_box", 0) else Boxes.CORNERS
         elif node.op_type in MOVES and (index == 0 or node.op_type in JOINS):
             yield from (replace(step, value=output) for output in node.outputs)
 
@@ -201,9 +232,29 @@ class _Walk:
             yield replace(step, value=output, scale=0, flipped=step.flipped != (kind == "Not"))
         else:
             other = self._number(node.inputs[1 - index])
-            if other is not None:
+            if other is None:
+                self._against_positions(step, node.inputs[1 - index], kind)
+            elif self._is_value(step, kind, other):
+                self._values[(int(other) - step.offset) // step.scale] = None
+            else:
                 self._note(Use.EITHER)
                 yield replace(step, value=output, scale=0, flipped=step.flipped != _inverts(kind, index, other))
+
+    def _is_image(self, step: _Step, node: ir.Node) -> bool:
+        """Whether a convolution takes the input with its last two axes where they were."""
+        shapes = [self._facts.shape(value) for value in (self._input, node.inputs[0])]
+        return all(shape is not None and len(shape) == 4 for shape in shapes) and shapes[0][-2:] == shapes[1][-2:]  # type: ignore[index]
+
+    def _is_value(self, step: _Step, kind: str, other: float) -> bool:
+        """Whether the input is compared with a number that it may be, rather than asked whether it is 0."""
+        whole = not self._floating and step.scale and float(other).is_integer() and step.value.dtype != ir.DataType.BOOL
+        return bool(whole) and kind == "Equal" and (int(other) - step.offset) // (step.scale or 1) not in (0, 1)
+
+    def _against_positions(self, step: _Step, other: ir.Value | None, kind: str) -> None:
+        """Record that the input is compared with integers along an axis, as lengths are with positions."""
+        shape, kinds = self._facts.shape(other), (self._input.dtype, self._facts.dtype(other))
+        if kind != "Equal" and shape and step.scale and all(one is not None and one.is_integer() for one in kinds):
+            self._length = self._length if self._length is not None else shape[-1]
 
     def _chosen(self, step: _Step, node: ir.Node) -> None:
         """Infer from a Where with condition `step` which values hide: those that select a large negative number."""

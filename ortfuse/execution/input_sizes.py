@@ -1,7 +1,8 @@
 """Chooses sizes for a model's open dimensions: all 1, odd, larger, and others if the model cannot run on those.
 
-Models have undeclared conditions on sizes: two names for the same length, a length that is the sum of two others, tables of
-limited length, images that must be large enough. What a model accepts is found by trying.
+Models have undeclared conditions on sizes: two names for the same length, a length that is the sum of two others, a state whose
+batch is not its first dimension, tables of limited length, images and samples that must be large enough. What a model accepts
+is found by trying.
 """
 
 from __future__ import annotations
@@ -23,19 +24,36 @@ OTHERS = {"ones": (1,), "odd": (7, 5, 9, 11), "larger": (32, 24, 40, 48)}
 GROWN = (32, 64, 128, 224, 1024, 4096)
 """Tried for all other dimensions if no smaller size works; the last ones are for audio samples."""
 
-MOST_RELATED = 3
-"""If there are more open dimensions than this, none is tried as the sum of two others."""
+SPATIAL = {"ones": (32,), "odd": (33, 47), "larger": (96, 64)}
+"""The sizes tried first for height and width of images: smaller ones leave nothing of them after a few layers."""
 
-MOST_TRIES = 40
+TILE = 32
+"""Images are mostly halved up to five times: sizes that are a multiple of this can be halved so often."""
+
+MOST_RELATED = 3
+"""If there are more kinds of open dimensions than this, none is tried as related to others."""
+
+MOST_TRIES = 80
 
 
 @dataclass(frozen=True)
 class OpenDim:
-    """A symbol in the inputs' shapes, its name in messages, and whether it is the first dimension of an input."""
+    """A symbol in the inputs' shapes.
+
+    Attributes:
+        symbol: The symbol.
+        label: Its name in messages.
+        leading: Whether it is the first dimension of an input.
+        kind: The type and number of dimensions of the first input that has it, and its position there: what is alike in
+            all of these (the caches of all layers) is likely to be of the same size.
+        spatial: Whether it is the height or width of images.
+    """
 
     symbol: str
     label: str
     leading: bool
+    kind: tuple[object, ...] = ()
+    spatial: bool = False
 
 
 Relation = Callable[[Sizes], Sizes]
@@ -58,9 +76,16 @@ def open_dims(specs: Sequence[InputSpec]) -> list[OpenDim]:
             symbol,
             _label(symbol, *found[0]) if found else symbol,
             any(axis == 0 and len(spec.shape) > 1 for spec, axis in found),
+            _kind(*found[0]) if found else (symbol,),
+            any(axis >= len(spec.shape) - 2 and spec.role.image for spec, axis in found),
         )
         for symbol, found in places.items()
     ]
+
+
+def _kind(spec: InputSpec, axis: int) -> tuple[object, ...]:
+    alike = spec.dtype.is_floating_point() and len(spec.shape) > MOST_RELATED
+    return (spec.dtype, len(spec.shape), axis) if alike else (spec.name, axis)
 
 
 def _label(symbol: str, spec: InputSpec, axis: int) -> str:
@@ -77,17 +102,17 @@ def wanted(dims: Sequence[OpenDim]) -> list[Sizes]:
     """All 1, odd sizes, larger sizes; a single empty set if there are no open dimensions."""
     if not dims:
         return [{}]
-    return [_cycled(dims, LEADING[kind], OTHERS[kind]) for kind in LEADING]
+    return [_cycled(dims, LEADING[kind], OTHERS[kind], SPATIAL[kind]) for kind in LEADING]
 
 
-def _cycled(dims: Iterable[OpenDim], leading: Iterable[int], others: Iterable[int]) -> Sizes:
-    first, rest = itertools.cycle(leading), itertools.cycle(others)
-    return {dim.symbol: next(first if dim.leading else rest) for dim in dims}
+def _cycled(dims: Iterable[OpenDim], leading: Iterable[int], others: Iterable[int], spatial: Iterable[int]) -> Sizes:
+    first, rest, images = itertools.cycle(leading), itertools.cycle(others), itertools.cycle(spatial)
+    return {dim.symbol: next(images if dim.spatial else first if dim.leading else rest) for dim in dims}
 
 
 def uniform(dims: Iterable[OpenDim], leading: int, others: int) -> Sizes:
     """One size for all leading dimensions, and one for all others."""
-    return _cycled(dims, (leading,), (others,))
+    return _cycled(dims, (leading,), (others,), (others,))
 
 
 class Search:
@@ -98,6 +123,9 @@ class Search:
         self._dims = open_dims(specs)
         self._others = [dim.symbol for dim in self._dims if not dim.leading]
         self._relations: list[Relation] = [dict, self._tied, *self._sums()]
+        self._unlikely: list[Relation] = list(self._batches())
+        self._least = 0
+        self._rounds = 0
         self._tried: set[tuple[int, ...]] = set()
         self._last: Relation = dict
 
@@ -106,7 +134,8 @@ class Search:
 
         The caller stops as soon as one is accepted, and calls `accepted`.
         """
-        makers = itertools.product(self._scaled(sizes), tuple(self._relations))
+        scaled_sizes = list(self._scaled(sizes))
+        makers = [*itertools.product(scaled_sizes, self._relations), *itertools.product(scaled_sizes, self._unlikely)]
         for tries, (scaled, relation) in enumerate(makers):
             if tries == MOST_TRIES:
                 return
@@ -115,34 +144,58 @@ class Search:
             if key not in self._tried and self._not_empty(made):
                 self._tried.add(key)
                 self._last = relation
+                self._size = max((scaled[symbol] for symbol in self._others), default=0)
+                self._is_grown = self._size > max((sizes[symbol] for symbol in self._others), default=0)
                 yield made
 
     def accepted(self) -> None:
         """Record that the model ran on the last candidate."""
-        self._relations.remove(self._last)
+        for relations in (self._relations, self._unlikely):
+            if self._last in relations:
+                relations.remove(self._last)
         self._relations.insert(0, self._last)
+        self._rounds += 1
+        self._least = self._least or (self._size if self._is_grown else 0)
 
     def _scaled(self, sizes: Sizes) -> Iterator[Sizes]:
         yield sizes
+        spatial = [dim.symbol for dim in self._dims if dim.spatial]
+        if spatial:
+            yield {**sizes, **{symbol: -(-sizes[symbol] // TILE) * TILE for symbol in spatial}}
         shrunk = sizes
         while any(shrunk[symbol] > 1 for symbol in self._others):
             shrunk = {**shrunk, **{symbol: (shrunk[symbol] + 1) // 2 for symbol in self._others}}
             yield shrunk
         if self._others:
-            yield from ({**sizes, **dict.fromkeys(self._others, size)} for size in GROWN)
+            # What had to grow once has to grow again; multiples of what was accepted are most likely to be, too.
+            grown = ((self._rounds + 1) * self._least,) if self._least else ()
+            yield from ({**sizes, **dict.fromkeys(self._others, size)} for size in (*grown, *GROWN))
 
     def _tied(self, sizes: Sizes) -> Sizes:
         """One size for all leading dimensions and one for all others, since different names may mean the same length."""
         first = {dim.leading: sizes[dim.symbol] for dim in reversed(self._dims)}
         return {dim.symbol: first[dim.leading] for dim in self._dims}
 
+    def _groups(self) -> list[list[str]]:
+        """The symbols of each kind of dimension; none if there are too many kinds."""
+        kinds: dict[tuple[object, ...], list[str]] = {}
+        for dim in self._dims:
+            if not dim.leading:
+                kinds.setdefault(dim.kind, []).append(dim.symbol)
+        return list(kinds.values()) if len(kinds) <= MOST_RELATED else []
+
     def _sums(self) -> Iterator[Relation]:
-        """Candidates in which one dimension is the sum of two others, as for a cache and what is appended to it."""
-        if len(self._others) > MOST_RELATED:
-            return
-        for total in reversed(self._others):
-            for one, two in itertools.combinations([symbol for symbol in self._others if symbol != total], 2):
+        """Candidates in which one kind of dimension is the sum of two others, as for a cache and what is appended to it."""
+        groups = self._groups()
+        for total in reversed(groups):
+            for one, two in itertools.combinations([group for group in groups if group is not total], 2):
                 yield functools.partial(_summed, total, one, two)
+
+    def _batches(self) -> Iterator[Relation]:
+        """Candidates in which one kind of dimension is a batch, as for a state that has the layers first."""
+        groups, batch = self._groups(), next((dim.symbol for dim in self._dims if dim.leading), None)
+        if batch is not None and len(groups) > 1:
+            yield from (functools.partial(_equated, group, batch) for group in reversed(groups))
 
     def _not_empty(self, sizes: Sizes) -> bool:
         dims = (dim for spec in self._specs for dim in spec.shape if isinstance(dim, Dim))
@@ -152,5 +205,10 @@ class Search:
             return False
 
 
-def _summed(total: str, one: str, two: str, sizes: Sizes) -> Sizes:
-    return {**sizes, total: sizes[one] + sizes[two]}
+def _equated(group: Sequence[str], other: str, sizes: Sizes) -> Sizes:
+    return {**sizes, **dict.fromkeys(group, sizes[other])}
+
+
+def _summed(total: Sequence[str], one: Sequence[str], two: Sequence[str], sizes: Sizes) -> Sizes:
+    groups = {symbol: sizes[group[0]] for group in (one, two) for symbol in group}
+    return {**sizes, **groups, **dict.fromkeys(total, sizes[one[0]] + sizes[two[0]])}

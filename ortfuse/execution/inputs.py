@@ -1,7 +1,8 @@
 """Generates random inputs that suit what the graph does with them.
 
-Integers that select rows are below the size of the smallest table, masks have rows with padded tails, other integers are
-small, and floating-point inputs are standard normal (see `ortfuse.execution.input_roles`).
+Integers that select rows are below the size of the smallest table, those compared with certain numbers are these, masks have
+rows with padded tails, bytes are of any value, other integers small, and floating-point inputs are standard normal (see
+`ortfuse.execution.input_roles`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from onnx_ir.passes.common import InlinePass
 
 from ortfuse.dims import Dim, DimLike, evaluate
 from ortfuse.errors import VerificationError
-from ortfuse.execution.input_roles import Limit, Role, Use, role_of
+from ortfuse.execution.input_roles import Boxes, Limit, Role, Use, role_of
 from ortfuse.facts.facts import Facts
 
 Array = np.ndarray[Any, Any]
@@ -85,13 +86,43 @@ def _array(spec: InputSpec, shape: list[int], sizes: Mapping[str, int], rng: np.
         words = [f"word{number}" for number in rng.integers(0, 9, math.prod(shape))]
         return np.array(words, dtype=object).reshape(shape)
     kind = spec.dtype.numpy()
-    if spec.role.limits and not spec.dtype.is_floating_point():
-        return _indices(spec.role.limits, shape, sizes, rng).astype(kind)
-    if spec.role.mask is not None:
-        return _masks(spec.role.mask, shape, rng).astype(kind)
     if spec.dtype.is_floating_point():
-        return np.asarray(rng.standard_normal(shape)).astype(kind)
-    return np.asarray(rng.integers(0, 2 if spec.dtype == ir.DataType.BOOL else SMALL, shape)).astype(kind)
+        return _numbers(spec.role, shape, rng).astype(kind)
+    return _integers(spec, shape, sizes, rng).astype(kind)
+
+
+def _numbers(role: Role, shape: list[int], rng: np.random.Generator) -> Array:
+    if role.mask is not None:
+        return _masks(role.mask, shape, rng)
+    numbers = np.asarray(rng.standard_normal(shape))
+    return numbers if role.boxes is None or shape[-1:] != [4] else _boxes(role.boxes, numbers)
+
+
+def _boxes(written: Boxes, numbers: Array) -> Array:
+    """Boxes that overlap now and then: centres of unit spread, sizes about half of that."""
+    centres, extents = numbers[..., :2], 0.3 + np.abs(numbers[..., 2:]) / 2
+    ends = (centres, extents) if written is Boxes.CENTRES else (centres - extents / 2, centres + extents / 2)
+    return np.concatenate(ends, axis=-1)
+
+
+def _integers(spec: InputSpec, shape: list[int], sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
+    role = spec.role
+    if role.limits:
+        return _with_values(role, _indices(role.limits, shape, sizes, rng), rng)
+    if role.values:
+        return np.asarray(rng.choice([*role.values, *role.values, int(rng.integers(0, SMALL))], shape))
+    if role.mask is not None:
+        return _masks(role.mask, shape, rng)
+    if role.length is not None:
+        return np.asarray(rng.integers(1, max(_size(role.length, sizes), 1) + 1, shape))
+    highest = {ir.DataType.BOOL: 2, ir.DataType.UINT8: 256}.get(spec.dtype, SMALL)
+    return np.asarray(rng.integers(0, highest, shape))
+
+
+def _with_values(role: Role, indices: Array, rng: np.random.Generator) -> Array:
+    """Row numbers of which some are those that the model looks for, if they are rows."""
+    known = [value for value in role.values if indices.min(initial=0) <= value <= indices.max(initial=0)]
+    return np.where(rng.random(indices.shape) < 0.1, rng.choice(known, indices.shape), indices) if known else indices
 
 
 def _indices(limits: Sequence[Limit], shape: list[int], sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
@@ -104,10 +135,13 @@ def _indices(limits: Sequence[Limit], shape: list[int], sizes: Mapping[str, int]
 
 def _extent(limit: Limit, sizes: Mapping[str, int]) -> int:
     """The number of rows of a table; if unknown, 1, since one row certainly exists."""
-    if not isinstance(limit.extent, Dim):
-        return 1 if limit.extent is None else limit.extent
+    return 1 if limit.extent is None else _size(limit.extent, sizes)
+
+
+def _size(dim: DimLike, sizes: Mapping[str, int]) -> int:
+    """A size in this run; 1 if it is not known."""
     try:
-        return evaluate(limit.extent, sizes)
+        return evaluate(dim, sizes) if isinstance(dim, Dim) else dim
     except KeyError:
         return 1
 

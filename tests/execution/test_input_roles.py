@@ -175,3 +175,49 @@ def test_numbers_that_branch_without_end_are_given_up() -> None:
 def test_names_do_not_matter() -> None:
     specs = input_specs(model("y = Sin(attention_mask)", "float[b,s] attention_mask", "float[b,s] y"))
     assert specs == [InputSpec("attention_mask", specs[0].dtype, (symbol("b"), symbol("s")), Role())]
+
+
+RATE = "<int64 high = {16000}, int64 low = {8000}, int64 nil = {0}>"
+
+
+def test_numbers_that_an_input_is_compared_with_are_used() -> None:
+    body = "a = Equal(r, high) b = Equal(r, low) c = Or(a, b) y = Identity(c)"
+    (spec,) = input_specs(model(body, "int64 r", "bool y", RATE))
+    assert spec.role.values == (16000, 8000)
+    made = {int(make_inputs([spec], {}, seed)["r"]) for seed in range(20)}
+    assert {16000, 8000} < made
+
+
+def test_a_comparison_with_zero_or_one_is_a_mask() -> None:
+    assert role("y = Equal(r, nil)", "int64[b] r", "bool[b] y", RATE).values == ()
+
+
+def test_tokens_that_are_looked_for_are_among_the_rows() -> None:
+    body = "e = Gather(small, i) f = Equal(i, two) g = Cast<to = 1>(f) h = Unsqueeze(g, one) y = Mul(e, h)"
+    (spec,) = input_specs(
+        model(body, "int64[n] i", "float[n,3] y", f"<{SMALL}, int64 two = {{2}}, int64[1] one = {{1}}>")
+    )
+    assert (spec.role.values, spec.role.limits) == ((2,), (Limit(4),))
+    made = make_inputs([spec], {"n": 1000}, 0)["i"]
+    assert made.max() == 3
+    assert (made == 2).sum() > 260
+
+
+def test_lengths_are_those_of_the_positions_they_are_compared_with() -> None:
+    body = """n = Shape<start = 1, end = 2>(x) k = Squeeze(n) p = Range(nil, k, step) l = Unsqueeze(i, one)
+        c = Less(p, l) f = Cast<to = 1>(c) y = Mul(f, x)"""
+    constants = "<int64 nil = {0}, int64 step = {1}, int64[1] one = {1}>"
+    spec = input_specs(model(body, "int64[b] i, float[b,s] x", "float[b,s] y", constants))[0]
+    assert spec.role.length == symbol("s")
+    made = make_inputs([spec], {"b": 500, "s": 9}, 0)["i"]
+    assert (made.min(), made.max()) == (1, 9)
+
+
+def test_boxes_of_a_suppression_have_corners_in_order() -> None:
+    body = "y = NonMaxSuppression(x, s, most, overlap, least)"
+    constants = "<int64[1] most = {5}, float[1] overlap = {0.5}, float[1] least = {0.0}>"
+    inputs = "float[1,n,4] x, float[1,2,n] s"
+    spec = input_specs(model(body, inputs, "int64[k,3] y", constants))[0]
+    made = make_inputs([spec], {"n": 100}, 0)["x"]
+    assert spec.role.boxes is not None
+    assert (made[..., 2:] > made[..., :2]).all()

@@ -179,3 +179,45 @@ def test_bfloat16_models_are_run() -> None:
     found, _ = experiments(m)
     assert found[0].expected["y"].dtype == ml_dtypes.bfloat16
     assert (found[0].expected["y"] == found[0].inputs["x"]).all()
+
+
+def test_a_batch_that_is_not_first_is_found_out() -> None:
+    body = """p = Pad<mode = "reflect">(x, pads) t = Unsqueeze(p, nil) m = ReduceMean<keepdims = 1>(t, two)
+        y = Add(m, state)"""
+    constants = "<int64[1] nil = {0}, int64[1] two = {2}, int64[4] pads = {0, 0, 0, 40}>"
+    found, _ = labels(model(body, "float[?,?] x, float[2,?,1] state", "float y", constants))
+    assert found[1:] == ["x[0]=3, x[1]=128, state[1]=3", "x[0]=2, x[1]=192, state[1]=2"]
+
+
+def test_what_had_to_grow_is_run_in_several_sizes() -> None:
+    body = 'p = Pad<mode = "reflect">(x, pads) y = Relu(p)'
+    found, _ = labels(model(body, "float[b,s] x", "float y", "<int64[4] pads = {0, 0, 0, 100}>"))
+    assert found == ["b=1, s=128", "b=3, s=256", "b=2, s=384"]
+
+
+def test_images_are_large_enough_to_leave_something() -> None:
+    m = model("y = Conv(x, w)", "float[n,3,h,v] x", "float y", f"<{ones('float[2,3,1,1] w', 6)}>")
+    assert labels(m) == (["n=1, h=32, v=32", "n=3, h=33, v=47", "n=2, h=96, v=64"], [])
+
+
+def test_images_that_are_halved_and_joined_again_are_of_even_sizes() -> None:
+    body = (
+        "c = Conv(x, w) h = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(c) u = Resize(h, , scales) y = Add(u, c)"
+    )
+    constants = f"<{ones('float[2,3,1,1] w', 6)}, float[4] scales = {{1, 1, 2, 2}}>"
+    found, _ = labels(model(body, "float[n,3,h,v] x", "float y", constants))
+    assert found == ["n=1, h=32, v=32", "n=3, h=64, v=64", "n=2, h=96, v=64"]
+
+
+def test_caches_of_all_layers_agree_with_the_mask() -> None:
+    layers = " ".join(f"k{n} = Concat<axis = 2>(p{n}, u) s{n} = ReduceSum<keepdims = 0>(k{n}, three)" for n in range(4))
+    body = f"u = Unsqueeze(x, nil) {layers} a = Add(s0, m) b = Add(s1, a) c = Add(s2, b) y = Add(s3, c)"
+    pasts = ", ".join(f"float[1,2,q{n},4] p{n}" for n in range(4))
+    m = model(body, f"float[2,n,4] x, {pasts}, float[1,1,t] m", "float y", "<int64[1] three = {3}, int64[1] nil = {0}>")
+    found, _ = labels(m)
+    assert any(label == "n=7, q0=5, q1=5, q2=5, q3=5, t=12" for label in found), found
+
+
+def test_bytes_take_all_values() -> None:
+    made = make_inputs([InputSpec("x", ir.DataType.UINT8, (1000,), Role())], {}, 0)["x"]
+    assert made.max() > 200
