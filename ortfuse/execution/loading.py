@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from ortfuse.errors import CrashError, OrtfuseError
-from ortfuse.execution.runtime import InFile, Settings
-from ortfuse.execution.session import opened, separated, shortened, stand_ins, weight_bytes
+from ortfuse.execution.runtime import Settings
+from ortfuse.execution.session import opened, separated, shortened, weight_bytes, zeros_folder
 from ortfuse.targets import libraries, with_functions
 
 _MUCH = 1 << 26
@@ -31,10 +31,9 @@ class Loading:
 
     def __init__(self, model: ir.Model) -> None:
         self._problem = ""
-        source, weights = separated(with_functions(model))
-        settings = Settings(lean=weight_bytes(model) > _MUCH, libraries=libraries())
-        arguments = (source, stand_ins(weights), settings)
-        self._thread = threading.Thread(target=self._load, args=arguments, daemon=True)
+        source, weights = separated(with_functions(model), weightless=True)
+        settings = Settings(lean=weight_bytes(model) > _MUCH, libraries=libraries(), folder=zeros_folder())
+        self._thread = threading.Thread(target=self._load, args=(source, weights, settings), daemon=True)
         self._thread.start()
 
     def problem(self) -> str:
@@ -51,7 +50,7 @@ class Loading:
         if problem := self.problem():
             raise UnloadableError(problem)
 
-    def _load(self, source: bytes, weights: Mapping[str, ir.TensorProtocol | InFile], settings: Settings) -> None:
+    def _load(self, source: bytes, weights: Mapping[str, ir.TensorProtocol], settings: Settings) -> None:
         try:
             opened(source, weights, settings, isolated=True)
         except CrashError as error:

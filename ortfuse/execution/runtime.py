@@ -43,6 +43,7 @@ class Settings:
         verbose: Whether the runtime logs its actions to the standard error of the process.
         lean: Whether to prepare for a single run: no memory arena, and no weights repacked for the kernels.
         libraries: Paths of libraries with kernels for custom operators.
+        folder: Where the external data of a serialised model are; empty for none.
     """
 
     optimise: bool = True
@@ -54,13 +55,11 @@ class Settings:
     verbose: bool = False
     lean: bool = False
     libraries: tuple[str, ...] = ()
+    folder: str = ""
 
 
 class InFile(NamedTuple):
-    """A weight stored in a file: its element type (numpy's name), its shape, and the location of its bytes.
-
-    Without a path it is zeros, which take neither time nor memory before they are written to.
-    """
+    """A weight stored in a file: its element type (numpy's name), its shape, and the location of its bytes."""
 
     path: str
     offset: int
@@ -69,8 +68,6 @@ class InFile(NamedTuple):
 
     def array(self) -> Array:
         """The weight, memory-mapped if it is suitably aligned in the file."""
-        if not self.path:
-            return np.zeros(self.shape, self.dtype)
         mapped = np.memmap(self.path, np.dtype(self.dtype), "r", self.offset, self.shape)
         return mapped if mapped.ctypes.data % _ALIGNMENT == 0 else np.array(mapped)
 
@@ -94,6 +91,8 @@ class Loaded:
             options.enable_profiling, options.profile_file_prefix = True, settings.profile
         if settings.dump:
             options.optimized_model_filepath = settings.dump
+        if settings.folder:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", settings.folder)
         if settings.lean:
             options.enable_cpu_mem_arena = options.enable_mem_pattern = False
             options.add_session_config_entry("session.disable_prepacking", "1")

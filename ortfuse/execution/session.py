@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -102,10 +104,15 @@ class Session:
             verbose=verbose,
             lean=lean,
             libraries=libraries(),
+            folder=zeros_folder() if weightless else "",
         )
         try:
-            source, weights = separated(with_functions(model)) if isinstance(model, ir.Model) else (_source(model), {})
-            self._runs = opened(source, stand_ins(weights) if weightless else weights, settings, isolated)
+            source, weights = (
+                separated(with_functions(model), weightless=weightless)
+                if isinstance(model, ir.Model)
+                else (_source(model), {})
+            )
+            self._runs = opened(source, weights, settings, isolated)
         except OrtfuseError:
             raise
         except Exception as error:
@@ -136,22 +143,12 @@ class Session:
         return Path(self._runs.end_profile())
 
 
-def stand_ins(weights: Mapping[str, ir.TensorProtocol]) -> dict[str, ir.TensorProtocol | InFile]:
-    """The weights of a model with zeros in place of the large ones."""
-    return {
-        name: tensor
-        if tensor.nbytes < STAND_IN
-        else InFile("", 0, tensor.dtype.numpy().name, tuple(tensor.shape.numpy()))
-        for name, tensor in weights.items()
-    }
-
-
 def opened(
-    source: str | bytes, weights: Mapping[str, ir.TensorProtocol | InFile], settings: Settings, isolated: bool
+    source: str | bytes, weights: Mapping[str, ir.TensorProtocol], settings: Settings, isolated: bool
 ) -> Loaded | Remote:
     """A session in the worker process, or in this one."""
     if isolated:
-        given = {name: one if isinstance(one, InFile) else _in_file(one) or one for name, one in weights.items()}
+        given = {name: _in_file(tensor) or tensor for name, tensor in weights.items()}
         if sum(tensor.nbytes for tensor in given.values() if not isinstance(tensor, InFile)) <= LARGEST:
             try:
                 return Remote(
@@ -159,8 +156,7 @@ def opened(
                 )
             except UnavailableError:
                 pass
-    arrays = {name: one if isinstance(one, InFile) else _array(one) for name, one in weights.items()}
-    return Loaded(source, arrays, settings)
+    return Loaded(source, {name: _array(tensor) for name, tensor in weights.items()}, settings)
 
 
 def _in_file(tensor: ir.TensorProtocol) -> InFile | None:
@@ -176,8 +172,8 @@ def _array(tensor: ir.TensorProtocol) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(tensor.numpy()).reshape(tensor.shape.numpy())
 
 
-def separated(model: ir.Model) -> tuple[bytes, dict[str, ir.TensorProtocol]]:
-    """The serialised model without its larger weights, and those weights."""
+def separated(model: ir.Model, *, weightless: bool = False) -> tuple[bytes, dict[str, ir.TensorProtocol]]:
+    """The serialised model without its larger weights, and those weights; without the largest, if zeros stand for them."""
     proto, weights = separate(model, SHARED)
     shared: dict[str, ir.TensorProtocol] = {}
     # The runtime drops unused initializers before it looks up the weights passed to it.
@@ -193,6 +189,9 @@ def separated(model: ir.Model) -> tuple[bytes, dict[str, ir.TensorProtocol]]:
         initializer.CopyFrom(header)
         if tensor is None:
             continue
+        if weightless and tensor.nbytes >= STAND_IN:
+            _refer_to_zeros(initializer, tensor.nbytes)
+            continue
         if tensor.dtype not in _SHAREABLE:
             initializer.raw_data = tensor.tobytes()
             continue
@@ -200,6 +199,29 @@ def separated(model: ir.Model) -> tuple[bytes, dict[str, ir.TensorProtocol]]:
         initializer.external_data.add(key="location", value="memory")
         shared[initializer.name] = tensor
     return bytes(proto.SerializeToString()), shared
+
+
+_ZEROS = "zeros"
+
+
+@functools.cache
+def _zeros() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="ortfuse")
+
+
+def zeros_folder() -> str:
+    """The folder with the file of zeros that stand for large weights. It has no blocks, and the runtime maps it."""
+    (Path(_zeros().name) / _ZEROS).touch()
+    return _zeros().name
+
+
+def _refer_to_zeros(initializer: onnx.TensorProto, size: int) -> None:
+    path = Path(zeros_folder()) / _ZEROS
+    if path.stat().st_size < size:
+        os.truncate(path, size)
+    initializer.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in {"location": _ZEROS, "offset": "0", "length": str(size)}.items():
+        initializer.external_data.add(key=key, value=value)
 
 
 def log() -> str:
