@@ -9,6 +9,7 @@ from ortfuse.passes.drop_length_clamps import DropLengthClamps
 from ortfuse.passes.finalize import Finalize
 from ortfuse.passes.fold import Fold
 from ortfuse.passes.inline_branches import InlineBranches
+from ortfuse.passes.parts_first import PartsFirst
 from ortfuse.passes.profitability import LEAVE, Choice, Choices, Meter, check_pins, names_one
 from ortfuse.passes.rules import RulePass
 
@@ -26,6 +27,7 @@ __all__ = [
     "Fold",
     "InlineBranches",
     "Meter",
+    "PartsFirst",
     "Pass",
     "RulePass",
     "check_pins",

@@ -18,6 +18,7 @@ from ortfuse.passes import (
     Finalize,
     Fold,
     InlineBranches,
+    PartsFirst,
     Pass,
 )
 from ortfuse.passes.foreign import ForeignPass, foreign_pass
@@ -35,6 +36,7 @@ BUILT_IN: Mapping[str, type[Any]] = {
         InlineBranches,
         DimsFromReshape,
         DropLengthClamps,
+        PartsFirst,
         CommonSubexpressions,
         DeadCode,
         Finalize,

@@ -1,0 +1,112 @@
+"""Tensors are unbound before their axes are moved or split."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from small_models import apply, floats, model_of, operators
+
+import ortfuse
+from ortfuse.passes import PartsFirst
+
+HEAD = '<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1]>\n'
+CONSTANTS = """<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, int64 first = {0},
+    int64 second = {1}, int64 last = {-1}, int64[3] ones = {1, 1, 1}, int64[5] target = {0, 0, 3, 2, 4},
+    int64[5] inferred = {0, -1, 3, 2, 4}>"""
+SPLIT = "a, b, c = Split<axis = 0>(t, ones)"
+SQUEEZES = "q = Squeeze(a, zero) k = Squeeze(b, zero) v = Squeeze(c, zero)"
+SLICES = "a = Slice(t, zero, one, zero) b = Slice(t, one, two, zero) c = Slice(t, two, three, zero)"
+GATHERS = "q = Gather(t, first) k = Gather(t, second) v = Gather(t, last)"
+PACKED = "r = Reshape(x, target) t = Transpose<perm = [2, 0, 3, 1, 4]>(r)"
+
+
+def text(body: str, outputs: str = "q, k, v", opset: int = 20, shape: str = "b, s, 24") -> str:
+    declared = ", ".join(f"float[d{name}0, d{name}1, d{name}2, d{name}3] {name}" for name in outputs.split(", "))
+    return HEAD.format(opset=opset) + f"agraph (float[{shape}] x) => ({declared})\n{CONSTANTS} {{ {body} }}"
+
+
+X = {"x": floats(2, 5, 24)}
+
+
+@pytest.mark.parametrize("taken", [f"{SPLIT} {SQUEEZES}", f"{SLICES} {SQUEEZES}", GATHERS])
+@pytest.mark.parametrize("mover", [PACKED, PACKED.replace("target", "inferred")])
+def test_packed_tensors_are_unbound_first(taken: str, mover: str) -> None:
+    model, _, _ = apply(text(f"{mover} {taken}"), PartsFirst(), PartsFirst(), PartsFirst(), inputs=X)
+    taking = [node for node in model.graph if node.op_type in ("Split", "Slice", "Gather")]
+    assert taking
+    assert all(node.inputs[0] is model.graph.inputs[0] for node in taking), "nothing is moved before"
+    assert "Squeeze" not in operators(model)
+    ranks = {len(node.attributes["perm"].as_ints()) for node in model.graph if node.op_type == "Transpose"}
+    assert ranks == {4}
+
+
+def test_channels_may_come_first() -> None:
+    body = f"r = Reshape(x, heads) t = Transpose<perm = [1, 0, 2, 4, 3]>(r) {SPLIT} {SQUEEZES}"
+    head = text(body, shape="b, 24, 3, 2").replace(
+        "<int64[1] zero", "<int64[5] heads = {0, 3, 2, 4, -1}, int64[1] zero"
+    )
+    model, _, _ = apply(head, PartsFirst(), PartsFirst(), PartsFirst(), inputs={"x": floats(2, 24, 3, 2)})
+    assert operators(model) == ["Split", *["Reshape", "Transpose"] * 3]
+
+
+def test_queries_keys_and_values_of_one_tensor_are_what_attention_takes() -> None:
+    body = f"""{PACKED} {GATHERS} kt = Transpose<perm = [0, 1, 3, 2]>(k) s = MatMul(q, kt) p = Softmax<axis = -1>(s)
+        o = MatMul(p, v) y = Transpose<perm = [0, 2, 1, 3]>(o)"""
+    result = ortfuse.optimize(model_of(text(body, "y")), verify="sites")
+    assert [check.state for check in result.sites or ()].count("undone") == 0
+    (attention,) = [node for node in result.model.graph if node.op_type == "Attention"]
+    assert attention.attributes["q_num_heads"].as_int() == 2
+    assert "Transpose" not in [node.op_type for node in result.model.graph]
+
+
+LEFT = {
+    "an output": (f"{PACKED} {GATHERS}", "q, k, v"),
+    "another use": (f"{PACKED} {GATHERS} y = Abs(t)", "q, k, v"),
+    "an element twice": (f"{PACKED} q = Gather(t, first) k = Gather(t, first)", "q, k"),
+    "elements that are not known": (f"{PACKED} n = Size(x) q = Gather(t, n)", "q"),
+    "a slice of several": (f"{PACKED} q = Slice(t, zero, two, zero)", "q"),
+    "a computed target": ("n = Shape(x) o = Concat<axis = 0>(n, one) r = Reshape(x, o) q = Squeeze(r, three)", "q"),
+    "an axis that no axis of the input begins with": (
+        "r = Reshape(x, target) a, b = Split<axis = 3>(r, pair) q = Squeeze(a, three) k = Squeeze(b, three)", "q, k",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_what_is_left_alone(case: str) -> None:
+    body, outputs = LEFT[case]
+    written = text(body, outputs).replace("int64[3] ones", "int64[2] pair = {1, 1}, int64[3] ones")
+    if case == "an output":
+        written = written.replace("float[dv0", "float[t0, t1, t2, t3, t4] t, float[dv0")
+    assert apply(written, PartsFirst())[1] == [0]
+
+
+def test_old_opsets_are_left_alone() -> None:
+    body = f"{PACKED} {GATHERS}"
+    assert apply(text(body, opset=12), PartsFirst())[1] == [0]
+    assert apply(text(body, opset=13), PartsFirst())[1] == [2]
+
+
+def test_many_parts_stay_one_transposition() -> None:
+    """One node for each step of an unrolled loop would cost more than the one Transpose."""
+    head = text("t = Transpose<perm = [1, 0, 2]>(x) " + " ".join(f"g{i} = Gather(t, i{i})" for i in range(5)), "q")
+    head = head.replace("float[dq0, dq1, dq2, dq3] q", ", ".join(f"float[a{i}, c{i}] g{i}" for i in range(5)))
+    head = head.replace(
+        "<int64[1] zero", "<" + ", ".join(f"int64 i{i} = {{{i}}}" for i in range(5)) + ", int64[1] zero"
+    )
+    assert apply(head.replace("b, s, 24", "b, 5, 24"), PartsFirst())[1] == [0]
+
+
+def test_parts_are_moved_in_functions() -> None:
+    written = (
+        HEAD.format(opset=20).replace("]>", ', "local" : 1]>')
+        + """agraph (float[2,5,24] x, bool c) => (float[a,d,e,f] y)
+        { y = If (c) <then_branch = t () => (float[a,d,e,f] q) { q = local.f(x) },
+                      else_branch = e () => (float[a,d,e,f] q) { q = local.f(x) }> }
+        <domain: "local", opset_import: ["" : 20]> f (x) => (q) {
+            target = Constant<value = int64[5] {0, 0, 3, 2, 4}>() first = Constant<value = int64 {0}>()
+            r = Reshape(x, target) t = Transpose<perm = [2, 0, 3, 1, 4]>(r) q = Gather(t, first) }"""
+    )
+    for choice in (True, False):
+        _, counts, _ = apply(written, PartsFirst(), inputs={"x": floats(2, 5, 24), "c": np.array(choice)})
+        assert counts == [2]
