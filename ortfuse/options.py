@@ -115,7 +115,8 @@ class Options:
         verify: `"whole"` compares the result with the original. `"sites"` checks each change at its site, running only the
             nodes it concerns with the real weights and generated inputs, and undoes it if it is wrong.
         bench: Whether to measure the latency after each pass, interleaved with the original.
-        inputs: Sets of inputs by name, or the path of an .npz file or a folder of inputs, instead of generated ones.
+        inputs: Sets of inputs by name, or the path of a file or a folder of inputs (.npz, .npy, images, ONNX's test data),
+            instead of generated ones.
         seed: Seed of the generated inputs.
         tolerance: Allowed error relative to an output's largest magnitude; by default what `ortfuse.execution.compare` says.
         rounds: How often each model is run when it is measured.

@@ -90,7 +90,9 @@ Approximate = Annotated[
 InputFiles = Annotated[
     Path | None,
     typer.Option(
-        "--inputs", help="Your own inputs: an .npz file, or a folder of them or of test_data_set_N.", show_default=False
+        "--inputs",
+        help="Your own inputs: an .npz file, a .npy file or image (one input), or a folder of them or of test_data_set_N.",
+        show_default=False,
     ),
 ]
 Json = Annotated[

@@ -13,14 +13,16 @@ import onnx_ir as ir
 
 from ortfuse.errors import VerificationError
 from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.single_files import SINGLE, read_single
 
 
 def read_inputs(path: str | Path, inputs: Sequence[ir.Value]) -> list[Inputs]:
     """Read the inputs of a model.
 
     Args:
-        path: An .npz file (arrays by input name), a folder of such files, a folder with `input_0.pb`, `input_1.pb`, ...
-            as in ONNX's test data, or a folder of such `test_data_set_N` folders.
+        path: An .npz file (arrays by input name); a .npy file or an image, for a model of one input; a folder of such
+            files, where .npy files and images may be named after the inputs; a folder with `input_0.pb`, `input_1.pb`, ... as
+            in ONNX's test data; or a folder of such `test_data_set_N` folders.
         inputs: The model's inputs in order. A protobuf belongs to the input it names, or else to the input of its number.
 
     Raises:
@@ -29,14 +31,24 @@ def read_inputs(path: str | Path, inputs: Sequence[ir.Value]) -> list[Inputs]:
     """
     path = Path(path)
     if path.is_file():
-        return [_read_npz(path, inputs)]
+        return _read_singles([path], inputs, path) if path.suffix.lower() in SINGLE else [_read_npz(path, inputs)]
     if not path.is_dir():
         raise VerificationError(f"{path}: no such file or folder; inputs are .npz files or a folder of them")
     found = [_read_npz(file, inputs) for file in sorted(path.glob("*.npz"))]
     found += [_read_protobufs(folder, inputs) for folder in _data_sets(path)]
+    singles = sorted(file for file in path.iterdir() if file.suffix.lower() in SINGLE)
+    found += _read_singles(singles, inputs, path) if singles else []
     if not found:
-        raise VerificationError(f"{path}: holds neither .npz files nor input_0.pb files")
+        raise VerificationError(f"{path}: holds no .npz or .npy files, images, or input_0.pb files")
     return found
+
+
+def _read_singles(files: Sequence[Path], inputs: Sequence[ir.Value], place: Path) -> list[Inputs]:
+    found = read_single(files, inputs)
+    return [
+        _complete(arrays, inputs, file)
+        for arrays, file in zip(found, files if len(found) > 1 else [place], strict=True)
+    ]
 
 
 def _data_sets(path: Path) -> Iterator[Path]:
@@ -48,10 +60,8 @@ def _data_sets(path: Path) -> Iterator[Path]:
 def _read_npz(file: Path, inputs: Sequence[ir.Value]) -> Inputs:
     how = f"numpy.savez('inputs.npz', **{{{', '.join(f'{value.name!r}: ...' for value in inputs)}}})"
     try:
-        with file.open("rb") as opened:
-            is_single = opened.read(6) == b"\x93NUMPY"
-        if is_single:
-            raise VerificationError(f"{file}: holds one array without a name; save it with {how}")
+        with file.open("rb"):
+            pass  # if it cannot be opened, that is the error
         if not is_zipfile(file):
             raise VerificationError(f"{file}: is not an .npz file; make one with {how}")
         with np.load(file, allow_pickle=False) as content:

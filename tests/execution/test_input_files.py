@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -57,13 +59,10 @@ def test_unusable_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "damaged.npz").write_bytes(whole.replace(b"float", b"fl_at").replace(b"NUMPY", b"NUMPI"))
     with pytest.raises(VerificationError, match=r"damaged\.npz: is a damaged \.npz file"):
         read_inputs(tmp_path / "damaged.npz", [X_INPUT])
-    np.save(tmp_path / "single.npy", X)
-    with pytest.raises(VerificationError, match=r"single\.npy: holds one array without a name"):
-        read_inputs(tmp_path / "single.npy", [X_INPUT])
     with pytest.raises(VerificationError, match="no such file"):
         read_inputs(tmp_path / "none", [X_INPUT])
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(VerificationError, match=r"holds neither \.npz files nor"):
+    with pytest.raises(VerificationError, match=r"holds no \.npz or \.npy files"):
         read_inputs(tmp_path / "nothing", [X_INPUT])
 
 
@@ -104,4 +103,86 @@ def test_unusable_protobufs_are_named(tmp_path: Path) -> None:
         read_inputs(tmp_path, [X_INPUT])
     (tmp_path / "input_7.pb").write_bytes(b"\xff\xff")
     with pytest.raises(VerificationError, match=r"input_7\.pb: cannot be read as a TensorProto"):
+        read_inputs(tmp_path, [X_INPUT])
+
+
+def test_one_array_in_a_file_belongs_to_the_only_input_or_to_that_of_its_name(tmp_path: Path) -> None:
+    np.save(tmp_path / "first.npy", X)
+    np.save(tmp_path / "second.npy", 2 * X)
+    assert [found["x"].max() for found in read_inputs(tmp_path, [X_INPUT])] == [1, 2]
+    assert read_inputs(tmp_path / "second.npy", [X_INPUT])[0]["x"].max() == 2
+    named = tmp_path / "named"
+    named.mkdir()
+    np.save(named / "x.npy", X)
+    np.save(named / "z.npy", Z)
+    (both,) = read_inputs(named, [X_INPUT, Z_INPUT])
+    assert set(both) == {"x", "z"}
+
+
+def test_files_of_one_array_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "w.npy", X)
+    with pytest.raises(VerificationError, match=r"w\.npy: is named after none of the inputs \['x', 'z'\]"):
+        read_inputs(tmp_path / "w.npy", [X_INPUT, Z_INPUT])
+    with pytest.raises(VerificationError, match=r"w\.npy: the array 'z' is float32\[2, 3\]"):
+        read_inputs(tmp_path / "w.npy", [Z_INPUT])
+    (tmp_path / "w.npy").write_bytes(b"no")
+    with pytest.raises(VerificationError, match=r"w\.npy: cannot be read as a \.npy file"):
+        read_inputs(tmp_path / "w.npy", [X_INPUT])
+
+
+class Picture:
+    """Stands for an image of Pillow: all bytes are 255."""
+
+    def __init__(self, size: tuple[int, int] = (5, 4), mode: str = "RGBA") -> None:
+        self.size, self.mode = size, mode
+
+    def __enter__(self) -> Picture:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def convert(self, mode: str) -> Picture:
+        return Picture(self.size, mode)
+
+    def resize(self, size: tuple[int, int]) -> Picture:
+        return Picture(size, self.mode)
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        channels = (3,) if self.mode == "RGB" else ()
+        return np.full((self.size[1], self.size[0], *channels), 255, np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "made"),
+    [
+        (["b", 3, 8, 6], "FLOAT", (1, 3, 8, 6)),
+        (["b", 3, "h", "w"], "FLOAT16", (1, 3, 224, 224)),
+        ([1, 8, 6, 3], "UINT8", (1, 8, 6, 3)),
+        (["b", 1, 28, 28], "FLOAT", (1, 1, 28, 28)),
+    ],
+)
+def test_images_are_brought_to_the_form_of_the_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: list, dtype: str, made: tuple[int, ...]
+) -> None:
+    pillow = types.ModuleType("PIL")
+    pillow.Image = types.SimpleNamespace(open=lambda file: Picture())  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "PIL", pillow)
+    (tmp_path / "cat.png").write_bytes(b"")
+    kind = ir.DataType[dtype]
+    (found,) = read_inputs(tmp_path, [ir.val("image", kind, shape)])
+    assert found["image"].shape == made
+    assert found["image"].dtype == kind.numpy()
+    assert found["image"].max() == (255 if dtype == "UINT8" else 1)
+
+
+def test_images_need_pillow_and_an_input_that_takes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cat.png").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(VerificationError, match=r"cat\.png: images are read with Pillow, which is not installed"):
+        read_inputs(tmp_path, [X_INPUT])
+    pillow = types.ModuleType("PIL")
+    pillow.Image = types.SimpleNamespace()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "PIL", pillow)
+    with pytest.raises(VerificationError, match=r"cat\.png: the input 'x' does not take images"):
         read_inputs(tmp_path, [X_INPUT])
