@@ -24,7 +24,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import ortfuse
 from ortfuse.verification import experiments
-from ortfuse.verification.sensitivity import Sensitivity
+from ortfuse.execution.sensitivity import Sensitivity
 
 WIDTH = 16
 

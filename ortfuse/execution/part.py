@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.graph.schemas import droppable_outputs
@@ -88,6 +90,16 @@ def computing(model: ir.Model, outputs: Sequence[tuple[str, ir.Value]]) -> ir.Mo
     used = [*taken(nodes), *(value for _, value in outputs)]
     constants = {value: value.const_value for value in used if value.is_initializer() and value.const_value is not None}
     return model_of(nodes, inputs, outputs, constants, graph.opset_imports, functions=model.functions.values())
+
+
+def declare_inputs(model: ir.Model, arrays: Mapping[str, Any]) -> None:
+    """Give the inputs of a part the element types of arrays, by name; what is no array keeps the type it has."""
+    for value in model.graph.inputs:
+        array = arrays[value.name or ""]
+        if isinstance(array, np.ndarray):
+            of_text = array.dtype.kind == "O"
+            value.type = ir.TensorType(ir.DataType.STRING if of_text else ir.DataType.from_numpy(array.dtype))
+            value.shape = None
 
 
 def _leave_out_unused(node: ir.Node, copy: ir.Node, results: Collection[ir.Value]) -> None:

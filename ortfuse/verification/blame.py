@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ortfuse.execution.experiments import Experiment
-from ortfuse.verification.sensitivity import Sensitivity
+from ortfuse.execution.sensitivity import Sensitivity
 from ortfuse.verification.verdict import Verdict, judge
 from ortfuse.verification.weigh import weigh
 

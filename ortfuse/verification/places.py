@@ -18,7 +18,7 @@ from ortfuse.errors import OrtfuseError
 from ortfuse.execution.compare import compare_all
 from ortfuse.execution.experiments import Experiment, experiments
 from ortfuse.execution.inputs import Inputs
-from ortfuse.execution.part import computing, model_of, taken
+from ortfuse.execution.part import computing, declare_inputs, model_of, taken
 from ortfuse.execution.reference import Reference
 from ortfuse.execution.session import Session
 from ortfuse.passes.regions import Region, changed
@@ -143,10 +143,5 @@ def _side(
     }
     inputs = {value: value.name or "" for value in used if value not in constants}
     made = model_of(nodes, inputs, outputs, constants, model.graph.opset_imports, functions=model.functions.values())
-    for value in made.graph.inputs:
-        array = known[value.name or ""]
-        kind = array.dtype if isinstance(array, np.ndarray) else None
-        if kind is not None:
-            value.type = ir.TensorType(ir.DataType.STRING if kind.kind == "O" else ir.DataType.from_numpy(kind))
-            value.shape = None
+    declare_inputs(made, known)
     return made

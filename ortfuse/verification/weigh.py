@@ -2,7 +2,7 @@
 
 Two things are asked of a result that differs by more than rounding explains, and it passes only if both are so:
 
-1. The original moves as far by itself, when nothing but rounding changes (`ortfuse.verification.sensitivity`).
+1. The original moves as far by itself, when nothing but rounding changes (`ortfuse.execution.sensitivity`).
 2. The mathematics is the same. In float64, where rounding is 2^29 times finer, the difference has to shrink by `SHRINKS`; or
    wherever the models differ, both sides compute the same from what the original computes there
    (`ortfuse.verification.places`); or, where neither can be told, float64 results are as close as those of the original
@@ -21,9 +21,9 @@ import onnx_ir as ir
 
 from ortfuse.execution.compare import Difference
 from ortfuse.execution.experiments import Experiment
+from ortfuse.execution.sensitivity import FACTOR, LARGEST, Sensitivity, shaken_model
 from ortfuse.execution.session import weight_bytes
 from ortfuse.verification.places import Places, apart_in_float64, compare_places
-from ortfuse.verification.sensitivity import FACTOR, LARGEST, Sensitivity, shaken_model
 from ortfuse.verification.verdict import Trial, Verdict
 
 SHRINKS = 1e3

@@ -12,7 +12,7 @@ import ortfuse
 from ortfuse.execution.compare import compare
 from ortfuse.verification import experiments, verify
 from ortfuse.verification.places import compare_places
-from ortfuse.verification.sensitivity import Sensitivity, shaken
+from ortfuse.execution.sensitivity import Sensitivity, shaken
 
 CONSTANTS = "<float r = {3.99}, float wrong = {3.9902}, float one = {1.0}>"
 
