@@ -23,8 +23,8 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
 import ortfuse
-from ortfuse.verification import experiments
 from ortfuse.execution.sensitivity import Sensitivity
+from ortfuse.verification import experiments
 
 WIDTH = 16
 
