@@ -31,7 +31,7 @@ from typing import Any, Literal
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-Judge = Literal["equality", "tolerance", "float64", "sensitivity"]
+Judge = Literal["equality", "tolerance", "float64", "near ties", "sensitivity"]
 
 FACTOR = 4.0
 """How many times further from float64 than the original the optimised model may be."""
@@ -105,6 +105,15 @@ class Difference:
             if isinstance(value := content[field.name], float) and not math.isfinite(value):
                 content[field.name] = None
         return content
+
+
+def allowed(array: Array) -> Array:
+    """The error that the table allows for each element of an array, which is 0 for types that are not in it."""
+    limits = TOLERANCES.get(array.dtype.name)
+    if limits is None:
+        return np.zeros(array.shape)
+    finite = np.where(np.isfinite(array), array, 0).astype(np.float64)
+    return np.asarray(limits.relative * _scale(finite, limits.least))
 
 
 def failed(name: str, reason: str) -> Difference:

@@ -102,6 +102,25 @@ def declare_inputs(model: ir.Model, arrays: Mapping[str, Any]) -> None:
             value.shape = None
 
 
+def forced(model: ir.Model, arrays: Mapping[str, Any], prefix: str, also: Collection[str] = ()) -> ir.Model:
+    """A copy in which whatever uses the named values of the main graph takes inputs instead: `prefix` and the value's name.
+
+    The nodes that compute these values remain, and the values become outputs besides those that there were, as do those
+    named in `also`.
+    """
+    copy = model.clone()
+    graph = copy.graph
+    made = {value.name: value for node in graph for value in node.outputs if value.name in arrays}
+    for name, value in made.items():
+        given = ir.Value(name=f"{prefix}{name}", type=ir.TensorType(ir.DataType.from_numpy(arrays[name or ""].dtype)))
+        for use in tuple(value.uses()):
+            use.node.replace_input_with(use.idx, given)
+        graph.inputs.append(given)
+    shown = [value for node in graph for value in node.outputs if value.name in arrays or value.name in also]
+    graph.outputs.extend(value for value in shown if not value.is_graph_output())
+    return copy
+
+
 def _leave_out_unused(node: ir.Node, copy: ir.Node, results: Collection[ir.Value]) -> None:
     """Remove the names of unused outputs, since the runtime computes every output that has a name."""
     droppable = droppable_outputs(node)

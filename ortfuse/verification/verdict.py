@@ -86,7 +86,7 @@ class Verdict:
         """The largest difference of each output that passes only because the original is as sensitive."""
         found: dict[str, Difference] = {}
         for difference in sorted(self.differences, key=_badness):
-            if difference.ok and difference.judged_by == "sensitivity":
+            if difference.ok and difference.judged_by in ("sensitivity", "near ties"):
                 found[difference.output] = difference
         return found
 

@@ -1,6 +1,9 @@
 """Weighs differences against the model's own sensitivity: is it only rounding that the model amplifies?
 
-Two things are asked of a result that differs by more than rounding explains, and it passes only if both are so:
+First, near ties are set apart: a result may decide otherwise where the original's own numbers are tied or next to a threshold, if
+all else is equal given the original's decisions (`ortfuse.verification.decisions`).
+
+Two things are asked of any other result that differs by more than rounding explains, and it passes only if both are so:
 
 1. The original moves as far by itself, when nothing but rounding changes (`ortfuse.execution.sensitivity`).
 2. The mathematics is the same. In float64, where rounding is 2^29 times finer, the difference has to shrink by `SHRINKS`; or
@@ -23,11 +26,15 @@ from ortfuse.execution.compare import Difference
 from ortfuse.execution.experiments import Experiment
 from ortfuse.execution.sensitivity import FACTOR, LARGEST, Sensitivity, shaken_model
 from ortfuse.execution.session import weight_bytes
+from ortfuse.verification.decisions import Decided, compare_decided
 from ortfuse.verification.places import Places, apart_in_float64, compare_places
 from ortfuse.verification.verdict import Trial, Verdict
 
 SHRINKS = 1e3
 """How many times smaller a difference has to be in float64 to count as rounding."""
+
+MOST_REASONS = 3
+"""The most decisions that are listed for an output."""
 
 BLUNT = 1e-2
 """Where weights off by one rounding move an output by more than this in float64, float64 tells nothing of the model."""
@@ -73,10 +80,13 @@ class _Weights:
 
     def weighed(self, trial: Trial, *, only_optimised: bool) -> Trial:
         """The trial with each failed comparison weighed; `only_optimised` says that none fails without optimisations."""
-        differences = [
-            found if found.ok else self._weighed(found, self._experiments[trial.label], only_optimised)
-            for found in trial.differences
-        ]
+        experiment = self._experiments[trial.label]
+        decided = compare_decided(self._original, self._candidate, experiment, trial.optimise)
+        differences = []
+        for found in trial.differences:
+            if not found.ok and decided is not None:
+                found = _apart_from_ties(found, decided)
+            differences.append(found if found.ok else self._weighed(found, experiment, only_optimised))
         return replace(trial, differences=differences)
 
     def _weighed(self, difference: Difference, experiment: Experiment, only_optimised: bool) -> Difference:
@@ -122,6 +132,15 @@ class _Weights:
         if experiment.label not in self._places:
             self._places[experiment.label] = compare_places(self._original, self._candidate, experiment)
         return self._places[experiment.label]
+
+
+def _apart_from_ties(difference: Difference, decided: Decided) -> Difference:
+    """The comparison of an output given the original's decisions: the reasons explain the others, if all of them pass."""
+    other = decided.differences[difference.output]
+    if not other.ok:
+        return other if other.reason else difference
+    reasons = "; ".join((*decided.reasons[:MOST_REASONS], *(["..."] if len(decided.reasons) > MOST_REASONS else [])))
+    return replace(other, judged_by="near ties", reason=f"{reasons}; with the original's decisions it is equal")
 
 
 def _listed(moved: Mapping[str, float]) -> str:

@@ -1,0 +1,127 @@
+"""Compares two models apart from near ties: what the original has decided is imposed on the other model.
+
+Where an ArgMax, TopK, NonMaxSuppression, a comparison or a quantisation decides between numbers that are tied within rounding,
+everything after it may be different. So both models' decisions are compared where they are made, each given the earlier ones of
+the original (`ortfuse.execution.ties`), and the other outputs are computed from the original's decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.errors import OrtfuseError
+from ortfuse.execution.compare import Difference, compare, compare_all, failed
+from ortfuse.execution.experiments import Experiment
+from ortfuse.execution.part import computing, forced
+from ortfuse.execution.session import Session
+from ortfuse.execution.ties import decided, explained
+from ortfuse.facts.facts import Facts
+
+GIVEN = "ortfuse.given."
+
+
+@dataclass(frozen=True)
+class Decided:
+    """The comparison of the outputs given the original's decisions, and what explains the decisions that differ."""
+
+    differences: Mapping[str, Difference]
+    reasons: tuple[str, ...]
+
+
+def compare_decided(original: ir.Model, candidate: ir.Model, experiment: Experiment, optimise: bool) -> Decided | None:
+    """Compare a candidate's outputs given the decisions of the original.
+
+    Returns:
+        The comparison, or `None` if the models have no decisions in common, none differs, or this cannot be run.
+    """
+    pairs = _common(original, candidate)
+    nodes = [node for node, _ in pairs]
+    if not nodes:
+        return None
+    try:
+        known = _known(original, nodes, experiment.inputs)
+        given = {value.name or "": known[value.name] for node in nodes for value in _decisions(node)}
+        shown = {value.name or "" for _, other in pairs for value in other.inputs if value is not None}
+        model = forced(candidate, given, GIVEN, shown - set(given))
+        inputs = {**experiment.inputs, **{f"{GIVEN}{name}": array for name, array in given.items()}}
+        found = Session(model, optimise=optimise).run(inputs)
+    except (OrtfuseError, KeyError, TypeError):
+        return None
+    reasons: list[str] = []
+    wrong: dict[str, str] = {}
+    for node, other in pairs:
+        operands = [None if value is None else known.get(value.name) for value in node.inputs]
+        unlike = _unlike(operands, other, found, given)
+        for value in _decisions(node):
+            name = value.name or ""
+            why = explained(node, operands, given[name], found[name])
+            if why is None or (why and unlike):
+                wrong[name] = f"{node.op_type} '{name}' decides otherwise" + (unlike or " where nothing is tied")
+            elif why:
+                reasons.append(f"{node.op_type} '{name}': {why}")
+    if not reasons and not wrong:
+        return None
+    rest = {name: array for name, array in experiment.expected.items() if name not in given}
+    compared = {d.output: d for d in compare_all(rest, found, experiment.reference, None, experiment.precision)}
+    for name in experiment.expected:
+        if wrong and (name in given or compared[name].ok):
+            compared[name] = failed(name, wrong.get(name) or next(iter(wrong.values())))
+        elif name in given:
+            compared[name] = Difference(name, True, 0.0, 0.0)
+    return Decided(compared, tuple(reasons))
+
+
+def _unlike(operands: Sequence[Any], other: ir.Node, found: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """In words, whether the candidate decides from other numbers than the original; empty if not, or if it is not known."""
+    for expected, value in zip(operands, other.inputs, strict=True):
+        name = "" if value is None else value.name or ""
+        if expected is not None and name in found and name not in given:
+            difference = compare(name, np.asarray(expected), found[name])
+            if not difference.ok:
+                return f", and from other numbers: {difference.reason}"
+    return ""
+
+
+def _decisions(node: ir.Node) -> list[ir.Value]:
+    return [
+        node.outputs[number] for number in decided(node) if number < len(node.outputs) and node.outputs[number].name
+    ]
+
+
+def _common(original: ir.Model, candidate: ir.Model) -> list[tuple[ir.Node, ir.Node]]:
+    """The original's nodes that decide from numbers, each with its counterpart: of that operator and name of the result."""
+    facts = Facts(original)
+    theirs = {value.name: node for node in candidate.graph for value in _decisions(node)}
+    found = []
+    for node in original.graph:
+        others = [theirs.get(value.name) for value in _decisions(node)]
+        other = others[0] if others else None
+        if other is not None and all(_alike(node, one) for one in others) and _from_numbers(node, facts):
+            found.append((node, other))
+    return found
+
+
+def _alike(node: ir.Node, other: ir.Node | None) -> bool:
+    return other is not None and node.op_identifier() == other.op_identifier() and len(node.inputs) == len(other.inputs)
+
+
+def _from_numbers(node: ir.Node, facts: Facts) -> bool:
+    """Whether a node decides from floating-point numbers; a Cast only if to integers. QLinear operators always round."""
+    kinds = [facts.dtype(node.inputs[0]), facts.dtype(_decisions(node)[0])]
+    if node.op_type == "Cast" and (kinds[1] is None or not kinds[1].is_integer()):
+        return False
+    return node.op_type.startswith("QLinear") or (kinds[0] is not None and kinds[0].is_floating_point())
+
+
+def _known(original: ir.Model, nodes: list[ir.Node], inputs: Mapping[str, Any]) -> dict[str | None, Any]:
+    """What the original decides, and from what, by name."""
+    values = dict.fromkeys(value for node in nodes for value in (*node.inputs, *_decisions(node)) if value is not None)
+    known: dict[str | None, Any] = {v.name: v.const_value.numpy() for v in values if v.const_value is not None}
+    known |= {name: np.asarray(array) for name, array in inputs.items()}
+    wanted = [(value.name or "", value) for value in values if value.name not in known]
+    return known | dict(Session(computing(original, wanted), optimise=False).run(inputs))
