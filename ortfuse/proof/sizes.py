@@ -31,9 +31,11 @@ class Sizes:
         needed = dict.fromkeys(name for part in rule.pattern.walk() for name in _in_products(part))
         self.numbers: dict[str, int] = dict(zip(needed, itertools.cycle(NUMBERS), strict=False))
         self.numbers |= {name: size for name, size in declared.items() if isinstance(size, int)}
+        self.same = {name: other for name, other in declared.items() if isinstance(other, str) and other.isidentifier()}
 
     def size(self, name: str) -> int | str:
         """The size of a dimension: a number or a symbol."""
+        name = self.same.get(name, name)
         return self.numbers.get(name, name)
 
     def of(self, name: str) -> list[Dims]:

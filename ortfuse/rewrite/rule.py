@@ -66,12 +66,13 @@ class Proof:
 
     Shapes that the pattern itself states are not repeated. `shapes` maps every other captured value to its shape as
     space-separated dimensions (`"b s 64"`; symbols are bound to several sizes, `""` is a scalar), and dimensions of the
-    pattern to sizes if they are to be numbers. Several shape sets may be given as a sequence of mappings; an optional value
-    without a shape is absent. `attributes` lists the values to try for each captured attribute, either as one mapping for
-    all shape sets or as one for each; `scalars` does the same for captured numbers. `constants` says how to make a captured
-    constant: `"normal"` (default), `"positive"`, or the numbers themselves; `inputs` says how to make other values: an
-    element type, or a function of the builder. `dtypes` are the element types of all other values, and `typical` gives
-    realistic sizes at which the rule's benefit is measured. `opset` pins a single ai.onnx version to try.
+    pattern to sizes if they are to be numbers, or to the name of one that they equal. Several shape sets may be given as a
+    sequence of mappings; an optional value without a shape is absent. `attributes` lists the values to try for each
+    captured attribute, either as one mapping for all shape sets or as one for each; `scalars` does the same for captured
+    numbers. `constants` says how to make a captured constant: `"normal"` (default), `"positive"`, or the numbers
+    themselves; `inputs` says how to make other values: an element type, or a function of the builder. `dtypes` are the
+    element types of all other values, and `typical` gives realistic sizes at which the rule's benefit is measured. `opset`
+    pins a single ai.onnx version to try.
 
     `counterexamples` names variations on which the rule must either not fire or be right, beyond the near misses that every
     proof tries. Whatever a proof leaves out is declared with a reason: `uncovered` lists options of the pattern that no

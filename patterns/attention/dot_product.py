@@ -42,7 +42,8 @@ def _spelled(queries: str, keys: str, key_layouts: tuple[str, str], mask: str, *
     scores = scaled | scalar("cap") * op.Tanh(scaled).named("capped")
     softmax = op.Softmax(scores + opt(var("mask", mask)), axis=-1)
     weights = op.Where(op.IsNaN(softmax), 0.0, softmax) if nan_guard else softmax
-    return weights.named("weights") @ var("value", f"{keys} t v")
+    # The product asks for as many values as keys, even where that cannot be proved.
+    return weights.named("weights") @ var("value", f"{keys} u v")
 
 
 def _formula(*, nan_guard: bool) -> Pattern:
@@ -192,7 +193,7 @@ def _rule(name: str, formula: str, *, nan_guard: bool) -> Rule:
         exactness=Exactness.ROUNDING,
         source=PAPER,
         proof=Proof(
-            shapes={"h": 2, "g": 2, "d": 4, "v": 4},
+            shapes={"h": 2, "g": 2, "d": 4, "v": 4, "u": "t"},
             scalars={
                 **{name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside")},
                 "cap": [1.5, 20.0],

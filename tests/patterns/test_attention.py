@@ -9,8 +9,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from rewriting import rewritten
 
 import ortfuse
+from ortfuse.facts.facts import Facts
 from ortfuse.verification import verify
 
 INPUTS = "float[b,2,s,4] q, float[b,2,t,4] k, float[b,2,t,4] v"
@@ -220,6 +222,45 @@ def scored(body: str, **constants: Any) -> ir.Model:
 def test_scores_however_they_are_masked(body: str) -> None:
     made = optimized(scored(body, filler=LOWEST, lowest=LOWEST))
     assert "Attention" in made
+
+
+def test_keys_and_values_are_as_long_as_each_other_if_the_run_succeeds() -> None:
+    m = model(
+        f"qk = MatMul(q, kt) masked = Mul(qk, half) {scores_to_result()}",
+        INPUTS.replace("float[b,2,t,4] v", "float[b,2,u,4] v"),
+    )
+    assert "Attention" in [node.op_type for node in ortfuse.optimize(m).model.graph]
+
+
+@pytest.mark.parametrize("by_length", [False, True])
+def test_values_that_one_softmax_weighs_are_weighed_together(by_length: bool) -> None:
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 23]> g ({INPUTS}, float[b,2,t,3] w) => (float[b,x,y,7] out)
+        {{ kt = Transpose<perm = [0, 1, 3, 2]>(k) qk = MatMul(q, kt) p = Softmax<axis = -1>(qk) first = MatMul(p, v)
+        second = MatMul(p, w) {
+            "one = Transpose<perm = [0, 2, 1, 3]>(first) two = Transpose<perm = [0, 2, 1, 3]>(second)"
+            if by_length
+            else "one = Identity(first) two = Identity(second)"
+        } out = Concat<axis = -1>(one, two) }}"""
+    )
+    made = optimized(ir.from_proto(proto))
+    assert made.count("Attention") == 1
+    assert "Softmax" not in made
+
+
+def test_heads_split_off_with_the_length_first() -> None:
+    turned = "= Transpose<perm = [1, 0, 2]>"
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 17]> g (float[s,b,8] q, float[t,b,8] k, float[t,b,8] v) => (float[s,n,4] out)
+        <int64[1] one = {{1}}, int64[1] two = {{2}}, int64[1] open = {{-1}}, int64[1] four = {{4}}>
+        {{ sizes = Shape(q) batch = Slice(sizes, one, two) heads = Mul(batch, two) shape = Concat<axis = 0>(open, heads, four)
+        q3 = Reshape(q, shape) qt {turned}(q3) k3 = Reshape(k, shape) kt = Transpose<perm = [1, 2, 0]>(k3)
+        v3 = Reshape(v, shape) vt {turned}(v3) qk = MatMul(qt, kt) p = Softmax<axis = -1>(qk)
+        o = MatMul(p, vt) out {turned}(o) }}"""
+    )
+    result = rewritten(ir.from_proto(proto), "canonicalize")
+    shapes = [Facts(result).shape(node.inputs[0]) for node in result.graph if node.op_type == "Softmax"]
+    assert [len(shape or ()) for shape in shapes] == [4]
 
 
 SPLIT_OFF = """keys = Reshape(k, shape) kt = Transpose<perm = [0, 2, 3, 1]>(keys) queries = Reshape(q, shape)

@@ -1,0 +1,68 @@
+"""One softmax that weighs several values.
+
+concat(p v, p w) = p concat(v, w)
+
+on [batch, heads, length, size], concatenated along the last axis (differential attention, Ye et al., arXiv:2410.05258).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.facts.facts import Facts
+from ortfuse.pattern import Pattern, op, var
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from .._proofs import COST
+
+
+def is_softmax(value: ir.Value, facts: Facts) -> bool:
+    """Whether a value is a Softmax, perhaps with its NaN replaced."""
+    node = value.producer()
+    if node is not None and node.op_type == "Where" and not node.domain and node.inputs[2] is not None:
+        node = node.inputs[2].producer()
+    return node is not None and node.op_type == "Softmax" and not node.domain
+
+
+def _softmax(build: Any) -> ir.Value:
+    scores = build.input("scores", build.dims("weights"))
+    weights: ir.Value = build.node("Softmax", [scores], {"axis": -1}).outputs[0]
+    return weights
+
+
+weights = var("weights", "b h s t", check=is_softmax, text="computed by a Softmax")
+first, second = var("first", "b g t v"), var("second", "b g t w")
+
+
+def _as_it_is(product: Pattern) -> Pattern:
+    return product
+
+
+def _by_length(product: Pattern) -> Pattern:
+    """[batch, length, heads, size]"""
+    moved: Pattern = op.Transpose(product, perm=(0, 2, 1, 3))
+    return moved
+
+
+RULES = [
+    Rule(
+        name=f"attention.two_values{note}",
+        formula=f"concat(softmax(scores) v, softmax(scores) w){layout}",
+        is_refinement=True,
+        pattern=op.Concat(moved(weights @ first), moved(weights @ second), axis=-1),
+        replace=moved(weights @ op.Concat(first, second, axis=-1)),
+        exactness=Exactness.ROUNDING,
+        source="arXiv:2410.05258",
+        proof=Proof(
+            shapes={"h": 2, "g": 2, "v": 4, "w": 3},
+            inputs={"weights": _softmax},
+            redundant={"check of weights": COST},
+        ),
+    )
+    for note, layout, moved in (
+        ("", "", _as_it_is),
+        ("_by_length", " on [batch, length, heads, size]", _by_length),
+    )
+]
