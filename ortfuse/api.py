@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ortfuse.bench import Latencies
     from ortfuse.bisection.bisect import Bisection
     from ortfuse.bisection.runtime_optimizers import RuntimeBisection
+    from ortfuse.bisection.slowdown import Slowdown
     from ortfuse.explanation import Explanation, PinOutcome
     from ortfuse.verification import Verdict
 
@@ -140,7 +141,11 @@ def _concluded(attempts: Attempts, report: RunReport, clock: _Clock, *, check: b
         if not result.ok:
             raise WrongResultError(replace(result, timings=clock.timings()))
     if options.bench:
-        result = replace(result, latencies=asked.latencies())
+        found = asked.latencies()
+        result = replace(result, latencies=found, slowdown=asked.slowdown(inside, report, found, attempts.without))
+        if options.fastest and result.slowdown is not None:
+            inside, result = _faster(attempts, result, result.slowdown)
+            loading = Loading(inside) if check else None
         clock.lap("bench")
     if options.output is not None:
         attempts.progress(f"writing {options.output}")
@@ -148,6 +153,20 @@ def _concluded(attempts: Attempts, report: RunReport, clock: _Clock, *, check: b
         result = replace(result, written=Path(options.output))
         clock.lap("write")
     return replace(result, timings=clock.timings())
+
+
+def _faster(attempts: Attempts, result: Result, slowdown: Slowdown) -> tuple[ir.Model, Result]:
+    """The model that is faster than the result, in the place of the result, unless it is wrong."""
+    inside, report, verdict = slowdown.model, slowdown.report, result.verdict
+    if report is None:
+        report = replace(result.report, notes=[*result.report.notes, "the result is the original, which was faster"])
+    elif verdict is not None:
+        verdict, blame = attempts.asked.verdict(inside)
+        if not verdict.ok:
+            result.report.notes.append(f"{slowdown.offered} was not taken: {blame}")
+            return attempts.inside, result
+    model = leave(inside, attempts.source)
+    return inside, replace(result, model=model, report=report, verdict=verdict, slowdown=replace(slowdown, taken=True))
 
 
 def _nothing() -> None:

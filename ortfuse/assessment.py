@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx_ir as ir
 
 from ortfuse.options import Options
+from ortfuse.pipeline.report import RunReport
 from ortfuse.pipeline.schedule import OnPass, PassEvent
 
 if TYPE_CHECKING:
-    from ortfuse.bench import Latencies, SiteMeter
+    from ortfuse.bench import Latencies, Latency, SiteMeter
+    from ortfuse.bisection.slowdown import Slowdown
     from ortfuse.execution.inputs import Inputs
     from ortfuse.verification import SiteChecks, Verdict
 
@@ -102,7 +104,7 @@ class Assessment:
     def start(self) -> None:
         """Start, or start over with the model as it was."""
         self._stages: list[tuple[str, ir.Model]] = []
-        self.sites = self._site_checks()
+        self.sites = self.new_site_checks()
         """Checks each change at its site; `None` if that is not asked for."""
         self.meter = self._meter()
         """Measures candidates that are chosen by cost; `None` if that is not asked for."""
@@ -143,15 +145,37 @@ class Assessment:
         Raises:
             VerificationError: A model cannot be executed.
         """
-        from ortfuse.bench import Latencies, per_pass
+        from ortfuse.bench import Latencies, stages_of
 
-        options = self._options
         self._progress("measuring")
-        sizes, inputs = inputs_to_measure(options, self._original)
-        rows = per_pass(self._original, self._stages, inputs, rounds=options.rounds, threads=options.threads)
-        return Latencies(sizes, tuple(rows))
+        self._measured_on = inputs_to_measure(self._options, self._original)
+        rows = self.measure(stages_of(self._original, self._stages))
+        return Latencies(self._measured_on[0], tuple(rows))
 
-    def _site_checks(self) -> SiteChecks | None:
+    def measure(self, models: Mapping[str, ir.Model]) -> Sequence[Latency]:
+        """Models side by side, on the inputs of `latencies`."""
+        from ortfuse import bench
+
+        inputs, options = self._measured_on[1], self._options
+        return bench.measure(models, inputs, rounds=options.rounds, threads=options.threads)
+
+    def slowdown(
+        self, result: ir.Model, report: RunReport, found: Latencies, make: Callable[[tuple[str, str]], Any]
+    ) -> Slowdown | None:
+        """What makes the result slower than the original, and a model that is not; `None` if it is not slower.
+
+        Args:
+            result: The result.
+            report: What was done.
+            found: The latencies of the original and after each pass.
+            make: Makes the result without a pass or a rule.
+        """
+        from ortfuse.bisection.slowdown import slowdown
+
+        return slowdown(self._original, result, report, found.rows, make, self.measure, self._progress)
+
+    def new_site_checks(self) -> SiteChecks | None:
+        """Checks for one run of the pipeline; `None` if changes are not to be checked."""
         if self._options.verify != "sites":
             return None
         from ortfuse.verification import SiteChecks

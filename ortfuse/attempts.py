@@ -153,6 +153,15 @@ class Attempts:
         self._pipeline().run(made, inspector=inspector)
         return made
 
+    def without(self, left: tuple[str, str]) -> tuple[ir.Model, RunReport]:
+        """The result without a pass or, if that is not empty, without one of its rules, and the report of the run."""
+        from ortfuse.bisection.slowdown import WithoutRule
+
+        (pass_name, rule), made, sites = left, enter(self._model)[0], self.asked.new_site_checks()
+        manager = self.manager.without({*self._left_out, *(() if rule else (pass_name,))})
+        inspector = WithoutRule(rule, sites) if rule else sites
+        return made, manager.run(made, inspector=inspector, meter=self.asked.meter)
+
     def _pipeline(self) -> PassManager:
         return self.manager.without(self._left_out) if self._left_out else self.manager
 

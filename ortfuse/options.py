@@ -85,6 +85,7 @@ class AllOptions(BisectOptions, total=False):
     sizes: Mapping[str, int]
     verify: Verification | None
     bench: bool
+    fastest: bool
     rounds: int
     threads: int
     output: PathLike | None
@@ -115,6 +116,7 @@ class Options:
         verify: `"whole"` compares the result with the original. `"sites"` checks each change at its site, running only the
             nodes it concerns with the real weights and generated inputs, and undoes it if it is wrong.
         bench: Whether to measure the latency after each pass, interleaved with the original.
+        fastest: Whether, if the result is slower than the original, the model that was found to be faster is taken instead.
         inputs: Sets of inputs by name, or the path of a file or a folder of inputs (.npz, .npy, images, ONNX's test data),
             instead of generated ones.
         seed: Seed of the generated inputs.
@@ -143,6 +145,7 @@ class Options:
     sizes: Mapping[str, int] = field(default_factory=dict)
     verify: Verification | None = None
     bench: bool = False
+    fastest: bool = False
     inputs: PathLike | Sequence[Inputs] | None = None
     seed: int = 0
     tolerance: float | None = None
@@ -164,6 +167,8 @@ class Options:
             dim, size = next(iter(self.sizes.items()))
             text = f"{dim}={size} is the size that is measured; add `bench` or `measure`, or leave it out"
             raise OptionError("sizes", text)
+        if self.fastest and not self.bench:
+            raise OptionError("fastest", "is about what is measured; add `bench`")
         if self.link and self.output is None:
             raise OptionError("link", "is about the file that is written; name it with `output`")
 
@@ -352,6 +357,7 @@ _CHECKS: Mapping[str, Check] = {
     "sizes": _sizes,
     "verify": _one_of(get_args(Verification)),
     "bench": _boolean,
+    "fastest": _boolean,
     "inputs": _inputs,
     "seed": _number(0),
     "tolerance": _or_none(_error_bound),

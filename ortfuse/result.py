@@ -16,6 +16,7 @@ from ortfuse.pipeline.report import RunReport
 
 if TYPE_CHECKING:
     from ortfuse.bench import Latencies
+    from ortfuse.bisection.slowdown import Slowdown
     from ortfuse.explanation import Explanation, PinOutcome
     from ortfuse.verification import SiteCheck, Verdict
 
@@ -53,6 +54,7 @@ class Result:
         explanation: Which rule fused each site or came nearest, if that was asked for.
         pins: What became of each pin: the sites where it was followed, and what stood in the way at the others.
         latencies: The latency after each pass, if that was asked for.
+        slowdown: What makes the result slower than the original, if it is, and the model that is offered instead.
         written: The file that the result was written to.
         timings: Seconds spent in each part.
         left_alone: Why the model was left as it is, if it was. What a graph cannot represent is then in `model` as it was
@@ -68,6 +70,7 @@ class Result:
     explanation: Explanation | None = field(default=None, repr=False)
     pins: Sequence[PinOutcome] = ()
     latencies: Latencies | None = None
+    slowdown: Slowdown | None = None
     written: Path | None = None
     timings: Timings = field(default_factory=Timings)
     left_alone: str = ""
@@ -106,6 +109,7 @@ class Result:
             "latency_sizes": self.latencies.sizes if self.latencies else "",
             "latency": [row.to_dict() for row in self.latencies.rows] if self.latencies else [],
             "left_alone": self.left_alone,
+            "slowdown": self.slowdown.to_dict() if self.slowdown else None,
             "written": str(self.written) if self.written else None,
             "timings": asdict(self.timings),
         }

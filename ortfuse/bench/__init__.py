@@ -3,7 +3,7 @@
 from ortfuse.bench.executed import executed_ops
 from ortfuse.bench.inputs import typical_inputs
 from ortfuse.bench.latencies import Latencies
-from ortfuse.bench.latency import Latency, doubts, measure, numbered, per_pass, table
+from ortfuse.bench.latency import Latency, doubts, measure, numbered, stages_of, table
 from ortfuse.bench.meter import SiteMeter
 
 __all__ = [
@@ -14,7 +14,7 @@ __all__ = [
     "executed_ops",
     "measure",
     "numbered",
-    "per_pass",
+    "stages_of",
     "table",
     "typical_inputs",
 ]

@@ -157,21 +157,9 @@ def _open(name: str, models: Mapping[str, ir.Model], threads: int, created: dict
     return session
 
 
-def per_pass(
-    original: ir.Model,
-    stages: Iterable[tuple[str, ir.Model]],
-    inputs: Inputs,
-    *,
-    rounds: int = 20,
-    threads: int = 0,
-    warmup: int = 2,
-) -> list[Latency]:
-    """Measure a model and its state after each of several passes; see `measure`.
-
-    Passes that occur more than once are numbered.
-    """
-    models = numbered([("original", original), *((f"after {name}", model) for name, model in stages)])
-    return measure(models, inputs, rounds=rounds, threads=threads, warmup=warmup)
+def stages_of(original: ir.Model, stages: Iterable[tuple[str, ir.Model]]) -> dict[str, ir.Model]:
+    """A model and its state after each of several passes, by name; passes that occur more than once are numbered."""
+    return numbered([("original", original), *((f"after {name}", model) for name, model in stages)])
 
 
 def numbered(models: Iterable[tuple[str, M]]) -> dict[str, M]:

@@ -177,6 +177,15 @@ Measure = Annotated[
         show_default=False,
     ),
 ]
+Fastest = Annotated[
+    bool | None,
+    typer.Option(
+        "--fastest/--no-fastest",
+        help="If the result is measured to be slower than the original, take the model without what makes it slower, or else "
+        "the original. Goes with --bench.",
+        show_default=False,
+    ),
+]
 Bench = Annotated[
     bool | None,
     typer.Option(

@@ -15,6 +15,7 @@ from ortfuse.cli.arguments import (
     Config,
     Debug,
     Explain,
+    Fastest,
     InputFiles,
     Json,
     Link,
@@ -53,6 +54,7 @@ def optimize(
     measure: Measure = None,
     verify: Verify = None,
     bench: Bench = None,
+    fastest: Fastest = None,
     explain: Explain = None,
     inputs: InputFiles = None,
     size: Sizes = None,
@@ -74,8 +76,8 @@ def optimize(
     with guarded(debug):
         options = arguments.options(
             config, output=output, passes=passes, patterns=patterns, target=target, max_opset=max_opset,
-            approximate=approximate, pins=pin, measure=measure, verify=verify, bench=bench, explain=explain, inputs=inputs,
-            sizes=size, seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
+            approximate=approximate, pins=pin, measure=measure, verify=verify, bench=bench, fastest=fastest, explain=explain,
+            inputs=inputs, sizes=size, seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
             loaded=load,
         )  # fmt: skip
         check_json(json_file, options.output)

@@ -42,6 +42,8 @@ def show_result(console: Console, result: Result) -> None:
     if result.latencies is not None:
         rows = result.latencies
         show_latencies(console, rows, f"Latency at {rows.sizes}, interleaved with the original")
+    if result.slowdown is not None:
+        console.print(result.slowdown.text(), style="bold red", markup=False, highlight=False)
     show_notes(console, [*result.report.notes, *result.report.failures])
     if result.written is not None:
         console.print(f"written: {result.written}", markup=False, highlight=False)
