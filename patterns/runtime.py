@@ -12,6 +12,11 @@ axis behind the batch axes and the operands differ in rank, as with a weight. Th
 is inserted; MatmulTransposeFusion swaps the two, then gives up because of the ranks without reporting that it has changed the
 graph, and NchwcTransformer reads the missing schema of the new nodes. A Cast in the model itself triggers it as well. The
 fusion only looks for a Transpose there, so with a Squeeze in its place it changes nothing.
+
+MaxPool(Pad(x)) = MaxPool(Pad(x), auto_pad=VALID)
+
+Pad_Fusion of ONNX Runtime (1.31 among others) moves a Pad with zeros into the MaxPool behind it, whose own padding is lower than
+any number: where x is negative at the border, the maximum is no longer 0. It leaves a MaxPool alone that says how it pads.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.pattern import Match, Op, Pattern, all_attributes, attr, computed, op, opt, redundant, var
+from ortfuse.pattern.operators import attribute_value, parameter
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.targets import Quirk
@@ -113,7 +119,80 @@ def _lifted_permutation(match: Match) -> list[int]:
 _front = computed("front", lambda match: ints([0]))  # axes are an input since opset 13
 
 
+def _is_not_padded(pads: Any, facts: Any) -> bool:
+    return pads is None or not any(pads)
+
+
+pooled = {name: attr(name) for name in ("kernel_shape", "strides", "dilations", "storage_order")}
+SOUND = "it would be right, but the runtime does not merge it"
+
+
+@redundant(SOUND)
+def is_padded_with_zeros(match: Match) -> Refusal | None:
+    """The input is made by a Pad that the runtime merges, and may be negative."""
+    needless = match.refuse("needless", "root", found="the runtime merges no padding into it that changes the result")
+    facts, pad = match.facts, match["x"].producer()
+    if pad is None or pad.op_type != "Pad" or attribute_value(pad, "mode", facts) not in (None, "constant"):
+        return needless
+    filling = pad.inputs[2] if len(pad.inputs) > 2 else None
+    if (facts.scalar(filling) if filling is not None else attribute_value(pad, "value", facts)) not in (None, 0):
+        return needless
+    values = facts.range(pad.inputs[0]) if pad.inputs[0] is not None else None
+    outside = parameter(pad, "pads", facts)
+    reaches_in = isinstance(outside, tuple) and all(
+        isinstance(one, int) and one < size for one, size in zip(outside[2:], match["kernel_shape"], strict=False)
+    )
+    return needless if values is not None and values.low >= 0 and reaches_in else None
+
+
+@redundant(SOUND)
+def gives_no_indices(match: Match) -> Refusal | None:
+    """Only the maxima are asked for: the runtime merges no padding where the indices are."""
+    node = match.root.producer()
+    if node is not None and any(output.name for output in node.outputs[1:]):
+        return match.refuse("needless", "root", found="the runtime merges no padding into a MaxPool with indices")
+    return None
+
+
+def _padded(build: Any) -> ir.Value:
+    """An image with a border of zeros."""
+    image = build.input("image", build.dims("x"))
+    border = build.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64))
+    made: ir.Value = build.node("Pad", [image, border]).outputs[0]
+    return made
+
+
 RULES = [
+    Rule(
+        name="runtime.valid_max_pool",
+        formula="MaxPool(Pad(x))",
+        pattern=op.MaxPool(
+            x,
+            **pooled,
+            pads=attr("pads", _is_not_padded, "0"),
+            auto_pad=attr("auto_pad", lambda kind, facts: kind in (None, "NOTSET"), "NOTSET"),
+            ceil_mode=attr("ceil_mode", lambda mode, facts: not mode, "0"),
+        ),
+        replace=op.MaxPool(x, **pooled, auto_pad="VALID"),
+        is_refinement=True,
+        because=Quirk.MERGES_ZEROS_INTO_MAX_POOL,
+        guards=(is_padded_with_zeros, gives_no_indices),
+        exactness=Exactness.EXACT,
+        source="ONNX Runtime rewrite rule Pad_Fusion",
+        proof=Proof(
+            shapes={"x": "1 2 5 6"},
+            inputs={"x": _padded},
+            attributes={
+                "kernel_shape": [(3, 2)],
+                "strides": [(1, 1), (2, 2)],
+                "dilations": [(1, 1), (2, 1)],
+                "storage_order": [0],
+                "pads": [(0, 0, 0, 0)],
+                "auto_pad": ["NOTSET"],
+                "ceil_mode": [0],
+            },
+        ),
+    ),
     _sum_before("LayerNormalization"),
     _sum_before("RMSNormalization"),
     Rule(

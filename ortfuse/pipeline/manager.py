@@ -28,7 +28,7 @@ from ortfuse.pipeline.report import Counts, RunReport
 from ortfuse.pipeline.schedule import OnPass, Schedule, Turn
 from ortfuse.pipeline.text import Item, parse
 from ortfuse.rewrite import Debugging, Log
-from ortfuse.targets import Target
+from ortfuse.targets import DEFECTS, Target
 
 
 class PassManager:
@@ -133,6 +133,7 @@ class PassManager:
                     raise PassError(turn.name, text) from error
             finished = time.perf_counter()
             _check_result(model)
+            self._tell_of_defects(context)
         return RunReport(
             pipeline=", ".join(step.name for step in steps),
             passes=schedule.reports,
@@ -144,6 +145,16 @@ class PassManager:
             choices=context.choices.list(),
             notes=[*context.notes, *context.choices.remarks()],
         )
+
+    def _tell_of_defects(self, context: Context) -> None:
+        """Note where the runtime would go wrong on the model as it was."""
+        defects = {rule.name: rule.because for rule in self._catalogue.rules() if rule.because in DEFECTS}
+        for name, hits in context.log.hits().items():
+            if hits and (defect := defects.get(name)) is not None:
+                context.note(
+                    f"{name}, {hits} times: when it optimises a model, ONNX Runtime {defect.value}; that happens to the model "
+                    "as it was, and not to the result"
+                )
 
     def _is_for_the_user(self, turn: Turn, error: Exception) -> bool:
         """Whether an error is about something that the user gave: a pass or rules, or what a pass says on purpose."""

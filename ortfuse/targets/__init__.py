@@ -5,11 +5,12 @@ from ortfuse.targets.costs import CostTable, Estimate, shipped_costs
 from ortfuse.targets.custom import libraries, missing_functions, register_operators, with_functions
 from ortfuse.targets.kernel_table import Kernel, KernelTable
 from ortfuse.targets.opset import raise_opset, raise_to_newest
-from ortfuse.targets.quirks import Quirk
+from ortfuse.targets.quirks import DEFECTS, Quirk
 from ortfuse.targets.target import CPU, Target, installed
 
 __all__ = [
     "CPU",
+    "DEFECTS",
     "CostTable",
     "Estimate",
     "Kernel",

@@ -20,8 +20,15 @@ class Quirk(Enum):
     CRASHES_ON_MOVED_BATCH_AXIS = (
         "crashes on a float16 product of a Transpose that moves the first axis behind the batch"
     )
+    MERGES_ZEROS_INTO_MAX_POOL = (
+        "merges a Pad with zeros into MaxPool, whose own padding is lower than any number, "
+        "so that maxima of 0 become negative"
+    )
     UNBLOCKS_RESIDUAL_CONVOLUTIONS = "leaves its blocked layout for a convolution that adds what is not blocked"
 
+
+DEFECTS = frozenset({Quirk.MERGES_ZEROS_INTO_MAX_POOL, Quirk.CRASHES_ON_MOVED_BATCH_AXIS})
+"""Those by which the runtime's own optimisations go wrong on right models; users are told where that is avoided."""
 
 _FOUND: Mapping[str, frozenset[Quirk]] = {"CPUExecutionProvider": frozenset(Quirk)}
 

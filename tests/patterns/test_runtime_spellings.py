@@ -86,3 +86,57 @@ def test_the_other_spelling_has_the_same_bits(form: str) -> None:
 )
 def test_what_the_runtime_does_not_crash_on_stays(model: ir.Model) -> None:
     assert "Unsqueeze" not in ops(rewritten(model, "fuse.runtime"))
+
+
+def pooling(
+    attributes: str = "", *, border: str = "1, 1", value: str = "", before: str = "Neg", opset: int = 13
+) -> ir.Model:
+    """A MaxPool behind a Pad of what may be negative."""
+    if opset < 11:
+        pads, padding = "", f"Pad <pads = [0, 0, {border}, 0, 0, {border}]> (n)"
+    else:
+        number = f", float v = {{{value}}}" if value else ""
+        pads, padding = (
+            f"<int64[8] p = {{0, 0, {border}, 0, 0, {border}}}{number}>",
+            f"Pad (n, p{', v' if value else ''})",
+        )
+    return parse(f"""
+        <ir_version: 8, opset_import: ["" : {opset}]>
+        g (float[1, 1, 4, 4] x) => (float y) {pads}
+        {{ n = {before} (x) a = {padding} y = MaxPool <kernel_shape = [3, 2] {attributes}> (a) }}
+    """)
+
+
+POOLINGS = {
+    "plain": pooling(),
+    "steps": pooling(", strides = [2, 1], dilations = [1, 2]"),
+    "no padding, said so": pooling(", pads = [0, 0, 0, 0]"),
+    "a value": pooling(value="0"),
+    "pads as attributes": pooling(opset=9),
+    "windows of padding alone": pooling(border="3, 3", before="Relu"),
+}
+
+
+@pytest.mark.parametrize("kind", POOLINGS)
+def test_zeros_around_an_image_stay_zeros_when_the_runtime_optimises(kind: str) -> None:
+    before = POOLINGS[kind].clone()
+    result = ortfuse.optimize(before)
+    assert any("merges a Pad with zeros" in note for note in result.report.notes)
+    inputs = {"x": np.ones((1, 1, 4, 4), np.float32)}
+    truth = Session(before, optimise=False).run(inputs)["y"]
+    assert np.array_equal(truth, Session(result.model).run(inputs)["y"])
+    assert np.array_equal(truth, Session(result.model, optimise=False).run(inputs)["y"])
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        pooling(before="Relu"),
+        pooling(value="1"),
+        pooling(", pads = [1, 0, 1, 0]"),
+        pooling(', auto_pad = "SAME_UPPER"'),
+    ],
+    ids=["nothing negative", "another value", "padding of its own", "padded as the size demands"],
+)
+def test_other_poolings_stay(model: ir.Model) -> None:
+    assert "VALID" not in str(rewritten(model, "fuse.runtime"))
