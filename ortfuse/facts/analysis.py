@@ -135,11 +135,13 @@ class Analysis:
                     found = (found,)
                 return evaluate(op, found) if op_type in EVALUATED and not domain else found
             except _NOT_KNOWN:
-                pass  # ONNX may still know the element type
+                pass
         try:
-            return infer(op)
+            found = infer(op)
         except UnknownError:
             return ()
+        # Where a function of ours cannot tell the shape, ONNX may still know the element type.
+        return found if apply is None else tuple([Fact(fact.dtype) for fact in found])
 
     # Filling in what transfer functions leave open.
 

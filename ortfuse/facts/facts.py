@@ -13,8 +13,9 @@ declared shapes; anything that cannot be proved is not a fact:
 Bodies of If, Loop and Scan and of model functions are covered: facts inside a loop body hold in every iteration, facts
 inside a function body at every call.
 
-Taken on trust: sizes that pass through float32 are below 2**24; sizes fit in 32 bits; and the symbolic elements of
-a Reshape target are meant literally (see `ortfuse.facts.transfer.shaping`). For empty tensors facts follow ONNX even where
+Taken on trust: sizes that are computed in float32 or with 32 bits are not so large that they are rounded or wrap around (see
+`ortfuse.facts.transfer.elements.fitting`); and no empty tensor is reshaped to a target of which two elements happen to be 0
+(see `ortfuse.facts.transfer.shaping`). For empty tensors facts follow ONNX even where
 the runtime does not (its reductions over the last axis of an empty tensor keep that axis).
 """
 

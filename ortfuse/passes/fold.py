@@ -1,7 +1,8 @@
 """Constant folding: what has the same value in every run is computed at optimisation time.
 
 Folded, in the main graph, in subgraphs and in functions (constants of an outer graph count in an inner one):
-- a node whose outputs the facts know completely, although its inputs may vary (the Shape of a static dimension);
+- a node whose outputs the facts know completely, although its inputs may vary (the Shape of a static dimension), and
+  integers computed from constants;
 - an Identity, Transpose, Reshape, Flatten, Squeeze or Unsqueeze of a constant, without touching its bytes (see
   `lazy_transpose`);
 - any other pure node of constants: all of them are computed in one session of the runtime (see
@@ -11,12 +12,14 @@ Folded, in the main graph, in subgraphs and in functions (constants of an outer 
 Left alone:
 - operators that draw random numbers, operators of unknown domains, nodes with subgraphs;
 - quantisation: a DequantizeLinear of a weight is there so that the weight stays small;
-- a node that would make the model grow: a result may be at most `max_growth` bytes larger than the inputs that nothing
-  else needs afterwards. Sizes are estimated before anything is computed; where they are unknown, the node is left alone,
-  except for operators whose result cannot be large (NonZero, Compress, Unique);
+- a node that would make the model grow: all results together may be at most `max_growth` bytes (and a twentieth of the model's
+  constants) larger than the constants that nothing needs afterwards; numbers of up to 256 bytes do not count. Sizes are estimated
+  before anything is computed; where they are unknown, the node is left alone, except for operators whose result cannot be large
+  (NonZero, Compress, Unique);
 - element types that numpy lacks, unless elements are only moved; strings, sequences, optionals;
 - an Identity that gives a value the name of a graph output;
-- integer division by a constant that contains 0 or -1, which can end the process;
+- integer division by a constant that contains 0 or -1, which can end the process, and what would make an operand of such
+  a division constant: it may stand in a branch that is never taken, but the runtime would compute it when it loads the model;
 - nodes that rules made for a newer opset than the model has, and nodes that refer to attributes of their function.
 
 A node that fails to evaluate is left alone, with a note, and so is one whose result the context's inspector rejects.
@@ -36,7 +39,7 @@ import onnx_ir as ir
 from ortfuse.execution.constants import NATIVE, Region, evaluate
 from ortfuse.graph.purity import Purity
 from ortfuse.graph.traits import DEQUANTISES, QUANTISES
-from ortfuse.graph.walk import Scope
+from ortfuse.graph.walk import Scope, graphs
 from ortfuse.passes.constants import constant_tensor
 from ortfuse.passes.context import Context
 from ortfuse.passes.lazy_transpose import moved_constant
@@ -49,13 +52,18 @@ _SMALL_RESULT = frozenset({"NonZero", "Compress", "Unique"})
 _BATCH_BYTES = 1 << 28
 """The most bytes of constants computed in one batch; results of a batch are stored before the next one starts."""
 
+_UNCOUNTED_BYTES = 256
+"""Results of at most this many bytes, which replace nodes that take as much room, do not count as growth."""
+
+_SHARE_OF_CONSTANTS = 20
+
 _MANY_USES = 64
 """A constant with more uses than this is assumed to stay, without checking each use."""
 
 
 @dataclass(frozen=True)
 class Fold:
-    """Folds constants. `max_growth`: bytes by which a folded value may exceed the constants it makes unnecessary."""
+    """Folds constants. `max_growth`: bytes by which all folded values may exceed the constants they make unnecessary."""
 
     name: ClassVar[str] = "fold"
     max_growth: int = 1 << 20
@@ -67,7 +75,10 @@ class Fold:
 
 class _Folder:
     def __init__(self, context: Context, max_growth: int) -> None:
-        self._context, self._facts, self._max_growth = context, context.facts, max_growth
+        self._context, self._facts = context, context.facts
+        self._max_growth = max_growth + _bytes_of_constants(context.model) // _SHARE_OF_CONSTANTS
+        self._growth = 0
+        self._freed: set[ir.Value] = set()
         self._purity = Purity(context.model)
         self._scopes: dict[ir.Graph, Scope] = {}
         self._queue: deque[ir.Node] = deque()
@@ -109,9 +120,10 @@ class _Folder:
         known = self._known_outputs(node)
         if not (known or constant) or not self._bounded(node):
             return
-        if known:
+        computed = constant and self._can_evaluate(node)
+        if known and not (computed and not all(_is_whole(tensor.dtype) for tensor in known.values())):
             self._finish(node, known)
-        elif self._can_evaluate(node):
+        elif computed:
             self._region[node] = None
             self._push(user for output in node.outputs for user in _users(output))
 
@@ -162,11 +174,17 @@ class _Folder:
 
         The node is removed, with those that only it needed.
         """
+        if any(self._stops_the_process(output, tensor) for output, tensor in results.items()):
+            return False
+        growth = self._growth_by(node, results.values())
+        if self._growth + growth > self._max_growth and growth > 0:
+            return False
         editor = self._context.editor
         with editor.change(Fold.name, nodes=nodes) as change:
             made = [editor.replace_by_constant(output, tensor) for output, tensor in results.items()]
             removed = self._sweep(node)
         if change:
+            self._growth += growth
             self._folded |= removed
             for gone in removed:
                 self._region.pop(gone, None)
@@ -212,7 +230,7 @@ class _Folder:
 
     def _divides_safely(self, node: ir.Node) -> bool:
         divisor = self._tensor(node.inputs[1]) if node.inputs[1] is not None else None
-        return divisor is not None and not np.isin(divisor.numpy(), (0, -1)).any()
+        return divisor is not None and not _is_risky(divisor)
 
     def _bounded(self, node: ir.Node) -> bool:
         """Whether folding the node makes the model grow by no more than `max_growth`."""
@@ -223,6 +241,35 @@ class _Folder:
             return True
         freed = {value: self._bytes(value) or 0 for value in node.inputs if value is not None and self._goes(value)}
         return size <= self._max_growth + sum(freed.values())
+
+    def _growth_by(self, node: ir.Node, results: Iterable[ir.TensorProtocol]) -> int:
+        """The bytes of the results, less those of the constants that `node` is computed from and nothing else needs."""
+        added = sum(tensor.nbytes for tensor in results)
+        if added <= _UNCOUNTED_BYTES:
+            return 0
+        pending = [value for value in node.inputs if value is not None]
+        while pending:
+            value = pending.pop()
+            if value in self._freed or not self._goes(value):
+                continue
+            self._freed.add(value)
+            producer = value.producer()
+            if producer in self._region:
+                pending += [operand for operand in producer.inputs if operand is not None]
+            else:
+                added -= self._bytes(value) or 0
+        return added
+
+    def _stops_the_process(self, output: ir.Value, tensor: ir.TensorProtocol) -> bool:
+        """Whether an integer division by 0 or -1 would have constant operands."""
+        if not tensor.dtype.is_integer():
+            return False
+        divisors = [
+            tensor if use.idx == 1 else self._tensor(use.node.inputs[1])  # type: ignore[arg-type]
+            for use in output.uses()
+            if use.node.op_type in ("Div", "Mod")
+        ]
+        return any(divisor is not None and _is_risky(divisor) for divisor in divisors)
 
     def _goes(self, value: ir.Value) -> bool:
         """Whether a constant is no longer needed once everything foldable has been folded."""
@@ -247,7 +294,9 @@ class _Folder:
 
     def _bytes(self, value: ir.Value) -> int | None:
         shape, dtype = _static(self._facts.shape(value)), self._facts.dtype(value)
-        return None if shape is None or dtype is None else math.prod(shape) * dtype.bitwidth // 8
+        if shape is None or dtype is None or dtype == ir.DataType.STRING:
+            return None
+        return math.prod(shape) * dtype.bitwidth // 8
 
     def _tensor(self, value: ir.Value) -> ir.TensorProtocol | None:
         """The tensor of a constant; `None` if it is still to be evaluated."""
@@ -330,6 +379,21 @@ def _users(value: ir.Value) -> list[ir.Node]:
 
 def _names_an_output(node: ir.Node) -> bool:
     return node.op_type == "Identity" and not node.domain and node.outputs[0].is_graph_output()
+
+
+def _is_risky(divisor: ir.TensorProtocol) -> bool:
+    return bool(np.isin(divisor.numpy(), (0, -1)).any())
+
+
+def _is_whole(dtype: ir.DataType) -> bool:
+    """Whether numbers are integers or truth values, which everyone computes alike."""
+    return dtype == ir.DataType.BOOL or dtype.is_integer()
+
+
+def _bytes_of_constants(model: ir.Model) -> int:
+    values = (value for graph in graphs(model) for value in graph.initializers.values())
+    tensors = [value.const_value for value in values if value.const_value is not None]
+    return sum(tensor.nbytes for tensor in tensors if tensor.dtype != ir.DataType.STRING)
 
 
 _INTEGERS = frozenset(dtype for dtype in NATIVE if dtype.is_integer())

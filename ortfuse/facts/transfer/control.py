@@ -109,8 +109,7 @@ def _settle(
     """Find facts about the carried values that hold before and after every iteration.
 
     Start with those of the initial values, run the body, give up what an iteration changes, and repeat until nothing
-    changes. Each round gives something up for good, so this terminates, unless the body's declared types, which count
-    where nothing else is known, contradict what it computes. In that case nothing is assumed.
+    changes. Each round gives something up for good, so this terminates; where it takes too long, nothing is assumed.
     """
     assumed = [_Carried(fact) for fact in initial]
     stable = False

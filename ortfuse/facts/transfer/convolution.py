@@ -25,6 +25,8 @@ def _window_sizes(op: Op, sizes: Shape, kernel: Sequence[DimLike], *, ceil: bool
     pads = op.attr_ints("pads") or (0,) * (2 * rank)
     auto = op.attr_str("auto_pad", "NOTSET")
     if auto in ("SAME_UPPER", "SAME_LOWER"):
+        if op.node.op_type in _POOLS and set(dilations) != {1}:
+            return (UNKNOWN,) * rank  # the runtime pads pools as if they were not dilated
         return tuple([ceil_div(size, stride) for size, stride in zip(sizes, strides, strict=True)])
     padded = list(sizes)
     if auto == "NOTSET":
@@ -117,7 +119,7 @@ def conv_transpose(op: Op) -> Fact:
     pads = op.attr_ints("pads") or (0,) * (2 * rank)
     extra = op.attr_ints("output_padding") or (0,) * rank
     given = op.attr_ints("output_shape")
-    if given is not None:
+    if given:
         spatial: Shape = given[-rank:]
     elif op.attr_str("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER"):
         spatial = tuple([size * stride for size, stride in zip(sizes, strides, strict=True)])
@@ -137,7 +139,7 @@ def pool(op: Op) -> tuple[Fact, ...]:
     kernel = op.attr_ints("kernel_shape")
     if kernel is None:
         raise UnknownError
-    windows = _window_sizes(op, shape[2:], kernel, ceil=bool(op.attr_int("ceil_mode", 0)))
+    windows = _window_sizes(op, shape[2:], kernel, ceil=op.attr_int("ceil_mode", 0) == 1)
     dims = (*shape[:2], *windows)
     return Fact(op.dtype(), dims), Fact(ir.DataType.INT64, dims)
 

@@ -23,7 +23,7 @@ from ortfuse.dims import (
 from ortfuse.facts.transfer.fact import FLOATS, INTEGERS, Element, Quotient
 
 _LARGEST_POWER = 3
-_LARGEST_COEFFICIENT = 2**53
+_LARGEST_INTEGER = 2**53
 
 Binary = Callable[[Element, Element], Element]
 
@@ -262,27 +262,34 @@ def cast(a: Element, source: ir.DataType | None, target: ir.DataType | None) -> 
 def fitting(element: Element, dtype: ir.DataType | None) -> Element:
     """The element if a tensor of that type can hold it, else None.
 
-    Sizes are assumed to fit types of 32 and 64 bits; for smaller types, only constants are.
+    Sizes and products of sizes are assumed to be at most 2**20 where they are computed with 32 bits, 2**16 in float32 and 2**32
+    elsewhere. What is computed from them with factors so large that it might not fit, and wrap around, is unknown.
     """
+    if isinstance(element, Quotient):
+        return element if fitting(element.numerator, dtype) is not None else None
+    low, high, size = _RANGES.get(dtype, _WIDEST)
     if isinstance(element, int):
-        low, high = _RANGES.get(dtype, (-_LARGEST_COEFFICIENT, _LARGEST_COEFFICIENT))
         return element if low <= element <= high else None
-    if isinstance(element, Dim):
-        if dtype in _NARROW or any(abs(coefficient) > _LARGEST_COEFFICIENT for _, coefficient in element.terms):
-            return None
-        return element if dtype not in _UNSIGNED or is_nonnegative(element) else None
-    return element
+    if not isinstance(element, Dim) or dtype in _NARROW:
+        return None
+    reach = sum(abs(coefficient) * (size if monomial else 1) for monomial, coefficient in element.terms)
+    return element if reach <= high and (low < 0 or is_nonnegative(element)) else None
 
 
 _NARROW = frozenset({ir.DataType.INT8, ir.DataType.INT16, ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.BOOL})
-_UNSIGNED = frozenset({ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64})
-_RANGES: dict[ir.DataType | None, tuple[int, int]] = {
-    ir.DataType.BOOL: (0, 1),
-    ir.DataType.FLOAT: (-(2**24), 2**24),
+"""Types for which no size is assumed to fit."""
+
+_WIDEST = (-_LARGEST_INTEGER, _LARGEST_INTEGER, 2**32)
+_RANGES: dict[ir.DataType | None, tuple[int, int, int]] = {
+    ir.DataType.BOOL: (0, 1, 1),
+    ir.DataType.FLOAT: (-(2**24), 2**24, 2**16),
 }
+"""The lowest and the highest integer of a type, and the largest size that is assumed."""
+
 for _bits in (8, 16, 32, 64):
-    _RANGES[ir.DataType[f"INT{_bits}"]] = (-(2 ** (_bits - 1)), 2 ** (_bits - 1) - 1)
-    _RANGES[ir.DataType[f"UINT{_bits}"]] = (0, 2**_bits - 1)
+    _size = 2**32 if _bits == 64 else 2**20
+    _RANGES[ir.DataType[f"INT{_bits}"]] = (-(2 ** (_bits - 1)), 2 ** (_bits - 1) - 1, _size)
+    _RANGES[ir.DataType[f"UINT{_bits}"]] = (0, 2**_bits - 1, _size)
 
 
 def _ratio(a: DimLike | Quotient) -> Quotient:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortfuse.facts.transfer import elements as el
 from ortfuse.facts.transfer.broadcasting import broadcast_all, broadcast_shapes, map_elements
-from ortfuse.facts.transfer.fact import FLOATS, INTEGERS, Element, Elements, Fact, Shape
+from ortfuse.facts.transfer.fact import FLOATS, INTEGERS, Element, Elements, Fact, Shape, element_of_float
 from ortfuse.facts.transfer.op import Op, Transfer, transfer
 
 
@@ -22,7 +22,7 @@ def _same(op: Op) -> Fact:
 transfer(
     *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf", "Exp", "Gelu"),
     *("HardSigmoid", "HardSwish", "Hardmax", "LeakyRelu", "Log", "LogSoftmax", "LpNormalization", "LRN", "Mish"),
-    *("MeanVarianceNormalization", "PRelu", "Reciprocal", "Relu", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh"),
+    *("MeanVarianceNormalization", "Reciprocal", "Relu", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh"),
     *("Softmax", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu", "BitwiseNot"),
     *("CumSum", "CumProd", "ReverseSequence", "Trilu"),
 )(_same)
@@ -52,10 +52,15 @@ def clip(op: Op) -> Fact:
     """The input between two bounds (attributes before opset 11)."""
     data = op.fact(0)
     found = data.elements()
-    if found is not None and (op.has(1) or op.has(2)):
-        low, high = [(op.elements(i) or (None,))[0] if op.has(i) else False for i in (1, 2)]
-        found = tuple([e if low is False else el.largest(e, low) for e in found])
-        found = tuple([e if high is False else el.smallest(e, high) for e in found])
+    if found is not None:
+        for index, name, choose in ((1, "min", el.largest), (2, "max", el.smallest)):
+            if op.has(index):
+                bound = (op.elements(index) or (None,))[0]
+            elif op.version < 11 and op.given(name):
+                bound = element_of_float(op.attribute(name))
+            else:
+                continue
+            found = tuple([choose(element, bound) for element in found])
     return Fact(data.dtype, data.shape, found)
 
 
@@ -133,6 +138,9 @@ def modulo(op: Op) -> Fact | tuple[Fact, ...]:
     if op.dtype(0) not in INTEGERS:
         return _untracked(op)
     return _remainder(op) if op.attr_int("fmod", 0) else _modulo(op)
+
+
+transfer("PRelu")(_untracked)
 
 
 _power = _binary(el.power)

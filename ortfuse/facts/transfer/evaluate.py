@@ -99,8 +99,8 @@ def _cast(array: np.ndarray, dtype: ir.DataType | None) -> np.ndarray | None:
     if dtype is None or not (dtype in INTEGERS or dtype in FLOATS or dtype == ir.DataType.FLOAT16):
         return None
     target = dtype.numpy()
-    if array.dtype.kind not in "biuf":
-        return None
+    if array.dtype.kind not in "biuf" or (array.dtype == np.float64 and dtype == ir.DataType.FLOAT16):
+        return None  # runtimes convert float64 to float16 through float32, which rounds twice
     if array.dtype.kind == "f" and dtype in INTEGERS and dtype != ir.DataType.BOOL:
         limits = np.iinfo(target)
         inside = np.isfinite(array) & (array > float(limits.min)) & (array < float(limits.max))
@@ -114,7 +114,10 @@ def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
         return np.asarray(np.divide(a, b))
     if (b == 0).any():
         return None
-    return np.asarray(np.abs(a) // np.abs(b) * np.sign(a) * np.sign(b), dtype=a.dtype)
+    if a.dtype.kind == "i" and ((a == np.iinfo(a.dtype).min) & (b == -1)).any():
+        return None  # the processor stops there
+    down = a // b
+    return np.asarray(down + ((down < 0) & (down * b != a)), dtype=a.dtype)  # towards zero
 
 
 def _variadic(function: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Callable[..., np.ndarray]:

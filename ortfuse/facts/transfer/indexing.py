@@ -90,7 +90,7 @@ def arg_max(op: Op) -> Fact:
     """The position of the extreme element along an axis."""
     shape = op.known_shape()
     axis = op.axis("axis", 0, len(shape))
-    kept = (1,) if op.attr_int("keepdims", 1) else ()
+    kept = (1,) if op.attr_int("keepdims", 1) == 1 else ()
     return Fact(ir.DataType.INT64, shape[:axis] + kept + shape[axis + 1 :])
 
 

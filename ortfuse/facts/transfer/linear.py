@@ -7,6 +7,7 @@ import onnx_ir as ir
 from ortfuse.dims import DimLike
 from ortfuse.facts.transfer.broadcasting import broadcast_shapes
 from ortfuse.facts.transfer.fact import Fact, Shape
+from ortfuse.facts.transfer.fallback import infer
 from ortfuse.facts.transfer.op import Op, UnknownError, transfer
 from ortfuse.facts.transfer.shaping import best_dim
 from ortfuse.graph.traits import MICROSOFT
@@ -65,11 +66,11 @@ def _transposed(shape: Shape) -> Shape:
 
 
 @transfer("Einsum")
-def einsum(op: Op) -> Fact:
-    """Sum of products over indices; equations with an ellipsis are not supported."""
+def einsum(op: Op) -> Fact | tuple[Fact, ...]:
+    """Sum of products over indices; equations with an ellipsis are left to ONNX."""
     equation = op.attr_str("equation", "").replace(" ", "")
     if "." in equation:
-        raise UnknownError
+        return infer(op)
     left, arrow, right = equation.partition("->")
     dims: dict[str, list[DimLike]] = {}
     for index, letters in enumerate(left.split(",")):

@@ -17,13 +17,14 @@ _AXES_INPUT_SINCE_OTHERS = 18
 def reduction(op: Op) -> Fact:
     """Reduces the elements along the axes to one; for vectors of integers, also computes its value."""
     data = op.fact(0)
-    keep = bool(op.attr_int("keepdims", 1))
+    keep = op.attr_int("keepdims", 1) == 1
     try:
         axes = _axes(op)
     except UnknownError:
         return Fact(data.dtype, (UNKNOWN,) * len(data.shape) if keep and data.shape is not None else None)
-    if axes is None and op.attr_int("noop_with_empty_axes", 0):
-        return Fact(data.dtype, data.shape, data.elements())
+    if axes is None and op.attr_int("noop_with_empty_axes", 0) == 1:
+        # Nothing is summed up, but absolute values, squares, roots and logarithms are taken.
+        return Fact(data.dtype, data.shape, data.elements() if op.node.op_type in _REDUCERS else None)
     if data.shape is None:
         return Fact(data.dtype, () if axes is None and not keep else None)
     rank = len(data.shape)
@@ -67,3 +68,10 @@ def global_pool(op: Op) -> Fact:
     """One number for each channel."""
     shape = op.known_shape()
     return Fact(op.dtype(), shape[:2] + (1,) * (len(shape) - 2))
+
+
+@transfer("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
+def loss(op: Op) -> tuple[Fact, ...]:
+    """A number for each label, or one for all of them; and the logarithms of the probabilities."""
+    labels = op.shape(1) if op.attr_str("reduction", "mean") == "none" else ()
+    return Fact(op.dtype(), labels), Fact(op.dtype(), op.shape())

@@ -28,7 +28,7 @@ def sequence_construct(op: Op) -> Fact:
 def sequence_insert(op: Op) -> Fact:
     """The sequence with a tensor inserted, at the end by default."""
     items = _items(op)
-    position = _position(op, 2, len(items) + 1) if op.has(2) else len(items)
+    position = _insertion(op, len(items)) if op.has(2) else len(items)
     return Fact(items=(*items[:position], op.fact(1), *items[position:]))
 
 
@@ -101,6 +101,12 @@ def _items(op: Op) -> tuple[Fact, ...]:
     if items is None:
         raise UnknownError
     return items
+
+
+def _insertion(op: Op, length: int) -> int:
+    """Before which element to insert; -1 means before the last, and only `length` itself means at the end."""
+    position = op.constants(2)[0]
+    return length if position == length else normalize_axis(position, length)
 
 
 def _position(op: Op, index: int, length: int) -> int:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortfuse.dims import Dim, DimLike, ceil_div, exact_div, floor_div, is_nonzero, product
+from ortfuse.dims import (
+    Dim,
+    DimLike,
+    ceil_div,
+    exact_div,
+    floor_div,
+    is_nonnegative,
+    is_nonzero,
+    is_positive,
+    product,
+)
 from ortfuse.facts.transfer.broadcasting import broadcast_shapes, map_elements
 from ortfuse.facts.transfer.fact import MAX_ELEMENTS, UNKNOWN, Elements, Fact, Shape, static_size
 from ortfuse.facts.transfer.op import Op, UnknownError, normalize_axes, normalize_axis, transfer
@@ -22,7 +32,7 @@ def reshape(op: Op) -> Fact:
     target = op.integers(1) if op.version >= 5 else op.attr_ints("shape")
     if target is None:
         return Fact(data.dtype, rank_of_target(op.shape(1)))
-    return moved(data, reshaped(data.shape, target, allow_zero=bool(op.attr_int("allowzero", 0))))
+    return moved(data, reshaped(data.shape, target, allow_zero=op.attr_int("allowzero", 0) == 1))
 
 
 def rank_of_target(shape: Shape | None) -> Shape | None:
@@ -35,10 +45,10 @@ def rank_of_target(shape: Shape | None) -> Shape | None:
 def reshaped(data: Shape | None, target: tuple[DimLike | None, ...], *, allow_zero: bool) -> Shape:
     """The shape that Reshape gives a tensor of shape `data`.
 
-    A symbolic element of the target is taken literally. With ``allowzero=0``, an element that is 0 at run time copies
-    the input's dimension instead; the result then has as many elements as the input only if it is empty, so the two
-    readings can differ only for empty tensors for which several target elements are 0 at once.
+    A symbolic element of the target means itself if it can be neither -1 nor, with ``allowzero=0``, a 0 that copies the input's
+    dimension (see `_is_literal`); otherwise that dimension is unknown.
     """
+    target = tuple([element if _is_literal(element, i, data, allow_zero) else None for i, element in enumerate(target)])
     dims: list[DimLike] = []
     open_at: int | None = None
     known = True
@@ -60,6 +70,23 @@ def reshaped(data: Shape | None, target: tuple[DimLike | None, ...], *, allow_ze
     elif open_at is None and not known:
         _solve_single(data, target, dims)
     return tuple(dims)
+
+
+def _is_literal(element: DimLike | None, position: int, data: Shape | None, allow_zero: bool) -> bool:
+    """Whether an element of a target means itself in every run.
+
+    Where it is 0 because the input is empty, the dimension that is copied in its place makes the result as empty as the input
+    only if it is 0 itself, or if another element of the target is 0 too. Several such zeros at once are not considered.
+    """
+    if not isinstance(element, Dim) or is_positive(element):
+        return True
+    if not is_nonnegative(element):
+        return False
+    if allow_zero:
+        return True
+    if data is None:
+        return False
+    return (position < len(data) and data[position] == element) or exact_div(product(data), element) is not None
 
 
 def _remaining(data: Shape, dims: list[DimLike], position: int) -> DimLike:
@@ -234,7 +261,9 @@ def split(op: Op) -> tuple[Fact, ...]:
     facts, start = [], 0
     for size in sizes:
         part = None
-        if elements is not None and isinstance(size, int):
+        if not isinstance(size, int):
+            elements = None  # where the parts after one of unknown size begin is unknown too
+        elif elements is not None:
             part, start = elements[start : start + size], start + size
         facts.append(Fact(dtype, (*shape[:axis], size, *shape[axis + 1 :]), part))
     return tuple(facts)
@@ -249,7 +278,7 @@ def _split_sizes(op: Op, dim: DimLike) -> list[DimLike]:
         return [UNKNOWN] * count
     if op.version < 18:
         return [dim if count == 1 else exact_div(dim, count) or UNKNOWN] * count
-    size = ceil_div(dim, op.attr_int("num_outputs", count))
+    size = ceil_div(dim, count)
     return [size] * (count - 1) + [dim - size * (count - 1)]
 
 

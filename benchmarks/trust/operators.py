@@ -1,0 +1,124 @@
+"""The conformance grid: what is known, folded and optimised of single operators, held against the runtime.
+
+    python -m benchmarks.trust.operators                      # everything
+    python -m benchmarks.trust.operators --write              # the same; figures go to operators.json
+    python -m benchmarks.trust.operators --one-in 50 --seed 3 # a sample
+    python -m benchmarks.trust.operators Clip Reshape         # these operators
+    python -m benchmarks.trust.operators --cell LABEL         # one cell, with its model
+
+A cell is a model of one operator: every operator of ONNX, and of the runtime's own those in the table of `grid.own_seeds`;
+every opset since 7 in which it changed; element types, attributes, inputs and outputs present or absent, special numbers, sizes
+0 and 1, some operands known and others not. For each that the runtime runs: facts hold for what it returns, what is folded has
+its bits, and the optimised model computes the same. Where the runtime itself departs from ONNX is listed in `grid.known`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import time
+import warnings
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import onnx
+import onnxruntime
+
+from benchmarks.trust.grid.cells import Sample, Single, cells
+from benchmarks.trust.grid.known import is_known
+from benchmarks.trust.grid.seeds import seeds
+from benchmarks.trust.grid.trying import failures
+
+RESULTS = Path(__file__).with_name("operators.json")
+_LIMIT = 20.0
+_MEMORY = 12 << 30
+_SHOWN = 3
+
+Found = dict[str, list[tuple[str, str, str]]]
+
+
+def try_operator(name: str, one_in: int, seed: int) -> tuple[str, Counter[str], list[tuple[str, str, str]]]:
+    """The numbers of cells of an operator, and the failures: label, kind, details."""
+    from ortfuse.execution import worker
+
+    worker.LIMIT = _LIMIT
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    warnings.simplefilter("ignore")
+    counts: Counter[str] = Counter()
+    found = []
+    for cell in cells(Sample(one_in, seed), frozenset((name,))):
+        counts["tried"] += 1
+        wrong = failures(cell)
+        if wrong is None:
+            continue
+        counts["cells"] += 1
+        for failure in wrong:
+            if is_known(cell, failure):
+                counts["known to differ"] += 1
+            else:
+                counts[failure.kind] += 1
+                found.append((cell.label, failure.kind, failure.details))
+    return name, counts, found
+
+
+def show(label: str) -> int:
+    """Print the model of a cell and what is wrong with it."""
+    for cell in cells(Single(label=label), frozenset((label.split("/")[0].rpartition("-")[0],))):
+        print(onnx.printer.to_text(cell.model))
+        for feeds, sizes in cell.runs:
+            print(sizes, feeds)
+        wrong = failures(cell)
+        print(
+            "the runtime does not run it" if wrong is None else "\n".join(f"{one.kind}: {one.details}" for one in wrong)
+        )
+    return 0
+
+
+def main() -> int:
+    """Try the cells; the exit code is 1 if something is wrong with one."""
+    parser = argparse.ArgumentParser(description="The conformance grid of single operators.")
+    parser.add_argument("operators", nargs="*", help="names of operators, with their domain; all by default")
+    parser.add_argument("--one-in", type=int, default=1, help="try one of so many cells")
+    parser.add_argument("--seed", type=int, default=0, help="which of them")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--cell", help="show one cell")
+    parser.add_argument("--write", action="store_true", help="keep the figures in operators.json")
+    arguments = parser.parse_args()
+    if arguments.cell:
+        return show(arguments.cell)
+    started, total, by_operator = time.monotonic(), Counter[str](), {}
+    found: Found = {}
+    names = arguments.operators or list(seeds())
+    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("fork")) as pool:
+        tasks = [pool.submit(try_operator, name, arguments.one_in, arguments.seed) for name in names]
+        for task in tasks:
+            name, counts, wrong = task.result()
+            total += counts
+            by_operator[name] = counts["cells"]
+            found[name] = wrong
+            for label, kind, details in wrong[:_SHOWN]:
+                print(f"{label} | {kind} | {details[-500:]}", flush=True)
+            if wrong:
+                print(f"    {name}: {dict(counts)}", flush=True)
+    figures = {
+        "command": "python -m benchmarks.trust.operators --write",
+        "onnx": onnx.__version__,
+        "onnxruntime": onnxruntime.__version__,
+        "operators": sum(1 for count in by_operator.values() if count),
+        **dict(sorted(total.items())),
+        "seconds": round(time.monotonic() - started),
+        "failures": [list(one) for wrong in found.values() for one in wrong[:_SHOWN]],
+        "not executed": sorted(name for name, count in by_operator.items() if not count),
+    }
+    if arguments.write:
+        RESULTS.write_text(json.dumps(figures, indent=1) + "\n")
+    print(json.dumps({key: value for key, value in figures.items() if key != "failures"}, indent=1))
+    return 1 if any(found.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
