@@ -1,5 +1,6 @@
 """Whole-graph algorithms, one per file. Each states in its file what it handles, and what it leaves alone and why."""
 
+from ortfuse.passes.as_functions import AsFunctions
 from ortfuse.passes.constants import Constants
 from ortfuse.passes.context import Context, Pass
 from ortfuse.passes.cse import CommonSubexpressions
@@ -15,6 +16,7 @@ from ortfuse.passes.rules import RulePass
 
 __all__ = [
     "LEAVE",
+    "AsFunctions",
     "Choice",
     "Choices",
     "CommonSubexpressions",

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 from ortfuse.errors import PipelineError
 from ortfuse.passes import (
+    AsFunctions,
     CommonSubexpressions,
     Constants,
     DeadCode,
@@ -40,6 +41,7 @@ BUILT_IN: Mapping[str, type[Any]] = {
         CommonSubexpressions,
         DeadCode,
         Finalize,
+        AsFunctions,
     )
 }
 _registered: dict[str, type[Any] | ForeignPass] = {}

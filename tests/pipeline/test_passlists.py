@@ -14,7 +14,7 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 
 def test_levels_and_families_come_with_ortfuse_and_can_be_built() -> None:
     lists = built_in_lists()
-    assert set(lists) == {"basic", "extended", "all", "transformer", "convnet"}
+    assert set(lists) == {"basic", "extended", "all", "transformer", "convnet", "quantization"}
     for found in lists.values():
         assert found.description
         assert Builder(load_catalogue()).build(found.pipeline.items)
