@@ -58,7 +58,7 @@ Passes = Annotated[
     str | None,
     typer.Option(
         "--passes",
-        help="A pass list (auto, basic, extended, all, transformer, convnet), a TOML file, or a pipeline such as "
+        help="A pass list (auto, basic, extended, all, transformer, convnet, quantization), a TOML file, or a pipeline such as "
         "'canonicalize, fixpoint(fold, cse, dce), fuse.attention'; by default auto. `ortfuse passes` shows what there is.",
         show_default=False,
     ),
