@@ -116,7 +116,8 @@ def _extreme(choose: Callable[[Number, Number], Number], a: Range, b: Range) -> 
 def extreme(op: Asking) -> Range | None:
     """The largest or smallest of several numbers, bounded on one side by each operand that is known.
 
-    For integers this follows ONNX; ONNX Runtime 1.31 is wrong for int64 numbers from 2**31 to 2**32, which no size reaches.
+    For integers this follows ONNX; ONNX Runtime 1.31 is wrong for some int64 numbers from 2**31 on (docs/upstream.md),
+    which no size reaches.
     """
     choose = max if op.node.op_type == "Max" else min
     op.values.answers(op.question, [value for value in op.node.inputs if value is not None])
