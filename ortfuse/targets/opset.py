@@ -119,7 +119,7 @@ def _refuse_unconvertible(model: ir.Model, opset: int, target: Target) -> None:
         current = scope.root.opset_imports.get("", opset)
         for node in scope.graph:
             version = max(current, node.version or 0)
-            if node.domain or version == opset:
+            if node.domain or version == opset or version == current > opset:  # a function may stay at a newer opset
                 continue
             if version > opset:
                 raise TargetError(
@@ -137,6 +137,8 @@ def _refuse_unconvertible(model: ir.Model, opset: int, target: Target) -> None:
 
 
 def _converted_wrongly(node: ir.Node, version: int, opset: int, facts: Facts | None) -> str | None:
+    if node.op_type == "Dropout":
+        return _changed_dropout(node, version, opset)
     boundary, reason = _CONVERTED_WRONGLY.get(node.op_type, (0, ""))
     if version < boundary <= opset:
         return f"ONNX's version converter gets it wrong ({reason})"
@@ -144,4 +146,16 @@ def _converted_wrongly(node: ir.Node, version: int, opset: int, facts: Facts | N
         dtype = facts.dtype(node.inputs[0])
         if dtype != ir.DataType.FLOAT and set(node.attributes) & {"min", "max", "value"}:
             return f"ONNX's version converter takes it to be float32, and it is {dtype or 'of unknown type'}"
+    return None
+
+
+def _changed_dropout(node: ir.Node, version: int, opset: int) -> str | None:
+    """The mask is of floats up to opset 9, false up to 11 and true since 12, where the ratio is checked."""
+    mask = node.outputs[1] if len(node.outputs) > 1 else None
+    used = mask is not None and (mask.uses() or mask.is_graph_output())
+    if used and any(version < boundary <= opset for boundary in (10, 12)):
+        return "its mask, which is used, would be another"
+    ratio = node.attributes.get("ratio")
+    if version < 12 <= opset and ratio is not None and not ratio.is_ref() and not 0 <= ratio.as_float() < 1:
+        return f"its ratio, {ratio.as_float():g}, would be refused"
     return None

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ortfuse.dims import DimLike, is_nonzero
 from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, attr, computed, op, opt, redundant, var
+from ortfuse.pattern import Match, all_attributes, attr, computed, op, opt, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
@@ -240,14 +240,14 @@ RULES = [
     ),
     Rule(
         name="shapes.cast_like",
-        pattern=op.CastLike(x, y, saturate=attr("saturate"), round_mode=attr("round_mode")),
-        replace=op.Cast(x, to=lambda match: int(match.dtype("y"))),
+        pattern=op.CastLike(x, y, attributes=all_attributes("how")),
+        replace=op.Cast(x, to=lambda match: int(match.dtype("y")), attributes=all_attributes("how")),
         guards=(lambda match: match.refuse("dtype", "y") if match.dtype("y") is None else None,),
         exactness=Exactness.EXACT,
         source=SOURCE,
         proof=Proof(
             shapes={"x": "b 3", "y": "2"},
-            attributes={"saturate": [1], "round_mode": [None]},
+            attributes={"how": [{}]},
             inputs={"y": "int64"},
             opset=19,
         ),

@@ -28,6 +28,7 @@ FORMS = {
     "Softmax, last axis": (12, "{ y = Softmax<axis=-1>(x) }", "float[2,3,4] x"),
     "LogSoftmax": (12, "{ y = LogSoftmax<axis=1>(x) }", "float[2,3,4] x"),
     "Dropout": (11, "{ y = Dropout<ratio=0.3>(x) }", "float[2,3,4] x"),
+    "Dropout, unused mask": (7, "{ y, m = Dropout(x) }", "float[2,3,4] x"),
     "Clip": (9, "{ y = Clip<min=-0.5,max=0.5>(x) }", "float[2,3,4] x"),
     "Clip, one bound": (9, "{ z = Abs(x) y = Clip<max=0.5>(z) }", "float[2,3,4] x"),
     "Pad": (10, "{ y = Pad<pads=[0,1,0,0,0,2],value=1.5>(x) }", "float[2,3,4] x"),
@@ -61,6 +62,9 @@ WRONG = {
                               " { y = GroupNormalization<num_groups=2>(x, s, b) }", IMAGE),
     "Clip of float16": (9, 18, "{ y = Clip<min=-0.5,max=0.5>(x) }", "float16[2,3] x"),
     "Pad of double": (10, 18, "{ y = Pad<pads=[0,1,0,0],value=1.5>(x) }", "double[2,3] x"),
+    "Dropout 7, mask": (7, 10, "{ z, m = Dropout(x) y = Identity(m) }", "float[2,3] x"),
+    "Dropout 10, mask": (10, 13, "{ z, m = Dropout(x) y = Identity(m) }", "float[2,3] x"),
+    "Dropout, ratio": (10, 13, "{ y = Dropout<ratio=1.0>(x) }", "float[2,3] x"),
     "Scan 8": (8, 18, "{ y = Scan<num_scan_inputs=1, body = b (float s) => (float t) { t = Neg(s) }>(, x) }",
                "float[1,3] x"),
 }  # fmt: skip
@@ -121,3 +125,11 @@ def test_an_output_that_the_converter_loses_is_an_error_and_the_model_unchanged(
     with pytest.raises(TargetError, match="lost an output of ReduceMean"):
         raise_opset(model, 18)
     assert [node.op_type for node in model.graph] == ["ReduceMean", "Neg"]
+
+
+def test_a_function_of_a_newer_opset_stays_as_it_is() -> None:
+    text = model_text(17, "{ m = ReduceMean<axes=[1]>(x) y = mine.f(m) }", head=', "mine" : 1')
+    body = """<domain: "mine", opset_import: ["" : 21]> f (a) => (b) { b = Softmax<axis=1>(a) }"""
+    model = raised_is_the_same(f"{text} {body}", 18)
+    (function,) = model.functions.values()
+    assert function.opset_imports[""] == 21

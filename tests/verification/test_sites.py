@@ -149,10 +149,11 @@ def test_what_cannot_be_cut_out_is_let_through_and_said() -> None:
 
 
 def test_the_model_itself_need_not_run() -> None:
-    m = model("n = ortfuse.unknown.Op(x) s = Sigmoid(n) y = Mul(n, s)")
+    m = model(
+        "t = Constant<value = int64[2] {-1, 3}>() u = ortfuse.unknown.Op(x) n = Reshape(u, t) s = Sigmoid(n) y = Mul(n, s)"
+    )
     m.graph.opset_imports["ortfuse.unknown"] = 1
-    m.graph[0].outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
-    m.graph[0].outputs[0].shape = ir.Shape(["b", 3])
+    m.graph[1].outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
     assert [found.state for found in check(m, SWISH).found.values()] == ["equal"]
 
 

@@ -1,0 +1,96 @@
+"""An attribute that a pattern captures and nothing reads is lost in the rewrite: each such has its reason here."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import onnx
+import onnx.parser
+import pytest
+
+import ortfuse
+from ortfuse.pattern.language import Attr, Op
+from ortfuse.pattern.outline import captured_attributes
+from ortfuse.pipeline import load_catalogue
+from ortfuse.rewrite import Rule
+
+RULES = [rule for rules in load_catalogue([]).passes().values() for rule in rules]
+
+MEANINGLESS = {
+    ("Reshape", "allowzero"): "which sizes result is a fact",
+    ("Flatten", "axis"): "the same",
+    ("BatchNormalization", "momentum"): "without a meaning outside of training",
+    ("Clip", "min"): "read by a name that is put together",
+    ("Clip", "max"): "the same",
+}
+"""Attributes that no rule needs to read."""
+
+LOST = {
+    "noop.": "facts say that nothing is computed",
+    "layernorm.casts saturate": "the Casts are between floats of 16 and 32 bits, for which it has no meaning",
+    "layernorm.casts round_mode": "the same",
+    "layernorm.casts to": "a name for the same type in several Casts",
+    "rmsnorm.casts saturate": "as for layernorm.casts",
+    "rmsnorm.casts round_mode": "the same",
+    "rmsnorm.casts to": "the same",
+    "layernorm.skip stash_type": "the runtime's kernel of LayerNormalization does not read it",
+}
+"""By the beginning of the rule and attribute: why the rule may lose it."""
+
+
+def _texts(found: Any, seen: set[int]) -> Iterator[str]:
+    """All texts in an expression or function, those in the functions that it calls included."""
+    if id(found) in seen:
+        return
+    seen.add(id(found))
+    inner: tuple[Any, ...] = ()
+    match found:
+        case str():
+            yield found
+        case types.CodeType():
+            inner = found.co_consts
+        case types.FunctionType():
+            called = [found.__globals__.get(name) for name in found.__code__.co_names]
+            local = [
+                one for one in called if isinstance(one, types.FunctionType) and one.__module__ == found.__module__
+            ]
+            inner = (found.__code__, *(cell.cell_contents for cell in found.__closure__ or ()), *local)
+        case tuple() | list() | set() | frozenset():
+            inner = tuple(found)
+        case dict():
+            inner = tuple(found.values())
+        case _ if hasattr(found, "__dict__"):
+            inner = tuple(vars(found).values())
+    for one in inner:
+        yield from _texts(one, seen)
+
+
+def _checked(rule: Rule) -> set[str]:
+    attributes = [one for part in rule.pattern.walk() if isinstance(part, Op) for one in part.attributes.values()]
+    return {one.name for one in attributes if isinstance(one, Attr) and one.check is not None}
+
+
+@pytest.mark.parametrize(
+    "rule", [rule for rule in RULES if captured_attributes(rule.pattern)], ids=lambda rule: rule.name
+)
+def test_an_attribute_that_is_captured_is_read(rule: Rule) -> None:
+    read = {*_texts([rule.replace, rule.guards, rule.intermediates], set()), *_checked(rule)}
+    lost = {name: places for name, places in captured_attributes(rule.pattern).items() if name not in read}
+    unexplained = [
+        name
+        for name, places in lost.items()
+        if not set(places) <= MEANINGLESS.keys()
+        and not any(f"{rule.name} {attribute}".startswith(reason) for _, attribute in places for reason in LOST)
+    ]
+    assert not unexplained
+
+
+def test_a_cast_like_a_type_of_8_bits_keeps_whether_it_saturates() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 19]> g (float[N] x, float8e4m3fn[M] t) => (float8e4m3fn[N] y)'
+        " { y = CastLike<saturate = 0>(x, t) }"
+    )
+    (node,) = ortfuse.optimize(model, loaded=False).model.graph.node
+    assert [attribute.i for attribute in node.attribute if attribute.name == "saturate"] == [0]
