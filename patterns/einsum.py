@@ -9,19 +9,21 @@ A label is of the *batch* if both operands and the result have it, *contracted* 
 or columns if one operand and the result have it. The runtime's Einsum transposes its operands to such a product as well, and
 the result back, on every run; Transposes in the graph are merged with those next to them, those of weights are folded.
 The runtime dies of an Einsum of an empty batch; its MatMul does not.
-An ellipsis, a label that one operand has twice, and one of two operands that only a sum is taken over, are left alone.
+Leading axes that are equal in both operands and called `...` are given labels first. Any other ellipsis, a label that one
+operand has twice, and one of two operands that only a sum is taken over, are left alone.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, rearrange, redundant, var
-from ortfuse.refusal import Refusal
+from ortfuse.refusal import Refusal, words
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import ints
@@ -200,21 +202,59 @@ def _exchanged(shapes: Sequence[str], equation: str) -> _Case:
 
 
 def _rule(name: str, formula: str, pattern: Op, replace: Any, guards: tuple[Guard, ...],
-          *cases: _Case, makes: Sequence[str] = (), exactness: Exactness = Exactness.ROUNDING) -> Rule:  # fmt: skip
-    """A rule proved on equations, each with the shapes of its operands."""
+          *cases: _Case, makes: Sequence[str] = (), exactness: Exactness = Exactness.ROUNDING,
+          counted: tuple[Guard, ...] = (labels_all_axes,)) -> Rule:  # fmt: skip
+    """A rule proved on equations, each with the shapes of its operands; `counted` are the guards of their ranks."""
     return Rule(
-        name=f"einsum.{name}", formula=formula, pattern=pattern, replace=replace, makes=makes, guards=(labels_all_axes, *guards),
+        name=f"einsum.{name}", formula=formula, pattern=pattern, replace=replace, makes=makes, guards=(*counted, *guards),
         exactness=exactness, source="ONNX operator Einsum",
         proof=Proof(
             shapes=tuple(dict(zip("ab", shapes, strict=False)) for shapes, _ in cases),
             never_empty={"*": "the runtime dies of an empty batch"},
-            counterexamples={"an ellipsis": Variation(attributes={"equation": re.sub("-> ?.", "->...", cases[0][1])})},
+            counterexamples={"an ellipsis": Variation(attributes={"equation": re.sub("-> ?.", "->...", cases[0][1])})}
+            if "..." not in cases[0][1] else {},
             attributes=tuple({"equation": [equation]} for _, equation in cases),
         ),
     )  # fmt: skip
 
 
+_LED = re.compile(r"(\.\.\.[a-zA-Z]+),(\.\.\.[a-zA-Z]+)->\.\.\.[a-zA-Z]*")
+
+
+def _leading(match: Match) -> list[int]:
+    """How many axes of each operand the ellipsis stands for; -1 if the rank is unknown."""
+    terms = re.findall(r"\.\.\.([a-zA-Z]+)", match["equation"].replace(" ", "").partition("->")[0])
+    return [
+        -1 if match.rank(name) is None else match.rank(name) - len(term) for name, term in zip("ab", terms, strict=True)
+    ]
+
+
+def leading_axes_are_equal(match: Match) -> Refusal | None:
+    """The ellipsis stands for the same axes of both operands, so that nothing is broadcast."""
+    shapes, (left, right) = match.shapes("a", "b"), _leading(match)
+    if isinstance(shapes, Refusal):
+        return shapes
+    alike = left == right > 0 and shapes[0][:left] == shapes[1][:right]
+    return None if alike else match.refuse("shape", "b", f"the same leading axes as a, {words(shapes[0])}, has")
+
+
+def _labelled(match: Match) -> str:
+    """The equation with labels in place of the ellipsis."""
+    equation = str(match["equation"])
+    free = [label for label in string.ascii_letters if label not in equation]
+    return equation.replace("...", "".join(free[: _leading(match)[0]]))
+
+
+led = attr("equation", lambda text, facts: _LED.fullmatch(text.replace(" ", "")) is not None,
+           "one of two operands with an ellipsis in front of all")  # fmt: skip
+
 RULES = [
+    _rule(
+        "ellipsis", "einsum(a, b) with an ellipsis", op.Einsum(a, b, equation=led), op.Einsum(a, b, equation=_labelled),
+        (leading_axes_are_equal,),
+        (("b 3 s 4", "b 3 t 4"), "...id,...jd->...ij"), (("b 3 2 s t", "b 3 t 2 4"), "...hqk, ...khd -> ...qhd"),
+        exactness=Exactness.EXACT, counted=(),
+    ),
     _rule(
         "transpose", "einsum(a), all labels kept", one, transposed, (redundant(SHAPES)(sums_nothing),),
         (("s t b 2",), "ijbn->bnij"), (("3 s",), "ba"), (("3 s",), "ab -> ba"), exactness=Exactness.EXACT,

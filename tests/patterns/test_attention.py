@@ -263,6 +263,19 @@ def test_heads_split_off_with_the_length_first() -> None:
     assert [len(shape or ()) for shape in shapes] == [4]
 
 
+@pytest.mark.parametrize("mask", ["b,n,1,4,6", "1,n,1,4,6", "1,1,2,1,6", "b,1,2,4,6", "4,6"])
+def test_windows_with_an_axis_of_their_own_are_of_the_batch(mask: str) -> None:
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 23]> g (float[b,n,2,4,8] q, float[b,n,2,6,8] k, float[b,n,2,6,8] v, bool[{mask}] keep)
+        => (float[b,n,2,4,8] out) <float zero = {{0.0}}, float filler = {{-1e9}}> {{ kt = Transpose<perm = [0, 1, 2, 4, 3]>(k)
+        qk = MatMul(q, kt) mask = Where(keep, zero, filler) masked = Add(qk, mask) p = Softmax<axis = -1>(masked)
+        out = MatMul(p, v) }}"""
+    )
+    made = optimized(ir.from_proto(proto))
+    assert "Attention" in made
+    assert "Softmax" not in made
+
+
 SPLIT_OFF = """keys = Reshape(k, shape) kt = Transpose<perm = [0, 2, 3, 1]>(keys) queries = Reshape(q, shape)
     qt = Transpose<perm = [0, 2, 1, 3]>(queries) values = Reshape(v, shape) vt = Transpose<perm = [0, 2, 1, 3]>(values)"""
 

@@ -23,7 +23,7 @@ def model(equation: str, *shapes: str, result: str, dtype: str = "float") -> ir.
 @pytest.mark.parametrize(
     ("equation", "shapes", "result"),
     [
-        ("...ij,...jk->...ik", ("2,s,4", "2,4,t"), "2,s,t"),
+        ("...ij,...jk->...ik", ("2,s,4", "1,4,t"), "2,s,t"),
         ("ii->i", ("3,3",), "3"),
         ("ij,jk,kl->il", ("s,3", "3,4", "4,t"), "s,t"),
         ("ij,kl->il", ("s,3", "4,t"), "s,t"),
@@ -34,7 +34,7 @@ def model(equation: str, *shapes: str, result: str, dtype: str = "float") -> ir.
         ("ijm,jk->ijmk", ("s,t", "t,2"), "s,2"),
         ("ij", ("s,t", "t,2"), "s,2"),
     ],
-    ids=["ellipsis", "diagonal", "three operands", "sum of one operand", "no rows", "rows unknown", "sizes unknown", "broadcast",
+    ids=["ellipsis that broadcasts", "diagonal", "three operands", "sum of one operand", "no rows", "rows unknown", "sizes unknown", "broadcast",
          "too many labels", "too few operands"],
 )  # fmt: skip
 def test_an_equation_that_is_no_product_is_left_alone(equation: str, shapes: tuple[str, ...], result: str) -> None:
@@ -53,6 +53,8 @@ def test_an_equation_that_is_no_product_is_left_alone(equation: str, shapes: tup
         ("hnd,bh->bdn", ("3,2,4", "5,3"), "5,4,2", "Transpose Transpose MatMul Transpose"),
         ("hnd,hmb->bdnm", ("3,2,4", "3,6,5"), "5,4,2,6", "Transpose Transpose Reshape MatMul Reshape Transpose"),
         ("bjhd,bihd->bhij", ("2,5,3,4", "2,6,3,4"), "2,3,6,5", "Transpose Transpose MatMul"),
+        ("...ij,...jk->...ik", ("2,3,4", "2,4,5"), "2,3,5", "MatMul"),
+        ("...hqk, ...khd -> ...qhd", ("2,2,3,4,5", "2,2,5,3,6"), "2,2,4,3,6", "Transpose MatMul Transpose"),
         ("BhwC,hkC->Bhwk", ("2,3,9,4", "3,5,4"), "2,3,9,5", "Transpose MatMul"),
     ],
 )
