@@ -222,11 +222,9 @@ _LED = re.compile(r"(\.\.\.[a-zA-Z]+),(\.\.\.[a-zA-Z]+)->\.\.\.[a-zA-Z]*")
 
 
 def _leading(match: Match) -> list[int]:
-    """How many axes of each operand the ellipsis stands for; -1 if the rank is unknown."""
+    """How many axes of each operand the ellipsis stands for; negative if the rank is unknown."""
     terms = re.findall(r"\.\.\.([a-zA-Z]+)", match["equation"].replace(" ", "").partition("->")[0])
-    return [
-        -1 if match.rank(name) is None else match.rank(name) - len(term) for name, term in zip("ab", terms, strict=True)
-    ]
+    return [(match.rank(name) or 0) - len(term) for name, term in zip("ab", terms, strict=True)]
 
 
 def leading_axes_are_equal(match: Match) -> Refusal | None:
