@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from ortfuse.errors import PipelineError
 from ortfuse.graph.edit import Edit
+from ortfuse.passes.transposing import transposes_too_much
 from ortfuse.pattern import Match, Pattern
 from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.rewrite import Rule
@@ -72,6 +73,7 @@ class Choices:
         always: Rules that are applied regardless of cost.
         meter: Measures at the site instead of consulting the table, for rules whose proofs declare typical sizes.
         found: The decisions so far.
+        transposing: For each rule, the sites where it would leave more to be transposed than it is worth.
         metered: For each rule that is measured, the sites, and what decided at those that the meter could not measure.
     """
 
@@ -81,6 +83,7 @@ class Choices:
     meter: Meter | None = None
     found: dict[tuple[Any, ...], Choice] = field(default_factory=dict)
     metered: dict[str, dict[str, str]] = field(default_factory=dict)
+    transposing: dict[str, dict[str, None]] = field(default_factory=dict)
 
     def but_always(self, rules: Collection[str]) -> Choices:
         """A copy in which some rules are applied regardless of cost; it records its decisions in the same place."""
@@ -95,7 +98,13 @@ class Choices:
         by_table = any(
             choice.estimate and choice.estimate.source == self.costs.source for choice in self.found.values()
         )
-        return [*([self.costs.remark] if by_table and self.costs.remark else []), *self._not_measured()]
+        elsewhere = [self.costs.remark] if by_table and self.costs.remark else []
+        transposing = [
+            f"{rule} was not applied at {_listed(list(sites))}: it would leave more to be transposed, which MatMul reads as "
+            "it is, than it is worth; --pin takes it whatever it costs"
+            for rule, sites in self.transposing.items()
+        ]
+        return [*elsewhere, *transposing, *self._not_measured()]
 
     def _not_measured(self) -> Sequence[str]:
         """What was to be measured and was not."""
@@ -109,9 +118,7 @@ class Choices:
                 if otherwise:
                     found.setdefault((rule, otherwise), []).append(site)
         return [
-            f"{rule} could not be measured at {', '.join(sites[:MOST_SITES])}"
-            + (f" and {len(sites) - MOST_SITES} other sites" if len(sites) > MOST_SITES else "")
-            + f": {otherwise}"
+            f"{rule} could not be measured at {_listed(sites)}: {otherwise}"
             for (rule, otherwise), sites in found.items()
         ]
 
@@ -147,6 +154,10 @@ class Choices:
         """A refusal if a rewrite is slower than what it replaces; otherwise the rewrite is recorded as taken."""
         rule: Rule = edit.rule
         free = self._free_of_cost(rule)
+        transposes = None if free else transposes_too_much(edit)
+        if transposes is not None:
+            self.transposing.setdefault(rule.name, {})[edit.name] = None
+            return transposes
         estimate = None if free else self._estimate(edit)
         refused = estimate is not None and not estimate.worth_it
         if estimate is not None or (free and self._pin(rule) is not None):
@@ -196,6 +207,11 @@ def check_pins(pins: Mapping[str, str], rules: Iterable[Rule]) -> dict[str, str]
                 f"sites as they are"
             )
     return dict(pins)
+
+
+def _listed(sites: Sequence[str]) -> str:
+    more = f" and {len(sites) - MOST_SITES} other sites" if len(sites) > MOST_SITES else ""
+    return ", ".join(sites[:MOST_SITES]) + more
 
 
 def _slower(rule: Rule, estimate: Estimate) -> Refusal:
