@@ -77,8 +77,8 @@ class Assessment:
 
     Args:
         options: The options.
-        original: The model as it was handed in. It is run only if `compares(options)`; otherwise it may be the very model
-            that is optimised in place.
+        original: The model as it was handed in. After the start it is run only if `compares(options)`; otherwise it may be the
+            very model that is optimised in place.
         progress: Called with short messages about what is going on.
         on_pass: The user's own hook.
 
@@ -90,6 +90,7 @@ class Assessment:
         self._options, self._original = options, original
         self._progress, self._hook = progress, on_pass
         self._inputs = given_inputs(options, original)
+        self._observed: Inputs | None = None
         if options.sizes:
             from ortfuse.bench.inputs import check_sizes
 
@@ -178,9 +179,13 @@ class Assessment:
         """Checks for one run of the pipeline; `None` if changes are not to be checked."""
         if self._options.verify != "sites":
             return None
+        from ortfuse.execution.observed import observe
         from ortfuse.verification import SiteChecks
 
-        return SiteChecks(self._options.tolerance, self._options.seed, self._progress)
+        if self._observed is None:  # when a run is restarted, the model may have been changed already
+            self._progress("running the original")
+            self._observed = observe(self._original, self._options.seed)
+        return SiteChecks(self._options.tolerance, self._options.seed, self._progress, self._observed)
 
     def _meter(self) -> SiteMeter | None:
         if not self._options.measure:

@@ -12,15 +12,15 @@ about these values is preserved where possible:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike
+from ortfuse.dims import DimLike, symbol
 from ortfuse.errors import VerificationError
 from ortfuse.execution.input_roles import Role, role_of
-from ortfuse.execution.inputs import InputSpec
+from ortfuse.execution.inputs import Array, InputSpec
 from ortfuse.execution.part import model_of, taken, upstream
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
@@ -53,12 +53,13 @@ class Sides:
     border: list[ir.Value]
 
 
-def sides(site: Edit, *, prelude: bool = True) -> Sides:
+def sides(site: Edit, *, prelude: bool = True, observed: Mapping[str, Array] | None = None) -> Sides:
     """Cut a rewrite out of its model, which is not changed.
 
     Args:
         site: The rewrite.
         prelude: Whether to compute inputs that depend only on integer inputs of the model and constants.
+        observed: Values that the model computed, by name: their shapes are used where no other is known.
 
     Raises:
         VerificationError: The rewrite cannot be cut out; the message says why.
@@ -71,9 +72,34 @@ def sides(site: Edit, *, prelude: bool = True) -> Sides:
             inside |= _prelude(value, site)
     border = [value for value in _border([*olds, *news], inside) if not _is_constant(value)]
     names = _names(border, olds)
-    before = _model(olds, olds, inside - added, names, site)
-    after = _model(olds, news, inside, names, site)
-    return Sides(before, after, _specs(before, border, names, site.facts), border)
+    known = _Known(site.facts, observed or {})
+    before = _model(olds, olds, inside - added, names, site, known)
+    after = _model(olds, news, inside, names, site, known)
+    return Sides(before, after, _specs(before, border, known), border)
+
+
+class _Known:
+    """What inputs are made of: the facts, else what was observed, else what the model declares, which may be wrong."""
+
+    def __init__(self, facts: Facts, observed: Mapping[str, Array]) -> None:
+        self.facts, self._observed = facts, observed
+
+    def dtype(self, value: ir.Value) -> ir.DataType | None:
+        """The element type of a value."""
+        array = self._observed.get(value.name or "")
+        seen = None if array is None else ir.DataType.from_numpy(array.dtype)
+        return self.facts.dtype(value) or seen or value.dtype
+
+    def shape(self, value: ir.Value) -> tuple[DimLike, ...] | None:
+        """The shape of a value."""
+        shape, array = self.facts.shape(value), self._observed.get(value.name or "")
+        if shape is not None:
+            return shape
+        if array is not None:
+            return tuple(int(size) for size in array.shape)
+        if value.shape is None or any(not isinstance(dim, int) and dim.value is None for dim in value.shape):
+            return None
+        return tuple(dim if isinstance(dim, int) else symbol(dim.value or "") for dim in value.shape)
 
 
 def _border(values: Iterable[ir.Value], inside: Collection[ir.Node]) -> list[ir.Value]:
@@ -165,6 +191,7 @@ def _model(
     inside: Collection[ir.Node],
     names: dict[ir.Value, str],
     site: Edit,
+    known: _Known,
 ) -> ir.Model:
     """A model of the nodes `inside` that outputs `computed` under the names of `outputs`."""
     nodes = upstream(computed, inside.__contains__)
@@ -183,28 +210,28 @@ def _model(
         *zip(model.graph.inputs, inputs, strict=True),
         *zip(model.graph.outputs, outputs, strict=True),
     ]:
-        _declare(copy, value, site.facts)
+        _declare(copy, value, known)
     return model
 
 
-def _declare(copy: ir.Value, value: ir.Value, facts: Facts) -> None:
-    """Give a copy of a value the type and shape known from the facts."""
-    dtype, shape = facts.dtype(value), facts.shape(value)
+def _declare(copy: ir.Value, value: ir.Value, known: _Known) -> None:
+    """Give a copy of a value the type that is known, and the shape as far as it is a fact."""
+    dtype, shape = known.dtype(value), known.facts.shape(value)
     if dtype is None:
         raise VerificationError(f"the element type of '{value.name}' is not known")
     copy.type = ir.TensorType(dtype)
     copy.shape = None if shape is None else ir.Shape([dim if isinstance(dim, int) else None for dim in shape])
 
 
-def _specs(before: ir.Model, border: Sequence[ir.Value], names: dict[ir.Value, str], facts: Facts) -> list[InputSpec]:
+def _specs(before: ir.Model, border: Sequence[ir.Value], known: _Known) -> list[InputSpec]:
     """Specify the inputs from the facts of the whole model and from how the old nodes use them."""
     own = Facts(before)
     found = []
     for value, copy in zip(border, before.graph.inputs, strict=True):
-        dtype, shape = facts.dtype(value), facts.shape(value)
+        dtype, shape = known.dtype(value), known.shape(value)
         if dtype is None or shape is None:
             raise VerificationError(f"the rank or element type of '{value.name}' is not known")
-        elements = _known_integers(value, facts)
+        elements = _known_integers(value, known.facts)
         role = role_of(copy, own) if elements is None else Role()
         found.append(InputSpec(copy.name or "", dtype, shape, role, elements))
     return found

@@ -102,6 +102,11 @@ def declare_inputs(model: ir.Model, arrays: Mapping[str, Any]) -> None:
             value.shape = None
 
 
+def showing(model: ir.Model) -> ir.Model:
+    """A copy in which every value of the main graph that has a name is an output."""
+    return forced(model, {}, "", {value.name or "" for node in model.graph for value in node.outputs if value.name})
+
+
 def forced(model: ir.Model, arrays: Mapping[str, Any], prefix: str, also: Collection[str] = ()) -> ir.Model:
     """A copy in which whatever uses the named values of the main graph takes inputs instead: `prefix` and the value's name.
 

@@ -8,14 +8,15 @@ bit-identical results.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import onnx_ir as ir
 
-from ortfuse.errors import CrashError, OrtfuseError
-from ortfuse.execution.experiments import experiments
-from ortfuse.execution.extract import sides
+from ortfuse.errors import CrashError, OrtfuseError, VerificationError
+from ortfuse.execution.experiments import Experiment, experiments
+from ortfuse.execution.extract import Sides, sides
 from ortfuse.execution.inputs import Inputs, InputSpec
 from ortfuse.execution.session import Session
 from ortfuse.graph import walk
@@ -83,12 +84,15 @@ class SiteChecks:
         tolerance: Allowed relative error; the default is given in `ortfuse.execution.compare`.
         seed: Seed of the generated inputs.
         progress: Called with a short text on what is being done.
+        observed: Values that the model computes, by name, from `ortfuse.execution.observed`: where all that a rewrite takes is
+            among them, both sides are run on them too.
         found: The latest check of each rule at each site.
     """
 
     tolerance: float | None = None
     seed: int = 0
     progress: Callable[[str], None] = lambda text: None
+    observed: Inputs = field(default_factory=dict)
     found: dict[tuple[str, str], SiteCheck] = field(default_factory=dict)
 
     def objection(self, edit: Edit) -> Refusal | None:
@@ -100,9 +104,9 @@ class SiteChecks:
         if known is None or known.state != "undone":
             self.progress(f"checking {edit.author} ({len(self.found) + 1})")
             if edit.rule is None:
-                known = check_edit(edit, seed=self.seed)
+                known = check_edit(edit, seed=self.seed, observed=self.observed)
             else:
-                known = check_rewrite(edit, tolerance=self.tolerance, seed=self.seed)
+                known = check_rewrite(edit, tolerance=self.tolerance, seed=self.seed, observed=self.observed)
             self.found[key] = known
         return known.refusal
 
@@ -129,14 +133,16 @@ def summary(checks: Iterable[SiteCheck]) -> str:
     return text + (f", {counts['unchecked']} not checked" if counts["unchecked"] else "")
 
 
-def check_rewrite(edit: Edit, *, tolerance: float | None = None, seed: int = 0) -> SiteCheck:
+def check_rewrite(
+    edit: Edit, *, tolerance: float | None = None, seed: int = 0, observed: Inputs | None = None
+) -> SiteCheck:
     """Run both sides of a rewrite on generated inputs and compare them; the old side is also evaluated in float64.
 
-    One of the runs uses numbers so small that the epsilon of a normalisation matters.
+    One of the runs uses numbers so small that the epsilon of a normalisation matters, another the `observed` values.
     """
     try:
-        both = sides(edit)
-        found, notes = experiments(both.before, seed=seed, specs=both.inputs, also=_scaled_down(both.inputs))
+        both = sides(edit, observed=observed)
+        found, notes = _experiments(both, seed, observed or {})
         verdict = Verdict(judge(found, both.after, tolerance, levels=(False,)), notes)
     except OrtfuseError as error:
         return SiteCheck(edit.author, edit.name, "unchecked", reason=str(error))
@@ -149,7 +155,25 @@ def check_rewrite(edit: Edit, *, tolerance: float | None = None, seed: int = 0) 
     return SiteCheck(edit.author, edit.name, "undone", verdict, f"the check at the site failed: {verdict.summary()}")
 
 
-def check_edit(edit: Edit, *, seed: int = 0) -> SiteCheck:
+def _experiments(both: Sides, seed: int, observed: Inputs) -> tuple[list[Experiment], list[str]]:
+    """The old side of a rewrite on generated inputs, and on what the model computes there, if that was observed."""
+    real = []
+    values = {spec.name: observed.get(value.name or "") for spec, value in zip(both.inputs, both.border, strict=True)}
+    kinds = [(spec.dtype, len(spec.shape)) for spec in both.inputs]
+    seen = [array is not None and (ir.DataType.from_numpy(array.dtype), array.ndim) for array in values.values()]
+    if values and kinds == seen:
+        with suppress(VerificationError):
+            real = experiments(both.before, [{name: array for name, array in values.items() if array is not None}])[0]
+    try:
+        found, notes = experiments(both.before, seed=seed, specs=both.inputs, also=_scaled_down(both.inputs))
+    except VerificationError:
+        if not real:
+            raise
+        found, notes = [], []
+    return [*(replace(one, label="what the model computes there") for one in real), *found], notes
+
+
+def check_edit(edit: Edit, *, seed: int = 0, observed: Inputs | None = None) -> SiteCheck:
     """Check that replacement values are bit-identical to the old ones, and that removed nodes are not needed.
 
     Constants are compared directly; everything else is run in the runtime without its optimisations, on generated inputs
@@ -158,7 +182,7 @@ def check_edit(edit: Edit, *, seed: int = 0) -> SiteCheck:
     if not edit.outputs:
         return _check_removal(edit)
     try:
-        reason = _unequal(edit, seed)
+        reason = _unequal(edit, seed, observed or {})
     except OrtfuseError as error:
         return SiteCheck(edit.author, edit.name, "unchecked", reason=str(error))
     except Exception as error:
@@ -181,7 +205,7 @@ def _check_removal(edit: Edit) -> SiteCheck:
     return SiteCheck(edit.author, edit.name, "equal")
 
 
-def _unequal(edit: Edit, seed: int) -> str | None:
+def _unequal(edit: Edit, seed: int, observed: Inputs) -> str | None:
     """How the two sides differ; `None` if they do not."""
     constants = [(_constant(old), _constant(new)) for old, new in edit.outputs]
     if not edit.nodes or all(one is not None and other is not None for one, other in constants):
@@ -189,7 +213,7 @@ def _unequal(edit: Edit, seed: int) -> str | None:
         return None if same else "the constants are not the same"
     if len(edit.nodes) == len(edit.added) == 1 and _same_node(edit.nodes[0], edit.added[0]):
         return None
-    both = sides(_with_witnesses(edit))
+    both = sides(_with_witnesses(edit), observed=observed)
     found, _ = experiments(both.before, seed=seed, reference=False, specs=both.inputs)
     try:
         after = Session(both.after, optimise=False)

@@ -130,7 +130,7 @@ def test_dead_code_with_graphs_inside_is_removed() -> None:
 
 
 def test_what_cannot_be_cut_out_is_let_through_and_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(edit: Any) -> Iterator[SiteCheck]:
+    def refuse(edit: Any, **options: Any) -> Iterator[SiteCheck]:
         raise ValueError("no cut")
 
     monkeypatch.setattr("ortfuse.verification.sites.sides", refuse)

@@ -12,9 +12,11 @@ from small_graphs import model
 
 import ortfuse
 from ortfuse.execution.extract import Sides, sides
+from ortfuse.execution.observed import observe
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.edit import Edit
 from ortfuse.graph.editor import Editor
+from ortfuse.passes.rules import RulePass
 from ortfuse.pattern import computed, const, ms, op, var, variables
 from ortfuse.rewrite import Exactness, Proof, Rewriter, Rule
 from ortfuse.targets import Target
@@ -187,3 +189,25 @@ def test_nodes_on_which_the_runtime_crashes_already_are_not_checked() -> None:
         checks = check(m, rule("tanh.softsign", op.Tanh(x), op.Softsign(x)))
     (unchecked,) = checks.of_state("unchecked")
     assert "crashes when it executes the model" in unchecked.reason
+
+
+UNCLIPPED = rule("clip.forgotten", op.Clip(x, -50.0, 50.0), op.Identity(x))
+LARGE = "<float k = {1000.0}, float least = {-50.0}, float most = {50.0}>"
+
+
+def test_both_sides_are_run_on_what_the_model_computes_there() -> None:
+    text = "h = Mul(x, k) c = Clip(h, least, most) y = Neg(c)"
+    assert [found.state for found in check(model(text, initializers=LARGE), UNCLIPPED).found.values()] == ["equal"]
+    result = ortfuse.optimize(model(text, initializers=LARGE), passes=[RulePass("clips", (UNCLIPPED,))], verify="sites")
+    (found,) = [found for found in result.sites if found.rule == "clip.forgotten"]
+    assert found.state == "undone"
+    assert "what the model computes there" in found.reason
+
+
+def test_the_values_of_a_model_are_observed_unless_it_is_large_or_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    observed = observe(model("h = Neg(x) y = Relu(h)"))
+    assert set(observed) == {"x", "h", "y"}
+    assert (observed["h"] == -observed["x"]).all()
+    assert observe(model("y = Unheard(x)")) == {}
+    monkeypatch.setattr("ortfuse.execution.observed.LARGEST", -1)
+    assert observe(model("y = Relu(x)")) == {}
