@@ -123,6 +123,7 @@ CASES: list[tuple[str, Range | None]] = [
     ("y = Erf(x)", between(-1 - 2.0**-7, 1 + 2.0**-7, nan=True)),
     (f"{MASK} y = Cos(m)", between(-1 - 2.0**-7, 1 + 2.0**-7)),
     ("y = Exp(x)", between(-(2.0**-7), INF, nan=True)),
+    ("t = Min(x, zero) y = Exp(t)", between(-(2.0**-7), 1 + 2.0**-6, nan=True)),
     ("y = Log(x)", None),
     ("y = Equal(i, i)", one_of(1)),
     ("y = Equal(x, x)", one_of(0, 1)),

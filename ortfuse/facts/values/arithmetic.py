@@ -238,7 +238,23 @@ for _op_types, _low, _infinity_is_lost in (
     ranges(*_op_types)(_bounded(_low - _SLACK, 1.0 + _SLACK, infinity_is_lost=_infinity_is_lost))
 
 
-@ranges("Exp", "Softplus", "ReduceL1", "ReduceL2", "ReduceSumSquare")
+def _power_of_e(number: Number) -> float:
+    try:
+        return math.exp(number)
+    except OverflowError:
+        return math.inf
+
+
+@ranges("Exp")
+def exponential(op: Asking) -> Range | None:
+    """Powers of e, which approximations may miss by a little."""
+    found = op.range_or_anything(0)
+    low, high = _power_of_e(found.low), _power_of_e(found.high)
+    piece = low * (1 - _SLACK) - _SLACK, high * (1 + _SLACK) + _SLACK
+    return stored([piece], op.result_dtype, found.nan)
+
+
+@ranges("Softplus", "ReduceL1", "ReduceL2", "ReduceSumSquare")
 def not_negative(op: Asking) -> Range | None:
     """Functions and sums that are never negative. Approximations of them may fall slightly below zero."""
     if not op.result_dtype.is_floating_point():
