@@ -37,7 +37,7 @@ from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.report import RunReport
 from ortfuse.pipeline.schedule import OnPass
 from ortfuse.result import Result, Timings, WrongResultError
-from ortfuse.targets import installed
+from ortfuse.targets import installed, use_library
 
 if TYPE_CHECKING:
     from ortfuse.bench import Latencies
@@ -88,7 +88,7 @@ def optimize(
         OptionError: An option has an invalid value, or two contradict each other.
         OrtfuseError: The model, the pipeline or a rule file cannot be used; the message says what to do.
     """
-    options, progress = Options.of(options, **changes), progress or silent
+    options, progress = _options(options, **changes), progress or silent
     manager = PassManager(options)
     _refuse_what_is_in_vain(options, manager)
     progress("loading the model")
@@ -171,6 +171,14 @@ def _faster(attempts: Attempts, result: Result, slowdown: Slowdown) -> tuple[ir.
 
 def _nothing() -> None:
     """Approves of anything."""
+
+
+def _options(options: Options | None, **changes: Unpack[AllOptions]) -> Options:
+    """The options with changes; sessions know their libraries from here on."""
+    found = Options.of(options, **changes)
+    for library in found.custom_ops:  # type: ignore[union-attr]
+        use_library(library)
+    return found
 
 
 class _Clock:
@@ -286,7 +294,7 @@ def verify(
     """
     from ortfuse.verification import verify as compare
 
-    options = Options.of(options, **changes)
+    options = _options(options, **changes)
     first = enter(original)[0]
     return compare(
         first,
@@ -319,7 +327,7 @@ def bisect(
     """
     from ortfuse.bisection.bisect import bisect as search
 
-    options = Options.of(options, **changes)
+    options = _options(options, **changes)
     manager = PassManager(replace(options, explain=False))
     original = enter(model)[0]
     inputs = given_inputs(options, original)
@@ -354,7 +362,7 @@ def bisect_runtime(
     """
     from ortfuse.bisection.runtime_optimizers import bisect_runtime as search
 
-    options = Options.of(options, **changes)
+    options = _options(options, **changes)
     original = enter(model)[0]
     inputs = given_inputs(options, original)
     return search(original, inputs=inputs, seed=options.seed, tolerance=options.tolerance, progress=progress or silent)
@@ -382,7 +390,7 @@ def explain(
         RuleError: There is no such family or rule.
         OrtfuseError: The model, the pipeline or an option cannot be used.
     """
-    options = Options.of(options, **changes)
+    options = _options(options, **changes)
     only = {name: getattr(options, name) for name in PipelineOptions.__annotations__}
     result = optimize(model, Options(**only, explain=tuple(rules) or True), progress=progress)
     if result.explanation is None:
@@ -412,7 +420,7 @@ def benchmark(
 
     if not isinstance(models, Mapping) or not models:
         raise OptionError("models", f'give models by name, such as {{"before": a, "after": b}}, not {models!r}')
-    options = Options.of(options, **changes, bench=True)
+    options = _options(options, **changes, bench=True)
     entered = {name: enter(model)[0] for name, model in models.items()}
     sizes, inputs = inputs_to_measure(options, next(iter(entered.values())))
     return Latencies(sizes, tuple(measure(entered, inputs, rounds=options.rounds, threads=options.threads)))

@@ -52,6 +52,7 @@ class PipelineOptions(TypedDict, total=False):
     patterns: PathLike | Sequence[PathLike]
     approximate: bool
     pins: Mapping[str, str]
+    custom_ops: PathLike | Sequence[PathLike]
     debugging: Debugging | None
 
 
@@ -61,6 +62,7 @@ class ComparisonOptions(TypedDict, total=False):
     inputs: PathLike | Sequence[Inputs] | None
     seed: int
     tolerance: float | None
+    custom_ops: PathLike | Sequence[PathLike]
 
 
 class BenchOptions(TypedDict, total=False):
@@ -71,6 +73,7 @@ class BenchOptions(TypedDict, total=False):
     sizes: Mapping[str, int]
     rounds: int
     threads: int
+    custom_ops: PathLike | Sequence[PathLike]
 
 
 class BisectOptions(PipelineOptions, ComparisonOptions, total=False):
@@ -106,6 +109,8 @@ class Options:
         max_opset: The highest ai.onnx opset that the result may use.
         patterns: Files and folders with rules of the user's own.
         approximate: Whether rules that replace the mathematics by an approximation may be applied.
+        custom_ops: Libraries with kernels of operators in domains of the user's own, without which the runtime does not load the
+            model. All sessions of the process know them from then on.
         explain: Whether to say for each site what fused it or came nearest, which takes time; names of families
             (`"attention"`) and rules (`"attention.sdpa"`) ask for those alone.
         pins: Maps families or rules to the operator that their sites are to become regardless of cost, such as
@@ -139,6 +144,7 @@ class Options:
     max_opset: int | None = None
     patterns: PathLike | Sequence[PathLike] = ()
     approximate: bool = False
+    custom_ops: PathLike | Sequence[PathLike] = ()
     explain: bool | Sequence[str] = False
     pins: Mapping[str, str] = field(default_factory=dict)
     measure: bool = False
@@ -351,6 +357,7 @@ _CHECKS: Mapping[str, Check] = {
     "max_opset": _or_none(_number(1)),
     "patterns": _paths,
     "approximate": _boolean,
+    "custom_ops": _paths,
     "explain": _explain,
     "pins": _pins,
     "measure": _boolean,
@@ -385,8 +392,9 @@ def _from_folder(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     for name in ("inputs", "output"):
         if name in found:
             found[name] = within(found[name])
-    if isinstance(patterns := found.get("patterns"), str | list):
-        found["patterns"] = [within(path) for path in ([patterns] if isinstance(patterns, str) else patterns)]
+    for name in ("patterns", "custom_ops"):
+        if isinstance(paths := found.get(name), str | list):
+            found[name] = [within(path) for path in ([paths] if isinstance(paths, str) else paths)]
     for name, ending in (("passes", ".toml"), ("target", TABLE)):
         if isinstance(value := found.get(name), str) and value.endswith(ending):
             found[name] = within(value)

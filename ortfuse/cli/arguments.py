@@ -69,6 +69,15 @@ Patterns = Annotated[
         "--patterns", help="A file or folder with rules of your own; may be given several times.", show_default=False
     ),
 ]
+CustomOps = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--custom-ops",
+        metavar="LIBRARY",
+        help="A library with kernels of operators that the runtime itself lacks; may be given several times.",
+        show_default=False,
+    ),
+]
 MaxOpset = Annotated[
     int | None,
     typer.Option(

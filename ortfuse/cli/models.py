@@ -13,6 +13,7 @@ from ortfuse.cli.arguments import (
     Approximate,
     Bench,
     Config,
+    CustomOps,
     Debug,
     Explain,
     Fastest,
@@ -64,6 +65,7 @@ def optimize(
     rounds: Rounds = None,
     link: Link = None,
     load: Load = None,
+    custom_ops: CustomOps = None,
     json_file: Json = None,
     debug: Debug = False,
 ) -> None:
@@ -78,7 +80,7 @@ def optimize(
             config, output=output, passes=passes, patterns=patterns, target=target, max_opset=max_opset,
             approximate=approximate, pins=pin, measure=measure, verify=verify, bench=bench, fastest=fastest, explain=explain,
             inputs=inputs, sizes=size, seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
-            loaded=load,
+            loaded=load, custom_ops=custom_ops,
         )  # fmt: skip
         check_json(json_file, options.output)
         try:
@@ -100,6 +102,7 @@ def verify(
     inputs: InputFiles = None,
     seed: Seed = None,
     tolerance: Tolerance = None,
+    custom_ops: CustomOps = None,
     json_file: Json = None,
     debug: Debug = False,
 ) -> None:
@@ -109,7 +112,7 @@ def verify(
     """
     with guarded(debug):
         check_json(json_file)
-        options = arguments.options(inputs=inputs, seed=seed, tolerance=tolerance)
+        options = arguments.options(inputs=inputs, seed=seed, tolerance=tolerance, custom_ops=custom_ops)
         with progress_line() as progress:
             progress("comparing")
             verdict = ortfuse.verify(original, optimised, options)
@@ -135,6 +138,7 @@ def bisect(
     inputs: InputFiles = None,
     seed: Seed = None,
     tolerance: Tolerance = None,
+    custom_ops: CustomOps = None,
     json_file: Json = None,
     debug: Debug = False,
 ) -> None:
@@ -148,7 +152,7 @@ def bisect(
         check_json(json_file)
         options = arguments.options(
             config, passes=passes, patterns=patterns, target=target, max_opset=max_opset, approximate=approximate,
-            inputs=inputs, seed=seed, tolerance=tolerance,
+            inputs=inputs, seed=seed, tolerance=tolerance, custom_ops=custom_ops,
         )  # fmt: skip
         with progress_line() as progress:
             found = (ortfuse.bisect_runtime if runtime else ortfuse.bisect)(model, options, progress=progress)
@@ -175,6 +179,7 @@ def explain(
     target: Target = None,
     max_opset: MaxOpset = None,
     approximate: Approximate = None,
+    custom_ops: CustomOps = None,
     json_file: Json = None,
     debug: Debug = False,
 ) -> None:
@@ -185,8 +190,9 @@ def explain(
     with guarded(debug):
         check_json(json_file)
         options = arguments.options(
-            config, passes=passes, patterns=patterns, target=target, max_opset=max_opset, approximate=approximate
-        )
+            config, passes=passes, patterns=patterns, target=target, max_opset=max_opset, approximate=approximate,
+            custom_ops=custom_ops,
+        )  # fmt: skip
         with progress_line() as progress:
             found = ortfuse.explain(model, rule or (), options, progress=progress)
         from ortfuse.report.console import show_explanation, show_notes
@@ -208,6 +214,7 @@ def bench(
     seed: Seed = None,
     threads: Threads = None,
     rounds: Rounds = None,
+    custom_ops: CustomOps = None,
     json_file: Json = None,
     debug: Debug = False,
 ) -> None:
@@ -221,7 +228,9 @@ def bench(
         from ortfuse.report.console import show_latencies
 
         check_json(json_file)
-        options = arguments.options(inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds, bench=True)
+        options = arguments.options(
+            inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds, bench=True, custom_ops=custom_ops
+        )
         with progress_line() as progress:
             progress("measuring")
             found = ortfuse.benchmark(numbered((str(path), path) for path in model), options)

@@ -2,7 +2,7 @@
 
 from ortfuse.targets.blocked_layout import unless_blocked
 from ortfuse.targets.costs import CostTable, Estimate, shipped_costs
-from ortfuse.targets.custom import libraries, missing_functions, register_operators, with_functions
+from ortfuse.targets.custom import libraries, missing_functions, register_operators, use_library, with_functions
 from ortfuse.targets.kernel_table import Kernel, KernelTable
 from ortfuse.targets.opset import raise_opset, raise_to_newest
 from ortfuse.targets.quirks import DEFECTS, Quirk
@@ -25,5 +25,6 @@ __all__ = [
     "register_operators",
     "shipped_costs",
     "unless_blocked",
+    "use_library",
     "with_functions",
 ]

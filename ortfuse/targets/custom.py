@@ -46,6 +46,19 @@ class CustomOperator:
 
 
 _registered: dict[tuple[str, str], CustomOperator] = {}
+_libraries: dict[str, None] = {}
+"""Libraries of operators that no rule makes, but that models have."""
+
+
+def use_library(path: str | os.PathLike[str]) -> None:
+    """Have all sessions from now on know the kernels of a library.
+
+    Raises:
+        TargetError: There is no such file.
+    """
+    if not Path(path).is_file():
+        raise TargetError(f"{path}: no such library of custom operators")
+    _libraries[os.fspath(Path(path).absolute())] = None
 
 
 def register_operators(
@@ -98,7 +111,8 @@ def custom_operator(domain: str, name: str) -> CustomOperator | None:
 
 def libraries() -> tuple[str, ...]:
     """The shared libraries that sessions need, without duplicates."""
-    return tuple(dict.fromkeys(known.library for known in _registered.values() if known.library is not None))
+    registered = (known.library for known in _registered.values() if known.library is not None)
+    return tuple(dict.fromkeys((*registered, *_libraries)))
 
 
 def missing_functions(model: ir.Model) -> list[ir.Function]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -171,3 +173,25 @@ def test_kernels_of_a_library_are_run():
     assert "NegPos" in [node.op_type for node in model.graph]
     assert not model.functions
     assert ortfuse.verify(onnx.parser.parse_model(MODEL), model).ok
+
+
+def test_a_model_with_operators_of_a_library_is_optimised_loaded_and_compared(tmp_path: Path) -> None:
+    extensions = pytest.importorskip("onnxruntime_extensions")
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17, "ai.onnx.contrib" : 1]> g (float[b, 4] x) => (float[b, 4] y)'
+        "{ s = Sigmoid(x) m = Mul(x, s) n, y = ai.onnx.contrib.NegPos(m) }"
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    arguments = ["optimize", tmp_path / "m.onnx", "-o", tmp_path / "o.onnx", "--verify"]
+    arguments += ["--custom-ops", extensions.get_library_path()]
+    # In a process of its own: libraries stay known to a process.
+    code = "import sys; from ortfuse.cli.app import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "equal on" in done.stdout
+    assert [node.op_type for node in onnx.load(tmp_path / "o.onnx").graph.node] == ["QuickGelu", "NegPos"]
+
+
+def test_a_library_that_is_not_there() -> None:
+    with pytest.raises(TargetError, match="no such library"):
+        ortfuse.optimize(onnx.parser.parse_model(MODEL), custom_ops="/nowhere.so")

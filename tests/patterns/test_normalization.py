@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from rewriting import both, ops, parse, rewritten, same
+
+import ortfuse
 
 NORMALIZATION = "fuse.normalization"
 
@@ -291,3 +294,15 @@ def test_an_operand_is_broadcast_by_the_operator_where_the_shape_is_its_own(body
     result = rewritten(original, "canonicalize")
     assert [op for op in ops(result).split() if op != "Shape"] == [op for op in EXPANDED[body].split() if op != "Shape"]
     same(original, result, {"x": ROWS[[0, 7]]})
+
+
+RMS = "p = Pow(x, two) v = ReduceMean <axes = [-1]> (p) w = Add(v, e) r = Sqrt(w) n = Div(x, r) y = Mul(n, g)"
+
+
+@pytest.mark.parametrize("opset", [9, 13, 17])
+def test_no_operator_is_made_that_the_standard_lacks_at_the_opset(opset: int) -> None:
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : {opset}]> g (float[b, 4] x) => (float[b, 4] y) '
+        f"<float two = {{2}}, float e = {{0.00001}}, float[4] g = {{1, 2, 3, 4}}> {{ {RMS} }}"
+    )
+    onnx.checker.check_model(ortfuse.optimize(model, level="all", max_opset=opset).model)
