@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.pattern import chain as chains
@@ -135,10 +136,19 @@ def _finish_chain(m: Machine, state: Placement, value: ir.Value, rest: Goals) ->
     return rest
 
 
+def _is_held(number: float, dtype: ir.DataType | None) -> bool:
+    """Whether a number is neither too large nor, unless it is 0, too small for an element type: products of constants may be."""
+    if not math.isfinite(number) or dtype is None or not dtype.is_floating_point():
+        return math.isfinite(number)
+    with np.errstate(all="ignore"):
+        held = float(np.asarray(number).astype(dtype.numpy()))
+    return math.isfinite(held) and (held != 0 or number == 0)
+
+
 def _scalar_fits(m: Machine, chain: Chain, value: ir.Value, total: float, product: bool, numbers: int) -> bool:
     if chain.capture is not None:
         number = total / chain.scalar if product else total - chain.scalar
-        return math.isfinite(number) and m.bind(chain.capture.name, number)
+        return _is_held(number, m.facts.dtype(value)) and m.bind(chain.capture.name, number)
     dtype = m.facts.dtype(value)
     if numbers > 1 and product and dtype is not None:
         # The number may be a product of rounded constants: √2 · √2 is 2 only within rounding.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -141,7 +142,7 @@ class Emitter:
             return self.match[value.name]
         found = float(self.match[value.name]) if isinstance(value, Scalar) else value
         found = found(self.match) if callable(found) else found
-        if isinstance(found, float) and self.dtype == ir.DataType.DOUBLE and float(np.float32(found)) != found:
+        if isinstance(found, float) and not _is_held(found, exactly=self.dtype == ir.DataType.DOUBLE):
             self.problem = refuse("inexact", self.match.root, found=repr(found), needed="a float32 attribute")
         return found
 
@@ -172,6 +173,13 @@ class Emitter:
                          shape=ir.Shape(array.shape))  # fmt: skip
         self.initializers.append(value)
         return value
+
+
+def _is_held(number: float, *, exactly: bool) -> bool:
+    """Whether an attribute, a float32, holds the number: exactly, or but for rounding."""
+    with np.errstate(over="ignore"):
+        held = float(np.float32(number))
+    return held == number if exactly else math.isfinite(held) == math.isfinite(number) and (held != 0 or number == 0)
 
 
 Build = Callable[[Match], "np.ndarray[Any, Any] | None"]

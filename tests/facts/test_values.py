@@ -26,7 +26,7 @@ INPUTS = "float[b,6] x, int64[b,6] i, bool[b,6] c, bool[b,1] d, float[s] v"
 CONSTANTS = """float zero = {0}, float one = {1}, float two = {2}, float three = {3}, float far = {-3.4028234663852886e38},
 float tenth = {0.1}, int64 k0 = {0}, int64 k1 = {1}, int64 k3 = {3}, int64 k5 = {5}, int64[4] around = {0, 1, 0, 1},
 int64[1] last = {-1}, int64[1] first = {0}, int64[1] end = {9}, float[2] off_on = {-1, 1}, int64[2] twice = {1, 2},
-float[0] none = {}, float big = {60000}, int64[2] rows = {4, 6}, int8 low = {-128}, int8 minus = {-1}"""
+float[0] none = {}, float big = {60000}, int64[2] rows = {4, 6}, int64[1] fours = {4}, int8 low = {-128}, int8 minus = {-1}"""
 MASK = "m = Where(c, zero, far)"
 UNIT = "u = Clip(x, zero, one)"
 
@@ -348,3 +348,16 @@ def test_answers_made_of_a_type_are_forgotten_when_that_is_taken_back() -> None:
         undo()
     assert facts.dtype(result) is None
     assert facts.range(result) is None
+
+
+@pytest.mark.parametrize("operator", ["ReduceSum", "ReduceMean"])
+def test_sums_and_means_of_numbers_of_one_sign_keep_it(operator: str) -> None:
+    facts, values = held(f"{UNIT} w = {operator}(u, last) s = Neg(u) y = {operator}(s)")
+    assert facts.range(values["w"]) == between(0.0, INF, nan=True)
+    assert facts.range(values["y"]) == between(-INF, 0.0, nan=True)
+
+
+def test_sums_of_a_few_numbers_are_bounded() -> None:
+    facts, values = held("s = Sigmoid(v) t = Abs(s) r = Reshape(t, fours) y = ReduceSum(r) w = ReduceMean(r)")
+    found = facts.range(values["y"])
+    assert found is not None and found.low == 0 and 4 < found.high < 4.1

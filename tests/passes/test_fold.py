@@ -301,3 +301,37 @@ def test_a_node_on_which_the_runtime_crashes_is_left_alone_with_a_note_and_the_r
     (note,) = context.notes
     assert "Softsign" in note
     assert "ONNX Runtime crashes when it executes the model (signal 11, SIGSEGV)" in note
+
+
+def test_all_results_together_may_not_make_the_model_grow_by_more_than_the_limit() -> None:
+    each = "\n".join(f"e{n} = Expand(k{n}, s) z{n} = Exp(e{n})" for n in range(8))
+    kinds = ", ".join(f"float[1] k{n} = {{{n}.5}}" for n in range(8))
+    sums = " ".join(f"y{n + 1} = Add(y{n}, z{n})" for n in range(8))
+    text = f"g (float[100] y0) => (float[100] y8) <{kinds}, int64[1] s = {{100}}> {{ {each} {sums} }}"
+    model, _, _ = apply(text, Fold(max_growth=1200), inputs={"y0": floats(100)})
+    grown = [value for value in model.graph.initializers.values() if value.const_value.nbytes == 400]
+    assert 0 < len(grown) <= 4
+
+
+@pytest.mark.parametrize("operator", ["Div", "Mod"])
+def test_a_division_by_zero_in_a_branch_that_is_never_taken_stays_computed(operator: str) -> None:
+    text = f"""g (float[2] x, bool c) => (int64 y) <int64 one = {{1}}, int64 two = {{2}}> {{
+        n = Size(x)
+        y = If (c) <then_branch = t () => (int64 a) {{ o = Sub(two, n) a = {operator}(one, o) }},
+                    else_branch = e () => (int64 b) {{ b = Identity(n) }}> }}"""
+    model, _, _ = apply(text, Fold(), inputs={"x": floats(2), "c": np.array(False)})
+    assert operator in operators(model) and "Sub" in operators(model)
+
+
+def test_text_is_left_alone() -> None:
+    text = """g (float[2] x) => (string[2] y, float[2] z) <string[1] s = {"a"}, int64[1] n = {2}> {
+        y = Expand(s, n) z = Neg(x) }"""
+    model, _, _ = apply(text, Fold(), inputs={"x": floats(2)})
+    assert operators(model) == ["Expand", "Neg"]
+
+
+def test_floats_are_computed_by_the_runtime() -> None:
+    text = """g (float[2] x) => (float16[2] y) <double[2] d = {1.00048828126, 2049.00000001}> {
+        h = Cast <to = 10> (d) g = Cast <to = 10> (x) y = Add(h, g) }"""
+    model, _, _ = apply(text, Fold(), inputs={"x": floats(2)})
+    assert operators(model) == ["Cast", "Add"]

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.dims import product as product_of
+from ortfuse.dims import upper_bound
 from ortfuse.facts.values.ask import Answer, Asking, ranges
 from ortfuse.facts.values.range import Number, Piece, Range, anything, between, of_pieces, one_of, stored, union
 
@@ -262,6 +264,27 @@ def not_negative(op: Asking) -> Range | None:
     return between(-_SLACK, math.inf, nan=op.range_or_anything(0).nan)
 
 
+_FEW = 1 << 14
+"""Sums of at most this many numbers in float32 are off by less than `_SLACK` of the sum of their magnitudes."""
+
+
+@ranges("ReduceSum", "ReduceMean")
+def summed(op: Asking) -> Range | None:
+    """Sums and means of floats that all have one sign, which they keep; they are bounded if it is known how many there are."""
+    found, dtype = op.range(0), op.result_dtype
+    if dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE) or found.low < 0 < found.high:
+        return None
+    most = upper_bound(product_of(op.known_shape(0)))
+    reach = math.inf
+    if most is not None and most <= _FEW:
+        factor = 1 if op.node.op_type == "ReduceMean" else max(most, 1)
+        reach = float(max(-found.low, found.high)) * factor * (1 + _SLACK)
+        reach = reach if reach * max(most, 1) < _HUGE else math.inf
+    nan = found.nan or op.node.op_type == "ReduceMean"  # the mean of no numbers at all
+    return between(0.0, reach, nan=nan) if found.low >= 0 else between(-reach, 0.0, nan=nan)
+
+
+_HUGE = 1e38
 _WIDE = (ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.UINT64)
 _ROUNDED_TWICE = {(source, ir.DataType.BFLOAT16) for source in _WIDE} | {(ir.DataType.DOUBLE, ir.DataType.FLOAT16)}
 """Conversions that runtimes make through float32, which may round differently from a direct conversion."""
