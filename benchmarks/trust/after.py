@@ -18,6 +18,7 @@ import json
 import math
 import os
 import pickle
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -209,7 +210,8 @@ def _answer(tool: str, source: Path, trials: Path) -> dict[str, Any]:
     try:
         return tried(tool, source, trials)
     except Exception as refusal:
-        return {"says": " ".join(f"{type(refusal).__name__}: {refusal}".split())[:400]}
+        said = " ".join(f"{type(refusal).__name__}: {refusal}".split())
+        return {"says": re.sub(rf"{re.escape(tempfile.gettempdir())}/\w+/", "", said)[:400]}
 
 
 def totals(models: Mapping[str, Any]) -> dict[str, dict[str, int]]:
@@ -262,14 +264,14 @@ def main(
     text = table(models, content.get("before", {}))
     print(text)
     if not show:
-        output.with_suffix(".md").write_text(_HEAD + text)
+        output.with_suffix(".md").write_text(_HEAD.format(models=len(models)) + text)
     raise typer.Exit(1 if any(counts["either"] < counts["original"] for counts in totals(models).values()) else 0)
 
 
 _HEAD = """# What comes after, on originals and on results
 
-Made by `python -m benchmarks.trust.after`: on how many golden models each tool works, and on how many of these it works on
-what ortfuse makes of them, by default and with `--passes quantization`. "Before" is the default when this was first measured.
+Made by `python -m benchmarks.trust.after`: on how many of {models} golden models each tool works, and on how many of these it works
+on what ortfuse makes of them, by default and with `--passes quantization`. "Before" is the default when this was first measured.
 A result is counted if it is as near to the original as what the tool makes of the original, with as many narrow weights.
 
 """
