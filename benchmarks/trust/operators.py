@@ -105,14 +105,14 @@ def main() -> int:
             if wrong:
                 print(f"    {name}: {dict(counts)}", flush=True)
     figures = {
-        "command": "python -m benchmarks.trust.operators --write",
+        "command": " ".join(["python -m benchmarks.trust.operators", *sys.argv[1:]]),
         "onnx": onnx.__version__,
         "onnxruntime": onnxruntime.__version__,
         "operators": sum(1 for count in by_operator.values() if count),
         **dict(sorted(total.items())),
         "seconds": round(time.monotonic() - started),
         "failures": [list(one) for wrong in found.values() for one in wrong[:_SHOWN]],
-        "not executed": sorted(name for name, count in by_operator.items() if not count),
+        "without a cell": sorted(name for name, count in by_operator.items() if not count),
     }
     if arguments.write:
         RESULTS.write_text(json.dumps(figures, indent=1) + "\n")
