@@ -150,7 +150,7 @@ def resize(op: Op) -> Fact:
     data = op.fact(0)
     shape = op.known_shape()
     axes = op.attr_ints("axes")
-    axes = tuple(range(len(shape))) if axes is None else normalize_axes(axes, len(shape))
+    axes = normalize_axes(axes, len(shape)) if axes else tuple(range(len(shape)))
     dims = list(shape)
     found = _resized_by_size(op, shape, axes) or _resized_by_scale(op, shape, axes)
     for axis, dim in zip(axes, found or (UNKNOWN,) * len(axes), strict=True):
