@@ -1,7 +1,7 @@
 """Rewrites in a protobuf what ONNX Runtime accepts although a graph cannot represent it, as the runtime understands it.
 
-- A name defined several times, by initializers, sparse initializers and Constants: a sparse one counts first, then the last
-  Constant, then the last initializer. Initializers without a name are of no use.
+- A name defined several times alike, by initializers, sparse initializers and Constants, is defined once. If the definitions
+  differ, it depends on the kernel which one the runtime takes, and nothing is done. Initializers without a name are of no use.
 - Sparse tensors become dense.
 - Two imports of one domain: the last one counts. Version 0 of a domain that is not ONNX's own is version 1.
 - Text that is not UTF-8 becomes text with escapes. Names of inputs and outputs are part of the signature and stay.
@@ -122,11 +122,11 @@ def _graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
 
 
 def _define_once(graph: onnx.GraphProto, extents: list[Extent | None]) -> bool:
-    """Keep of several definitions of a name the one that counts, and make sparse initializers dense."""
+    """Keep one of several equal definitions of a name, and make sparse initializers dense."""
     before = len(graph.initializer), len(graph.node)
     made = [_dense(sparse, sparse.values.name) for sparse in graph.sparse_initializer]
     dense = [tensor for tensor in made if tensor is not None]
-    if len(dense) < len(made):
+    if len(dense) < len(made) or not _agree(graph, extents, dense):
         return False
     constants = {node.output[0]: index for index, node in enumerate(graph.node) if _is_constant(node)}
     defined = {tensor.name for tensor in dense}
@@ -144,6 +144,34 @@ def _define_once(graph: onnx.GraphProto, extents: list[Extent | None]) -> bool:
     graph.initializer.extend(dense)
     extents += [None] * len(dense)
     return bool(dense) or before != (len(graph.initializer), len(graph.node))
+
+
+def _agree(graph: onnx.GraphProto, extents: Sequence[Extent | None], dense: Sequence[onnx.TensorProto]) -> bool:
+    """Whether all definitions of one name are the same."""
+    found: dict[str, list[onnx.TensorProto | None]] = {}
+    for tensor in dense:
+        found.setdefault(tensor.name, []).append(tensor)
+    for node in filter(_is_constant, graph.node):
+        tensors = [attribute.t for attribute in node.attribute if attribute.name == "value"]
+        found.setdefault(node.output[0], []).append(tensors[0] if tensors else None)
+    for tensor, extent in zip(graph.initializer, extents, strict=True):
+        found.setdefault(tensor.name, []).append(tensor if extent is None else None)
+    several = [tensors for name, tensors in found.items() if name and len(tensors) > 1]
+    return all(_is_same(tensors[0], other) for tensors in several for other in tensors[1:])
+
+
+def _is_same(one: onnx.TensorProto | None, other: onnx.TensorProto | None) -> bool:
+    """Whether two tensors have the same type, shape and bits; not if either is stored elsewhere."""
+    if one is None or other is None or onnx.TensorProto.EXTERNAL in (one.data_location, other.data_location):
+        return False
+    try:
+        first, second = onnx.numpy_helper.to_array(one), onnx.numpy_helper.to_array(other)
+    except (ValueError, TypeError):
+        return False
+    alike = (one.data_type, first.shape) == (other.data_type, second.shape)
+    return alike and (
+        first.tolist() == second.tolist() if first.dtype == object else first.tobytes() == second.tobytes()
+    )
 
 
 def _is_constant(node: onnx.NodeProto) -> bool:

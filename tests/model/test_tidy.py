@@ -59,12 +59,12 @@ def changed(change: Callable[[onnx.ModelProto], object], **given: str) -> onnx.M
 
 
 ACCEPTED = {
-    "two initializers of one name": define(dense=(1, 2)),
-    "two Constants of one name": define(constants=(1, 2)),
-    "an initializer and a Constant": define(dense=(1,), constants=(2,)),
-    "an initializer and a sparse one": define(dense=(1,), others=(sparse(2, [0, 2]),)),
+    "two initializers of one name": define(dense=(1, 1)),
+    "two Constants of one name": define(constants=(1, 1)),
+    "an initializer and a Constant": define(dense=(1,), constants=(1,)),
+    "an initializer and a sparse one": define(dense=(2,), others=(sparse(2, [0, 1, 2]),)),
     "a sparse initializer by coordinates": define(others=(sparse(2, [[1], [2]]),)),
-    "a sparse initializer and a Constant": define(constants=(1,), others=(sparse(2, [1]),)),
+    "a sparse initializer and a Constant": define(constants=(2,), others=(sparse(2, [0, 1, 2]),)),
     "a sparse Constant": changed(
         lambda m: (
             m.graph.ClearField("initializer")
@@ -91,6 +91,21 @@ def test_it_computes_what_the_runtime_computes(kind: str, source: bool, tmp_path
     assert model.SerializeToString() == before
 
 
+DIFFERENT = {
+    "two initializers": define(dense=(1, 2)),
+    "two Constants": define(constants=(1, 2)),
+    "an initializer and a Constant": define(dense=(1,), constants=(2,)),
+    "an initializer and a sparse one": define(dense=(1,), others=(sparse(2, [0, 2]),)),
+}
+
+
+@pytest.mark.parametrize("kind", DIFFERENT)
+def test_which_of_different_definitions_counts_is_left_to_the_runtime(kind: str, tmp_path: Path) -> None:
+    result = ortfuse.optimize(DIFFERENT[kind], output=tmp_path / "o.onnx")
+    assert result.left_alone
+    assert (tmp_path / "o.onnx").read_bytes() == DIFFERENT[kind].SerializeToString()
+
+
 def test_what_is_left_out_is_said() -> None:
     assert "training information" in ortfuse.optimize(ACCEPTED["training information"]).report.notes[0]
 
@@ -101,7 +116,8 @@ def test_a_large_weight_stays_with_its_own_initializer(tmp_path: Path) -> None:
     model = parser.parse_model(
         '<ir_version: 8, opset_import: ["": 13]> g (float[1] x) => (float[40000] y) { p = Add(x, a) q = Add(p, b) y = Add(q, c) }'
     )
-    for name in "aabcb":
+    model.graph.initializer.append(numpy_helper.from_array(arrays["a"], ""))
+    for name in "abc":
         model.graph.initializer.append(numpy_helper.from_array(arrays[name], name))
     onnx.save(model, tmp_path / "m.onnx")
     found = load(tmp_path / "m.onnx").graph.initializers
