@@ -8,7 +8,7 @@ import pytest
 from rewriting import ops, parse, rewritten
 
 import ortfuse
-from ortfuse.verification import Session
+from ortfuse.verification import Session, verify
 
 
 def product(
@@ -140,3 +140,23 @@ def test_zeros_around_an_image_stay_zeros_when_the_runtime_optimises(kind: str) 
 )
 def test_other_poolings_stay(model: ir.Model) -> None:
     assert "VALID" not in str(rewritten(model, "fuse.runtime"))
+
+
+UNIT = [
+    ("[b,1,4,8]", "0, 2, 1, 3", "y = Abs(t)", True),
+    ("[b,4,1,8]", "0, 2, 1, 3", "y = Abs(t)", True),
+    ("[1,b,4,1]", "1, 3, 2, 0", "y = Abs(t)", True),
+    ("[b,s,4,8]", "0, 2, 1, 3", "y = Abs(t)", False),
+    ("[b,4,8,1]", "0, 1, 3, 2", "y = Abs(t)", True),
+    ("[b,4,8,1]", "0, 1, 3, 2", "u = Sigmoid(x) y = MatMul(u, t)", False),
+]
+
+
+@pytest.mark.parametrize(("shape", "perm", "rest", "reshaped"), UNIT)
+def test_transpositions_of_axes_of_size_1_are_reshapes(shape: str, perm: str, rest: str, reshaped: bool) -> None:
+    text = f"""<ir_version: 9, opset_import: ["": 18]> g (float{shape} x) => (float[a,c,d,e] y) {{
+        t = Transpose<perm = [{perm}]>(x) {rest} }}"""
+    model = ir.from_onnx_text(text)
+    result = ortfuse.optimize(model).model
+    assert ("Reshape" in [node.op_type for node in result.graph]) is reshaped
+    assert verify(model, result).ok
