@@ -1,0 +1,136 @@
+"""Raising the opset of single operators: the same bits, or a refusal.
+
+    python -m benchmarks.trust.raising                        # everything; figures go to raising.json
+    python -m benchmarks.trust.raising --one-in 50 --seed 3   # a sample, without storing figures
+    python -m benchmarks.trust.raising Clip Dropout           # these operators
+
+The models are the cells of the conformance grid (`benchmarks.trust.operators`): every operator of ai.onnx, every opset since 7
+at which it changed, element types, attributes away from their defaults, inputs and outputs present or absent. Each is raised to
+every later opset at which the operator changed and to the newest one, and run without the runtime's optimisations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+
+from benchmarks.trust.grid.cells import Cell, Sample, cells
+from benchmarks.trust.grid.known import is_known
+from benchmarks.trust.grid.seeds import seeds, versions
+from benchmarks.trust.grid.trying import OPTIMISED, Failure
+from benchmarks.trust.standard import same
+from ortfuse.errors import OrtfuseError, TargetError, VerificationError
+from ortfuse.execution.session import Session
+from ortfuse.model.interop import enter
+from ortfuse.targets import raise_opset
+
+RESULTS = Path(__file__).with_name("raising.json")
+NEWEST = 26
+SHOWN = 400
+SAME, ROUNDED, REFUSED, NOT_RUN = "same", "rounded otherwise", "refused", "the runtime does not run it"
+FINE = frozenset({SAME, ROUNDED, REFUSED, NOT_RUN})
+
+
+def outcome(cell: Cell, opset: int) -> str:
+    """One of `FINE`, or what is wrong. The runtime's kernels of two opsets may round otherwise (AveragePool 19)."""
+    try:
+        session = Session(cell.model.SerializeToString(), optimise=False, lean=True)
+        expected = [session.run(feeds) for feeds, _ in cell.runs[:1]]
+    except VerificationError:
+        return NOT_RUN
+    try:
+        model = enter(cell.model)[0]
+        raise_opset(model, opset)
+    except TargetError:
+        return REFUSED
+    except OrtfuseError as error:
+        return f"not taken in: {error}"[:SHOWN]
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:SHOWN]
+    try:
+        raised = Session(ir.to_proto(model).SerializeToString(), optimise=False, lean=True)
+        found = [raised.run(feeds) for feeds, _ in cell.runs[:1]]
+    except VerificationError as error:
+        return f"does not run: {error}"[:SHOWN]
+    if is_known(cell, Failure(OPTIMISED, "")) or _saturates_strangely(cell):
+        return NOT_RUN
+    if _all_are(_equal, expected, found):
+        return SAME
+    return ROUNDED if _all_are(same, expected, found) else "differs"
+
+
+def _saturates_strangely(cell: Cell) -> bool:
+    """Casts with a `saturate` that is neither 0 nor 1 leave the result as the memory was."""
+    value = cell.seed.attributes.get("saturate")
+    return cell.seed.op_type in ("Cast", "CastLike") and value is not None and value.i not in (0, 1)
+
+
+def _all_are(alike: Callable[[Any, Any], bool], before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
+    return all(
+        one.keys() == other.keys() and all(alike(one[name], other[name]) for name in one)
+        for one, other in zip(before, after, strict=True)
+    )
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, list) or isinstance(other, list):
+        return type(one) is type(other) and len(one) == len(other) and all(map(_equal, one, other))
+    one, other = np.asarray(one), np.asarray(other)
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return bool((one == other).all()) if one.dtype.kind in "OSU" else one.tobytes() == other.tobytes()
+
+
+def opsets_above(cell: Cell) -> list[int]:
+    """The opsets to raise a cell to."""
+    (version,) = [one.version for one in cell.model.opset_import if not one.domain]
+    later = [other for other in versions("", cell.seed.op_type) if other > version]
+    return sorted({*later, NEWEST})
+
+
+def main() -> int:
+    """Raise the cells of some operators, or of all; the exit code is 1 if one is wrong."""
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("operators", nargs="*")
+    arguments.add_argument("--one-in", type=int, default=1)
+    arguments.add_argument("--seed", type=int, default=0)
+    given = arguments.parse_args()
+    warnings.simplefilter("ignore")
+    counts: Counter[str] = Counter()
+    wrong = []
+    chosen = frozenset(given.operators or (name for name, found in seeds().items() if not found[0].domain))
+    for cell in cells(Sample(given.one_in, given.seed), chosen):
+        for opset in opsets_above(cell):
+            found = outcome(cell, opset)
+            counts[found if found in FINE else "wrong"] += 1
+            if found not in FINE:
+                wrong.append(f"{cell.label} to {opset}: {found}")
+                print(wrong[-1], flush=True)
+            if found == NOT_RUN:
+                break
+    result = {
+        "command": "python -m benchmarks.trust.raising",
+        "onnx": onnx.__version__,
+        "onnxruntime": onnxruntime.__version__,
+        "raised": dict(sorted(counts.items())),
+        "wrong": wrong,
+    }
+    if not given.operators and given.one_in == 1:
+        RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result["raised"]))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
