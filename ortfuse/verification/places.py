@@ -20,12 +20,19 @@ from ortfuse.execution.experiments import Experiment, experiments
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.part import computing, declare_inputs, model_of, taken
 from ortfuse.execution.reference import Reference
+from ortfuse.execution.sensitivity import shaken_model
 from ortfuse.execution.session import Session
 from ortfuse.passes.regions import Region, changed
 from ortfuse.verification.verdict import judge
 
 SAME = 1e-6
 """Relative error in float64 up to which both sides count as the same mathematics; constants are rounded to float32."""
+
+BLUNT = 1e-2
+"""Where weights off by one rounding move something by more than this in float64, float64 tells nothing of it."""
+
+FACTOR = 4.0
+"""How many times further apart in float64 both sides may be than the old one with weights off by one rounding."""
 
 SECONDS = 120.0
 """The time limit for comparing the places of one model."""
@@ -117,11 +124,18 @@ def _wrong_at(region: Region, original: ir.Model, candidate: ir.Model, known: Ma
     found, _ = experiments(before, [given])
     wrong = [d for trial in judge(found, after, levels=(False,)) for d in trial.differences if not d.ok]
     apart = apart_in_float64(before, after, [given])
-    if apart is not None and max(apart.values(), default=0.0) > SAME:
-        return f"in float64 by {max(apart.values()):.2g} of its scale"
+    most = max((apart or {}).values(), default=0.0)
+    if most > SAME and most > FACTOR * _own(before, given):
+        return f"in float64 by {most:.2g} of its scale"
     if apart is not None:
         wrong = [difference for difference in wrong if not np.isfinite(difference.relative)]
     return wrong[0].reason if wrong else ""
+
+
+def _own(before: ir.Model, given: Inputs) -> float:
+    """How far weights off by one rounding of float32 move a side in float64; 0 if so far that this says nothing."""
+    moved = max((apart_in_float64(before, shaken_model(before, 0), [given]) or {}).values(), default=0.0)
+    return moved if moved <= BLUNT else 0.0
 
 
 def _constant(value: ir.Value) -> ir.TensorProtocol | None:

@@ -27,7 +27,7 @@ from ortfuse.execution.experiments import Experiment
 from ortfuse.execution.sensitivity import FACTOR, LARGEST, Sensitivity, shaken_model
 from ortfuse.execution.session import weight_bytes
 from ortfuse.verification.decisions import Decided, compare_decided
-from ortfuse.verification.places import Places, apart_in_float64, compare_places
+from ortfuse.verification.places import BLUNT, Places, apart_in_float64, compare_places
 from ortfuse.verification.verdict import Trial, Verdict
 
 SHRINKS = 1e3
@@ -35,9 +35,6 @@ SHRINKS = 1e3
 
 MOST_REASONS = 3
 """The most decisions that are listed for an output."""
-
-BLUNT = 1e-2
-"""Where weights off by one rounding move an output by more than this in float64, float64 tells nothing of the model."""
 
 
 def weigh(

@@ -125,3 +125,12 @@ def test_only_numbers_that_are_not_whole_are_shaken() -> None:
     moved = shaken(array, np.random.default_rng(0))
     np.testing.assert_array_equal(np.isclose(moved, array, rtol=0, equal_nan=True), [1, 1, 1, 0, 1, 1, 1])
     assert compare("x", array, moved).relative < 1e-6
+
+
+@pytest.mark.parametrize(("factor", "wrong"), [(np.float32(3.3) * np.float32(300.1), False), (990.4, True)])
+def test_constants_that_are_rounded_anew_are_judged_by_what_a_rounding_does(factor: float, wrong: bool) -> None:
+    before = model("a = Mul(x, k) b = Mul(a, m) y = Sin(b)", initializers="<float k = {3.3}, float m = {300.1}>")
+    after = model("c = Mul(x, n) y = Sin(c)", initializers=f"<float n = {{{factor!s}}}>")
+    places = compare_places(before, after, experiments(before)[0][0])
+    assert places is not None
+    assert bool(places.wrong) == wrong
