@@ -197,6 +197,14 @@ ROWS = "n = Shape(v) t = Squeeze(n) counted = Range(k0, t, k1) column = Unsqueez
         (f"{MASK} t = Sub(m, one) n = Neg(t) y = Trilu<upper = 0>(n, k1)", one_of(1.0, LARGEST)),
         (f"{MASK} y = Trilu<upper = 1>(m)", one_of(0.0, -LARGEST)),
         (f"{ROWS} t2 = Equal(counted, k0) y = Slice(t2, first, end, last)", one_of(1)),
+        (
+            f"{MASK} l = Unsqueeze(one, first) t = Unsqueeze(m, last) w = Reshape(t, last) y = Concat<axis = 0>(l, w)",
+            one_of(1.0),
+        ),
+        (
+            f"{MASK} l = Unsqueeze(one, first) t = Unsqueeze(m, last) w = Reshape(t, last) y = Concat<axis = 0>(w, l)",
+            one_of(0.0, 1.0, -LARGEST),
+        ),
         (f"{ROWS} t2 = Equal(counted, k0) y = Slice(t2, last, end, last)", one_of(0, 1)),
         (f"{ROWS} t2 = Equal(counted, k0) wide = Unsqueeze(t2, first) y = Gather<axis = 0>(wide, first)", one_of(1)),
         (f"{ROWS} t2 = Equal(counted, k0) y = Gather<axis = 0>(t2, first)", one_of(0, 1)),

@@ -271,9 +271,23 @@ def test_windows_with_an_axis_of_their_own_are_of_the_batch(mask: str) -> None:
         qk = MatMul(q, kt) mask = Where(keep, zero, filler) masked = Add(qk, mask) p = Softmax<axis = -1>(masked)
         out = MatMul(p, v) }}"""
     )
-    made = optimized(ir.from_proto(proto))
+    m = ir.from_proto(proto)
+    result = rewritten(m, "fuse.attention")
+    assert verify(m, result).ok
+    assert "Attention" in [node.op_type for node in result.graph]
+
+
+@pytest.mark.parametrize("filler", [LOWEST, -np.inf])
+def test_a_sink_is_a_key_that_no_row_hides(filler: float) -> None:
+    body = f"""{BOOLEAN} qk = MatMul(q, kt) sum = Add(qk, mask) lengths = Shape<start = 0, end = 3>(q)
+        one = Constant<value_ints = [1]>() shape = Concat<axis = 0>(lengths, one) wide = Expand(sinks, shape)
+        both = Concat<axis = -1>(sum, wide) p = Softmax<axis = -1>(both) first = Constant<value_ints = [0]>()
+        end = Constant<value_ints = [-1]>() axis = Constant<value_ints = [3]>() kept = Slice(p, first, end, axis)
+        out = MatMul(kept, v)"""
+    sinks = np.array([0.5, -0.25]).reshape(1, 2, 1, 1)
+    made = optimized(model(body, f"{INPUTS}, bool[b,1,s,t] keep", filler=filler, sinks=sinks))
     assert "Attention" in made
-    assert "Softmax" not in made
+    assert not {"Softmax", "Max"} & set(made)
 
 
 SPLIT_OFF = """keys = Reshape(k, shape) kt = Transpose<perm = [0, 2, 3, 1]>(keys) queries = Reshape(q, shape)

@@ -311,7 +311,7 @@ def columns(*op_types: str) -> Callable[[Answer], Answer]:
 
 
 def _column_function(op_type: str) -> Answer | None:
-    return RANGES[op_type] if op_type in BY_ELEMENT else COLUMNS.get(op_type)
+    return COLUMNS.get(op_type) or (RANGES[op_type] if op_type in BY_ELEMENT else None)
 
 
 class FillOf(Question):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ortfuse.dims import DimLike
+from ortfuse.dims import DimLike, is_nonzero
 from ortfuse.facts.transfer.op import UnknownError, normalize_axes
 from ortfuse.facts.values.ask import Asking, columns
 from ortfuse.facts.values.range import Range, one_of, union
@@ -41,6 +41,14 @@ def sliced(op: Asking) -> Range | None:
     """That of the operand if the last axis is not sliced, or is sliced forwards from 0."""
     begins = [start == 0 and isinstance(step, int) and step > 0 for start, step in cuts_of_last_axis(op)]
     return op.range(0) if all(begins) else None
+
+
+@columns("Concat")
+def concatenated(op: Asking) -> Range | None:
+    """Along the last axis, that of the first operand if it is provably not empty; otherwise those of all operands."""
+    shape = op.known_shape(0)
+    is_first = op.axis("axis", 1, len(shape)) == len(shape) - 1 and is_nonzero(shape[-1])
+    return op.range(0) if is_first else union(op.ranges())
 
 
 @columns("Trilu")
