@@ -271,9 +271,10 @@ def main(
 _HEAD = """# What comes after, on originals and on results
 
 Made by `python -m benchmarks.trust.after`: on how many of {models} golden models each tool works, and on how many of these it
-works on what ortfuse makes of them, by default and with `--passes quantization`. "Before" is the default
-when this was first measured. A result is counted
-if it is as near to the original as what the tool makes of the original, with as many narrow weights.
+works on what ortfuse makes of them, by default and with `--passes quantization`. "Before" is the default when this was first
+measured.
+
+A result is counted if it is as near to the original as what the tool makes of the original, with as many narrow weights.
 
 """
 

@@ -9,17 +9,16 @@ import pytest
 from benchmarks.isolated import preload
 from benchmarks.trust.after import BAD, PRELOADED, distance, measured, narrow, status, table, totals
 
-TOOLS = ("onnx.checker, full", "onnx.shape_inference, strict", "quantize_static", "float16, onnxruntime.transformers",
-         "quantize_dynamic", "symbolic_shape_infer --auto_merge")  # fmt: skip
-NEED_FUNCTIONS = ("quantize_dynamic", "symbolic_shape_infer --auto_merge")
-"""These take ai.onnx Attention for another operator of that name."""
+BY_NAME = ("quantize_dynamic", "quantize_static", "symbolic_shape_infer --auto_merge")
+"""These know operators by their names alone."""
+TOOLS = ("onnx.checker, full", "onnx.shape_inference, strict", "float16, onnxruntime.transformers", *BY_NAME)
 
 
 @pytest.mark.parametrize("name", ["gpt2_cache.sdpa.ts", "resnet.ts"])
 def test_tools_work_on_results_as_they_do_on_originals(name):
     preload(PRELOADED)
     found = measured(name, TOOLS)
-    forms = {tool: "quantization" if tool in NEED_FUNCTIONS and "gpt2" in name else "result" for tool in TOOLS}
+    forms = {tool: "quantization" if tool in BY_NAME else "result" for tool in TOOLS}
     assert {tool: entry for tool, entry in found.items() if entry[forms[tool]]["status"] != "works"} == {}
 
 
