@@ -4,7 +4,6 @@ m(x) reshapes [a, b, m, n] to [a * b, m, n]; it is moved after operators that wo
 undoes it:
 
 m(x) m(y) = m(x y)     m(x)^T = m(x^T)     softmax(m(x)) = m(softmax(x))     c m(x) = m(c x)     split(m(x) + y) = x + split(y)
-x as [length, batch * heads, size] with the axes exchanged = m(x as [batch, heads, length, size])
 
 Exporters write the batched products of attention in three dimensions, with a (batch * heads) axis; the attention rules are
 written for four dimensions.
@@ -12,11 +11,10 @@ written for four dimensions.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from ortfuse.dims import DimLike
-from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, rearrange, redundant, scalar, var
+from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, redundant, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
@@ -194,42 +192,7 @@ def _split_sums(name: str) -> list[Rule]:
     ]
 
 
-def heads_are_known(match: Match) -> Refusal | None:
-    """The number of heads is a known number."""
-    return None if match.size("h") else match.refuse_dimension("by_length", 2, "a known multiple of the size of a head")
-
-
-def _size(name: str, match: Match) -> Any:
-    return ints([match.size(name) or 0])
-
-
-def _length_first(perm: tuple[int, ...]) -> tuple[Pattern, Op]:
-    """[length, batch, heads * size] with the heads joined with the batch and brought to the front, at once and in two steps."""
-    by_length = var("by_length", "t b (h d)")
-    heads, size = (computed(name, partial(_size, name)) for name in "hd")
-    lengths = op.Shape(by_length)
-    sizes = _between(lengths, 0, 1), op.Mul(_between(lengths, 1, 2), heads), size
-    moved = "".join(("t ", "b h ", "d ")[axis] for axis in perm)
-    return (
-        op.Transpose(rearrange("t b (h d) -> t (b h) d", by_length), perm=perm),
-        op.Reshape(
-            rearrange(f"t b (h d) -> {moved.strip()}", by_length),
-            op.Concat(*(sizes[axis] for axis in perm), axis=0),
-            allowzero=1,
-        ),
-    )
-
-
 RULES = [
-    *(
-        _moved(
-            name,
-            *_length_first(perm),
-            Proof(shapes={"by_length": "t 3 8", "h": 2, "d": 4}, opset=17),
-            heads_are_known,
-        )
-        for name, perm in (("length_first", (1, 0, 2)), ("length_last", (1, 2, 0)))
-    ),
     _moved(
         "split_before_transposition",
         op.Reshape(
