@@ -150,7 +150,7 @@ def test_images_grow_until_the_original_accepts_them() -> None:
 
 
 def test_sizes_below_one_are_not_tried() -> None:
-    m = model("y = Identity(x)", 'float["s - 3"] x', "float y")
+    m = model("y = Concat<axis = 0>(x, z)", 'float["s"] z, float["s - 3"] x', "float y")
     specs = input_specs(m)
     assert all(make_inputs(specs, sizes, 0)["x"].size for sizes in Search(specs).candidates({"s": 1}))
     assert all(experiment.inputs["x"].size for experiment in experiments(m, reference=False)[0])

@@ -23,6 +23,7 @@ from ortfuse.proof.build import Builder, element_type, opsets_for
 from ortfuse.proof.choice import Chooser, Coverage, spellings
 from ortfuse.refusal import Code, Refusal
 from ortfuse.rewrite import Rule
+from ortfuse.targets import Quirk
 
 RULES = [rule for rules in load_catalogue([]).passes().values() for rule in rules if rule.guards]
 SPELLINGS = 6
@@ -103,6 +104,7 @@ def others(match: Match) -> Iterator[Match]:
             yield from (with_binding(match, name, node.outputs[0]) for node in match.nodes)
         else:
             yield from (with_binding(match, name, other) for other in THINGS)
+    yield changed(match, quirks=frozenset(Quirk))
     for name in match.dims:
         for size in (7919, symbol("other")):
             yield changed(match, dims=match.dims | {name: size})
@@ -138,15 +140,20 @@ def used_otherwise(match: Match) -> Iterator[Match]:
         thing for thing in match.bindings.values() if isinstance(thing, ir.Value) and thing.producer() is not None
     }
     for value in sorted(values, key=lambda value: value.name or ""):
-        node = ir.node("Abs", [value])
-        value.producer().graph.append(node)  # type: ignore[union-attr]
-        node.outputs[0].name = "elsewhere"
+        graph = value.producer().graph  # type: ignore[union-attr]
+        made = [ir.node("MatMul", [value, value])] if not value.uses() else []
+        graph.extend(made)
+        yield from (with_binding(match, name, (1, 0)) for name in match.bindings if name == "perm" and made)
+        made.append(ir.node("Abs", [value]))
+        graph.append(made[-1])
+        made[-1].outputs[0].name = "elsewhere"
         yield match
         nodes = value.producer()
-        if nodes is not None and nodes.op_type == "BatchNormalization":
-            nodes.resize_outputs(3)
+        if nodes is not None and nodes.op_type in ("BatchNormalization", "MaxPool"):
+            nodes.resize_outputs(3 if nodes.op_type == "BatchNormalization" else 2)
             nodes.outputs[1].name = "running"
             yield match
+        graph.remove(made, safe=True)  # the next guard is asked about the match as it was
 
 
 def refusals(guard: Callable[[Match], Any], match: Match) -> Iterator[Any]:
