@@ -23,6 +23,11 @@ def int_of(*numbers: int, kind: str = "int64") -> str:
 
 
 FINDINGS = {
+    "a transposed convolution trims nothing off a kernel that reaches less far than the stride": (
+        17,
+        "float[1, 2, 3, 3] x, float[2, 2, 1, 1] w",
+        'y = ConvTranspose <strides = [2, 2], auto_pad = "SAME_UPPER"> (x, w)',
+    ),
     "the bounds of Clip are attributes before opset 11": (
         10,
         SIZED,

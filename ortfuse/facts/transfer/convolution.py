@@ -122,7 +122,10 @@ def conv_transpose(op: Op) -> Fact:
     if given:
         spatial: Shape = given[-rank:]
     elif op.attr_str("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER"):
-        spatial = tuple([size * stride for size, stride in zip(sizes, strides, strict=True)])
+        # A kernel that reaches less far than the stride would have to be trimmed by less than nothing.
+        reach = [(kernel[i] - 1) * dilations[i] + 1 + extra[i] for i in range(rank)]
+        full = [isinstance(far, int) and far >= stride for far, stride in zip(reach, strides, strict=True)]
+        spatial = tuple([sizes[i] * strides[i] if full[i] else UNKNOWN for i in range(rank)])
     else:
         padded = op.attr_str("auto_pad", "NOTSET") == "NOTSET"
         trim = [pads[i] + pads[i + rank] if padded else 0 for i in range(rank)]
