@@ -46,6 +46,16 @@ def _copy(model: ModelProto) -> ModelProto:
     return copy
 
 
+def _declare(value: onnx.ValueInfoProto, dim: str | int) -> None:
+    """Declare every size of a value as the same name or number."""
+    for one in value.type.tensor_type.shape.dim:
+        one.Clear()
+        if isinstance(dim, str):
+            one.dim_param = dim
+        else:
+            one.dim_value = dim
+
+
 def _at_each_node(
     model: ModelProto, label: str, change: Callable[[NodeProto], object]
 ) -> Iterator[tuple[str, ModelProto]]:
@@ -340,12 +350,7 @@ def _ends(model: ModelProto) -> Iterator[tuple[str, ModelProto]]:
         yield f"output {value.name} without a shape", other
         for dim in ("", "?0", "1", "b + 1", -1, 0, 77):
             other = _copy(model)
-            for one in other.graph.output[index].type.tensor_type.shape.dim:
-                one.Clear()
-                if isinstance(dim, str):
-                    one.dim_param = dim
-                else:
-                    one.dim_value = dim
+            _declare(other.graph.output[index], dim)
             yield f"output {value.name} of sizes {dim!r}", other
         other = _copy(model)
         other.graph.output.append(value)
@@ -360,12 +365,7 @@ def _ends(model: ModelProto) -> Iterator[tuple[str, ModelProto]]:
         yield f"input {value.name} without a shape", other
         for dim in ("", "?0", "1", "b + 1", "same", -1, 0):
             other = _copy(model)
-            for one in other.graph.input[index].type.tensor_type.shape.dim:
-                one.Clear()
-                if isinstance(dim, str):
-                    one.dim_param = dim
-                else:
-                    one.dim_value = dim
+            _declare(other.graph.input[index], dim)
             yield f"input {value.name} of sizes {dim!r}", other
         other = _copy(model)
         other.graph.output.append(value)
