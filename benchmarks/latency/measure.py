@@ -231,7 +231,7 @@ def chosen(folder: Path, names: Sequence[str], known: Mapping[str, Any], fresh: 
 
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Models, or leading parts of their names.")] = None,
-    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE / ".models",
+    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE.parent / ".models",
     tool: Annotated[list[str] | None, typer.Option(help=f"Only these of {', '.join(TOOLS)}.")] = None,
     rounds: Annotated[int, typer.Option(help="How often each model runs.")] = 25,
     threads: Annotated[int, typer.Option(help="Threads of the runtime.")] = 2,
