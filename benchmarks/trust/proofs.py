@@ -6,7 +6,8 @@
 For every rule the proof is run, and on every model that it tries also each mutant of the rule that is left
 (`ortfuse/proof/mutation.py`): the rule without one guard or check. What a mutant does otherwise than the rule must be wrong
 on one of them. Conditions that a rule's proof declares redundant are counted apart; one that is noticed all the same is an
-error of the declaration. Stored rules that are no more are dropped.
+error of the declaration. So are equal sizes whose mutants did otherwise than the rule, but never wrongly: operators imply
+them. Stored rules that are no more are dropped.
 """
 
 from __future__ import annotations
@@ -48,13 +49,14 @@ def measure(position: int) -> tuple[str, Row]:
     report = prove(rule, witness=witness)
     score = Score()
     for mutant in tried:
-        score.add(mutant, mutant.condition in trial.found)
+        score.add(mutant, mutant.condition in trial.found, trial.acted[mutant.condition])
     return rule.name, {
         **{count: getattr(report, count) for count in COUNTS},
         "failures": report.failures[:3],
         "proved": report.proved,
         "mutants": score.mutants,
         "redundant": score.redundant,
+        "implied": score.implied,
         "unnoticed": score.unnoticed,
         "stale": score.stale,
         "noticed": trial.found,
@@ -73,7 +75,7 @@ def summed(rows: dict[str, Row]) -> Row:
         "mutants": sum(row["mutants"] for row in found),
         "noticed": sum(len(row["noticed"]) for row in found),
         "redundant": sum(row["redundant"] for row in found),
-        **{kind: [name for row in found for name in row[kind]] for kind in ("unnoticed", "stale")},
+        **{kind: [name for row in found for name in row[kind]] for kind in ("implied", "unnoticed", "stale")},
         "cpu_seconds": round(sum(row["cpu_seconds"] for row in found)),
     }
 

@@ -32,6 +32,8 @@ class Mutant:
     rule: Rule
     redundant: str | None = None
     """Why the rule is right without the condition, if the condition itself declares that."""
+    is_shared_size: bool = False
+    """Whether the condition is that two sizes are equal, which the pattern's operators may demand by themselves."""
 
     @property
     def name(self) -> str:
@@ -53,7 +55,7 @@ def mutants(rule: Rule) -> Iterator[Mutant]:
         if any(part.constant for part in found):
             yield Mutant(rule, f"demand that {name} is constant", _without_constness(rule, name))
     for name in _shared_dimensions(rule.pattern):
-        yield Mutant(rule, f"dimension {name}", _without_dimension(rule, name))
+        yield Mutant(rule, f"dimension {name}", _without_dimension(rule, name), is_shared_size=True)
     for name in sorted({wanted.name for wanted in _attributes(rule.pattern) if wanted.check is not None}):
         yield Mutant(rule, f"check of attribute {name}", _without_attribute_check(rule, name))
 
@@ -147,29 +149,34 @@ def _without_attribute_check(rule: Rule, name: str) -> Rule:
 
 @dataclasses.dataclass
 class Score:
-    """How many mutants were noticed by proofs; `redundant` ones need not be, `stale` ones are wrongly declared redundant."""
+    """How many mutants were noticed by proofs; `redundant` ones need not be, `stale` ones are wrongly declared redundant.
+
+    Two sizes that a pattern demands to be equal often are so in every model that runs at all, as its operators imply it: a
+    mutant without the demand that acts where the rule does not, but never wrongly, is `implied`.
+    """
 
     mutants: int = 0
     noticed: int = 0
     redundant: int = 0
+    implied: list[str] = dataclasses.field(default_factory=list)
     unnoticed: list[str] = dataclasses.field(default_factory=list)
     stale: list[str] = dataclasses.field(default_factory=list)
 
-    def add(self, mutant: Mutant, noticed: bool) -> None:
-        """Count one mutant."""
+    def add(self, mutant: Mutant, noticed: bool, acted: int = 0) -> None:
+        """Count one mutant, which `acted` otherwise than the rule on so many models without being wrong."""
         excused = reason(mutant) is not None
         self.mutants += 1
         self.noticed += noticed
         self.redundant += excused and not noticed
         if not noticed and not excused:
-            self.unnoticed.append(mutant.name)
+            (self.implied if mutant.is_shared_size and acted else self.unnoticed).append(mutant.name)
         if noticed and excused:
             self.stale.append(mutant.name)
 
     @property
     def share(self) -> float:
         """The share of noticed mutants among those that a proof can notice."""
-        relevant = self.mutants - self.redundant
+        relevant = self.mutants - self.redundant - len(self.implied)
         return self.noticed / relevant if relevant else 1.0
 
 
@@ -186,10 +193,12 @@ class Trial:
 
     Attributes:
         found: The conditions whose removal was noticed, each with a description of the first counterexample.
+        acted: For each condition, on how many models its mutant did otherwise than the rule without being wrong.
     """
 
     def __init__(self, mutants: Iterable[Mutant], target: Target | None = None) -> None:
         self.found: dict[str, str] = {}
+        self.acted: Counter[str] = Counter()
         self._left, self._target = list(mutants), target or installed()
 
     def see(self, tried: Tried) -> bool:
@@ -204,6 +213,8 @@ class Trial:
         problem = tried.problem(mutant.rule, rewritten)
         if problem:
             self.found[mutant.condition] = f"{tried.instance.text} {problem}"
+        else:
+            self.acted[mutant.condition] += 1
         return bool(problem)
 
 

@@ -73,3 +73,13 @@ def test_a_condition_that_is_called_redundant_does_not_count_unless_it_is_notice
 @pytest.mark.parametrize("name", SAMPLE)
 def test_the_loss_of_a_condition_is_noticed_by_the_proofs_of_the_catalogue(name: str) -> None:
     assert counterexample(ALL[name]) is not None
+
+
+def test_an_equality_that_operators_imply_is_counted_apart_if_its_loss_was_tried() -> None:
+    rule = guarded()
+    size = Mutant(rule, "dimension d", rule, is_shared_size=True)
+    tried, untried = Score(), Score()
+    tried.add(size, False, acted=3)
+    untried.add(size, False)
+    assert (tried.implied, tried.unnoticed, tried.share) == (["test.rule without dimension d"], [], 1.0)
+    assert (untried.implied, untried.unnoticed) == ([], ["test.rule without dimension d"])
