@@ -13,6 +13,7 @@ from ortfuse.passes.inline_branches import InlineBranches
 from ortfuse.passes.parts_first import PartsFirst
 from ortfuse.passes.profitability import LEAVE, Choice, Choices, Meter, check_pins, names_one
 from ortfuse.passes.rules import RulePass
+from ortfuse.passes.sequences import Sequences
 
 __all__ = [
     "LEAVE",
@@ -32,6 +33,7 @@ __all__ = [
     "PartsFirst",
     "Pass",
     "RulePass",
+    "Sequences",
     "check_pins",
     "names_one",
 ]

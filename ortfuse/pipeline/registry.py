@@ -21,6 +21,7 @@ from ortfuse.passes import (
     InlineBranches,
     PartsFirst,
     Pass,
+    Sequences,
 )
 from ortfuse.passes.foreign import ForeignPass, foreign_pass
 from ortfuse.pipeline.text import Call, OptionValue
@@ -35,6 +36,7 @@ BUILT_IN: Mapping[str, type[Any]] = {
         Constants,
         Fold,
         InlineBranches,
+        Sequences,
         DimsFromReshape,
         DropLengthClamps,
         PartsFirst,

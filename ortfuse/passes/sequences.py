@@ -1,0 +1,278 @@
+"""Tensors that are put into a sequence and taken out again are passed on directly, where it is known which is which.
+
+    at(sequence(a, b), 1) = b        at(split(x), i) = part i of x        join(sequence(a, b)) = concat(a, b)
+
+Resolved are SequenceAt at a constant position and ConcatFromSequence, on sequences made in the same graph by SequenceEmpty,
+SequenceConstruct, SequenceInsert, SequenceErase and SplitToSequence. The parts of a SplitToSequence are those of one Split,
+or Slices if only some of them are used.
+
+Left alone: sequences that are computed by a loop or a branch, inputs or outputs; positions that are computed or do not exist,
+and joining nothing, which fail when the model runs; parts whose number depends on a size that is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.facts.facts import Facts
+from ortfuse.graph.walk import Scope
+from ortfuse.passes.context import Context, version_in
+from ortfuse.pattern.operators import parameter
+
+MOST_ITEMS = 4096
+"""Longer sequences are left alone."""
+
+_AXES_ARE_INPUTS = 13
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One of the parts that a SplitToSequence makes."""
+
+    node: ir.Node
+    index: int
+
+
+Item: TypeAlias = ir.Value | _Part
+"""An element of a sequence."""
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """How a SplitToSequence cuts its input.
+
+    Attributes:
+        axis: The axis that is cut.
+        sizes: The sizes of the parts.
+        is_fitting: Whether they provably add up; where they do not, the node fails.
+        drops_axis: Whether the parts, all of size 1, do not have the axis any more.
+    """
+
+    axis: int
+    sizes: tuple[int, ...]
+    is_fitting: bool
+    drops_axis: bool
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Takes tensors directly instead of out of sequences."""
+
+    name: ClassVar[str] = "sequences"
+
+    def run(self, context: Context) -> int:
+        """Resolve what reads a sequence at known places; returns how many readers were replaced."""
+        return sum(_resolve(scope, context) for scope in list(context.scopes()))
+
+
+def _resolve(scope: Scope, context: Context) -> int:
+    known = _Known(context.facts)
+    makers: list[ir.Node] = []
+    readers: dict[ir.Node, tuple[Item, ...]] = {}
+    for node in scope.graph:
+        if node.domain:
+            continue
+        if known.follow(node):
+            makers.append(node)
+        elif (read := known.read(node)) is not None:
+            readers[node] = read
+    if not readers:
+        return 0
+    with context.editor.change(Sequences.name, nodes=[*makers, *readers]) as change:
+        parts = _Parts(scope, context, known.cuts, (item for read in readers.values() for item in read))
+        replaced: dict[ir.Value, ir.Value] = {}
+        for node, read in readers.items():
+            values = [parts.value(item) if isinstance(item, _Part) else replaced.get(item, item) for item in read]
+            old, new = node.outputs[0], values[0] if node.op_type == "SequenceAt" else parts.joined(node, values)
+            replaced[old] = new
+            context.editor.replace(old, new)
+            context.editor.remove(node)
+    return len(readers) if change else 0
+
+
+class _Known:
+    """What the sequences of a graph consist of, as far as that is known; nodes are followed in their order.
+
+    Attributes:
+        cuts: How each SplitToSequence cuts its input.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self.cuts: dict[ir.Node, _Cut] = {}
+        self._facts = facts
+        self._items: dict[ir.Value, tuple[Item, ...]] = {}
+
+    def follow(self, node: ir.Node) -> bool:
+        """Note what the sequence consists of that a node makes; returns whether it makes one, and of what is known."""
+        make = _MAKERS.get(node.op_type)
+        items = None if make is None else make(self, node)
+        if items is None or len(items) > MOST_ITEMS:
+            return False
+        self._items[node.outputs[0]] = items
+        return True
+
+    def read(self, node: ir.Node) -> tuple[Item, ...] | None:
+        """The elements that a node takes out of a sequence; `None` if that is not known or it does something else."""
+        if node.op_type not in ("SequenceAt", "ConcatFromSequence"):
+            return None
+        items = self._of(node)
+        if node.op_type == "SequenceAt":
+            place = None if items is None else self._place(node, 1, len(items))
+            return None if items is None or place is None else (items[place],)
+        ranks = {self._rank(item) for item in items or ()}
+        return items if len(ranks) == 1 and None not in ranks else None
+
+    def _of(self, node: ir.Node) -> tuple[Item, ...] | None:
+        value = node.inputs[0]
+        return None if value is None else self._items.get(value)
+
+    def _rank(self, item: Item) -> int | None:
+        if isinstance(item, ir.Value):
+            return self._facts.rank(item)
+        rank = self._facts.rank(item.node.inputs[0])
+        return None if rank is None else rank - self.cuts[item.node].drops_axis
+
+    def _place(self, node: ir.Node, position: int, length: int) -> int | None:
+        """The place of an element that exists, counted from the front."""
+        found = self._facts.scalar(node.inputs[position])
+        return found % length if isinstance(found, int) and -length <= found < length else None
+
+    def empty(self, node: ir.Node) -> tuple[Item, ...] | None:
+        return ()
+
+    def construct(self, node: ir.Node) -> tuple[Item, ...] | None:
+        return tuple(value for value in node.inputs if value is not None)
+
+    def insert(self, node: ir.Node) -> tuple[Item, ...] | None:
+        items, item = self._of(node), node.inputs[1]
+        if items is None or item is None:
+            return None
+        place: int | None = len(items)
+        if len(node.inputs) > 2 and self._facts.scalar(node.inputs[2]) != len(items):
+            place = self._place(node, 2, len(items))  # -1 is before the last element
+        return None if place is None else (*items[:place], item, *items[place:])
+
+    def erase(self, node: ir.Node) -> tuple[Item, ...] | None:
+        items = self._of(node)
+        if not items:
+            return None
+        place = self._place(node, 1, len(items)) if len(node.inputs) > 1 else len(items) - 1
+        return None if place is None else items[:place] + items[place + 1 :]
+
+    def split(self, node: ir.Node) -> tuple[Item, ...] | None:
+        cut = _cut(node, self._facts)
+        if cut is None:
+            return None
+        self.cuts[node] = cut
+        return tuple(_Part(node, index) for index in range(len(cut.sizes)))
+
+
+_MAKERS: Mapping[str, Callable[[_Known, ir.Node], tuple[Item, ...] | None]] = {
+    "SequenceEmpty": _Known.empty,
+    "SequenceConstruct": _Known.construct,
+    "SequenceInsert": _Known.insert,
+    "SequenceErase": _Known.erase,
+    "SplitToSequence": _Known.split,
+}
+
+
+def _cut(node: ir.Node, facts: Facts) -> _Cut | None:
+    """How a SplitToSequence cuts its input, if the number of the parts is known."""
+    shape, axis = facts.shape(node.inputs[0]), parameter(node, "axis", facts)
+    keeps_axis = parameter(node, "keepdims", facts)
+    if shape is None or not isinstance(axis, int) or not 0 <= axis < len(shape) or not isinstance(keeps_axis, int):
+        return None
+    size, given = shape[axis], node.inputs[1] if len(node.inputs) > 1 else None
+    if given is not None and facts.rank(given) != 0:
+        sizes = facts.const(given)
+        if sizes is None or sizes.ndim != 1 or sizes.size > MOST_ITEMS or (sizes < 0).any():
+            return None
+        whole = int(sizes.sum())
+        return (
+            None if isinstance(size, int) and size != whole else _Cut(axis, tuple(sizes.tolist()), size == whole, False)
+        )
+    step = 1 if given is None else facts.scalar(given)
+    if not isinstance(size, int) or not isinstance(step, int) or step < 1 or size > MOST_ITEMS * step:
+        return None
+    sizes_of_parts = tuple(min(step, size - start) for start in range(0, size, step))
+    return _Cut(axis, sizes_of_parts, True, drops_axis=given is None and not keeps_axis)
+
+
+class _Parts:
+    """Makes the parts of each SplitToSequence, where it stands: one Split if all are used, else Slices."""
+
+    def __init__(self, scope: Scope, context: Context, cuts: Mapping[ir.Node, _Cut], wanted: Iterable[Item]) -> None:
+        self._scope, self._editor, self._cuts = scope, context.editor, cuts
+        self._wanted = {item for item in wanted if isinstance(item, _Part)}
+        self._made: dict[_Part, ir.Value] = {}
+
+    def value(self, part: _Part) -> ir.Value:
+        """The value that is a part."""
+        if part not in self._made:
+            cut = self._cuts[part.node]
+            parts = [_Part(part.node, index) for index in range(len(cut.sizes))]
+            if cut.is_fitting and not self._wanted.issuperset(parts):
+                self._made[part] = self._cropped(part, cut)
+            else:
+                self._made.update(zip(parts, self._split(part.node, cut), strict=True))
+        return self._made[part]
+
+    def joined(self, node: ir.Node, values: Sequence[ir.Value]) -> ir.Value:
+        """The elements of a sequence joined as a ConcatFromSequence does."""
+        axis, stacks = (
+            node.attributes[name].as_int() if name in node.attributes else 0 for name in ("axis", "new_axis")
+        )
+        if stacks:
+            values = [self._axes_changed("Unsqueeze", value, axis, node) for value in values]
+        return self._added(node, "Concat", values, {"axis": axis}).outputs[0]
+
+    def _split(self, node: ir.Node, cut: _Cut) -> list[ir.Value]:
+        attributes: dict[str, int | Sequence[int]] = {"axis": cut.axis}
+        sizes = self._given("split", cut.sizes, node, attributes)
+        made = self._added(node, "Split", [node.inputs[0], *sizes], attributes, len(cut.sizes))
+        return [self._without_axis(output, node, cut) for output in made.outputs]
+
+    def _cropped(self, part: _Part, cut: _Cut) -> ir.Value:
+        start = sum(cut.sizes[: part.index])
+        bounds = ([start], [start + cut.sizes[part.index]], [cut.axis])
+        made = self._added(
+            part.node, "Slice", [part.node.inputs[0], *(self._ints(bound, part.node) for bound in bounds)]
+        )
+        return self._without_axis(made.outputs[0], part.node, cut)
+
+    def _without_axis(self, value: ir.Value, place: ir.Node, cut: _Cut) -> ir.Value:
+        return self._axes_changed("Squeeze", value, cut.axis, place) if cut.drops_axis else value
+
+    def _axes_changed(self, op_type: str, value: ir.Value, axis: int, place: ir.Node) -> ir.Value:
+        attributes: dict[str, int | Sequence[int]] = {}
+        axes = self._given("axes", [axis], place, attributes)
+        return self._added(place, op_type, [value, *axes], attributes).outputs[0]
+
+    def _given(
+        self, name: str, numbers: Sequence[int], place: ir.Node, attributes: dict[str, int | Sequence[int]]
+    ) -> list[ir.Value | None]:
+        """A parameter as an input, which it is from opset 13 on, or else added to the attributes."""
+        if version_in(self._scope, place) >= _AXES_ARE_INPUTS:
+            return [self._ints(numbers, place)]
+        attributes[name] = list(numbers)
+        return []
+
+    def _ints(self, numbers: Sequence[int], place: ir.Node) -> ir.Value | None:
+        return self._editor.add_constant(place, ir.tensor(np.asarray(numbers, np.int64)))
+
+    def _added(
+        self,
+        place: ir.Node,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, int | Sequence[int]] | None = None,
+        outputs: int = 1,
+    ) -> ir.Node:
+        made = ir.node(op_type, inputs, attributes, num_outputs=outputs)
+        self._editor.insert_before(place, made)
+        return made
