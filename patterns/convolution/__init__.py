@@ -1,0 +1,1 @@
+"""Convolutions and what stands around them."""

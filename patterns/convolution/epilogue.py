@@ -1,0 +1,128 @@
+"""Affine maps of channels that follow a convolution, in its weights and bias.
+
+s conv(x, W, b) + t = conv(x, s W, s b + t)
+bn(y) = (y - mean) / sqrt(var + eps) * scale + B                              Ioffe & Szegedy, arXiv:1502.03167
+
+Exporters leave the map as BatchNormalization, or as a chain of Mul, Div, Add, Sub and Neg with constants: one node is taken after
+the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ortfuse.pattern import Match, Op, Pattern, all_attributes, computed, op
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from . import _layers as layers
+from ._instances import BARE, NORMALISATION, PADDED, POSITIVE, attributes, images
+
+BATCH_NORM = "arXiv:1502.03167"
+LINEAR = "a convolution is linear in its weights and bias"
+
+
+def _map(match: Match) -> layers.Affine:
+    found = layers.affine(match, layers.output_channels(match))
+    assert isinstance(found, layers.Affine)
+    return found
+
+
+def _bias(match: Match) -> Any:
+    found = _map(match)
+    return layers.rounded_bias(match, layers.bias_vector(match) * found.factor + found.offset)
+
+
+def maps_channels(match: Match) -> Refusal | None:
+    """Behind the convolution stands a finite factor and offset for each of its channels."""
+    if refused := layers.unless_layer(match):
+        return refused
+    found = layers.affine(match, layers.output_channels(match))
+    return found if isinstance(found, Refusal) else None
+
+
+def result_is_held(match: Match) -> Refusal | None:
+    """The type of the weights holds the new weights and the new bias."""
+    refused = layers.unless_held(match, _map(match).factor, of_inputs=False)
+    return refused or layers.unless_finite(match, _bias(match))
+
+
+new_weight = computed("weight", lambda match: layers.scaled(match, _map(match).factor, of_inputs=False)) | layers.weight
+
+
+def _epilogue(name: str, source: str, pattern: Pattern, layer: Op, proof: Proof) -> Rule:
+    made = getattr(op, layer.op_type)
+    return Rule(
+        name=f"conv.{name}",
+        pattern=pattern.named("mapped"),
+        replace=made(layers.x, new_weight, computed("bias", _bias), attributes=all_attributes("conv")),
+        guards=(maps_channels, layers.only_the_result, result_is_held, layers.growth_is_bounded),
+        exactness=Exactness.ROUNDING,
+        source=source,
+        proof=proof,
+    )
+
+
+def _batch_norm_proof(*shapes: dict[str, str]) -> Proof:
+    return Proof(
+        shapes=shapes,
+        attributes=attributes(PADDED, {**PADDED, "group": 2}, **NORMALISATION),
+        constants=POSITIVE,
+        redundant={"check of attribute training": layers.CANNOT_TRAIN},
+    )
+
+
+def _affine_proof(*shapes: dict[str, str]) -> Proof:
+    grouped, one_sided = {**BARE, "group": 2}, {"pads": (2, 0)}
+    return Proof(shapes=shapes, attributes=attributes(PADDED, grouped, one_sided, {"group": 4})[: len(shapes)])
+
+
+def _arithmetic(y: Pattern) -> Pattern:
+    return layers.one_of((*layers.factors(y), *layers.offsets(y)))
+
+
+RULES = [
+    _epilogue(
+        "batch_norm",
+        BATCH_NORM,
+        layers.batch_norm(layers.convolution()),
+        layers.convolution(),
+        _batch_norm_proof(
+            images("n 3 6 6", "4 3 3 3", statistics="4"),
+            images("n 4 6 6", "4 2 3 3", statistics="4"),
+        ),
+    ),
+    _epilogue(
+        "transpose_batch_norm",
+        BATCH_NORM,
+        layers.batch_norm(layers.transposed()),
+        layers.transposed(),
+        _batch_norm_proof(
+            images("n 3 5 5", "3 4 3 3", statistics="4"),
+            images("n 4 5 5", "4 2 3 3", statistics="4"),
+        ),
+    ),
+    _epilogue(
+        "affine",
+        LINEAR,
+        _arithmetic(layers.convolution()),
+        layers.convolution(),
+        _affine_proof(
+            images("n 3 6 6", "4 3 3 3", operands="4 1 1"),
+            images("n 4 6 6", "4 2 3 3", operands="1 4 1 1"),
+            images("n 4 s", "4 4 3", operands="1"),
+            images("n 4 3 4 3", "4 1 2 2 2", operands=""),
+        ),
+    ),
+    _epilogue(
+        "transpose_affine",
+        LINEAR,
+        _arithmetic(layers.transposed()),
+        layers.transposed(),
+        _affine_proof(
+            images("n 3 5 5", "3 4 3 3", operands="4 1 1"),
+            images("n 4 5 5", "4 2 3 3", operands="1 4 1 1"),
+            images("n 4 s", "4 4 3", operands="1"),
+        ),
+    ),
+]

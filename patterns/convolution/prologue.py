@@ -1,0 +1,165 @@
+"""Affine maps of channels that stand before a convolution, in its weights and bias.
+
+conv(s x + t, W, b) = conv(x, W s, b + W t)     if t = 0 or nothing is padded
+bn(x) = (x - mean) / sqrt(var + eps) * scale + B                              Ioffe & Szegedy, arXiv:1502.03167
+
+Images are normalised so, and some networks normalise before they convolve. The zeros around a padded input are not shifted,
+so that no constant makes up for t there; a transposed convolution has such borders even without padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.pattern import Match, Op, Pattern, all_attributes, computed, ms, op, opt, redundant, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from .._proofs import COST
+from . import _layers as layers
+from ._instances import BARE, NORMALISATION, PADDED, POSITIVE, attributes, images
+
+BATCH_NORM = "arXiv:1502.03167"
+LINEAR = "a convolution is linear in its input"
+
+MOST_SHIFTED = 64.0
+"""The largest offset that is moved behind the products: where x + t is much smaller than t, digits would be lost."""
+
+
+def _map(match: Match) -> layers.Affine:
+    found = layers.affine(match, layers.input_channels(match))
+    assert isinstance(found, layers.Affine)
+    return found
+
+
+def _bias(match: Match) -> Any:
+    """b + W t."""
+    offset, bias = _map(match).offset, layers.bias_vector(match)
+    if not np.any(offset):
+        return layers.rounded_bias(match, bias)
+    grouped = layers.by_group(match)
+    summed = grouped.sum(axis=tuple(range(3, grouped.ndim)), dtype=np.float64)  # [group, output channel, input channel]
+    shifted = np.einsum("goi,gi->go", summed, offset.reshape(grouped.shape[0], -1))
+    return layers.rounded_bias(match, bias + shifted.reshape(-1))
+
+
+def maps_channels(match: Match) -> Refusal | None:
+    """Before the convolution stands a finite factor and offset for each channel of x, which has all of these channels."""
+    if refused := layers.unless_layer(match):
+        return refused
+    channels, shape = layers.input_channels(match), match.shape("x")
+    if shape is None or len(shape) != match.rank("weight"):
+        return match.refuse("rank", "x", match.rank("weight"))
+    broadcasts = match.get("variance") is None and not layers.is_one_number(match)
+    if shape[1] != channels and broadcasts:
+        return match.refuse_dimension("x", 1, channels)
+    found = layers.affine(match, channels)
+    return found if isinstance(found, Refusal) else None
+
+
+def offset_stays_inside(match: Match) -> Refusal | None:
+    """Either there is no offset, or every number that is convolved has it."""
+    if not np.any(_map(match).offset):
+        return None
+    if layers.layer_of(match).op_type == "ConvTranspose" or layers.is_padded(match["conv"]):
+        return match.refuse("value", "mapped", "without an offset, or convolved without padding", "with an offset")
+    return None
+
+
+def offset_is_moderate(match: Match) -> Refusal | None:
+    """x + t is not a small difference of large numbers. BatchNormalization takes it by itself of x s and mean s."""
+    largest = 0.0 if match.get("variance") is not None else float(np.abs(_map(match).offset).max())
+    return None if largest <= MOST_SHIFTED else match.refuse("value", "mapped", "not shifted by more than 64", largest)
+
+
+def result_is_held(match: Match) -> Refusal | None:
+    """The type of the weights holds the new weights and the new bias."""
+    refused = layers.unless_held(match, _map(match).factor, of_inputs=True)
+    return refused or layers.unless_finite(match, _bias(match))
+
+
+@redundant(COST)
+def leads_to_convolutions_alone(match: Match) -> Refusal | None:
+    """All that reads the mapped value are convolutions with constant weights, which may all take the map."""
+    value: ir.Value = match["mapped"]
+    for use in value.uses():
+        weights = use.node.inputs[1] if len(use.node.inputs) > 1 else None
+        if use.idx != 0 or use.node.op_type not in layers.OPERATORS or not match.facts.is_const(weights):
+            return match.refuse("use", "mapped", "convolutions", use.node.op_type)
+    return match.refuse("graph_output", "mapped") if value.is_graph_output() else None
+
+
+new_weight = computed("weight", lambda match: layers.scaled(match, _map(match).factor, of_inputs=True)) | layers.weight
+new_bias = computed("bias", _bias)
+
+
+def _prologue(name: str, source: str, pattern: Op, proof: Proof) -> Rule:
+    makers = {"Conv": op.Conv, "ConvTranspose": op.ConvTranspose, "FusedConv": ms.FusedConv}
+    residual = [opt(var("residual"))] if pattern.op_type == "FusedConv" else []
+    return Rule(
+        name=f"conv.{name}",
+        pattern=pattern,
+        replace=makers[pattern.op_type](layers.x, new_weight, new_bias, *residual, attributes=all_attributes("conv")),
+        guards=(
+            maps_channels,
+            layers.only_the_result,
+            offset_stays_inside,
+            offset_is_moderate,
+            result_is_held,
+            layers.growth_is_bounded,
+            leads_to_convolutions_alone,
+        ),
+        exactness=Exactness.ROUNDING,
+        source=source,
+        proof=proof,
+    )
+
+
+_GROUPED = {**BARE, "group": 2}
+_ACTIVATED = {**BARE, "activation": "Relu"}
+CONV = (
+    (images("n 3 6 6", "4 3 3 3", statistics="3", operands="3 1 1"), BARE),
+    (images("n 4 6 6", "4 2 3 3", statistics="4", operands="1"), _GROUPED),
+    (images("n 4 s", "4 1 3", statistics="4", operands="1 4 1"), {"group": 4}),
+)
+TRANSPOSED = (
+    (images("n 3 5 5", "3 4 3 3", operands="3 1 1"), PADDED),
+    (images("n 4 5 5", "4 2 3 3", operands="1 4 1 1"), _GROUPED),
+)
+FUSED = (({**images("n 3 6 6", "4 3 3 3", statistics="3", operands="3 1 1"), "residual": "n 4 4 4"}, _ACTIVATED),)
+
+Sets = tuple[tuple[dict[str, str], dict[str, Any]], ...]
+
+
+def _normalised(name: str, layer: Callable[[Pattern], Op], sets: Sets) -> Rule:
+    # The map stays for the other convolutions that read it until they have taken it too.
+    mapped = layers.batch_norm(layers.x).kept().named("mapped")
+    proof = Proof(
+        shapes=[shapes for shapes, _ in sets],
+        attributes=attributes(*(one for _, one in sets), **NORMALISATION),
+        constants=POSITIVE,
+        redundant={"check of attribute training": layers.CANNOT_TRAIN},
+    )
+    return _prologue(name, BATCH_NORM, layer(mapped), proof)
+
+
+def _mapped(name: str, layer: Callable[[Pattern], Op], maps: Iterable[Op], sets: Sets) -> Rule:
+    mapped = layers.one_of(one.kept() for one in maps).named("mapped")
+    proof = Proof(shapes=[shapes for shapes, _ in sets], attributes=attributes(*(one for _, one in sets)))
+    return _prologue(name, LINEAR, layer(mapped), proof)
+
+
+_FACTORS = layers.factors(layers.x)
+_MAPS = (*_FACTORS, *layers.offsets(layers.x))
+
+RULES = [
+    _normalised("batch_norm_before", layers.convolution, CONV),
+    _normalised("batch_norm_before_fused", layers.fused, FUSED),
+    _mapped("affine_before", layers.convolution, _MAPS, CONV),
+    _mapped("affine_before_fused", layers.fused, _MAPS, FUSED),
+    _mapped("factor_before_transpose", layers.transposed, _FACTORS, TRANSPOSED),
+]

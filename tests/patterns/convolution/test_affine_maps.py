@@ -1,0 +1,134 @@
+"""Affine maps of channels become part of a convolution, behind it and before it, where that is right and costs nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import ortfuse
+from ortfuse.verification import verify
+
+WEIGHTS = {
+    "w": (4, 3, 3, 3), "v": (4, 4, 1, 1), "wd": (4, 1, 3, 3), "wt": (3, 4, 2, 2), "w1": (4, 3, 3), "w3": (4, 3, 1, 3, 3),
+    "c": (4, 1, 1), "d": (1, 4, 1, 1), "e": (4, 1), "f": (4, 1, 1, 1), "s": (1,), "c3": (3, 1, 1), "wide": (64, 64, 3, 3),
+    "c64": (64, 1, 1), "d64": (64, 1, 1), "one": (4, 1, 1, 1), "wg": (4, 2, 3, 3),
+}  # fmt: skip
+IMAGE, SEQUENCE, VOLUME = "float[n,3,6,7] x", "float[n,3,s] x", "float[n,3,4,5,6] x"
+
+
+def model(body: str, x: str = IMAGE, **given: np.ndarray) -> ir.Model:
+    """A model of the text, which may use the weights above; `given` are others."""
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g ({x}) => (float[k0] y) {{ {body} }}')
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    words = set(body.replace("(", " ").replace(")", " ").replace(",", " ").split())
+    numbers = np.random.default_rng(0)
+    for name in sorted(words & {*WEIGHTS, *given}):
+        array = given.get(name, (0.5 + numbers.random(WEIGHTS.get(name, ()))).astype(np.float32))
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return ir.from_proto(proto)
+
+
+def made_of(original: ir.Model) -> list[str]:
+    """The operators of the optimised model, which computes the same."""
+    result = ortfuse.optimize(original)
+    assert verify(original, result.model).ok
+    return [node.op_type for node in result.model.graph]
+
+
+HALF = "h = Constant<value = float {0.5}>()"
+BEHIND = {
+    "a factor for each channel": "a = Conv(x, w) b = Mul(c, a) y = Abs(b)",
+    "a factor with a batch axis": "a = Conv(x, w) b = Mul(a, d) y = Abs(b)",
+    "a divisor": "a = Conv(x, w) b = Div(a, c) y = Abs(b)",
+    "a scalar": f"{HALF} a = Conv(x, w) b = Mul(a, h) y = Abs(b)",
+    "a vector of one number": "a = Conv(x, w) b = Add(a, s) y = Abs(b)",
+    "an offset subtracted": "a = Conv(x, w) b = Sub(a, c) y = Abs(b)",
+    "subtracted from an offset": "a = Conv(x, w) b = Sub(c, a) y = Abs(b)",
+    "a sign": "a = Conv(x, w) b = Neg(a) y = Abs(b)",
+    "a padded convolution with strides": "a = Conv<pads = [1, 1, 1, 1], strides = [2, 2]>(x, w) b = Add(a, c) y = Abs(b)",
+    "a chain": "a = Conv(x, w) b = Sub(a, c) e1 = Div(b, d) f1 = Mul(e1, s) g1 = Add(f1, c) y = Abs(g1)",
+    "a normalisation by the square root of constants": "a = Conv(x, w) b = Sub(a, c) r = Sqrt(d) e1 = Div(b, r) y = Abs(e1)",
+    "a normalisation by the reciprocal of constants": "a = Conv(x, w) b = Sub(a, c) r = Reciprocal(d) e1 = Mul(b, r) y = Abs(e1)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BEHIND.values(), ids=BEHIND)
+def test_maps_behind_a_convolution_are_part_of_it(body: str) -> None:
+    assert made_of(model(body)) == ["Conv", "Abs"]
+
+
+@pytest.mark.parametrize(
+    ("body", "x", "kind"),
+    [
+        ("a = Conv(x, w1) b = Mul(a, e) e1 = Add(b, e) y = Abs(e1)", SEQUENCE, "Conv"),
+        ("a = Conv(x, w3) b = Mul(a, f) e1 = Add(b, f) y = Abs(e1)", VOLUME, "Conv"),
+        ("a = Conv<group = 4>(x, wd) b = Mul(a, c) e1 = Add(b, c) y = Abs(e1)", "float[n,4,6,7] x", "Conv"),
+        ("a = Conv<group = 2>(x, wg) b = Mul(a, c) e1 = Add(b, c) y = Abs(e1)", "float[n,4,6,7] x", "Conv"),
+        ("a = ConvTranspose<strides = [2, 2]>(x, wt) b = Mul(a, c) e1 = Add(b, c) y = Abs(e1)", IMAGE, "ConvTranspose"),
+    ],
+)
+def test_of_every_rank_and_grouping(body: str, x: str, kind: str) -> None:
+    assert made_of(model(body, x)) == [kind, "Abs"]
+
+
+BEFORE = {
+    "an image normalised": "a = Sub(x, c3) b = Div(a, m3) y = Conv(b, w)",
+    "an image normalised by factors": "a = Mul(x, c3) b = Add(a, m3) y = Conv(b, w)",
+    "a factor, padded": "a = Mul(x, c3) y = Conv<pads = [1, 1, 1, 1]>(a, w)",
+    "a sign": "a = Neg(x) y = Conv<auto_pad = \"SAME_UPPER\">(a, w)",
+    "one number": "a = Add(x, s) y = Conv(a, w)",
+    "two convolutions": "a = Mul(x, c3) p = Conv(a, w) q = Conv<pads = [1, 1, 1, 1], strides = [3, 3]>(a, w) "
+    "r = ReduceSum(q) y = Add(p, r)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BEFORE.values(), ids=BEFORE)
+def test_maps_before_a_convolution_are_part_of_it(body: str) -> None:
+    m3 = np.array([0.25, 0.5, 2], np.float32).reshape(3, 1, 1)
+    assert {*made_of(model(body, m3=m3))} <= {"Conv", "ReduceSum", "Add"} if "q" in body else {"Conv"}
+    assert made_of(model(body, m3=m3)).count("Add") == ("q" in body)
+
+
+def test_an_offset_before_a_padded_convolution_stays_and_its_factor_does_not() -> None:
+    body = "a = Mul(x, c3) b = Add(a, k3) e1 = Div(b, c3) y = Conv<pads = [1, 0, 0, 0]>(e1, w)"
+    operators = made_of(model(body, k3=np.array([1, 2, 3], np.float32).reshape(3, 1, 1)))
+    assert operators in (["BatchNormalization", "Conv"], ["Mul", "Add", "Conv"])
+
+
+@pytest.mark.parametrize("offset", [1e4, np.nan, np.inf])
+def test_an_offset_is_not_moved_behind_products_in_which_digits_would_be_lost(offset: float) -> None:
+    found = ortfuse.optimize(model("a = Add(x, k) y = Conv(a, w)", k=np.array([offset], np.float32)))
+    assert [node.op_type for node in found.model.graph] == ["Add", "Conv"]
+
+
+def test_a_map_that_adds_channels_stays() -> None:
+    assert made_of(model("a = Mul(x, c3) y = Conv(a, w)", "float[n,1,6,7] x")) == ["Mul", "Conv"]
+
+
+@pytest.mark.parametrize("shape", ["rows", "an axis"])
+def test_a_map_of_other_axes_stays(shape: str) -> None:
+    array = np.ones((5, 1) if shape == "rows" else (1, 1, 4, 1, 1), np.float32) * 2
+    assert made_of(model("a = Conv(x, w1) y = Mul(a, k)" if shape != "rows" else "a = Conv(x, w) y = Mul(a, k)",
+                         SEQUENCE.replace("s]", "7]") if shape != "rows" else "float[n,3,7,7] x", k=array))[-1] == "Mul"  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "factor"), [(1e30, 1e20), (1e-30, 1e-20)])
+def test_numbers_that_the_type_does_not_hold_stay_apart(size: float, factor: float) -> None:
+    big, k = np.full((4, 3, 3, 3), size, np.float32), np.array([factor], np.float32)
+    result = ortfuse.optimize(model("a = Conv(x, big) b = Mul(a, k) y = Abs(b)", big=big, k=k))
+    assert [node.op_type for node in result.model.graph] == ["Conv", "Mul", "Abs"]
+
+
+SIAMESE = "a = Conv(x, wide) b = Mul(a, c64) p = Abs(b) e1 = Conv(p, wide) f1 = Mul(e1, {}) y = Abs(f1)"
+
+
+@pytest.mark.parametrize(("other", "folded"), [("c64", True), ("d64", False)])
+def test_large_shared_weights_are_mapped_only_if_all_uses_are_mapped_alike(other: str, folded: bool) -> None:
+    original = model(SIAMESE.format(other), "float[n,64,9,9] x", wide=np.full((64, 64, 3, 3), 0.02, np.float32))
+    result = ortfuse.optimize(original)
+    assert ("Mul" not in [node.op_type for node in result.model.graph]) is folded
+    size = sum(value.const_value.nbytes for value in result.model.graph.initializers.values())  # type: ignore[union-attr]
+    assert size < 1.1 * 64 * 64 * 9 * 4
+    assert verify(original, result.model).ok
