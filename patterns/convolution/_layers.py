@@ -141,7 +141,7 @@ def affine(match: Match, channels: int) -> Affine | Refusal:
     """The captured map of that many channels."""
     ones, zeros = np.ones(channels), np.zeros(channels)
     if match.get("variance") is not None:
-        return _normalisation(match, channels)
+        return normalisation(match, channels)
     name = next((name for name in _OPERANDS if match.get(name) is not None), None)
     if name is None:  # Neg
         return Affine(-ones, zeros)
@@ -163,13 +163,14 @@ def is_one_number(match: Match) -> bool:
     return name is not None and all(dim == 1 for dim in match.shape(name) or ())
 
 
-def _normalisation(match: Match, channels: int) -> Affine | Refusal:
+def normalisation(match: Match, channels: int) -> Affine | Refusal:
+    """The captured BatchNormalization of that many channels."""
     for name in _STATISTICS:
         if refused := match.unless_shape((channels,), name):
             return refused
     scale, shift, mean, variance = (match.const(name).astype(np.float64) for name in _STATISTICS)
     with np.errstate(all="ignore"):
-        factor = scale / np.sqrt(variance + match["epsilon"])
+        factor = scale / np.sqrt(variance + float(np.float32(match["epsilon"])))
         made = Affine(factor, shift - mean * factor)
     finite = bool(np.all(np.isfinite(made.factor)) and np.all(np.isfinite(made.offset)))
     return made if finite else match.refuse("value", "variance", "such that scale / sqrt(variance + epsilon) is finite")
@@ -190,14 +191,18 @@ def unless_held(match: Match, factor: Array, *, of_inputs: bool) -> Refusal | No
 
     `factor` has one number for each channel of the result or, with `of_inputs`, of the input.
     """
-    grouped = np.abs(by_group(match))
+    grouped = by_group(match)
     axes = (1, *range(3, grouped.ndim)) if of_inputs else tuple(range(2, grouped.ndim))
-    info = np.finfo(grouped.dtype)
-    with np.errstate(over="ignore"):
-        largest = grouped.max(axes).astype(np.float64).reshape(-1) * np.abs(factor)
-    held = (largest == 0) | ((largest >= float(info.tiny)) & (largest <= float(info.max)))
+    return unless_products_held(match, np.abs(grouped).max(axes).reshape(-1), factor)
+
+
+def unless_products_held(match: Match, largest: Array, factor: Array) -> Refusal | None:
+    """A refusal unless the largest weight of each channel times its factor is a number of their type, or 0."""
+    info = np.finfo(largest.dtype)
+    products = largest.astype(np.float64) * np.abs(factor)
+    held = (products == 0) | ((products >= float(info.tiny)) & (products <= float(info.max)))
     return match.unless_value(
-        "weight", bool(np.all(held)), f"such that {grouped.dtype} holds its numbers times the factor"
+        "weight", bool(np.all(held)), f"such that {info.dtype} holds its numbers times the factor"
     )
 
 
@@ -261,8 +266,8 @@ MOST_COPIED = 1 << 16
 @redundant(COST)
 def growth_is_bounded(match: Match) -> Refusal | None:
     """The weights are needed here alone, are small, or are mapped in the same way wherever they are used."""
-    weights, layer = match["weight"], layer_of(match)
-    others = [use.node for use in weights.uses() if use.node is not layer]
+    weights = match["weight"]
+    others = [use.node for use in weights.uses() if use.node not in match.nodes]
     size = match.const("weight").nbytes if others else 0
     if size <= MOST_COPIED or all(_is_mapped_alike(match, other) for other in others):
         return None

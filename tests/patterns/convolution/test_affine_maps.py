@@ -132,3 +132,43 @@ def test_large_shared_weights_are_mapped_only_if_all_uses_are_mapped_alike(other
     size = sum(value.const_value.nbytes for value in result.model.graph.initializers.values())  # type: ignore[union-attr]
     assert size < 1.1 * 64 * 64 * 9 * 4
     assert verify(original, result.model).ok
+
+
+FOUR = "c4 = Constant<value_floats = [0.5, 1.0, 2.0, 1.5]>() "
+PRODUCTS = {
+    "Gemm": ("a = Gemm<transB = 1>(x, m, c4) y = BatchNormalization(a, c4, c4, c4, c4)", "float[n,3] x", ["Gemm"]),
+    "a product": ("a = MatMul(x, k) y = BatchNormalization(a, c4, c4, c4, c4)", "float[n,3] x", ["MatMul", "Add"]),
+    "a product from the left": ("a = MatMul(m, x) y = BatchNormalization(a, c4, c4, c4, c4)", "float[n,3,s] x", ["MatMul", "Add"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "x", "operators"), PRODUCTS.values(), ids=PRODUCTS)
+def test_a_normalised_product_is_a_product(body: str, x: str, operators: list[str]) -> None:
+    k = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    assert made_of(model(FOUR + body, x, k=k, m=k.T.copy())) == operators
+
+
+def test_the_last_axis_of_a_product_of_three_axes_is_not_normalised() -> None:
+    k = np.ones((3, 4), np.float32)
+    body = FOUR + "a = MatMul(x, k) y = BatchNormalization(a, c4, c4, c4, c4)"
+    assert "BatchNormalization" in made_of(model(body, "float[n,4,3] x", k=k))
+
+
+JOINED = "p = Conv(x, w) q = Conv(x, w) r = Concat<axis = 1>(p, {}) y = BatchNormalization(r, c8, c8, c8, c8)"
+
+
+@pytest.mark.parametrize(("other", "folded"), [("q", True), ("p", False), ("z", False)])
+def test_a_normalisation_behind_joined_convolutions_is_folded_if_all_of_them_take_it(other: str, folded: bool) -> None:
+    body = "z = Abs(q) " + JOINED.format(other) if other == "z" else JOINED.format(other)
+    body = body.replace("z = Abs(q) p = Conv(x, w) q = Conv(x, w)", "p = Conv(x, w) q = Conv(x, w) z = Abs(q)")
+    body = body.replace("q = Conv(x, w)", "o = Neg(x) q = Conv(o, w)") if other != "p" else body
+    assert ("BatchNormalization" not in made_of(model(body, c8=np.arange(1, 9).astype(np.float32)))) is folded
+
+
+def test_a_normalisation_behind_a_trimmed_convolution_is_folded() -> None:
+    body = (
+        FOUR
+        + """i = Constant<value_ints = [0]>() j = Constant<value_ints = [-1]>() k = Constant<value_ints = [2]>()
+        a = Conv<pads = [1, 1]>(x, w1) b = Slice(a, i, j, k) y = BatchNormalization(b, c4, c4, c4, c4)"""
+    )
+    assert made_of(model(body, SEQUENCE)) == ["Conv", "Slice"]

@@ -1,0 +1,164 @@
+"""BatchNormalization moved before a Concat or a Slice to the convolutions there, which then take it.
+
+bn(concat(a, b, ...)) = concat(bn_a(a), bn_b(b), ...)      each with the statistics of its own channels
+bn(slice(a)) = slice(bn(a))                                if all channels stay
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.pattern import Match, Pattern, attr, built, computed, op, opt, redundant, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from .._proofs import COST
+from . import _layers as layers
+from ._instances import NORMALISATION, STATISTICS
+
+SOURCE = "arXiv:1502.03167"
+
+PARTS = ("a", "b", "c", "d")
+a, b, c, d = (var(name) for name in PARTS)
+joined = op.Concat(a, b, opt(c), opt(d), axis=attr("axis")).named("joined")
+
+
+def _parts(match: Match) -> list[str]:
+    return [name for name in PARTS if match.get(name) is not None]
+
+
+def _sizes(match: Match) -> list[int]:
+    """The number of channels of each part."""
+    return [shape[1] for shape in map(match.shape, _parts(match)) if shape is not None and isinstance(shape[1], int)]
+
+
+def joins_channels(match: Match) -> Refusal | None:
+    """The parts are joined along the axis of the channels, of which each has a known number, and agree in all others."""
+    shapes = match.shapes(*_parts(match))
+    if isinstance(shapes, Refusal):
+        return shapes
+    first = shapes[0]
+    if len(first) < 2 or match["axis"] != 1:
+        return match.refuse("attribute", "axis", 1)
+    for name, shape in zip(_parts(match), shapes, strict=True):
+        # Where they disagree, the runtime passes over empty parts.
+        if len(shape) != len(first) or (shape[0], *shape[2:]) != (first[0], *first[2:]):
+            return match.refuse("shape", name, (first[0], "*", *first[2:]))
+        if not isinstance(shape[1], int):
+            return match.refuse_dimension(name, 1, "a known number of channels")
+    return match.unless_shape((sum(_sizes(match)),), *STATISTICS)
+
+
+def _is_layer_of_its_own(value: ir.Value, match: Match) -> bool:
+    """Whether a convolution that takes the normalisation computes the value, which nothing else needs."""
+    node = value.producer()
+    if (
+        node is None
+        or node.op_type not in ("Conv", "ConvTranspose")
+        or len(value.uses()) > 1
+        or value.is_graph_output()
+    ):
+        return False
+    return all(one is None or match.facts.is_const(one) for one in node.inputs[1:])
+
+
+def of_convolutions(*names: str) -> Callable[[Match], Refusal | None]:
+    """The captured values are convolutions with constant weights, and needed here alone."""
+
+    @redundant(COST)
+    def guard(match: Match) -> Refusal | None:
+        for name in names:
+            if match.get(name) is not None and not _is_layer_of_its_own(match[name], match):
+                return match.refuse("needless", name, found="it is no convolution that takes the normalisation")
+        return None
+
+    return guard
+
+
+def _normalised(match: Match, part: Pattern, start: int, size: int) -> Pattern:
+    def taken(name: str) -> Pattern:
+        return computed(name, lambda match: match.const(name)[start : start + size])
+
+    made: Pattern = op.BatchNormalization(part, *map(taken, STATISTICS), epsilon=attr("epsilon"))
+    return made
+
+
+def _each_normalised(match: Match) -> Pattern:
+    """The parts normalised, joined."""
+    sizes = _sizes(match)
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    parts = [_normalised(match, var(name), *place) for name, *place in zip(_parts(match), starts, sizes, strict=True)]
+    made: Pattern = op.Concat(*parts, axis=1)
+    return made
+
+
+starts, ends, axes, steps = (var(name) for name in ("starts", "ends", "axes", "steps"))
+
+
+def keeps_channels(match: Match) -> Refusal | None:
+    """All channels stay."""
+    shapes = match.shapes("a", "sliced")
+    if isinstance(shapes, Refusal):
+        return shapes
+    axes_ = match.facts.ints(match["axes"])
+    if axes_ is None or any(axis in (1, 1 - len(shapes[0])) for axis in axes_.elements):
+        return match.refuse("value", "axes", "known, and not that of the channels")
+    return None
+
+
+whole = op.BatchNormalization(a, *(var(name) for name in STATISTICS), epsilon=attr("epsilon"))
+
+
+def _convolved(name: str) -> Callable[[Any], ir.Value]:
+    """Makes two channels by a convolution of an input."""
+
+    def make(build: Any) -> ir.Value:
+        image = build.input(name, ["n", 2, 6, 6])
+        weight = build.constant(0.25 * build.numbers.standard_normal((2, 2, 3, 3)))
+        made: ir.Value = build.node("Conv", [image, weight]).outputs[0]
+        return made
+
+    return make
+
+
+def _statistic(build: Any) -> ir.Value:
+    """Makes one positive number for each channel of the convolutions."""
+    channels = 2 * sum(node.op_type == "Conv" for node in build.graph)
+    made: ir.Value = build.constant(0.5 + build.numbers.random(channels))
+    return made
+
+
+def _proof(parts: str, **attributes: Any) -> Proof:
+    lists = ("starts", "ends", "axes", "steps")
+    return Proof(
+        shapes=dict.fromkeys(lists, "2"),
+        attributes={**NORMALISATION, **attributes},
+        inputs={**{name: _convolved(f"x_{name}") for name in parts}, **dict.fromkeys(STATISTICS, _statistic)},
+        constants=dict(zip(lists, ([1, 0], [-1, 3], [2, 3], [1, 1]), strict=True)),
+        redundant={"check of attribute training": layers.CANNOT_TRAIN},
+    )
+
+
+RULES = [
+    Rule(
+        name="conv.batch_norm_joined",
+        pattern=layers.batch_norm(joined).named("mapped"),
+        replace=built(_each_normalised, makes=("BatchNormalization", "Concat")),
+        guards=(layers.only_the_result, joins_channels, of_convolutions(*PARTS)),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=_proof("abcd", axis=[1, -3]),
+    ),
+    Rule(
+        name="conv.batch_norm_sliced",
+        pattern=layers.batch_norm(op.Slice(a, starts, ends, axes, opt(steps)).named("sliced")).named("mapped"),
+        replace=op.Slice(whole, starts, ends, axes, opt(steps)),
+        guards=(layers.only_the_result, keeps_channels, of_convolutions("a")),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=_proof("a"),
+    ),
+]

@@ -1,0 +1,140 @@
+"""BatchNormalization of a product with a constant matrix, in the matrix.
+
+bn(x W + b) = x (W s) + (b s + t)       for x of two axes, with one factor s and offset t for each column
+bn(W x) = (s W) x + t                   for x [batch, channels, length] behind the matrix, with one s and t for each row
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.pattern import Match, Pattern, attr, computed, const, op, opt, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from . import _layers as layers
+from ._instances import NORMALISATION, POSITIVE, STATISTICS
+
+SOURCE = "arXiv:1502.03167"
+
+x, weight, bias = var("x"), const("weight", "_ _"), const("bias")
+
+gemm = op.Gemm(
+    x, weight, opt(bias), alpha=attr("alpha"), beta=attr("beta"), transA=attr("transA"), transB=attr("transB")
+)
+
+
+def _by_rows(match: Match) -> bool:
+    """Whether the channels are the rows of the matrix, not its columns."""
+    node = match["product"].producer()
+    return bool(match.get("transB")) or (node.op_type == "MatMul" and node.inputs[0] is match["weight"])
+
+
+def _channels(match: Match) -> int:
+    shape = match.const("weight").shape
+    return int(shape[0] if _by_rows(match) else shape[1])
+
+
+def _map(match: Match) -> layers.Affine:
+    found = layers.normalisation(match, _channels(match))
+    assert isinstance(found, layers.Affine)
+    return found
+
+
+def _scaled(match: Match) -> Any:
+    factor, array = _map(match).factor, match.const("weight")
+    return (array * (factor[:, None] if _by_rows(match) else factor)).astype(array.dtype)
+
+
+def _offset(match: Match) -> Any:
+    """b s + t."""
+    found = _map(match)
+    before = 0.0 if match.get("bias") is None else match.const("bias").astype(np.float64).reshape(-1)
+    with np.errstate(over="ignore"):
+        total = before * match.bindings.get("beta", 1.0) * found.factor + found.offset
+        return total.astype(match.const("weight").dtype)
+
+
+def is_normalised(match: Match) -> Refusal | None:
+    """The product has one channel for each statistic, the bias one number for each or for all, and the results are held."""
+    if refused := match.unless_dtype("weight", ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16):
+        return refused
+    found = layers.normalisation(match, _channels(match))
+    if isinstance(found, Refusal):
+        return found
+    if match.get("bias") is not None:
+        shape = match.shape("bias") or ()
+        if len(shape) > 2 or (1, 1, *shape)[-2:] not in ((1, 1), (1, _channels(match))):
+            return match.refuse("shape", "bias", (_channels(match),))
+    if 0 in match.const("weight").shape:
+        return match.refuse("shape", "weight", "no size of 0")
+    largest = np.abs(match.const("weight")).max(1 if _by_rows(match) else 0)
+    return layers.unless_products_held(match, largest, found.factor) or layers.unless_finite(match, _offset(match))
+
+
+def has_rank(rank: int) -> Callable[[Match], Refusal | None]:
+    """The result has that many axes, so that the second one is the one of the channels."""
+
+    def guard(match: Match) -> Refusal | None:
+        return match.unless_rank("root", rank)
+
+    return guard
+
+
+new_weight, new_bias = computed("weight", _scaled), computed("bias", _offset)
+as_column = computed("bias", lambda match: _offset(match)[:, None])
+
+
+def _rule(name: str, product: Pattern, replace: Pattern, rank: int, *shapes: dict[str, str], **attributes: Any) -> Rule:
+    return Rule(
+        name=f"linear.{name}",
+        pattern=layers.batch_norm(product).named("mapped"),
+        replace=replace,
+        guards=(has_rank(rank), layers.only_the_result, is_normalised, layers.growth_is_bounded),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=Proof(
+            shapes=shapes,
+            attributes={**NORMALISATION, **attributes},
+            constants=POSITIVE,
+            redundant={"check of attribute training": layers.CANNOT_TRAIN},
+        ),
+    )
+
+
+def _shapes(x: str, weight: str, **others: str) -> dict[str, str]:
+    return {"x": x, "weight": weight, **dict.fromkeys(STATISTICS, "4"), **others}
+
+
+RULES = [
+    _rule(
+        "batch_norm_gemm",
+        gemm.named("product"),
+        op.Gemm(x, new_weight, new_bias, alpha=attr("alpha"), transA=attr("transA"), transB=attr("transB")),
+        2,
+        _shapes("4 4", "4 4", bias="4"),
+        _shapes("4 4", "4 4", bias="1"),
+        alpha=[1.0, 0.5],
+        beta=[1.0, 2.0],
+        transA=[0, 1],
+        transB=[0, 1],
+    ),
+    _rule(
+        "batch_norm_matmul",
+        op.MatMul(x, weight).named("product") + opt(bias),
+        op.MatMul(x, new_weight) + new_bias,
+        2,
+        _shapes("n 3", "3 4", bias="4"),
+    ),
+    _rule(
+        "batch_norm_left",
+        op.MatMul(weight, x).named("product"),
+        op.MatMul(new_weight, x) + as_column,
+        3,
+        _shapes("n 3 s", "4 3"),
+    ),
+]
