@@ -7,7 +7,7 @@ They share their options: pass an `Options` object, `optimize(model, options)`, 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -111,7 +111,8 @@ def optimize(
         try:
             return _concluded(attempts, report, clock, check=options.loaded and options.output is not None)
         except UnloadableError as error:
-            return _concluded(attempts, attempts.mended(report, error), clock, check=False)
+            report, loads = attempts.mended(report, error)
+            return _concluded(attempts, report, clock, check=loads)
     except (PassError, UnloadableError) as error:
         return left_alone(model, options, str(error))
 
@@ -124,10 +125,8 @@ def _concluded(attempts: Attempts, report: RunReport, clock: _Clock, *, check: b
         WrongResultError: It is wrong. Nothing was written.
     """
     inside, asked, options = attempts.inside, attempts.asked, attempts.options
-    runs_alone = options.verify == "whole" or options.bench
-    loading = Loading(inside) if check else None
-    if loading is not None and runs_alone:
-        loading.demand()
+    if check and (options.verify == "whole" or options.bench):
+        Loading.of_graph(inside).demand()
     sites = None if asked.sites is None else tuple(asked.sites.found.values())
     result = Result(leave(inside, attempts.source), report, options, sites=sites)
     if options.explain:
@@ -145,11 +144,10 @@ def _concluded(attempts: Attempts, report: RunReport, clock: _Clock, *, check: b
         result = replace(result, latencies=found, slowdown=asked.slowdown(inside, report, found, attempts.without))
         if options.fastest and result.slowdown is not None:
             inside, result = _faster(attempts, result, result.slowdown)
-            loading = Loading(inside) if check else None
         clock.lap("bench")
     if options.output is not None:
         attempts.progress(f"writing {options.output}")
-        save(inside, options.output, link=options.link, approve=_nothing if loading is None else loading.demand)
+        save(inside, options.output, link=options.link, check=_load_written if check else None)
         result = replace(result, written=Path(options.output))
         clock.lap("write")
     return replace(result, timings=clock.timings())
@@ -169,8 +167,9 @@ def _faster(attempts: Attempts, result: Result, slowdown: Slowdown) -> tuple[ir.
     return inside, replace(result, model=model, report=report, verdict=verdict, slowdown=replace(slowdown, taken=True))
 
 
-def _nothing() -> None:
-    """Approves of anything."""
+def _load_written(path: Path, data: Mapping[str, Path]) -> Callable[[], None]:
+    """Have the runtime load what is written but not yet in place."""
+    return Loading.of_files(path, data).demand
 
 
 def _options(options: Options | None, **changes: Unpack[AllOptions]) -> Options:

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from ortfuse.assessment import Assessment, Progress, idle_options
 from ortfuse.errors import InvalidModelError, OrtfuseError, PassError, TargetError
-from ortfuse.execution.loading import Loading, UnloadableError
+from ortfuse.execution.loading import LEVELS, Loading, UnloadableError
 from ortfuse.graph.edit import Inspector
 from ortfuse.model.copy_file import copy_model
 from ortfuse.model.interop import AnyModel, Source, enter, leave
@@ -123,8 +123,11 @@ class Attempts:
         else:
             self._left_out[error.name] = f"{error}; the result is without it: {_REPORT_IT}"
 
-    def mended(self, report: RunReport, error: UnloadableError) -> RunReport:
-        """Run again without the edits with which the runtime does not load the result, if it loads the model as it was.
+    def mended(self, report: RunReport, error: UnloadableError) -> tuple[RunReport, bool]:
+        """Run again without the edits with which the runtime does not load the result where it loads the model as it was.
+
+        Returns:
+            The report, and whether the result is now to be loaded wherever the runtime has been asked to.
 
         Raises:
             UnloadableError: It does not load the result without any edits either.
@@ -133,19 +136,21 @@ class Attempts:
         from ortfuse.bisection.runtime_optimizers import breaking
 
         self.progress("looking for what the runtime does not load")
-        if Loading(enter(self._model)[0]).problem():
+        original = enter(self._model)[0]
+        levels = [level for level in LEVELS if not Loading.of_graph(original, [level]).problem()]
+        if len(levels) < len(LEVELS) and not Loading.of_graph(self.inside, levels).problem():
             report.notes.append(f"the runtime loads neither the model as it was nor the result: {error}")
-            return report
+            return report, False
         optimisers = breaking(self.inside)
         why = f"{error}; its own optimiser {', '.join(optimisers)} is to blame" if optimisers else str(error)
-        avoided = edits_to_avoid(self._made)
-        if avoided is not None:
+        avoided = edits_to_avoid(self._made, levels)
+        if avoided:
             self._start_over()
             report = self.run(avoided)
-            if not Loading(self.inside).problem():
+            if not Loading.of_graph(self.inside, levels).problem():
                 edits = ", ".join(f"{author} at '{site}'" for author, site in avoided)
                 report.notes.append(f"left out, because the runtime would not load the result: {edits} ({why})")
-                return report
+                return report, len(levels) == len(LEVELS)
         raise UnloadableError(f"the runtime would not load the result: {why}")
 
     def _made(self, inspector: Inspector) -> ir.Model:

@@ -17,6 +17,11 @@ MaxPool(Pad(x)) = MaxPool(Pad(x), auto_pad=VALID)
 
 Pad_Fusion of ONNX Runtime (1.31 among others) moves a Pad with zeros into the MaxPool behind it, whose own padding is lower than
 any number: where x is negative at the border, the maximum is no longer 0. It leaves a MaxPool alone that says how it pads.
+
+MaxPool(Pad(x), pads) = MaxPool(Sum(Pad(x)), pads)
+
+It does the same where the MaxPool has a padding of its own, or rounds the size of its result up. A Sum of one operand, which
+copies it, keeps the two apart.
 """
 
 from __future__ import annotations
@@ -123,6 +128,14 @@ def _is_not_padded(pads: Any, facts: Any) -> bool:
     return pads is None or not any(pads)
 
 
+def _is_not_automatic(kind: Any, facts: Any) -> bool:
+    return kind in (None, "NOTSET")
+
+
+def _is_not_rounded_up(mode: Any, facts: Any) -> bool:
+    return not mode
+
+
 pooled = {name: attr(name) for name in ("kernel_shape", "strides", "dilations", "storage_order")}
 SOUND = "it would be right, but the runtime does not merge it"
 
@@ -137,12 +150,31 @@ def is_padded_with_zeros(match: Match) -> Refusal | None:
     filling = pad.inputs[2] if len(pad.inputs) > 2 else None
     if (facts.scalar(filling) if filling is not None else attribute_value(pad, "value", facts)) not in (None, 0):
         return needless
-    values = facts.range(pad.inputs[0]) if pad.inputs[0] is not None else None
-    outside = parameter(pad, "pads", facts)
-    reaches_in = isinstance(outside, tuple) and all(
-        isinstance(one, int) and one < size for one, size in zip(outside[2:], match["kernel_shape"], strict=False)
+    names_axes = len(pad.inputs) > 3
+    return needless if names_axes or _zeros_change_nothing(match, pad) else None
+
+
+def _zeros_change_nothing(match: Match, pad: ir.Node) -> bool:
+    """Whether every maximum is one of numbers of the image that are not negative, whatever stands around it."""
+    values = match.facts.range(pad.inputs[0]) if pad.inputs[0] is not None else None
+    border, kernel = parameter(pad, "pads", match.facts), match["kernel_shape"]
+    dilated = any(step != 1 for step in match["dilations"] or ())
+    if values is None or values.low < 0 or not isinstance(border, tuple | list) or dilated:
+        return False
+    half = len(border) // 2
+    around = [*border[2:half], *border[half + 2 :]]
+    return all(
+        isinstance(zeros, int) and zeros + more < size
+        for zeros, more, size in zip(around, match["pads"] or [0] * len(around), [*kernel, *kernel], strict=True)
     )
-    return needless if values is not None and values.low >= 0 and reaches_in else None
+
+
+@redundant("it would be right, but `valid_max_pool` is for it")
+def has_windows_beyond(match: Match) -> Refusal | None:
+    """The MaxPool has a padding of its own, or rounds the size of its result up."""
+    if any(match["pads"] or ()) or match["ceil_mode"]:
+        return None
+    return match.refuse("needless", "root", found="it has no padding of its own")
 
 
 @redundant(SOUND)
@@ -170,8 +202,8 @@ RULES = [
             x,
             **pooled,
             pads=attr("pads", _is_not_padded, "0"),
-            auto_pad=attr("auto_pad", lambda kind, facts: kind in (None, "NOTSET"), "NOTSET"),
-            ceil_mode=attr("ceil_mode", lambda mode, facts: not mode, "0"),
+            auto_pad=attr("auto_pad", _is_not_automatic, "NOTSET"),
+            ceil_mode=attr("ceil_mode", _is_not_rounded_up, "0"),
         ),
         replace=op.MaxPool(x, **pooled, auto_pad="VALID"),
         is_refinement=True,
@@ -190,6 +222,36 @@ RULES = [
                 "pads": [(0, 0, 0, 0)],
                 "auto_pad": ["NOTSET"],
                 "ceil_mode": [0],
+            },
+        ),
+    ),
+    Rule(
+        name="runtime.apart_max_pool",
+        formula="MaxPool(Pad(x), pads)",
+        pattern=op.MaxPool(
+            x,
+            **pooled,
+            pads=attr("pads"),
+            auto_pad=attr("auto_pad", _is_not_automatic, "NOTSET"),
+            ceil_mode=attr("ceil_mode"),
+        ),
+        replace=op.MaxPool(op.Sum(x), **pooled, pads=attr("pads"), ceil_mode=attr("ceil_mode")),
+        is_refinement=True,
+        because=Quirk.MERGES_ZEROS_INTO_MAX_POOL,
+        guards=(is_padded_with_zeros, has_windows_beyond, gives_no_indices),
+        exactness=Exactness.EXACT,
+        source="ONNX Runtime rewrite rule Pad_Fusion",
+        proof=Proof(
+            shapes={"x": "1 2 5 6"},
+            inputs={"x": _padded},
+            attributes={
+                "kernel_shape": [(3, 2)],
+                "strides": [(1, 1), (2, 2)],
+                "dilations": [(1, 1), (2, 1)],
+                "storage_order": [0],
+                "pads": [(1, 1, 0, 1), (0, 0, 0, 0)],
+                "auto_pad": ["NOTSET"],
+                "ceil_mode": [1],
             },
         ),
     ),

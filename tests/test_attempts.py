@@ -163,8 +163,55 @@ def test_large_weights_are_not_read_to_see_whether_a_result_loads(
     )
     model.graph.initializer.append(numpy_helper.from_array(np.ones((20_000, 200), np.float32), "w"))
     result = ortfuse.optimize(model, output=tmp_path / "o.onnx")
-    ((source, weights, settings),) = given
+    assert [settings.level for _, _, settings in given] == ["all", "none", "basic"]
+    source, weights, settings = given[0]
     assert len(source) < 1000 and not weights
     zeros = Path(settings.folder) / "zeros"
     assert zeros.stat().st_size >= 16_000_000 > 512 * zeros.stat().st_blocks
     assert not result.report.notes
+
+
+def test_what_is_written_is_what_is_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The bytes of the files that will be in place, data files under their temporary names included."""
+    from ortfuse.model import write
+
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 20]> g (float[b, 20000] x) => (float[b, 1] z) '
+        "{ y = MatMul(x, w) t = Shape(y) u = Neg(v) s = Add(y, u) z = Relu(s) }"
+    )
+    for name, size in {"w": 20_000, "v": 1}.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.ones((size, 1), np.float32), name))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    result = ortfuse.optimize(tmp_path / "m.onnx", output=tmp_path / "o.onnx")
+    assert not result.report.notes and not result.left_alone
+    written = write._write_model
+
+    def damaged(proto: onnx.ModelProto, *args: Any) -> None:
+        for node in proto.graph.node:
+            node.op_type = node.op_type.replace("Relu", "Rilu")
+        written(proto, *args)
+
+    monkeypatch.setattr(write, "_write_model", damaged)
+    before = (tmp_path / "o.onnx").read_bytes()
+    result = ortfuse.optimize(tmp_path / "m.onnx", output=tmp_path / "o.onnx", passes="canonicalize")
+    assert "Rilu" in result.left_alone
+    assert before != (tmp_path / "o.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"m.onnx", "w.bin", "o.onnx", "o.onnx.data"}
+
+
+def test_a_result_loads_without_the_runtimes_optimisations_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A result that needs them to load is not written where the original does not."""
+    from ortfuse.execution import loading
+
+    opened = loading.opened
+
+    def only_optimised(source: bytes, weights: Any, settings: Any, isolated: bool) -> Any:
+        if settings.level == "none" and b"Gelu" in source:
+            raise ValueError("no kernel for Gelu")
+        return opened(source, weights, settings, isolated)
+
+    monkeypatch.setattr(loading, "opened", only_optimised)
+    result = ortfuse.optimize(gelu(), output=tmp_path / "o.onnx")
+    assert "Gelu" not in {node.op_type for node in onnx.load(tmp_path / "o.onnx").graph.node}
+    (note,) = [note for note in result.report.notes if note.startswith("left out")]
+    assert "with its optimisations off: no kernel for Gelu" in note

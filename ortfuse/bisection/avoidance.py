@@ -6,7 +6,7 @@ model is found by binary search and left out, until the rest loads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -14,6 +14,7 @@ import onnx_ir as ir
 from ortfuse.bisection.bisect import NEEDED, Gate, Key, Restriction
 from ortfuse.bisection.ddmin import first_showing
 from ortfuse.execution.loading import Loading
+from ortfuse.execution.runtime import Level
 from ortfuse.graph.edit import Edit, Inspector
 from ortfuse.refusal import Refusal, Subject, refuse
 
@@ -38,24 +39,25 @@ class Avoiding:
         return None if self.then is None else self.then.objection(edit)
 
 
-def _loads(model: ir.Model) -> bool:
-    return not Loading(model).problem()
-
-
-def edits_to_avoid(make: Callable[[Inspector], ir.Model]) -> tuple[Key, ...] | None:
+def edits_to_avoid(make: Callable[[Inspector], ir.Model], levels: Sequence[Level]) -> tuple[Key, ...] | None:
     """The edits without which the runtime loads the result; `None` if it does not do so either without any edit.
 
     Args:
         make: Runs the pipeline on a fresh copy of the model under an inspector.
+        levels: The levels of the runtime's own optimisations at which it has to load.
     """
+
+    def loads(inspector: Inspector) -> bool:
+        return not Loading.of_graph(make(inspector), levels).problem()
+
     avoided: list[Key] = []
     while len(avoided) < _MOST:
         gate = Gate(Restriction())
-        if _loads(make(Avoiding(avoided, gate))):
+        if loads(Avoiding(avoided, gate)):
             return tuple(avoided)
         count = len(gate.applied)
-        if not count or not _loads(make(Avoiding(avoided, Gate(Restriction(first=0))))):
+        if not count or not loads(Avoiding(avoided, Gate(Restriction(first=0)))):
             return None
-        last = first_showing(count, lambda first: not _loads(make(Avoiding(avoided, Gate(Restriction(first=first))))))
+        last = first_showing(count, lambda first: not loads(Avoiding(avoided, Gate(Restriction(first=first)))))
         avoided.append(gate.applied[last - 1])
     return None

@@ -15,7 +15,7 @@ import struct
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,11 @@ Array = np.ndarray[Any, Any]
 _BFLOAT16 = "tensor(bfloat16)"
 _BFLOAT16_NUMBER = 16  # in TensorProto.DataType
 _ALIGNMENT = 16
+
+Level = Literal["all", "basic", "none"]
+"""Which of its own optimisations the runtime applies when it creates a session."""
+
+_LEVELS: Mapping[Level, str] = {"all": "ORT_ENABLE_ALL", "basic": "ORT_ENABLE_BASIC", "none": "ORT_DISABLE_ALL"}
 
 _TOGETHER = 1 << 16
 """Messages of up to this many bytes are sent in one piece."""
@@ -34,7 +39,7 @@ class Settings:
     """The settings of a session.
 
     Attributes:
-        optimise: Whether the runtime applies its own optimisations.
+        level: Which of its own optimisations the runtime applies.
         threads: Threads per operator; 0 leaves the choice to the runtime.
         provider: The execution provider.
         disabled: Names of runtime optimisers to disable.
@@ -46,7 +51,7 @@ class Settings:
         folder: Where the external data of a serialised model are; empty for none.
     """
 
-    optimise: bool = True
+    level: Level = "all"
     threads: int = 0
     provider: str = "CPUExecutionProvider"
     disabled: tuple[str, ...] = ()
@@ -85,8 +90,7 @@ class Loaded:
         for library in settings.libraries:
             options.register_custom_ops_library(library)
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        level = ort.GraphOptimizationLevel
-        options.graph_optimization_level = level.ORT_ENABLE_ALL if settings.optimise else level.ORT_DISABLE_ALL
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[settings.level])
         if settings.profile:
             options.enable_profiling, options.profile_file_prefix = True, settings.profile
         if settings.dump:

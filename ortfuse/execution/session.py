@@ -95,7 +95,7 @@ class Session:
             VerificationError: The runtime refuses the model.
         """
         settings = Settings(
-            optimise=optimise,
+            level="all" if optimise else "none",
             threads=threads,
             provider=provider,
             disabled=tuple(disabled),
@@ -190,7 +190,7 @@ def separated(model: ir.Model, *, weightless: bool = False) -> tuple[bytes, dict
         if tensor is None:
             continue
         if weightless and tensor.nbytes >= STAND_IN:
-            _refer_to_zeros(initializer, tensor.nbytes)
+            refer_to_zeros(initializer, tensor.nbytes)
             continue
         if tensor.dtype not in _SHAREABLE:
             initializer.raw_data = tensor.tobytes()
@@ -215,7 +215,8 @@ def zeros_folder() -> str:
     return _zeros().name
 
 
-def _refer_to_zeros(initializer: onnx.TensorProto, size: int) -> None:
+def refer_to_zeros(initializer: onnx.TensorProto, size: int) -> None:
+    """Let a tensor have its data in the file of zeros."""
     path = Path(zeros_folder()) / _ZEROS
     if path.stat().st_size < size:
         os.truncate(path, size)

@@ -17,7 +17,8 @@ from ortfuse.model.data_file import DataFile
 class Staging:
     """A model file, with its data files if any, while being written.
 
-    Use as a context manager: `open` or `link` each file, write it, then `commit`. Leaving without a commit, through an error or
+    Use as a context manager: `open` or `link` each file, write it, then `commit`, if need be after a look at what is `written`
+    and meanwhile a `sync`. Leaving without a commit, through an error or
     an interrupt, deletes everything written so far.
 
     A model file can be replaced in one step. A model file and its data files cannot, and a model with the data of another one
@@ -89,6 +90,25 @@ class Staging:
         """The names by which an interim model refers to the data files; `None` if no interim model is needed."""
         return [path.name for path in self._data] if any(path.exists() for path in self.data) else None
 
+    def written(self) -> tuple[Path, dict[str, Path]]:
+        """The model file as it can be read now, and its data files by the names that it has for them."""
+        for file in self._files:
+            file.flush()
+        names = (path.name for path in self.data)
+        return self._temporaries["model"], dict(zip(names, self._data, strict=True))
+
+    def sync(self) -> None:
+        """Write the files to the disk.
+
+        Raises:
+            OSError: One of them cannot be written.
+        """
+        for file in self._files:
+            if not file.closed:
+                file.flush()
+                os.fsync(file.fileno())
+                file.close()
+
     def commit(self) -> None:
         """Move the files into place; an error or an interrupt on the way undoes everything.
 
@@ -96,10 +116,7 @@ class Staging:
             OSError: A file cannot be written to the disk or moved, or the file system has no hard links, without which
                 a model file and data files cannot be replaced together.
         """
-        for file in self._files:
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
+        self.sync()
         if "interim" in self._temporaries:
             self._replace_all()
         else:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import Message  # type: ignore[import-untyped]
 
 from ortfuse.errors import OutputError
 from ortfuse.model.atomic_write import Staging, writable_target
+from ortfuse.model.external_data import external_tensors
 
 
 def copy_model(model: str | os.PathLike[str] | onnx.ModelProto, path: str | os.PathLike[str]) -> None:
@@ -27,7 +27,7 @@ def copy_model(model: str | os.PathLike[str] | onnx.ModelProto, path: str | os.P
         folder = Path() if isinstance(model, onnx.ModelProto) else Path(model).parent
         with Staging(target) as staging:
             staging.open("model").write(content)
-            for name in dict.fromkeys(_external(onnx.ModelProto.FromString(content))):
+            for name in dict.fromkeys(_locations(onnx.ModelProto.FromString(content))):
                 _copy_beside(folder / name, target.parent / name)
             staging.commit()
     except (OSError, ValueError) as error:
@@ -43,16 +43,7 @@ def _copy_beside(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
 
 
-def _external(model: onnx.ModelProto) -> Iterator[str]:
+def _locations(model: onnx.ModelProto) -> Iterator[str]:
     """The names of the files with external data."""
-    waiting: list[Message] = [model]
-    while waiting:
-        message = waiting.pop()
-        if isinstance(message, onnx.TensorProto):
-            yield from (entry.value for entry in message.external_data if entry.key == "location")
-            continue
-        for _, value in message.ListFields():
-            if isinstance(value, Message):
-                waiting.append(value)
-            elif not isinstance(value, str | bytes | int | float) and value and isinstance(value[0], Message):
-                waiting += value
+    for tensor in external_tensors(model):
+        yield from (entry.value for entry in tensor.external_data if entry.key == "location")

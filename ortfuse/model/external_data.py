@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path, PureWindowsPath
 
+import onnx
 import onnx_ir
+from google.protobuf.message import Message  # type: ignore[import-untyped]
 
 from ortfuse.errors import ModelFileError
 from ortfuse.graph.tensors import tensors
@@ -55,6 +58,22 @@ def attach(model: onnx_ir.Model, *, name: str, model_file: Path | None, missing:
             files[path] = _open(path, where, missing, keep_open=len(files) < _HELD_OPEN)
         offset, length = _extent(tensor, files[path], where)
         slot.replace(ExternalStoredTensor(FileBytes(files[path], offset, length), tensor))
+
+
+def external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """The tensors of a ModelProto whose data are in a file, in all of its graphs and attributes."""
+    waiting: list[Message] = [model]
+    while waiting:
+        message = waiting.pop()
+        if isinstance(message, onnx.TensorProto):
+            if message.external_data:
+                yield message
+            continue
+        for _, value in message.ListFields():
+            if isinstance(value, Message):
+                waiting.append(value)
+            elif not isinstance(value, str | bytes | int | float) and value and isinstance(value[0], Message):
+                waiting += value
 
 
 def _resolve(location: str | os.PathLike[str], model_file: Path, where: str) -> str:

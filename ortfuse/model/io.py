@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from ortfuse.model.check import check
 from ortfuse.model.data_file import DataFile
 from ortfuse.model.intake import graph_of
 from ortfuse.model.stored_tensor import FileBytes, StoredTensor
-from ortfuse.model.write import write
+from ortfuse.model.write import Check, write
 
 __all__ = ["check", "load", "save"]
 
@@ -158,7 +158,7 @@ def save(
     path: str | os.PathLike[str],
     *,
     link: bool = False,
-    approve: Callable[[], object] = lambda: None,
+    check: Check | None = None,
 ) -> None:
     """Write a model to a file.
 
@@ -181,7 +181,7 @@ def save(
             readable when their file is replaced.
         path: The file to create or replace.
         link: Whether external files may become data files of the result through hard links.
-        approve: Called when everything is written but not yet in place; what it raises undoes all.
+        check: Checks what is written before it is moved into place; what it raises undoes all.
 
     Raises:
         OutputError: The file cannot be written (no such folder, no permission, no space); any existing file is unchanged.
@@ -197,7 +197,7 @@ def save(
     target = writable_target(path)
     external_data.attach(model, name=os.fspath(path), model_file=None)
     try:
-        write(model, target, link=link, approve=approve)
+        write(model, target, link=link, check=check)
     except OrtfuseError:
         raise
     except OSError as error:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, TypeAlias
 
 import onnx
 import onnx_ir
@@ -32,6 +32,16 @@ file they come from, and of the others."""
 _WORTH_LINKING = 0.5
 """An external file is kept whole if the model needs at least this fraction of it; otherwise the needed part is copied."""
 
+Check: TypeAlias = Callable[[Path, Mapping[str, Path]], Callable[[], object]]
+"""Starts to check a model that is written but not yet in place: the model file, and its data files by the names that it has for
+them. What is returned is called when all is on the disk, and waits for the finding; what either raises undoes all."""
+
+
+def _approve(model: Path, data: Mapping[str, Path]) -> Callable[[], object]:
+    """Approves of anything."""
+    return lambda: None
+
+
 Pair = tuple[onnx.TensorProto, onnx_ir.TensorProtocol]
 
 
@@ -44,14 +54,14 @@ class Placed(NamedTuple):
     length: int
 
 
-def write(model: onnx_ir.Model, target: Path, *, link: bool, approve: Callable[[], object] = lambda: None) -> None:
+def write(model: onnx_ir.Model, target: Path, *, link: bool, check: Check | None = None) -> None:
     """Write a model to `target`, with data files `<target>.data`, ... if it has external weights or is too large for one file.
 
     Args:
         model: The model.
         target: The path of the model file.
         link: Whether external files that are still needed may become data files through hard links.
-        approve: Called before the files are moved into place; what it raises undoes all.
+        check: Checks what is written before it is moved into place.
 
     Raises:
         OutputError: The model does not fit into the file format.
@@ -76,6 +86,8 @@ def write(model: onnx_ir.Model, target: Path, *, link: bool, approve: Callable[[
             raise OutputError(f"{target}: the model is larger than 2 GB without its weights; no ONNX file can hold it")
         _write_model(proto, weights, staging.open("model"))
         _hold_open(model, (staging.model, *staging.data))
+        approve = (check or _approve)(*staging.written())
+        staging.sync()
         approve()
         staging.commit()
 

@@ -33,6 +33,15 @@ def keeps_dtype(match: Match) -> Refusal | None:
     return match.refuse("dtype", "x") if before is None else match.unless_dtype("root", before)
 
 
+@redundant("it would be right, but the runtime would merge what stands on both sides")
+def sets_nothing_apart(match: Match) -> Refusal | None:
+    """The node does not stand between a Pad and a MaxPool (see `runtime.apart_max_pool`)."""
+    before, behind = match["x"].producer(), match.root.consumers()
+    if before is None or before.op_type != "Pad" or all(node.op_type != "MaxPool" for node in behind):
+        return None
+    return match.refuse("needless", "root", found="it keeps a Pad and a MaxPool apart")
+
+
 def _identity(name: str, pattern: Pattern, proof: Proof, *guards: Guard) -> Rule:
     return Rule(
         name=f"noop.{name}",
@@ -158,7 +167,8 @@ RULES = [
         ),
         redundant("the one output is the whole input")(keeps_shape),
     ),
-    *(_identity(f"{name.lower()}_of_one", getattr(op, name)(x), PLAIN) for name in ("Sum", "Max", "Min", "Mean")),
+    _identity("sum_of_one", op.Sum(x), PLAIN, sets_nothing_apart),
+    *(_identity(f"{name.lower()}_of_one", getattr(op, name)(x), PLAIN) for name in ("Max", "Min", "Mean")),
     Rule(
         name="noop.add_zero",
         pattern=op.Add(x, zero) | op.Sub(x, zero),
