@@ -1,7 +1,8 @@
 """Raising the opset of single operators: the same bits, or a refusal.
 
-    python -m benchmarks.trust.raising                        # everything; figures go to raising.json
-    python -m benchmarks.trust.raising --one-in 50 --seed 3   # a sample, without storing figures
+    python -m benchmarks.trust.raising                        # everything
+    python -m benchmarks.trust.raising --write                # the same; figures go to raising.json
+    python -m benchmarks.trust.raising --one-in 50 --seed 3   # a sample
     python -m benchmarks.trust.raising Clip Dropout           # these operators
 
 The models are the cells of the conformance grid (`benchmarks.trust.operators`): every operator of ai.onnx, every opset since 7
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -101,12 +103,14 @@ def opsets_above(cell: Cell) -> list[int]:
 
 def main() -> int:
     """Raise the cells of some operators, or of all; the exit code is 1 if one is wrong."""
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("operators", nargs="*")
-    arguments.add_argument("--one-in", type=int, default=1)
-    arguments.add_argument("--seed", type=int, default=0)
-    given = arguments.parse_args()
+    parser = argparse.ArgumentParser(description="Raising the opset of single operators.")
+    parser.add_argument("operators", nargs="*", help="names of operators; all of ai.onnx by default")
+    parser.add_argument("--one-in", type=int, default=1, help="raise one of so many cells")
+    parser.add_argument("--seed", type=int, default=0, help="which of them")
+    parser.add_argument("--write", action="store_true", help="keep the figures in raising.json")
+    given = parser.parse_args()
     warnings.simplefilter("ignore")
+    started = time.monotonic()
     counts: Counter[str] = Counter()
     wrong = []
     chosen = frozenset(given.operators or (name for name, found in seeds().items() if not found[0].domain))
@@ -120,13 +124,14 @@ def main() -> int:
             if found == NOT_RUN:
                 break
     result = {
-        "command": "python -m benchmarks.trust.raising",
+        "command": " ".join(["python -m benchmarks.trust.raising", *sys.argv[1:]]),
         "onnx": onnx.__version__,
         "onnxruntime": onnxruntime.__version__,
         "raised": dict(sorted(counts.items())),
+        "seconds": round(time.monotonic() - started),
         "wrong": wrong,
     }
-    if not given.operators and given.one_in == 1:
+    if given.write:
         RESULTS.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result["raised"]))
     return 1 if wrong else 0

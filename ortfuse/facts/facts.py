@@ -14,8 +14,8 @@ Bodies of If, Loop and Scan and of model functions are covered: facts inside a l
 inside a function body at every call.
 
 Taken on trust: sizes that are computed in float32 or with 32 bits are not so large that they are rounded or wrap around (see
-`ortfuse.facts.transfer.elements.fitting`); and no empty tensor is reshaped to a target of which two elements happen to be 0
-(see `ortfuse.facts.transfer.shaping`). For empty tensors facts follow ONNX even where
+`ortfuse.facts.transfer.elements.fitting`); and no empty tensor is reshaped to a target of which two elements happen to be 0,
+or one beside a -1 (see `ortfuse.facts.transfer.shaping`). For empty tensors facts follow ONNX even where
 the runtime does not (its reductions over the last axis of an empty tensor keep that axis).
 """
 

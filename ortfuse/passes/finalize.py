@@ -82,7 +82,7 @@ def _raise_opset(context: Context, pending: list[tuple[ir.Node, int]]) -> int:
     """Raise the model to the newest opset that one of its nodes is marked with."""
     if not pending:
         return 0
-    raise_opset(context.model, max(version for _, version in pending), context.target, context.editor)
+    raise_opset(context.model, max(version for _, version in pending), context.target, context.facts, context.editor)
     if left := list(_pending(context)):
         # A function may import an older opset than the model, and then keeps an older one.
         raise TargetError(

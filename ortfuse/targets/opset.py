@@ -49,7 +49,13 @@ def raise_to_newest(model: ir.Model, target: Target | None = None) -> None:
         raise_opset(model, newest, target)
 
 
-def raise_opset(model: ir.Model, opset: int, target: Target | None = None, editor: Editor | None = None) -> None:
+def raise_opset(
+    model: ir.Model,
+    opset: int,
+    target: Target | None = None,
+    facts: Facts | None = None,
+    editor: Editor | None = None,
+) -> None:
     """Raise the ai.onnx version that `model` imports to `opset`, in place, model functions included.
 
     Nodes that rules made for a newer opset than the model imports (as given by their `version`) are converted from that opset.
@@ -60,20 +66,22 @@ def raise_opset(model: ir.Model, opset: int, target: Target | None = None, edito
         model: The model; its main graph, subgraphs and functions are converted.
         opset: The version to raise it to.
         target: The runtime that must execute the result; by default the installed one.
-        editor: Makes the changes; by default a new one.
+        facts: What is known about the model; by default computed.
+        editor: Makes the changes and keeps `facts` up to date; by default a new one.
 
     Raises:
         TargetError: The converter fails or is known to convert a node wrongly, an inspector objects to a converted node, or the
             target has no kernel for a node at the new opset although it has one now. The model is then unchanged.
     """
-    editor = Editor(model, Facts(model)) if editor is None else editor
+    facts = Facts(model) if facts is None else facts
+    editor = Editor(model, facts) if editor is None else editor
     if "" not in model.graph.opset_imports:
         editor.set_import(model.graph, "", opset)
         return
     found = list(_roots(model, opset))
     if not found:
         return
-    _refuse_unconvertible(model, opset, target or installed())
+    _refuse_unconvertible(model, opset, target or installed(), facts)
     plans = [plan for root, is_function in found for plan in _plans(root, opset, is_function)]
     names = {value.name for graph in walk.graphs(model) for value in walk.own_values(graph) if value.name}
     with editor.change(AUTHOR) as change:
@@ -113,8 +121,7 @@ def _plans(root: ir.Graph, opset: int, is_function: bool) -> Iterator[Plan]:
         yield Plan(skeleton, converted, is_function)
 
 
-def _refuse_unconvertible(model: ir.Model, opset: int, target: Target) -> None:
-    facts: Facts | None = None
+def _refuse_unconvertible(model: ir.Model, opset: int, target: Target, facts: Facts) -> None:
     for scope in walk.scopes(model):
         current = scope.root.opset_imports.get("", opset)
         for node in scope.graph:
@@ -126,9 +133,8 @@ def _refuse_unconvertible(model: ir.Model, opset: int, target: Target) -> None:
                     f"{node.op_type} '{node.name}' needs opset {version}, and the model is to be raised to {opset}; "
                     f"raise it to {version} or higher"
                 )
-            if version < _ONLY_FLOAT.get(node.op_type, 0) <= opset:
-                facts = Facts(model) if facts is None else facts
-            reason = _converted_wrongly(node, version, opset, facts) or target.lost_by_raising(node, version, opset)
+            wrong = _converted_wrongly(node, version, opset, facts)
+            reason = wrong or target.lost_by_raising(node, version, opset, facts)
             if reason is not None:
                 raise TargetError(
                     f"the model cannot be raised from opset {current} to {opset} because of {node.op_type} '{node.name}': "
@@ -136,13 +142,13 @@ def _refuse_unconvertible(model: ir.Model, opset: int, target: Target) -> None:
                 )
 
 
-def _converted_wrongly(node: ir.Node, version: int, opset: int, facts: Facts | None) -> str | None:
+def _converted_wrongly(node: ir.Node, version: int, opset: int, facts: Facts) -> str | None:
     if node.op_type == "Dropout":
         return _changed_dropout(node, version, opset)
     boundary, reason = _CONVERTED_WRONGLY.get(node.op_type, (0, ""))
     if version < boundary <= opset:
         return f"ONNX's version converter gets it wrong ({reason})"
-    if version < _ONLY_FLOAT.get(node.op_type, 0) <= opset and facts is not None:
+    if version < _ONLY_FLOAT.get(node.op_type, 0) <= opset:
         dtype = facts.dtype(node.inputs[0])
         if dtype != ir.DataType.FLOAT and set(node.attributes) & {"min", "max", "value"}:
             return f"ONNX's version converter takes it to be float32, and it is {dtype or 'of unknown type'}"

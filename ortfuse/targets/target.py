@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import TargetError
 from ortfuse.facts.facts import Facts
-from ortfuse.graph.schemas import changes, schema_at
+from ortfuse.graph.schemas import changes, droppable_outputs, schema_at
 from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.targets.costs import CostTable, shipped_costs
 from ortfuse.targets.custom import custom_operator
@@ -156,10 +156,10 @@ class Target:
                 return schema.since
         return None
 
-    def lost_by_raising(self, node: ir.Node, version: int, opset: int) -> Refusal | None:
+    def lost_by_raising(self, node: ir.Node, version: int, opset: int, facts: Facts) -> Refusal | None:
         """Why the target could no longer execute an ai.onnx node if `version` were raised to `opset`; `None` if it still could.
 
-        Declared types are used where present. A node that the target does not execute now counts as no loss.
+        A node that the target does not execute now counts as no loss.
         """
         operator = self.table.operators.get(("", node.op_type))
         old, new = (None, None) if operator is None else (operator.at(version), operator.at(opset))
@@ -170,12 +170,18 @@ class Target:
             executed = bool(before) or _is_inlined(node.op_type, version)
             lost = executed and not _is_inlined(node.op_type, opset)
             return self._no_kernel(f"{node.op_type} at opset {opset}") if lost else None
-        inputs = [ABSENT if value is None else value.dtype for value in node.inputs]
-        outputs = [ABSENT if value.name == "" else value.dtype for value in node.outputs]
-        if old.since == new.since or None in inputs or None in outputs:
+        inlined = _is_inlined(node.op_type, version)
+        if old.since == new.since and (not inlined or _is_inlined(node.op_type, opset)):
             return None
-        answers = [self._decide("", node.op_type, at, inputs, outputs) for at in (version, opset)]
-        return answers[1] if answers[0] is None else None
+        inputs = [ABSENT if value is None else facts.dtype(value) for value in node.inputs]
+        droppable = [value for place, value in enumerate(node.outputs) if place in droppable_outputs(node)]
+        idle = [value for value in droppable if not value.uses() and not value.is_graph_output()]
+        outputs = [ABSENT if value.name == "" or value in idle else facts.dtype(value) for value in node.outputs]
+        if None in inputs or None in outputs:
+            return None
+        now, later = [self._decide("", node.op_type, at, inputs, outputs) for at in (version, opset)]
+        # Of a body that is inlined because no kernel takes these types, the later form may need kernels that there are not.
+        return later if now is None or inlined else None
 
     def _decide(
         self, domain: str, op_type: str, opset: int | None, inputs: DTypes, outputs: Sequence[DType]

@@ -69,6 +69,12 @@ FINDINGS = {
         f"s = Shape(x) a = {int_of(0)} e = {int_of(1)} h = Slice(s, a, e) l = Sub(h, e) k = {int_of(6)}"
         " t = Concat <axis = 0> (l, k) y = Reshape(d, t) z = Shape(y)",
     ),
+    "a target that is 0 beside the rest copies a size of an empty tensor": (
+        13,
+        "float[n, m] x",
+        f"d = Constant <value = float[0, 3, 4] {{}}> () s = Shape(x) k = {int_of(-1)} t = Concat <axis = 0> (k, s)"
+        " y = Reshape(d, t)",
+    ),
     "parts after one of unknown size begin somewhere": (
         17,
         "int64[4] x, int64[1] p",

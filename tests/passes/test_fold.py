@@ -335,3 +335,11 @@ def test_floats_are_computed_by_the_runtime() -> None:
         h = Cast <to = 10> (d) g = Cast <to = 10> (x) y = Add(h, g) }"""
     model, _, _ = apply(text, Fold(), inputs={"x": floats(2)})
     assert operators(model) == ["Cast", "Add"]
+
+
+def test_a_result_that_the_runtime_leaves_open_is_not_folded() -> None:
+    text = """<ir_version: 10, opset_import: ["": 23]> g () => (y) <float[1, 1, 2, 2] w = {1, 2, 3, 4}> {
+        a, b, c, y = Attention <qk_matmul_output_mode = -1> (w, w, w) }"""
+    model = model_of(text)
+    Fold().run(context_of(model))
+    assert operators(model) == ["Attention"]

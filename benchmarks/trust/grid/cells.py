@@ -14,13 +14,20 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 
-from benchmarks.trust.grid.seeds import TYPE_ATTRIBUTES, Seed, at, attribute_of, seeds, versions
-
-IR_VERSION = 10
-MICROSOFT = "com.microsoft"
-_INDICES = np.iinfo(np.int64)
+from benchmarks.trust.grid.building import ALLOCATE, MODES, OF_ONE_OPERAND, Cell, is_narrow
+from benchmarks.trust.grid.seeds import (
+    ELEMENT_TYPES,
+    NARROW,
+    TYPE_ATTRIBUTES,
+    Seed,
+    at,
+    attribute_of,
+    kernel_types,
+    seeds,
+    versions,
+)
 
 _TYPES = {
     "tensor(float16)": np.float16,
@@ -36,32 +43,8 @@ _TYPES = {
     "tensor(uint64)": np.uint64,
     "tensor(bool)": np.bool_,
     "tensor(string)": np.object_,
+    **{f"tensor({name})": dtype for name, dtype in NARROW.items()},
 }
-_ALLOCATE = frozenset(
-    """
-    AffineGrid BlackmanWindow CenterCropPad Col2Im ConstantOfShape DFT Expand EyeLike GridSample GroupQueryAttention HammingWindow
-    HannWindow MaxUnpool MelWeightMatrix Multinomial NonMaxSuppression OneHot Pad RandomNormal RandomUniform Range Resize
-    ReverseSequence STFT Tile TopK Upsample
-    """.split()  # noqa: SIM905
-)
-"""Operators whose results are as large as the numbers in an operand or attribute say: those get no large numbers."""
-
-_MOST_SYMBOLIC = 4
-_SHIFTS = (0, 1, 2, -1, 3)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A model of one operator, the inputs it is run on, and the sizes of the symbols in its inputs' shapes for each."""
-
-    label: str
-    seed: Seed
-    model: onnx.ModelProto
-    runs: tuple[tuple[dict[str, Any], dict[str, int]], ...]
-    constant: bool
-
-    def __str__(self) -> str:
-        return self.label
 
 
 @dataclass(frozen=True)
@@ -112,9 +95,9 @@ def _of_seed(label: str, seed: Seed, sample: Sample) -> Iterator[Cell]:
     for make, modes in _VARIATIONS.items():
         for what, varied in make(seed):
             for how in modes:
-                build = _MODES[how]
-                for part in range(len(varied.inputs) if how in _OF_ONE_OPERAND else 1):
-                    named = f"{label}/{what}/{how} {part}" if how in _OF_ONE_OPERAND else f"{label}/{what}/{how}"
+                build = MODES[how]
+                for part in range(len(varied.inputs) if how in OF_ONE_OPERAND else 1):
+                    named = f"{label}/{what}/{how} {part}" if how in OF_ONE_OPERAND else f"{label}/{what}/{how}"
                     if sample.takes_cell(named) and (cell := build(named, varied, part)) is not None:
                         yield cell
 
@@ -139,6 +122,8 @@ def _typed(seed: Seed) -> Iterator[tuple[str, Seed]]:
         for kind in sorted(types):
             dtype = _TYPES.get(kind)
             if dtype is None or not places or seed.inputs[places[0]].dtype == dtype:
+                continue
+            if kind[7:-1] in NARROW and kind not in kernel_types(seed.domain, seed.op_type):
                 continue
             changed = seed
             for index in places:
@@ -176,7 +161,7 @@ def _attributed(seed: Seed) -> Iterator[tuple[str, Seed]]:
 def _candidates(seed: Seed, name: str, attribute: Any) -> Iterator[onnx.AttributeProto]:
     kind = str(attribute.type).rpartition(".")[2]
     if kind == "INT":
-        kinds = range(1, 14) if name in TYPE_ATTRIBUTES else ()
+        kinds = sorted(ELEMENT_TYPES) if name in TYPE_ATTRIBUTES else ()
         numbers = kinds or ((0, 1) if name == "saturate" else (-1, 0, 1, 2, 3))
         yield from (helper.make_attribute(name, number) for number in numbers)
     elif kind == "FLOAT":
@@ -236,7 +221,7 @@ def _numbered(seed: Seed) -> Iterator[tuple[str, Seed]]:
         value = seed.inputs[index]
         if value.ndim > 1 or not index or value.dtype not in (np.int64, np.int32):
             continue
-        for number in _small_and_large(value.dtype, seed.op_type not in _ALLOCATE):
+        for number in _small_and_large(value.dtype, seed.op_type not in ALLOCATE):
             for place in range(min(value.size, 2)):
                 changed = value.copy()
                 changed.reshape(-1)[place] = number
@@ -246,7 +231,7 @@ def _numbered(seed: Seed) -> Iterator[tuple[str, Seed]]:
 def _numeric(seed: Seed) -> list[int]:
     """The inputs that hold numbers."""
     arrays = [index for index, value in enumerate(seed.inputs) if isinstance(value, np.ndarray) and value.size]
-    return [index for index in arrays if seed.inputs[index].dtype.kind in "iuf"]
+    return [index for index in arrays if seed.inputs[index].dtype.kind in "iufV"]
 
 
 def _special(seed: Seed) -> Iterator[tuple[str, Seed]]:
@@ -254,9 +239,9 @@ def _special(seed: Seed) -> Iterator[tuple[str, Seed]]:
     arrays = _numeric(seed)
     for index in arrays:
         value = seed.inputs[index]
-        if seed.op_type not in _ALLOCATE or value.ndim > 1:
+        if seed.op_type not in ALLOCATE or value.ndim > 1:
             yield f"special {index}", seed.with_input(index, _specials(value, 1))
-    if len(arrays) > 1 and seed.op_type not in _ALLOCATE:
+    if len(arrays) > 1 and seed.op_type not in ALLOCATE:
         changed_all = seed
         for position, index in enumerate(arrays):
             changed_all = changed_all.with_input(index, _specials(seed.inputs[index], 1 + 7 * position))
@@ -270,7 +255,9 @@ def _small_and_large(dtype: Any, large: bool) -> tuple[int, ...]:
 
 def _specials(value: np.ndarray, repeat: int) -> np.ndarray:
     dtype = value.dtype
-    if dtype.kind == "f":
+    if is_narrow(value):
+        numbers = _narrow_specials(dtype)
+    elif dtype.kind == "f":
         limits = np.finfo(dtype)
         numbers = [
             np.nan,
@@ -292,6 +279,16 @@ def _specials(value: np.ndarray, repeat: int) -> np.ndarray:
     return np.resize(np.repeat(np.array(numbers, dtype), repeat), value.shape)
 
 
+def _narrow_specials(dtype: np.dtype[Any]) -> list[Any]:
+    """All numbers of a type of 8 bits or less; of bfloat16, the special ones."""
+    if "int" in dtype.name:
+        return [number for number in range(-8, 16) if int(np.array(number).astype(dtype)) == number]
+    if dtype.itemsize == 1:
+        with np.errstate(all="ignore"):
+            return list(np.arange(256, dtype=np.uint8).view(dtype))
+    return [float("nan"), float("inf"), -float("inf"), -0.0, 0.0, 1e-40, 3e38, 1.5, 2.5, -2.5, 1e-3]
+
+
 def _resized(seed: Seed) -> Iterator[tuple[str, Seed]]:
     """All axes of one size made 0 or 1, in all inputs at once; and each axis of each input on its own."""
     arrays = {index: value for index, value in enumerate(seed.inputs) if isinstance(value, np.ndarray)}
@@ -310,118 +307,34 @@ def _resized(seed: Seed) -> Iterator[tuple[str, Seed]]:
                 yield f"input {index} axis {axis}={new}", seed.with_input(index, np.resize(value, shape))
 
 
-# What is known of the operands.
-
-
-def _unknown(label: str, seed: Seed, part: int) -> Cell | None:
-    """Every operand is an input of the model, each axis with a name of its own."""
-    return _cell(label, seed, lambda index: True)
-
-
-def _constant(label: str, seed: Seed, part: int) -> Cell | None:
-    """Every operand is a constant, but sequences."""
-    return _cell(label, seed, lambda index: False)
-
-
-def _one_unknown(label: str, seed: Seed, part: int) -> Cell | None:
-    return _cell(label, seed, lambda index: index == part)
-
-
-def _one_known(label: str, seed: Seed, part: int) -> Cell | None:
-    return None if len(seed.inputs) < 3 else _cell(label, seed, lambda index: index != part)
-
-
-def _cell(label: str, seed: Seed, is_open: Callable[[int], bool]) -> Cell | None:
-    inputs, feeds, sizes, constants = [], {}, {}, []
-    names = []
+def _filled_otherwise(seed: Seed) -> Iterator[tuple[str, Seed]]:
+    """Sequences of another length, of tensors of other shapes and types."""
     for index, value in enumerate(seed.inputs):
-        name = "" if value is None else f"i{index}"
-        names.append(name)
-        if isinstance(value, list):
-            inputs.append(_sequence(name, value))
-            feeds[name] = value
-        elif value is not None and is_open(index):
-            dims = {f"d{index}_{axis}": size for axis, size in enumerate(value.shape)}
-            sizes |= dims
-            inputs.append(helper.make_tensor_value_info(name, _dtype(value), list(dims)))
-            feeds[name] = value
-        elif value is not None:
-            constants.append(onnx.numpy_helper.from_array(value, name))
-    model = _model(seed, names, inputs, constants, [])
-    return Cell(label, seed, model, ((feeds, sizes),), constant=not inputs)
+        if not isinstance(value, list) or not value:
+            continue
+        first = value[0]
+        for what, other in (
+            ("empty", []),
+            ("one", [first]),
+            ("more", [*value, first]),
+            ("shapes", [first, first[:1], first[:0]] if first.ndim else [first, first.reshape(1)]),
+            ("ranks", [first, first.reshape(-1)]),
+            *(
+                (str(np.dtype(dtype)), [_as(one, dtype) for one in value])
+                for dtype in (np.int64, np.float64, np.object_)
+            ),
+        ):
+            yield f"input {index} {what}", seed.with_input(index, other)
 
 
-def _sizes(label: str, seed: Seed, part: int) -> Cell | None:
-    """One integer operand is computed from the sizes of an input, as exporters do; tried with several of them."""
-    value = seed.inputs[part]
-    if (
-        not isinstance(value, np.ndarray)
-        or value.dtype not in (np.int64, np.int32)
-        or not 0 < value.size <= _MOST_SYMBOLIC
-    ):
-        return None
-    if seed.op_type in _ALLOCATE and np.abs(value).max() > 1 << 20:
-        return None
-    symbols = [f"n{number}" for number in range(value.size)]
-    dims = helper.make_tensor_value_info("sized", TensorProto.FLOAT, symbols)
-    # The first run has the operand that the seed has; the sizes of the others are a little off.
-    first = np.clip(np.where(value < 0, 1, value), 0, 4).astype(np.int64).reshape(-1)
-    offset = (value.astype(np.int64).reshape(-1) - first).astype(value.dtype)
-    names = ["" if one is None else f"i{index}" for index, one in enumerate(seed.inputs)]
-    names[part] = "operand"
-    if any(isinstance(one, list) for one in seed.inputs):
-        return None
-    given = {"offset": offset, "shape": np.array(value.shape, np.int64)}
-    given |= {f"i{index}": one for index, one in enumerate(seed.inputs) if one is not None and index != part}
-    constants = [onnx.numpy_helper.from_array(one, name) for name, one in given.items()]
-    nodes = [
-        helper.make_node("Shape", ["sized"], ["counted"]),
-        helper.make_node("Cast", ["counted"], ["cast"], to=_dtype(value)),
-        helper.make_node("Add", ["cast", "offset"], ["sum"]),
-        helper.make_node("Reshape", ["sum", "shape"], ["operand"]),
-    ]
-    runs = []
-    for shift in _SHIFTS:
-        found = np.maximum(first + shift, 0)
-        runs.append(({"sized": np.zeros(found, np.float32)}, dict(zip(symbols, found.tolist(), strict=True))))
-    return Cell(label, seed, _model(seed, names, [dims], constants, nodes), tuple(runs), constant=False)
-
-
-_MODES: dict[str, Callable[[str, Seed, int], Cell | None]] = {
-    "unknown": _unknown,
-    "constant": _constant,
-    "one unknown": _one_unknown,
-    "one known": _one_known,
-    "sizes": _sizes,
-}
-_OF_ONE_OPERAND = frozenset({"one unknown", "one known", "sizes"})
 _VARIATIONS: dict[Callable[[Seed], Iterator[tuple[str, Seed]]], tuple[str, ...]] = {
-    _as_it_is: ("unknown", "constant", "one unknown", "one known", "sizes"),
-    _typed: ("unknown", "constant", "one unknown", "sizes"),
-    _attributed: ("unknown", "constant", "one unknown", "sizes"),
-    _without_parts: ("unknown", "constant", "one unknown"),
-    _numbered: ("constant", "one unknown", "sizes"),
+    _as_it_is: ("unknown", "constant", "one unknown", "one known", "constructed", "sizes"),
+    _typed: ("unknown", "constant", "one unknown", "constructed", "sizes"),
+    _attributed: ("unknown", "constant", "one unknown", "constructed", "sizes"),
+    _without_parts: ("unknown", "constant", "one unknown", "constructed"),
+    _numbered: ("constant", "one unknown", "constructed", "sizes"),
+    _filled_otherwise: ("unknown", "constant", "constructed"),
     _special: ("unknown", "constant", "sizes"),
     _resized: ("unknown", "constant", "one unknown"),
 }
 """How each kind of variation is tried: more ways would say little more about it."""
-
-
-def _model(seed: Seed, names: list[str], inputs: list[Any], constants: list[Any], before: list[Any]) -> onnx.ModelProto:
-    outputs = [f"o{index}" if asked else "" for index, asked in enumerate(seed.outputs)]
-    node = helper.make_node(seed.op_type, names, outputs, domain=seed.domain)
-    node.attribute.extend(seed.attributes.values())
-    results = [onnx.ValueInfoProto(name=name) for name in outputs if name]
-    graph = helper.make_graph([*before, node], "cell", inputs, results, constants)
-    imports = {"": 17, seed.domain: seed.version}
-    ids = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
-    return helper.make_model(graph, ir_version=IR_VERSION, opset_imports=ids)
-
-
-def _dtype(value: np.ndarray) -> int:
-    return TensorProto.STRING if value.dtype == object else helper.np_dtype_to_tensor_dtype(value.dtype)
-
-
-def _sequence(name: str, value: list[np.ndarray]) -> onnx.ValueInfoProto:
-    kind = _dtype(value[0]) if value else TensorProto.FLOAT
-    return helper.make_tensor_sequence_value_info(name, kind, None)

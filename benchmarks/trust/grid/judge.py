@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -100,13 +101,33 @@ class Judge:
             self.wrong.append(f"{value.name}: is_const and const disagree")
         if constant is None:
             return
-        if constant.dtype != real.dtype or not np.array_equal(constant, real, equal_nan=real.dtype.kind == "f"):
+        if not identical(constant, real):
             self.wrong.append(f"{value.name}: constant {constant}, really {real}")
-        if constant.size == 1:
+        if constant.size == 1 and real.dtype.kind in "fiub":
             scalar = self.facts.scalar(value)
             same = scalar == real.reshape(-1)[0] or (scalar != scalar and np.isnan(real).all())
             if not same or type(scalar) not in (int, float, bool):
                 self.wrong.append(f"{value.name}: scalar {scalar!r}, really {real}")
+
+
+def identical(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two arrays have the same bits; one NaN is like another, and text is text or the bytes of it."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return (
+            one.dtype.kind in "OSU"
+            and one.shape == other.shape
+            and [*map(_as_text, one.flat)] == [*map(_as_text, other.flat)]
+        )
+    if one.dtype.kind not in "fV":
+        return bool(np.array_equal(one, other))
+    with np.errstate(all="ignore"):
+        nan = np.isnan(one.astype(np.float64)), np.isnan(other.astype(np.float64))
+    bits = f"u{one.dtype.itemsize}"
+    return np.array_equal(*nan) and np.array_equal(one[~nan[0]].view(bits), other[~nan[1]].view(bits))
+
+
+def _as_text(one: Any) -> str:
+    return one.decode(errors="replace") if isinstance(one, bytes) else str(one)
 
 
 def _distinct(real: np.ndarray) -> list[int | float]:

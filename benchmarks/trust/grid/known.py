@@ -13,7 +13,7 @@ def is_known(cell: Cell, failure: Failure) -> bool:
     """Whether a failure is one of the runtime's own."""
     if failure.kind not in (FACTS, OPTIMISED, FOLDED):
         return False
-    return any(applies(cell) for applies in (_reduces_nothing, _joins_nothing, _compares_long_integers))
+    return any(applies(cell) for applies in _CONTRADICTIONS)
 
 
 def _reduces_nothing(cell: Cell) -> bool:
@@ -28,6 +28,12 @@ def _joins_nothing(cell: Cell) -> bool:
     return cell.seed.op_type == "Concat" and any(empty)
 
 
+def _multiplies_nothing(cell: Cell) -> bool:
+    """Products of quantised matrices over an axis of size 0 leave the result as the memory was."""
+    data = cell.seed.inputs[:1] if cell.seed.op_type == "QLinearMatMul" else ()
+    return any(isinstance(value, np.ndarray) and not value.size for value in data)
+
+
 def _compares_long_integers(cell: Cell) -> bool:
     """Of integers of 64 bits, the smaller and the larger are confused if one is between 2**31 and 2**32."""
     numbers = [
@@ -35,3 +41,6 @@ def _compares_long_integers(cell: Cell) -> bool:
     ]
     largest = max((float(np.abs(value.astype(np.float64)).max(initial=0)) for value in numbers), default=0)
     return cell.seed.op_type in ("Max", "Min", "Clip") and largest >= 2**31 - 8
+
+
+_CONTRADICTIONS = (_reduces_nothing, _joins_nothing, _multiplies_nothing, _compares_long_integers)

@@ -11,7 +11,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -32,8 +32,7 @@ _RENAMED = {"constant_value": "value", "K": "k"}
 """Inputs that were attributes of another name once."""
 
 TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "stash_type", "softmax_precision", "output_datatype"})
-_ELEMENT_TYPES = frozenset({0, *range(1, 14), 16})
-_EXCHANGED = frozenset(
+EXCHANGED = frozenset(
     {
         "float16",
         "float32",
@@ -50,14 +49,30 @@ _EXCHANGED = frozenset(
         "object",
     }
 )
-"""The element types that the runtime takes and gives as numpy arrays; with others a model would need more nodes."""
+"""The element types that the runtime takes and gives as numpy arrays."""
+
+NARROW = {
+    name.lower(): onnx.helper.tensor_dtype_to_np_dtype(getattr(onnx.TensorProto, name))
+    for name in ("BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "UINT4", "INT4")
+}
+"""Other element types that the runtime has kernels for; models convert them from and to float32."""
+
+ELEMENT_TYPES = frozenset({0, *range(1, 14), *map(onnx.helper.np_dtype_to_tensor_dtype, NARROW.values())})
+"""ONNX's numbers for the element types that the grid uses; 0 is for none."""
 
 _KINDS = onnx.AttributeProto.AttributeType
 
 
+class Held(NamedTuple):
+    """What an optional holds (an array, a list, or nothing), and the type of what it can hold."""
+
+    value: Any
+    kind: onnx.TypeProto
+
+
 @dataclass(frozen=True)
 class Seed:
-    """A use of an operator: its attributes, and values for its inputs (`None`: absent; a list: a sequence)."""
+    """A use of an operator: its attributes, and values for its inputs (`None`: absent; a list: a sequence; or `Held`)."""
 
     domain: str
     op_type: str
@@ -94,7 +109,23 @@ def schema_of(domain: str, op_type: str, version: int) -> Any:
     try:
         return onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
-        return _of_runtime().get((domain, op_type))
+        found = _of_runtime().get((domain, op_type))
+        return found if found is not None and (domain or found.since_version <= version) else None
+
+
+@functools.cache
+def kernel_types(domain: str, op_type: str) -> frozenset[str]:
+    """The types that the runtime has a kernel of an operator for, of any of its operands."""
+    return _of_kernels().get((domain, op_type), frozenset())
+
+
+@functools.cache
+def _of_kernels() -> dict[tuple[str, str], frozenset[str]]:
+    found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for kernel in runtime.get_all_opkernel_def():
+        if kernel.provider == "CPUExecutionProvider":
+            found[kernel.domain, kernel.op_name].update(*kernel.type_constraints.values())
+    return {name: frozenset(types) for name, types in found.items()}
 
 
 @functools.cache
@@ -134,7 +165,9 @@ def _signature(seed: Seed) -> object:
 
 def _kind(value: Any) -> object:
     if value is None or isinstance(value, list):
-        return value if value is None else len(value)
+        return value if value is None else (len(value), *map(_kind, value[:1]))
+    if isinstance(value, Held):
+        return str(value.kind), _kind(value.value)
     is_parameter = value.ndim < 2 and value.dtype == np.int64
     return value.ndim, value.dtype.name, tuple(value.reshape(-1)[:8].tolist()) if is_parameter else ()
 
@@ -161,35 +194,39 @@ def _of_table() -> Iterator[Seed]:
         fixed = f"<{given}>" if given else ""
         text = f'<ir_version: 10, opset_import: ["": {NEWEST}, "com.microsoft": 1, "ai.onnx.ml": 5]>'
         model = onnx.parser.parse_model(f"{text} g ({inputs}) => (float y) {fixed} {{ {body} }}")
-        values = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-        for value in model.graph.input:
-            tensor = value.type.tensor_type
-            shape = [dim.dim_value for dim in tensor.shape.dim]
-            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-            numbers = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
-            values[value.name] = np.asarray(numbers).astype(dtype)
+        values: dict[str, Any] = {one.name: onnx.numpy_helper.to_array(one) for one in model.graph.initializer}
+        values |= {value.name: _random(value.type, rng) for value in model.graph.input}
         seed = _seed(model, values)
         if seed is None:
             raise ValueError(f"not a seed: {body}")
         yield seed
 
 
+def _random(kind: onnx.TypeProto, rng: np.random.Generator) -> Any:
+    """Random numbers in a tensor of that type, in each of three that make a sequence, or in an optional."""
+    if kind.HasField("sequence_type"):
+        return [_random(kind.sequence_type.elem_type, rng) for _ in range(3)]
+    if kind.HasField("optional_type"):
+        return Held(_random(kind.optional_type.elem_type, rng), kind.optional_type.elem_type)
+    shape = [dim.dim_value for dim in kind.tensor_type.shape.dim]
+    if kind.tensor_type.elem_type == onnx.TensorProto.STRING:
+        return rng.choice(np.array(["a", "b", "c"], object), shape)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.tensor_type.elem_type)
+    numbers = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
+    return np.asarray(numbers).astype(dtype)
+
+
 def _seed(model: onnx.ModelProto, values: Mapping[str, Any]) -> Seed | None:
     """The use of an operator in a model of one node, at the newest opset; `None` if the grid cannot write it down."""
     (node,) = model.graph.node
     domain = "" if node.domain == "ai.onnx" else node.domain
+    types = {value.name: value.type for value in model.graph.input}
     inputs = []
     for name in node.input:
-        value = values.get(name)
-        if isinstance(value, onnx.TensorProto):
-            value = onnx.numpy_helper.to_array(value)
-        if isinstance(value, np.generic | int | float):
-            value = np.asarray(value)
-        if name and not isinstance(value, np.ndarray | list):
-            return None
-        if isinstance(value, list) and not all(isinstance(one, np.ndarray) for one in value):
-            return None
-        if isinstance(value, np.ndarray) and (value.size > _MOST_ELEMENTS or value.dtype.name not in _EXCHANGED):
+        value = _plain(values.get(name))
+        if name in types and types[name].HasField("optional_type") and not isinstance(value, Held):
+            value = Held(value, types[name].optional_type.elem_type)
+        if name and not _is_usable(value):
             return None
         inputs.append(value if name else None)
     version = next((one.version for one in model.opset_import if one.domain in (node.domain, domain)), 1)
@@ -197,9 +234,27 @@ def _seed(model: onnx.ModelProto, values: Mapping[str, Any]) -> Seed | None:
     if schema_of(domain, node.op_type, version) is None:
         return None
     attributes = {attribute.name: attribute for attribute in node.attribute}
-    if any(one.i not in _ELEMENT_TYPES for name, one in attributes.items() if name in TYPE_ATTRIBUTES):
+    if any(one.i not in ELEMENT_TYPES for name, one in attributes.items() if name in TYPE_ATTRIBUTES):
         return None
     return Seed(domain, node.op_type, version, attributes, tuple(inputs), tuple(map(bool, node.output)))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, onnx.TensorProto):
+        return onnx.numpy_helper.to_array(value)
+    return np.asarray(value) if isinstance(value, np.generic | int | float) else value
+
+
+def _is_usable(value: Any) -> bool:
+    if isinstance(value, Held):
+        return value.value is None or _is_usable(value.value)
+    if isinstance(value, list):
+        return all(isinstance(one, np.ndarray) and _is_usable(one) for one in value)
+    if not isinstance(value, np.ndarray) or value.size > _MOST_ELEMENTS:
+        return False
+    return value.dtype.name in EXCHANGED or value.dtype in NARROW.values()
 
 
 def at(seed: Seed, version: int) -> Seed | None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.shape_inference
 import onnx_ir as ir
 
 from benchmarks.trust.grid.cells import Cell
-from benchmarks.trust.grid.judge import Judge
+from benchmarks.trust.grid.judge import Judge, identical
 from benchmarks.trust.standard import same
 from ortfuse import optimize
 from ortfuse.errors import OrtfuseError
@@ -25,6 +26,12 @@ from ortfuse.targets import Target
 FACTS, FOLDED, OPTIMISED, RAISED, REFUSED = "facts", "folding", "optimising", "raised", "refused"
 
 
+_MOST_SHOWN = 3
+"""Elements of a sequence that are looked at."""
+
+Runs = list[tuple[dict[str, Any], dict[str, int], dict[str, Any]]]
+
+
 @dataclass(frozen=True)
 class Failure:
     """What is wrong with a cell: of which kind, and the details."""
@@ -35,13 +42,15 @@ class Failure:
 
 def failures(cell: Cell) -> list[Failure] | None:
     """What is wrong with a cell; `None` if the runtime does not run it."""
-    session = _session(cell.model)
-    if session is None:
-        return None
-    runs = [(feeds, sizes, results) for feeds, sizes in cell.runs if (results := _run(session, feeds)) is not None]
-    if not runs:
+    session, runs = _executed(cell.model, cell)
+    if session is None or not runs:
         return None
     model = _typed(cell.model, runs[0][2])
+    if any(not output.type.HasField("tensor_type") for output in model.graph.output):
+        apart = _taken_apart(model, runs)
+        opened, found_apart = _executed(apart, cell)
+        if opened is not None and found_apart:
+            model, session, runs = apart, opened, found_apart
     checks = [_facts, _folding if cell.constant else _optimising]
     found = []
     for check in checks:
@@ -52,6 +61,44 @@ def failures(cell: Cell) -> list[Failure] | None:
         except Exception:
             found.append(Failure(RAISED, f"{check.__name__[1:]}: {traceback.format_exc(limit=-3)}"))
     return found
+
+
+def _executed(model: onnx.ModelProto, cell: Cell) -> tuple[Session | None, Runs]:
+    session = _session(model)
+    if session is None:
+        return None, []
+    found = [(feeds, sizes, _run(session, feeds)) for feeds, sizes in cell.runs]
+    return session, [(feeds, sizes, results) for feeds, sizes, results in found if results is not None]
+
+
+def _taken_apart(model: onnx.ModelProto, runs: Runs) -> onnx.ModelProto:
+    """The model with what is in the sequences and optionals that it returns, and their lengths, as more results."""
+    opened = onnx.ModelProto()
+    opened.CopyFrom(model)
+    for output in model.graph.output:
+        name, kind = output.name, output.type
+        if kind.HasField("optional_type"):
+            kind = kind.optional_type.elem_type
+            name = _shown(opened, kind, "OptionalGetElement", f"{name}.held", name)
+        found = [results[output.name] for _, _, results in runs]
+        if all(isinstance(one, list) for one in found):
+            _shown(opened, _INT64, "SequenceLength", f"{name}.length", name)
+            kind = kind.sequence_type.elem_type
+            known = kind.tensor_type.elem_type
+            for place in range(min(_MOST_SHOWN, *map(len, found)) if known else 0):
+                opened.graph.initializer.append(onnx.numpy_helper.from_array(np.array(place), f"{name}.place{place}"))
+                _shown(opened, kind, "SequenceAt", f"{name}.{place}", name, f"{name}.place{place}")
+    return opened
+
+
+_INT64 = onnx.helper.make_tensor_type_proto(onnx.TensorProto.INT64, None)
+
+
+def _shown(model: onnx.ModelProto, kind: onnx.TypeProto, op_type: str, name: str, *operands: str) -> str:
+    """Add a node whose result is one of the model's; returns its name."""
+    model.graph.node.append(onnx.helper.make_node(op_type, operands, [name]))
+    model.graph.output.append(onnx.helper.make_value_info(name, kind))
+    return name
 
 
 def _session(model: onnx.ModelProto) -> Session | None:
@@ -72,9 +119,12 @@ def _typed(model: onnx.ModelProto, results: dict[str, Any]) -> onnx.ModelProto:
     """The model with the element types of its outputs, which every model has."""
     typed = onnx.ModelProto()
     typed.CopyFrom(model)
+    inferred = {output.name: output.type for output in onnx.shape_inference.infer_shapes(model).graph.output}
     for output in typed.graph.output:
-        array = results[output.name]
-        if isinstance(array, np.ndarray | np.generic):
+        array, kind_of = results[output.name], inferred[output.name]
+        if kind_of.HasField("optional_type"):
+            output.type.CopyFrom(kind_of)
+        elif isinstance(array, np.ndarray | np.generic):
             kind = onnx.TensorProto.STRING
             if array.dtype.kind not in "OSU":
                 kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
@@ -83,9 +133,6 @@ def _typed(model: onnx.ModelProto, results: dict[str, Any]) -> onnx.ModelProto:
             kind = onnx.helper.np_dtype_to_tensor_dtype(array[0].dtype)
             output.type.sequence_type.elem_type.tensor_type.elem_type = kind
     return typed
-
-
-Runs = list[tuple[dict[str, Any], dict[str, int], dict[str, Any]]]
 
 
 def _facts(proto: onnx.ModelProto, session: Session, runs: Runs) -> list[Failure]:
@@ -98,8 +145,20 @@ def _facts(proto: onnx.ModelProto, session: Session, runs: Runs) -> list[Failure
             real = results[value.name or ""]
             if isinstance(real, np.ndarray | np.generic):
                 judge.judge(value, np.asarray(real))
+        wrong.update(dict.fromkeys(_types_of_narrow(model, facts, proto)))
         wrong.update(dict.fromkeys(f"{sizes}: {one}" if len(runs) > 1 else one for one in judge.wrong))
     return [Failure(FACTS, one) for one in list(wrong)[:2]]
+
+
+def _types_of_narrow(model: ir.Model, facts: Facts, proto: onnx.ModelProto) -> list[str]:
+    """What is not true of the element types of values within, which are declared, so that the runtime has checked them."""
+    declared = {one.name: one.type.tensor_type.elem_type for one in proto.graph.value_info}
+    values = [value for node in model.graph for value in node.outputs if value.name in declared]
+    return [
+        f"{value.name}: dtype {facts.dtype(value)}, really {ir.DataType(declared[value.name or ''])}"
+        for value in values
+        if facts.dtype(value) not in (None, declared[value.name or ""])
+    ]
 
 
 def _folding(proto: onnx.ModelProto, session: Session, runs: Runs) -> list[Failure]:
@@ -137,26 +196,6 @@ def _optimising(proto: onnx.ModelProto, session: Session, runs: Runs) -> list[Fa
                 if same(expected, again.get(name)):
                     return [Failure(OPTIMISED, f"{name}: {_short(found.get(name))}, was {_short(expected)}")]
     return []
-
-
-def identical(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two arrays have the same bits; one NaN is like another."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return (
-            one.dtype.kind in "OSU"
-            and one.shape == other.shape
-            and [*map(_text, one.flat)] == [*map(_text, other.flat)]
-        )
-    if one.dtype.kind not in "fV":
-        return bool(np.array_equal(one, other))
-    with np.errstate(all="ignore"):
-        nan = np.isnan(one.astype(np.float64)), np.isnan(other.astype(np.float64))
-    bits = f"u{one.dtype.itemsize}"
-    return np.array_equal(*nan) and np.array_equal(one[~nan[0]].view(bits), other[~nan[1]].view(bits))
-
-
-def _text(one: Any) -> str:
-    return one.decode(errors="replace") if isinstance(one, bytes) else str(one)
 
 
 def _short(value: Any) -> str:

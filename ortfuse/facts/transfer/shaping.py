@@ -46,9 +46,12 @@ def reshaped(data: Shape | None, target: tuple[DimLike | None, ...], *, allow_ze
     """The shape that Reshape gives a tensor of shape `data`.
 
     A symbolic element of the target means itself if it can be neither -1 nor, with ``allowzero=0``, a 0 that copies the input's
-    dimension (see `_is_literal`); otherwise that dimension is unknown.
+    dimension (see `_means_itself`); otherwise that dimension is unknown.
     """
-    target = tuple([element if _is_literal(element, i, data, allow_zero) else None for i, element in enumerate(target)])
+    if not allow_zero:
+        target = tuple([one if _means_itself(one, i, data) else None for i, one in enumerate(target)])
+    else:
+        target = tuple([one if not isinstance(one, Dim) or is_nonnegative(one) else None for one in target])
     dims: list[DimLike] = []
     open_at: int | None = None
     known = True
@@ -72,21 +75,21 @@ def reshaped(data: Shape | None, target: tuple[DimLike | None, ...], *, allow_ze
     return tuple(dims)
 
 
-def _is_literal(element: DimLike | None, position: int, data: Shape | None, allow_zero: bool) -> bool:
-    """Whether an element of a target means itself in every run.
+def _means_itself(element: DimLike | None, position: int, data: Shape | None) -> bool:
+    """Whether an element of a target is that size in every run, although a 0 copies a size of the input.
 
-    Where it is 0 because the input is empty, the dimension that is copied in its place makes the result as empty as the input
-    only if it is 0 itself, or if another element of the target is 0 too. Several such zeros at once are not considered.
+    It is if it can be 0 only where the size in its place is. Where it is 0 because it divides the number of elements, the result
+    is as empty as the input only if the size in its place is 0 too, or if another element of the target makes it so: one that is
+    -1 or happens to be 0 too, neither of which is considered.
     """
     if not isinstance(element, Dim) or is_positive(element):
         return True
-    if not is_nonnegative(element):
+    if data is None or not is_nonnegative(element):
         return False
-    if allow_zero:
+    if position < len(data) and is_positive(exact_div(element, data[position]) or 0):
         return True
-    if data is None:
-        return False
-    return (position < len(data) and data[position] == element) or exact_div(product(data), element) is not None
+    total = product(data)
+    return total != 0 and exact_div(total, element) is not None
 
 
 def _remaining(data: Shape, dims: list[DimLike], position: int) -> DimLike:
