@@ -143,6 +143,8 @@ def _as(value: np.ndarray, dtype: Any) -> np.ndarray:
             return np.array([str(one) for one in value.reshape(-1).tolist()], object).reshape(value.shape)
         if value.dtype == object:
             value = np.arange(value.size).reshape(value.shape)
+        if is_narrow(value):
+            value = value.astype(np.float32)
         return np.asarray(value.astype(dtype))
 
 
