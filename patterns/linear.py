@@ -4,9 +4,16 @@
 
 Exporters write it as MatMul + Add, as Gemm, or, for inputs with more than two axes, as Gemm between two Reshapes. The normal
 form is MatMul + Add, which the runtime executes for any rank; Gemm on a two-dimensional input is left alone.
+
+    gemm(transpose(x), w) = gemm(x, w, transA=1)        the same for w
+
+The runtime merges the Transpose too, but deletes it even if it is a graph output, so that the model does not load.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 from ortfuse.pattern import Match, Pattern, attr, const, op, opt, var
 from ortfuse.refusal import Refusal
@@ -59,7 +66,50 @@ def _reshape_gemm(name: str, transposed: int, factor: Pattern) -> Rule:
     )
 
 
+def flipped(name: str) -> Callable[[Match], int]:
+    """The opposite of a captured flag."""
+    return lambda match: 1 - int(match[name])
+
+
+def _transposed(name: str) -> Rule:
+    """Gemm reads one of its operands transposed."""
+    operands: dict[str, Pattern] = {"A": var("a"), "B": var("b")}
+    swapped = {"A": op.Transpose(var("a"), perm=(1, 0)).kept(), "B": op.Transpose(var("b"), perm=(1, 0)).kept()}
+    flags: dict[str, Any] = {f"trans{side}": attr(f"trans{side}") for side in "AB"}
+    factors = {side: attr(side) for side in ("alpha", "beta")}
+    before = {**operands, name: swapped[name]}
+    other = f"trans{name}"
+    return Rule(
+        name=f"linear.gemm_trans_{name.lower()}",
+        pattern=op.Gemm(before["A"], before["B"], opt(var("c")), **flags, **factors),
+        replace=op.Gemm(operands["A"], operands["B"], opt(var("c")), **{**flags, other: flipped(other)}, **factors),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=Proof(
+            shapes=_SHAPES[name],
+            attributes=tuple(
+                {"transA": [a], "transB": [b], "alpha": [1.0, 0.5], "beta": [1.0, 2.0]} for a, b in _FLAGS
+            ),
+        ),
+    )
+
+
+_FLAGS = ((0, 0), (0, 1), (1, 0), (1, 1))
+_SHAPES = {
+    side: tuple(
+        {
+            "a": "4 m" if bool(a) != (side == "A") else "m 4",
+            "b": "5 4" if bool(b) != (side == "B") else "4 5",
+            "c": "5",
+        }
+        for a, b in _FLAGS
+    )
+    for side in "AB"
+}
+
 RULES = [
+    _transposed("A"),
+    _transposed("B"),
     _reshape_gemm("linear.reshape_gemm", 0, weight),
     # The Transpose of the constant will be folded.
     _reshape_gemm("linear.reshape_gemm_transposed", 1, op.Transpose(weight, perm=(1, 0))),

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ortfuse.dims import DimLike
 from ortfuse.errors import PatternError
 from ortfuse.facts.facts import Facts
+from ortfuse.pattern.language import Var
 from ortfuse.pattern.operators import parameter
 from ortfuse.refusal import Code, Refusal, Subject, refuse, words
 
@@ -65,6 +66,11 @@ class Match:
     def name_axes(self, name: str, names: Iterable[str]) -> None:
         """Give names to the axes of a captured value of which the pattern does not say the shape."""
         self.dims |= dict(zip(names, self.shape(name) or (), strict=False))
+
+    def capture(self, name: str, value: ir.Value) -> Var:
+        """Give a name to a further value of the graph: for replacements that are functions of the match."""
+        self.bindings[name] = value
+        return Var(name)
 
     def shape(self, name: str) -> tuple[DimLike, ...] | None:
         """The symbolic shape of a captured value; `None` if its rank is unknown."""

@@ -34,9 +34,6 @@ ENTRY_POINTS = "ortfuse.patterns"
 
 BUILT_IN_PACKAGE = "ortfuse.patterns"
 
-GIVEN = "fuse.given"
-"""The pass of rules that are given as objects."""
-
 _PASS_NAME = re.compile(r"[A-Za-z_][\w\-]*(\.[\w\-]+)*")
 _numbers = itertools.count()
 
@@ -78,11 +75,11 @@ class Catalogue:
             yield from file.rules
 
 
-def load_catalogue(patterns: Iterable[str | Path | Rule] = ()) -> Catalogue:
+def load_catalogue(patterns: Iterable[str | Path] = ()) -> Catalogue:
     """Find all rules.
 
     Args:
-        patterns: Files and folders that the user names, which are read again on each call, and rules given as objects.
+        patterns: Files and folders that the user names; they are read again on each call.
 
     Raises:
         RuleError: A file cannot be loaded, declares no rules, or declares one that is invalid or whose name is already
@@ -91,12 +88,7 @@ def load_catalogue(patterns: Iterable[str | Path | Rule] = ()) -> Catalogue:
     named = [patterns] if isinstance(patterns, str | Path) else patterns
     files = [*_built_in(), *_from_packages()]
     for path in named:
-        files += [] if isinstance(path, Rule) else _from_path(Path(path))
-    loose = tuple(one for one in named if isinstance(one, Rule))
-    if loose:
-        for rule in loose:
-            _check_proof(rule, "the rules given as objects")
-        files.append(RuleFile(GIVEN, loose, "the rules given as objects", "user"))
+        files += _from_path(Path(path))
     _check_names(files)
     return Catalogue(tuple(files))
 

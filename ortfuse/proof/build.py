@@ -236,15 +236,14 @@ class Builder:
         return self._nodes[id(pattern)]
 
     def _make(self, pattern: Op) -> ir.Node:
-        if any(isinstance(operand, Rest) for operand in pattern.inputs):
-            raise RuleError(
-                f"rule {self.rule.name}: give a proof for variadic inputs by an alternative of fixed inputs"
-            )
         positions = _positions(pattern)
         inputs = [
             None if operand is None else self._operand(pattern, operand, position)
             for operand, position in zip(pattern.inputs, positions, strict=True)
+            if not isinstance(operand, Rest)
         ]
+        if pattern.inputs and isinstance(pattern.inputs[-1], Rest):
+            inputs += self._variadic(pattern.inputs[-1].name)
         if (
             len(inputs) == 2
             and pattern.op_type in COMMUTES
@@ -276,6 +275,18 @@ class Builder:
         if kept := kept_outputs(node):
             node.resize_outputs(max(pattern.output_count, max(kept) + 1))
         return node
+
+    def _variadic(self, name: str) -> Sequence[ir.Value]:
+        """All remaining inputs of an operator: as the proof makes them, or of the shapes it gives (`"b 2 | b 3"`)."""
+        maker = self.proof.inputs.get(name)
+        if callable(maker):
+            made: Sequence[ir.Value] = maker(self)
+            return made
+        shapes = [shape.split() for shape in str(self.shapes[name]).split("|")]
+        return [
+            self.input(f"{name}_{number}", [int(dim) if dim.isdigit() else dim for dim in dims])
+            for number, dims in enumerate(shapes)
+        ]
 
     def _operand(self, pattern: Op, operand: Pattern, position: int) -> ir.Value | None:
         """An operator's input; the schema decides whether an optional one can be present (or absent) at this opset."""

@@ -1,0 +1,197 @@
+"""Operators applied twice, or to one operand twice.
+
+-(-x) = x        not(not(x)) = x        |(|x|)| = |x|        cast(cast(x)) = cast(x), if the type between holds every x
+max(x, x) = x    x and x = x            where(c, x, x) = x        x - x = 0, if x is neither infinite nor NaN
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.pattern import Guard, Match, Pattern, attr, computed, op, redundant, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+
+from .._common import array_like, same_shape
+from .._proofs import SHAPES
+
+SOURCE = "ONNX operator specification"
+
+x, once = var("x"), var("once")
+
+_DIGITS = {
+    ir.DataType.BFLOAT16: 8,
+    ir.DataType.FLOAT16: 11,
+    ir.DataType.FLOAT: 24,
+    ir.DataType.DOUBLE: 53,
+}
+"""The binary digits of the numbers of each type, which therefore holds all integers of as many digits."""
+
+_WIDER = {
+    ir.DataType.BFLOAT16: {ir.DataType.FLOAT, ir.DataType.DOUBLE},
+    ir.DataType.FLOAT16: {ir.DataType.FLOAT, ir.DataType.DOUBLE},
+    ir.DataType.FLOAT: {ir.DataType.DOUBLE},
+}
+"""The types that hold all numbers of a floating-point type."""
+
+
+def _is_integer(dtype: ir.DataType) -> bool:
+    return dtype is ir.DataType.BOOL or bool(dtype.is_integer() and dtype.bitwidth >= 8)
+
+
+def _limits(dtype: ir.DataType) -> tuple[int, int]:
+    if dtype == ir.DataType.BOOL:
+        return 0, 1
+    found = np.iinfo(dtype.numpy())
+    return int(found.min), int(found.max)
+
+
+def holds_all(dtype: ir.DataType, other: ir.DataType) -> bool:
+    """Whether every number of `other` is one of `dtype`."""
+    if dtype == other:
+        return True
+    if not _is_integer(other):
+        return dtype in _WIDER.get(other, ())
+    low, high = _limits(other)
+    if dtype in _DIGITS:
+        return max(-low, high + 1) <= 1 << _DIGITS[dtype]
+    lowest, highest = _limits(dtype) if _is_integer(dtype) else (0, 0)
+    return lowest <= low and high <= highest
+
+
+def _types(match: Match) -> tuple[ir.DataType | None, ir.DataType, ir.DataType]:
+    return match.dtype("x"), ir.DataType(match["between"]), ir.DataType(match["to"])
+
+
+def loses_nothing(match: Match) -> Refusal | None:
+    """The type between holds every number of x, and the conversion from either to the last type is the same."""
+    before, between, after = _types(match)
+    if before is None:
+        return match.refuse("dtype", "x")
+    if not holds_all(between, before):
+        return match.refuse("attribute", "between", f"a type that holds every number of {before.name.lower()}")
+    if holds_all(after, before):
+        return None
+    # Between integers bits are cut off, from whatever type; the runtime rounds to float16 by way of float32.
+    alike = _is_integer(before) and ((_is_integer(between) and _is_integer(after)) or after == ir.DataType.FLOAT)
+    needed = f"a type that holds every number of {before.name.lower()}, or one to which both convert alike"
+    return None if alike else match.refuse("attribute", "to", needed)
+
+
+def _single_cast(match: Match) -> Pattern:
+    before, _, after = _types(match)
+    return x if before == after else op.Cast(x, to=attr("to"))
+
+
+def is_finite(match: Match) -> Refusal | None:
+    """x is of integers, or provably finite: infinity minus infinity is NaN."""
+    dtype = match.dtype("x")
+    if dtype is None:
+        return match.refuse("dtype", "x")
+    found = None if dtype.is_integer() else match.facts.range(match["x"])
+    finite = dtype.is_integer() or (found is not None and found.is_finite)
+    return None if finite else match.refuse("values_unknown", "x", "neither infinite nor NaN")
+
+
+def _bounded(build: Any) -> ir.Value:
+    """Cosines, of which none is infinite or NaN: of integers."""
+    numbers = build.input("numbers", build.dims("x"), ir.DataType.INT64)
+    single = build.node("Cast", [numbers], {"to": build.dtype.value}).outputs[0]
+    made: ir.Value = build.node("Clip", [single, build.constant(-2.0), build.constant(2.0)]).outputs[0]
+    return made
+
+
+def _rule(name: str, pattern: Pattern, replace: Any, proof: Proof, *guards: Guard, **more: Any) -> Rule:
+    return Rule(
+        name=f"repeated.{name}",
+        pattern=pattern,
+        replace=replace,
+        guards=guards,
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=proof,
+        **more,
+    )
+
+
+def _twice(name: str) -> Pattern:
+    build = getattr(op, name)
+    return build(build(x).kept().named("once"))  # type: ignore[no-any-return]
+
+
+PLAIN = Proof(shapes={"x": "b 3"})
+TRUTHS = Proof(shapes={"x": "b 3"}, inputs={"x": "bool"})
+_CASTS = [("float16", "FLOAT", "FLOAT16"), ("float16", "FLOAT", "DOUBLE"), ("float32", "DOUBLE", "FLOAT"),
+          ("int32", "INT64", "FLOAT"), ("int64", "INT64", "INT32"), ("bool", "FLOAT", "INT64"),
+          ("uint8", "FLOAT16", "INT32"), ("int32", "DOUBLE", "INT32")]  # fmt: skip
+
+
+def _cast_proof() -> Proof:
+    def numbered(name: str) -> int:
+        return ir.DataType[name].value
+
+    return Proof(
+        shapes={"x": "b 3"},
+        inputs={"x": "float16"},
+        attributes={"between": [numbered("FLOAT"), numbered("DOUBLE")], "to": [numbered("FLOAT16"), numbered("FLOAT")]},
+        followed_by="Identity",
+        counterexamples={
+            **{
+                f"{first} to {between} to {after}": Variation(
+                    inputs={"x": first}, attributes={"between": numbered(between), "to": numbered(after)}
+                )
+                for first, between, after in _CASTS
+            },
+            "digits lost": Variation(
+                inputs={"x": "float32"}, attributes={"between": numbered("FLOAT16"), "to": numbered("FLOAT")}
+            ),
+            "from the sign": Variation(
+                inputs={"x": "int8"}, attributes={"between": numbered("UINT8"), "to": numbered("INT32")}
+            ),
+            "to fewer digits": Variation(
+                inputs={"x": "int32"}, attributes={"between": numbered("FLOAT"), "to": numbered("INT32")}
+            ),
+        },
+    )
+
+
+RULES = [
+    _rule("negation", op.Neg(op.Neg(x).kept()), x, PLAIN),
+    _rule("not", op.Not(op.Not(x).kept()), x, TRUTHS),
+    *(_rule(f"{name.lower()}", _twice(name), once, PLAIN) for name in ("Abs", "Floor", "Ceil", "Round")),
+    _rule("sign_lost", op.Abs(op.Neg(x).kept()), op.Abs(x), PLAIN),
+    _rule(
+        "cast",
+        op.Cast(op.Cast(x, to=attr("between")).kept(), to=attr("to")),
+        _single_cast,
+        _cast_proof(),
+        loses_nothing,
+        makes=("Cast",),
+    ),
+    _rule("extremum", op.Max(x, x) | op.Min(x, x), x, PLAIN),
+    _rule("truth", op.And(x, x) | op.Or(x, x), x, TRUTHS),
+    _rule(
+        "branch",
+        op.Where(var("condition"), x, x),
+        x,
+        Proof(shapes={"x": "b 3", "condition": "b 1"}, inputs={"condition": "bool"}),
+        redundant(SHAPES)(same_shape("x", "root")),
+    ),
+    _rule(
+        "difference",
+        op.Sub(x, x),
+        op.Expand(computed("zero", lambda match: array_like(match, 0)), op.Shape(x)),
+        Proof(
+            shapes={"x": "b 3"},
+            inputs={"x": "int64"},
+            counterexamples={
+                "of finite numbers": Variation(inputs={"x": _bounded}),
+                "of numbers": Variation(inputs={"x": "float32"}),
+            },
+        ),
+        is_finite,
+    ),
+]
