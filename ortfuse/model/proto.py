@@ -216,6 +216,8 @@ def separate(model: onnx_ir.Model, threshold: int = 0) -> tuple[onnx.ModelProto,
     except (serde.SerdeError, TypeError, ValueError) as error:
         raise InvalidModelError(f"graph '{model.graph.name}': cannot be written: it {_reason(error)}") from error
     del proto.graph.initializer[:]
+    for function in proto.functions:
+        function.domain = function.domain  # the default domain is a field, too, which onnx.checker asks for
     _put_types(proto, model.graph.meta.get(_TYPES, {}))
     return proto, weights
 

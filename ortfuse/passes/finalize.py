@@ -5,7 +5,8 @@
 - A model of IR version 3, in which every initializer must also be an input, is raised to version 4 if it now has
   initializers that are not inputs. Inputs that were there only for this reason are removed: the runtime never took a value
   for them.
-- Opset imports of domains that no node uses any more are dropped, except for the default domain.
+- Opset imports of domains that no node uses any more are dropped, except for the default domain; the main graph keeps those
+  that functions use.
 - Graphs that a rule left out of topological order are sorted.
 - Values without a name get one, and values of the same name in nested graphs are renamed apart: a subgraph must not
   shadow a value of the graph around it. Names of inputs and outputs stay.
@@ -62,7 +63,7 @@ class Finalize:
                 _clear_versions(scope, editor)
                 changes += _declare_types(scope, context, self.symbolic)
             for root in roots(context.model):
-                changes += _drop_imports(root, editor)
+                changes += _drop_imports(root, context.model, editor)
                 changes += _sort(root, editor)
                 changes += _name_values(root, editor)
         return changes
@@ -155,8 +156,10 @@ def _declared(dim: DimLike, symbolic: bool) -> int | str | None:
     return None if dim.fresh or len(text) > _LONGEST_FORMULA else text
 
 
-def _drop_imports(root: ir.Graph, editor: Editor) -> int:
-    used = {node.domain for node in nodes_within(root)}
+def _drop_imports(root: ir.Graph, model: ir.Model, editor: Editor) -> int:
+    # When the runtime inlines functions, it looks up their calls in the imports of the main graph.
+    users = roots(model) if root is model.graph else [root]
+    used = {node.domain for user in users for node in nodes_within(user)}
     unused = [domain for domain in root.opset_imports if domain and domain not in used]
     for domain in unused:
         editor.set_import(root, domain, None)

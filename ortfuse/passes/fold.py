@@ -174,7 +174,7 @@ class _Folder:
 
         The node is removed, with those that only it needed.
         """
-        if any(self._stops_the_process(output, tensor) for output, tensor in results.items()):
+        if any(self._stops_the_process(*result) or self._stops_loading(*result) for result in results.items()):
             return False
         growth = self._growth_by(node, results.values())
         if self._growth + growth > self._max_growth and growth > 0:
@@ -270,6 +270,18 @@ class _Folder:
             if use.node.op_type in ("Div", "Mod")
         ]
         return any(divisor is not None and _is_risky(divisor) for divisor in divisors)
+
+    def _stops_loading(self, output: ir.Value, tensor: ir.TensorProtocol) -> bool:
+        """Whether a Reshape would have to infer a size (-1) of an empty tensor: with a constant target even loading fails."""
+        if (
+            not tensor.dtype.is_integer()
+            or len(tensor.shape) != 1
+            or not {0, -1} <= set(sizes := tensor.numpy().tolist())
+        ):
+            return False
+        targets = [use.node for use in output.uses() if use.node.op_type == "Reshape" and use.idx == 1]
+        shapes = [self._facts.shape(node.inputs[0]) or () for node in targets if node.inputs[0] is not None]
+        return any((0, 0) in zip(sizes, shape, strict=False) for shape in shapes)
 
     def _goes(self, value: ir.Value) -> bool:
         """Whether a constant is no longer needed once everything foldable has been folded."""

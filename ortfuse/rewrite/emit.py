@@ -82,7 +82,7 @@ class Emitter:
             # In a replacement, alternatives mean the first that is present: `scale | computed("ones", ones)`.
             return next((value for value in map(self.build, pattern.options) if value is not None), None)
         if isinstance(pattern, Computed):
-            array = pattern.function(self.match)
+            array = self._computed(pattern)
             return None if array is None else self.constant(np.asarray(array))
         if isinstance(pattern, Const):
             return self.constant(self._literal(pattern.value))
@@ -97,11 +97,25 @@ class Emitter:
             self._templates[id(pattern)] = pattern.function(self.match)
         return self._templates[id(pattern)]
 
+    def _computed(self, pattern: Computed) -> np.ndarray[Any, Any] | None:
+        """A computed constant; a problem if its numbers overflow or are undefined where the captured ones are not."""
+        try:
+            with np.errstate(over="raise", divide="raise", invalid="raise"):
+                array: np.ndarray[Any, Any] | None = pattern.function(self.match)
+                return array
+        except FloatingPointError as error:
+            self.problem = refuse("inexact", self.match.root, found=f"a constant ({error})", needed="a finite number")
+            return np.zeros((), np.float32)
+
     def _literal(self, number: float) -> np.ndarray[Any, Any]:
         if self.dtype is None:
             self.problem = refuse("dtype", self.match.root, found=None)
             return np.asarray(number, np.float32)
-        return np.asarray(number, dtype=self.dtype.numpy())
+        with np.errstate(over="ignore"):
+            array = np.asarray(number, dtype=self.dtype.numpy())
+        if math.isfinite(number) and self.dtype.is_floating_point() and not np.isfinite(array):
+            self.problem = refuse("inexact", self.match.root, found=repr(number), needed=str(self.dtype))
+        return array
 
     def _chain(self, pattern: Sum | Product) -> ir.Value | None:
         parts = [(sign, self.build(part)) for sign, part in pattern.parts]

@@ -31,6 +31,17 @@ def test_a_real_export_comes_back_the_same(path: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(one, other)
 
 
+def test_a_function_of_the_default_domain_says_so_as_the_checker_demands(tmp_path: Path) -> None:
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20]> g (float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }
+        <domain: "", opset_import: ["": 20]> Relu (x) => (y) { y = Add(x, x) }"""
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    onnx.checker.check_model(tmp_path / "model.onnx")
+    save(load(tmp_path / "model.onnx"), tmp_path / "out.onnx")
+    onnx.checker.check_model(tmp_path / "out.onnx")
+
+
 def test_everything_a_model_says_about_itself_is_kept(tmp_path: Path) -> None:
     model = parser.parse_model(
         """

@@ -82,6 +82,15 @@ def test_imports_of_domains_that_nothing_uses_go() -> None:
     assert next(iter(model.functions.values())).opset_imports == {"": 20}
 
 
+def test_imports_of_domains_that_only_functions_use_stay() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 20, "local" : 1, "inner" : 1]>
+        agraph (float[2] x) => (float[2] y) { y = local.f(x) }
+        <domain: "local", opset_import: ["" : 20, "inner" : 1]> f (a) => (b) { b = inner.g(a) }
+        <domain: "inner", opset_import: ["" : 20]> g (a) => (b) { b = Exp(a) }"""
+    model, _, _ = apply(text, Finalize(), inputs={"x": floats(2)})
+    assert model.opset_imports == {"": 20, "local": 1, "inner": 1}
+
+
 def test_graphs_out_of_order_are_sorted_also_when_only_a_branch_uses_the_value() -> None:
     text = """agraph (float[2] x, bool c) => (float[2] y) {
         a = Neg(x)

@@ -13,6 +13,7 @@ from small_models import apply, context_of, execute, floats, model_of, operators
 
 from ortfuse.execution import constants
 from ortfuse.execution.constants import evaluate
+from ortfuse.execution.session import Session
 from ortfuse.model.interop import enter
 from ortfuse.model.stored_tensor import StoredTensor
 from ortfuse.passes import Constants, DeadCode, Fold
@@ -321,6 +322,14 @@ def test_a_division_by_zero_in_a_branch_that_is_never_taken_stays_computed(opera
                     else_branch = e () => (int64 b) {{ b = Identity(n) }}> }}"""
     model, _, _ = apply(text, Fold(), inputs={"x": floats(2), "c": np.array(False)})
     assert operator in operators(model) and "Sub" in operators(model)
+
+
+def test_a_target_that_infers_a_size_of_an_empty_tensor_stays_computed() -> None:
+    text = """g (float[0,3,4] x) => (float[a,c,d,e] y) <int64[1] i = {0}, int64[1] h = {2}, int64[1] m = {-1}> {
+        n = Shape(x) a = Gather(n, i) t = Concat <axis = 0> (a, h, h, m) y = Reshape(x, t) }"""
+    model, _, _ = apply(text, Fold())
+    assert operators(model)[-2:] == ["Concat", "Reshape"]
+    Session(model, optimise=False)
 
 
 def test_text_is_left_alone() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -12,7 +13,7 @@ from ortfuse.errors import RewriteError, RuleError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.edit import Edit
 from ortfuse.graph.editor import Editor
-from ortfuse.pattern import Match, attr, ms, op, scalar, var, variables
+from ortfuse.pattern import Match, attr, computed, const, ms, op, scalar, var, variables
 from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, Exactness, Log, Proof, Rewriter, Rule
 from ortfuse.targets.quirks import Quirk
@@ -257,3 +258,20 @@ def test_a_replacement_uses_only_what_its_pattern_captures() -> None:
         rule("a.label", op.Relu(op.Add(x, y)), op.Max(x, y), intermediates={"total": op.Min(x, y)})
     with pytest.raises(RuleError, match=r"rule a\.scalar uses s "):
         rule("a.scalar", op.Relu(x), scalar("s") * x)
+
+
+def test_a_rewrite_whose_constants_would_overflow_is_refused() -> None:
+    def large(match: Match) -> Any:
+        return (match.const("w") * np.float64(1e30)).astype(np.float32)
+
+    scaled = rule("scaled.up", op.Mul(x, const("w")), op.Add(x, computed("large", large)))
+    for number, wanted in (("1e5", ["Add"]), ("1e10", ["Mul"])):
+        body = f"w = Constant <value = float {{{number}}}> () out = Mul(x, w)"
+        assert run(model(body), scaled)[-1:] == wanted
+
+
+def test_a_rewrite_whose_numbers_would_overflow_is_refused() -> None:
+    scaled = rule("scaled.up", op.Mul(x, scalar("w")), 1e30 * op.Abs(x) * scalar("w"))
+    for number, applied in (("1e5", True), ("1e10", False)):
+        made = run(model(f"w = Constant <value = float {{{number}}}> () out = Mul(x, w)"), scaled)
+        assert ("Abs" in made) == applied
