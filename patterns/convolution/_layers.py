@@ -77,7 +77,7 @@ def one_of(options: Iterable[Pattern]) -> Pattern:
     return reduce(or_, options)
 
 
-_OPERANDS = ("factor", "divisor", "added", "subtracted", "minuend")
+OPERANDS = ("factor", "divisor", "added", "subtracted", "minuend")
 
 
 @dataclass(frozen=True)
@@ -137,12 +137,12 @@ def unless_layer(match: Match) -> Refusal | None:
     return match.unless_dtype("weight", ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
 
 
-def affine(match: Match, channels: int) -> Affine | Refusal:
-    """The captured map of that many channels."""
+def affine(match: Match, channels: int, among: Iterable[str] = OPERANDS) -> Affine | Refusal:
+    """The captured map of that many channels; `among` are the operands that it may have."""
     ones, zeros = np.ones(channels), np.zeros(channels)
     if match.get("variance") is not None:
         return normalisation(match, channels)
-    name = next((name for name in _OPERANDS if match.get(name) is not None), None)
+    name = next((name for name in among if match.get(name) is not None), None)
     if name is None:  # Neg
         return Affine(-ones, zeros)
     found = _channel_vector(match, name, channels)
@@ -159,7 +159,7 @@ def affine(match: Match, channels: int) -> Affine | Refusal:
 
 def is_one_number(match: Match) -> bool:
     """Whether one factor or offset serves all channels."""
-    name = next((name for name in _OPERANDS if match.get(name) is not None), None)
+    name = next((name for name in OPERANDS if match.get(name) is not None), None)
     return name is not None and all(dim == 1 for dim in match.shape(name) or ())
 
 

@@ -4,7 +4,8 @@ conv(s x + t, W, b) = conv(x, W s, b + W t)     if t = 0 or nothing is padded
 bn(x) = (x - mean) / sqrt(var + eps) * scale + B                              Ioffe & Szegedy, arXiv:1502.03167
 
 Images are normalised so, and some networks normalise before they convolve. The zeros around a padded input are not shifted,
-so that no constant makes up for t there; a transposed convolution has such borders even without padding.
+so that no constant makes up for t there; a transposed convolution has such borders even without padding. Then only the factor
+is taken: conv(s x + t, W, b) = conv(x + t / s, W s, b).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Op, Pattern, all_attributes, computed, ms, op, opt, redundant, var
+from ortfuse.pattern import Match, Op, Pattern, all_attributes, computed, const, ms, op, opt, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
@@ -119,6 +120,75 @@ def _prologue(name: str, source: str, pattern: Op, proof: Proof) -> Rule:
     )
 
 
+def _two_maps(match: Match) -> tuple[Any, Any] | Refusal:
+    """The factor, and the offset behind it."""
+    channels = layers.input_channels(match)
+    factor = layers.affine(match, channels, ("factor", "divisor"))
+    offset = layers.affine(match, channels, ("added", "subtracted"))
+    if isinstance(factor, Refusal):
+        return factor
+    return offset if isinstance(offset, Refusal) else (factor.factor, offset.offset)
+
+
+def takes_the_factor(match: Match) -> Refusal | None:
+    """The convolution is padded, x has all of its channels, and the offset divided by the factor is a number of its type."""
+    if refused := layers.unless_layer(match):
+        return refused
+    found = _two_maps(match)
+    if isinstance(found, Refusal):
+        return found
+    factor, offset = found
+    if not layers.is_padded(match["conv"]):
+        return match.refuse("other_rule", "mapped", "a convolution without padding")
+    wanted, shape = layers.input_channels(match), match.shape("x")
+    if shape is None or len(shape) != match.rank("weight") or shape[1] != wanted:
+        return match.refuse_dimension("x", 1, wanted)
+    with np.errstate(all="ignore"):
+        held = (offset == 0) | (
+            np.isfinite(_divided(match)) & (np.abs(_divided(match)) >= np.finfo(match.const("weight").dtype).tiny)
+        )
+    if not np.all(held & (factor != 0)):
+        return match.refuse("value", "mapped", "a factor by which the offset can be divided")
+    return layers.unless_held(match, factor, of_inputs=True)
+
+
+def _divided(match: Match) -> Any:
+    """t / s, in the type of the weights, as one number for each channel or for all."""
+    found = _two_maps(match)
+    assert not isinstance(found, Refusal)
+    with np.errstate(all="ignore"):
+        ratio = (found[1] / found[0]).astype(match.const("weight").dtype)
+    ones = [1] * (len(match.const("weight").shape) - 2)
+    return ratio[:1] if np.all(ratio == ratio[0]) else ratio.reshape(-1, *ones)
+
+
+def _divided_offset() -> Rule:
+    multiplied = op.Mul(layers.x, const("factor")) | op.Div(layers.x, const("divisor"))
+    mapped = (op.Add(multiplied, const("added")) | op.Sub(multiplied, const("subtracted"))).named("mapped")
+    factor = computed("weight", lambda match: layers.scaled(match, _two_maps(match)[0], of_inputs=True))  # type: ignore[index]
+    return Rule(
+        name="conv.factor_before_offset",
+        pattern=layers.convolution(mapped),
+        replace=op.Conv(
+            op.Add(layers.x, computed("offset", _divided)),
+            factor | layers.weight,
+            opt(layers.bias),
+            attributes=all_attributes("conv"),
+        ),
+        guards=(takes_the_factor, layers.growth_is_bounded),
+        exactness=Exactness.ROUNDING,
+        source=LINEAR,
+        proof=Proof(
+            shapes=(
+                images("n 3 6 6", "4 3 3 3", operands="3 1 1"),
+                images("n 4 6 6", "4 2 3 3", operands="1"),
+            ),
+            attributes=attributes(PADDED, {**PADDED, "group": 2}),
+            constants={"factor": "positive", "divisor": "positive"},
+        ),
+    )
+
+
 _GROUPED = {**BARE, "group": 2}
 _ACTIVATED = {**BARE, "activation": "Relu"}
 CONV = (
@@ -161,5 +231,6 @@ RULES = [
     _normalised("batch_norm_before_fused", layers.fused, FUSED),
     _mapped("affine_before", layers.convolution, _MAPS, CONV),
     _mapped("affine_before_fused", layers.fused, _MAPS, FUSED),
+    _divided_offset(),
     _mapped("factor_before_transpose", layers.transposed, _FACTORS, TRANSPOSED),
 ]

@@ -1,0 +1,233 @@
+"""Parallel branches of linear layers of one input, in one convolution.
+
+conv(x, V, a) + conv(x, W, b) = conv(x, V + W, a + b)      with the smaller kernel in its place in the larger one
+conv(x, W, b) + x = conv(x, W + 1, b)                      with the identity in the middle of the kernel, one for each channel
+concat(conv(x, V, a), conv(x, W, b)) = conv(x, concat(V, W), concat(a, b))
+
+RepVGG (arXiv:2101.03697) and MobileOne (arXiv:2206.04040) are trained with such branches. Only what needs no more
+multiplications is merged.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.pattern import Guard, Match, Pattern, all_attributes, computed, op, redundant, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from .._proofs import COST
+from . import _layers as layers
+from ._instances import NORMALISATION, PADDED, POSITIVE, STATISTICS
+from ._numbered import Array, bias_of, numbered, rounded, unless_copied, window_of
+from ._windows import Window, placed, pointwise, united
+
+SOURCE = "arXiv:2101.03697"
+
+x = var("x")
+
+
+def _together(match: Match) -> Window | None:
+    """The window that both branches have room in."""
+    one, other = window_of(match, 1), window_of(match, 2)
+    return None if one is None or other is None or len(one.axes) != len(other.axes) else united(one, other)
+
+
+def _weight(match: Match, number: int) -> Array:
+    """The weights of a branch, in float64 and in their place in the window of both."""
+    old, new = window_of(match, number), _together(match)
+    assert old is not None
+    assert new is not None
+    return placed(match.const(f"weight{number}").astype(np.float64), old, new)
+
+
+def _summed_weight(match: Match) -> Array:
+    return rounded(match, _weight(match, 1) + _weight(match, 2))
+
+
+def _summed_bias(match: Match) -> Array | None:
+    if match["bias1"] is None and match["bias2"] is None:
+        return None
+    return rounded(match, bias_of(match, 1) + bias_of(match, 2))
+
+
+def are_branches(match: Match) -> Refusal | None:
+    """Both branches have weights of one type and one number of groups, and equally many outputs."""
+    dtype = match.dtype("weight1")
+    if dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16):
+        return match.refuse("dtype", "weight1", "float32")
+    if _together(match) is None:
+        return match.refuse(
+            "condition", "layer2", "a convolution with the strides and groups of the other one, and as many outputs"
+        )
+    return match.unless_dtype("weight2", dtype)
+
+
+def agree_in_channels(match: Match) -> Refusal | None:
+    """Both branches have the same numbers of channels."""
+    one, other = match.shape("weight1") or (), match.shape("weight2") or ()
+    return None if one[:2] == other[:2] else match.refuse("shape", "weight2", (*one[:2], *other[2:]))
+
+
+def sum_is_held(match: Match) -> Refusal | None:
+    """The type of the weights holds their sum."""
+    finite = np.all(np.isfinite(_summed_weight(match))) and np.all(np.isfinite(bias_of(match, 1) + bias_of(match, 2)))
+    return match.unless_value("weight1", bool(finite), "such that the sums of weights and of biases are finite")
+
+
+@redundant(COST)
+def saves_work(match: Match) -> Refusal | None:
+    """The common window has no more taps than the two together, and no large weights are copied."""
+    one, other, new = window_of(match, 1), window_of(match, 2), _together(match)
+    assert one is not None
+    assert other is not None
+    assert new is not None
+    if new.taps > one.taps + other.taps:
+        return match.refuse("needless", "root", found=f"{new.taps} multiplications instead of {one.taps + other.taps}")
+    return unless_copied(match, "weight1", "weight2")
+
+
+def _attributes(name: str) -> Any:
+    def found(match: Match) -> Any:
+        new = _together(match)
+        assert new is not None
+        return new.attributes()[name]
+
+    return found
+
+
+_ATTRIBUTES = {name: _attributes(name) for name in ("kernel_shape", "strides", "dilations", "pads", "group")}
+
+
+def _map(match: Match) -> layers.Affine:
+    """The map of the branch that is no convolution; the identity if there is none."""
+    channels = len(match.const("weight1"))
+    if match.get("variance") is None:
+        return layers.Affine(np.ones(channels), np.zeros(channels))
+    found = layers.normalisation(match, channels)
+    assert isinstance(found, layers.Affine)
+    return found
+
+
+def _weight_with_identity(match: Match) -> Array:
+    """W + s, each s where an output channel meets its own input channel in the tap that reads it where it is."""
+    old, array = window_of(match, 1), match.const("weight1").astype(np.float64)
+    assert old is not None
+    middle = tuple(axis.front // axis.dilation for axis in old.axes)
+    for channel, factor in enumerate(_map(match).factor):
+        array[(channel, channel % array.shape[1], *middle)] += factor
+    return rounded(match, array)
+
+
+def _bias_with_offset(match: Match) -> Array | None:
+    offset = _map(match).offset
+    return None if match["bias1"] is None and not np.any(offset) else rounded(match, bias_of(match, 1) + offset)
+
+
+def reads_its_place(match: Match) -> Refusal | None:
+    """The convolution has as many channels as x, and a tap that reads each element where it is."""
+    shape, old = match.shape("weight1") or (), window_of(match, 1)
+    if old is None or len(shape) < 3 or match.dtype("weight1") != match.dtype("x"):
+        return match.refuse("condition", "layer1", "a convolution with known padding")
+    if shape[0] != shape[1] * old.groups:
+        return match.refuse("shape", "weight1", (shape[1] * old.groups, *shape[1:]))
+    if united(old, pointwise(old)) != old:
+        return match.refuse("condition", "layer1", "a convolution that keeps the size and reads each element")
+    return match.unless_dtype("weight1", ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
+
+
+def result_is_held(match: Match) -> Refusal | None:
+    """The map is finite, and the type of the weights holds the sums."""
+    if match.get("variance") is not None:
+        found = layers.normalisation(match, len(match.const("weight1")))
+        if isinstance(found, Refusal):
+            return found
+    sums = _weight_with_identity(match), _bias_with_offset(match)
+    finite = all(one is None or bool(np.all(np.isfinite(one))) for one in sums)
+    return match.unless_value("weight1", finite, "such that the sums of weights and of biases are finite")
+
+
+@redundant(COST)
+def copies_little(match: Match) -> Refusal | None:
+    """No large weights are copied."""
+    return unless_copied(match, "weight1")
+
+
+def _with_identity(name: str, formula: str, branch: Pattern, proof: Proof, *guards: Guard) -> Rule:
+    return Rule(
+        name=f"conv.{name}",
+        formula=formula,
+        pattern=numbered(1, x) + branch,
+        replace=op.Conv(
+            x,
+            computed("weight", _weight_with_identity),
+            computed("bias", _bias_with_offset),
+            attributes=all_attributes("conv1"),
+        ),
+        guards=(*guards, reads_its_place, result_is_held, copies_little),
+        allow_extra_operands=True,
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=proof,
+    )
+
+
+_ONE = {"kernel_shape": (1, 1)}
+_SHAPES = (
+    {"x": "n 4 6 6", "weight1": "4 4 3 3", "bias1": "4", **dict.fromkeys(STATISTICS, "4")},
+    {"x": "n 4 6 6", "weight1": "4 2 3 3", "bias1": "4", **dict.fromkeys(STATISTICS, "4")},
+    {"x": "n 4 s", "weight1": "4 1 2", "bias1": "4", **dict.fromkeys(STATISTICS, "4")},
+)
+_CONVOLUTIONS = (
+    {"conv1": [PADDED]},
+    {"conv1": [{**PADDED, "group": 2, "dilations": (2, 1), "pads": (2, 1, 2, 1)}]},
+    {"conv1": [{"pads": (0, 1), "group": 4}]},
+)
+_TYPICAL = {"x": "1 64 56 56", "weight1": "64 64 3 3", "bias1": "64"}
+
+RULES = [
+    Rule(
+        name="conv.parallel",
+        formula="Conv(x, V, a) + Conv(x, W, b)",
+        pattern=numbered(1, x) + numbered(2, x),
+        replace=op.Conv(x, computed("weight", _summed_weight), computed("bias", _summed_bias), **_ATTRIBUTES),
+        guards=(are_branches, agree_in_channels, sum_is_held, saves_work),
+        allow_extra_operands=True,
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=Proof(
+            shapes=(
+                {"x": "n 3 6 6", "weight1": "4 3 3 3", "bias1": "4", "weight2": "4 3 1 1", "bias2": "4"},
+                {"x": "n 4 6 6", "weight1": "4 2 3 3", "bias1": "4", "weight2": "4 2 3 3", "bias2": "4"},
+                {"x": "n 4 s", "weight1": "4 1 1", "bias1": "4", "weight2": "4 1 4", "bias2": "4"},
+            ),
+            attributes=(
+                {"conv1": [PADDED], "conv2": [_ONE]},
+                {"conv1": [{**PADDED, "group": 2}], "conv2": [{**PADDED, "group": 2}]},
+                {"conv1": [{"strides": (2,), "group": 4}], "conv2": [{"pads": (1, 2), "strides": (2,), "group": 4}]},
+            ),
+            typical=({**_TYPICAL, "weight2": "64 64 1 1", "bias2": "64"},),
+        ),
+    ),
+    _with_identity(
+        "identity",
+        "Conv(x, W, b) + x",
+        x,
+        Proof(shapes=_SHAPES, attributes=_CONVOLUTIONS, typical=(_TYPICAL,)),
+    ),
+    _with_identity(
+        "normalised_identity",
+        "Conv(x, W, b) + BatchNormalization(x)",
+        layers.batch_norm(x).named("mapped"),
+        Proof(
+            shapes=_SHAPES,
+            attributes=[{**one, **NORMALISATION} for one in _CONVOLUTIONS],
+            constants=POSITIVE,
+            redundant={"check of attribute training": layers.CANNOT_TRAIN},
+        ),
+        layers.only_the_result,
+    ),
+]

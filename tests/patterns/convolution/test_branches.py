@@ -1,0 +1,106 @@
+"""Branches of convolutions of one input, and convolutions in a row, become one where that needs no more multiplications."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import ortfuse
+from ortfuse.verification import verify
+
+
+def model(body: str, x: str, weights: dict[str, tuple[int, ...]]) -> ir.Model:
+    """A model of the text with random weights; c4 is a vector of four numbers."""
+    proto = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g (float[{x}] x) => (float[k0] y) {{ {body} }}'
+    )
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    for number, (name, shape) in enumerate({**weights, "c4": (4,)}.items()):
+        array = 0.5 + np.random.default_rng(number).random(shape)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array.astype(np.float32), name))
+    return ir.from_proto(proto)
+
+
+def made_of(original: ir.Model) -> list[str]:
+    """The operators of the optimised model, which computes the same."""
+    result = ortfuse.optimize(original)
+    assert verify(original, result.model).ok
+    return [node.op_type for node in result.model.graph]
+
+
+THREE, ONE = {"w": (4, 4, 3, 3), "v": (4, 4, 1, 1)}, {"w": (4, 4, 1, 1), "v": (4, 4, 1, 1)}
+PAD = "<pads = [1, 1, 1, 1]>"
+
+
+@pytest.mark.parametrize(
+    "order", ["s = Add(a, b) t = Add(s, c)", "s = Add(c, b) t = Add(a, s)", "s = Add(a, c) t = Add(s, b)"]
+)
+def test_the_branches_of_repvgg_are_one_convolution(order: str) -> None:
+    body = f"""p = Conv{PAD}(x, w) a = BatchNormalization(p, c4, c4, c4, c4) q = Conv(x, v)
+        b = BatchNormalization(q, c4, c4, c4, c4) c = BatchNormalization(x, c4, c4, c4, c4) {order} y = Abs(t)"""
+    assert made_of(model(body, "n,4,6,6", THREE)) == ["Conv", "Abs"]
+
+
+def test_the_branches_of_a_strided_depthwise_block_are_one_convolution() -> None:
+    body = """a = Conv<pads = [1, 1, 1, 1], strides = [2, 2], group = 4>(x, w, c4) b = Conv<strides = [2, 2], group = 4>(x, v)
+        c = Conv<pads = [1, 1, 1, 1], strides = [2, 2], group = 4>(x, w) s = Add(a, b) t = Add(s, c) y = Abs(t)"""
+    assert made_of(model(body, "n,4,6,6", {"w": (4, 1, 3, 3), "v": (4, 1, 1, 1)})) == ["Conv", "Abs"]
+
+
+APART = {
+    "another stride": f"a = Conv{PAD}(x, w) b = Conv<strides = [1, 1], pads = [0, 0, 0, 1]>(x, v) s = Slice(b, i, j, k) y = Add(a, s)",
+    "another input": f"a = Conv{PAD}(x, w) o = Abs(x) b = Conv(o, v) y = Add(a, b)",
+    "the identity of another value": f"a = Conv{PAD}(x, w) o = Abs(x) y = Add(a, o)",
+    "a branch that is needed elsewhere": f"a = Conv{PAD}(x, w) b = Conv(x, v) s = Add(a, b) m = Abs(b) y = Mul(s, m)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", APART.values(), ids=APART)
+def test_other_branches_stay_apart(body: str) -> None:
+    weights = {**THREE, "i": (1,), "j": (1,), "k": (1,)}
+    if "Slice" in body:
+        body = (
+            "i = Constant<value_ints = [0]>() j = Constant<value_ints = [-1]>() k = Constant<value_ints = [3]>() "
+            + body
+        )
+        weights = THREE
+    assert made_of(model(body, "n,4,6,6", weights)).count("Conv") == (2 if body.count("Conv") == 2 else 1)
+
+
+def test_a_dense_branch_is_not_merged_into_a_grouped_one() -> None:
+    body = "a = Conv<pads = [1, 1, 1, 1], group = 4>(x, d) b = Conv(x, v) y = Add(a, b)"
+    assert made_of(model(body, "n,4,6,6", {"d": (4, 1, 3, 3), "v": (4, 4, 1, 1)})).count("Conv") == 2
+
+
+def test_crossed_kernels_that_would_make_more_work_stay_apart() -> None:
+    body = "a = Conv<pads = [1, 0, 1, 0]>(x, p) b = Conv<pads = [0, 1, 0, 1]>(x, q) y = Add(a, b)"
+    assert made_of(model(body, "n,4,6,6", {"p": (4, 4, 3, 1), "q": (4, 4, 1, 3)})).count("Conv") == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "merged"),
+    [((16, 4), (4, 16), True), ((1, 4), (4, 1), False), ((4, 4), (4, 4), True)],
+)
+def test_two_convolutions_in_a_row_are_one_if_that_is_less_work(
+    first: tuple[int, int], second: tuple[int, int], merged: bool
+) -> None:
+    original = model("a = Conv(x, p) y = Conv(a, q)", "n,4,6,6", {"p": (*first, 1, 1), "q": (*second, 1, 1)})
+    assert made_of(original).count("Conv") == (1 if merged else 2)
+
+
+def test_a_bias_before_a_padded_convolution_keeps_the_two_apart() -> None:
+    weights = {"p": (4, 4, 1, 1), "q": (2, 4, 3, 3)}
+    assert made_of(model(f"a = Conv(x, p, c4) y = Conv{PAD}(a, q)", "n,4,6,6", weights)).count("Conv") == 2
+    assert made_of(model(f"a = Conv(x, p) y = Conv{PAD}(a, q)", "n,4,6,6", weights)).count("Conv") == 1
+
+
+def test_joined_convolutions_of_one_input_are_one() -> None:
+    body = f"a = Conv{PAD}(x, w, c4) b = Conv{PAD}(x, u) c = Concat<axis = 1>(a, b) y = Abs(c)"
+    assert made_of(model(body, "n,4,6,6", {"w": (4, 4, 3, 3), "u": (8, 4, 3, 3)})) == ["Conv", "Abs"]
+
+
+def test_joined_convolutions_with_other_kernels_stay_apart() -> None:
+    body = f"a = Conv{PAD}(x, w, c4) b = Conv(x, v) c = Concat<axis = 1>(a, b) y = Abs(c)"
+    assert made_of(model(body, "n,4,6,6", THREE)) == ["Conv", "Conv", "Concat", "Abs"]
