@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Unpack
 import onnx_ir as ir
 
 from ortfuse.assessment import Assessment, Progress, given_inputs, inputs_to_measure, silent
-from ortfuse.attempts import Attempts, left_alone, loads_as_it_is
+from ortfuse.attempts import Attempts, as_it_is, left_alone, runnable
 from ortfuse.errors import InvalidModelError, OptionError, PassError
 from ortfuse.execution.loading import Loading, UnloadableError
 from ortfuse.execution.worker import WORKER
@@ -98,7 +98,7 @@ def optimize(
     try:
         inside, source = enter(model)
     except InvalidModelError as error:
-        if options.explain or not loads_as_it_is(model):
+        if as_it_is(model) is None:
             raise
         return left_alone(model, options, str(error))
     asked = Assessment(options, enter(model)[0] if Assessment.compares(options) else inside, progress, on_pass)
@@ -294,10 +294,10 @@ def verify(
     from ortfuse.verification import verify as compare
 
     options = _options(options, **changes)
-    first = enter(original)[0]
+    first = runnable(original)
     return compare(
         first,
-        enter(optimised)[0],
+        runnable(optimised),
         inputs=given_inputs(options, first),
         seed=options.seed,
         tolerance=options.tolerance,
@@ -393,7 +393,9 @@ def explain(
     only = {name: getattr(options, name) for name in PipelineOptions.__annotations__}
     result = optimize(model, Options(**only, explain=tuple(rules) or True), progress=progress)
     if result.explanation is None:
-        raise InvalidModelError(f"nothing can be explained: {result.left_alone}")
+        from ortfuse.explanation import Explanation
+
+        return Explanation((), (), {}, tuple(result.report.notes))
     return result.explanation
 
 
@@ -420,6 +422,6 @@ def benchmark(
     if not isinstance(models, Mapping) or not models:
         raise OptionError("models", f'give models by name, such as {{"before": a, "after": b}}, not {models!r}')
     options = _options(options, **changes, bench=True)
-    entered = {name: enter(model)[0] for name, model in models.items()}
+    entered = {name: runnable(model) for name, model in models.items()}
     sizes, inputs = inputs_to_measure(options, next(iter(entered.values())))
     return Latencies(sizes, tuple(measure(entered, inputs, rounds=options.rounds, threads=options.threads)))

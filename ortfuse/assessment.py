@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx_ir as ir
 
+from ortfuse.execution.as_it_is import Runnable, signature_of
 from ortfuse.options import Options
 from ortfuse.pipeline.report import RunReport
 from ortfuse.pipeline.schedule import OnPass, PassEvent
@@ -26,7 +27,7 @@ def silent(text: str) -> None:
     """Ignores progress messages."""
 
 
-def given_inputs(options: Options, model: ir.Model) -> Sequence[Inputs] | None:
+def given_inputs(options: Options, model: Runnable) -> Sequence[Inputs] | None:
     """The user's own inputs; `None` if inputs are to be generated.
 
     Raises:
@@ -36,7 +37,8 @@ def given_inputs(options: Options, model: ir.Model) -> Sequence[Inputs] | None:
         return options.inputs
     from ortfuse.verification import read_inputs
 
-    expected = [value for value in model.graph.inputs if value.name not in model.graph.initializers]
+    graph = signature_of(model).graph
+    expected = [value for value in graph.inputs if value.name not in graph.initializers]
     return read_inputs(os.fspath(options.inputs), expected)
 
 
@@ -60,7 +62,7 @@ def idle_options(options: Options) -> list[str]:
     ]
 
 
-def inputs_to_measure(options: Options, model: ir.Model) -> tuple[str, Inputs]:
+def inputs_to_measure(options: Options, model: Runnable) -> tuple[str, Inputs]:
     """The inputs a model is measured on, with a description: the user's first inputs, or generated ones of a typical size.
 
     Raises:

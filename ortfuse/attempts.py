@@ -18,6 +18,7 @@ import onnx_ir as ir
 
 from ortfuse.assessment import Assessment, Progress, idle_options
 from ortfuse.errors import InvalidModelError, OrtfuseError, PassError, TargetError
+from ortfuse.execution.as_it_is import AsItIs, Runnable
 from ortfuse.execution.loading import LEVELS, Loading, UnloadableError
 from ortfuse.graph.edit import Inspector
 from ortfuse.model.copy_file import copy_model
@@ -171,20 +172,36 @@ class Attempts:
         return self.manager.without(self._left_out) if self._left_out else self.manager
 
 
-def loads_as_it_is(model: AnyModel) -> bool:
-    """Whether the runtime loads a model that a graph cannot represent: a file or a ModelProto."""
+def as_it_is(model: AnyModel) -> AsItIs | None:
+    """A file or a ModelProto that a graph cannot represent; `None` if the runtime does not load it either."""
     from ortfuse.execution.session import Session
 
     try:
         if isinstance(model, str | os.PathLike):
-            Session(model, lean=True)
+            found = AsItIs(os.fspath(model))
         elif isinstance(model, onnx.ModelProto):
-            Session(model.SerializeToString(), lean=True)
+            found = AsItIs(model.SerializeToString())
         else:
-            return False
+            return None
+        Session(found, lean=True)
     except (OrtfuseError, ValueError):  # ValueError: too large to be serialised
-        return False
-    return True
+        return None
+    return found
+
+
+def runnable(model: AnyModel) -> Runnable:
+    """Whatever can be run of a model: its graph or, if the runtime loads what a graph cannot represent, the model itself.
+
+    Raises:
+        OrtfuseError: The model cannot be used.
+    """
+    try:
+        return enter(model)[0]
+    except InvalidModelError:
+        found = as_it_is(model)
+        if found is None:
+            raise
+        return found
 
 
 def left_alone(model: AnyModel, options: Options, why: str) -> Result:

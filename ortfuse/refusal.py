@@ -65,7 +65,7 @@ _SENTENCES: Mapping[Code, tuple[str, str]] = {
     "no_operator": ("{needed} knows no operator {subject}{found}", "another target that has {subject} were chosen"),
     "no_part": ("no part of {subject} is {needed}", "{needed} were an operand of the sum or product {subject} too"),
     "no_replacement": ("{subject} has no value in the replacement", "{subject} were there"),
-    "not_constant": ("{subject} is {found}, not {needed}", "{subject} were {needed}: export it as a weight, not as an input"),
+    "not_constant": ("{subject} is {found}, not {needed}", "{subject} were {needed}, not computed or given at run time"),
     "not_equal": ("{found}", "the rule were right here: see `ortfuse bisect`"),
     "not_same": ("{subject} is not {needed}, with which it must be one", "{subject} and {needed} were one and the same"),
     "opset": (

@@ -13,7 +13,7 @@ from crashing import runtime_that
 from onnx import numpy_helper, parser
 
 import ortfuse
-from ortfuse.errors import OutputError, PassError, PipelineError
+from ortfuse.errors import OutputError, PassError, PipelineError, VerificationError
 from ortfuse.execution.session import Session
 from ortfuse.model.interop import enter
 from ortfuse.passes import finalize
@@ -215,3 +215,27 @@ def test_a_result_loads_without_the_runtimes_optimisations_too(monkeypatch: pyte
     assert "Gelu" not in {node.op_type for node in onnx.load(tmp_path / "o.onnx").graph.node}
     (note,) = [note for note in result.report.notes if note.startswith("left out")]
     assert "with its optimisations off: no kernel for Gelu" in note
+
+
+def test_what_only_the_runtime_understands_is_verified_measured_and_explained_as_it_is(tmp_path: Path) -> None:
+    model, other = gelu(), gelu()
+    model.ir_version = other.ir_version = 0
+    other.graph.node[-1].op_type = "Add"
+    onnx.save(model, tmp_path / "m.onnx")
+    for given in (tmp_path / "m.onnx", model):
+        verdict = ortfuse.verify(given, gelu())
+        assert verdict.ok and len(verdict.trials) == 6
+        assert any("no float64" in note for note in verdict.notes)
+        assert not ortfuse.verify(gelu(), other).ok and not ortfuse.verify(given, other).ok
+        assert ortfuse.verify(given, given, inputs=[X]).ok
+        rows = ortfuse.benchmark({"as it is": given, "a graph": gelu()}, rounds=1, sizes={"b": 2}).rows
+        assert [row.nodes for row in rows] == [9, 9] and rows[0].median_ms > 0 and rows[0].file_mb > 0
+        found = ortfuse.explain(given)
+        assert not found.fused and "the model is left as it is" in found.notes[0]
+    named = parser.parse_model(GELU.replace(" x)", " z)").replace("(x)", "(z)").replace(", x)", ", z)"))
+    with pytest.raises(VerificationError, match=r"different inputs: \['z'\] and \['x'\]"):
+        ortfuse.verify(named, other)
+
+
+def test_external_data_of_what_only_the_runtime_understands_are_found(tmp_path: Path) -> None:
+    assert ortfuse.verify(external(tmp_path), external(tmp_path)).ok

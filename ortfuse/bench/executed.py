@@ -8,13 +8,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import onnx_ir as ir
-
+from ortfuse.execution.as_it_is import Runnable
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session
 
 
-def executed_ops(model: ir.Model, inputs: Inputs) -> Counter[str]:
+def executed_ops(model: Runnable, inputs: Inputs) -> Counter[str]:
     """Counts the operators executed by one run on `inputs`; each iteration of a loop counts again.
 
     Raises:
@@ -24,7 +23,7 @@ def executed_ops(model: ir.Model, inputs: Inputs) -> Counter[str]:
 
 
 def profiled(
-    model: ir.Model, inputs: Inputs, threads: int = 0, *, isolated: bool = False
+    model: Runnable, inputs: Inputs, threads: int = 0, *, isolated: bool = False
 ) -> tuple[Counter[str], float]:
     """The operators as counted by `executed_ops`, and the time in seconds to create the session."""
     with tempfile.TemporaryDirectory(prefix="ortfuse-") as folder:

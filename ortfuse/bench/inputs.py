@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from ortfuse.errors import CrashError, VerificationError
+from ortfuse.execution.as_it_is import Runnable, signature_of
 from ortfuse.execution.experiments import attempt
 from ortfuse.execution.input_sizes import OpenDim, open_dims, uniform
 from ortfuse.execution.inputs import Inputs, input_specs
@@ -16,7 +17,7 @@ LEADING, OTHERS = 1, 128
 """Default sizes of open dimensions: batch-like ones that lead an input, and all others (lengths)."""
 
 
-def typical_inputs(model: ir.Model, *, sizes: Mapping[str, int] | None = None, seed: int = 0) -> tuple[str, Inputs]:
+def typical_inputs(model: Runnable, *, sizes: Mapping[str, int] | None = None, seed: int = 0) -> tuple[str, Inputs]:
     """Generate inputs to measure a model on.
 
     Args:
@@ -30,7 +31,7 @@ def typical_inputs(model: ir.Model, *, sizes: Mapping[str, int] | None = None, s
     Raises:
         VerificationError: The model has no open dimension of that name, or does not run on any sizes that were tried.
     """
-    specs = input_specs(model)
+    specs = input_specs(signature_of(model))
     dims = open_dims(specs)
     fixed = _fixed(dims, sizes or {})
     usual = uniform(dims, LEADING, OTHERS) | fixed

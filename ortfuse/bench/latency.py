@@ -25,6 +25,7 @@ from rich.table import Table
 from ortfuse.bench.executed import profiled
 from ortfuse.bench.scatter import median_bounds, quartile_spread
 from ortfuse.errors import CrashError, VerificationError
+from ortfuse.execution.as_it_is import AsItIs, Runnable, signature_of
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import SHARED, Session, weight_bytes
 from ortfuse.execution.worker import WORKER
@@ -80,7 +81,7 @@ class Latency:
 
 
 def measure(
-    models: Mapping[str, ir.Model], inputs: Inputs, *, rounds: int = 20, threads: int = 0, warmup: int = 2
+    models: Mapping[str, Runnable], inputs: Inputs, *, rounds: int = 20, threads: int = 0, warmup: int = 2
 ) -> list[Latency]:
     """Run models in turn on `inputs`; the first one that does not crash the runtime is the baseline.
 
@@ -103,7 +104,7 @@ def measure(
 
 
 def _measured(
-    models: Mapping[str, ir.Model], inputs: Inputs, rounds: int, threads: int, warmup: int
+    models: Mapping[str, Runnable], inputs: Inputs, rounds: int, threads: int, warmup: int
 ) -> dict[str, Latency]:
     names = list(models)
     if not names:
@@ -126,9 +127,9 @@ def _measured(
     }
 
 
-def _crash(name: str, models: Mapping[str, ir.Model], inputs: Inputs, threads: int) -> str:
+def _crash(name: str, models: Mapping[str, Runnable], inputs: Inputs, threads: int) -> str:
     """How the runtime crashes on a model; empty if it does not."""
-    graph = models[name].graph
+    graph = signature_of(models[name]).graph
     for value in graph.inputs:
         if value.name not in inputs and value.name not in graph.initializers:
             raise VerificationError(
@@ -144,12 +145,12 @@ def _crash(name: str, models: Mapping[str, ir.Model], inputs: Inputs, threads: i
     return ""
 
 
-def _crashed(name: str, model: ir.Model, crash: str) -> Latency:
+def _crashed(name: str, model: Runnable, crash: str) -> Latency:
     nan, megabytes = math.nan, file_bytes(model) / 1e6
     return Latency(name, nan, nan, nan, nan, nan, None, nan, _nodes(model), 0, megabytes, crash)
 
 
-def _open(name: str, models: Mapping[str, ir.Model], threads: int, created: dict[str, float]) -> Session:
+def _open(name: str, models: Mapping[str, Runnable], threads: int, created: dict[str, float]) -> Session:
     """Open a session; its creation time is stored in `created` if it is the shortest so far."""
     started = time.perf_counter()
     session = Session(models[name], threads=threads, isolated=False)
@@ -173,7 +174,7 @@ def numbered(models: Iterable[tuple[str, M]]) -> dict[str, M]:
     return found
 
 
-def _groups(models: Mapping[str, ir.Model], names: Sequence[str]) -> Iterator[list[str]]:
+def _groups(models: Mapping[str, Runnable], names: Sequence[str]) -> Iterator[list[str]]:
     """Split the models into groups whose sessions fit into memory together; one empty group if there are no models."""
     group: list[str] = []
     held = 0
@@ -217,7 +218,7 @@ def _no_collection() -> Iterator[None]:
 
 def _latency(
     name: str,
-    model: ir.Model,
+    model: Runnable,
     seconds: Sequence[float],
     ratios: Sequence[float] | None,
     executed: Counter[str],
@@ -239,12 +240,14 @@ def _latency(
     )
 
 
-def _nodes(model: ir.Model) -> int:
-    return sum(1 for _ in model.graph.all_nodes())
+def _nodes(model: Runnable) -> int:
+    return model.nodes if isinstance(model, AsItIs) else sum(1 for _ in model.graph.all_nodes())
 
 
-def file_bytes(model: ir.Model) -> int:
+def file_bytes(model: Runnable) -> int:
     """The size in bytes that a model would have as a file, weights included; nothing is written."""
+    if isinstance(model, AsItIs):
+        return model.size
     proto, weights = separate(model, SHARED)
     held = sum(weight.header.ByteSize() for weight in weights)
     data = sum(weight.tensor.nbytes for weight in weights if weight.tensor is not None)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from ortfuse.errors import CrashError, VerificationError
+from ortfuse.execution.as_it_is import AsItIs, Runnable, signature_of
 from ortfuse.execution.input_sizes import Search, Sizes, describe, open_dims, wanted
 from ortfuse.execution.inputs import Inputs, InputSpec, input_specs, make_inputs
 from ortfuse.execution.precision import coarsest
@@ -36,7 +37,7 @@ class Experiment:
 
 
 def experiments(
-    original: ir.Model,
+    original: Runnable,
     inputs: Sequence[Inputs] | None = None,
     seed: int = 0,
     reference: bool = True,
@@ -46,7 +47,8 @@ def experiments(
     """Run the original, without the runtime's own optimisations, on the user's inputs or on generated ones.
 
     Args:
-        original: The model; not changed, and later changes to it have no effect on the result.
+        original: The model; not changed, and later changes to it have no effect on the result. One that no graph can represent
+            is not evaluated in float64, and its inputs are generated without looking at what it does with them.
         inputs: Sets of inputs by name. If not given, inputs are generated with all open dimensions 1, odd and larger.
         seed: Seed of the generated inputs.
         reference: Whether to evaluate in float64 too, where that is feasible.
@@ -59,20 +61,22 @@ def experiments(
     Raises:
         VerificationError: The original cannot be executed on one of the given inputs, or on none of the sizes tried.
     """
-    session = Session(original, optimise=False)
-    notes = [
-        f"{kind} draws random numbers: outputs that depend on them cannot be compared" for kind in _random(original)
-    ]
+    session, graph = Session(original, optimise=False), signature_of(original)
+    notes = [f"{kind} draws random numbers: outputs that depend on them cannot be compared" for kind in _random(graph)]
     if inputs is not None:
         ran = [_given(session, number, array) for number, array in enumerate(inputs)]
     else:
-        ran = _generated(session, input_specs(original) if specs is None else specs, seed, notes)
+        ran = _generated(session, input_specs(graph) if specs is None else specs, seed, notes)
     if also is not None:
         label, last, _ = ran[-1]
         ran.append(_ran(session, f"{label}, other numbers", also(last)))
     del session  # frees its memory before the next evaluation, which needs as much
-    references = _references(original, ran, notes) if reference else [None] * len(ran)
-    precision = coarsest(original)
+    references: Sequence[Arrays | None] = [None] * len(ran)
+    if isinstance(original, AsItIs):
+        notes.append("no float64 evaluation: a graph cannot represent the model")
+    elif reference:
+        references = _references(original, ran, notes)
+    precision = coarsest(graph)
     return [
         Experiment(label, array, expected, exact, precision)
         for (label, array, expected), exact in zip(ran, references, strict=True)

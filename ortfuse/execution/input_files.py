@@ -33,7 +33,9 @@ def read_inputs(path: str | Path, inputs: Sequence[ir.Value]) -> list[Inputs]:
     if path.is_file():
         return _read_singles([path], inputs, path) if path.suffix.lower() in SINGLE else [_read_npz(path, inputs)]
     if not path.is_dir():
-        raise VerificationError(f"{path}: no such file or folder; inputs are .npz files or a folder of them")
+        raise VerificationError(
+            f"{path}: no such file or folder; inputs are .npz or .npy files, images, or a folder of them"
+        )
     found = [_read_npz(file, inputs) for file in sorted(path.glob("*.npz"))]
     found += [_read_protobufs(folder, inputs) for folder in _data_sets(path)]
     singles = sorted(file for file in path.iterdir() if file.suffix.lower() in SINGLE)

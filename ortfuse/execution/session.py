@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from ortfuse.errors import CrashError, OrtfuseError, VerificationError
+from ortfuse.execution.as_it_is import AsItIs, Runnable
 from ortfuse.execution.runtime import InFile, Loaded, Settings
 from ortfuse.execution.worker import WORKER, Remote, UnavailableError
 from ortfuse.model.proto import separate
@@ -41,6 +42,7 @@ _SHAREABLE = frozenset(
      ir.DataType.UINT64, ir.DataType.BOOL}
 )  # fmt: skip
 _LONGEST = 400
+_UNREGISTERED = "is not a registered function/op"
 _BOILERPLATE = (
     (re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : "), ""),
     (
@@ -60,7 +62,7 @@ class Session:
 
     def __init__(
         self,
-        model: ir.Model | str | os.PathLike[str] | bytes,
+        model: Runnable | str | os.PathLike[str] | bytes,
         *,
         optimise: bool = True,
         threads: int = 0,
@@ -230,12 +232,15 @@ def log() -> str:
     return WORKER.log()
 
 
-def _source(model: str | os.PathLike[str] | bytes) -> str | bytes:
-    return model if isinstance(model, bytes) else str(Path(model).absolute())
+def _source(model: AsItIs | str | os.PathLike[str] | bytes) -> str | bytes:
+    source = model.source if isinstance(model, AsItIs) else model
+    return source if isinstance(source, bytes) else str(Path(source).absolute())
 
 
-def weight_bytes(model: ir.Model) -> int:
+def weight_bytes(model: Runnable) -> int:
     """The bytes of all initializers."""
+    if isinstance(model, AsItIs):
+        return model.size
     return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
 
 
@@ -244,4 +249,5 @@ def shortened(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     for boilerplate, rest in _BOILERPLATE:
         text = boilerplate.sub(rest, text)
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+    text = text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+    return f"{text}; --custom-ops LIBRARY names a library that has it" if _UNREGISTERED in text else text

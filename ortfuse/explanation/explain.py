@@ -184,6 +184,16 @@ def fused_nodes(model: ir.Model, rules: Collection[str]) -> dict[tuple[str, str]
 
 
 def _fused(model: ir.Model, chosen: Mapping[str, Rule]) -> list[Fused]:
+    """The fused sites, without what only moves elements for a site that another rule of the family has fused since."""
+    groups = fused_nodes(model, chosen)
+    telling = {key for key, nodes in groups.items() if any(node.op_type not in PLAIN for node in nodes)}
+
+    def is_part(rule: str, names: str) -> bool:
+        here = {name for name in names.split(";") if name}
+        return (rule, names) not in telling and any(
+            chosen[other].family == chosen[rule].family and here & set(others.split(";")) for other, others in telling
+        )
+
     return [
         Fused(
             rule,
@@ -191,7 +201,8 @@ def _fused(model: ir.Model, chosen: Mapping[str, Rule]) -> list[Fused]:
             tuple(node.op_type for node in nodes),
             tuple(name for name in names.split(";") if name),
         )
-        for (rule, names), nodes in fused_nodes(model, chosen).items()
+        for (rule, names), nodes in groups.items()
+        if not is_part(rule, names)
     ]
 
 

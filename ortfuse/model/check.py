@@ -208,7 +208,8 @@ class _Scope:
         if producer is not None or value.is_graph_input() or value.is_initializer():
             return InvalidModelError(f"{start}, which belongs to a graph that it cannot see into")
         return InvalidModelError(
-            f"{start}, which is a dangling input: no node produces it, and it is no graph input and no initializer"
+            f"{start}, which is a dangling input: no node produces it, and it is no graph input and no initializer; "
+            "export the model again, or make it an input"
         )
 
     def _unproduced_output(self, graph: onnx_ir.Graph, value: onnx_ir.Value) -> InvalidModelError:

@@ -131,7 +131,7 @@ def _what_it_is(head: bytes, error: Exception | None) -> str:
     # Every ONNX writer puts the IR version first.
     if head[:1] == b"\x08":
         return f"is cut off or damaged ({error}); copy or export it again"
-    return f"is not an ONNX model ({error})"
+    return f"is not an ONNX model ({error}); give the path of an .onnx file"
 
 
 def _leave_weights_in_file(

@@ -70,6 +70,9 @@ def _declare_initializers_as_they_are(graph: onnx_ir.Graph) -> None:
             value.shape, value.type = onnx_ir.Shape(tensor.shape.numpy()), onnx_ir.TensorType(tensor.dtype)
 
 
+_BROKEN = "it can be run in no order: export the model again"
+
+
 def _sort(graph: onnx_ir.Graph, name: str) -> None:
     """Sort the nodes of a graph and of its nested graphs topologically, otherwise keeping their order."""
     try:
@@ -78,8 +81,10 @@ def _sort(graph: onnx_ir.Graph, name: str) -> None:
         for inner in walk.nested(graph):
             if cycle := find_cycle(inner):
                 names = "; ".join(describe(node) for node in cycle[:6]) + ("; ..." if len(cycle) > 6 else "")
-                raise InvalidModelError(f"{name}: the graph has a cycle of {len(cycle)} nodes: {names}") from None
-        raise InvalidModelError(f"{name}: the graph has a cycle") from None
+                raise InvalidModelError(
+                    f"{name}: the graph has a cycle of {len(cycle)} nodes: {names}; {_BROKEN}"
+                ) from None
+        raise InvalidModelError(f"{name}: the graph has a cycle; {_BROKEN}") from None
 
 
 def find_cycle(graph: onnx_ir.Graph) -> list[onnx_ir.Node]:

@@ -83,7 +83,8 @@ def show_report(console: Console, report: RunReport) -> None:
     made.add_column("rules")
     for entry in report.passes:
         _add_pass(made, entry, "")
-    console.print(made)
+    if report.passes:
+        console.print(made)
     show_choices(console, report.choices)
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import onnx_ir as ir
-
 from ortfuse.errors import CrashError, VerificationError
+from ortfuse.execution.as_it_is import Runnable
 from ortfuse.execution.compare import Difference, compare_all, failed
 from ortfuse.execution.experiments import Experiment
 from ortfuse.execution.session import Session
@@ -177,7 +176,7 @@ _NOTHING = Difference("", True, 0.0, 0.0)
 
 def judge(
     found: Sequence[Experiment],
-    candidate: ir.Model | Path,
+    candidate: Runnable | Path,
     tolerance: float | None = None,
     levels: Sequence[bool] = (False, True),
 ) -> list[Trial]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ortfuse.errors import VerificationError
+from ortfuse.execution.as_it_is import Runnable, signature_of
 from ortfuse.execution.experiments import Experiment, experiments
 from ortfuse.execution.inputs import Inputs
 from ortfuse.verification.verdict import Verdict, judge
@@ -14,8 +15,8 @@ from ortfuse.verification.weigh import weigh
 
 
 def verify(
-    original: ir.Model,
-    optimised: ir.Model,
+    original: Runnable,
+    optimised: Runnable,
     *,
     inputs: Sequence[Inputs] | None = None,
     seed: int = 0,
@@ -38,24 +39,25 @@ def verify(
     _same_interface(original, optimised)
     found, notes = experiments(original, inputs, seed, reference)
     verdict = Verdict(judge(found, optimised, tolerance), notes)
-    if tolerance is None:
+    if tolerance is None and isinstance(original, ir.Model) and isinstance(optimised, ir.Model):
         verdict = weigh(verdict, found, original, optimised)
     if verdict.only_optimised:
         verdict.notes.append(_suspect(found, original, tolerance))
     return verdict
 
 
-def _suspect(found: Sequence[Experiment], original: ir.Model, tolerance: float | None) -> str:
+def _suspect(found: Sequence[Experiment], original: Runnable, tolerance: float | None) -> str:
     """Whether the runtime's own optimisations also go wrong on the original."""
     if all(trial.ok for trial in judge(found, original, tolerance, levels=(True,))):
         return "the original is right with the runtime's own optimisations, the optimised model only without them"
     return "with its own optimisations the runtime is wrong on the original too"
 
 
-def _same_interface(original: ir.Model, optimised: ir.Model) -> None:
+def _same_interface(original: Runnable, optimised: Runnable) -> None:
     for what in ("inputs", "outputs"):
-        before = [value.name for value in getattr(original.graph, what)]
-        after = [value.name for value in getattr(optimised.graph, what)]
+        before, after = (
+            [value.name for value in getattr(signature_of(one).graph, what)] for one in (original, optimised)
+        )
         if before != after:
             raise VerificationError(
                 f"the models have different {what}: {before} and {after}; compare models with the same {what} in the same order"

@@ -89,3 +89,11 @@ def test_weights_that_nothing_uses_are_not_handed_to_the_runtime() -> None:
     idle = ir.Value(name="idle", const_value=ir.tensor(np.zeros((64, 64), np.float32)))
     model.graph.register_initializer(idle)
     assert Session(model).run({"x": np.ones(2, np.float32)})["y"].tolist() == [-1, -1]
+
+
+def test_an_operator_that_the_runtime_lacks_is_said_to_need_a_library() -> None:
+    model = ir.from_onnx_text(
+        '<ir_version: 8, opset_import: ["": 17, "mine": 1]> g (float[b] x) => (float[b] y) { y = mine.Unheard(x) }'
+    )
+    with pytest.raises(VerificationError, match=r"mine:Unheard.*; --custom-ops LIBRARY names a library that has it"):
+        Session(model)

@@ -13,9 +13,11 @@ import pytest
 import ortfuse
 from ortfuse.errors import RuleError
 from ortfuse.explanation import Explanation
+from ortfuse.explanation.explain import _fused
 from ortfuse.model.io import load, save
 from ortfuse.pattern import op, opt, scalar, variables
 from ortfuse.pattern.least import least_nodes
+from ortfuse.pipeline import load_catalogue
 from ortfuse.rewrite import NODES_KEY, RULE_KEY
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +45,23 @@ def test_a_fused_site_has_its_rule_and_the_original_nodes() -> None:
         assert len(site.nodes) > 5
         assert set(site.nodes) <= names
     json.dumps(found.to_dict())
+
+
+def test_what_only_moves_elements_for_a_site_is_no_site_of_its_own() -> None:
+    """Such as the mask that a rule widened and that the rule which took over the site still reads."""
+    made = ir.from_onnx_text("""
+        <ir_version: 10, opset_import: ["": 23]>
+        g (float[b,s,8] q, float[b,1,1,s] m, float[b,4,s,s] w, int64[4] n) => (float[b,s,8] y, float[b,1,1,s] z)
+        { e = Expand(m, n) y = Attention<q_num_heads = 2, kv_num_heads = 2>(q, q, q, e) z = Reshape(m, n) }""")
+    for node, (rule, names) in zip(
+        made.graph,
+        [("attention.sdpa", "a;b"), ("attention.merged_heads", "a;b;c"), ("attention.sdpa", "d")],
+        strict=True,
+    ):
+        node.metadata_props.update({RULE_KEY: rule, NODES_KEY: names})
+    catalogue = load_catalogue()
+    fused = _fused(made, {rule.name: rule for rule in catalogue.rules()})
+    assert [(site.rule, site.site) for site in fused] == [("attention.merged_heads", "y"), ("attention.sdpa", "z")]
 
 
 def only_miss(found: Explanation) -> tuple[str, str]:
