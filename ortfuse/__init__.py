@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ortfuse.api import benchmark, bisect, bisect_runtime, explain, find, load, optimize, save, verify
-    from ortfuse.ecosystem import as_ir_pass, pattern_from, read_functions, register_operators, rule_from
+    from ortfuse.ecosystem import (
+        as_ir_pass,
+        pattern_from,
+        read_functions,
+        register_operators,
+        rule_from,
+        rule_from_models,
+        substitute,
+    )
     from ortfuse.errors import OrtfuseError
     from ortfuse.facts.facts import Facts
     from ortfuse.options import Options
@@ -44,7 +52,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ortfuse.api": "benchmark bisect bisect_runtime explain find load optimize save verify",
-    "ortfuse.ecosystem": "as_ir_pass pattern_from read_functions register_operators rule_from",
+    "ortfuse.ecosystem": "as_ir_pass pattern_from read_functions register_operators rule_from rule_from_models substitute",
     "ortfuse.errors": "OrtfuseError",
     "ortfuse.facts.facts": "Facts",
     "ortfuse.options": "Options",
@@ -94,8 +102,10 @@ __all__ = [
     "register_pass",
     "rest",
     "rule_from",
+    "rule_from_models",
     "save",
     "scalar",
+    "substitute",
     "var",
     "variables",
     "verify",

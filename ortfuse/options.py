@@ -29,7 +29,7 @@ from ortfuse.errors import OptionError
 
 if TYPE_CHECKING:
     from ortfuse.execution.inputs import Inputs
-    from ortfuse.rewrite import Debugging
+    from ortfuse.rewrite import Debugging, Rule
     from ortfuse.targets import Target
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
@@ -37,6 +37,9 @@ PathLike: TypeAlias = "str | os.PathLike[str]"
 PipelineLike: TypeAlias = "str | os.PathLike[str] | Sequence[Any]"
 """A pipeline as text, the path of a TOML pass list, or a sequence of texts and passes: ours, those of onnx_ir, and rules and
 sets of rules of onnxscript."""
+
+PatternsLike: TypeAlias = "PathLike | Rule | Sequence[PathLike | Rule]"
+"""Files and folders with rules, or rules."""
 
 Level = Literal["basic", "extended", "all"]
 Verification = Literal["whole", "sites"]
@@ -49,7 +52,7 @@ class PipelineOptions(TypedDict, total=False):
     level: Level | None
     target: Target | PathLike | None
     max_opset: int | None
-    patterns: PathLike | Sequence[PathLike]
+    patterns: PatternsLike
     approximate: bool
     pins: Mapping[str, str]
     custom_ops: PathLike | Sequence[PathLike]
@@ -107,7 +110,7 @@ class Options:
         target: The runtime to optimise for: a target, the name of a provider of the installed runtime, or the path of a
             kernel table (`.json`); by default the installed runtime on the CPU.
         max_opset: The highest ai.onnx opset that the result may use.
-        patterns: Files and folders with rules of the user's own.
+        patterns: Files and folders with rules of the user's own, or rules as objects, which are the pass `fuse.given`.
         approximate: Whether rules that replace the mathematics by an approximation may be applied.
         custom_ops: Libraries with kernels of operators in domains of the user's own, without which the runtime does not load the
             model. All sessions of the process know them from then on.
@@ -142,7 +145,7 @@ class Options:
     level: Level | None = None
     target: Target | PathLike | None = None
     max_opset: int | None = None
-    patterns: PathLike | Sequence[PathLike] = ()
+    patterns: PatternsLike = ()
     approximate: bool = False
     custom_ops: PathLike | Sequence[PathLike] = ()
     explain: bool | Sequence[str] = False
@@ -229,10 +232,10 @@ class Options:
         return self.passes if self.level is None else self.level
 
     @property
-    def rule_files(self) -> tuple[Path, ...]:
-        """The patterns as paths."""
-        one = self.patterns
-        return tuple(Path(path) for path in ((one,) if isinstance(one, str | os.PathLike) else one))
+    def rules(self) -> tuple[Path | Rule, ...]:
+        """The patterns: paths, and rules as they are."""
+        one: Any = self.patterns
+        return tuple(Path(part) if isinstance(part, str | os.PathLike) else part for part in one)
 
     def to_dict(self) -> dict[str, Any]:
         """The options that are not at their defaults, as data for JSON; objects appear as their `str`."""
@@ -305,6 +308,15 @@ def _paths(name: str, value: Any) -> tuple[Any, ...]:
     return tuple(_path(name, one) for one in value)
 
 
+def _patterns(name: str, value: Any) -> tuple[Any, ...]:
+    from ortfuse.rewrite import Rule
+
+    found = (value,) if isinstance(value, Rule) else value
+    if isinstance(found, str | os.PathLike | Mapping) or not hasattr(found, "__iter__"):
+        return _paths(name, found)
+    return tuple(one if isinstance(one, Rule) else _path(name, one) for one in found)
+
+
 def _passes(name: str, value: Any) -> Any:
     if isinstance(value, str | os.PathLike):
         return value
@@ -355,7 +367,7 @@ _CHECKS: Mapping[str, Check] = {
     "level": _one_of(get_args(Level)),
     "target": _target,
     "max_opset": _or_none(_number(1)),
-    "patterns": _paths,
+    "patterns": _patterns,
     "approximate": _boolean,
     "custom_ops": _paths,
     "explain": _explain,

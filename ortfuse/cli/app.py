@@ -1,4 +1,4 @@
-"""The command line: `ortfuse optimize`, `verify`, `bisect`, `explain`, `bench`, `prove` and `passes`.
+"""The command line: `ortfuse optimize`, `substitute`, `verify`, `bisect`, `explain`, `bench`, `prove` and `passes`.
 
 Each command parses its arguments, calls the public function of the same name and prints the result. Exit codes are
 documented in `ortfuse.cli.usage`.
@@ -16,6 +16,7 @@ import typer
 
 from ortfuse.cli.models import bench, bisect, explain, optimize, verify
 from ortfuse.cli.rules import passes, prove
+from ortfuse.cli.subgraphs import substitute
 from ortfuse.cli.usage import Command, OneLineErrors, WithVerify, show_version
 
 app = typer.Typer(
@@ -46,6 +47,7 @@ def everything(
 
 
 app.command(cls=WithVerify)(optimize)
+app.command(cls=WithVerify)(substitute)
 for command in (verify, bisect, explain, bench, passes, prove):
     app.command(cls=Command)(command)
 

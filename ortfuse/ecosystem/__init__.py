@@ -1,4 +1,4 @@
-"""Integration with onnxscript and onnx_ir: rules from their functions, ortfuse passes as onnx_ir passes.
+"""Integration with onnxscript and onnx_ir: rules from their functions and from models, ortfuse passes as onnx_ir passes.
 
 Passes of onnx_ir and rule sets of onnxscript can be used in pipelines of ortfuse directly (see `ortfuse.PassManager` and
 `ortfuse.register_pass`).
@@ -7,14 +7,19 @@ Passes of onnx_ir and rule sets of onnxscript can be used in pipelines of ortfus
 from ortfuse.ecosystem.functions import AnyFunction, read_functions
 from ortfuse.ecosystem.ir_pass import OrtfusePass, as_ir_pass
 from ortfuse.ecosystem.rules import pattern_from, rule_from
+from ortfuse.ecosystem.substitution import Substitution, UnprovedError, rule_from_models, substitute
 from ortfuse.targets import register_operators
 
 __all__ = [
     "AnyFunction",
     "OrtfusePass",
+    "Substitution",
+    "UnprovedError",
     "as_ir_pass",
     "pattern_from",
     "read_functions",
     "register_operators",
     "rule_from",
+    "rule_from_models",
+    "substitute",
 ]

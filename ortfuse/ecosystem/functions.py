@@ -8,8 +8,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
@@ -23,6 +23,14 @@ AnyFunction = Callable[..., Any] | onnx.FunctionProto | ir.Function
 
 
 @dataclass(frozen=True)
+class Given:
+    """An attribute of the function whose value is not known yet, or a constant whose value is that attribute."""
+
+    name: str
+    type: ir.AttributeType
+
+
+@dataclass(frozen=True)
 class Body:
     """A function as nodes.
 
@@ -31,15 +39,33 @@ class Body:
         function: Its nodes, inputs, outputs and attributes.
         callees: The functions that it may call, by their identifiers.
         optional: The inputs that may be absent.
+        shapes: The shapes of inputs in the words of patterns; those of the others are what the values declare.
+        names: What inputs are captured as, if not by their own names.
+        constants: The values without a producer that are captured, and must be constants.
+        given: The constants, by name, whose number is an attribute of the function.
+        given_attributes: The attributes of nodes whose value is an attribute of the function.
+        outputs: The outputs in the order that counts, by default that of the function.
+        is_typed: Whether constants have the element types that they are to have in a replacement.
     """
 
     name: str
     function: ir.Function
     callees: Mapping[ir.OperatorIdentifier, ir.Function]
     optional: frozenset[str] = frozenset()
+    shapes: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    constants: frozenset[str] = frozenset()
+    given: Mapping[str, Given] = field(default_factory=dict)
+    given_attributes: Mapping[tuple[ir.Node, str], Given] = field(default_factory=dict)
+    outputs: Sequence[ir.Value] = ()
+    is_typed: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.outputs:
+            object.__setattr__(self, "outputs", tuple(self.function.outputs))
 
 
-def body_of(given: AnyFunction, callees: Mapping[ir.OperatorIdentifier, ir.Function] | None = None) -> Body:
+def body_of(given: AnyFunction | Body, callees: Mapping[ir.OperatorIdentifier, ir.Function] | None = None) -> Body:
     """The nodes of a function in any of its forms.
 
     Args:
@@ -49,6 +75,8 @@ def body_of(given: AnyFunction, callees: Mapping[ir.OperatorIdentifier, ir.Funct
     Raises:
         RuleError: It is not a function, or a plain one that does more than apply operators to its arguments.
     """
+    if isinstance(given, Body):
+        return given
     known = dict(callees or {})
     if isinstance(given, onnx.FunctionProto):
         given = ir.serde.deserialize_function(given)

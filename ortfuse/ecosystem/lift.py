@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.ecosystem.functions import Body
-from ortfuse.ecosystem.lifter import Captures, Given, Lifter, decimal
+from ortfuse.ecosystem.functions import Body, Given
+from ortfuse.ecosystem.lifter import Captures, Lifter, decimal
 from ortfuse.errors import RuleError
 from ortfuse.graph import walk
 from ortfuse.graph.traits import PARAMETER_INPUTS, PRODUCT, SUM
 from ortfuse.pattern.language import Attr, Chain, Computed, Const, Op, Opt, Pattern, Product, Scalar, Sum, Var
-from ortfuse.pattern.vocabulary import var
+from ortfuse.pattern.vocabulary import const, var
 
 _MOST_ELEMENTS = 1 << 16
 """The most elements of a constant that a pattern may require."""
@@ -45,9 +45,9 @@ def lift_pattern(body: Body) -> Lifted:
     Raises:
         RuleError: The function cannot be lifted; the message names it and the node.
     """
-    outputs = [_behind_identity(value) for value in body.function.outputs]
+    outputs = [_behind_identity(value) for value in body.outputs]
     root = _root(body, outputs)
-    labels = tuple(f"{body.name}.{value.name}" for value in body.function.outputs)
+    labels = tuple(f"{body.name}.{value.name}" for value in body.outputs)
     captures = Captures()
     others = {value: label for value, label in zip(outputs, labels, strict=True) if value is not outputs[root]}
     lifter = _PatternLifter(body, captures, _defaults(body), labels=others)
@@ -61,13 +61,13 @@ def lift_replacement(body: Body, captured: Captures) -> tuple[Pattern, ...]:
         RuleError: The function cannot be lifted, or needs something that the pattern does not capture.
     """
     for value in body.function.inputs:
-        if value.name not in captured.names:
+        if body.names.get(value.name or "", value.name) not in captured.names:
             raise RuleError(
                 f"function {body.name}: its input {value.name} is none of what the pattern captures "
                 f"({', '.join(sorted(captured.names))})"
             )
     lifter = _ReplacementLifter(body, captured, _defaults(body))
-    return tuple(lifter.pattern(value) for value in body.function.outputs)
+    return tuple(lifter.pattern(value) for value in body.outputs)
 
 
 def _defaults(body: Body) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def _behind_identity(value: ir.Value) -> ir.Value:
 
 def _root(body: Body, outputs: list[ir.Value]) -> int:
     """The index of the output on the way to which all others are computed."""
-    for value, named in zip(outputs, body.function.outputs, strict=True):
+    for value, named in zip(outputs, body.outputs, strict=True):
         if value.producer() is None:
             raise RuleError(f"function {body.name}: its output {named.name} is an input, so that there is no pattern")
     for number, root in enumerate(outputs):
@@ -97,7 +97,7 @@ def _root(body: Body, outputs: list[ir.Value]) -> int:
                 pending += [value.producer() for value in node.inputs if value is not None]
         if all(value.producer() in above for value in outputs):
             return number
-    names = " and ".join(str(value.name) for value in body.function.outputs)
+    names = " and ".join(str(value.name) for value in body.outputs)
     raise RuleError(
         f"function {body.name}: of its outputs {names} none is computed from the others; a pattern has one root, so "
         "write a rule for each"
@@ -109,7 +109,10 @@ class _PatternLifter(Lifter):
         if array.size == 1:
             return Const(decimal(array.reshape(-1)[0]))
         if array.size > _MOST_ELEMENTS:
-            raise RuleError(f"function {self.body.name}: the constant {value.name} is too large for a pattern")
+            raise RuleError(
+                f"function {self.body.name}: the constant {value.name} is too large for a pattern; make it an "
+                "input, or free"
+            )
         name = f"{self.body.name}.{value.name}"
         self.captures.constants[name] = array
 
@@ -121,10 +124,10 @@ class _PatternLifter(Lifter):
 
         return Var(name, is_it, f"the constant {value.name} of {self.body.name}", constant=True)
 
-    def given_number(self, node: ir.Node, given: Given) -> Pattern:
+    def given_number(self, value: ir.Value, given: Given) -> Pattern:
         if given.type not in (ir.AttributeType.FLOAT, ir.AttributeType.INT):
             raise RuleError(
-                f"function {self.body.name}: {walk.describe(node)} makes a tensor of the attribute {given.name}; only numbers, "
+                f"function {self.body.name}: {_maker(value)} makes a tensor of the attribute {given.name}; only numbers, "
                 "and parameters such as axes and shapes, can be captured"
             )
         self.captures.scalars[given.name] = self.defaults.get(given.name)
@@ -137,7 +140,8 @@ class _PatternLifter(Lifter):
     def variable(self, value: ir.Value) -> Pattern:
         name = value.name or ""
         self.captures.values.add(name)
-        made = var(name, _dims(value))
+        shape = self.body.shapes.get(name, _dims(value))
+        made = const(name, shape) if name in self.body.constants else var(name, shape)
         return Opt(made) if name in self.body.optional else made
 
     def chain(self, node: ir.Node) -> Pattern | None:
@@ -192,10 +196,12 @@ class _PatternLifter(Lifter):
 
 class _ReplacementLifter(Lifter):
     def variable(self, value: ir.Value) -> Pattern:
-        name = value.name or ""
+        name = self.body.names.get(value.name or "", value.name or "")
         return Scalar(name) if name in self.captures.scalars else Var(name)
 
     def number(self, value: ir.Value, array: np.ndarray[Any, Any]) -> Pattern:
+        if self.body.is_typed:
+            return Computed(value.name or "constant", lambda match: array)
         if array.dtype.kind == "f" and array.ndim == 0:
             return Const(decimal(array[()]))
         if array.dtype.kind != "f":
@@ -208,20 +214,20 @@ class _ReplacementLifter(Lifter):
 
         return Computed(value.name or "constant", in_its_type)
 
-    def given_number(self, node: ir.Node, given: Given) -> Pattern:
-        self._demand(node, given.name)
+    def given_number(self, value: ir.Value, given: Given) -> Pattern:
+        self._demand(_maker(value), given.name)
         if given.type == ir.AttributeType.FLOAT:
             return Scalar(given.name)
         return Computed(given.name, lambda match: np.asarray(match[given.name], np.int64))
 
     def given_attribute(self, node: ir.Node, name: str) -> Any:
-        self._demand(node, name)
+        self._demand(walk.describe(node), name)
         return Attr(name)
 
-    def _demand(self, node: ir.Node, name: str) -> None:
+    def _demand(self, who: str, name: str) -> None:
         if name not in self.captures.attributes and name not in self.captures.scalars:
             raise RuleError(
-                f"function {self.body.name}: {walk.describe(node)} needs {name}, which the pattern does not capture and "
+                f"function {self.body.name}: {who} needs {name}, which the pattern does not capture and "
                 "which has no default"
             )
 
@@ -236,6 +242,12 @@ class _ReplacementLifter(Lifter):
         attributes = {name: self.attribute(node, name) for name in node.attributes}
         inputs = [self.operand(value) for value in node.inputs]
         return Op(node.op_type, inputs, attributes, node.domain, len(node.outputs))
+
+
+def _maker(value: ir.Value) -> str:
+    """What makes a constant, in words."""
+    node = value.producer()
+    return f"the initializer {value.name}" if node is None else walk.describe(node)
 
 
 def _dims(value: ir.Value) -> str | None:

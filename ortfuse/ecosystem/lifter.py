@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from ortfuse.ecosystem.functions import Body
+from ortfuse.ecosystem.functions import Body, Given
 from ortfuse.errors import RuleError
 from ortfuse.graph import walk
 from ortfuse.pattern.language import Op, Pattern
@@ -31,14 +31,6 @@ class Captures:
     def names(self) -> set[str]:
         """All captured names."""
         return {*self.values, *self.attributes, *self.scalars}
-
-
-@dataclass(frozen=True)
-class Given:
-    """An attribute of the function whose value is not known yet, or a constant whose value is that attribute."""
-
-    name: str
-    type: ir.AttributeType
 
 
 Known = np.ndarray[Any, Any] | Given | None
@@ -73,7 +65,7 @@ class Lifter:
         """A constant as an operator's input."""
         raise NotImplementedError
 
-    def given_number(self, node: ir.Node, given: Given) -> Pattern:
+    def given_number(self, value: ir.Value, given: Given) -> Pattern:
         """A constant whose value is an attribute of the function."""
         raise NotImplementedError
 
@@ -122,8 +114,7 @@ class Lifter:
         if isinstance(constant, np.ndarray):
             return self.number(value, constant)
         if isinstance(constant, Given):
-            assert node is not None
-            return self.given_number(node, constant)
+            return self.given_number(value, constant)
         if node is None:
             return self.variable(value)
         if node.op_type == "Identity" and not node.domain:
@@ -153,7 +144,7 @@ class Lifter:
                 attributes[name] = self.settled(attribute) if attribute.is_ref() else attribute.value
             callees = {key: callee for key, callee in self.body.callees.items() if callee is not function}
             inner = type(self)(
-                Body(function.name, function, callees),
+                Body(function.name, function, callees, is_typed=self.body.is_typed),
                 self.captures,
                 self.defaults,
                 arguments=dict(zip(function.inputs, given, strict=True)),
@@ -165,6 +156,9 @@ class Lifter:
 
     def attribute(self, node: ir.Node, name: str) -> Any:
         """An attribute of a node: its value, or the stand-in for an attribute of the function."""
+        given = self.body.given_attributes.get((node, name))
+        if given is not None:
+            return self.given_attribute(node, given.name)
         attribute = node.attributes[name]
         value = self.settled(attribute) if attribute.is_ref() else attribute.value
         if isinstance(value, Given):
@@ -190,7 +184,7 @@ class Lifter:
         """The constant that a value holds: given directly, cast to the type of another, or computed from constants alone."""
         node = value.producer()
         if node is None:
-            return None if value.const_value is None else value.const_value.numpy()
+            return self._constant_without_node(value)
         if node.domain:
             return None
         if node.op_type == "Constant":
@@ -203,6 +197,12 @@ class Lifter:
             return None
         arrays = [array for array in known if isinstance(array, np.ndarray)]
         return _computed(node, arrays) if len(arrays) == len(present) == len(node.inputs) else None
+
+    def _constant_without_node(self, value: ir.Value) -> Known:
+        name = value.name or ""
+        if value.const_value is None or name in self.body.constants:
+            return None
+        return self.body.given.get(name) or value.const_value.numpy()
 
     def _constant_of(self, node: ir.Node) -> Known:
         attribute = next(iter(node.attributes.values()))

@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.ecosystem.functions import AnyFunction, body_of
+from ortfuse.ecosystem.functions import AnyFunction, Body, body_of
 from ortfuse.ecosystem.lift import lift_pattern, lift_replacement
 from ortfuse.ecosystem.lifter import Captures
 from ortfuse.errors import RuleError
@@ -35,8 +35,8 @@ def pattern_from(function: AnyFunction, *, callees: Callees | None = None) -> Pa
 
 
 def rule_from(
-    pattern: AnyFunction,
-    replacement: AnyFunction | Sequence[AnyFunction],
+    pattern: AnyFunction | Body,
+    replacement: AnyFunction | Body | Sequence[AnyFunction | Body],
     *,
     name: str,
     exactness: Exactness,

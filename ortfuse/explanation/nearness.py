@@ -69,10 +69,12 @@ class Nearness:
     def tells(self, miss: NearMiss) -> bool:
         """Whether the miss is worth reporting."""
         rule = self._rules.get(miss.rule)
-        if rule is None or not miss.stands or miss.matched < FEWEST:
+        if rule is None or not miss.stands:
             return False
-        if miss.rule in self._asked:
+        if miss.rule in self._asked and miss.matched >= min(FEWEST, self.least[miss.rule]):
             return True
+        if miss.matched < FEWEST:
+            return False
         if miss.refusal.code in POINTLESS:
             return False
         # Leave out rules that refine results of others, and sites where another rule was the better one.

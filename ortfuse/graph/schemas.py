@@ -32,10 +32,10 @@ def attribute_default(domain: str, op_type: str, version: int, name: str) -> Any
 
 
 @functools.cache
-def needed_opset(op_type: str, attributes: frozenset[str]) -> int:
-    """The first ai.onnx opset at which the operator has all these attributes; 1 if ONNX does not define it."""
+def needed_opset(op_type: str, attributes: frozenset[str], inputs: int = 0) -> int:
+    """The first ai.onnx opset whose operator has these attributes and takes as many inputs; 1 if ONNX does not define it."""
     versions = list(_versions(op_type))
-    fitting = [schema for schema in versions if attributes <= schema.attributes.keys()]
+    fitting = [schema for schema in versions if attributes <= schema.attributes.keys() and inputs <= schema.max_input]
     return min((int(schema.since_version) for schema in fitting or versions), default=1)
 
 

@@ -34,6 +34,9 @@ ENTRY_POINTS = "ortfuse.patterns"
 
 BUILT_IN_PACKAGE = "ortfuse.patterns"
 
+GIVEN = "fuse.given"
+"""The pass of rules that are given as objects."""
+
 _PASS_NAME = re.compile(r"[A-Za-z_][\w\-]*(\.[\w\-]+)*")
 _numbers = itertools.count()
 
@@ -75,11 +78,11 @@ class Catalogue:
             yield from file.rules
 
 
-def load_catalogue(patterns: Iterable[str | Path] = ()) -> Catalogue:
+def load_catalogue(patterns: Iterable[str | Path | Rule] = ()) -> Catalogue:
     """Find all rules.
 
     Args:
-        patterns: Files and folders that the user names; they are read again on each call.
+        patterns: Files and folders that the user names, which are read again on each call, and rules given as objects.
 
     Raises:
         RuleError: A file cannot be loaded, declares no rules, or declares one that is invalid or whose name is already
@@ -88,7 +91,12 @@ def load_catalogue(patterns: Iterable[str | Path] = ()) -> Catalogue:
     named = [patterns] if isinstance(patterns, str | Path) else patterns
     files = [*_built_in(), *_from_packages()]
     for path in named:
-        files += _from_path(Path(path))
+        files += [] if isinstance(path, Rule) else _from_path(Path(path))
+    loose = tuple(one for one in named if isinstance(one, Rule))
+    if loose:
+        for rule in loose:
+            _check_proof(rule, "the rules given as objects")
+        files.append(RuleFile(GIVEN, loose, "the rules given as objects", "user"))
     _check_names(files)
     return Catalogue(tuple(files))
 

@@ -52,7 +52,7 @@ class PassManager:
         self._options = options
         self._items = _items(options.pipeline)
         self._target = _target(options)
-        self._catalogue = load_catalogue(options.rule_files)
+        self._catalogue = load_catalogue(options.rules)
         # Errors in the pipeline are raised now, not after the first model has been loaded.
         self._check_use_of_patterns(Builder(self._catalogue).build(self._items))
         self._pins = check_pins(options.pins, self._catalogue.rules())

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ortfuse.bench import Latencies
+    from ortfuse.ecosystem import Substitution
     from ortfuse.explanation import Explanation, Missed
     from ortfuse.passes import Choice
     from ortfuse.pipeline import Catalogue, PassList, PassReport, RunReport
@@ -51,6 +52,16 @@ def show_result(console: Console, result: Result) -> None:
         console.print("nothing was written; -o RESULT writes the optimised model", highlight=False)
     if result.explanation is not None:
         show_explanation(console, result.explanation)
+
+
+def show_substitution(console: Console, done: Substitution) -> None:
+    """Print the pair and its proof, what was substituted where, and what stopped it elsewhere."""
+    console.print(f"{done.rule.name}: {done.rule.formula}", markup=False, highlight=False)
+    if done.proof is not None:
+        show_proof(console, done.proof)
+    show_result(console, done.result)
+    if not done.count:
+        console.print("substituted nowhere", style="bold red")
 
 
 def show_latencies(console: Console, found: Latencies, title: str) -> None:

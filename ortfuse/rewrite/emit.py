@@ -176,7 +176,7 @@ class Emitter:
             inputs,
             ir.convenience.convert_attributes(present),
             num_outputs=outputs,
-            version=max(self.opset, needed_opset(op_type, frozenset(present))) if domain == "" else 1,
+            version=max(self.opset, needed_opset(op_type, frozenset(present), len(inputs))) if domain == "" else 1,
         )
         self.nodes.append(node)
         return node

@@ -178,6 +178,9 @@ class Rule:
                 f" it captures {', '.join(sorted(matcher.names))}"
             )
 
+    def __str__(self) -> str:
+        return self.name
+
     @property
     def family(self) -> str:
         """The part of the name before the first dot."""

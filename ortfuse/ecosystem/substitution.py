@@ -1,0 +1,222 @@
+"""Substitution: wherever a model computes what one small model computes, it computes it as another one does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import onnx_ir as ir
+
+from ortfuse.api import optimize
+from ortfuse.assessment import Progress, silent
+from ortfuse.ecosystem.models import Formula, corresponding, refuse_unknown, stem
+from ortfuse.ecosystem.rules import rule_from
+from ortfuse.errors import InvalidModelError, OptionError, RuleError
+from ortfuse.explanation import Explanation
+from ortfuse.model.interop import AnyModel
+from ortfuse.options import AllOptions, Options, PipelineOptions
+from ortfuse.pattern import Guard, Match
+from ortfuse.pipeline.catalogue import GIVEN
+from ortfuse.proof import ProofReport, prove
+from ortfuse.refusal import Refusal
+from ortfuse.result import Result
+from ortfuse.rewrite import Exactness, Proof, Rule, unproved
+
+
+def rule_from_models(
+    find: AnyModel,
+    replace: AnyModel,
+    *,
+    free: Sequence[str] = (),
+    name: str | None = None,
+    exactness: Exactness = Exactness.ROUNDING,
+    source: str | None = None,
+    proof: Proof | None = None,
+    **fields: Any,
+) -> Rule:
+    """A rule from two models: wherever the nodes of the first are found, they are replaced by those of the second.
+
+    The inputs and outputs of the two correspond by name or, if no name is shared, by order. Of several outputs, all but one
+    must be computed on the way to that one.
+
+    Args:
+        find: What is looked for; its inputs are any values of their element types and shapes (a number is that size, a name any
+            size and the same everywhere), its initializers are exactly those numbers.
+        replace: What is to be computed instead.
+        free: The initializers, and attributes as `NODE.ATTRIBUTE`, that may be anything; see `ortfuse.ecosystem.models`.
+        name: The name of the rule, by default `substitute.` and the name of the first file.
+        exactness: How far the results of the two may differ.
+        source: The source of the formula, by default the names of the two.
+        proof: What the models do not say of instances; element types, and examples of what is free, are taken from them.
+        **fields: Further fields of `Rule`.
+
+    Raises:
+        RuleError: The two do not go together, or one cannot be a formula; the message names the file and the value.
+        OrtfuseError: One of the models cannot be used.
+    """
+    sought, made = Formula.of(find, free), Formula.of(replace, free)
+    refuse_unknown(free, sought, made)
+    # Where the newest opset writes it differently, that comes first: what the model's own opset has is preferred anyhow.
+    forms = [formula for formula in (made.raised(free), made) if formula is not None]
+    bodies = []
+    for formula in forms:
+        names, outputs = corresponding(sought, formula)
+        bodies.append(formula.body(names, outputs))
+    rule = rule_from(
+        sought.body(),
+        bodies,
+        name=name or f"substitute.{stem(sought.name)}",
+        exactness=exactness,
+        source=source or f"given as models: {sought.name}, {made.name}",
+        proof=_completed(proof or Proof(), sought),
+        guards=(*_types(sought), *fields.pop("guards", ())),
+        **fields,
+    )
+    if missing := unproved(rule):
+        raise RuleError(
+            f"{sought.name}: {', '.join(missing)} has no shape, so that nothing can be tried: declare one, with names for "
+            "dimensions of any size"
+        )
+    return rule
+
+
+def _completed(proof: Proof, sought: Formula) -> Proof:
+    """The proof, with the element types of the model and the sizes of its constants."""
+    dtypes = sought.dtypes()
+    floats = [dtype for dtype in dtypes.values() if dtype.is_floating_point()]
+    main = next(iter((*floats, *dtypes.values())), ir.DataType.FLOAT)
+    others = {name: _word(dtype) for name, dtype in dtypes.items() if dtype != main}
+    return dataclasses.replace(
+        proof,
+        dtypes=proof.dtypes if proof.dtypes != Proof().dtypes else (_word(main),),
+        inputs={**others, **proof.inputs},
+        shapes=[{**sought.sizes(), **given} for given in proof.shape_sets()],
+    )
+
+
+def _word(dtype: ir.DataType) -> str:
+    """An element type as proofs call it."""
+    return {"FLOAT": "float32", "DOUBLE": "float64"}.get(dtype.name, dtype.name.lower())
+
+
+def _types(sought: Formula) -> Iterable[Guard]:
+    """A guard for the element type of each captured value."""
+    for name, dtype in sought.dtypes().items():
+        yield _has_type(name, dtype)
+
+
+def _has_type(name: str, dtype: ir.DataType) -> Guard:
+    def has_its_type(match: Match) -> Refusal | None:
+        """The element type is the one that the model declares."""
+        return match.unless_dtype(name, dtype)
+
+    return has_its_type
+
+
+class UnprovedError(RuleError):
+    """A pair of models does not compute the same, or nothing shows that it does; nothing was replaced.
+
+    Attributes:
+        report: What was tried, and what failed.
+    """
+
+    def __init__(self, report: ProofReport) -> None:
+        failure = report.failures[0] if report.failures else "no instance of it runs"
+        super().__init__(f"{report.rule} is not proved: {failure}")
+        self.report = report
+
+
+@dataclass(frozen=True)
+class Substitution:
+    """The result of a substitution.
+
+    Attributes:
+        rule: The rule that the two models make.
+        proof: What was tried to prove it; `None` if it was taken without.
+        result: The optimisation that applied it: the model, its checks and measurements.
+        explanation: Where it was applied, and what stopped it elsewhere.
+    """
+
+    rule: Rule
+    proof: ProofReport | None
+    result: Result
+    explanation: Explanation
+
+    @property
+    def count(self) -> int:
+        """How often it was applied."""
+        return self.result.report.log.hits().get(self.rule.name, 0)
+
+    @property
+    def ok(self) -> bool:
+        """Whether it was applied, and the result passed all checks."""
+        return self.count > 0 and self.result.ok
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the model as data for JSON."""
+        return {
+            "rule": self.rule.name,
+            "formula": self.rule.formula,
+            "substituted": self.count,
+            "proof": None if self.proof is None else self.proof.to_dict(),
+            **self.result.to_dict(),
+            "ok": self.ok,
+            "explanation": self.explanation.to_dict(),
+        }
+
+
+def substitute(
+    model: AnyModel,
+    find: AnyModel,
+    replace: AnyModel,
+    options: Options | None = None,
+    *,
+    free: Sequence[str] = (),
+    unproved: bool = False,
+    progress: Progress | None = None,
+    **changes: Unpack[AllOptions],
+) -> Substitution:
+    """Replace one subgraph by another wherever a model has it. The input model is not changed.
+
+    The two are made a rule (`ortfuse.rule_from_models`), which is proved as rules are before it is applied. Nothing else of the
+    model is rewritten, unless `passes` says so: `"canonicalize, user"` brings the model to its normal form first.
+
+    Args:
+        model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`.
+        find: The subgraph to look for, as a model of any of these kinds.
+        replace: What is to be there instead, likewise.
+        options: As for `ortfuse.optimize`. Where nothing is found, nothing is written.
+        free: The initializers and attributes (`NODE.ATTRIBUTE`) that may be anything; see `ortfuse.rule_from_models`.
+        unproved: Apply the pair without a proof. The result must then be checked: give `verify`.
+        progress: Called with short messages about what is going on.
+        **changes: Single options; they override those of `options`.
+
+    Raises:
+        UnprovedError: The pair is not proved.
+        WrongResultError: With `verify="whole"`, the result does not compute what the model computes.
+        OptionError: `unproved` without `verify`, or an option is invalid.
+        OrtfuseError: One of the models, or an option, cannot be used.
+    """
+    options, progress = Options.of(options, **changes), progress or silent
+    if unproved and options.verify is None:
+        raise OptionError("unproved", 'what is not proved has to be checked: add `verify`, "sites" or "whole"')
+    rule = rule_from_models(find, replace, free=free)
+    report = None
+    if not unproved:
+        progress(f"proving {rule.name}")
+        report = prove(rule)
+        if not report.proved:
+            raise UnprovedError(report)
+    asked = options.with_(
+        patterns=(*options.rules, rule), passes=GIVEN if options.pipeline == "auto" else options.pipeline,
+        explain=(rule.name,),
+    )  # fmt: skip
+    first = Options(**{name: getattr(asked, name) for name in PipelineOptions.__annotations__}, explain=asked.explain)
+    result = optimize(model, first, progress=progress)
+    if result.report.log.hits().get(rule.name, 0):
+        result = optimize(model, asked, progress=progress)
+    if result.explanation is None:
+        raise InvalidModelError(f"nothing can be substituted: {result.left_alone}")
+    return Substitution(rule, report, result, result.explanation)

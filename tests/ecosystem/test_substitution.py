@@ -1,0 +1,223 @@
+"""Substitution: pairs of models as rules, what is free in them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import ortfuse
+from ortfuse.ecosystem.substitution import Substitution, UnprovedError
+from ortfuse.errors import OptionError, RuleError
+from ortfuse.proof import prove
+
+SWISH = "g (float[n, m] x) => (float[n, m] y) { s = Sigmoid(x)  y = Mul(s, x) }"
+QUICK = "g (float[n, m] x) => (float[n, m] y) { y = com.microsoft.QuickGelu <alpha = 1.0> (x) }"
+TWO = "g (float[N, 8] x, float16[N, 8] h) => (float[N, 8] y, float16[N, 8] k)"
+
+
+def model(text: str, opset: int = 20) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}, "com.microsoft": 1]> {text}')
+
+
+def operators(done: Substitution) -> list[str]:
+    return [node.op_type for node in done.result.model.graph.node]
+
+
+def test_a_pair_is_proved_and_applied_where_it_fits_and_nothing_else_is_touched() -> None:
+    given = model(f"{TWO} {{ a = Identity(x)  s = Sigmoid(a)  y = Mul(a, s)  t = Sigmoid(h)  k = Mul(h, t) }}")
+    done = ortfuse.substitute(given, model(SWISH), model(QUICK), verify="whole")
+    assert operators(done) == ["Identity", "QuickGelu", "Sigmoid", "Mul"]
+    assert done.ok and done.count == 1 and done.proof is not None and done.proof.proved
+    (miss,) = done.explanation.missed
+    assert (miss.site, miss.refusal.code) == ("k", "dtype")
+
+
+def test_a_pair_that_is_not_the_same_is_refused_unless_the_result_is_checked() -> None:
+    given = model("g (float[N, 8] x) => (float[N, 8] y) { s = Sigmoid(x)  y = Mul(s, x) }")
+    other = model(QUICK.replace("1.0", "1.702"))
+    with pytest.raises(UnprovedError, match=r"substitute.g is not proved: .* is off by") as found:
+        ortfuse.substitute(given, model(SWISH), other)
+    assert found.value.report.failures
+    with pytest.raises(OptionError, match="has to be checked"):
+        ortfuse.substitute(given, model(SWISH), other, unproved=True)
+    with pytest.raises(ortfuse.WrongResultError):
+        ortfuse.substitute(given, model(SWISH), other, unproved=True, verify="whole")
+    done = ortfuse.substitute(given, model(SWISH), other, unproved=True, verify="sites")
+    assert not done.ok and operators(done) == ["Sigmoid", "Mul"], "undone at its site"
+
+
+def test_nothing_is_written_where_nothing_is_found(tmp_path: Path) -> None:
+    given = model("g (float[N, 8] x) => (float[N, 8] y) { y = Relu(x) }")
+    done = ortfuse.substitute(given, model(SWISH), model(QUICK), output=tmp_path / "out.onnx")
+    assert not done.ok
+    assert done.explanation.absent == {"substitute.g": "the model has no Sigmoid, which the pattern needs"}
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_initializers_are_fixed_or_free() -> None:
+    find = """g (float[n, 3] x) => (float[n, 2] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}, float[2] b = {1, 2}>
+        { m = MatMul(x, w)  y = Add(m, b) }"""
+    replace = """g (float[n, 3] x) => (float[n, 2] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}, float[2] b = {1, 2}>
+        { y = Gemm(x, w, b) }"""
+    given = find.replace("[n,", "[N,")
+    other = given.replace("w = {1, 2", "w = {7, 2")
+    assert operators(ortfuse.substitute(model(given), model(find), model(replace))) == ["Gemm"]
+    assert not ortfuse.substitute(model(other), model(find), model(replace)).ok
+    assert operators(ortfuse.substitute(model(other), model(find), model(replace), free=["w", "b"])) == ["Gemm"]
+
+
+def test_an_initializer_with_an_input_is_free_in_its_contents_and_named_sizes() -> None:
+    find = """g (float[n, k] x, float[k, m] w) => (float[n, m] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}>
+        { h = MatMul(x, w)  y = Relu(h) }"""
+    replace = """g (float[n, k] x, float[k, m] w) => (float[n, m] y) { h = Gemm(x, w)  y = Relu(h) }"""
+    text = "g (float[N, 2] x) => (float[N, 1] y) <float[2, 1] w = {8, 9}> { h = MatMul(x, w)  y = Relu(h) }"
+    assert operators(ortfuse.substitute(model(text), model(find), model(replace))) == ["Gemm", "Relu"]
+    at_run_time = text.replace("x) =>", "x, float[2, 1] w) =>").replace("<float[2, 1] w = {8, 9}>", "")
+    assert not ortfuse.substitute(model(at_run_time), model(find), model(replace)).ok
+
+
+NORM = """g (float[n, 8] x, float[8] scale) => (float[n, 8] y) <float eps = {1e-5}, float two = {2.0}, int64[1] axes = {-1}>
+    { p = Pow(x, two)  m = ReduceMean(p, axes)  e = Add(m, eps)  r = Sqrt(e)  d = Div(x, r)  y = Mul(d, scale) }"""
+RMS = """g (float[n, 8] x, float[8] scale) => (float[n, 8] y)
+    { y = SimplifiedLayerNormalization <axis = -1, epsilon = 1e-5> (x, scale) }"""
+
+
+def test_a_free_number_of_one_model_is_an_attribute_of_the_other() -> None:
+    rule = ortfuse.rule_from_models(model(NORM), model(RMS), free=["eps", "y.epsilon=eps"])
+    assert rule.proof.scalars == {"eps": [pytest.approx(1e-5)]}
+    other = NORM.replace("1e-5", "1e-3").replace("[n,", "[N,")
+    done = ortfuse.substitute(model(other), model(NORM), model(RMS), free=["eps", "y.epsilon=eps"],
+                              unproved=True, verify="whole")  # fmt: skip
+    assert operators(done) == ["SimplifiedLayerNormalization"]
+    assert done.result.model.graph.node[0].attribute[1].f == pytest.approx(1e-3)
+
+
+def test_free_attributes_are_the_same_in_both_and_named_in_the_file() -> None:
+    find = model("g (float[n, m, 4] x) => (float[n, m, 4] y) { a = Relu(x)  b = Relu(a)  y = Softmax <axis = 1> (b) }")
+    replace = model("g (float[n, m, 4] x) => (float[n, m, 4] y) { a = Relu(x)  y = Softmax <axis = 1> (a) }")
+    given = model("g (float[2, 3, 4] x) => (float[2, 3, 4] y) { a = Relu(x)  b = Relu(a)  y = Softmax <axis = 2> (b) }")
+    assert not ortfuse.substitute(given, find, replace).ok
+    assert operators(ortfuse.substitute(given, find, replace, free=["y.axis"])) == ["Relu", "Softmax"]
+    for one in (find, replace):
+        onnx.helper.set_model_props(one, {"ortfuse.free": "y.axis"})
+    assert operators(ortfuse.substitute(given, find, replace)) == ["Relu", "Softmax"]
+
+
+def test_a_free_attribute_that_the_replacement_ignores_is_not_proved() -> None:
+    find = model("g (float[n, m, 4] x) => (float[n, m, 4] y) { a = Relu(x)  b = Relu(a)  y = Softmax <axis = 1> (b) }")
+    replace = model("g (float[n, m, 4] x) => (float[n, m, 4] z) { a = Relu(x)  z = Softmax <axis = 1> (a) }")
+    rule = ortfuse.rule_from_models(find, replace, free=["y.axis"])
+    assert not prove(rule).proved
+
+
+def test_replacements_are_written_as_the_opset_of_the_model_has_them() -> None:
+    find = "g (float[n, 8] x) => (float[n, 1] y) { a = Abs(x)  b = Abs(a)  y = ReduceMean <axes = [-1]> (b) }"
+    replace = "g (float[n, 8] x) => (float[n, 1] y) { a = Abs(x)  y = ReduceMean <axes = [-1]> (a) }"
+    newer = """g (float[N, 8] x) => (float[N, 1] y) <int64[1] axes = {-1}>
+        { a = Abs(x)  b = Abs(a)  y = ReduceMean(b, axes) }"""
+    for given, opset in ((newer, 20), (find.replace("[n,", "[N,"), 17)):
+        done = ortfuse.substitute(model(given, opset), model(find, 17), model(replace, 17), verify="whole")
+        assert operators(done) == ["Abs", "ReduceMean"]
+        assert done.result.model.opset_import[0].version == opset
+
+
+def test_several_outputs_on_one_path() -> None:
+    find = "g (float[n, 8] x, float[n, 8] s) => (float[n, 8] sum, float[n, 8] y) { sum = Add(x, s)  y = Abs(sum) }"
+    replace = "g (float[n, 8] s, float[n, 8] x) => (float[n, 8] y, float[n, 8] sum) { sum = Add(s, x)  y = Max(sum, n) n = Neg(sum) }"
+    replace = replace.replace("y = Max(sum, n) n = Neg(sum)", "n = Neg(sum)  y = Max(sum, n)")
+    given = (
+        "g (float[N, 8] x, float[N, 8] s) => (float[N, 8] y, float[N, 8] z) { t = Add(x, s)  y = Abs(t)  z = Exp(t) }"
+    )
+    done = ortfuse.substitute(model(given), model(find), model(replace), verify="whole")
+    assert sorted(operators(done)) == ["Add", "Exp", "Max", "Neg"]
+
+
+@pytest.mark.parametrize(
+    ("find", "replace", "words"),
+    [
+        (SWISH, QUICK.replace("n, m] x", "n, m] v, float[n] z").replace("(x)", "(v)"), r"inputs of g \(v, z\) are not those of g \(x\)"),
+        (SWISH, SWISH.replace("=> (float[n, m] y)", "=> (float[n, m] y, float[n, m] s)"), r"outputs of g \(y, s\) are not"),
+        (SWISH, QUICK.replace("float[n, m] x", "float16[n, m] x"), "'x' is FLOAT16 in g and FLOAT in g"),
+        (SWISH, QUICK.replace("float[n, m] y", "float[n, m, 1] y"), "'y' has the shape .* a replacement keeps the shapes"),
+        ("g (float[n] x) => (float[n] x2, float[n] y) { x2 = Relu(x)  y = Neg(x) }",
+         "g (float[n] x) => (float[n] x2, float[n] y) { x2 = Relu(x)  y = Neg(x) }", "a pattern has one root"),
+    ],
+)  # fmt: skip
+def test_pairs_that_do_not_go_together_are_refused(find: str, replace: str, words: str) -> None:
+    with pytest.raises(RuleError, match=words):
+        ortfuse.rule_from_models(model(find), model(replace))
+
+
+def test_inputs_without_shapes_and_unknown_names_are_refused() -> None:
+    bare = model(SWISH)
+    bare.graph.input[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(RuleError, match="x has no shape, so that nothing can be tried"):
+        ortfuse.rule_from_models(bare, model(QUICK))
+    with pytest.raises(RuleError, match=r"y\.alfa: neither g nor g has such an initializer or attribute"):
+        ortfuse.rule_from_models(model(SWISH), model(QUICK), free=["y.alfa"])
+    with pytest.raises(RuleError, match="weight: neither g nor g has such an initializer or attribute"):
+        ortfuse.rule_from_models(model(SWISH), model(QUICK), free=["weight"])
+    nameless = model(SWISH)
+    nameless.graph.input[0].type.tensor_type.shape.dim[0].ClearField("dim_param")
+    with pytest.raises(RuleError, match="a dimension of 'x' has neither a size nor a name"):
+        ortfuse.rule_from_models(nameless, model(QUICK))
+
+
+def test_a_large_fixed_constant_says_what_to_do() -> None:
+    find = ir.from_proto(model("g (float[n, 300] x, float[300, 300] w) => (float[n, 300] y) { y = MatMul(x, w) }"))
+    weight = find.graph.inputs[1]
+    find.graph.inputs.remove(weight)
+    weight.const_value = ir.tensor(np.ones((300, 300), np.float32), name="w")
+    find.graph.register_initializer(weight)
+    with pytest.raises(RuleError, match="the constant w is too large for a pattern; make it an input, or free"):
+        ortfuse.rule_from_models(find, find)
+
+
+def test_rules_as_objects_take_part_in_an_optimisation() -> None:
+    rule = ortfuse.rule_from_models(model(SWISH), model(QUICK), name="mine.swish")
+    given = model("g (float[N, 8] x) => (float[N, 8] y) { s = Sigmoid(x)  y = Mul(x, s) }")
+    result = ortfuse.optimize(given, patterns=[rule], passes="canonicalize, user")
+    assert result.report.families() == {"mine": 1}
+    assert result.options.to_dict()["patterns"] == ["mine.swish"]
+    assert [entry.name for entry in result.report.passes][1] == "fuse.given"
+
+
+def test_the_command_writes_reports_and_says_no(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from ortfuse.cli.app import app
+
+    given = "g (float[N, 8] x) => (float[N, 8] y) { s = Sigmoid(x)  y = Mul(x, s) }"
+    wrong = QUICK.replace("1.0", "2.0")
+    for name, text in (("model", given), ("find", SWISH), ("replace", QUICK), ("wrong", wrong)):
+        onnx.save(model(text), tmp_path / f"{name}.onnx")
+
+    def run(other: str, *more: str) -> tuple[int, str]:
+        files = ["--find", str(tmp_path / "find.onnx"), "--replace", str(tmp_path / f"{other}.onnx")]
+        ran = CliRunner().invoke(app, ["substitute", str(tmp_path / "model.onnx"), *files, *more])
+        return ran.exit_code, ran.output
+
+    code, text = run("replace", "-o", str(tmp_path / "out.onnx"), "--verify", "--json", str(tmp_path / "out.json"))
+    assert code == 0, text
+    assert "substitute.find: proved on" in text and "verified: equal" in text
+    assert [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node] == ["QuickGelu"]
+    assert json.loads((tmp_path / "out.json").read_text())["substituted"] == 1
+    code, text = run("wrong", "-o", str(tmp_path / "other.onnx"))
+    assert code == 1 and "NOT PROVED" in text and not (tmp_path / "other.onnx").exists()
+    code, text = run("wrong", "--unproved")
+    assert code == 2 and "--unproved: what is not proved has to be checked: add --verify" in text
+    code, text = run("wrong", "--unproved", "--verify")
+    assert code == 1 and "NOT EQUAL" in text
+
+
+def test_a_single_operator_that_nearly_fits_is_reported() -> None:
+    find = model("g (float[n, m] x) => (float[n, m] y) { y = Relu(x) }")
+    replace = model("g (float[n, m] x) => (float[n, m] y) <float zero = {0}> { y = Max(x, zero) }")
+    given = model("g (float16[N, 8] x) => (float16[N, 8] y) { y = Relu(x) }")
+    (miss,) = ortfuse.substitute(given, find, replace).explanation.missed
+    assert (miss.site, miss.refusal.code) == ("y", "dtype")
