@@ -12,6 +12,7 @@ from ortfuse.passes.fold import Fold
 from ortfuse.passes.inline_branches import InlineBranches
 from ortfuse.passes.parts_first import PartsFirst
 from ortfuse.passes.profitability import LEAVE, Choice, Choices, Meter, check_pins, names_one
+from ortfuse.passes.recurrence import Recurrent, Stacks
 from ortfuse.passes.rules import RulePass
 from ortfuse.passes.sequences import Sequences
 
@@ -32,8 +33,10 @@ __all__ = [
     "Meter",
     "PartsFirst",
     "Pass",
+    "Recurrent",
     "RulePass",
     "Sequences",
+    "Stacks",
     "check_pins",
     "names_one",
 ]

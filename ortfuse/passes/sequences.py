@@ -16,18 +16,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-import numpy as np
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.walk import Scope
-from ortfuse.passes.context import Context, version_in
+from ortfuse.passes.building import Builder
+from ortfuse.passes.context import Context
 from ortfuse.pattern.operators import parameter
 
 MOST_ITEMS = 4096
 """Longer sequences are left alone."""
-
-_AXES_ARE_INPUTS = 13
 
 
 @dataclass(frozen=True)
@@ -214,12 +212,18 @@ class _Parts:
     def value(self, part: _Part) -> ir.Value:
         """The value that is a part."""
         if part not in self._made:
-            cut = self._cuts[part.node]
+            cut, source = self._cuts[part.node], part.node.inputs[0]
             parts = [_Part(part.node, index) for index in range(len(cut.sizes))]
+            build = Builder(self._scope, self._editor, part.node)
+            assert source is not None
             if cut.is_fitting and not self._wanted.issuperset(parts):
-                self._made[part] = self._cropped(part, cut)
+                start = sum(cut.sizes[: part.index])
+                parts, made = [part], [build.slice(source, cut.axis, start, start + cut.sizes[part.index])]
             else:
-                self._made.update(zip(parts, self._split(part.node, cut), strict=True))
+                made = [*build.split(source, cut.axis, cut.sizes)]
+            if cut.drops_axis:
+                made = [build.squeeze(value, cut.axis) for value in made]
+            self._made.update(zip(parts, made, strict=True))
         return self._made[part]
 
     def joined(self, node: ir.Node, values: Sequence[ir.Value]) -> ir.Value:
@@ -227,52 +231,7 @@ class _Parts:
         axis, stacks = (
             node.attributes[name].as_int() if name in node.attributes else 0 for name in ("axis", "new_axis")
         )
+        build = Builder(self._scope, self._editor, node)
         if stacks:
-            values = [self._axes_changed("Unsqueeze", value, axis, node) for value in values]
-        return self._added(node, "Concat", values, {"axis": axis}).outputs[0]
-
-    def _split(self, node: ir.Node, cut: _Cut) -> list[ir.Value]:
-        attributes: dict[str, int | Sequence[int]] = {"axis": cut.axis}
-        sizes = self._given("split", cut.sizes, node, attributes)
-        made = self._added(node, "Split", [node.inputs[0], *sizes], attributes, len(cut.sizes))
-        return [self._without_axis(output, node, cut) for output in made.outputs]
-
-    def _cropped(self, part: _Part, cut: _Cut) -> ir.Value:
-        start = sum(cut.sizes[: part.index])
-        bounds = ([start], [start + cut.sizes[part.index]], [cut.axis])
-        made = self._added(
-            part.node, "Slice", [part.node.inputs[0], *(self._ints(bound, part.node) for bound in bounds)]
-        )
-        return self._without_axis(made.outputs[0], part.node, cut)
-
-    def _without_axis(self, value: ir.Value, place: ir.Node, cut: _Cut) -> ir.Value:
-        return self._axes_changed("Squeeze", value, cut.axis, place) if cut.drops_axis else value
-
-    def _axes_changed(self, op_type: str, value: ir.Value, axis: int, place: ir.Node) -> ir.Value:
-        attributes: dict[str, int | Sequence[int]] = {}
-        axes = self._given("axes", [axis], place, attributes)
-        return self._added(place, op_type, [value, *axes], attributes).outputs[0]
-
-    def _given(
-        self, name: str, numbers: Sequence[int], place: ir.Node, attributes: dict[str, int | Sequence[int]]
-    ) -> list[ir.Value | None]:
-        """A parameter as an input, which it is from opset 13 on, or else added to the attributes."""
-        if version_in(self._scope, place) >= _AXES_ARE_INPUTS:
-            return [self._ints(numbers, place)]
-        attributes[name] = list(numbers)
-        return []
-
-    def _ints(self, numbers: Sequence[int], place: ir.Node) -> ir.Value | None:
-        return self._editor.add_constant(place, ir.tensor(np.asarray(numbers, np.int64)))
-
-    def _added(
-        self,
-        place: ir.Node,
-        op_type: str,
-        inputs: Sequence[ir.Value | None],
-        attributes: Mapping[str, int | Sequence[int]] | None = None,
-        outputs: int = 1,
-    ) -> ir.Node:
-        made = ir.node(op_type, inputs, attributes, num_outputs=outputs)
-        self._editor.insert_before(place, made)
-        return made
+            values = [build.unsqueeze(value, axis) for value in values]
+        return build.node("Concat", values, {"axis": axis})[0]

@@ -21,7 +21,9 @@ from ortfuse.passes import (
     InlineBranches,
     PartsFirst,
     Pass,
+    Recurrent,
     Sequences,
+    Stacks,
 )
 from ortfuse.passes.foreign import ForeignPass, foreign_pass
 from ortfuse.pipeline.text import Call, OptionValue
@@ -37,11 +39,13 @@ BUILT_IN: Mapping[str, type[Any]] = {
         Fold,
         InlineBranches,
         Sequences,
+        Stacks,
         DimsFromReshape,
         DropLengthClamps,
         PartsFirst,
         CommonSubexpressions,
         DeadCode,
+        Recurrent,
         Finalize,
         AsFunctions,
     )

@@ -1,0 +1,86 @@
+"""Builds the nodes that passes put into a graph, in the form that the opset of the scope has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.graph.editor import Editor
+from ortfuse.graph.walk import Scope
+
+_AXES_ARE_INPUTS = 13
+"""The opset from which on axes and sizes are inputs."""
+
+
+class Builder:
+    """Inserts nodes before a place, one after the other, as part of the open change."""
+
+    def __init__(self, scope: Scope, editor: Editor, place: ir.Node) -> None:
+        self._editor, self._place = editor, place
+        self._axes_are_inputs = scope.opset >= _AXES_ARE_INPUTS
+
+    def node(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any] | None = None,
+        outputs: int = 1,
+    ) -> Sequence[ir.Value]:
+        """The outputs of one new node of ai.onnx."""
+        made = ir.node(op_type, inputs, attributes, num_outputs=outputs)
+        self._editor.insert_before(self._place, made)
+        return made.outputs
+
+    def constant(self, tensor: ir.TensorProtocol) -> ir.Value:
+        """A constant."""
+        made = self._editor.add_constant(self._place, tensor)
+        assert made is not None
+        return made
+
+    def ints(self, numbers: Sequence[int] | int) -> ir.Value:
+        """A constant of int64: a vector, or one number of rank 0."""
+        return self.constant(ir.tensor(np.asarray(numbers, np.int64)))
+
+    def squeeze(self, value: ir.Value, axis: int) -> ir.Value:
+        """The value without an axis of size 1."""
+        return self._with("Squeeze", value, "axes", [axis])[0]
+
+    def unsqueeze(self, value: ir.Value, axis: int) -> ir.Value:
+        """The value with a new axis."""
+        return self._with("Unsqueeze", value, "axes", [axis])[0]
+
+    def split(self, value: ir.Value, axis: int, sizes: Sequence[int]) -> Sequence[ir.Value]:
+        """Parts of these sizes along an axis."""
+        return self._with("Split", value, "split", sizes, {"axis": axis}, len(sizes))
+
+    def slice(self, value: ir.Value, axis: int, start: int, end: int) -> ir.Value:
+        """The elements from `start` to before `end` along an axis."""
+        return self.node("Slice", [value, *(self.ints([number]) for number in (start, end, axis))])[0]
+
+    def gather(self, value: ir.Value, axis: int, index: Sequence[int] | int) -> ir.Value:
+        """Elements along an axis; without the axis if `index` is one number."""
+        return self.node("Gather", [value, self.ints(index)], {"axis": axis})[0]
+
+    def transpose(self, value: ir.Value, perm: Sequence[int]) -> ir.Value:
+        """The value with its axes in another order; itself if they stay."""
+        return value if list(perm) == sorted(perm) else self.node("Transpose", [value], {"perm": list(perm)})[0]
+
+    def concat(self, values: Sequence[ir.Value], axis: int) -> ir.Value:
+        """The values joined along an axis; the value itself if it is one."""
+        return values[0] if len(values) == 1 else self.node("Concat", values, {"axis": axis})[0]
+
+    def _with(
+        self,
+        op_type: str,
+        value: ir.Value,
+        name: str,
+        numbers: Sequence[int],
+        attributes: Mapping[str, Any] | None = None,
+        outputs: int = 1,
+    ) -> Sequence[ir.Value]:
+        if self._axes_are_inputs:
+            return self.node(op_type, [value, self.ints(numbers)], attributes, outputs)
+        return self.node(op_type, [value], {**(attributes or {}), name: list(numbers)}, outputs)

@@ -1,0 +1,259 @@
+"""Recurrent cells: one step of an LSTM, GRU or RNN, found by its formulas in whatever way they are spelled.
+
+    LSTM:  c' = f * c + i * g,  h' = o * tanh(c')        i, f, o = sigmoid(form),  g = tanh(form)
+    GRU:   h' = (1 - z) * n + z * h                      z, r = sigmoid(form),     n = tanh(form of x + form of r * h)
+    RNN:   h' = tanh(form) or relu(form)                                        or tanh(form of x + r * form of h)
+
+The sums of products are multiplied out, so that n + z * (h - n) is the same; an update gate that keeps what another spelling
+replaces is the sigmoid of the negated form. Which term of a form is the previous h, is for the caller to say: within one step, x
+and h look alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from ortfuse.facts.facts import Facts
+from ortfuse.graph.traits import PRODUCT, SUM
+from ortfuse.passes.recurrence.form import Form, Forms, Part
+from ortfuse.pattern.operators import parameter
+
+_MOST_MONOMIALS = 8
+
+Activation: TypeAlias = tuple[str, float | None, float | None]
+"""The operator of an activation, with the attributes that the recurrent operators call alpha and beta."""
+
+_GATES = ("Sigmoid", "HardSigmoid")
+_CANDIDATES = ("Tanh", "Relu")
+
+
+@dataclass(frozen=True)
+class Gate:
+    """An activation of a form: columns of a form behind the node `node`."""
+
+    activation: Activation
+    form: Form
+    node: ir.Node
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One step.
+
+    Attributes:
+        kind: LSTM, GRU or RNN.
+        output: The new hidden state h'.
+        gates: The forms, in the order of the operator: i, o, f, c; z, r, h; or the one.
+        activations: Those of the operator, in its order.
+        memory: The new and the old cell state c of an LSTM.
+        hidden: The old hidden state of a GRU.
+        reset: The form of h that the reset gate of a GRU multiplies, if it multiplies a form; else it multiplies h itself,
+            and `is_reset` is the product.
+        inner: The nodes whose results only the step itself may use, without those that compute h' and c'.
+    """
+
+    kind: str
+    output: ir.Value
+    gates: tuple[Form, ...]
+    activations: tuple[Activation, ...]
+    memory: tuple[ir.Value, ir.Value] | None = None
+    hidden: ir.Value | None = None
+    reset: Form | None = None
+    is_reset: ir.Value | None = None
+    inner: frozenset[ir.Node] = field(default_factory=frozenset)
+
+
+Monomial: TypeAlias = tuple[ir.Value, ...]
+
+
+class Cells:
+    """Finds the cell whose output a value is."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts, self.forms = facts, Forms(facts)
+
+    def cell(self, value: ir.Value) -> Cell | None:
+        """The cell that has the value as its new hidden state; `None` if there is none."""
+        node = value.producer()
+        if node is None or node.domain or not self.forms.columns(value):
+            return None
+        if node.op_type == "Mul":
+            return self._lstm(value, node)
+        if node.op_type in ("Add", "Sub"):
+            return self._gru(value)
+        return self._rnn(value) if node.op_type in _CANDIDATES else None
+
+    def _lstm(self, value: ir.Value, node: ir.Node) -> Cell | None:
+        for gate, squashed in permutations(node.inputs, 2):
+            above = None if squashed is None else squashed.producer()
+            if gate is None or above is None or above.domain or above.op_type not in _CANDIDATES:
+                continue
+            cell = above.inputs[0]
+            output = self._gate(gate, _GATES)
+            if cell is not None and output is not None:
+                found = self._lstm_of(value, output, cell, above)
+                if found is not None:
+                    return found
+        return None
+
+    def _lstm_of(self, value: ir.Value, output: Gate, cell: ir.Value, squash: ir.Node) -> Cell | None:
+        terms, inner = self._multiplied_out(cell)
+        if not self._are_shaped(terms, value) or sorted(map(len, terms)) != [2, 2] or {*terms.values()} != {1}:
+            return None
+        for kept, added in permutations(terms):
+            for (forget, memory), (enter, candidate) in _pairs(kept, added):
+                gates = [self._gate(one, _GATES) for one in (enter, forget)]
+                new = self._gate(candidate, _CANDIDATES)
+                if new is None or any(gate is None or gate.activation != output.activation for gate in gates):
+                    continue
+                i, f = (gate for gate in gates if gate is not None)
+                nodes = {squash, output.node, i.node, f.node, new.node, *inner}
+                activations = (output.activation, new.activation, _activation(squash, self.facts))
+                forms = (i.form, output.form, f.form, new.form)
+                return Cell("LSTM", value, forms, activations, memory=(cell, memory), inner=frozenset(nodes))
+        return None
+
+    def _gru(self, value: ir.Value) -> Cell | None:
+        terms, inner = self._multiplied_out(value)
+        if not self._are_shaped(terms, value) or sorted(map(len, terms)) != [1, 2, 2]:
+            return None
+        (alone,) = next(term for term in terms if len(term) == 1)
+        products = [term for term in terms if len(term) == 2]
+        minus = [term for term in products if alone in term]
+        plus = [term for term in products if alone not in term]
+        if len(minus) != 1 or (terms[(alone,)], terms[minus[0]], terms[plus[0]]) != (1, -1, 1):
+            return None
+        (update,) = set(minus[0]) - {alone} or {alone}
+        (other,) = set(plus[0]) - {update} or {update}
+        gate = self._gate(update, _GATES)
+        if gate is None or update not in plus[0]:
+            return None
+        for new, hidden, sign in ((alone, other, 1.0), (other, alone, -1.0)):
+            if sign < 0 and gate.activation[0] == "HardSigmoid" and gate.activation[2] != 0.5:
+                continue  # 1 - z is the gate of the negated form only around one half
+            candidate = self._gate(new, _CANDIDATES)
+            if candidate is not None:
+                found = self._gru_of(value, gate, sign, candidate, hidden, inner)
+                if found is not None:
+                    return found
+        return None
+
+    def _gru_of(
+        self, value: ir.Value, update: Gate, sign: float, candidate: Gate, hidden: ir.Value, inner: set[ir.Node]
+    ) -> Cell | None:
+        """The GRU with this candidate, in whose form one term is the reset gate times h, or times a form of h."""
+        for term in candidate.form.terms:
+            (source, block), node = term, term[0].value.producer()
+            if source.axis is not None or node is None or node.op_type != "Mul" or node.domain:
+                continue
+            for gate, other in permutations(node.inputs, 2):
+                reset = None if gate is None else self._gate(gate, _GATES)
+                if gate is None or reset is None or other is None or reset.activation != update.activation:
+                    continue
+                if not self._are_shaped({(gate, other): 1}, value):
+                    continue
+                rest = Form(tuple(one for one in candidate.form.terms if one is not term), candidate.form.offsets)
+                nodes = frozenset({update.node, candidate.node, reset.node, node, *inner})
+                activations = (update.activation, candidate.activation)
+                gates = (update.form.times(sign), reset.form)
+                size = self.forms.columns(other) or 0
+                if block.matrix is None:
+                    is_whole = block.factor == 1 and block.rows == (0, size)
+                    inside = self.forms.form((other, 0, size)) if is_whole else None
+                    if inside is not None and other is not hidden:
+                        return Cell("GRU", value, (*gates, rest), activations, hidden=hidden, reset=inside, inner=nodes)
+                elif other is hidden:
+                    whole = Form((*rest.terms, term), rest.offsets)
+                    return Cell(
+                        "GRU", value, (*gates, whole), activations, hidden=hidden, is_reset=source.value, inner=nodes
+                    )
+        return None
+
+    def _rnn(self, value: ir.Value) -> Cell | None:
+        gate = self._gate(value, _CANDIDATES)
+        if gate is None or not gate.form.terms or gate.node.outputs[0] is not value:
+            return None
+        return Cell("RNN", value, (gate.form,), (gate.activation,))
+
+    def _gate(self, value: ir.Value, kinds: tuple[str, ...]) -> Gate | None:
+        """The form behind an activation of one of these kinds, from which columns may be taken afterwards."""
+        part: Part | None = (value, 0, self.forms.columns(value) or 0)
+        while part is not None:
+            node = part[0].producer()
+            if node is not None and not node.domain and node.op_type in kinds and node.inputs[0] is not None:
+                form = self.forms.form((node.inputs[0], part[1], part[2]))
+                return None if form is None else Gate(_activation(node, self.facts), form, node)
+            part = self.forms.part(part)
+        return None
+
+    def _are_shaped(self, terms: Mapping[Monomial, int], value: ir.Value) -> bool:
+        """Whether all factors provably have the shape of the result, so that nothing is repeated but zeros (of a first state)."""
+        shape, factors = self.facts.shape(value), {factor for term in terms for factor in term}
+        return shape is not None and all(
+            self.facts.shape(factor) == shape or (self.facts.is_const(factor) and self.facts.fill(factor) == 0)
+            for factor in factors
+        )
+
+    def _multiplied_out(self, value: ir.Value) -> tuple[Counter[Monomial], set[ir.Node]]:
+        """A value as a sum of products with whole coefficients, and the nodes below it that were taken apart.
+
+        What anything but sums and products uses is not taken apart.
+        """
+        inner: set[ir.Node] = set()
+        found = self._expanded(value, inner, is_root=True)
+        inner.discard(value.producer())
+        return found, inner
+
+    def _expanded(self, value: ir.Value, inner: set[ir.Node], *, is_root: bool = False) -> Counter[Monomial]:
+        number = self.facts.scalar(value) if self.facts.is_const(value) else None
+        if number and float(number).is_integer():
+            return Counter({(): int(number)})
+        whole: Counter[Monomial] = Counter({(value,): 1})
+        node = value.producer()
+        if node is None or node.domain or not (is_root or self._is_private(value)):
+            return whole
+        if node.op_type not in ("Add", "Sub", "Mul", "Neg"):
+            return whole
+        operands = [self._expanded(operand, inner) for operand in node.inputs if operand is not None]
+        found = _combined(node.op_type, operands)
+        if len(found) > _MOST_MONOMIALS or any(len(term) > 2 for term in found):
+            return whole
+        inner.add(node)
+        return found
+
+    def _is_private(self, value: ir.Value) -> bool:
+        users = [use.node for use in value.uses()]
+        return not value.is_graph_output() and all(not user.domain and user.op_type in SUM | PRODUCT for user in users)
+
+
+def _combined(op_type: str, operands: list[Counter[Monomial]]) -> Counter[Monomial]:
+    found: Counter[Monomial] = Counter()
+    if op_type == "Mul":
+        for left, first in operands[0].items():
+            for right, second in operands[1].items():
+                found[tuple(sorted((*left, *right), key=id))] += first * second
+    else:
+        signs = {"Add": (1, 1), "Sub": (1, -1), "Neg": (-1,)}[op_type]
+        for sign, operand in zip(signs, operands, strict=True):
+            for term, count in operand.items():
+                found[term] += sign * count
+    return Counter({term: count for term, count in found.items() if count})
+
+
+def _pairs(kept: Monomial, added: Monomial) -> Iterator[tuple[tuple[ir.Value, ir.Value], tuple[ir.Value, ir.Value]]]:
+    """Both orders of the factors of two products."""
+    for forget, memory in permutations(kept):
+        for enter, candidate in permutations(added):
+            yield (forget, memory), (enter, candidate)
+
+
+def _activation(node: ir.Node, facts: Facts) -> Activation:
+    if node.op_type != "HardSigmoid":
+        return node.op_type, None, None
+    return node.op_type, parameter(node, "alpha", facts), parameter(node, "beta", facts)

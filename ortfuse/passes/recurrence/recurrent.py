@@ -1,0 +1,208 @@
+"""Chains of recurrent cells, as a loop over time leaves them when it is unrolled, become one LSTM, GRU or RNN.
+
+Recognised are cells in any spelling that has the same mathematics (see `cell`): products of x and h apart or joined, for one step
+or for all steps at once, gates in any order, split before or after their activations, with any biases, HardSigmoid for Sigmoid,
+the forms of the GRU that reset before and after the product, and the update gate with either meaning. The inputs of the steps may
+be elements of a sequence along any axis, in rising or falling order, of several sequences that are joined, one for all steps,
+or values of any origin. Hidden states that are used elsewhere are elements of the operator's Y.
+
+Left alone: chains of fewer than `fewest` steps, for which the operator does not pay; steps with different weights; cell states
+between two steps and gates that are used elsewhere, of which the operator says nothing; an input that depends on a state;
+element types other than float32, for which the runtime has no kernel; sizes of batch and state that are not known to be equal.
+An open batch size must be at least 1 when the model runs: the runtime's kernels do not take 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import onnx_ir as ir
+
+from ortfuse.facts.facts import Facts
+from ortfuse.graph.walk import Scope
+from ortfuse.passes.building import Builder
+from ortfuse.passes.context import Context
+from ortfuse.passes.recurrence.cell import Cell
+from ortfuse.passes.recurrence.chain import Chain, chains
+from ortfuse.passes.recurrence.form import Source
+from ortfuse.passes.recurrence.operands import Track, common_direction, initial_state, is_zero, shape_of
+from ortfuse.passes.recurrence.weights import Weights
+from ortfuse.rewrite import Exactness
+
+_USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+"""The activations that need not be given."""
+
+_OLDEST = 7
+"""The opset from which on the operators have the form that is written here."""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What inspectors are told of a change that rounds elsewhere, as a rule tells them."""
+
+    name: str
+    exactness: Exactness = Exactness.ROUNDING
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """Makes one LSTM, GRU or RNN of a chain of cells."""
+
+    name: ClassVar[str] = "recurrent"
+    fewest: int = 3
+
+    def run(self, context: Context) -> int:
+        """Replace chains of at least `fewest` cells; returns how many were."""
+        scopes = [scope for scope in context.scopes() if scope.opset >= _OLDEST]
+        return sum(self._replace_within(scope, context) for scope in scopes)
+
+    def _replace_within(self, scope: Scope, context: Context) -> int:
+        count = 0
+        # One at a time: where an operator takes the place of a chain, the inputs of the next layer are others.
+        while any(
+            len(chain.cells) >= self.fewest and _replace(chain, scope, context)
+            for chain in chains(scope.graph, context.facts)
+        ):
+            count += 1
+        return count
+
+
+def _replace(chain: Chain, scope: Scope, context: Context) -> bool:
+    inside = _between([value for cell in chain.cells for value in _results(cell)], _border(chain), context.facts)
+    nodes = [node for node in scope.graph if node in inside]
+    tracks = [Track.of(sources) for sources in zip(*chain.inputs, strict=True)]
+    if not _is_legal(chain, scope, context) or not _is_private(chain, inside) or _feeds_back(chain, tracks, scope):
+        return False
+    place = chain.cells[-1].output.producer()
+    assert place is not None
+    name = f"{Recurrent.name}.{chain.weights.kind.lower()}"
+    with context.editor.change(name, rule=Rounds(name), nodes=nodes) as change:
+        build, direction = Builder(scope, context.editor, place), common_direction(tracks)
+        made = _operator(chain, tracks, direction, build, context)
+        for old, new in _outputs(chain, made, direction, inside, build):
+            context.editor.replace(old, new)
+        for node in reversed(nodes):
+            if not any(output.uses() or output.is_graph_output() for output in node.outputs):
+                context.editor.remove(node)
+        context.editor.sort(scope.graph)
+    if change:
+        context.log.statistics(name).hits += 1
+    return bool(change)
+
+
+def _results(cell: Cell) -> list[ir.Value]:
+    """The new states of a cell."""
+    return [cell.output] if cell.memory is None else [cell.output, cell.memory[0]]
+
+
+def _border(chain: Chain) -> set[ir.Value | None]:
+    """The values that a chain is computed from, constants apart."""
+    initial = {chain.memory, None if chain.hidden is None else chain.hidden.value}
+    return initial | {source.value for inputs in chain.inputs for source in inputs}
+
+
+def _between(values: Sequence[ir.Value], border: Collection[ir.Value | None], facts: Facts) -> set[ir.Node]:
+    """The nodes that compute values from those at the border; what computes sizes is left out."""
+    found: set[ir.Node] = set()
+    pending = list(values)
+    while pending:
+        node = pending.pop().producer()
+        if node is not None and node not in found:
+            found.add(node)
+            operands = [value for value in node.inputs if value is not None and value not in border]
+            pending += [value for value in operands if facts.dtype(value) == ir.DataType.FLOAT]
+    return found
+
+
+def _is_legal(chain: Chain, scope: Scope, context: Context) -> bool:
+    """Whether the runtime has the operator for the types, and sizes that must be equal provably are."""
+    facts, output = context.facts, chain.cells[0].output
+    states = [chain.hidden, None if chain.memory is None else Source(chain.memory)]
+    inputs = [source for step in chain.inputs for source in step]
+    shape = facts.shape(output)
+    if shape is None or len(shape) != 2 or any(facts.shape(cell.output) != shape for cell in chain.cells):
+        return False
+    if any(not is_zero(state, facts) and shape_of(state, facts) != shape for state in states if state is not None):
+        return False
+    shapes = [shape_of(source, facts) for source in inputs]
+    if any(one is None or len(one) != 2 or one[0] != shape[0] for one in shapes):
+        return False
+    values = [output, *(source.value for source in (*states, *inputs) if source is not None)]
+    if any(facts.dtype(value) != ir.DataType.FLOAT for value in values):
+        return False
+    return context.target.supports("", chain.weights.kind, scope.opset, [ir.DataType.FLOAT] * 4)
+
+
+def _is_private(chain: Chain, inside: Collection[ir.Node]) -> bool:
+    """Whether only the chain uses what is computed within its cells."""
+    outputs = [output for cell in chain.cells for node in cell.inner for output in node.outputs]
+    return all(_is_used_within(output, inside) for output in outputs)
+
+
+def _is_used_within(value: ir.Value, inside: Collection[ir.Node]) -> bool:
+    return not value.is_graph_output() and all(use.node in inside for use in value.uses())
+
+
+def _feeds_back(chain: Chain, tracks: Sequence[Track], scope: Scope) -> bool:
+    """Whether an input of a step may depend on the state before it; elements of one value cannot, as the first step has it."""
+    wanted = {source.value.producer() for track in tracks if track.is_scattered for source in track.sources}
+    pending = _results(chain.cells[0]) if wanted else []
+    seen: set[ir.Node] = set()
+    while pending:
+        for use in pending.pop().uses():
+            if use.node in wanted or use.node.graph is not scope.graph:
+                return True
+            if use.node not in seen:
+                seen.add(use.node)
+                pending += use.node.outputs
+    return False
+
+
+def _operator(
+    chain: Chain, tracks: Sequence[Track], direction: int, build: Builder, context: Context
+) -> Sequence[ir.Value]:
+    """The outputs of the operator: Y, the last hidden state and, for an LSTM, the last cell state."""
+    facts, weights = context.facts, chain.weights
+    sequence = build.concat([track.sequence(build, facts, direction) for track in tracks], 2)
+    constants = [build.constant(context.spill.keep(array[None])) for array in weights.arrays(facts)]
+    states = [initial_state(chain.hidden, build, facts)]
+    if chain.memory is not None:
+        states.append(initial_state(Source(chain.memory), build, facts))
+    while states and states[-1] is None:
+        states.pop()
+    return operator(weights, [sequence, *constants, *([None, *states] if states else [])], direction, build)
+
+
+def operator(weights: Weights, inputs: Sequence[ir.Value | None], direction: int, build: Builder) -> Sequence[ir.Value]:
+    """The outputs of a recurrent operator on these inputs, run in this direction (1 or -1)."""
+    attributes: dict[str, Any] = {"hidden_size": weights.size}
+    if direction < 0:
+        attributes["direction"] = "reverse"
+    if [name for name, _, _ in weights.activations] != _USUAL[weights.kind]:
+        attributes["activations"] = [name for name, _, _ in weights.activations]
+        for number, name in enumerate(("activation_alpha", "activation_beta"), 1):
+            if numbers := [one[number] for one in weights.activations if one[number] is not None]:
+                attributes[name] = numbers
+    if weights.reset_offsets is not None:
+        attributes["linear_before_reset"] = 1
+    return build.node(weights.kind, inputs, attributes, 3 if weights.kind == "LSTM" else 2)
+
+
+def _outputs(
+    chain: Chain, made: Sequence[ir.Value], direction: int, inside: Collection[ir.Node], build: Builder
+) -> list[tuple[ir.Value, ir.Value]]:
+    """The states that are used elsewhere, each with what it is of the operator's outputs."""
+    cells, last = chain.cells, chain.cells[-1]
+    needed = [number for number, cell in enumerate(cells) if not _is_used_within(cell.output, inside)]
+    found = []
+    if needed == [len(cells) - 1]:
+        found.append((last.output, build.squeeze(made[1], 0)))
+    elif needed:
+        states = build.squeeze(made[0], 1)
+        places = range(len(cells))[::direction]
+        found += [(cells[number].output, build.gather(states, 0, places[number])) for number in needed]
+    if last.memory is not None and not _is_used_within(last.memory[0], inside):
+        found.append((last.memory[0], build.squeeze(made[2], 0)))
+    return found

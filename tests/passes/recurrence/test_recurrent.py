@@ -1,0 +1,168 @@
+"""A chain of recurrent cells becomes one operator, however the cells are spelled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import onnx
+import pytest
+from recurrent_models import HIDDEN, INPUTS, SPELLINGS, constants, elements, gru_sized, model, stacked, unrolled
+
+import ortfuse
+
+PASSES = "canonicalize, recurrent, canonicalize"
+STEPS = 4
+X, STATES = f"float[4, b, {INPUTS}] X", f", float[b, {HIDDEN}] h0, float[b, {HIDDEN}] c0"
+Y = f"float[t, b, {HIDDEN}] Y"
+LSTM = "lstm of two Gemms"
+
+
+def weights_of(spelling: str) -> dict[str, Any]:
+    return gru_sized(constants()) if spelling.startswith("gru") else constants()
+
+
+def optimised(made: onnx.ModelProto, verify: Any = "whole") -> Counter[str]:
+    """The operators of the result, which computes the same in float64."""
+    result = ortfuse.optimize(made, passes=PASSES, verify=verify)
+    assert all(check.state == "equal" for check in result.sites or ())
+    return Counter(node.op_type for node in result.model.graph.node)
+
+
+def chain(body: str, inputs: str = X + STATES, outputs: str = Y, spelling: str = LSTM) -> Counter[str]:
+    return optimised(model(body, inputs, outputs, weights_of(spelling)))
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_cells_in_any_spelling_are_one_operator(spelling: str) -> None:
+    kind = spelling.split()[0].upper()
+    found = chain(f"{elements(STEPS)} {unrolled(spelling, STEPS)} {stacked(STEPS)}", spelling=spelling)
+    assert found == Counter({kind: 1, "Squeeze": 1, "Unsqueeze": 2 if kind == "LSTM" else 1})
+
+
+def test_a_chain_of_fifty_cells_is_one_operator() -> None:
+    found = constants() | {f"at{number}": number for number in range(50)}
+    body = f"{elements(50)} {unrolled(LSTM, 50)}"
+    result = optimised(
+        model(body, X.replace("4", "50") + STATES, f"float[b, {HIDDEN}] h50, float[b, {HIDDEN}] c50", found)
+    )
+    assert result == Counter({"LSTM": 1, "Squeeze": 2, "Unsqueeze": 2})
+
+
+@pytest.mark.parametrize("opset", [11, 13, 22])
+def test_old_and_new_opsets(opset: int) -> None:
+    sized = "Split<axis = 1, split = [2, 2, 2, 2]>(s{t})" if opset < 13 else "Split<axis = 1>(s{t}, four)"
+    spelling = SPELLINGS[LSTM].replace("Split<axis = 1>(s{t}, four)", sized)
+    made = model(
+        f"{elements(STEPS)} {unrolled(spelling, STEPS)}", X + STATES, f"float[b, {HIDDEN}] h4", constants(), opset
+    )
+    assert optimised(made)["LSTM"] == 1
+
+
+@pytest.mark.parametrize("spelling", [LSTM, "gru", "gru that resets first", "rnn"])
+@pytest.mark.parametrize("initial", ["zeros", "filled"])
+def test_an_initial_state_of_zeros_is_left_out(spelling: str, initial: str) -> None:
+    body = (
+        ""
+        if initial == "zeros"
+        else "e0 = Shape(x1) e1 = Slice(e0, no0, no1) e2 = Concat<axis = 0>(e1, no2) filled = ConstantOfShape(e2)"
+    )
+    inputs = X.replace("b", "2") if initial == "zeros" else X
+    body = f"{elements(STEPS)} {body} {unrolled(spelling, STEPS, h=initial, c=initial)} {stacked(STEPS)}"
+    kind = spelling.split()[0].upper()
+    assert chain(body, inputs, spelling=spelling) == Counter({kind: 1, "Squeeze": 1})
+
+
+@pytest.mark.parametrize(("axis", "shape"), [(0, "4, b, 3"), (1, "b, 4, 3"), (2, "b, 3, 4")])
+@pytest.mark.parametrize("falling", [False, True])
+def test_steps_along_any_axis_in_either_direction(axis: int, shape: str, falling: bool) -> None:
+    body = f"{elements(STEPS, axis, falling=falling)} {unrolled(LSTM, STEPS)} {stacked(STEPS, falling=falling)}"
+    found = chain(body, f"float[{shape}] X{STATES}")
+    assert found == Counter({"LSTM": 1, "Squeeze": 1, "Unsqueeze": 2, "Transpose": int(axis > 0)}) - Counter()
+
+
+def test_some_steps_of_a_longer_sequence() -> None:
+    found = chain(f"{elements(STEPS)} {unrolled(LSTM, STEPS)} {stacked(STEPS)}", f"float[9, b, {INPUTS}] X{STATES}")
+    assert (found["LSTM"], found["Slice"]) == (1, 1)
+
+
+def test_two_layers_and_both_directions() -> None:
+    forward = unrolled(LSTM, STEPS)
+    back = unrolled(LSTM, STEPS, first=5)
+    inner = " ".join(f"x{t + 4} = Gather(X, at{4 - t})" for t in range(1, 5))
+    joined = " ".join(f"l{t} = Concat<axis = 1>(h{t}, h{9 - t}) x{t + 8} = MatMul(l{t}, D)" for t in range(1, 5))
+    upper = unrolled(LSTM, STEPS, first=9)
+    names = ", ".join(f"k{t}" for t in range(9, 13))
+    stack = " ".join(f"k{t} = Unsqueeze(h{t}, no0)" for t in range(9, 13)) + f" Y = Concat<axis = 0>({names})"
+    found = constants() | {"D": constants(3)["J"][:4, :3]}
+    made = model(f"{elements(STEPS)} {inner} {forward} {back} {joined} {upper} {stack}", X + STATES, Y, found)
+    assert optimised(made)["LSTM"] == 3
+
+
+def test_products_of_all_steps_at_once_are_the_operators() -> None:
+    spelled = SPELLINGS[LSTM].replace("Gemm<transB = 1>({x}, W, b)", "Gather(P, at{p})")
+    steps = [spelled.replace("{p}", str(t - 1)).format(x="", h=f"h{t - 1}", c=f"c{t - 1}", t=t) for t in range(1, 5)]
+    found = constants() | {"WT": constants()["W"].T.copy()}
+    made = model(f"M = MatMul(X, WT) P = Add(M, b) {' '.join(steps)} {stacked(4)}", X + STATES, Y, found)
+    assert optimised(made) == Counter({"LSTM": 1, "Squeeze": 1, "Unsqueeze": 2})
+
+
+def test_inputs_from_anywhere_and_one_for_all_steps() -> None:
+    spelled = SPELLINGS["lstm of [x, h] with a forget bias"].replace("({x}, {h})", "({x}, z, {h})")
+    found = constants() | {"J": constants(1)["W"].T.repeat(2, 0)[:6]}
+    inputs = "".join(f"float[b, {INPUTS}] x{t}, " for t in range(1, 5)) + "float[b, 1] z" + STATES
+    made = model(f"{unrolled(spelled, STEPS)} {stacked(STEPS)}", inputs, Y, found)
+    assert optimised(made)["LSTM"] == 1
+
+
+def test_states_that_are_used_elsewhere_are_elements_of_y() -> None:
+    body = f"{elements(STEPS)} {unrolled(LSTM, STEPS)} a = Neg(h2) q = Tanh(h4)"
+    state = f"float[b, {HIDDEN}]"
+    found = chain(body, outputs=f"{state} a, {state} h3, {state} q, {state} c4")
+    assert found == Counter({"LSTM": 1, "Squeeze": 2, "Unsqueeze": 2, "Gather": 3, "Neg": 1, "Tanh": 1})
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (f"{elements(2)} {unrolled(LSTM, 2)} Y = Neg(h2)", "too few steps"),
+        (f"{elements(4)} {unrolled(LSTM, 4)} e = Neg(c2) Y = Add(e, h4)", "a cell state in the middle is used: 2 and 2"),
+        (f"{elements(4)} {unrolled(LSTM, 4)} e = Neg(i3) Y = Add(e, h4)", "a gate is used"),
+        (f"{elements(2)} {unrolled(LSTM, 2)} x3 = MatMul(h2, D) x4 = Neg(x3) {unrolled(LSTM, 2, h='h2', c='c2', first=3)} Y = Neg(h4)", "fed back"),
+        (f"{elements(4)} {unrolled(LSTM, 4)} Y = Neg(h4)".replace("(x3, W, b)", "(x3, W2, b)"), "other weights in one step"),
+        (f"{elements(4)} {unrolled(LSTM, 4)} Y = Neg(h4)".replace("(h2, R, rb)", "(h1, R, rb)"), "a state is skipped"),
+        (f"{elements(4)} {unrolled(LSTM, 4)} Y = Neg(h4)".replace("f3 = Sigmoid", "f3 = Tanh"), "another activation"),
+        (f"{elements(4)} {unrolled(LSTM, 4)} Y = Neg(h4)".replace("fc3 = Mul(f3, c2)", "fc3 = Mul(f3, c1)"), "not the last state"),
+    ],
+)  # fmt: skip
+def test_what_is_no_chain_is_left_alone(body: str, why: str) -> None:
+    found = constants() | {"D": constants(5)["K"].T.copy(), "W2": constants(7)["W"]}
+    result = optimised(model(body, X + STATES, f"float[p, {HIDDEN}] Y", found))
+    assert result["LSTM"] == 0, why
+    assert result["Tanh"] >= 4
+
+
+@pytest.mark.parametrize("states", [", float[e, 2] h0, float[e, 2] c0", ", float[h0, c0] h0, float[h1, c1] c0"])
+def test_states_of_a_batch_that_may_be_another_are_left_alone(states: str) -> None:
+    made = model(f"{elements(4)} {unrolled(LSTM, 4)}", X + states, "float[p, 2] h4", constants())
+    result = ortfuse.optimize(made, passes=PASSES)
+    # The sizes of later steps are not known to be those of the first, either.
+    assert "LSTM" not in {node.op_type for node in result.model.graph.node}
+
+
+def test_types_without_a_kernel_are_left_alone() -> None:
+    found = {
+        name: array.astype("float64") if getattr(array, "dtype", None) == "float32" else array
+        for name, array in constants().items()
+    }
+    body = f"{elements(4)} {unrolled(LSTM, 4)} Y = Neg(h4)"
+    assert optimised(model(body, (X + STATES).replace("float", "double"), "double[p, 2] Y", found))["LSTM"] == 0
+
+
+def test_a_chain_is_checked_where_it_is_and_reported() -> None:
+    made = model(f"{elements(STEPS)} {unrolled('gru', STEPS)}", X + STATES, f"float[b, {HIDDEN}] h4", weights_of("gru"))
+    result = ortfuse.optimize(made, verify="sites")
+    assert [check.state for check in result.sites or () if check.rule == "recurrent.gru"] == ["equal"]
+    assert result.report.families()["recurrent"] == 1
+    (gru,) = [node for node in result.model.graph.node if node.op_type == "GRU"]
+    assert {entry.key for entry in gru.metadata_props} >= {"ortfuse.rule", "ortfuse.nodes"}
