@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from ortfuse.dims import reshape_target
 from ortfuse.pattern import Match, attr, computed, op, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import ints
 from ._proofs import COST
-from .normal_form.shapes import constant_target, unless_constant_target
+from .normal_form.shapes import unless_constant_target
 
 PASS = "fuse.runtime"
 
@@ -46,7 +47,7 @@ def is_executed(match: Match) -> Refusal | None:
 
 def target(match: Match) -> Any:
     """The constant Reshape target from x to the root."""
-    found = constant_target(match.shape("x"), match.shape("root"))
+    found = reshape_target(match.shape("x"), match.shape("root"))
     assert found is not None
     return ints(found)
 

@@ -33,6 +33,7 @@ from ortfuse.dims.bounds import (
 from ortfuse.dims.parser import parse
 from ortfuse.dims.polynomial import Dim, DimLike, evaluate, exact_div, fresh, only_atom, symbol, symbols
 from ortfuse.dims.positive import positive_from, shifted
+from ortfuse.dims.reshaping import reshape_target
 
 __all__ = [
     "Dim",
@@ -57,6 +58,7 @@ __all__ = [
     "parse",
     "positive_from",
     "product",
+    "reshape_target",
     "shifted",
     "symbol",
     "symbols",

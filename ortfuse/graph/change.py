@@ -69,13 +69,14 @@ class Change:
         added: The nodes that were added to a graph.
         removed: The nodes that were removed from a graph.
         replaced: The values that were replaced, each with its replacement.
+        origins: For new nodes that stand for one old node, that node.
         refusal: Why the change was undone.
         site: The value that reports use to refer to a change that was undone.
     """
 
     __slots__ = (
-        "_editor", "_outer", "_spans", "_start", "added", "author", "graph", "instead", "match", "nodes", "refusal",
-        "removed", "replaced", "rule", "site", "witnesses",
+        "_editor", "_outer", "_spans", "_start", "added", "author", "graph", "instead", "match", "nodes", "origins",
+        "refusal", "removed", "replaced", "rule", "site", "witnesses",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +94,7 @@ class Change:
         self.added: dict[ir.Node, None] = {}
         self.removed: list[ir.Node] = []
         self.replaced: list[tuple[ir.Value, ir.Value]] = []
+        self.origins: dict[ir.Node, ir.Node] = {}
         self.graph: ir.Graph | None = None
         self.refusal: Refusal | None = None
         self.site = "?"
@@ -187,7 +189,9 @@ class Change:
 
     def _annotate(self) -> None:
         """Record on the new nodes which original nodes they stand for."""
-        if not self.added:
+        if not self.added or self.origins:
+            for made, old in self.origins.items():
+                made.metadata_props.update(old.metadata_props)
             return
         names: dict[str, None] = {}
         rule = None if self.rule is None else self.author

@@ -17,12 +17,15 @@ KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", MICROSOFT})
 """Domains whose operators are known here. Nothing is assumed about operators of other domains."""
 
 _TABLE = """
-Identity Reshape Flatten Squeeze Unsqueeze                     : moves reshapes
-Transpose Expand Tile Split Slice DepthToSpace SpaceToDepth    : moves
-Gather GatherElements GatherND ReverseSequence Compress        : moves
-Concat                                                         : moves joins
+Identity                                                       : moves reshapes inplace
+Reshape Flatten Squeeze Unsqueeze                              : moves reshapes
+Transpose Expand Tile Slice DepthToSpace SpaceToDepth          : moves
+Split GatherElements                                           : moves along
+Gather GatherND ReverseSequence Compress                       : moves
+Concat                                                         : moves joins along
 Pad Trilu CenterCropPad                                        : moves fills
-ScatterElements ScatterND TensorScatter Unique                 : -
+ScatterElements                                                : along
+ScatterND TensorScatter Unique                                 : -
 
 Add                                                            : broadcasts commutes sum wraps
 Sub                                                            : broadcasts sum wraps
@@ -49,17 +52,19 @@ Acos Acosh Asin Asinh Atan Atanh BitCast BitwiseNot Cast Celu  : elementwise
 Cosh Elu Gelu HardSwish IsInf IsNaN LeakyRelu Log Mish Selu    : elementwise
 Shrink Sinh Swish Tan ThresholdedRelu                          : elementwise
 
-LogSoftmax Softmax                                             : layer ranged
-BatchNormalization GroupNormalization Hardmax                  : layer
-InstanceNormalization LayerNormalization LRN LpNormalization   : layer
-MeanVarianceNormalization RMSNormalization                     : layer
-SimplifiedLayerNormalization                                   : layer
+LogSoftmax Softmax                                             : layer ranged along
+Hardmax LpNormalization                                        : layer along
+BatchNormalization GroupNormalization InstanceNormalization    : layer
+LRN MeanVarianceNormalization                                  : layer
+LayerNormalization RMSNormalization                            : layer trailing
+SimplifiedLayerNormalization                                   : layer trailing
 SkipLayerNormalization SkipSimplifiedLayerNormalization @ms    : layer
 EmbedLayerNormalization @ms                                    : layer
 
 ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax       : reduces
 ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare      : reduces
-ArgMax ArgMin CumProd CumSum TopK                              : -
+ArgMax ArgMin CumSum TopK                                      : along
+CumProd                                                        : -
 
 MatMul Gemm Einsum                                             : -
 Attention Conv ConvTranspose DeformConv LinearAttention        : layer
@@ -84,7 +89,7 @@ Bernoulli Multinomial RandomNormal RandomNormalLike            : random
 RandomUniform RandomUniformLike                                : random
 BeamSearch GreedySearch Sampling WhisperBeamSearch @ms         : random
 BiasDropout BitmaskBiasDropout BitmaskDropout @ms              : random
-Dropout                                                        : -
+Dropout                                                        : inplace
 
 If Loop Scan                                                   : control exact
 SequenceMap                                                    : control
@@ -165,6 +170,15 @@ REDUCES = _OPERATORS["reduces"]
 
 LAYER = _OPERATORS["layer"]
 """Computes activations, as opposed to masks, positions or angles."""
+
+IN_PLACE = _OPERATORS["inplace"]
+"""Every element of the results stems from the element at the same position of the first input."""
+
+ALONG_AXIS = _OPERATORS["along"]
+"""Works along the one axis `axis` and treats all others alike; all tensors have the same axes, but for one that is dropped."""
+
+TRAILING = _OPERATORS["trailing"]
+"""Works on all axes of the first input from `axis` on together, and treats the others alike."""
 
 QUANTISES = _OPERATORS["quantises"]
 """Quantises to integers, or operates on quantised numbers."""

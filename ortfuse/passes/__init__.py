@@ -10,6 +10,7 @@ from ortfuse.passes.drop_length_clamps import DropLengthClamps
 from ortfuse.passes.finalize import Finalize
 from ortfuse.passes.fold import Fold
 from ortfuse.passes.inline_branches import InlineBranches
+from ortfuse.passes.layout import Layout
 from ortfuse.passes.parts_first import PartsFirst
 from ortfuse.passes.profitability import LEAVE, Choice, Choices, Meter, check_pins, names_one
 from ortfuse.passes.recurrence import Recurrent, Stacks
@@ -30,6 +31,7 @@ __all__ = [
     "Finalize",
     "Fold",
     "InlineBranches",
+    "Layout",
     "Meter",
     "PartsFirst",
     "Pass",

@@ -19,6 +19,7 @@ from ortfuse.passes import (
     Finalize,
     Fold,
     InlineBranches,
+    Layout,
     PartsFirst,
     Pass,
     Recurrent,
@@ -46,6 +47,7 @@ BUILT_IN: Mapping[str, type[Any]] = {
         CommonSubexpressions,
         DeadCode,
         Recurrent,
+        Layout,
         Finalize,
         AsFunctions,
     )

@@ -116,7 +116,9 @@ class Schedule:
             for part, part_report in zip(step.steps, report.parts, strict=True):
                 changes = yield from self._turns(part, part_report)
                 total += changes
-                unchanged = 0 if changes else unchanged + 1
+                # A fixpoint that has settled would change nothing if it ran again now.
+                settled = 1 if isinstance(part, Repeated) else 0
+                unchanged = settled if changes else unchanged + 1
                 last_changes[part.name] = changes
                 if unchanged == len(step.steps):
                     return total

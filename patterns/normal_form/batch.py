@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ortfuse.dims import DimLike
+from ortfuse.dims import DimLike, reshape_target
 from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, redundant, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import ints
 from .._proofs import SHAPES
-from .shapes import constant_target, unless_constant_target
+from .shapes import unless_constant_target
 
 SOURCE = "ONNX operator specification"
 
@@ -142,7 +142,7 @@ def splits_first_axis(match: Match) -> Refusal | None:
 
 def split_target(match: Match) -> Any:
     """The Reshape target that splits the leading axis."""
-    found = constant_target(match.shape("plain"), _split_shape(match))
+    found = reshape_target(match.shape("plain"), _split_shape(match))
     assert found is not None
     return ints(found)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike, is_nonzero
+from ortfuse.dims import DimLike, reshape_target
 from ortfuse.facts.facts import Facts
 from ortfuse.pattern import Match, all_attributes, attr, computed, op, opt, redundant, var
 from ortfuse.refusal import Refusal
@@ -29,33 +29,9 @@ x = var("x")
 Shape = tuple[DimLike, ...]
 
 
-def constant_target(before: Shape | None, after: Shape | None) -> list[int] | None:
-    """A constant Reshape target (with allowzero=0) that reshapes `before` to `after`, or `None`.
-
-    A dimension that is not an integer is written as 0 if the input has the same one at the same position, and one of the
-    others as -1. The -1 is safe only if the product of the others cannot be zero, by which the runtime could not divide.
-    """
-    if before is None or after is None:
-        return None
-    target: list[int] = []
-    for axis, dim in enumerate(after):
-        if isinstance(dim, int):
-            if dim == 0 and not (axis < len(before) and before[axis] == 0):
-                return None
-            target.append(dim)
-        else:
-            target.append(0 if axis < len(before) and before[axis] == dim else -1)
-    missing = [axis for axis, size in enumerate(target) if size == -1]
-    if len(missing) > 1:
-        return None
-    if missing and not all(is_nonzero(dim) for axis, dim in enumerate(after) if axis != missing[0]):
-        return None
-    return target
-
-
 def unless_constant_target(match: Match, before: Shape | None, after: Shape | None) -> Refusal | None:
     """A refusal about the root unless a constant Reshape target reshapes `before` to `after`."""
-    if constant_target(before, after) is not None:
+    if reshape_target(before, after) is not None:
         return None
     return match.refuse(
         "shape", "root", f"one that a constant Reshape target makes of {text(before or ())}", found=after
@@ -75,7 +51,7 @@ def target_is_arithmetic(match: Match) -> Refusal | None:
 
 def target(match: Match) -> Any:
     """The constant Reshape target from x to the root."""
-    found = constant_target(match.shape("x"), match.facts.shape(match.root))
+    found = reshape_target(match.shape("x"), match.facts.shape(match.root))
     assert found is not None
     return ints(found)
 

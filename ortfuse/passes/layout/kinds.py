@@ -1,0 +1,321 @@
+"""Which nodes are units, and how each kind of operator is written for another order of axes.
+
+Operators that are not here fix the order of their operands and results: convolutions, pools, resizing, attention, and whatever is
+not known. So do nodes whose axes, repetitions or pads are not constant, and results that are left out in the middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import onnx_ir as ir
+
+from ortfuse.facts.facts import Facts
+from ortfuse.graph.traits import (
+    ALONG_AXIS,
+    BROADCASTS,
+    ELEMENTWISE,
+    IN_PLACE,
+    PARAMETER_INPUTS,
+    REDUCES,
+    TRAILING,
+    has,
+)
+from ortfuse.passes.layout.draft import Draft
+from ortfuse.passes.layout.permutation import Order
+from ortfuse.passes.layout.product import product
+from ortfuse.passes.layout.reshaped import reshaped
+from ortfuse.passes.layout.sizes import typical_elements
+from ortfuse.passes.layout.unit import Framed, Port, Unit
+from ortfuse.pattern.operators import UNKNOWN, attribute_value, parameter
+
+_SINCE_AXES = 13
+"""The opset from which on Softmax, LogSoftmax and Hardmax work along one axis; before, on all axes from one on."""
+
+
+def units_of(node: ir.Node, facts: Facts) -> list[Unit]:
+    """The units that a node consists of; none if it fixes the order of its operands and results."""
+    kind = next((make for traits, make in _KINDS if has(node, traits)), None)
+    if kind is None or not node.inputs or any(attribute.is_ref() for attribute in node.attributes.values()):
+        return []
+    ranks = [facts.rank(value) for value in (*node.inputs, *node.outputs) if value is not None and value.name != ""]
+    if None in ranks:
+        return []
+    found = kind(node, facts)
+    if found is None:
+        return []
+    return list(found) if isinstance(found, list) else [found]
+
+
+def _operand(node: ir.Node, position: int, axes: Iterable[int]) -> Port | None:
+    value = node.inputs[position] if position < len(node.inputs) else None
+    return None if value is None else Port(value, position, False, tuple(axes))
+
+
+def _results(node: ir.Node, axes: Sequence[int]) -> list[Port]:
+    return [Port(value, index, True, tuple(axes)) for index, value in enumerate(node.outputs) if value.name != ""]
+
+
+def _is_movable(value: ir.Value | None, facts: Facts) -> bool:
+    return value is not None and not facts.is_const(value)
+
+
+def _rank(value: ir.Value | None, facts: Facts) -> int:
+    rank = facts.rank(value)
+    assert rank is not None
+    return rank
+
+
+def _is_single(value: ir.Value | None, facts: Facts) -> bool:
+    shape = facts.shape(value)
+    return value is None or (shape is not None and all(size == 1 for size in shape) and len(shape) <= 1)
+
+
+def _elementwise(node: ir.Node, facts: Facts) -> Unit | None:
+    """One operand; the others are single numbers, or a bias for the last axis."""
+    rank = _rank(node.inputs[0], facts)
+    others = [value for value in node.inputs[1:] if not _is_single(value, facts)]
+    biased = bool(others) and node.domain != "" and all(_rank(value, facts) == 1 for value in others)
+    if (others and not biased and node.op_type != "CastLike") or not _is_movable(node.inputs[0], facts):
+        return None
+    operand = _operand(node, 0, range(rank))
+    assert operand is not None
+    ports = (operand, *_results(node, range(rank)))
+    return Framed(node, ports, rank, _keeps_last(rank)) if biased else Framed(node, ports, rank)
+
+
+def _keeps_last(rank: int) -> Callable[[Order], bool]:
+    return lambda order: order[-1] == rank - 1
+
+
+def _broadcast(node: ir.Node, facts: Facts) -> Unit | None:
+    rank = _rank(node.outputs[0], facts)
+    if "axis" in node.attributes or "broadcast" in node.attributes:
+        return None  # as before opset 7
+    moved = [index for index, value in enumerate(node.inputs) if _is_movable(value, facts)]
+    fixed = [index for index, value in enumerate(node.inputs) if value is not None and index not in moved]
+    ports = []
+    for index in moved:
+        own = _rank(node.inputs[index], facts)
+        port = _operand(node, index, range(rank - own, rank))
+        assert port is not None
+        ports.append(port)
+    if not ports or any(facts.dtype(node.inputs[index]) == ir.DataType.STRING for index in fixed):
+        return None
+    whole = all(len(port.axes) < rank for port in ports)
+
+    def write(draft: Draft, order: Order) -> None:
+        for index in fixed:
+            draft.move_constant(index, order, whole=whole)
+
+    # One operand has all axes, so that the result does not lose any.
+    if whole and not any(_rank(node.inputs[index], facts) == rank for index in fixed):
+        return None
+    return Framed(node, (*ports, *_results(node, range(rank))), rank, rewrite=write, aligns=True)
+
+
+def _reduction(node: ir.Node, facts: Facts) -> Unit | None:
+    rank = _rank(node.inputs[0], facts)
+    axes, keeps = parameter(node, "axes", facts), attribute_value(node, "keepdims", facts)
+    if attribute_value(node, "noop_with_empty_axes", facts) and not axes:
+        return None
+    whole = axes is None or (isinstance(axes, tuple | list) and not axes)
+    if not whole and not _are_axes(axes, rank):
+        return None
+    reduced = tuple(range(rank)) if whole else tuple(axes)
+    kept = tuple(range(rank)) if keeps else tuple(axis for axis in range(rank) if axis not in reduced)
+
+    def write(draft: Draft, order: Order) -> None:
+        if not whole:
+            draft.parameter("axes", sorted(order.index(axis) for axis in reduced))
+
+    operand = _operand(node, 0, range(rank))
+    assert operand is not None
+    return Framed(node, (operand, *_results(node, kept)), rank, rewrite=write)
+
+
+def _are_axes(axes: object, rank: int) -> bool:
+    known = isinstance(axes, tuple | list) and all(isinstance(axis, int) and 0 <= axis < rank for axis in axes)
+    return known and len(set(axes)) == len(axes)  # type: ignore[arg-type, call-overload]
+
+
+def _along_axis(node: ir.Node, facts: Facts) -> Unit | None:
+    """One axis is special: all operands and results have the same axes, but for one that ArgMax drops."""
+    parameters = set(PARAMETER_INPUTS.get(node.op_type, {}).values())
+    data = [index for index, value in enumerate(node.inputs) if value is not None and index not in parameters]
+    rank, axis = _rank(node.inputs[0], facts), parameter(node, "axis", facts)
+    if not isinstance(axis, int) or not 0 <= axis < rank:
+        return None
+    if any(_rank(node.inputs[index], facts) != rank for index in data):
+        return None
+    moved = [index for index in data if _is_movable(node.inputs[index], facts)]
+    kept = [one for one in range(rank) if one != axis or attribute_value(node, "keepdims", facts) != 0]
+    if not moved:
+        return None
+    normalises = node.op_type in ("Softmax", "LogSoftmax", "Hardmax")
+    old = normalises and facts.version(node) < _SINCE_AXES
+    if old and axis != rank - 1:
+        return None
+
+    def write(draft: Draft, order: Order) -> None:
+        for index in data:
+            if index not in moved:
+                draft.move_constant(index, order, whole=True)
+        draft.parameter("axis", order.index(axis))
+
+    elements = typical_elements(node.inputs[0], facts)
+
+    def price(order: Order) -> int:
+        # The kernels transpose what they normalise along any axis but the last, and the result back.
+        return 2 * elements if normalises and order[-1] != axis else 0
+
+    ports = [port for index in moved if (port := _operand(node, index, range(rank))) is not None]
+    allows = _keeps_last(rank) if old else (lambda order: True)
+    return Framed(node, (*ports, *_results(node, kept)), rank, allows, write, price)
+
+
+def _trailing(node: ir.Node, facts: Facts) -> Unit | None:
+    """All axes from one on are normalised together."""
+    rank, axis = _rank(node.inputs[0], facts), parameter(node, "axis", facts)
+    if not isinstance(axis, int) or not 0 <= axis < rank or sum(output.name != "" for output in node.outputs) > 1:
+        return None
+    operand = _operand(node, 0, range(rank))
+    assert operand is not None
+    last = tuple(range(axis, rank))
+    ports = (operand, *_results(node, range(rank)))
+    return Framed(node, ports, rank, lambda order: order[axis:] == last)
+
+
+def _slice(node: ir.Node, facts: Facts) -> Unit | None:
+    rank, axes = _rank(node.inputs[0], facts), parameter(node, "axes", facts)
+    if axes is None and len(node.inputs) > 1:
+        shape = facts.shape(node.inputs[1])
+        axes = tuple(range(shape[0])) if shape and isinstance(shape[0], int) else UNKNOWN
+    elif axes is None:
+        axes = tuple(range(len(parameter(node, "starts", facts))))
+    if not _are_axes(axes, rank):
+        return None
+
+    def write(draft: Draft, order: Order) -> None:
+        places = [order.index(axis) for axis in axes]
+        if len(node.inputs) > 1:
+            draft.integers(3, places, like=1)
+        else:
+            draft.attribute("axes", places)
+
+    return _one_to_one(node, rank, write)
+
+
+def _one_to_one(node: ir.Node, rank: int, write: Callable[[Draft, Order], None]) -> Unit:
+    operand = _operand(node, 0, range(rank))
+    assert operand is not None
+    return Framed(node, (operand, *_results(node, range(rank))), rank, rewrite=write)
+
+
+def _pad(node: ir.Node, facts: Facts) -> Unit | None:
+    rank = _rank(node.inputs[0], facts)
+    chosen = node.inputs[3] if len(node.inputs) > 3 else None
+    if chosen is not None:
+        known = facts.ints(chosen)
+        axes = [axis + rank if isinstance(axis, int) and axis < 0 else axis for axis in known.elements] if known else []
+        if not axes or not _are_axes(axes, rank):
+            return None
+        return _one_to_one(node, rank, lambda draft, order: draft.integers(3, [order.index(axis) for axis in axes]))
+    pads = parameter(node, "pads", facts)
+    if not isinstance(pads, tuple | list) or len(pads) != 2 * rank or not all(isinstance(pad, int) for pad in pads):
+        return None
+
+    def write(draft: Draft, order: Order) -> None:
+        draft.parameter("pads", [pads[axis + side] for side in (0, rank) for axis in order])
+
+    return _one_to_one(node, rank, write)
+
+
+def _tile(node: ir.Node, facts: Facts) -> Unit | None:
+    rank, repeats = _rank(node.inputs[0], facts), parameter(node, "repeats", facts)
+    if not isinstance(repeats, tuple | list) or len(repeats) != rank or not _are_ints(repeats):
+        return None
+    return _one_to_one(node, rank, lambda draft, order: draft.parameter("repeats", [repeats[axis] for axis in order]))
+
+
+def _are_ints(numbers: Iterable[object]) -> bool:
+    return all(isinstance(number, int) for number in numbers)
+
+
+def _expand(node: ir.Node, facts: Facts) -> Unit | None:
+    rank, own, shape = _rank(node.outputs[0], facts), _rank(node.inputs[0], facts), parameter(node, "shape", facts)
+    if not isinstance(shape, tuple | list) or not _are_ints(shape) or not facts.is_const(node.inputs[1]):
+        return None
+    full = [1] * (rank - len(shape)) + list(shape)
+    operand = _operand(node, 0, range(rank - own, rank))
+    assert operand is not None
+    ports = (operand, *_results(node, range(rank)))
+
+    def write(draft: Draft, order: Order) -> None:
+        draft.parameter("shape", [full[axis] for axis in order])
+
+    return Framed(node, ports, rank, rewrite=write, aligns=True)
+
+
+def _squeeze(node: ir.Node, facts: Facts) -> Unit | None:
+    """Squeeze and Unsqueeze: the axes of the side that has more."""
+    more = node.inputs[0] if node.op_type == "Squeeze" else node.outputs[0]
+    rank, axes = _rank(more, facts), parameter(node, "axes", facts)
+    if not _are_axes(axes, rank):
+        return None
+    kept = [axis for axis in range(rank) if axis not in axes]
+    wide, narrow = range(rank), kept
+    operand = _operand(node, 0, wide if node.op_type == "Squeeze" else narrow)
+    assert operand is not None
+    ports = (operand, *_results(node, narrow if node.op_type == "Squeeze" else wide))
+    return Framed(
+        node,
+        ports,
+        rank,
+        rewrite=lambda draft, order: draft.parameter("axes", sorted(order.index(axis) for axis in axes)),
+    )
+
+
+def _gather(node: ir.Node, facts: Facts) -> Unit | None:
+    rank, axis, numbers = _rank(node.inputs[0], facts), parameter(node, "axis", facts), _rank(node.inputs[1], facts)
+    if not isinstance(axis, int) or not 0 <= axis < rank or numbers > 1 or not _is_movable(node.inputs[0], facts):
+        return None
+    kept = [one for one in range(rank) if one != axis or numbers == 1]
+    operand = _operand(node, 0, range(rank))
+    assert operand is not None
+    return Framed(
+        node,
+        (operand, *_results(node, kept)),
+        rank,
+        rewrite=lambda draft, order: draft.attribute("axis", order.index(axis)),
+    )
+
+
+def _quantisation(node: ir.Node, facts: Facts) -> Unit | None:
+    """QuantizeLinear and DequantizeLinear of activations: one scale, or one for each element of an axis."""
+    rank, axis = _rank(node.inputs[0], facts), parameter(node, "axis", facts)
+    if not _is_movable(node.inputs[0], facts) or attribute_value(node, "block_size", facts):
+        return None
+    if all(_is_single(value, facts) for value in node.inputs[1:]):
+        return _one_to_one(node, rank, lambda draft, order: None)
+    if not isinstance(axis, int) or not 0 <= axis < rank or any(_rank(value, facts) > 1 for value in node.inputs[1:]):
+        return None
+    return _one_to_one(node, rank, lambda draft, order: draft.attribute("axis", order.index(axis)))
+
+
+_KINDS: Sequence[tuple[frozenset[str], Callable[[ir.Node, Facts], Unit | list[Unit] | None]]] = (
+    (ELEMENTWISE | IN_PLACE, _elementwise),
+    (BROADCASTS, _broadcast),
+    (REDUCES, _reduction),
+    (ALONG_AXIS, _along_axis),
+    (TRAILING, _trailing),
+    (frozenset({"Slice"}), _slice),
+    (frozenset({"Pad"}), _pad),
+    (frozenset({"Tile"}), _tile),
+    (frozenset({"Expand"}), _expand),
+    (frozenset({"Squeeze", "Unsqueeze"}), _squeeze),
+    (frozenset({"Gather"}), _gather),
+    (frozenset({"QuantizeLinear", "DequantizeLinear"}), _quantisation),
+    (frozenset({"Reshape", "Flatten"}), reshaped),
+    (frozenset({"MatMul"}), product),
+)

@@ -1,0 +1,54 @@
+"""The pass: regions, one change each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ortfuse.passes.context import Context
+from ortfuse.passes.layout import choice
+from ortfuse.passes.layout.moving import Move
+from ortfuse.passes.layout.region import Map, Region
+from ortfuse.passes.layout.unit import State, Unit
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Moves Transposes to where the fewest elements are transposed."""
+
+    name: ClassVar[str] = "layout"
+
+    def run(self, context: Context) -> int:
+        """Choose the order of axes of every region; returns how many parts of regions were changed."""
+        count = 0
+        for scope in context.scopes():
+            found = Map(scope.graph, context.facts)
+            for region in list(found.regions()):
+                states = choice.best(region)
+                for part in _parts(region, states, found):
+                    count += self._change(Move(found, part, states, context.editor, context.facts), context)
+        return count
+
+    def _change(self, move: Move, context: Context) -> bool:
+        with context.editor.change(self.name, rule=self if move.rounds else None, nodes=move.nodes) as change:
+            move.make(change)
+        return bool(change)
+
+
+def _parts(region: Region, states: Mapping[Unit, State], found: Map) -> Iterator[list[Unit]]:
+    """The units that change, in groups that have no tensor in common, each in the order of the graph."""
+    left = {unit: None for unit in region.units if not states[unit].is_unmoved}
+    while left:
+        start = next(iter(left))
+        del left[start]
+        part, pending = {start}, [start]
+        while pending:
+            for port in pending.pop().ports:
+                tensor = found.tensor(port.value)
+                for use in tensor.ends if tensor is not None else ():
+                    if use.unit in left:
+                        del left[use.unit]
+                        part.add(use.unit)
+                        pending.append(use.unit)
+        yield [unit for unit in region.units if unit in part]

@@ -1,0 +1,32 @@
+"""Minimum cuts are compared with all ways to part a network."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from ortfuse.passes.layout.cut import Network
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_cut_is_smaller(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    count = 6
+    network = Network()
+    nodes = [Network.SOURCE, Network.SINK, *(network.node() for _ in range(count))]
+    edges = [(a, b, int(rng.integers(0, 9))) for a in nodes for b in nodes if a != b and rng.random() < 0.5]
+    for start, end, capacity in edges:
+        network.edge(start, end, capacity)
+    total, beyond = network.cut()
+
+    def price(side: dict[int, bool]) -> int:
+        return sum(capacity for start, end, capacity in edges if not side[start] and side[end])
+
+    sides = [
+        {Network.SOURCE: False, Network.SINK: True, **dict(zip(nodes[2:], chosen, strict=True))}
+        for chosen in itertools.product((False, True), repeat=count)
+    ]
+    assert total == min(map(price, sides))
+    assert total == price(dict(enumerate(beyond)))

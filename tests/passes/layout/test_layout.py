@@ -1,0 +1,197 @@
+"""Transposes are moved through whatever can be written for another order of axes, until they meet or fold into constants."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from small_models import apply, context_of, execute, floats, model_of, operators, proto_of
+
+from ortfuse.passes import Layout
+
+HEAD = '<ir_version: 8, opset_import: ["": {opset}, "com.microsoft": 1, "local": 1]>\n'
+X = {"x": floats(2, 3, 4, 5)}
+CONSTANTS = """float[5] row = {1.0, 2.0, 3.0, 4.0, 5.0}, float[4, 1] column = {1.0, 2.0, 3.0, 4.0}, float one = {1.5},
+    float[1] single = {2.5}, int64[1] zero = {0}, int64[1] two = {2}, int64[1] last = {-1}, int64[2] inner = {1, 2},
+    int64[8] pads = {0, 1, 0, 2, 0, 0, 1, 0}, int64[4] repeats = {1, 2, 1, 3}, int64[4] wide = {2, 4, 5, 3},
+    int64[2] halves = {2, 3}, int64[2] picked = {2, 0}, int64 third = {2}, int64 first = {0}, int64[4] split = {0, 20, 3, 1},
+    int64[3] merged = {0, 20, 3}, int64[4] apart = {0, 4, 5, 3}, int64[5] finer = {0, 4, 5, 3, 1},
+    int64[6] axes13 = {1, 2, 3, 0, 0, 0}, int64[2] some = {1, -1}, int64[4] narrow = {1, 0, 0, 2}"""
+
+
+def between(body: str, opset: int = 20, shape: str = "float[n, 3, 4, 5]", result: str = "float[a, b, c, d]") -> str:
+    """A body on [n, 4, 5, 3] that computes r from t, in a graph that has its axes in another order: [n, 3, 4, 5]."""
+    head = HEAD.format(opset=opset)
+    inner = f"t = Transpose<perm = [0, 2, 3, 1]>(x) {body} y = Transpose<perm = [0, 3, 1, 2]>(r)"
+    return f"{head} agraph ({shape} x) => ({result} y) <{CONSTANTS}> {{ {inner} }}"
+
+
+THROUGH = {
+    "elementwise": "a = Relu(t) r = Abs(a)",
+    "a constant for the last axis": "r = Add(t, f3)",
+    "a constant of fewer axes": "r = Mul(f54, t)",
+    "a constant of all axes": "a = Add(t, full) r = Relu(a)",
+    "single numbers": "a = Mul(t, one) b = Add(single, a) r = Clip(b, one)",
+    "a computed operand of fewer axes": "v = Gather<axis = 0>(x, first) m = ReduceMax<keepdims = 0>(v, inner) r = Add(t, m)",
+    "two operands": "a = Relu(t) b = Neg(t) r = Add(a, b)",
+    "a condition": "c = Greater(t, one) a = Relu(t) r = Where(c, a, t)",
+    "a reduction that keeps axes": "a = ReduceMax<keepdims = 1>(t, inner) r = Sub(t, a)",
+    "a softmax along another axis": "r = Softmax<axis = 1>(t)",
+    "joined along another axis": "a = Relu(t) r = Concat<axis = -1>(t, a)",
+    "joined with a constant": "a = Relu(t) r = Concat<axis = 0>(a, full)",
+    "taken apart": "a, b = Split<axis = 2>(t, halves) c = Relu(a) r = Concat<axis = 2>(b, c)",
+    "a slice": "r = Slice(t, zero, two, last)",
+    "a slice of several axes": "r = Slice(t, picked, wide2, some)",
+    "a slice without axes": "r = Slice(t, picked, wide2)",
+    "pads": "r = Pad(t, pads, one)",
+    "pads of some axes": "r = Pad(t, narrow, one, some)",
+    "repeated": "r = Tile(t, repeats)",
+    "expanded": "a = ReduceMax<keepdims = 1>(t, zero) r = Expand(a, wide)",
+    "elements": "r = Gather<axis = 3>(t, picked)",
+    "one element and back": "a = Gather<axis = 3>(t, third) r = Unsqueeze(a, last)",
+    "an axis dropped and inserted": "a = ReduceMax<keepdims = 1>(t, last) b = Squeeze(a, last) r = Unsqueeze(b, last)",
+    "arg max": "r = ArgMax<axis = 3, keepdims = 1>(t)",
+    "gathered elements": "i = ArgMax<axis = 3, keepdims = 1>(t) r = GatherElements<axis = 3>(t, i)",
+    "cumulated": "r = CumSum(t, third)",
+    "another type": "a = Cast<to = 1>(t) b = CastLike(a, one) r = Dropout(b)",
+    "normalised by axes that stay together": "p = Relu(t) s = Transpose<perm = [0, 3, 1, 2]>(p) l = LayerNormalization<axis = 2>(s, f45, f45) q = Transpose<perm = [0, 2, 3, 1]>(l) r = Relu(q)",
+    "merged and split": "m = Reshape(t, merged) a = Relu(m) r = Reshape(a, apart)",
+    "axes of size 1 inserted": "m = Reshape(t, finer) a = Relu(m) r = Reshape(a, apart)",
+}
+
+
+def text_of(body: str, opset: int = 20) -> str:
+    rng = np.random.default_rng(1)
+    declared = {"f3": (3,), "f54": (5, 3), "f45": (4, 5), "full": (1, 4, 5, 3)}
+    more = ""
+    for name, shape in declared.items():
+        numbers = ", ".join(f"{number:.3f}" for number in rng.standard_normal(np.prod(shape)))
+        more += f", float{list(shape)} {name} = {{{numbers}}}"
+    more += ", int64[2] wide2 = {4, 5}"
+    result = "int64[a, b, c, d]" if "r = ArgMax" in body else "float[a, b, c, d]"
+    return between(body, opset, result=result).replace("int64[4] narrow", more[2:] + ", int64[4] narrow")
+
+
+@pytest.mark.parametrize("case", THROUGH)
+def test_transposes_meet_through(case: str) -> None:
+    model, counts, _ = apply(text_of(THROUGH[case]), Layout(), inputs=X)
+    assert "Transpose" not in operators(model)
+    assert counts[0] > 0
+
+
+@pytest.mark.parametrize("opset", [7, 9, 11, 12, 13, 17, 23])
+def test_parameters_are_written_where_they_were(opset: int) -> None:
+    body = "a = ReduceMax<axes = [1, -1], keepdims = 1>(t) b = Unsqueeze<axes = [4]>(a) c = Squeeze<axes = [4]>(b) r = Add(c, t)"
+    if opset >= 13:
+        body = "a = ReduceMax<axes = [1, -1], keepdims = 1>(t) b = Unsqueeze(a, four) c = Squeeze(b, four) r = Add(c, t)"
+    if opset >= 18:
+        body = body.replace("<axes = [1, -1], keepdims = 1>(t)", "<keepdims = 1>(t, some)")
+    written = text_of(body, opset).replace("int64[4] narrow", "int64[1] four = {4}, int64[4] narrow")
+    model, _, _ = apply(written, Layout(), inputs=X)
+    assert "Transpose" not in operators(model)
+
+
+def test_channels_of_a_convolution_stay_first() -> None:
+    body = """t = Transpose<perm = [0, 2, 3, 1]>(x) a = Relu(t) f = Transpose<perm = [0, 3, 1, 2]>(a) c = Conv(f, w)
+        l = Transpose<perm = [0, 2, 3, 1]>(c) b = Add(l, bias) y = Relu(b)"""
+    written = (
+        HEAD.format(opset=15)
+        + f"agraph (float[n, 2, 4, 5] x) => (float[n, 4, 5, 1] y) <float[1, 2, 1, 1] w = {{1.0, 2.0}}, float[1] bias = {{0.5}}> {{ {body} }}"
+    )
+    model, _, _ = apply(written, Layout(), inputs={"x": floats(2, 2, 4, 5)})
+    # One Transpose is left, for the output; it moves one channel only, and so is a Reshape.
+    assert sorted(operators(model)) == ["Add", "Conv", "Relu", "Relu", "Transpose"]
+
+
+KEPT = {
+    "nothing to be gained": "t = Transpose<perm = [0, 2, 3, 1]>(x) y = Relu(t)",
+    "both sides fixed": "c = Conv(x, w) t = Transpose<perm = [0, 2, 3, 1]>(c) y = Relu(t)",
+    "no Transposes": "a = Relu(x) y = Abs(a)",
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_a_graph_that_gains_nothing_is_left_alone(case: str) -> None:
+    weight = ", ".join(["1.0"] * 9)
+    written = (
+        HEAD.format(opset=15)
+        + f"agraph (float[n, 3, 4, 5] x) => (float[a, b, c, d] y) <float[3, 3, 1, 1] w = {{{weight}}}> {{ {KEPT[case]} }}"
+    )
+    assert apply(written, Layout(), inputs=X)[1] == [0]
+
+
+def test_the_cheaper_side_is_transposed() -> None:
+    """Two operands are transposed, and their sum is reduced: one Transpose of the small result is enough."""
+    body = """a = Transpose<perm = [0, 2, 3, 1]>(x) b = Neg(a) m = ReduceMax<keepdims = 1>(b, four) y = Relu(m)"""
+    written = (
+        HEAD.format(opset=20)
+        + f"agraph (float[n, 3, 4, 5] x) => (float[a, b, c, d] y) <int64[1] four = {{1}}> {{ {body} }}"
+    )
+    model, counts, _ = apply(written, Layout(), inputs=X)
+    assert counts == [1]
+    assert operators(model) == ["Neg", "ReduceMax", "Relu", "Transpose"] or operators(model)[-2:] == ["Transpose", "Relu"]
+
+
+def test_a_product_takes_its_rows_in_any_order() -> None:
+    body = "a = MatMul(t, w) b = Relu(a) r = Abs(b)"
+    inner = f"t = Transpose<perm = [0, 2, 1, 3]>(x) {body} y = Transpose<perm = [0, 2, 1, 3]>(r)"
+    weight = ", ".join(f"{number:.2f}" for number in np.linspace(-1, 1, 10))
+    written = (
+        HEAD.format(opset=20)
+        + f"agraph (float[n, 3, 4, 5] x) => (float[n, 3, 4, 2] y) <float[5, 2] w = {{{weight}}}> {{ {inner} }}"
+    )
+    assert operators(apply(written, Layout(), inputs=X)[0]) == ["MatMul", "Relu", "Abs"]
+
+
+def test_swaps_in_front_of_products_cost_nothing() -> None:
+    """The runtime merges them into the product, so the Transpose of a sum is better swapped there."""
+    body = "t = Transpose<perm = [0, 1, 3, 2]>(x) s = MatMul(x, t) y = Softmax<axis = -1>(s)"
+    written = HEAD.format(opset=20) + f"agraph (float[n, 3, 4, 5] x) => (float[n, 3, 4, 4] y) {{ {body} }}"
+    assert apply(written, Layout(), inputs=X)[1] == [0]
+
+
+def test_sizes_that_may_differ_are_not_weighed() -> None:
+    """Which of two unrelated sizes is larger is not known, so what is transposed stays."""
+    body = """a = Transpose<perm = [1, 0]>(x) b = Expand(a, shape) y = Relu(b)"""
+    written = (
+        HEAD.format(opset=20) + f"agraph (float[n, m] x, int64[3] shape) => (float[a, b, c] y) {{ {body} }}"
+    )
+    assert apply(written, Layout())[1] == [0]
+
+
+def test_graphs_in_nodes_and_functions() -> None:
+    written = (
+        HEAD.format(opset=20)
+        + """agraph (float[2,3,4,5] x, bool c) => (float[a,d,e,f] y)
+        { y = If (c) <then_branch = t () => (float[a,d,e,f] q) { q = local.f(x) },
+                      else_branch = e () => (float[a,d,e,f] o)
+                        { s = Transpose<perm = [0, 2, 3, 1]>(x) p = Relu(s) o = Transpose<perm = [0, 3, 1, 2]>(p) }> }
+        <domain: "local", opset_import: ["" : 20]> f (x) => (q) {
+            three = Constant<value = float[3] {1.0, 2.0, 3.0}>()
+            s = Transpose<perm = [0, 2, 3, 1]>(x) p = Add(s, three) q = Transpose<perm = [0, 3, 1, 2]>(p) }"""
+    )
+    for choice in (True, False):
+        model, counts, _ = apply(written, Layout(), inputs={**X, "c": np.array(choice)})
+        assert counts == [2]
+        assert "Transpose" not in operators(model)
+
+
+def test_values_that_something_else_needs_come_out_as_they_were() -> None:
+    """An output, a value that a branch reads, and one whose shape is read."""
+    body = """t = Transpose<perm = [0, 2, 3, 1]>(x) r = Relu(t) y = Transpose<perm = [0, 3, 1, 2]>(r) n = Shape(r)
+        z = If (c) <then_branch = a () => (float[a,d,e,f] q) { q = Neg(r) },
+                    else_branch = b () => (float[a,d,e,f] o) { o = Identity(r) }>"""
+    written = (
+        HEAD.format(opset=20)
+        + f"agraph (float[2,3,4,5] x, bool c) => (float[a,d,e,f] y, float[g,h,i,j] z, int64[4] n) {{ {body} }}"
+    )
+    apply(written, Layout(), inputs={**X, "c": np.array(True)})
+
+
+def test_rounding_is_declared_where_numbers_are_added_in_another_order() -> None:
+    body = "m = ReduceMean<keepdims = 1>(t, inner) r = Sub(t, m)"
+    model = model_of(text_of(body))
+    before = execute(proto_of(text_of(body)), X)
+    context = context_of(model)
+    assert Layout().run(context) == 1
+    assert "Transpose" not in operators(model)
+    np.testing.assert_allclose(execute(model, X)[0], before[0], rtol=1e-5)
