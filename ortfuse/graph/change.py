@@ -190,8 +190,8 @@ class Change:
     def _annotate(self) -> None:
         """Record on the new nodes which original nodes they stand for."""
         if not self.added or self.origins:
-            for made, old in self.origins.items():
-                made.metadata_props.update(old.metadata_props)
+            for copy, original in self.origins.items():
+                copy.metadata_props.update(original.metadata_props)
             return
         names: dict[str, None] = {}
         rule = None if self.rule is None else self.author

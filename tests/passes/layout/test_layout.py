@@ -82,7 +82,9 @@ def test_transposes_meet_through(case: str) -> None:
 def test_parameters_are_written_where_they_were(opset: int) -> None:
     body = "a = ReduceMax<axes = [1, -1], keepdims = 1>(t) b = Unsqueeze<axes = [4]>(a) c = Squeeze<axes = [4]>(b) r = Add(c, t)"
     if opset >= 13:
-        body = "a = ReduceMax<axes = [1, -1], keepdims = 1>(t) b = Unsqueeze(a, four) c = Squeeze(b, four) r = Add(c, t)"
+        body = (
+            "a = ReduceMax<axes = [1, -1], keepdims = 1>(t) b = Unsqueeze(a, four) c = Squeeze(b, four) r = Add(c, t)"
+        )
     if opset >= 18:
         body = body.replace("<axes = [1, -1], keepdims = 1>(t)", "<keepdims = 1>(t, some)")
     written = text_of(body, opset).replace("int64[4] narrow", "int64[1] four = {4}, int64[4] narrow")
@@ -128,7 +130,10 @@ def test_the_cheaper_side_is_transposed() -> None:
     )
     model, counts, _ = apply(written, Layout(), inputs=X)
     assert counts == [1]
-    assert operators(model) == ["Neg", "ReduceMax", "Relu", "Transpose"] or operators(model)[-2:] == ["Transpose", "Relu"]
+    assert operators(model) == ["Neg", "ReduceMax", "Relu", "Transpose"] or operators(model)[-2:] == [
+        "Transpose",
+        "Relu",
+    ]
 
 
 def test_a_product_takes_its_rows_in_any_order() -> None:
@@ -152,9 +157,7 @@ def test_swaps_in_front_of_products_cost_nothing() -> None:
 def test_sizes_that_may_differ_are_not_weighed() -> None:
     """Which of two unrelated sizes is larger is not known, so what is transposed stays."""
     body = """a = Transpose<perm = [1, 0]>(x) b = Expand(a, shape) y = Relu(b)"""
-    written = (
-        HEAD.format(opset=20) + f"agraph (float[n, m] x, int64[3] shape) => (float[a, b, c] y) {{ {body} }}"
-    )
+    written = HEAD.format(opset=20) + f"agraph (float[n, m] x, int64[3] shape) => (float[a, b, c] y) {{ {body} }}"
     assert apply(written, Layout())[1] == [0]
 
 
