@@ -1,0 +1,114 @@
+"""Products with constants and the order of products: what is multiplied out, what is not, and that it stays right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from rewriting import ops, parse, rewritten, same
+
+WEIGHTS = {
+    "A": (4, 6),
+    "B": (6, 4),
+    "W": (4, 4),
+    "D": (4, 1),
+    "U": (1, 4),
+    "a": (6,),
+    "b": (4,),
+    "s": (4,),
+    "rows": (3, 1),
+}
+
+
+def model(
+    body: str, inputs: str = "float[n,3,4] x", numbers: str = "float two = {2.0}, float half = {0.5}"
+) -> ir.Model:
+    words = body.replace("(", " ").replace(")", " ").replace(",", " ").split()
+    used = {name: shape for name, shape in WEIGHTS.items() if name in words}
+    declared = "".join(f", float[{','.join(map(str, shape))}] {name}" for name, shape in used.items())
+    made = parse(
+        f'<ir_version: 9, opset_import: ["": 20]> g ({inputs}{declared}) => (float[i,j,k] y) <{numbers}> {{ {body} }}'
+    )
+    random = np.random.default_rng(0)
+    for value in [value for value in made.graph.inputs if value.name in used]:
+        made.graph.inputs.remove(value)
+        value.const_value = ir.tensor(random.standard_normal(used[value.name]).astype(np.float32), name=value.name)
+        made.graph.register_initializer(value)
+    return made
+
+
+def numbers(*shape: int) -> Any:
+    return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+
+
+FOUND = {
+    "p = MatMul(x, A) y = MatMul(p, B)": "MatMul",
+    "p = MatMul(x, A) q = Add(a, p) y = MatMul(q, B)": "MatMul Add",
+    "p = MatMul(x, W) l = MatMul(x, D) u = MatMul(l, U) v = Mul(u, half) y = Add(p, v)": "MatMul",
+    "l = MatMul(x, D) u = MatMul(l, U) p = MatMul(x, W) q = Add(p, b) y = Add(q, u)": "MatMul Add",
+    "l = MatMul(x, D) m = Mul(two, l) u = MatMul(m, U) p = MatMul(x, W) y = Add(p, u)": "MatMul",
+    "p = Mul(s, x) y = MatMul(p, W)": "MatMul",
+    "p = Div(x, two) y = MatMul(p, W)": "MatMul",
+    "p = MatMul(x, W) y = Div(p, s)": "MatMul",
+    "p = MatMul(x, W) q = Add(p, b) y = Mul(half, q)": "MatMul Add",
+}
+
+
+@pytest.mark.parametrize("body", FOUND)
+def test_constants_are_multiplied_out(body: str) -> None:
+    original = model(body)
+    result = rewritten(original, "fuse.products")
+    assert ops(result) == FOUND[body]
+    same(original, result, {"x": numbers(2, 3, 4)})
+
+
+LEFT_ALONE = {
+    "a bottleneck": "p = MatMul(x, D) y = MatMul(p, U)",
+    "something between": "p = MatMul(x, A) q = Relu(p) y = MatMul(q, B)",
+    "used again": "p = MatMul(x, W) q = MatMul(p, W) r = Relu(p) y = Add(r, q)",
+    "a factor for each row": "p = Mul(x, rows) y = MatMul(p, W)",
+    "a factor for each row of the result": "p = MatMul(x, W) y = Mul(p, rows)",
+}
+
+
+@pytest.mark.parametrize("reason", LEFT_ALONE)
+def test_near_miss_is_left_alone(reason: str) -> None:
+    original = model(LEFT_ALONE[reason])
+    assert ops(rewritten(original, "fuse.products")) == ops(original)
+
+
+def test_an_adapter_of_another_input_is_left_alone() -> None:
+    body = "p = MatMul(x, W) l = MatMul(z, D) u = MatMul(l, U) y = Add(p, u)"
+    original = model(body, "float[n,3,4] x, float[n,3,4] z")
+    assert ops(rewritten(original, "fuse.products")) == ops(original)
+
+
+@pytest.mark.parametrize(("rows", "cheaper"), [("64", True), ("8", False), ("m", False)])
+def test_the_order_of_products_is_changed_where_that_is_provably_less_work(rows: str, cheaper: bool) -> None:
+    """As in attention without softmax: q (k v) instead of (q k) v."""
+    original = parse(f"""<ir_version: 9, opset_import: ["": 20]>
+        g (float[b,{rows},8] q, float[b,8,{rows}] k, float[b,{rows},8] v) => (float[b,{rows},8] y)
+        {{ p = MatMul(q, k) y = MatMul(p, v) }}""")
+    result = rewritten(original, "fuse.products")
+    first = result.graph[0]
+    assert [value.name for value in first.inputs] == (["k", "v"] if cheaper else ["q", "k"])
+    size = int(rows) if rows.isdigit() else 5
+    same(original, result, {"q": numbers(2, size, 8), "k": numbers(2, 8, size) / 9, "v": numbers(2, size, 8)})
+
+
+def test_a_weight_that_would_underflow_in_half_precision_keeps_its_factor() -> None:
+    original = parse("""<ir_version: 9, opset_import: ["": 20]> g (float16[n,2] x) => (float16[n,2] y)
+        <float[2,2] w = {0.01, 0.02, 0.03, 0.04}, float s = {0.0001}>
+        { v = Cast<to=10>(w) t = Cast<to=10>(s) p = MatMul(x, v) y = Mul(p, t) }""")
+    assert ops(rewritten(original, "fuse.products")).endswith("MatMul Mul")
+
+
+def test_a_repeated_matrix_is_multiplied_as_it_is() -> None:
+    original = parse("""<ir_version: 9, opset_import: ["": 20]> g (float[b,3,4] x, float[1,4,5] w) => (float[b,3,5] y)
+        <int64[1] zero = {0}, int64[2] rest = {4, 5}>
+        { s = Shape(x) n = Gather(s, zero) t = Concat<axis=0>(n, rest) e = Expand(w, t) y = MatMul(x, e) }""")
+    result = rewritten(original, "fuse.products")
+    assert ops(result) == "MatMul"
+    same(original, result, {"x": numbers(2, 3, 4), "w": numbers(1, 4, 5)})
