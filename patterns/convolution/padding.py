@@ -1,0 +1,285 @@
+"""Padding and trimming as part of the window that reads or writes it.
+
+conv(pad(x, p)) = conv(x, pads + p)                          zeros around the spatial axes
+averagepool(pad(x, p)) = averagepool(x, pads + p)            zeros that count as elements
+maxpool(pad(x, p)) = maxpool(x, pads + p)                    numbers lower than any other
+trim(conv(x), p) = conv(x, pads - p)                         of a stride of 1; causal convolutions are written so
+
+Zeros before a MaxPool are no padding of its own: `patterns.runtime` keeps the runtime from taking them for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ortfuse.dims import is_nonzero
+from ortfuse.facts.facts import Facts
+from ortfuse.pattern import Guard, Match, Op, all_attributes, attr, ms, op, opt, redundant, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+
+from .._proofs import KERNEL
+from ._instances import BARE, PADDED
+
+SOURCE = "ONNX operators Pad, Conv, AveragePool and MaxPool"
+
+x, weight, bias, residual, axes = (var(name) for name in ("x", "weight", "bias", "residual", "axes"))
+
+
+def _are_known(numbers: Any, facts: Facts) -> bool:
+    return isinstance(numbers, tuple | list) and all(isinstance(number, int) and number >= 0 for number in numbers)
+
+
+def _is_constant(mode: Any, facts: Facts) -> bool:
+    return mode in (None, "constant")
+
+
+padded = op.Pad(
+    x,
+    opt(axes),
+    pads=attr("border", _are_known, "at least 0"),
+    constant_value=attr("filling"),
+    mode=attr("mode", _is_constant, "constant"),
+).kept()
+
+
+def _border(match: Match) -> tuple[list[int], list[int]] | None:
+    """What is padded before and behind each axis; `None` if that is not known."""
+    rank, border = match.rank("x"), match["border"]
+    if rank is None:
+        return None
+    where: Any = range(rank)
+    if match.get("axes") is not None:
+        known = match.facts.ints(match["axes"])
+        where = () if known is None else known.elements
+    if not where or len(border) != 2 * len(where) or not all(isinstance(axis, int) for axis in where):
+        return None
+    front, back = [0] * rank, [0] * rank
+    for number, axis in enumerate(where):
+        front[axis], back[axis] = border[number], border[number + len(where)]
+    return front, back
+
+
+def _pads(match: Match) -> list[int] | None:
+    """The padding of the window and the border together; `None` if either is not known, or not spatial."""
+    border, window = _border(match), match["window"]
+    automatic = window.get("auto_pad", "NOTSET")
+    if border is None or automatic not in ("NOTSET", "VALID"):
+        return None
+    front, back = border
+    spatial = len(front) - 2
+    before = list((window.get("pads") if automatic == "NOTSET" else None) or [0] * 2 * spatial)
+    if spatial < 1 or any((*front[:2], *back[:2])) or len(before) != 2 * spatial:
+        return None
+    return [one + other for one, other in zip(before, [*front[2:], *back[2:]], strict=True)]
+
+
+def pads_known_axes(match: Match) -> Refusal | None:
+    """What is padded is known, and spatial axes alone."""
+    return (
+        None if _pads(match) is not None else match.refuse("attribute", "border", "numbers that pad spatial axes alone")
+    )
+
+
+def with_zeros(match: Match) -> Refusal | None:
+    """The border is zeros."""
+    return match.unless_value("filling", match["filling"] in (None, 0), 0)
+
+
+def with_the_lowest(match: Match) -> Refusal | None:
+    """The border is infinitely low."""
+    return match.unless_value("filling", match["filling"] == -np.inf, "-inf")
+
+
+def has_elements(match: Match) -> Refusal | None:
+    """The image is provably not empty: the kernels of pools refuse an empty one, however it is padded."""
+    shape = match.shape("x") or ()
+    wanting = [axis for axis in range(2, len(shape)) if not is_nonzero(shape[axis])]
+    return match.refuse_dimension("x", wanting[0], "greater than 0") if wanting else None
+
+
+@redundant(KERNEL)
+def is_narrow(match: Match) -> Refusal | None:
+    """No window lies in the padding alone, which the kernels of pools refuse."""
+    kernel, pads = match["window"].get("kernel_shape") or (), _pads(match) or []
+    narrow = len(pads) == 2 * len(kernel) and all(
+        pad < size for pad, size in zip(pads, (*kernel, *kernel), strict=True)
+    )
+    return None if narrow else match.refuse("attribute", "border", "less than the kernel")
+
+
+def rounds_down(match: Match) -> Refusal | None:
+    """Windows that reach beyond the end are left out."""
+    return (
+        None
+        if not match["window"].get("ceil_mode")
+        else match.refuse("needless", "root", found="it has windows that hang over")
+    )
+
+
+def counts_zeros(match: Match) -> Refusal | None:
+    """The pool has no padding of its own that would not count."""
+    window = match["window"]
+    own = any(window.get("pads") or ()) and window.get("auto_pad", "NOTSET") == "NOTSET"
+    return (
+        match.refuse("attribute", "window", "count_include_pad=1")
+        if own and not window.get("count_include_pad")
+        else None
+    )
+
+
+def gives_no_indices(match: Match) -> Refusal | None:
+    """Only the maxima are asked for."""
+    others = [output for output in match["pool"].producer().outputs[1:] if output.name]
+    return match.refuse("needless", "root", found="its indices are asked for") if others else None
+
+
+def _pool(kind: str) -> Op:
+    made: Op = getattr(op, kind)(padded, attributes=all_attributes("window")).named("pool")
+    return made
+
+
+_CHANGED: dict[str, Any] = {"attributes": all_attributes("window"), "pads": _pads, "auto_pad": lambda match: None}
+
+
+def _proof(*windows: dict[str, Any], filling: list[float | None]) -> Proof:
+    shapes = {"x": "n 3 6 6", "weight": "4 3 3 3", "bias": "4", "residual": "n 4 7 6"}
+    others: dict[str, Any] = {"mode": ["constant"], "window": [*windows]}
+    return Proof(
+        shapes=(shapes, {**shapes, "axes": "2"}),
+        attributes=(
+            {"border": [(0, 0, 1, 2, 0, 0, 2, 0)], "filling": filling, **others},
+            {"border": [(1, 2, 2, 0)], "filling": filling[-1:], **others},
+        ),
+        opset=20,  # the axes came with opset 18
+        constants={"axes": [-1, 2]},
+        counterexamples={
+            "one that cuts off": Variation(attributes={"border": (0, 0, -1, 0, 0, 0, 0, 0)}, shapes={"residual": None}),
+            "a reflection": Variation(attributes={"mode": "reflect"}),
+        },
+    )
+
+
+def _rule(name: str, pattern: Op, replace: Op, proof: Proof, *guards: Guard) -> Rule:
+    return Rule(
+        name=f"conv.{name}",
+        pattern=pattern,
+        replace=replace,
+        guards=(pads_known_axes, *guards),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=proof,
+    )
+
+
+def _trimmed(match: Match) -> list[int] | None:
+    """The padding that is left when each trimmed element is one less of it; `None` if that is not known, or negative."""
+    shapes, window = match.shapes("layer", "root"), match["window"]
+    starts, where = match["starts"], match["axes"]
+    if isinstance(shapes, Refusal) or window.get("auto_pad", "NOTSET") != "NOTSET":
+        return None
+    before, after = shapes
+    spatial = len(before) - 2
+    pads = list(window.get("pads") or [0] * 2 * spatial)
+    strides = window.get("strides") or [1] * spatial
+    for start, axis in zip(starts, range(len(starts)) if where is None else where, strict=False):
+        trimmed = before[axis] - after[axis]
+        front, back = axis - 2, axis - 2 + spatial
+        if front < 0 or strides[front] != 1 or not isinstance(start, int) or not isinstance(trimmed, int) or start < 0:
+            return None
+        pads[front] -= start
+        pads[back] -= trimmed - start
+    return pads if min(pads) >= 0 else None
+
+
+def trims_padding(match: Match) -> Refusal | None:
+    """A known number of elements is trimmed off spatial axes of a stride of 1, no more than are made by padding."""
+    found = match["steps"] in (None, (1,) * len(match["starts"])) and _trimmed(match) is not None
+    if found and not all(map(is_nonzero, (match.shape("root") or ())[2:])):
+        return match.refuse("shape", "root", "one that is not empty: a convolution cannot make an empty result")
+    return None if found else match.refuse("attribute", "starts", "known, and to trim no more than padding")
+
+
+trimmed = op.Slice(
+    op.Conv(x, weight, opt(bias), attributes=all_attributes("window")).named("layer"),
+    **{name: attr(name) for name in ("starts", "ends", "axes", "steps")},
+)
+
+
+RULES = [
+    _rule(
+        "padded",
+        op.Conv(padded, weight, opt(bias), attributes=all_attributes("window")),
+        op.Conv(x, weight, opt(bias), **_CHANGED),
+        _proof(BARE, {**PADDED, "strides": (2, 1)}, filling=[None, 0.0]),
+        with_zeros,
+    ),
+    _rule(
+        "padded_fused",
+        ms.FusedConv(padded, weight, opt(bias), opt(residual), attributes=all_attributes("window")),
+        ms.FusedConv(x, weight, opt(bias), opt(residual), **_CHANGED),
+        _proof({**BARE, "activation": "Relu"}, filling=[None, 0.0]),
+        with_zeros,
+    ),
+    _rule(
+        "padded_average",
+        _pool("AveragePool"),
+        op.AveragePool(x, **_CHANGED, count_include_pad=1),
+        _proof(
+            {"kernel_shape": (3, 3)},
+            {"kernel_shape": (3, 4), "pads": (0, 1, 0, 1), "count_include_pad": 1, "strides": (2, 1)},
+            filling=[None, 0.0],
+        ),
+        with_zeros,
+        counts_zeros,
+        rounds_down,
+        has_elements,
+        is_narrow,
+    ),
+    _rule(
+        "padded_max",
+        _pool("MaxPool"),
+        op.MaxPool(x, **_CHANGED),
+        _proof(
+            {"kernel_shape": (3, 3)},
+            {"kernel_shape": (3, 4), "pads": (0, 1, 0, 1), "strides": (2, 1)},
+            filling=[-np.inf],
+        ),
+        with_the_lowest,
+        rounds_down,
+        has_elements,
+        is_narrow,
+        gives_no_indices,
+    ),
+    Rule(
+        name="conv.trimmed",
+        pattern=trimmed,
+        replace=op.Conv(x, weight, opt(bias), attributes=all_attributes("window"), pads=_trimmed),
+        guards=(trims_padding,),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=Proof(
+            shapes=(
+                {"x": "n 3 6 6", "weight": "4 3 3 3", "bias": "4"},
+                {"x": "n 3 7", "weight": "4 3 3", "bias": "4"},
+            ),
+            attributes=(
+                {"window": [PADDED], "starts": [(1, 0)], "ends": [(9, -1)], "axes": [(2, 3)], "steps": [None, (1, 1)]},
+                {
+                    "window": [{"pads": (2, 2)}],
+                    "starts": [(0,)],
+                    "ends": [(-2,)],
+                    "axes": [(2,)],
+                    "steps": [None, (1,)],
+                },
+            ),
+            counterexamples={
+                "more than was padded": Variation(attributes={"starts": (2, 0)}),
+                "every second row": Variation(attributes={"steps": (1, 2)}),
+                "of strides": Variation(attributes={"window": {**PADDED, "strides": (2, 2)}}),
+            },
+        ),
+    ),
+]
