@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 
 import numpy as np
 import onnx
@@ -12,6 +13,8 @@ import pytest
 
 from benchmarks.trust.grid.cells import Sample, cells
 from benchmarks.trust.grid.known import is_known
+from benchmarks.trust.grid.pairs import LABEL, pair
+from benchmarks.trust.grid.seeds import versions
 from benchmarks.trust.grid.trying import failures
 from ortfuse import explain, optimize
 from ortfuse.execution.session import Session
@@ -20,12 +23,37 @@ from ortfuse.execution.session import Session
 def test_what_is_known_of_operators_agrees_with_the_runtime() -> None:
     counts: Counter[str] = Counter()
     wrong = []
-    for cell in cells(Sample(one_in=1600)):
+    for cell in cells(Sample(one_in=4000)):
         found = failures(cell)
         counts["tried" if found is None else "run"] += 1
         wrong += [f"{cell}: {one.kind}: {one.details}" for one in found or () if not is_known(cell, one)]
     assert not wrong, "\n".join(wrong[:20])
     assert counts["run"] > 30, counts
+
+
+def test_what_is_known_of_two_operators_in_a_row_agrees_with_the_runtime() -> None:
+    found = {cell.label: failures(cell) for number in range(12) if (cell := pair(f"{LABEL}/0/{number}")) is not None}
+    assert sum(wrong is not None for wrong in found.values()) > 3
+    assert not any(found.values()), found
+
+
+def test_an_operator_is_tried_at_the_opsets_that_have_it() -> None:
+    assert versions("", "SequenceAt") == [11]
+    assert versions("", "Clip")[:2] == [7, 11]
+    assert versions("com.microsoft", "Gelu") == [1]
+
+
+@pytest.mark.parametrize("operator", ["SequenceAt", "SequenceEmpty", "OptionalGetElement", "ai.onnx.ml.Scaler"])
+def test_operators_on_other_things_than_tensors_have_cells(operator: str) -> None:
+    tried = islice(cells(Sample(), frozenset((operator,))), 0, 60, 10)
+    assert [] in [failures(cell) for cell in tried]
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float8e4m3fn", "uint4"])
+def test_element_types_that_numpy_lacks_have_cells(kind: str) -> None:
+    chosen = cells(Sample(), frozenset(("DequantizeLinear", "Cast")))
+    tried = islice((cell for cell in chosen if f"={kind}/unknown" in cell.label), 3)
+    assert [] in [failures(cell) for cell in tried]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@
     python -m benchmarks.trust.operators --write              # the same; figures go to operators.json
     python -m benchmarks.trust.operators --one-in 50 --seed 3 # a sample
     python -m benchmarks.trust.operators Clip Reshape         # these operators
-    python -m benchmarks.trust.operators --cell LABEL         # one cell, with its model
+    python -m benchmarks.trust.operators --pairs 2000 --seed 1 # operators that take another's result
+    python -m benchmarks.trust.operators --cell LABEL         # one cell or pair, with its model
 
 A cell is a model of one operator: every operator of ONNX, and of the runtime's own those in the table of `grid.own_seeds`;
 every opset since 7 in which it changed; element types, attributes, inputs and outputs present or absent, special numbers, sizes
@@ -20,7 +21,8 @@ import resource
 import sys
 import time
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -28,21 +30,38 @@ from pathlib import Path
 import onnx
 import onnxruntime
 
+from benchmarks.trust.grid.building import Cell
 from benchmarks.trust.grid.cells import Sample, Single, cells
 from benchmarks.trust.grid.known import is_known
+from benchmarks.trust.grid.pairs import LABEL, pair
 from benchmarks.trust.grid.seeds import seeds
 from benchmarks.trust.grid.trying import failures
 
 RESULTS = Path(__file__).with_name("operators.json")
+PAIRS = Path(__file__).with_name("pairs.json")
 _LIMIT = 20.0
 _MEMORY = 12 << 30
 _SHOWN = 3
+_AT_ONCE = 50
 
-Found = dict[str, list[tuple[str, str, str]]]
+Failed = list[tuple[str, str, str]]
+"""What is wrong with cells: the label, the kind and the details of each."""
+
+Tried = tuple[str, Counter[str], Failed]
+"""What was tried, the numbers of cells, and the failures."""
 
 
-def try_operator(name: str, one_in: int, seed: int) -> tuple[str, Counter[str], list[tuple[str, str, str]]]:
-    """The numbers of cells of an operator, and the failures: label, kind, details."""
+def try_operator(name: str, one_in: int, seed: int) -> Tried:
+    """Try the cells of an operator."""
+    return _try(name, cells(Sample(one_in, seed), frozenset((name,))))
+
+
+def try_pairs(numbers: range, seed: int) -> Tried:
+    """Try pairs of operators."""
+    return _try(f"{LABEL}s", filter(None, (pair(f"{LABEL}/{seed}/{number}") for number in numbers)))
+
+
+def _try(name: str, chosen: Iterable[Cell]) -> Tried:
     from ortfuse.execution import worker
 
     worker.LIMIT = _LIMIT
@@ -50,7 +69,7 @@ def try_operator(name: str, one_in: int, seed: int) -> tuple[str, Counter[str], 
     warnings.simplefilter("ignore")
     counts: Counter[str] = Counter()
     found = []
-    for cell in cells(Sample(one_in, seed), frozenset((name,))):
+    for cell in chosen:
         counts["tried"] += 1
         wrong = failures(cell)
         if wrong is None:
@@ -67,7 +86,11 @@ def try_operator(name: str, one_in: int, seed: int) -> tuple[str, Counter[str], 
 
 def show(label: str) -> int:
     """Print the model of a cell and what is wrong with it."""
-    for cell in cells(Single(label=label), frozenset((label.split("/")[0].rpartition("-")[0],))):
+    if label.startswith(f"{LABEL}/"):
+        found = [pair(label.partition(" ")[0])]
+    else:
+        found = [*cells(Single(label=label), frozenset((label.split("/")[0].rpartition("-")[0],)))]
+    for cell in filter(None, found):
         print(onnx.printer.to_text(cell.model))
         for feeds, sizes in cell.runs:
             print(sizes, feeds)
@@ -85,21 +108,24 @@ def main() -> int:
     parser.add_argument("--one-in", type=int, default=1, help="try one of so many cells")
     parser.add_argument("--seed", type=int, default=0, help="which of them")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--pairs", type=int, default=0, help="try so many pairs of operators instead")
     parser.add_argument("--cell", help="show one cell")
-    parser.add_argument("--write", action="store_true", help="keep the figures in operators.json")
+    parser.add_argument("--write", action="store_true", help="keep the figures in operators.json (pairs.json)")
     arguments = parser.parse_args()
     if arguments.cell:
         return show(arguments.cell)
-    started, total, by_operator = time.monotonic(), Counter[str](), {}
-    found: Found = {}
-    names = arguments.operators or list(seeds())
+    started, total, by_operator = time.monotonic(), Counter[str](), Counter[str]()
+    found: defaultdict[str, Failed] = defaultdict(list)
+    names = [] if arguments.pairs else arguments.operators or list(seeds())
+    parts = [range(first, min(first + _AT_ONCE, arguments.pairs)) for first in range(0, arguments.pairs, _AT_ONCE)]
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("fork")) as pool:
         tasks = [pool.submit(try_operator, name, arguments.one_in, arguments.seed) for name in names]
+        tasks += [pool.submit(try_pairs, part, arguments.seed) for part in parts]
         for task in tasks:
             name, counts, wrong = task.result()
             total += counts
-            by_operator[name] = counts["cells"]
-            found[name] = wrong
+            by_operator[name] += counts["cells"]
+            found[name] += wrong
             for label, kind, details in wrong[:_SHOWN]:
                 print(f"{label} | {kind} | {details[-500:]}", flush=True)
             if wrong:
@@ -115,7 +141,7 @@ def main() -> int:
         "without a cell": sorted(name for name, count in by_operator.items() if not count),
     }
     if arguments.write:
-        RESULTS.write_text(json.dumps(figures, indent=1) + "\n")
+        (PAIRS if arguments.pairs else RESULTS).write_text(json.dumps(figures, indent=1) + "\n")
     print(json.dumps({key: value for key, value in figures.items() if key != "failures"}, indent=1))
     return 1 if any(found.values()) else 0
 

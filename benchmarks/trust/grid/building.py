@@ -35,13 +35,17 @@ Run = tuple[dict[str, Any], dict[str, int]]
 
 @dataclass(frozen=True)
 class Cell:
-    """A model of one operator, the inputs it is run on, and the sizes of the symbols in its inputs' shapes for each."""
+    """A model of one operator, the inputs it is run on, and the sizes of the symbols in its inputs' shapes for each.
+
+    `before`: other operators in the model, whose results are operands.
+    """
 
     label: str
     seed: Seed
     model: onnx.ModelProto
     runs: tuple[Run, ...]
     constant: bool
+    before: tuple[Seed, ...] = ()
 
     def __str__(self) -> str:
         return self.label
@@ -94,6 +98,21 @@ class Parts:
         self.inputs.append(helper.make_tensor_value_info(fed, kind, dims))
         self.feeds[fed] = value
 
+    def count(self, name: str, value: np.ndarray) -> None:
+        """Add an operand of integers that are computed from the sizes of an input, as exporters do."""
+        symbols = [f"{name}_n{number}" for number in range(value.size)]
+        first = np.clip(np.where(value < 0, 1, value), 0, 4).astype(np.int64).reshape(-1)
+        self.sizes |= dict(zip(symbols, first.tolist(), strict=True))
+        self._open(f"{name}.sized", np.zeros(first, np.float32), symbols)
+        self.add(f"{name}.offset", (value.astype(np.int64).reshape(-1) - first).astype(value.dtype), False)
+        self.add(f"{name}.shape", np.array(value.shape, np.int64), False)
+        self.nodes += [
+            helper.make_node("Shape", [f"{name}.sized"], [f"{name}.counted"]),
+            helper.make_node("Cast", [f"{name}.counted"], [f"{name}.cast"], to=dtype_of(value)),
+            helper.make_node("Add", [f"{name}.cast", f"{name}.offset"], [f"{name}.sum"]),
+            helper.make_node("Reshape", [f"{name}.sum", f"{name}.shape"], [name]),
+        ]
+
     def construct(self, name: str, value: Any) -> None:
         """Add a sequence or optional that a node of the model makes: the first tensor in it is unknown, others are constant."""
         if isinstance(value, Held):
@@ -128,7 +147,10 @@ def is_narrow(value: Any) -> bool:
 
 def _widen_results(model: onnx.ModelProto) -> None:
     """Convert results of types that the runtime does not give as arrays; what they were is declared, so that it is checked."""
-    inferred = onnx.shape_inference.infer_shapes(model)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model)
+    except onnx.shape_inference.InferenceError:
+        return  # it is not valid
     for number, result in enumerate(inferred.graph.output):
         kind = result.type.tensor_type.elem_type
         if kind in _EXCHANGED_TYPES:
@@ -222,27 +244,16 @@ def _sizes(label: str, seed: Seed, part: int) -> Cell | None:
         return None
     if any(isinstance(one, list | Held) for one in seed.inputs):
         return None
-    # The first run has the operand that the seed has; the sizes of the others are a little off.
-    first = np.clip(np.where(value < 0, 1, value), 0, 4).astype(np.int64).reshape(-1)
-    offset = (value.astype(np.int64).reshape(-1) - first).astype(value.dtype)
     parts = Parts()
     names = parts.operands(seed.with_input(part, None), lambda index: False)
     names += [""] * (part + 1 - len(names))
     names[part] = "operand"
-    symbols = [f"n{number}" for number in range(value.size)]
-    parts.inputs.append(helper.make_tensor_value_info("sized", TensorProto.FLOAT, symbols))
-    parts.add("offset", offset, False)
-    parts.add("shape", np.array(value.shape, np.int64), False)
-    parts.nodes += [
-        helper.make_node("Shape", ["sized"], ["counted"]),
-        helper.make_node("Cast", ["counted"], ["cast"], to=dtype_of(value)),
-        helper.make_node("Add", ["cast", "offset"], ["sum"]),
-        helper.make_node("Reshape", ["sum", "shape"], ["operand"]),
-    ]
+    parts.count("operand", value)
+    # The first run has the operand that the seed has; the sizes of the others are a little off.
     runs = []
     for shift in _SHIFTS:
-        found = np.maximum(first + shift, 0)
-        runs.append(({"sized": np.zeros(found, np.float32)}, dict(zip(symbols, found.tolist(), strict=True))))
+        sizes = {name: max(size + shift, 0) for name, size in parts.sizes.items()}
+        runs.append(({"operand.sized": np.zeros([*sizes.values()], np.float32)}, sizes))
     model = parts.model([node_of(seed, names)], _imports(seed, parts))
     return Cell(label, seed, model, tuple(runs), constant=False)
 

@@ -7,6 +7,7 @@ axes of size 0 and 1. Which of them are valid is not said here: those that the r
 from __future__ import annotations
 
 import math
+import random
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -340,3 +341,9 @@ _VARIATIONS: dict[Callable[[Seed], Iterator[tuple[str, Seed]]], tuple[str, ...]]
     _resized: ("unknown", "constant", "one unknown"),
 }
 """How each kind of variation is tried: more ways would say little more about it."""
+
+
+def varied(rng: random.Random, seed: Seed) -> Seed:
+    """The seed varied in one of these ways, drawn at random; as it is if there is none."""
+    found = [*rng.choice(list(_VARIATIONS))(seed)]
+    return rng.choice(found)[1] if found else seed

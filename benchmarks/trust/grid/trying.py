@@ -119,11 +119,11 @@ def _typed(model: onnx.ModelProto, results: dict[str, Any]) -> onnx.ModelProto:
     """The model with the element types of its outputs, which every model has."""
     typed = onnx.ModelProto()
     typed.CopyFrom(model)
-    inferred = {output.name: output.type for output in onnx.shape_inference.infer_shapes(model).graph.output}
+    optionals = _optionals(model)
     for output in typed.graph.output:
-        array, kind_of = results[output.name], inferred[output.name]
-        if kind_of.HasField("optional_type"):
-            output.type.CopyFrom(kind_of)
+        array = results[output.name]
+        if output.name in optionals:
+            output.type.CopyFrom(optionals[output.name])
         elif isinstance(array, np.ndarray | np.generic):
             kind = onnx.TensorProto.STRING
             if array.dtype.kind not in "OSU":
@@ -133,6 +133,16 @@ def _typed(model: onnx.ModelProto, results: dict[str, Any]) -> onnx.ModelProto:
             kind = onnx.helper.np_dtype_to_tensor_dtype(array[0].dtype)
             output.type.sequence_type.elem_type.tensor_type.elem_type = kind
     return typed
+
+
+def _optionals(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
+    """The types of results that are optionals, which the runtime gives as what they hold; without fields if not known."""
+    makers = [node for node in model.graph.node if node.op_type in ("Optional", "Identity", "If", "Loop")]
+    if not makers:
+        return {}  # ONNX crashes on some operators without optionals
+    made = {name for node in makers if node.op_type == "Optional" for name in node.output}
+    types = {output.name: output.type for output in onnx.shape_inference.infer_shapes(model).graph.output}
+    return {name: kind for name, kind in types.items() if name in made or kind.HasField("optional_type")}
 
 
 def _facts(proto: onnx.ModelProto, session: Session, runs: Runs) -> list[Failure]:
