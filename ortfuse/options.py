@@ -41,7 +41,7 @@ sets of rules of onnxscript."""
 PatternsLike: TypeAlias = "PathLike | Rule | Sequence[PathLike | Rule]"
 """Files and folders with rules, or rules."""
 
-Level = Literal["basic", "extended", "all"]
+Level = Literal["disabled", "basic", "extended", "all"]
 Verification = Literal["whole", "sites"]
 
 
@@ -53,6 +53,7 @@ class PipelineOptions(TypedDict, total=False):
     target: Target | PathLike | None
     max_opset: int | None
     patterns: PatternsLike
+    lists: PathLike | Sequence[PathLike]
     approximate: bool
     pins: Mapping[str, str]
     custom_ops: PathLike | Sequence[PathLike]
@@ -106,11 +107,13 @@ class Options:
     Attributes:
         passes: A pipeline as text, the name or path of a pass list, or a sequence of texts and passes. `"auto"` is the pass
             list that suits the operators of the model.
-        level: `"basic"`, `"extended"` or `"all"` instead of `passes`.
+        level: `"disabled"`, `"basic"`, `"extended"` or `"all"` instead of `passes`; they are meant as the runtime's own levels.
         target: The runtime to optimise for: a target, the name of a provider of the installed runtime, or the path of a
             kernel table (`.json`); by default the installed runtime on the CPU.
         max_opset: The highest ai.onnx opset that the result may use.
         patterns: Files and folders with rules of the user's own, or rules as objects, which are the pass `fuse.given`.
+        lists: Files and folders with pass lists of the user's own, which extend those that come with ortfuse and replace those of
+            the same name, under `auto` too.
         approximate: Whether rules that replace the mathematics by an approximation may be applied.
         custom_ops: Libraries with kernels of operators in domains of the user's own, without which the runtime does not load the
             model. All sessions of the process know them from then on.
@@ -146,6 +149,7 @@ class Options:
     target: Target | PathLike | None = None
     max_opset: int | None = None
     patterns: PatternsLike = ()
+    lists: PathLike | Sequence[PathLike] = ()
     approximate: bool = False
     custom_ops: PathLike | Sequence[PathLike] = ()
     explain: bool | Sequence[str] = False
@@ -236,6 +240,12 @@ class Options:
         """The patterns: paths, and rules as they are."""
         one: Any = self.patterns
         return tuple(Path(part) if isinstance(part, str | os.PathLike) else part for part in one)
+
+    @property
+    def list_files(self) -> tuple[Path, ...]:
+        """The pass lists of the user's own as paths."""
+        one: Any = self.lists
+        return tuple(map(Path, one))
 
     def to_dict(self) -> dict[str, Any]:
         """The options that are not at their defaults, as data for JSON; objects appear as their `str`."""
@@ -368,6 +378,7 @@ _CHECKS: Mapping[str, Check] = {
     "target": _target,
     "max_opset": _or_none(_number(1)),
     "patterns": _patterns,
+    "lists": _paths,
     "approximate": _boolean,
     "custom_ops": _paths,
     "explain": _explain,
@@ -404,7 +415,7 @@ def _from_folder(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     for name in ("inputs", "output"):
         if name in found:
             found[name] = within(found[name])
-    for name in ("patterns", "custom_ops"):
+    for name in ("patterns", "lists", "custom_ops"):
         if isinstance(paths := found.get(name), str | list):
             found[name] = [within(path) for path in ([paths] if isinstance(paths, str) else paths)]
     for name, ending in (("passes", ".toml"), ("target", TABLE)):

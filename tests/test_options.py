@@ -78,7 +78,7 @@ def test_objects_cannot_be_written_to_a_file(given: dict[str, Any]) -> None:
         ({"sizes": {"s": 8}, "bench": True, "inputs": "x.npz"}, "sizes: the `inputs` have sizes of their own"),
         ({"link": True}, "link: is about the file that is written; name it with `output`"),
         ({"fastest": True}, "fastest: is about what is measured; add `bench`"),
-        ({"level": "most"}, "level: write 'basic' or 'extended' or 'all', not 'most'"),
+        ({"level": "most"}, "level: write 'disabled' or 'basic' or 'extended' or 'all', not 'most'"),
         ({"verify": True}, "verify: write 'whole' or 'sites', not True"),
         ({"max_opset": 0}, "max_opset: write a whole number, 1 or more, not 0"),
         ({"max_opset": "17"}, "max_opset: write a whole number, 1 or more, not '17'"),

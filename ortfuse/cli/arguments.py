@@ -58,8 +58,8 @@ Passes = Annotated[
     str | None,
     typer.Option(
         "--passes",
-        help="A pass list (auto, basic, extended, all, transformer, convnet, quantization), a TOML file, or a pipeline such as "
-        "'canonicalize, fixpoint(fold, cse, dce), fuse.attention'; by default auto. `ortfuse passes` shows what there is.",
+        help="A level (disabled, basic, extended, all), a pass list (bert, llama, resnet, ...), a TOML file, or a pipeline such "
+        "as 'canonicalize, fixpoint(fold, cse, dce), fuse.attention'; by default auto. `ortfuse passes` shows what there is.",
         show_default=False,
     ),
 ]
@@ -67,6 +67,14 @@ Patterns = Annotated[
     list[Path] | None,
     typer.Option(
         "--patterns", help="A file or folder with rules of your own; may be given several times.", show_default=False
+    ),
+]
+Lists = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--lists",
+        help="A pass list of your own (.toml), or a folder of them, which auto considers too; may be given several times.",
+        show_default=False,
     ),
 ]
 CustomOps = Annotated[

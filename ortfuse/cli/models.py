@@ -20,6 +20,7 @@ from ortfuse.cli.arguments import (
     InputFiles,
     Json,
     Link,
+    Lists,
     Load,
     MaxOpset,
     Measure,
@@ -48,6 +49,7 @@ def optimize(
     config: Config = None,
     passes: Passes = None,
     patterns: Patterns = None,
+    lists: Lists = None,
     target: Target = None,
     max_opset: MaxOpset = None,
     approximate: Approximate = None,
@@ -77,7 +79,7 @@ def optimize(
     """
     with guarded(debug):
         options = arguments.options(
-            config, output=output, passes=passes, patterns=patterns, target=target, max_opset=max_opset,
+            config, output=output, passes=passes, patterns=patterns, lists=lists, target=target, max_opset=max_opset,
             approximate=approximate, pins=pin, measure=measure, verify=verify, bench=bench, fastest=fastest, explain=explain,
             inputs=inputs, sizes=size, seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
             loaded=load, custom_ops=custom_ops,
@@ -132,6 +134,7 @@ def bisect(
     config: Config = None,
     passes: Passes = None,
     patterns: Patterns = None,
+    lists: Lists = None,
     target: Target = None,
     max_opset: MaxOpset = None,
     approximate: Approximate = None,
@@ -151,7 +154,7 @@ def bisect(
     with guarded(debug):
         check_json(json_file)
         options = arguments.options(
-            config, passes=passes, patterns=patterns, target=target, max_opset=max_opset, approximate=approximate,
+            config, passes=passes, patterns=patterns, lists=lists, target=target, max_opset=max_opset, approximate=approximate,
             inputs=inputs, seed=seed, tolerance=tolerance, custom_ops=custom_ops,
         )  # fmt: skip
         with progress_line() as progress:
@@ -176,6 +179,7 @@ def explain(
     config: Config = None,
     passes: Passes = None,
     patterns: Patterns = None,
+    lists: Lists = None,
     target: Target = None,
     max_opset: MaxOpset = None,
     approximate: Approximate = None,
@@ -190,7 +194,7 @@ def explain(
     with guarded(debug):
         check_json(json_file)
         options = arguments.options(
-            config, passes=passes, patterns=patterns, target=target, max_opset=max_opset, approximate=approximate,
+            config, passes=passes, patterns=patterns, lists=lists, target=target, max_opset=max_opset, approximate=approximate,
             custom_ops=custom_ops,
         )  # fmt: skip
         with progress_line() as progress:

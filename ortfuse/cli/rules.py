@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
-from ortfuse.cli.arguments import Debug, Json, Patterns, check_folder, check_json, write_json
+from ortfuse.cli.arguments import Debug, Json, Lists, Patterns, check_folder, check_json, write_json
 from ortfuse.cli.terminal import guarded, out, progress_line
 from ortfuse.cli.usage import NO, whole_number
 
 
-def passes(patterns: Patterns = None, debug: Debug = False) -> None:
+def passes(patterns: Patterns = None, lists: Lists = None, debug: Debug = False) -> None:
     """List every pass, rule (with formula, exactness and what it makes) and pass list."""
     with guarded(debug):
-        from ortfuse.pipeline import built_in_lists, load_catalogue
+        from ortfuse.pipeline import lists_with, load_catalogue
         from ortfuse.pipeline import passes as registered
         from ortfuse.report.console import show_passes
 
@@ -26,7 +26,7 @@ def passes(patterns: Patterns = None, debug: Debug = False) -> None:
             "drop_length_clamps, parts_first, cse and dce, to a fixed point."
         )
         texts["fixpoint(...)"] = "Repeats the passes within until none changes anything."
-        show_passes(out, load_catalogue(patterns or []), built_in_lists().values(), texts)
+        show_passes(out, load_catalogue(patterns or []), lists_with(lists or []).values(), texts)
 
 
 def prove(

@@ -1,8 +1,9 @@
 """Pipelines: their text, pass lists, the registry of passes, the catalogue of rules, and the manager that runs them."""
 
 from ortfuse.pipeline.catalogue import Catalogue, RuleFile, load_catalogue
+from ortfuse.pipeline.content import Content
 from ortfuse.pipeline.manager import PassManager
-from ortfuse.pipeline.passlists import PassList, built_in_lists, read_list, suitable_list
+from ortfuse.pipeline.passlists import PassList, built_in_lists, lists_with, read_list, suitable_list
 from ortfuse.pipeline.registry import passes, register_pass
 from ortfuse.pipeline.report import Counts, PassReport, RunReport
 from ortfuse.pipeline.schedule import OnPass, PassEvent, Schedule
@@ -10,6 +11,7 @@ from ortfuse.pipeline.text import Pipeline, parse
 
 __all__ = [
     "Catalogue",
+    "Content",
     "Counts",
     "OnPass",
     "PassEvent",
@@ -21,6 +23,7 @@ __all__ = [
     "RunReport",
     "Schedule",
     "built_in_lists",
+    "lists_with",
     "load_catalogue",
     "parse",
     "passes",

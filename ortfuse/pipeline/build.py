@@ -8,11 +8,13 @@ of these:
 - `fuse.*`: every fusion that comes with ortfuse, except those that the pipeline names itself;
 - `user`: every pass of rule files that do not come with ortfuse, except those that the pipeline names itself;
 - `auto`: the pass list that suits the model.
+
+Of `fuse.*` and pass lists, the option `without` leaves out passes: `all{without="fuse.rotary fuse.convolution"}`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any, TypeAlias
 
@@ -33,7 +35,8 @@ from ortfuse.passes import (
 )
 from ortfuse.pipeline import registry
 from ortfuse.pipeline.catalogue import Catalogue
-from ortfuse.pipeline.passlists import PassList, built_in_lists, suitable_list
+from ortfuse.pipeline.content import Content
+from ortfuse.pipeline.passlists import FALLBACK, Lists, PassList, built_in_lists, suitable_list
 from ortfuse.pipeline.text import Call, FixpointCall, Item, Options
 
 MAX_ROUNDS = 50
@@ -69,10 +72,16 @@ Step: TypeAlias = Single | Repeated
 
 
 class Builder:
-    """Builds the steps of one pipeline for a model with the given operators (`None` if there is no model yet)."""
+    """Builds the steps of one pipeline for a model with the given content (`None` if there is no model yet).
 
-    def __init__(self, catalogue: Catalogue, operators: Collection[str] | None = None) -> None:
-        self._catalogue, self._operators = catalogue, operators
+    Attributes:
+        chosen: The list that `auto` selected, with the evidence; empty if the pipeline has no `auto`.
+    """
+
+    def __init__(self, catalogue: Catalogue, content: Content | None = None, lists: Lists | None = None) -> None:
+        self._catalogue, self._content = catalogue, content
+        self._lists = built_in_lists() if lists is None else lists
+        self.chosen = ""
         self._rules = catalogue.passes()
         self._fusions = [name for name in self._rules if name.startswith("fuse.")]
         self._users = catalogue.passes_from("package", "user")
@@ -88,23 +97,42 @@ class Builder:
         self._named = {call.name for call in _calls(resolved)}
         return tuple(step for item in resolved for step in self._steps(item))
 
-    def _resolve_lists(self, item: Item | Pass, inside: tuple[str, ...]) -> Iterator[Item | Pass]:
+    def _resolve_lists(
+        self, item: Item | Pass, inside: tuple[str, ...], without: frozenset[str] = frozenset()
+    ) -> Iterator[Item | Pass]:
+        """The item with its pass lists expanded, `without` some passes."""
         if isinstance(item, FixpointCall):
-            inner = [found for part in item.items for found in self._resolve_lists(part, inside)]
+            inner = [found for part in item.items for found in self._resolve_lists(part, inside, without)]
             yield FixpointCall(tuple(found for found in inner if isinstance(found, Call | FixpointCall)), item.options)
         elif isinstance(item, Call) and (known := self._list(item)) is not None:
             if known.name in inside:
                 raise PipelineError(f"the pass list {known.name!r} contains itself")
-            registry.checked_options(item, {})
             for part in known.pipeline.items:
-                yield from self._resolve_lists(part, (*inside, known.name))
-        else:
+                yield from self._resolve_lists(part, (*inside, known.name), without | self._left_out(item))
+        elif isinstance(item, Call) and item.name == FUSIONS and without:
+            yield Call(FUSIONS, {**item.options, "without": " ".join(sorted(without | self._left_out(item)))})
+        elif not isinstance(item, Call) or item.name not in without:
             yield item
 
+    def _left_out(self, call: Call) -> frozenset[str]:
+        """The passes that a pass list or wildcard is to do without."""
+        names = str(registry.checked_options(call, {"without": str}).get("without", "")).split()
+        for name in names:
+            if name not in self._rules and name not in registry.passes():
+                raise self._unknown(name)
+        return frozenset(names)
+
     def _list(self, call: Call) -> PassList | None:
-        if call.name == AUTO:
-            return built_in_lists()["all"] if self._operators is None else suitable_list(self._operators)
-        return built_in_lists().get(call.name)
+        if call.name != AUTO:
+            return self._lists.get(call.name)
+        if self._content is None:
+            return self._lists[FALLBACK]
+        found = suitable_list(self._content, self._lists)
+        evidence = "no other list suits it" if found.when is None else found.when.evidence(self._content)
+        self.chosen = (
+            f"{found.name}, since the model has {evidence}" if found.when is not None else f"{found.name}; {evidence}"
+        )
+        return found
 
     def _steps(self, item: Item | Pass) -> Iterator[Step]:
         if isinstance(item, FixpointCall):
@@ -116,9 +144,11 @@ class Builder:
         elif item.name == CANONICALIZE:
             yield self._canonicalize(item)
         elif item.name == FUSIONS:
-            yield from self._wildcard(item, (name for name in self._fusions if name not in self._users))
+            without = self._left_out(item) | frozenset(self._users)
+            yield from self._wildcard(name for name in self._fusions if name not in without)
         elif item.name == USER:
-            yield from self._wildcard(item, (name for name in self._users if name != CANONICALIZE))
+            registry.checked_options(item, {})
+            yield from self._wildcard(name for name in self._users if name != CANONICALIZE)
         elif item.name in self._rules:
             yield Single(str(item), self._rule_pass(item.name, registry.checked_options(item, _RULE_OPTIONS)))
         elif item.name in registry.passes():
@@ -126,8 +156,7 @@ class Builder:
         else:
             raise self._unknown(item.name)
 
-    def _wildcard(self, call: Call, names: Iterable[str]) -> Iterator[Step]:
-        registry.checked_options(call, {})
+    def _wildcard(self, names: Iterable[str]) -> Iterator[Step]:
         for name in names:
             if name not in self._named:
                 yield Single(name, self._rule_pass(name, {}))
@@ -162,7 +191,7 @@ class Builder:
         return Repeated(str(call), steps, int(options.get("max_rounds", MAX_ROUNDS)))
 
     def _unknown(self, name: str) -> PipelineError:
-        known = [*registry.passes(), CANONICALIZE, FUSIONS, USER, AUTO, *self._rules, *built_in_lists()]
+        known = [*registry.passes(), CANONICALIZE, FUSIONS, USER, AUTO, *self._rules, *self._lists]
         return PipelineError(
             f"there is no pass or pass list {name!r}{registry.suggestion(name, known)}; `ortfuse passes` shows all"
         )

@@ -22,7 +22,8 @@ from ortfuse.passes.foreign import foreign_pass
 from ortfuse.passes.user_passes import run_pass
 from ortfuse.pipeline.build import Builder, Repeated, Single, Step, call_of
 from ortfuse.pipeline.catalogue import Catalogue, load_catalogue
-from ortfuse.pipeline.passlists import read_list
+from ortfuse.pipeline.content import Content
+from ortfuse.pipeline.passlists import lists_with, read_list
 from ortfuse.pipeline.pins import pinned_rules, pins_first
 from ortfuse.pipeline.report import Counts, RunReport
 from ortfuse.pipeline.schedule import OnPass, Schedule, Turn
@@ -54,7 +55,8 @@ class PassManager:
         self._target = _target(options)
         self._catalogue = load_catalogue(options.rules)
         # Errors in the pipeline are raised now, not after the first model has been loaded.
-        self._check_use_of_patterns(Builder(self._catalogue).build(self._items))
+        self._lists = lists_with(options.list_files)
+        self._check_use_of_patterns(Builder(self._catalogue, lists=self._lists).build(self._items))
         self._pins = check_pins(options.pins, self._catalogue.rules())
         self._skip: Collection[str] = ()
 
@@ -117,7 +119,8 @@ class PassManager:
             )
         started = time.perf_counter()
         before = Counts.of(model)
-        steps = pins_first(Builder(self._catalogue, before.operators).build(self._items), self._pins)
+        builder = Builder(self._catalogue, Content.of(model), self._lists)
+        steps = pins_first(builder.build(self._items), self._pins)
         steps = _with_finalize(steps)
         with uncollected():
             context = self._context(model, inspector, meter)
@@ -144,6 +147,7 @@ class PassManager:
             log=context.log,
             choices=context.choices.list(),
             notes=[*context.notes, *context.choices.remarks()],
+            chosen=builder.chosen,
         )
 
     def _tell_of_defects(self, context: Context) -> None:

@@ -1,22 +1,26 @@
 """Pass lists: named pipelines, as data. Each is a TOML file:
 
     description = "What it is for."
+    reason = "Why these passes, in this order."                          # optional
     passes = ["canonicalize", "fuse.normalization", "fuse.*", "user"]    # items of a pipeline, in order
 
-    [when]                      # optional: the list suits a model with
-    all = ["MatMul"]            # all of these operators,
-    any = ["Softmax", "Tanh"]   # at least one of these,
-    none = ["LSTM"]             # and none of these
+    [when]                              # optional: the list suits a model with
+    all = ["MatMul", "token ids"]       # all of these operators and signs,
+    any = ["Softmax", "Tanh"]           # at least one of these,
+    none = ["LSTM"]                     # and none of these
 
-The lists in `lists/` come with ortfuse: the levels, and one for each family of models. `auto` selects the list that suits
-the operators of the model, or `all` if none does. Operators outside of ai.onnx are written with their domain.
+The lists in `lists/` come with ortfuse: the levels, and one for each family of models. `auto` selects the list that suits the
+model, of several the one that demands most of it (of those that demand as much, a user's, then the first by name), or `all` if
+none does.
+Operators outside of ai.onnx are written with their domain; signs are those of `content.SIGNS`. Files of the user's extend the
+lists, and replace those of the same name.
 """
 
 from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -24,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from ortfuse.errors import PipelineError
+from ortfuse.pipeline.content import SIGNS, Content
 from ortfuse.pipeline.text import Pipeline, parse
 
 FALLBACK = "all"
@@ -32,19 +37,30 @@ FALLBACK = "all"
 
 @dataclass(frozen=True)
 class When:
-    """The operators that a model must or must not contain for a list to suit it."""
+    """The operators and signs that a model must or must not have for a list to suit it."""
 
     all: tuple[str, ...] = ()
     any: tuple[str, ...] = ()
     none: tuple[str, ...] = ()
 
-    def holds(self, operators: Collection[str]) -> bool:
-        """Whether a model with these operators fulfils the condition."""
+    def holds(self, content: Collection[str] | Content) -> bool:
+        """Whether a model with this content fulfils the condition."""
         return (
-            all(name in operators for name in self.all)
-            and (not self.any or any(name in operators for name in self.any))
-            and not any(name in operators for name in self.none)
+            all(name in content for name in self.all)
+            and (not self.any or any(name in content for name in self.any))
+            and not any(name in content for name in self.none)
         )
+
+    @property
+    def demands(self) -> int:
+        """How much it demands of a model: the more, the more specific the list."""
+        return len(self.all) + bool(self.any)
+
+    def evidence(self, content: Content) -> str:
+        """What in the model fulfils the condition."""
+        found = [*self.all, *(name for name in self.any if name in content)]
+        absent = f"; no {', '.join(self.none)}" if self.none else ""
+        return ", ".join(map(content.evidence, found)) + absent
 
     def __str__(self) -> str:
         conditions = (
@@ -57,20 +73,41 @@ class When:
 
 @dataclass(frozen=True)
 class PassList:
-    """A named pipeline, its purpose, and the models it suits (`None`: it is used only when asked for by name)."""
+    """A named pipeline, its purpose, the reason for its passes, and the models it suits (`None`: it is used only by name)."""
 
     name: str
     description: str
     pipeline: Pipeline
     when: When | None
+    reason: str = ""
+
+
+Lists = Mapping[str, PassList]
 
 
 @functools.cache
-def built_in_lists() -> dict[str, PassList]:
+def built_in_lists() -> Lists:
     """The lists that come with ortfuse, by name."""
     folder = resources.files("ortfuse.pipeline") / "lists"
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
     return {file.name.removesuffix(".toml"): _read(file, file.name) for file in files}
+
+
+def lists_with(paths: Iterable[Path]) -> Lists:
+    """The lists that come with ortfuse, extended and replaced by files of the user's, or by all those of a folder.
+
+    Raises:
+        PipelineError: A path does not exist, or a file is not a pass list.
+    """
+    found: dict[str, PassList] = {}
+    for path in paths:
+        files = sorted(path.glob("*.toml")) if path.is_dir() else [path]
+        if not files:
+            raise PipelineError(f"{path}: the folder has no pass lists (*.toml)")
+        for file in files:
+            known = read_list(file)
+            found[known.name] = known
+    return {**found, **{name: known for name, known in built_in_lists().items() if name not in found}}
 
 
 def read_list(path: Path) -> PassList:
@@ -82,11 +119,11 @@ def read_list(path: Path) -> PassList:
     return _read(path, str(path))
 
 
-def suitable_list(operators: Collection[str]) -> PassList:
-    """The list for a model with these operators."""
-    lists = built_in_lists()
-    fitting = (known for known in lists.values() if known.when is not None and known.when.holds(operators))
-    return next(fitting, lists[FALLBACK])
+def suitable_list(content: Collection[str] | Content, lists: Lists | None = None) -> PassList:
+    """The list for a model with this content, from all or those given."""
+    known = built_in_lists() if lists is None else lists
+    fitting = [found for found in known.values() if found.when is not None and found.when.holds(content)]
+    return max(fitting, key=lambda found: found.when.demands if found.when else 0, default=known[FALLBACK])
 
 
 def _read(file: Traversable, name: str) -> PassList:
@@ -98,17 +135,24 @@ def _read(file: Traversable, name: str) -> PassList:
         raise PipelineError(f"{name}: the pass list is not UTF-8 text") from error
     except tomllib.TOMLDecodeError as error:
         raise PipelineError(f"{name}: the pass list is not TOML: {error}") from error
-    unknown = sorted(data.keys() - {"description", "passes", "when"})
+    unknown = sorted(data.keys() - {"description", "reason", "passes", "when"})
     if unknown:
-        raise PipelineError(f"{name}: a pass list has no {unknown[0]!r}; it has description, passes and when")
-    description = data.get("description", "")
-    if not isinstance(description, str):
-        raise PipelineError(f"{name}: the description must be a text")
+        raise PipelineError(f"{name}: a pass list has no {unknown[0]!r}; it has description, reason, passes and when")
+    texts = {key: data.get(key, "") for key in ("description", "reason")}
+    for key, text in texts.items():
+        if not isinstance(text, str):
+            raise PipelineError(f"{name}: the {key} must be a text")
     try:
         pipeline = parse(", ".join(_texts(data.get("passes"), "passes", name)))
     except PipelineError as error:
         raise PipelineError(f"{name}: {error}") from error
-    return PassList(Path(name).stem, description, pipeline, _when(data.get("when"), name))
+    return PassList(
+        Path(name).stem,
+        texts["description"],
+        pipeline,
+        _when(data.get("when"), name),
+        " ".join(texts["reason"].split()),
+    )
 
 
 def _when(data: Any, name: str) -> When | None:
@@ -116,7 +160,14 @@ def _when(data: Any, name: str) -> When | None:
         return None
     if not isinstance(data, dict) or data.keys() - {"all", "any", "none"}:
         raise PipelineError(f"{name}: [when] has lists of operators under `all`, `any` and `none`, and nothing else")
-    return When(**{key: tuple(_texts(value, f"when.{key}", name)) for key, value in data.items()})
+    found = When(**{key: tuple(_texts(value, f"when.{key}", name)) for key, value in data.items()})
+    for word in (*found.all, *found.any, *found.none):
+        # Operators are written without blanks and with a capital; everything else is to be a sign.
+        if word not in SIGNS and (" " in word or word.rpartition(".")[2][:1].islower()):
+            raise PipelineError(
+                f"{name}: {word!r} is neither an operator nor a sign; signs are {', '.join(sorted(SIGNS))}"
+            )
+    return found
 
 
 def _texts(value: Any, key: str, name: str) -> list[str]:

@@ -71,6 +71,7 @@ class RunReport:
         choices: The decisions made by cost: which rewrites were taken and which were not.
         notes: What could not be done and why.
         failures: Passes that failed on the model and were left out, each with what happened; these are mistakes in ortfuse.
+        chosen: The pass list that `auto` selected, with what in the model speaks for it; empty if it was not asked.
     """
 
     pipeline: str
@@ -83,6 +84,7 @@ class RunReport:
     choices: Sequence[Choice]
     notes: list[str]
     failures: list[str] = field(default_factory=list)
+    chosen: str = ""
 
     @property
     def events(self) -> list[Event]:
@@ -109,6 +111,7 @@ class RunReport:
         """The report as data for JSON."""
         return {
             "pipeline": self.pipeline,
+            "chosen": self.chosen,
             "seconds": self.seconds,
             "analysis_seconds": self.analysis_seconds,
             "before": asdict(self.before),

@@ -85,6 +85,8 @@ def show_report(console: Console, report: RunReport) -> None:
         f"passes: {report.pipeline}",
         highlight=False,
     )
+    if report.chosen:
+        console.print(f"auto takes {report.chosen}", markup=False, highlight=False)
     families = ", ".join(f"{name} {count}" for name, count in report.families().items())
     console.print(f"fused sites: {families or 'none'}", highlight=False)
     made = Table(title="Passes", title_justify="left")
@@ -236,7 +238,8 @@ def show_lists(console: Console, lists: Collection[PassList]) -> None:
         when = (
             str(entry.when) if entry.when is not None else "that no other list suits" if entry.name == FALLBACK else "-"
         )
-        named.add_row(entry.name, passes if known == entry.name else f"the same as {known}", when, entry.description)
+        text = f"{entry.description} {entry.reason}".strip()
+        named.add_row(entry.name, passes if known == entry.name else f"the same as {known}", when, text)
     console.print(named)
 
 

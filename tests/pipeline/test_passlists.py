@@ -6,28 +6,145 @@ import onnx_ir as ir
 import pytest
 
 from ortfuse.errors import PipelineError
-from ortfuse.pipeline import Counts, built_in_lists, load_catalogue, read_list, suitable_list
-from ortfuse.pipeline.build import Builder
+from ortfuse.model.io import load
+from ortfuse.options import Options
+from ortfuse.pipeline import (
+    Content,
+    Counts,
+    PassManager,
+    RunReport,
+    built_in_lists,
+    load_catalogue,
+    read_list,
+    suitable_list,
+)  # fmt: skip
+from ortfuse.pipeline.build import Builder, Repeated, Single
+from ortfuse.pipeline.text import parse
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 
 
+LEVELS = ("disabled", "basic", "extended", "all")
+FAMILIES = {
+    "bert.sdpa.ts": "bert", "bert.eager.dynamo": "bert", "roberta.sdpa.ts": "bert", "deberta.ts": "deberta",
+    "t5_encoder.sdpa.ts": "t5", "gpt2.sdpa.ts": "gpt", "gpt2_cache.sdpa.dynamo": "gpt", "marian.sdpa.ts": "gpt",
+    "llama.sdpa.ts": "llama", "llama_cache.sdpa.dynamo": "llama", "gptj.eager.ts": "llama", "cohere.sdpa.dynamo": "llama",
+    "whisper_encoder.sdpa.ts": "whisper", "wav2vec2_conformer_rotary.ts": "whisper", "vit.sdpa.ts": "vit",
+    "segformer.sdpa.ts": "vit", "swin.sdpa.ts": "swin", "sam_encoder.sdpa.ts": "swin", "unet.sdpa.ts": "unet",
+    "resnet.ts": "resnet", "resnet.dynamo": "resnet", "detr.sdpa.ts": "mixed",
+}  # fmt: skip
+"""The families of golden models, by what they are."""
+
+
+def operators(path: Path, passes: str) -> tuple[dict[str, int], RunReport]:
+    model = load(path)
+    report = PassManager(passes).run(model)
+    return report.after.operators, report
+
+
 def test_levels_and_families_come_with_ortfuse_and_can_be_built() -> None:
     lists = built_in_lists()
-    assert set(lists) == {"basic", "extended", "all", "transformer", "convnet", "quantization"}
+    families = "bert deberta t5 gpt llama whisper vit swin clip unet resnet mobilenet efficientnet yolo recurrent tree linear mixed"
+    assert {*LEVELS, *families.split(), "transformer", "convnet", "quantization"} == set(lists)
     for found in lists.values():
         assert found.description
-        assert Builder(load_catalogue()).build(found.pipeline.items)
+        assert found.reason or found.when is None or found.name in ("transformer", "convnet")
+        assert Builder(load_catalogue()).build(found.pipeline.items) or found.name == "disabled"
 
 
-@pytest.mark.parametrize("path", sorted(GOLDEN.glob("[br]e[rs]*.onnx")), ids=lambda path: path.stem)
-def test_auto_takes_the_list_of_the_golden_models_family(path: Path) -> None:
-    expected = "transformer" if path.name.startswith("bert") else "convnet"
-    assert suitable_list(Counts.of(ir.load(path)).operators).name == expected
+@pytest.mark.parametrize("name", FAMILIES)
+def test_auto_takes_the_list_of_the_golden_models_family_and_says_why(name: str) -> None:
+    path = GOLDEN / f"{name}.onnx"
+    found, report = operators(path, "auto")
+    assert report.chosen.startswith(f"{FAMILIES[name]}, since the model has ")
+    # What the list leaves out costs nothing.
+    assert found == operators(path, "all")[0]
 
 
-def test_auto_takes_everything_for_a_model_of_no_known_family() -> None:
-    assert suitable_list({"LSTM"}).name == "all"
+SMALL = {
+    "clip": """<ir_version: 10, opset_import: ["": 20]>
+        agraph (float[1,1,4,4] image, int64[1,4] ids) => (float[1,2,4] y, float[1,4,2] z)
+        <float[2,1,2,2] w = {1, 2, 3, 4, 5, 6, 7, 8}, float[2,2] table = {1, 2, 3, 4}, float[2] g = {1, 2}> {
+            cut = Conv <kernel_shape = [2, 2], strides = [2, 2]> (image, w)
+            flat = Flatten <axis = 2> (cut)
+            s = Softmax (flat)
+            y0 = MatMul (s, flat)
+            y = LayerNormalization (y0, g)
+            z = Gather (table, ids)
+        }""",
+    "efficientnet": """<ir_version: 10, opset_import: ["": 20]>
+        agraph (float[1,2,8,8] image) => (float[1,2,8,8] y) <float[2,1,1,1] w = {1, 2}> {
+            c = Conv <group = 2> (image, w)
+            g = Sigmoid (c)
+            y = Mul (c, g)
+        }""",
+    "mobilenet": """<ir_version: 10, opset_import: ["": 20]>
+        agraph (float[1,2,8,8] image) => (float[1,2,8,8] y) <float[2,1,1,1] w = {1, 2}> {
+            c = Conv <group = 2> (image, w)
+            y = Relu (c)
+        }""",
+    "recurrent": """<ir_version: 10, opset_import: ["": 20]>
+        agraph (float[5,1,1] x) => (float[5,1,1,2] y) <float[1,6,1] w = {1, 2, 3, 4, 5, 6}, float[1,6,2] r = {1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6}> {
+            y, last = GRU <hidden_size = 2> (x, w, r)
+        }""",
+    "linear": """<ir_version: 10, opset_import: ["": 20, "ai.onnx.ml": 3]>
+        agraph (float[n,2] x) => (float[n,1] y) {
+            y = ai.onnx.ml.LinearRegressor <coefficients = [1.0, 2.0], targets = 1> (x)
+        }""",
+    "tree": """<ir_version: 10, opset_import: ["": 20, "ai.onnx.ml": 3]>
+        agraph (float[n,2] x) => (float[n,1] y) {
+            y = ai.onnx.ml.TreeEnsembleRegressor <n_targets = 1> (x)
+        }""",
+    "yolo": """<ir_version: 10, opset_import: ["": 20]>
+        agraph (float[1,1,8,8] image) => (float[1,2,8,8] y) <float[1,1,1,1] w = {2}> {
+            c = Conv (image, w)
+            g = Sigmoid (c)
+            y = Concat <axis = 1> (c, g)
+        }""",
+    "all": """<ir_version: 10, opset_import: ["": 20]> agraph (float[n,2] x) => (float[n,2] y) { y = Relu (x) }""",
+}
+"""Models with the signs of a family and little else."""
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_auto_knows_families_by_their_signs(name: str) -> None:
+    assert suitable_list(Content.of(ir.from_onnx_text(SMALL[name]))).name == name
+
+
+def test_disabled_leaves_a_model_as_it_is_and_basic_uses_no_operator_of_the_runtimes_own() -> None:
+    path = GOLDEN / "bert.sdpa.ts.onnx"
+    before = Counts.of(load(path)).operators
+    assert operators(path, "disabled")[0] == before
+    basic = operators(path, "basic")[0]
+    assert not [name for name in basic if name.startswith("com.microsoft")]
+    assert sum(basic.values()) < sum(before.values())
+
+
+def test_passes_can_be_left_out_of_lists_and_wildcards() -> None:
+    def names(text: str) -> set[str]:
+        steps = list(Builder(load_catalogue()).build(parse(text).items))
+        for step in steps:
+            steps += step.steps if isinstance(step, Repeated) else ()
+        return {step.name for step in steps if isinstance(step, Single)}
+
+    everything = names("all")
+    assert everything - names('all{without="fuse.rotary fuse.convolution"}') == {"fuse.rotary", "fuse.convolution"}
+    assert names("fuse.*") - names('fuse.*{without="fuse.rotary"}') == {"fuse.rotary"}
+    with pytest.raises(PipelineError, match=r"no pass or pass list 'fuse\.rotry'"):
+        names('all{without="fuse.rotry"}')
+
+
+def test_lists_of_ones_own_extend_and_replace_those_that_come_with_ortfuse(tmp_path: Path) -> None:
+    (tmp_path / "bert.toml").write_text(
+        "passes = ['fold']\n[when]\nall = ['token ids', 'attention', 'layer normalisation']\n"
+    )
+    (tmp_path / "cells.toml").write_text("passes = ['bert', 'dce']\n[when]\nany = ['GRU']\n")
+    manager = PassManager(Options(lists=tmp_path))
+    assert manager.run(load(GOLDEN / "bert.sdpa.ts.onnx")).pipeline == "fold, finalize"
+    report = manager.run(ir.from_onnx_text(SMALL["recurrent"]))
+    assert (report.pipeline, report.chosen) == ("fold, dce, finalize", "cells, since the model has GRU (1)")
+    with pytest.raises(PipelineError, match="has no pass lists"):
+        PassManager(Options(lists=tmp_path / ".."))
 
 
 def test_a_list_of_ones_own_is_read(tmp_path: Path) -> None:
@@ -53,6 +170,8 @@ def test_a_list_of_ones_own_is_read(tmp_path: Path) -> None:
         ("passes = []\ndescription = 1", "description must be a text"),
         ("passes = []\n[when]\nsome = ['Conv']", r"\[when\] has lists"),
         ("passes = []\n[when]\nany = 'Conv'", "when.any must be a list"),
+        ("passes = []\nreason = 1", "reason must be a text"),
+        ("passes = []\n[when]\nany = ['token identities']", "neither an operator nor a sign"),
     ],
 )
 def test_mistakes_in_a_list_name_the_file(tmp_path: Path, content: str, message: str) -> None:

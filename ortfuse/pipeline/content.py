@@ -1,0 +1,261 @@
+"""What a model contains, in words that pass lists are chosen by: operators, and signs of architectures.
+
+A sign is a small piece of a graph, as exporters write it, that says what kind of model it belongs to: a table of embeddings, the
+halves of a rotation, the windows of a Swin transformer. Signs decide which passes run and in what order, never what is right: a
+sign that is missed or mistaken costs time or a fusion, not a wrong result. Where lists leave passes out for want of a sign, it is
+defined widely: everything that the rules of the pass could match shows it. Nothing is inferred from names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortfuse.graph.traits import MICROSOFT
+from ortfuse.graph.walk import describe, nodes
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a model contains.
+
+    Attributes:
+        operators: How many nodes of each operator, all graphs together; outside of ai.onnx with their domain.
+        signs: How many nodes show each sign that the model has.
+        examples: For each sign, one of these nodes.
+    """
+
+    operators: Mapping[str, int]
+    signs: Mapping[str, int]
+    examples: Mapping[str, str]
+
+    @classmethod
+    def of(cls, model: ir.Model) -> Content:
+        """Look through a model."""
+        operators: Counter[str] = Counter()
+        signs: Counter[str] = Counter()
+        examples: dict[str, str] = {}
+        for node in nodes(model):
+            operators[f"{node.domain}.{node.op_type}" if node.domain else node.op_type] += 1
+            for sign in _signs_of(node):
+                signs[sign] += 1
+                examples.setdefault(sign, describe(node))
+        return cls(operators, signs, examples)
+
+    def __contains__(self, word: str) -> bool:
+        return word in self.operators or word in self.signs
+
+    def evidence(self, word: str) -> str:
+        """How often the model has an operator or sign: `rotations (4, such as node 'rotate')`."""
+        if word in self.signs:
+            return f"{word} ({self.signs[word]}, such as {self.examples[word]})"
+        return f"{word} ({self.operators[word]})" if word in self.operators else f"no {word}"
+
+
+Sign = Callable[[ir.Node], bool]
+
+_MOVES = (
+    "Cast",
+    "Unsqueeze",
+    "Squeeze",
+    "Reshape",
+    "Expand",
+    "Gather",
+    "Slice",
+    "Split",
+    "Tile",
+    "Transpose",
+    "Identity",
+)
+_FAR = 6
+"""How many operators that move elements are looked through."""
+
+
+def _constant(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The tensor of an initializer or of a Constant node."""
+    if value is None:
+        return None
+    if value.const_value is not None:
+        return value.const_value
+    node = value.producer()
+    given = node.attributes.get("value") if node is not None and node.op_type == "Constant" else None
+    return given.as_tensor() if given is not None and given.type == ir.AttributeType.TENSOR else None
+
+
+def _rank(value: ir.Value | None) -> int | None:
+    if value is None:
+        return None
+    constant = _constant(value)
+    if constant is not None:
+        return len(constant.shape)
+    return None if value.shape is None else len(value.shape)
+
+
+def _producer(value: ir.Value | None) -> str:
+    node = value.producer() if value is not None else None
+    return node.op_type if node is not None and not node.domain else ""
+
+
+def _numbers(node: ir.Node, name: str) -> list[int]:
+    attribute = node.attributes.get(name)
+    return list(attribute.as_ints()) if attribute is not None and not attribute.is_ref() else []
+
+
+def _looks_up_a_table(node: ir.Node) -> bool:
+    table = _constant(node.inputs[0])
+    return (
+        table is not None
+        and len(table.shape) == 2
+        and table.dtype.is_floating_point()
+        and _constant(node.inputs[1]) is None
+    )
+
+
+def _convolves(rank: int) -> Sign:
+    """A Conv over so many spatial axes."""
+    return lambda node: len(node.inputs) > 1 and _rank(node.inputs[1]) == rank + 2
+
+
+def _is_depthwise(node: ir.Node) -> bool:
+    group = node.attributes.get("group")
+    weight = _constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    return group is not None and group.value > 1 and weight is not None and weight.shape[1] == 1
+
+
+def _cuts_patches(node: ir.Node) -> bool:
+    kernel, strides = _numbers(node, "kernel_shape"), _numbers(node, "strides")
+    return bool(kernel) and kernel == strides and max(kernel) > 1
+
+
+def _reaches(node: ir.Node, operator: str) -> bool:
+    """Whether a result gets to an operator, whatever moves it there."""
+    waiting = [(output, 0) for output in node.outputs]
+    while waiting:
+        value, steps = waiting.pop()
+        for user in value.consumers():
+            if user.op_type == operator:
+                return True
+            if steps < _FAR and user.op_type in _MOVES:
+                waiting += [(output, steps + 1) for output in user.outputs]
+    return False
+
+
+def _turns_by_an_angle(node: ir.Node) -> bool:
+    """A sine that something is multiplied by."""
+    return _reaches(node, "Mul")
+
+
+def _is_negated_part(node: ir.Node) -> bool:
+    """What is negated, by Neg or a factor, is put beside something else."""
+    factors = [_constant(value) for value in node.inputs]
+    negates = node.op_type == "Neg" or any(
+        one is not None and one.size == 1 and float(one.numpy().ravel()[0]) < 0 for one in factors
+    )
+    return negates and _reaches(node, "Concat")
+
+
+def _is_difference_of_products(node: ir.Node) -> bool:
+    """The real part of a product of complex numbers."""
+    return all(_producer(value) == "Mul" for value in node.inputs)
+
+
+def _appends_to_a_past(node: ir.Node) -> bool:
+    return any(value is not None and value.is_graph_input() and _rank(value) == 4 for value in node.inputs)
+
+
+def _weighs_by_softmax(node: ir.Node) -> bool:
+    value, seen = node.inputs[0], 0
+    while value is not None and seen < 4 and (found := value.producer()) is not None:
+        if found.op_type == "Softmax":
+            return True
+        if found.op_type not in ("Cast", "Dropout", "Identity", "Where", "Reshape"):
+            return False
+        value, seen = found.inputs[-1 if found.op_type == "Where" else 0], seen + 1
+    return False
+
+
+def _averages_squares(node: ir.Node) -> bool:
+    """The mean of squares of what is no difference."""
+    squares = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    if squares is None or squares.op_type not in ("Pow", "Mul") or not squares.inputs:
+        return False
+    is_square = squares.op_type == "Pow" or squares.inputs[0] is squares.inputs[-1]
+    return is_square and _producer(squares.inputs[0]) != "Sub"
+
+
+def _subtracts_the_mean(node: ir.Node) -> bool:
+    return _producer(node.inputs[1]) == "ReduceMean"
+
+
+def _moves_windows(node: ir.Node) -> bool:
+    return len(_numbers(node, "perm")) == 6
+
+
+def _counts_buckets(node: ir.Node) -> bool:
+    """Distances of positions in logarithmic steps."""
+    value, seen = node.inputs[0], 0
+    while value is not None and seen < 4 and (found := value.producer()) is not None:
+        if found.op_type == "Cast":
+            return True
+        value, seen = found.inputs[0] if found.inputs else None, seen + 1
+    return False
+
+
+def _compares_computed(node: ir.Node) -> bool:
+    """Both sides are computed, as the positions of queries and keys are."""
+    return all(_constant(value) is None for value in node.inputs)
+
+
+def _always(node: ir.Node) -> bool:
+    return True
+
+
+TABLE: Mapping[str, Mapping[str, Sign]] = {
+    "token ids": {"Gather": _looks_up_a_table},
+    "1-D convolutions": {"Conv": _convolves(1)},
+    "2-D convolutions": {"Conv": _convolves(2)},
+    "depthwise convolutions": {"Conv": _is_depthwise},
+    "patches": {"Conv": _cuts_patches},
+    "upsampling": {"Resize": _always, "Upsample": _always, "ConvTranspose": _always},
+    "attention": {"MatMul": _weighs_by_softmax, "Einsum": _weighs_by_softmax, "Attention": _always,
+                  f"{MICROSOFT}.Attention": _always, f"{MICROSOFT}.MultiHeadAttention": _always,
+                  f"{MICROSOFT}.GroupQueryAttention": _always},
+    "rotations": {"Neg": _is_negated_part, "Mul": _is_negated_part, "Sub": _is_difference_of_products, "Sin": _turns_by_an_angle,
+                  "RotaryEmbedding": _always, f"{MICROSOFT}.RotaryEmbedding": _always},
+    "past keys": {"Concat": _appends_to_a_past, f"{MICROSOFT}.GroupQueryAttention": _always},
+    "causal masks": {"Trilu": _always, "LessOrEqual": _compares_computed, "GreaterOrEqual": _compares_computed},
+    "distances in buckets": {"Log": _counts_buckets},
+    "scores by distance": {"GatherElements": _always},
+    "windows": {"Transpose": _moves_windows},
+    "layer normalisation": {"LayerNormalization": _always, "Sub": _subtracts_the_mean},
+    "RMS normalisation": {"ReduceMean": _averages_squares, "RMSNormalization": _always, "SimplifiedLayerNormalization": _always},
+    "group normalisation": {"GroupNormalization": _always, "InstanceNormalization": _always},
+    "recurrence": dict.fromkeys(("LSTM", "GRU", "RNN", "Loop", "Scan"), _always),
+    "trees": {f"ai.onnx.ml.TreeEnsemble{kind}": _always for kind in ("", "Classifier", "Regressor")},
+    "linear models": {f"ai.onnx.ml.{kind}": _always for kind in ("LinearClassifier", "LinearRegressor", "SVMClassifier",
+                                                                 "SVMRegressor", "Scaler", "Normalizer")},
+}  # fmt: skip
+"""For each sign the operators that may show it, with what their nodes must be like."""
+
+SIGNS = frozenset(TABLE)
+"""The names of all signs."""
+
+
+def _by_operator() -> dict[str, list[tuple[str, Sign]]]:
+    found: dict[str, list[tuple[str, Sign]]] = {}
+    for sign, kinds in TABLE.items():
+        for operator, test in kinds.items():
+            found.setdefault(operator, []).append((sign, test))
+    return found
+
+
+_BY_OPERATOR = _by_operator()
+
+
+def _signs_of(node: ir.Node) -> Iterator[str]:
+    operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    tests: Iterable[tuple[str, Sign]] = _BY_OPERATOR.get(operator, ()) if node.inputs else ()
+    yield from (sign for sign, test in tests if test(node))
