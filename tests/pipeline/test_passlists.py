@@ -44,7 +44,9 @@ def operators(path: Path, passes: str) -> tuple[dict[str, int], RunReport]:
 
 def test_levels_and_families_come_with_ortfuse_and_can_be_built() -> None:
     lists = built_in_lists()
-    families = "bert deberta t5 gpt llama whisper vit swin clip unet resnet mobilenet efficientnet yolo recurrent tree linear mixed"
+    families = (
+        "bert deberta t5 gpt llama whisper vit swin clip unet resnet mobilenet efficientnet yolo rnn tree linear mixed"
+    )
     assert {*LEVELS, *families.split(), "transformer", "convnet", "quantization"} == set(lists)
     for found in lists.values():
         assert found.description
@@ -83,7 +85,7 @@ SMALL = {
             c = Conv <group = 2> (image, w)
             y = Relu (c)
         }""",
-    "recurrent": """<ir_version: 10, opset_import: ["": 20]>
+    "rnn": """<ir_version: 10, opset_import: ["": 20]>
         agraph (float[5,1,1] x) => (float[5,1,1,2] y) <float[1,6,1] w = {1, 2, 3, 4, 5, 6}, float[1,6,2] r = {1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6}> {
             y, last = GRU <hidden_size = 2> (x, w, r)
         }""",
@@ -141,7 +143,7 @@ def test_lists_of_ones_own_extend_and_replace_those_that_come_with_ortfuse(tmp_p
     (tmp_path / "cells.toml").write_text("passes = ['bert', 'dce']\n[when]\nany = ['GRU']\n")
     manager = PassManager(Options(lists=tmp_path))
     assert manager.run(load(GOLDEN / "bert.sdpa.ts.onnx")).pipeline == "fold, finalize"
-    report = manager.run(ir.from_onnx_text(SMALL["recurrent"]))
+    report = manager.run(ir.from_onnx_text(SMALL["rnn"]))
     assert (report.pipeline, report.chosen) == ("fold, dce, finalize", "cells, since the model has GRU (1)")
     with pytest.raises(PipelineError, match="has no pass lists"):
         PassManager(Options(lists=tmp_path / ".."))
