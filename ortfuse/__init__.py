@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ortfuse.api import benchmark, bisect, bisect_runtime, explain, find, load, optimize, save, verify
+    from ortfuse.api import benchmark, bisect, bisect_runtime, explain, find, inspect, load, optimize, save, verify
     from ortfuse.ecosystem import (
         as_ir_pass,
         pattern_from,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "ortfuse.api": "benchmark bisect bisect_runtime explain find load optimize save verify",
+    "ortfuse.api": "benchmark bisect bisect_runtime explain find inspect load optimize save verify",
     "ortfuse.ecosystem": "as_ir_pass pattern_from read_functions register_operators rule_from rule_from_models substitute",
     "ortfuse.errors": "OrtfuseError",
     "ortfuse.facts.facts": "Facts",
@@ -90,6 +90,7 @@ __all__ = [
     "const",
     "explain",
     "find",
+    "inspect",
     "load",
     "maybe",
     "ms",

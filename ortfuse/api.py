@@ -20,7 +20,6 @@ from ortfuse.errors import InvalidModelError, OptionError, PassError
 from ortfuse.execution.loading import Loading, UnloadableError
 from ortfuse.execution.worker import WORKER
 from ortfuse.facts.facts import Facts
-from ortfuse.graph.walk import scopes
 from ortfuse.model.atomic_write import writable_target
 from ortfuse.model.interop import AnyModel, enter, leave
 from ortfuse.model.io import load, save
@@ -30,14 +29,16 @@ from ortfuse.options import (
     BisectOptions,
     ComparisonOptions,
     Options,
+    PathLike,
     PipelineOptions,
 )
 from ortfuse.pattern import Guard, Match, Matcher, Pattern
+from ortfuse.pattern.find import matches
 from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.report import RunReport
 from ortfuse.pipeline.schedule import OnPass
 from ortfuse.result import Result, Timings, WrongResultError
-from ortfuse.targets import installed, use_library
+from ortfuse.targets import Target, installed, use_library
 
 if TYPE_CHECKING:
     from ortfuse.bench import Latencies
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from ortfuse.bisection.runtime_optimizers import RuntimeBisection
     from ortfuse.bisection.slowdown import Slowdown
     from ortfuse.explanation import Explanation, PinOutcome
+    from ortfuse.inspection import Inspection
     from ortfuse.verification import Verdict
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "bisect_runtime",
     "explain",
     "find",
+    "inspect",
     "load",
     "optimize",
     "save",
@@ -255,19 +258,8 @@ def find(model: AnyModel, pattern: Pattern, *, guards: Sequence[Guard] = ()) -> 
         OrtfuseError: The model cannot be used.
     """
     matcher = Matcher(pattern, tuple(guards))
-    return _matches(enter(model, copy=False)[0], matcher)
-
-
-def _matches(model: ir.Model, matcher: Matcher) -> Iterator[Match]:
-    facts = Facts(model)
-    for scope in scopes(model):
-        for node in scope.graph:
-            if node.op_type not in matcher.heads:
-                continue
-            for output in node.outputs:
-                found = matcher.match(output, facts)
-                if isinstance(found, Match):
-                    yield found
+    inside = enter(model, copy=False)[0]
+    return matches(inside, matcher, Facts(inside))
 
 
 def verify(
@@ -397,6 +389,47 @@ def explain(
 
         return Explanation((), (), {}, tuple(result.report.notes))
     return result.explanation
+
+
+def inspect(
+    model: AnyModel,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    measure: bool = True,
+    threads: int = 0,
+    target: Target | PathLike | None = None,
+    custom_ops: PathLike | Sequence[PathLike] = (),
+    progress: Progress | None = None,
+) -> Inspection:
+    """Tell what is in a model: opsets, signature, weights, operators, blocks, and what they cost on this machine.
+
+    Blocks are found, and costs are told, in the model's normal form with activations, normalisations and attention recognised.
+
+    Args:
+        model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`; it is not changed.
+        sizes: Sizes of open dimensions at which to tell the cost, by name; by default one sample of 128 positions.
+        measure: Whether to measure the peaks of this machine, once: they are kept in the cache folder.
+        threads: Threads of the runtime when measuring; 0 leaves the number to it.
+        target: The runtime whose kernels count, as in `Options`.
+        custom_ops: Libraries with kernels of operators of the user's own.
+        progress: Called with short messages about what is going on.
+
+    Raises:
+        VerificationError: The model lacks a dimension named in `sizes`.
+        OrtfuseError: The model or an option cannot be used.
+    """
+    from ortfuse.bench.inputs import usual_sizes
+    from ortfuse.bench.peaks import peaks
+    from ortfuse.inspection import PASSES, inspection
+
+    progress = progress or silent
+    options = _options(Options(sizes=sizes or {}, measure=True, threads=threads, target=target, custom_ops=custom_ops))
+    manager = PassManager(options)
+    inside = enter(model)[0]
+    chosen = usual_sizes(inside, options.sizes)
+    normal = optimize(inside, Options(passes=PASSES), progress=progress).model
+    progress("measuring this machine")
+    return inspection(inside, normal, manager.target, chosen, peaks(threads) if measure else None)
 
 
 def benchmark(

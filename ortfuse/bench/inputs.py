@@ -32,9 +32,8 @@ def typical_inputs(model: Runnable, *, sizes: Mapping[str, int] | None = None, s
         VerificationError: The model has no open dimension of that name, or does not run on any sizes that were tried.
     """
     specs = input_specs(signature_of(model))
-    dims = open_dims(specs)
-    fixed = _fixed(dims, sizes or {})
-    usual = uniform(dims, LEADING, OTHERS) | fixed
+    fixed = _fixed(open_dims(specs), sizes or {})
+    usual = usual_sizes(model, sizes)
     try:
         ran, note = attempt(Session(model), specs, usual, seed, fixed)
     except CrashError:
@@ -44,6 +43,16 @@ def typical_inputs(model: Runnable, *, sizes: Mapping[str, int] | None = None, s
         raise VerificationError(f"the model runs on none of the sizes tried: {note}")
     label, inputs, _ = ran
     return label, inputs
+
+
+def usual_sizes(model: Runnable, sizes: Mapping[str, int] | None = None) -> dict[str, int]:
+    """The sizes of the open dimensions, by symbol: those that are given, by name, and else the usual ones.
+
+    Raises:
+        VerificationError: The model has no open dimension of that name.
+    """
+    dims = open_dims(input_specs(signature_of(model)))
+    return uniform(dims, LEADING, OTHERS) | _fixed(dims, sizes or {})
 
 
 def check_sizes(model: ir.Model, sizes: Mapping[str, int]) -> None:

@@ -6,7 +6,6 @@ Results are cached in a file, so that another model with the same operators at t
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import statistics
 import time
@@ -20,6 +19,7 @@ import onnxruntime
 import platformdirs
 
 from ortfuse.bench.inputs import LEADING, OTHERS, check_sizes
+from ortfuse.bench.kept import keep, kept
 from ortfuse.dims import Dim, evaluate, symbols
 from ortfuse.errors import CrashError, OrtfuseError, VerificationError
 from ortfuse.execution.experiments import attempt
@@ -129,24 +129,12 @@ class SiteMeter:
         return f"{onnxruntime.__version__} {site.rule.name} {sizes_text(_shapes(site, sizes))} {digest}"
 
     def _stored(self) -> dict[str, float | None]:
-        if self.cache is None:
-            return {}
-        try:
-            content = json.loads(self.cache.read_text())
-            return {str(key): None if value is None else float(value) for key, value in content.items()}
-        except (OSError, ValueError, TypeError, AttributeError):
-            return {}  # no measurements yet, or the file is damaged: start afresh
+        found = {} if self.cache is None else kept(self.cache)
+        return {key: value for key, value in found.items() if value is None or isinstance(value, int | float)}
 
     def _store(self) -> None:
-        if self.cache is None:
-            return
-        aside = self.cache.with_name(f".{self.cache.name}.{os.getpid()}")
-        try:
-            self.cache.parent.mkdir(parents=True, exist_ok=True)
-            aside.write_text(json.dumps(self._stored() | self._known, indent=1, sort_keys=True) + "\n")
-            aside.replace(self.cache)
-        except OSError:
-            self.cache = None  # the cache cannot be written: keep the measurements for this run only
+        if self.cache is not None and not keep(self.cache, self._known):
+            self.cache = None  # it cannot be written: keep the measurements for this run only
 
 
 def _content(model: ir.Model) -> list[Any]:

@@ -120,7 +120,7 @@ class _Place:
     def bytes(self) -> DimLike:
         """The bytes of the operands and results, as far as the node moves them."""
         results = [value for value in self.node.outputs if value.name != "" and _is_used(value)]
-        written = sum((self._bytes_of(value) for value in results), start=0)  # type: ignore[var-annotated]
+        written = sum((self._bytes_of(value) for value in results), start=0)
         if has(self.node, MOVES - JOINS - FILLS):
             further = [value for value in self.node.inputs[1:] if value is not None]
             return 2 * written + sum((self._bytes_of(value) for value in further), start=0)
@@ -306,10 +306,12 @@ _PER_OPERAND: Mapping[str, int] = {
 _POOLS = frozenset({"AveragePool", "MaxPool", "LpPool"})
 
 _NOTHING = frozenset(
-    "ConstantOfShape Range OneHot EyeLike ScatterElements ScatterND TensorScatter NonZero Dropout Identity "
-    "SequenceAt SequenceConstruct SequenceEmpty SequenceInsert SequenceErase SequenceLength SplitToSequence "
-    "ConcatFromSequence Optional OptionalGetElement OptionalHasElement".split()
-)
+    {
+        "ConstantOfShape", "Range", "OneHot", "EyeLike", "ScatterElements", "ScatterND", "TensorScatter", "NonZero", "Dropout",
+        "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SequenceLength",
+        "SplitToSequence", "ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement",
+    }
+)  # fmt: skip
 """Operators that compute nothing, beyond those that move elements."""
 
 

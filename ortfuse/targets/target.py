@@ -137,6 +137,18 @@ class Target:
         refusal = self.refusal(node.domain, node.op_type, version, inputs, outputs)
         return refusal or self.limit(node, facts)
 
+    def instead_of_kernel(self, node: ir.Node, opset_imports: Mapping[str, int], facts: Facts) -> str:
+        """What the runtime does with a node that it has no kernel for, in words; empty if it cannot execute it."""
+        version = node.version if node.version is not None else opset_imports.get(node.domain, 1)
+        if not node.domain and _is_inlined(node.op_type, version):
+            return "it is inlined as its definition says"
+        inputs, outputs = (
+            [ABSENT if value is None or value.name == "" else _as_float(facts.dtype(value)) for value in values]
+            for values in (node.inputs, node.outputs)
+        )
+        widened = self.refusal(node.domain, node.op_type, version, inputs, outputs) is None
+        return "it is executed in float32, between Casts" if widened else ""
+
     def limit(self, node: ir.Node, facts: Facts) -> Refusal | None:
         """Why a kernel that is registered for the types of `node` refuses it all the same; `None` if it does not."""
         answers = (limit(node, facts) for limit in self._limits.get((node.domain, node.op_type), ()))
@@ -224,6 +236,10 @@ class Target:
 
 def _unfit(label: str, why: str) -> Refusal:
     return refuse("signature", Subject("operator", label), found=why)
+
+
+def _as_float(dtype: ir.DataType | None) -> ir.DataType | None:
+    return ir.DataType.FLOAT if dtype == ir.DataType.FLOAT16 else dtype
 
 
 def installed() -> Target:

@@ -1,0 +1,20 @@
+"""What is in a model: blocks found by patterns, costs and the limits of this machine."""
+
+from ortfuse.inspection.blocks import DETECTORS, PASSES, Block, Detector, find_blocks
+from ortfuse.inspection.inspection import Detour, FoundBlock, Import, Inspection, Port, Region, Weights, inspection
+
+__all__ = [
+    "DETECTORS",
+    "PASSES",
+    "Block",
+    "Detector",
+    "Detour",
+    "FoundBlock",
+    "Import",
+    "Inspection",
+    "Port",
+    "Region",
+    "Weights",
+    "find_blocks",
+    "inspection",
+]

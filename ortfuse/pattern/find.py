@@ -1,0 +1,23 @@
+"""Finds every place in a model where a pattern matches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from ortfuse.facts.facts import Facts
+from ortfuse.graph.walk import scopes
+from ortfuse.pattern.match import Match, Matcher
+
+
+def matches(model: ir.Model, matcher: Matcher, facts: Facts) -> Iterator[Match]:
+    """Every match in any graph of the model, in the order of the nodes; they may overlap."""
+    for scope in scopes(model):
+        for node in scope.graph:
+            if node.op_type not in matcher.heads:
+                continue
+            for output in node.outputs:
+                found = matcher.match(output, facts)
+                if isinstance(found, Match):
+                    yield found

@@ -1,0 +1,146 @@
+"""Blocks are found by what they compute, in whatever order and spelling."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import ortfuse
+from ortfuse.facts.facts import Facts
+from ortfuse.inspection import DETECTORS, PASSES, Block, find_blocks
+from ortfuse.pattern import op, var
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+
+def normal(text: str) -> ir.Model:
+    """The normal form of a model in which inputs called w... are weights."""
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 20]> {text}')
+    rng = np.random.default_rng(0)
+    for value in [value for value in proto.graph.input if value.name.startswith("w")]:
+        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        array = rng.standard_normal(shape).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
+        proto.graph.input.remove(value)
+    return ortfuse.optimize(ir.from_proto(proto), passes=PASSES).model
+
+
+def blocks(text: str) -> list[Block]:
+    model = normal(text)
+    return find_blocks(model, Facts(model))
+
+
+def kinds(text: str) -> list[str]:
+    return [block.kind for block in blocks(text)]
+
+
+IMAGE = "float[N, 8, 6, 6]"
+
+
+@pytest.mark.parametrize(
+    ("layers", "kind"),
+    [
+        ("a = Conv(x, w8x4)  b = Relu(a)  c = Conv <pads = [1, 1, 1, 1]> (b, w4x4x3)  d = Relu(c)  e = Conv(d, w4x8)", "bottleneck"),
+        ("a = Conv(x, w8x16)  b = Relu(a)  c = Conv <pads = [1, 1, 1, 1], group = 16> (b, w16x1x3)  d = Relu(c)  e = Conv(d, w16x8)",
+         "inverted residual"),
+        ("a = Conv <pads = [1, 1, 1, 1]> (x, w8x8x3)  b = Relu(a)  e = Conv <pads = [1, 1, 1, 1]> (b, w8x8x3)", "residual"),
+    ],
+)  # fmt: skip
+def test_residual_blocks_are_told_apart_by_their_convolutions(layers: str, kind: str) -> None:
+    weights = ("float[4, 8, 1, 1] w8x4, float[4, 4, 3, 3] w4x4x3, float[8, 4, 1, 1] w4x8, float[16, 8, 1, 1] w8x16, "
+               "float[16, 1, 3, 3] w16x1x3, float[8, 16, 1, 1] w16x8, float[8, 8, 3, 3] w8x8x3")  # fmt: skip
+    assert kinds(f"g ({IMAGE} i, {weights}) => ({IMAGE} y) {{ x = Exp(i)  {layers}  s = Add(e, x)  y = Relu(s) }}") == [
+        kind
+    ]
+
+
+def test_a_projection_as_the_shortcut() -> None:
+    assert kinds(f"""g ({IMAGE} i, float[16, 8, 1, 1] wp, float[4, 8, 1, 1] wa, float[4, 4, 3, 3] wb, float[16, 4, 1, 1] wc)
+        => (float[N, 16, 6, 6] y) {{ x = Relu(i)  a = Conv(x, wa)  b = Relu(a)  c = Conv <pads = [1, 1, 1, 1]> (b, wb)
+        d = Relu(c)  e = Conv(d, wc)  p = Conv(x, wp)  y = Add(p, e) }}""") == ["bottleneck"]
+
+
+def test_sums_that_no_layer_is_skipped_by_are_no_blocks() -> None:
+    assert (
+        kinds("""g (float[N, 8] i, float[8, 8] wa, float[8, 8] wb) => (float[N, 8] y)
+        { x = Exp(i)  a = MatMul(x, wa)  b = MatMul(x, wb)  c = Add(a, b)  d = Sin(c)  y = Add(c, d) }""")
+        == []
+    )
+
+
+def test_squeeze_and_excite_within_an_inverted_residual_block() -> None:
+    found = blocks(f"""g ({IMAGE} i, float[8, 1, 3, 3] wd, float[2, 8, 1, 1] ws, float[8, 2, 1, 1] we, float[8, 8, 1, 1] wp)
+        => ({IMAGE} y) {{ x = Relu(i)  d = Conv <pads = [1, 1, 1, 1], group = 8> (x, wd)
+        m = GlobalAveragePool(d)  s = Conv(m, ws)  r = Relu(s)  e = Conv(r, we)  g = Sigmoid(e)  h = Mul(g, d)
+        p = Conv(h, wp)  y = Add(x, p) }}""")
+    assert [block.name for block in found] == ["squeeze-and-excite 0", "inverted residual 0"]
+    assert {node.op_type for node in found[0].nodes} == {"GlobalAveragePool", "Conv", "Relu", "Sigmoid", "Mul"}
+
+
+FFN = "float[8, 16] wu, float[16] wub, float[16, 8] wd, float[8] wdb"
+
+
+def test_feed_forward_layers_alone_and_in_a_row() -> None:
+    text = f"""g (float[N, 8] x, {FFN}) => (float[N, 8] y)
+        {{ a = MatMul(x, wu)  b = Add(wub, a)  c = Relu(b)  d = MatMul(c, wd)  y = Add(d, wdb) }}"""
+    (found,) = blocks(text)
+    assert found.kind == "feed-forward"
+    assert len(found.nodes) == 5
+    row = text.replace("y = Add(d, wdb)", "e = Add(d, wdb)  f = Relu(e)  y = MatMul(f, wu)").replace(
+        "N, 8] y", "N, 16] y"
+    )
+    (found,) = blocks(row)
+    assert sum(node.op_type == "MatMul" for node in found.nodes) == 3
+
+
+def test_gated_feed_forward_layers() -> None:
+    assert (
+        kinds("""g (float[N, 8] x, float[8, 16] wg, float[8, 16] wu, float[16, 8] wd) => (float[N, 8] y)
+        { a = MatMul(x, wg)  s = Sigmoid(a)  b = Mul(a, s)  c = MatMul(x, wu)  d = Mul(b, c)  y = MatMul(d, wd) }""")
+        == ["feed-forward"]
+    )
+
+
+ATTENTION = """q = MatMul(n, wq)  k = MatMul(n, wk)  v = MatMul(n, wv)  t = Transpose <perm = [0, 2, 1]> (k)
+    z = MatMul(q, t)  sc = Mul(z, half)  p = Softmax(sc)  o = MatMul(p, v)  ao = MatMul(o, wo)"""
+WEIGHTS = "float[8, 8] wq, float[8, 8] wk, float[8, 8] wv, float[8, 8] wo, float[8] wn"
+
+
+def test_attention_and_the_feed_forward_layers_behind_it_are_a_transformer() -> None:
+    ffn = "fu = MatMul(m, wu)  fr = Relu(fu)  fd = MatMul(fr, wd)"
+    head = f"g (float[N, 5, 8] i, {WEIGHTS}, {FFN}) => (float[N, 5, 8] y) <float half = {{0.5}}>"
+    before = f"""{head} {{ x = Exp(i)  n = LayerNormalization(x, wn)  {ATTENTION}  r = Add(x, ao)
+        m = LayerNormalization(r, wn)  {ffn}  y = Add(fd, r) }}"""
+    after = f"""{head} {{ n = Exp(i)  {ATTENTION}  r = Add(ao, n)
+        m = LayerNormalization(r, wn)  {ffn}  f = Add(m, fd)  y = LayerNormalization(f, wn) }}"""
+    parallel = f"""{head} {{ x = Exp(i)  n = LayerNormalization(x, wn)  {ATTENTION}  m = Identity(n)  g = MatMul(m, wu)
+        {ffn}  gg = Mul(fr, g)  e = MatMul(gg, wd)  s = Add(ao, e)  y = Add(s, x) }}"""
+    for text in (before, after, parallel):
+        assert kinds(text) == ["transformer"], text
+    assert kinds(f"{head} {{ x = Exp(i)  n = LayerNormalization(x, wn)  {ATTENTION}  y = Add(x, ao) }}") == [
+        "attention"
+    ]
+
+
+def test_recurrent_layers_and_loops_with_a_state() -> None:
+    assert kinds("""g (float[L, N, 8] x, float[1, 12, 8] ww, float[1, 12, 3] wr) => (float[L, 1, N, 3] y, float[1, N, 3] h)
+        { y, h = LSTM <hidden_size = 3> (x, ww, wr) }""") == ["recurrent"]
+    scan = """g (float[N, 8] h, float[L, N, 8] x, float[8, 8] w) => (float[N, 8] z, float[L, N, 8] y)
+        { z, y = Scan <num_scan_inputs = 1, body = step (float[N, 8] s, float[N, 8] xi) => (float[N, 8] so, float[N, 8] yo)
+          { m = MatMul(s, w)  so = Add(m, xi)  yo = Tanh(so) }> (h, x) }"""
+    assert kinds(scan) == ["recurrent"]
+    assert kinds(scan.replace("MatMul(s, w)", "Sin(s)")) == []
+
+
+def test_detectors_stand_in_rules_of_the_users_own() -> None:
+    detector = DETECTORS["residual"]
+    model = normal("""g (float[N, 8] i, float[8, 8] wa, float[8] wb) => (float[N, 8] y)
+        { x = Exp(i)  t = Add(x, wb)  a = MatMul(t, wa)  y = Add(a, x) }""")
+    found = list(ortfuse.find(model, detector.pattern, guards=detector.guards))
+    assert [match.root.name for match in found] == ["y"]
+    x, y = var("x", "n 8"), var("y", "n 8")
+    rule = Rule(name="mine.residual", pattern=op.Add(x, y), replace=op.Sum(y, x), guards=detector.guards,
+                exactness=Exactness.EXACT, source="test", proof=Proof())  # fmt: skip
+    result = ortfuse.optimize(model, patterns=rule, passes="user")
+    assert [node.op_type for node in result.model.graph] == ["Exp", "Add", "MatMul", "Sum"]
