@@ -13,7 +13,7 @@ from ortfuse.passes.inline_branches import InlineBranches
 from ortfuse.passes.layout import Layout
 from ortfuse.passes.parts_first import PartsFirst
 from ortfuse.passes.profitability import LEAVE, Choice, Choices, Meter, check_pins, names_one
-from ortfuse.passes.recurrence import Recurrent, Stacks
+from ortfuse.passes.recurrence import Loops, Recurrent, Stacks
 from ortfuse.passes.rules import RulePass
 from ortfuse.passes.sequences import Sequences
 
@@ -32,6 +32,7 @@ __all__ = [
     "Fold",
     "InlineBranches",
     "Layout",
+    "Loops",
     "Meter",
     "PartsFirst",
     "Pass",

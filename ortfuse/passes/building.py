@@ -16,11 +16,11 @@ _AXES_ARE_INPUTS = 13
 
 
 class Builder:
-    """Inserts nodes before a place, one after the other, as part of the open change."""
+    """Inserts nodes before a place, one after the other, as part of the open change, for the opset of the scope."""
 
     def __init__(self, scope: Scope, editor: Editor, place: ir.Node) -> None:
         self._editor, self._place = editor, place
-        self._axes_are_inputs = scope.opset >= _AXES_ARE_INPUTS
+        self.opset = scope.opset
 
     def node(
         self,
@@ -33,6 +33,12 @@ class Builder:
         made = ir.node(op_type, inputs, attributes, num_outputs=outputs)
         self._editor.insert_before(self._place, made)
         return made.outputs
+
+    def like(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
+        """The output of a node like another one with one output, on other inputs."""
+        made = ir.Node(node.domain, node.op_type, inputs, list(node.attributes.values()), version=node.version)
+        self._editor.insert_before(self._place, made)
+        return made.outputs[0]
 
     def constant(self, tensor: ir.TensorProtocol) -> ir.Value:
         """A constant."""
@@ -81,6 +87,6 @@ class Builder:
         attributes: Mapping[str, Any] | None = None,
         outputs: int = 1,
     ) -> Sequence[ir.Value]:
-        if self._axes_are_inputs:
+        if self.opset >= _AXES_ARE_INPUTS:
             return self.node(op_type, [value, self.ints(numbers)], attributes, outputs)
         return self.node(op_type, [value], {**(attributes or {}), name: list(numbers)}, outputs)

@@ -20,6 +20,7 @@ from ortfuse.passes import (
     Fold,
     InlineBranches,
     Layout,
+    Loops,
     PartsFirst,
     Pass,
     Recurrent,
@@ -48,6 +49,7 @@ BUILT_IN: Mapping[str, type[Any]] = {
         DeadCode,
         Recurrent,
         Layout,
+        Loops,
         Finalize,
         AsFunctions,
     )

@@ -93,13 +93,19 @@ def model(body: str, inputs: str, outputs: str, weights: Mapping[str, Any], opse
     """A model of text whose constants are those of `weights` that the text names."""
     text = f'<ir_version: 8, opset_import: ["": {opset}]> g ({inputs}) => ({outputs}) {{ {body} }}'
     made = onnx.parser.parse_model(text)
-    used = {name for node in made.graph.node for name in node.input}
+    used = _used(made.graph)
     for name in sorted(used & weights.keys()):
         array = np.asarray(weights[name])
         array = array.astype(np.int64) if array.dtype.kind in "iu" else array
         made.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     onnx.checker.check_model(made)
     return made
+
+
+def _used(graph: onnx.GraphProto) -> set[str]:
+    """The names that the nodes of a graph and of its bodies read."""
+    inner = [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
+    return {name for node in graph.node for name in node.input}.union(*map(_used, inner))
 
 
 def unrolled(spelling: str, steps: int, *, h: str = "h0", c: str = "c0", first: int = 1) -> str:

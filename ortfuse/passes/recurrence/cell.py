@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.traits import PRODUCT, SUM
-from ortfuse.passes.recurrence.form import Form, Forms, Part
+from ortfuse.passes.recurrence.form import Form, Forms, Part, Source
 from ortfuse.pattern.operators import parameter
 
 _MOST_MONOMIALS = 8
@@ -75,8 +75,8 @@ Monomial: TypeAlias = tuple[ir.Value, ...]
 class Cells:
     """Finds the cell whose output a value is."""
 
-    def __init__(self, facts: Facts) -> None:
-        self.facts, self.forms = facts, Forms(facts)
+    def __init__(self, facts: Facts, elements: Mapping[ir.Value, Source] | None = None) -> None:
+        self.facts, self.forms = facts, Forms(facts, elements)
 
     def cell(self, value: ir.Value) -> Cell | None:
         """The cell that has the value as its new hidden state; `None` if there is none."""

@@ -9,6 +9,7 @@ is built.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, TypeAlias
@@ -25,11 +26,11 @@ _DEEPEST = 40
 
 @dataclass(frozen=True)
 class Source:
-    """A value, or, given an axis, its element at an index along that axis."""
+    """A value, or, given an axis, its element at an index along that axis: a number, or what counts the runs of a loop."""
 
     value: ir.Value
     axis: int | None = None
-    index: int = 0
+    index: int | ir.Value = 0
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,10 @@ Part: TypeAlias = tuple[ir.Value, int, int]
 
 
 class Forms:
-    """Finds the forms of values."""
+    """Finds the forms of values. `elements` says of values in the body of a loop which elements of others they are."""
 
-    def __init__(self, facts: Facts) -> None:
-        self.facts = facts
+    def __init__(self, facts: Facts, elements: Mapping[ir.Value, Source] | None = None) -> None:
+        self.facts, self.elements = facts, elements or {}
 
     def form(self, part: Part, at: Source | None = None, depth: int = 0) -> Form | None:
         """The form of columns of a value, or of its element `at` an index; `None` if it is too deep to say."""
@@ -106,6 +107,8 @@ class Forms:
             return None
         at = Source(value) if at is None else replace(at, value=value)
         node = value.producer()
+        if at.axis is None and (element := self.elements.get(value)) is not None and self._is_computed_before(element):
+            return self.form((element.value, first, last), element, depth + 1)
         found = None if node is None or node.domain else self._of_node(node, part, at, depth + 1)
         if found is None:
             found = Form(((self.source(at), Block(None, False, (first, last), (first, last))),))
@@ -146,9 +149,10 @@ class Forms:
             start += size
         return None
 
-    def _is_last_axis(self, element: Source) -> bool:
+    def _is_computed_before(self, element: Source) -> bool:
+        """Whether an element is taken of what was computed for all of them at once."""
         rank = self.facts.rank(element.value)
-        return rank is None or element.axis == rank - 1
+        return rank is not None and element.axis != rank - 1 and _is_linear(element.value.producer())
 
     def _block_of_columns(self, value: ir.Value, first: int, last: int) -> Part | None:
         """The columns behind [.., k * n] reshaped to [.., k, n], of which one row is taken."""
@@ -160,6 +164,8 @@ class Forms:
         if before is None or after is None or element.axis != len(after) - 2 or len(before) != len(after) - 1:
             return None
         if before[:-1] != after[:-2] or not isinstance(before[-1], int) or not isinstance(after[-1], int):
+            return None
+        if not isinstance(element.index, int):
             return None
         start = element.index * after[-1]
         return above.inputs[0], start + first, start + last
@@ -175,7 +181,7 @@ class Forms:
         if whole is not None:
             return self.form(whole, at, depth)
         element = self._element(part[0]) if at.axis is None else None
-        if element is not None and _is_linear(element.value.producer()) and not self._is_last_axis(element):
+        if element is not None and self._is_computed_before(element):
             return self.form((element.value, *part[1:]), element, depth)
         if node.op_type in ("Add", "Sub", "Sum", "Neg"):
             signs = (
@@ -265,6 +271,8 @@ class Forms:
 
     def _element(self, value: ir.Value) -> Source | None:
         """The element that a value is of another one: by Gather of one index, or by Squeeze of a Split or Slice of size 1."""
+        if value in self.elements:
+            return self.elements[value]
         node = value.producer()
         if node is None or node.domain or node.inputs[0] is None:
             return None

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike
 from ortfuse.facts.facts import Facts
 from ortfuse.facts.transfer.fact import Shape
 from ortfuse.passes.building import Builder
@@ -32,8 +31,9 @@ class Track:
     def of(cls, sources: Sequence[Source]) -> Track:
         """The track of the inputs of all steps."""
         first = sources[0]
-        indices = [source.index for source in sources]
-        if first.axis is not None and all((one.value, one.axis) == (first.value, first.axis) for one in sources):
+        indices = [source.index for source in sources if isinstance(source.index, int)]
+        is_one = all((one.value, one.axis) == (first.value, first.axis) for one in sources)
+        if first.axis is not None and is_one and len(indices) == len(sources):
             for direction in (1, -1):
                 if indices == list(range(indices[0], indices[0] + direction * len(indices), direction)):
                     return cls(tuple(sources), indices[0], direction)
@@ -57,16 +57,27 @@ class Track:
             return build.node("Tile", [build.unsqueeze(value_of(first, build), 0), repeats])[0]
         if self.direction == direction and first.axis is not None:
             shape = facts.shape(first.value) or ()
-            low, value = min(source.index for source in self.sources), first.value
+            low, value = min(self.start, self.start + direction * (count - 1)), first.value
             if low or shape[first.axis] != count:
                 value = build.slice(value, first.axis, low, low + count)
-            axes = range(len(shape))
-            return build.transpose(value, [first.axis, *(axis for axis in axes if axis != first.axis)])
+            return to_front(value, first.axis, len(shape), build)
         return build.concat([build.unsqueeze(value_of(one, build), 0) for one in self.sources[::direction]], 0)
+
+
+def to_front(value: ir.Value, axis: int, rank: int, build: Builder) -> ir.Value:
+    """The value with an axis moved before all others."""
+    return build.transpose(value, [axis, *(other for other in range(rank) if other != axis)])
+
+
+def from_front(value: ir.Value, axis: int, rank: int, build: Builder) -> ir.Value:
+    """The value with its first axis moved to another place."""
+    others = range(1, rank)
+    return build.transpose(value, [*others[:axis], 0, *others[axis:]])
 
 
 def value_of(source: Source, build: Builder) -> ir.Value:
     """The value that a source stands for."""
+    assert isinstance(source.index, int)
     return source.value if source.axis is None else build.gather(source.value, source.axis, source.index)
 
 
@@ -87,7 +98,7 @@ def initial_state(source: Source | None, build: Builder, facts: Facts) -> ir.Val
     """An initial state as the operator takes it, [1, batch, size]; `None` if it is 0."""
     if source is None or is_zero(source, facts):
         return None
-    if source.axis == 0:
+    if source.axis == 0 and isinstance(source.index, int):
         shape = facts.shape(source.value)
         is_whole = shape is not None and shape[0] == 1
         return source.value if is_whole else build.gather(source.value, 0, [source.index])
@@ -97,9 +108,3 @@ def initial_state(source: Source | None, build: Builder, facts: Facts) -> ir.Val
 def common_direction(tracks: Sequence[Track]) -> int:
     """The direction in which to run over the sequences, so that as few as possible have to be put together anew."""
     return -1 if any(track.direction < 0 for track in tracks) and all(track.direction <= 0 for track in tracks) else 1
-
-
-def batch_of(value: ir.Value, facts: Facts) -> DimLike | None:
-    """The size of the batch, of a state [batch, size]."""
-    shape = facts.shape(value)
-    return shape[0] if shape is not None and len(shape) == 2 else None

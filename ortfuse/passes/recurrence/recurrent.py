@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import onnx_ir as ir
 
@@ -28,22 +28,7 @@ from ortfuse.passes.recurrence.cell import Cell
 from ortfuse.passes.recurrence.chain import Chain, chains
 from ortfuse.passes.recurrence.form import Source
 from ortfuse.passes.recurrence.operands import Track, common_direction, initial_state, is_zero, shape_of
-from ortfuse.passes.recurrence.weights import Weights
-from ortfuse.rewrite import Exactness
-
-_USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
-"""The activations that need not be given."""
-
-_OLDEST = 7
-"""The opset from which on the operators have the form that is written here."""
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """What inspectors are told of a change that rounds elsewhere, as a rule tells them."""
-
-    name: str
-    exactness: Exactness = Exactness.ROUNDING
+from ortfuse.passes.recurrence.operator import OLDEST, Rounds, operator
 
 
 @dataclass(frozen=True)
@@ -55,7 +40,7 @@ class Recurrent:
 
     def run(self, context: Context) -> int:
         """Replace chains of at least `fewest` cells; returns how many were."""
-        scopes = [scope for scope in context.scopes() if scope.opset >= _OLDEST]
+        scopes = [scope for scope in context.scopes() if scope.opset >= OLDEST]
         return sum(self._replace_within(scope, context) for scope in scopes)
 
     def _replace_within(self, scope: Scope, context: Context) -> int:
@@ -173,21 +158,6 @@ def _operator(
     while states and states[-1] is None:
         states.pop()
     return operator(weights, [sequence, *constants, *([None, *states] if states else [])], direction, build)
-
-
-def operator(weights: Weights, inputs: Sequence[ir.Value | None], direction: int, build: Builder) -> Sequence[ir.Value]:
-    """The outputs of a recurrent operator on these inputs, run in this direction (1 or -1)."""
-    attributes: dict[str, Any] = {"hidden_size": weights.size}
-    if direction < 0:
-        attributes["direction"] = "reverse"
-    if [name for name, _, _ in weights.activations] != _USUAL[weights.kind]:
-        attributes["activations"] = [name for name, _, _ in weights.activations]
-        for number, name in enumerate(("activation_alpha", "activation_beta"), 1):
-            if numbers := [one[number] for one in weights.activations if one[number] is not None]:
-                attributes[name] = numbers
-    if weights.reset_offsets is not None:
-        attributes["linear_before_reset"] = 1
-    return build.node(weights.kind, inputs, attributes, 3 if weights.kind == "LSTM" else 2)
 
 
 def _outputs(

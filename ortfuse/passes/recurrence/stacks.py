@@ -21,7 +21,7 @@ from ortfuse.graph.walk import Scope
 from ortfuse.passes.building import Builder
 from ortfuse.passes.context import Context
 from ortfuse.passes.recurrence.form import Forms, Source
-from ortfuse.passes.recurrence.operands import Track
+from ortfuse.passes.recurrence.operands import Track, from_front
 from ortfuse.pattern.operators import parameter
 
 
@@ -58,10 +58,8 @@ def _replace(node: ir.Node, scope: Scope, context: Context) -> bool:
         return False
     with context.editor.change(Stacks.name) as change:
         build = Builder(scope, context.editor, node)
-        whole = _whole(steps, build, facts)
-        others = range(1, (facts.rank(stacked[0]) or 0) + 1)
-        result = build.transpose(whole, [*others[:axis], 0, *others[axis:]])
-        context.editor.replace(node.outputs[0], result)
+        rank = (facts.rank(stacked[0]) or 0) + 1
+        context.editor.replace(node.outputs[0], from_front(_whole(steps, build, facts), axis, rank, build))
         context.editor.remove(node)
     return bool(change)
 
