@@ -54,9 +54,9 @@ def measure(rule: Rule, number: int, rounds: int, threads: int) -> float:
     return statistics.median(ratios)
 
 
-def telling(typical: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+def telling(typical: Mapping[str, str | int]) -> dict[str, tuple[int, ...]]:
     """The shapes by which a site is compared with a typical one: the first, and others that are more than vectors."""
-    shapes = {name: tuple(int(dim) for dim in text.split()) for name, text in typical.items()}
+    shapes = {name: tuple(int(dim) for dim in text.split()) for name, text in typical.items() if isinstance(text, str)}
     first = next(iter(shapes))
     return {name: shape for name, shape in shapes.items() if name == first or sum(dim > 1 for dim in shape) > 1}
 

@@ -30,3 +30,8 @@ def images(x: str, weight: str, **operands: str) -> dict[str, str]:
 def attributes(*convolutions: Mapping[str, Any], **others: list[Any]) -> list[dict[str, list[Any]]]:
     """The attributes of one convolution for each set of shapes, and others that all sets have in common."""
     return [{"conv": [one], **others} for one in convolutions]
+
+
+def typical(**operands: str) -> dict[str, str]:
+    """The shapes of a convolution in the middle of a network, whose kernel is the one of `PADDED` and `BARE`."""
+    return {**images("1 64 56 56", "64 64 3 3", **operands), "bias": "64"}

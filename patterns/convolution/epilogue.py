@@ -16,7 +16,7 @@ from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from . import _layers as layers
-from ._instances import BARE, NORMALISATION, PADDED, POSITIVE, attributes, images
+from ._instances import BARE, NORMALISATION, PADDED, POSITIVE, attributes, images, typical
 
 BATCH_NORM = "arXiv:1502.03167"
 LINEAR = "a convolution is linear in its weights and bias"
@@ -69,12 +69,17 @@ def _batch_norm_proof(*shapes: dict[str, str]) -> Proof:
         attributes=attributes(PADDED, {**PADDED, "group": 2}, **NORMALISATION),
         constants=POSITIVE,
         redundant={"check of attribute training": layers.CANNOT_TRAIN},
+        typical=(typical(statistics="64"),),
     )
 
 
 def _affine_proof(*shapes: dict[str, str]) -> Proof:
     grouped, one_sided = {**BARE, "group": 2}, {"pads": (2, 0)}
-    return Proof(shapes=shapes, attributes=attributes(PADDED, grouped, one_sided, {"group": 4})[: len(shapes)])
+    return Proof(
+        shapes=shapes,
+        attributes=attributes(PADDED, grouped, one_sided, {"group": 4})[: len(shapes)],
+        typical=(typical(operands="64 1 1"),),
+    )
 
 
 def _arithmetic(y: Pattern) -> Pattern:

@@ -20,7 +20,7 @@ from ortfuse.targets import Quirk, unless_blocked
 
 from .._common import same_shape
 from .._proofs import COST, KERNEL
-from ._instances import PADDED, images
+from ._instances import PADDED, images, typical
 from ._layers import CONV, bias, convolution, weight, x
 
 RUNTIME = "ONNX Runtime contrib operator FusedConv"
@@ -61,6 +61,7 @@ RULES = [
             shapes={"x": "n 3 6 6", "weight": "16 3 3 3", "bias": "16", "z": "n 16 6 6"},
             attributes={"conv": [PADDED]},
             inputs={"z": _pooled},
+            typical=(typical(z="1 64 56 56"),),
             redundant={"demand that *": COST},
         ),
     ),
@@ -74,6 +75,7 @@ RULES = [
             shapes=images("n 3 6 6", "4 3 3 3"),
             attributes={"conv": [PADDED]},
             redundant={"demand that *": COST},
+            typical=(typical(),),
         ),
     ),
 ]

@@ -77,7 +77,7 @@ def _joined(count: int) -> Any:
 _SIZES = {1: 4, 2: 2, 3: 3, 4: 1}
 _SHAPES = {f"weight{number}": f"{size} 3 3 3" for number, size in _SIZES.items()}
 _BIASES = {f"bias{number}": f"{size}" for number, size in _SIZES.items()}
-_TYPICAL = {f"weight{number}": "64 64 1 1" for number in _SIZES} | {f"bias{number}": "64" for number in _SIZES}
+_TYPICAL = {f"weight{number}": "64 64 3 3" for number in _SIZES} | {f"bias{number}": "64" for number in _SIZES}
 
 RULES = [
     Rule(

@@ -153,6 +153,7 @@ def _proof(*windows: dict[str, Any], filling: list[float | None]) -> Proof:
             {"border": [(0, 0, 1, 2, 0, 0, 2, 0)], "filling": filling, **others},
             {"border": [(1, 2, 2, 0)], "filling": filling[-1:], **others},
         ),
+        typical=({"x": "1 64 56 56", "weight": "64 64 3 3", "bias": "64"},),
         opset=20,  # the axes came with opset 18
         constants={"axes": [-1, 2]},
         counterexamples={

@@ -22,7 +22,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 
 from .._proofs import COST
 from . import _layers as layers
-from ._instances import BARE, NORMALISATION, PADDED, POSITIVE, attributes, images
+from ._instances import BARE, NORMALISATION, PADDED, POSITIVE, attributes, images, typical
 
 BATCH_NORM = "arXiv:1502.03167"
 LINEAR = "a convolution is linear in its input"
@@ -162,6 +162,9 @@ def _divided(match: Match) -> Any:
     return ratio[:1] if np.all(ratio == ratio[0]) else ratio.reshape(-1, *ones)
 
 
+TYPICAL = typical(statistics="64", operands="64 1 1")
+
+
 def _divided_offset() -> Rule:
     multiplied = op.Mul(layers.x, const("factor")) | op.Div(layers.x, const("divisor"))
     mapped = (op.Add(multiplied, const("added")) | op.Sub(multiplied, const("subtracted"))).named("mapped")
@@ -185,6 +188,7 @@ def _divided_offset() -> Rule:
             ),
             attributes=attributes(PADDED, {**PADDED, "group": 2}),
             constants={"factor": "positive", "divisor": "positive"},
+            typical=(TYPICAL,),
         ),
     )
 
@@ -213,13 +217,18 @@ def _normalised(name: str, layer: Callable[[Pattern], Op], sets: Sets) -> Rule:
         attributes=attributes(*(one for _, one in sets), **NORMALISATION),
         constants=POSITIVE,
         redundant={"check of attribute training": layers.CANNOT_TRAIN},
+        typical=(TYPICAL,),
     )
     return _prologue(name, BATCH_NORM, layer(mapped), proof)
 
 
 def _mapped(name: str, layer: Callable[[Pattern], Op], maps: Iterable[Op], sets: Sets) -> Rule:
     mapped = layers.one_of(one.kept() for one in maps).named("mapped")
-    proof = Proof(shapes=[shapes for shapes, _ in sets], attributes=attributes(*(one for _, one in sets)))
+    proof = Proof(
+        shapes=[shapes for shapes, _ in sets],
+        attributes=attributes(*(one for _, one in sets)),
+        typical=(TYPICAL,),
+    )
     return _prologue(name, LINEAR, layer(mapped), proof)
 
 

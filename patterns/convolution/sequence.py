@@ -111,7 +111,7 @@ def _attributes(name: str) -> Any:
 
 
 _ATTRIBUTES = {name: _attributes(name) for name in ("kernel_shape", "strides", "dilations", "pads", "group")}
-_TYPICAL = {"x": "1 64 28 28", "weight1": "256 64 1 1", "bias1": "256", "weight2": "64 256 1 1", "bias2": "64"}
+_TYPICAL = {"x": "1 64 28 28", "weight1": "256 64 3 3", "bias1": "256", "weight2": "64 256 1 1", "bias2": "64"}
 
 RULES = [
     Rule(
@@ -128,7 +128,7 @@ RULES = [
                 {"x": "n 2 6 7", "weight1": "9 2 3 1", "bias1": "9", "weight2": "2 9 1 3", "bias2": "2"},
             ),
             attributes=(
-                {"conv1": [{**PADDED, "strides": (2, 1)}], "conv2": [{"strides": (1, 2)}]},
+                {"conv1": [PADDED, {**PADDED, "strides": (2, 1)}], "conv2": [{}, {"strides": (1, 2)}]},
                 {"conv1": [{}], "conv2": [{**PADDED, "strides": (2, 2)}]},
                 {"conv1": [{}], "conv2": [{"dilations": (1, 2)}]},
             ),
