@@ -33,6 +33,11 @@ def cost(region: Region, states: Mapping[Unit, State]) -> int:
     return units + sum(_local(tensor, states) for tensor in region.tensors)
 
 
+def transposed(region: Region, states: Mapping[Unit, State]) -> int:
+    """How many elements are transposed, counted as `Tensor.weight` does."""
+    return sum(_local(tensor, states) for tensor in region.tensors) // _TRANSPOSED
+
+
 def _unit_cost(unit: Unit, state: State) -> int:
     return unit.cost(state) * _TRANSPOSED + (not state.is_unmoved)
 

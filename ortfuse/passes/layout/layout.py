@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from ortfuse.passes.context import Context
 from ortfuse.passes.layout import choice
+from ortfuse.passes.layout.bound import bound
 from ortfuse.passes.layout.moving import Move
 from ortfuse.passes.layout.region import Map, Region
 from ortfuse.passes.layout.unit import State, Unit
@@ -26,6 +27,7 @@ class Layout:
             found = Map(scope.graph, context.facts)
             for region in list(found.regions()):
                 states = choice.best(region)
+                _note_gap(region, states, context)
                 for part in _parts(region, states, found):
                     count += self._change(Move(found, part, states, context.editor, context.facts), context)
         return count
@@ -34,6 +36,15 @@ class Layout:
         with context.editor.change(self.name, rule=self if move.rounds else None, nodes=move.nodes) as change:
             move.make(change)
         return bool(change)
+
+
+def _note_gap(region: Region, states: Mapping[Unit, State], context: Context) -> None:
+    """Say how far the choice may be from the best one; with two orders it is the best."""
+    if len(region.orders) > 2:
+        left, least = choice.transposed(region, states), bound(region)
+        if left > least:
+            what = f"{len(region.units)} nodes around '{region.tensors[0].base.name}'"
+            context.note(f"layout: {what} transpose {left} elements at usual sizes; at least {least} have to be")
 
 
 def _parts(region: Region, states: Mapping[Unit, State], found: Map) -> Iterator[list[Unit]]:

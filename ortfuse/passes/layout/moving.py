@@ -104,15 +104,12 @@ class Move:
         return [(port, order) for port, order in ends if port.is_output]
 
     def _version(self, tensor: Tensor, order: Order) -> ir.Value:
-        """The tensor in an order: as it is made, as it is there already, or transposed."""
+        """The tensor in an order: as it is made, or transposed right there."""
         source, lies = self._made.get(tensor, (tensor.base, unmoved(len(order))))
         if order == lies:
             return source
         if (tensor, order) not in self._versions:
-            known = None
-            if tensor not in self._made:
-                known = next((value for value, one in tensor.aliases.items() if one == order), None)
-            self._versions[tensor, order] = known or self._transposed(source, between(lies, order))
+            self._versions[tensor, order] = self._transposed(source, between(lies, order))
         return self._versions[tensor, order]
 
     def _transposed(self, source: ir.Value, perm: Order) -> ir.Value:
@@ -132,10 +129,10 @@ class Move:
         return node.outputs[0]
 
     def _hand_on(self, tensor: Tensor) -> None:
-        """Let what is not written anew have the tensor in the orders that it needs."""
-        if tensor not in self._made:
-            return
+        """Let what is not written anew have the tensor in the orders that it needs, transposed once for all that need one."""
         for value, order in tensor.aliases.items():
+            if tensor not in self._made and (tensor, order) not in self._versions:
+                continue
             left = [use for use in value.uses() if use.node not in self._nodes and self._map.perm(use.node) is None]
             if left or value.is_graph_output():
                 self._editor.replace(value, self._version(tensor, order))

@@ -108,6 +108,8 @@ class Framed:
         """See `Unit`."""
         axes = self.ports[port].axes
         frame = extended([axes[index] for index in order], self.rank)
+        if is_unmoved(frame):
+            return start(self)
         if not self.allows(frame):
             return None
         if frame not in self._states:

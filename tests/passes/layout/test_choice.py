@@ -1,0 +1,43 @@
+"""The choice of orders is compared with all choices; what is done with it computes the same."""
+
+from __future__ import annotations
+
+import pytest
+from random_layouts import assignments, combinations, random_text
+from small_models import apply, context_of, floats, model_of, operators
+
+from ortfuse.passes import Layout
+from ortfuse.passes.layout import choice
+from ortfuse.passes.layout.bound import bound
+from ortfuse.passes.layout.region import Map
+
+INPUTS = {"x0": floats(2, 3, 4, 5), "x1": floats(2, 3, 4, 5) * 2}
+MOST = 5000
+
+
+@pytest.mark.parametrize("kinds", [2, 3])
+@pytest.mark.parametrize("seed", range(25))
+def test_no_choice_of_orders_is_cheaper(seed: int, kinds: int) -> None:
+    context = context_of(model_of(random_text(seed, nodes=9, kinds=kinds)))
+    for region in Map(context.model.graph, context.facts).regions():
+        if combinations(region) > MOST:
+            continue
+        least = min(choice.cost(region, states) for states in assignments(region))
+        assert choice.cost(region, choice.best(region)) == least
+        assert bound(region) <= choice.transposed(region, choice.best(region))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_two_orders_reach_the_bound_however_large_the_graph(seed: int) -> None:
+    context = context_of(model_of(random_text(seed, nodes=60)))
+    for region in Map(context.model.graph, context.facts).regions():
+        assert choice.transposed(region, choice.best(region)) == bound(region)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_graphs_compute_the_same_with_less_to_transpose(seed: int) -> None:
+    text = random_text(seed, kinds=2 + seed % 2)
+    before = operators(model_of(text)).count("Transpose")
+    model, counts, _ = apply(text, Layout(), Layout(), inputs=INPUTS)
+    assert operators(model).count("Transpose") <= before
+    assert counts[1] == 0 or counts[0] > 0
