@@ -418,7 +418,7 @@ def inspect(
         VerificationError: The model lacks a dimension named in `sizes`.
         OrtfuseError: The model or an option cannot be used.
     """
-    from ortfuse.bench.inputs import usual_sizes
+    from ortfuse.bench.inputs import labels_of_sizes, usual_sizes
     from ortfuse.bench.peaks import peaks
     from ortfuse.inspection import PASSES, inspection
 
@@ -429,7 +429,8 @@ def inspect(
     chosen = usual_sizes(inside, options.sizes)
     normal = optimize(inside, Options(passes=PASSES), progress=progress).model
     progress("measuring this machine")
-    return inspection(inside, normal, manager.target, chosen, peaks(threads) if measure else None)
+    machine = peaks(threads) if measure else None
+    return inspection(inside, normal, manager.target, chosen, machine, labels_of_sizes(inside))
 
 
 def benchmark(

@@ -55,6 +55,11 @@ def usual_sizes(model: Runnable, sizes: Mapping[str, int] | None = None) -> dict
     return uniform(dims, LEADING, OTHERS) | _fixed(dims, sizes or {})
 
 
+def labels_of_sizes(model: Runnable) -> dict[str, str]:
+    """What the symbols of open dimensions are called in messages: their names, or `input[axis]`."""
+    return {dim.symbol: dim.label for dim in open_dims(input_specs(signature_of(model)))}
+
+
 def check_sizes(model: ir.Model, sizes: Mapping[str, int]) -> None:
     """Check that a model has open dimensions with these names.
 

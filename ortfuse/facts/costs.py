@@ -12,7 +12,7 @@ Conventions, which are those of the literature:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -160,7 +160,7 @@ def _operations(place: _Place) -> DimLike | None:
     if name in _PER_OPERAND or has(node, REDUCES):
         return _PER_OPERAND.get(name, 1) * place.size(0)
     if name in _POOLS:
-        return place.results() * product(place.integers("kernel_shape"))
+        return place.results() * product(_within(place.integers("kernel_shape"), place.shape(0)))
     if name == "Sum" or name == "Mean":
         return len(node.inputs) * place.results()
     if has(node, MOVES | RANDOM) or name in _NOTHING:
@@ -168,6 +168,12 @@ def _operations(place: _Place) -> DimLike | None:
     if has(node, ELEMENTWISE | BROADCASTS | QUANTISES | DEQUANTISES):
         return place.results()
     return None
+
+
+def _within(kernel: Sequence[int], shape: Shape) -> list[DimLike]:
+    """A kernel, no larger than what it is moved over."""
+    sizes = zip(kernel, shape[2:], strict=False)
+    return [min(side, size) if isinstance(size, int) else side for side, size in sizes]
 
 
 def _matmul(a: int, b: int) -> Callable[[_Place], DimLike]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -200,7 +201,12 @@ _NO_WEIGHTS = frozenset({"int32", "int64", "uint32", "uint64", "bool", "string"}
 
 
 def inspection(
-    model: ir.Model, normal: ir.Model, target: Target, sizes: Mapping[str, int], peaks: Peaks | None
+    model: ir.Model,
+    normal: ir.Model,
+    target: Target,
+    sizes: Mapping[str, int],
+    peaks: Peaks | None,
+    labels: Mapping[str, str] | None = None,
 ) -> Inspection:
     """Inspect a model.
 
@@ -210,7 +216,9 @@ def inspection(
         target: The runtime whose kernels count.
         sizes: Sizes of the open dimensions, by symbol.
         peaks: The peaks of this machine, if they are known.
+        labels: What to call symbols of dimensions that have no name.
     """
+    labels = labels or {}
     facts, others = Facts(model), Facts(normal)
     blocks = find_blocks(normal, others)
     meter = _Meter(others, sizes, peaks)
@@ -234,8 +242,8 @@ def inspection(
         regions=tuple(regions),
         by_operator=tuple(sorted(rows, key=lambda row: (row.flops, row.bytes), reverse=True)),
         total=total,
-        macs=meter.formula(nodes),
-        sizes=dict(sizes),
+        macs=_labelled(meter.formula(nodes), labels),
+        sizes={labels.get(symbol, symbol): size for symbol, size in sizes.items()},
         peaks=peaks,
         notes=tuple(_notes(normal, total, meter)),
     )
@@ -283,9 +291,14 @@ class _Meter:
         total: DimLike = 0
         for node in nodes:
             found = self.cost(node)
-            if found is not None and not (isinstance(found.macs, Dim) and found.macs.fresh):
+            if found is not None and symbols(found.macs) <= self._sizes.keys():
                 total = total + found.macs
         return str(total)
+
+
+def _labelled(formula: str, labels: Mapping[str, str]) -> str:
+    """A formula with labels in the place of symbols without a name."""
+    return re.sub(r"\?\d+", lambda found: labels.get(found[0], found[0]), formula)
 
 
 def _whole(block: Block) -> list[ir.Node]:

@@ -61,6 +61,8 @@ def test_multiply_accumulates_of_products(text: str, macs: int) -> None:
         ("g (float[2, 3] x) => (float[2, 1] y) <int64[1] a = {-1}> { y = ReduceMean(x, a) }", 6, 24 + 8 + 8),
         ("g (float[1, 2, 4, 4] x) => (float[1, 2, 2, 2] y) { y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x) }",
          32, 4 * (32 + 8)),
+        ("g (float[1, 2, 4, 4] x) => (float[1, 2, 2, 2] y) { y = AveragePool <kernel_shape = [9, 9], pads = [3, 3, 3, 3]> (x) }",
+         8 * 16, 4 * (32 + 8)),
         ("g (float[2, 3] x) => (float[2, 3] y) { y = Softmax(x) }", 30, 48),
     ],
 )  # fmt: skip

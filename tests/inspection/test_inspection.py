@@ -85,6 +85,13 @@ def test_costs_at_given_sizes_and_what_binds_them(monkeypatch: pytest.MonkeyPatc
         ortfuse.inspect(GOLDEN / "bert.sdpa.ts.onnx", sizes={"length": 3}, measure=False)
 
 
+def test_dimensions_without_a_name_are_called_by_their_place() -> None:
+    given = model("g (float[N, 4] x, float[4, 2] w) => (float[N, 2] y) { y = MatMul(x, w) }")
+    given.graph.input[0].type.tensor_type.shape.dim[0].ClearField("dim_param")
+    found = ortfuse.inspect(given, measure=False, sizes={"x[0]": 3})
+    assert (found.macs, found.total.macs, found.sizes) == ("8*x[0]", 24, {"x[0]": 3})
+
+
 def test_bodies_are_counted_once_and_that_is_said() -> None:
     found = ortfuse.inspect(
         model("""g (float[3] h, float[L, 3] x) => (float[3] z, float[L, 3] y)
