@@ -49,6 +49,11 @@ def test_operators_on_other_things_than_tensors_have_cells(operator: str) -> Non
     assert [] in [failures(cell) for cell in tried]
 
 
+def test_constant_text_is_compared_as_text() -> None:
+    text = (cell for cell in cells(Sample(), frozenset(("Identity",))) if cell.label.endswith("=string/constant"))
+    assert [failures(cell) for cell in islice(text, 2)] == [[], []]
+
+
 @pytest.mark.parametrize("kind", ["bfloat16", "float8e4m3fn", "uint4"])
 def test_element_types_that_numpy_lacks_have_cells(kind: str) -> None:
     chosen = cells(Sample(), frozenset(("DequantizeLinear", "Cast")))

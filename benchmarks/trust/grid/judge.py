@@ -112,12 +112,12 @@ class Judge:
 
 def identical(one: np.ndarray, other: np.ndarray) -> bool:
     """Whether two arrays have the same bits; one NaN is like another, and text is text or the bytes of it."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return (
-            one.dtype.kind in "OSU"
-            and one.shape == other.shape
-            and [*map(_as_text, one.flat)] == [*map(_as_text, other.flat)]
-        )
+    if one.shape != other.shape:
+        return False
+    if one.dtype.kind in "OSU" and other.dtype.kind in "OSU":
+        return [*map(_as_text, one.flat)] == [*map(_as_text, other.flat)]
+    if one.dtype != other.dtype:
+        return False
     if one.dtype.kind not in "fV":
         return bool(np.array_equal(one, other))
     with np.errstate(all="ignore"):
