@@ -75,6 +75,11 @@ FINDINGS = {
         f"d = Constant <value = float[0, 3, 4] {{}}> () s = Shape(x) k = {int_of(-1)} t = Concat <axis = 0> (k, s)"
         " y = Reshape(d, t)",
     ),
+    "an index of an Einsum is broadcast where it is 1": (
+        17,
+        "float[n, 2] x, float[m, 3] w",
+        'y = Einsum <equation = "ij,ik->ijk"> (x, w)',
+    ),
     "parts after one of unknown size begin somewhere": (
         17,
         "int64[4] x, int64[1] p",
@@ -125,7 +130,7 @@ def test_it_is_no_fact_any_more(finding: str) -> None:
     )
     model = ir.from_proto(proto)
     facts, runs = Facts(model), 0
-    for n, m in ((1, 1), (3, 3), (2, 3), (0, 6), (2, 6)):
+    for n, m in ((1, 1), (3, 3), (1, 3), (2, 3), (0, 6), (2, 6)):
         sizes = {"n": n, "m": m}
         try:
             judge = judge_model(proto, facts, model, _given(proto, sizes), sizes)

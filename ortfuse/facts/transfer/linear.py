@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike
+from ortfuse.dims import DimLike, broadcast
 from ortfuse.facts.transfer.broadcasting import broadcast_shapes
 from ortfuse.facts.transfer.fact import Fact, Shape
 from ortfuse.facts.transfer.fallback import infer
 from ortfuse.facts.transfer.op import Op, UnknownError, transfer
-from ortfuse.facts.transfer.shaping import best_dim
 from ortfuse.graph.traits import MICROSOFT
 
 
@@ -81,10 +82,5 @@ def einsum(op: Op) -> Fact | tuple[Fact, ...]:
             dims.setdefault(letter, []).append(dim)
     if not arrow:
         right = "".join(sorted(letter for letter in dims if left.count(letter) == 1))
-    return Fact(op.dtype(0), tuple([_index_size(dims[letter]) for letter in right]))
-
-
-def _index_size(dims: list[DimLike]) -> DimLike:
-    # The runtime broadcasts an index of size 1, so a 1 says nothing if another operand has the same index.
-    others = [dim for dim in dims if dim != 1]
-    return best_dim(others) if others else 1
+    # The runtime broadcasts an index of size 1.
+    return Fact(op.dtype(0), tuple([reduce(broadcast, dims[letter]) for letter in right]))
