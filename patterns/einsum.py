@@ -1,9 +1,10 @@
-"""Einsum of one or two operands as the products, transpositions and sums that its equation says.
+"""Einsum of up to three operands as the products, transpositions and sums that its equation says.
 
     bihd,bjhd->bhij        MatMul of [b, h, i, d] and [b, h, d, j]
     ibh,hnd->ibnd          MatMul of [i, b, h] and [h, n * d]
     i,j->ij                Mul of [i, 1] and [1, j]
     ijb->bij, ij->j        Transpose, ReduceSum
+    ij,jk,kl->il           two Einsums of two operands each, in the order that is the least work
 
 A label is of the *batch* if both operands and the result have it, *contracted* if only the operands have it, and of the rows
 or columns if one operand and the result have it. The runtime's Einsum transposes its operands to such a product as well, and
@@ -16,6 +17,7 @@ operand has twice, and one of two operands that only a sum is taken over, are le
 from __future__ import annotations
 
 import functools
+import math
 import re
 import string
 from collections.abc import Sequence
@@ -72,7 +74,7 @@ def _moved(before: str, after: str, operand: Pattern) -> Pattern:
 @redundant("the runtime refuses every other Einsum")
 def labels_all_axes(match: Match) -> Refusal | None:
     """There is one label for each axis of each operand."""
-    ranks, operands = [match.rank(name) for name in "ab" if name in match.bindings], _equation(match).operands
+    ranks, operands = [match.rank(name) for name in "abc" if name in match.bindings], _equation(match).operands
     fits = len(ranks) == len(operands) and all(map(lambda rank, part: rank in (None, len(part)), ranks, operands))
     return match.unless_value("equation", fits, "one label for each axis")
 
@@ -178,10 +180,47 @@ def is_a_product(match: Match) -> Refusal | None:
     return _product(match).refusal
 
 
-a, b = var("a"), var("b")
+USUAL_SIZE = 64
+"""What an unknown size is taken for where the work of two orders is compared."""
+
+
+def _orders(match: Match) -> list[tuple[int, int, int, str, int]]:
+    """Each pair of operands that can come first, the other one, the labels that the pair keeps, and the work of both products."""
+    found = _equation(match)
+    sizes: dict[str, int] = {}
+    for name, labels in zip("abc", found.operands, strict=True):
+        for label, dim in zip(labels, match.shape(name) or (), strict=False):
+            sizes[label] = max(sizes.get(label, 1), dim if isinstance(dim, int) else USUAL_SIZE)
+    made = []
+    for first, second, last in ((0, 1, 2), (0, 2, 1), (1, 2, 0)):
+        both = dict.fromkeys(found.operands[first] + found.operands[second])
+        kept = "".join(label for label in both if label in found.operands[last] + found.result)
+        every = {*kept, *found.operands[last]}
+        work = [math.prod(sizes.get(label, USUAL_SIZE) for label in labels) for labels in (both, every)]
+        if kept:
+            made.append((first, second, last, kept, sum(work)))
+    return made
+
+
+def a_pair_keeps_labels(match: Match) -> Refusal | None:
+    """Of some two operands more is left than a number, which an equation cannot name in the middle."""
+    return None if _orders(match) else match.refuse("attribute", "equation", "one of operands with labels")
+
+
+def _pair_first(match: Match) -> Pattern:
+    """Two Einsums, in the order that is the least work."""
+    found, operands = _equation(match), (a, b, c)
+    first, second, last, kept, _ = min(_orders(match), key=lambda order: order[-1])
+    left, right, other = (found.operands[number] for number in (first, second, last))
+    pair = op.Einsum(operands[first], operands[second], equation=f"{left},{right}->{kept}")
+    return op.Einsum(pair, operands[last], equation=f"{kept},{other}->{found.result}")
+
+
+a, b, c = var("a"), var("b"), var("c")
 readable = attr("equation", lambda text, facts: parsed(text) is not None,
                 "one without ellipsis, repeated labels and labels out of nowhere")  # fmt: skip
 one, two = op.Einsum(a, equation=readable), op.Einsum(a, b, equation=readable)
+three = op.Einsum(a, b, c, equation=readable)
 transposed = op.Transpose(a, perm=_kept_first)
 
 _Case = tuple[Sequence[str], str]
@@ -209,8 +248,10 @@ def _rule(name: str, formula: str, pattern: Op, replace: Any, guards: tuple[Guar
         name=f"einsum.{name}", formula=formula, pattern=pattern, replace=replace, makes=makes, guards=(*counted, *guards),
         exactness=exactness, source="ONNX operator Einsum",
         proof=Proof(
-            shapes=tuple(dict(zip("ab", shapes, strict=False)) for shapes, _ in cases),
+            shapes=tuple(dict(zip("abc", shapes, strict=False)) for shapes, _ in cases),
             never_empty={"*": "the runtime dies of an empty batch"},
+            assumes={} if pattern is not three else {
+                "input * is inf in its last element*": "operands are taken to be finite: infinity times 0 is NaN"},
             counterexamples={"an ellipsis": Variation(attributes={"equation": re.sub("-> ?.", "->...", cases[0][1])})}
             if "..." not in cases[0][1] else {},
             attributes=tuple({"equation": [equation]} for _, equation in cases),
@@ -252,6 +293,11 @@ RULES = [
         (leading_axes_are_equal,),
         (("b 3 s 4", "b 3 t 4"), "...id,...jd->...ij"), (("b 3 2 s t", "b 3 t 2 4"), "...hqk, ...khd -> ...qhd"),
         exactness=Exactness.EXACT, counted=(),
+    ),
+    _rule(
+        "three", "einsum(a, b, c)", three, _pair_first, (a_pair_keeps_labels,),
+        (("2 3", "3 s", "s 5"), "ij,jk,kl->il"), (("b 2", "b 3", "b 4"), "bi,bj,bk->bijk"), (("s", "s", "s 4"), "i,i,ij->j"),
+        makes=("Einsum",),
     ),
     _rule(
         "transpose", "einsum(a), all labels kept", one, transposed, (redundant(SHAPES)(sums_nothing),),

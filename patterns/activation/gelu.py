@@ -2,6 +2,7 @@
 
 gelu(x)      = x/2 (1 + erf(x / sqrt 2))                               Hendrycks & Gimpel, arXiv:1606.08415
 swish(x)     = x sigmoid(alpha x); alpha = 1 is SiLU, 1.702 quick GELU            arXiv:1710.05941, arXiv:1606.08415
+             = x/2 (1 + tanh(alpha/2 x))
 gelu_tanh(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))           the same, section 2
 """
 
@@ -46,6 +47,8 @@ def inner(factor: float) -> Pattern:
 tanh_gelu = x * 0.5 * (1 + op.Tanh(inner(FACTOR)))
 sigmoid_gelu = x * op.Sigmoid(inner(2 * FACTOR))  # (1 + tanh u) / 2 = sigmoid(2 u)
 
+halved = (x * 0.5).named("halved")
+
 erf_op = op.Gelu(biased) | ms.Gelu(biased)
 tanh_op = op.Gelu(biased, approximate="tanh") | ms.FastGelu(biased)
 
@@ -54,6 +57,12 @@ tanh_op = op.Gelu(biased, approximate="tanh") | ms.FastGelu(biased)
 def falls(match: Match) -> Refusal | None:
     """The exponent decreases with x."""
     return match.unless_value("negated", match["negated"] < 0, "below 0")
+
+
+@redundant(COST)
+def rises(match: Match) -> Refusal | None:
+    """The argument of tanh rises with x."""
+    return match.unless_value("half", match["half"] > 0, "above 0")
 
 
 def _gelu_tanh(name: str, formula: str, pattern: Pattern) -> Rule:
@@ -89,6 +98,26 @@ RULES = [
         source="arXiv:1710.05941",
         allow_extra_operands=True,
         proof=Proof(shapes=SHAPES, scalars={"negated": [-1.0, -1.702]}, typical=TYPICAL),
+    ),
+    Rule(
+        name="swish.tanh",
+        pattern=x * 0.5 * (1 + op.Tanh(scalar("half") * x)),
+        replace=ms.QuickGelu(x, alpha=lambda match: 2 * match["half"]),
+        guards=(rises,),
+        exactness=Exactness.ROUNDING,
+        source="arXiv:1710.05941",
+        allow_extra_operands=True,
+        proof=Proof(shapes=SHAPES, scalars={"half": [0.5, 0.851]}, typical=TYPICAL),
+    ),
+    Rule(
+        name="swish.tanh_of_half",
+        formula="x/2 (1 + tanh(x/2)), x/2 computed once",
+        pattern=halved * (1 + op.Tanh(halved)),
+        replace=ms.QuickGelu(x, alpha=1.0),
+        exactness=Exactness.ROUNDING,
+        source="arXiv:1710.05941",
+        allow_extra_operands=True,
+        proof=Proof(shapes=SHAPES, typical=TYPICAL),
     ),
     Rule(
         name="gelu.erf",

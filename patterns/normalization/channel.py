@@ -2,10 +2,12 @@
 
 instancenorm(x) = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * scale + bias, means over all axes from the third
                                                                                    Ulyanov et al., arXiv:1607.08022
+layernorm over axis 1 of [n, c, h, w] = layernorm over the last axis of [n, h, w, c]
 batchnorm(x)    = (x - mean) / sqrt(variance + eps) * scale + bias, all constants          arXiv:1502.03167
 
-GroupNormalization has no kernel on the CPU: if written as InstanceNormalization between Reshapes, followed by scale and bias,
-it is left alone; if decomposed, it becomes LayerNormalization between the Reshapes.
+If the means of an image are over its channels alone (axis 1), LayerNormalization computes it between two Transposes.
+
+GroupNormalization has no kernel on the CPU, where the runtime makes 30 nodes of it: see `group`.
 """
 
 from __future__ import annotations
@@ -152,6 +154,22 @@ def _batch_norm(name: str, formula: str, pattern: Pattern, *guards: Guard) -> Ru
     )
 
 
+def normalises_channels(match: Match) -> Refusal | None:
+    """The means are over axis 1 of an image."""
+    if match["epsilon"] < 0:
+        return match.refuse("value", "epsilon", "at least 0")
+    return match.unless_rank("x", 4, 5) or match.unless_value("axes", match["axes"] == (1,), "(1,)")
+
+
+def _last(match: Match) -> list[int]:
+    return [0, *range(2, match.rank("x") or 0), 1]
+
+
+def _second(match: Match) -> list[int]:
+    rank = match.rank("x") or 0
+    return [0, rank - 1, *range(1, rank - 1)]
+
+
 RULES = [
     Rule(
         name="instancenorm.decomposed",
@@ -174,6 +192,38 @@ RULES = [
             constants={"scale": "normal", "bias": "normal"},
             typical=({"x": "1 64 56 56", "scale": "64 1 1", "bias": "64 1 1"},),
             redundant={"check of attribute axes": "normalises_each_channel asks for all axes from the third on"},
+        ),
+    ),
+    Rule(
+        name="layernorm.channels_first",
+        formula="(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) * scale + bias, means over axis 1",
+        pattern=normalised * opt(scale) + opt(bias),
+        replace=op.Transpose(
+            op.LayerNormalization(
+                op.Transpose(x, perm=_last),
+                channel_vector("scale", 1.0),
+                channel_vector("bias", 0.0),
+                axis=-1,
+                epsilon=scalar("epsilon"),
+            ),
+            perm=_second,
+        ),
+        guards=(normalises_channels, by_channel("scale", "bias")),
+        exactness=Exactness.ROUNDING,
+        source="arXiv:2201.03545",
+        proof=Proof(
+            shapes=(
+                {"x": "n 3 h s", "scale": "3 1 1", "bias": "3 1 1"},
+                {"x": "n 4 s 2 3", "scale": "1 4 1 1 1", "bias": "4 1 1 1"},
+            ),
+            attributes={"axes": [(1,)]},
+            scalars={"epsilon": [2.0**-17, 0.125]},
+            constants={"scale": "normal", "bias": "normal"},
+            typical=tuple(
+                {"x": f"1 {size}", **dict.fromkeys(("scale", "bias"), f"{size.split()[0]} 1 1")}
+                for size in ("96 56 56", "384 14 14", "32 64 64")
+            ),
+            redundant={"check of attribute axes": "normalises_channels asks for axis 1 alone"},
         ),
     ),
     _batch_norm(

@@ -1,6 +1,7 @@
 """Layer normalisation, decomposed or as an operator, and the residual sum before it.
 
 layernorm(x) = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * scale + bias     Ba et al., arXiv:1607.06450
+             = x f + (bias - mean(x) f),  f = scale / sqrt(mean((x - mean(x))^2) + eps)          as TensorFlow has it
 rmsnorm(x) = x / sqrt(mean(x^2) + eps) * scale                                      Zhang & Sennrich, arXiv:1910.07467
 skip_layernorm(x, skip) = layernorm(x + skip + bias)
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,8 @@ again = x - op.ReduceMean(x, axes=axes, keepdims=1)
 variance = op.ReduceMean(deviation**2 | again**2, axes=axes, keepdims=1) + scalar("epsilon")
 normalised = deviation / variance**0.5
 by_power = deviation * op.Pow(variance, -0.5)
+inverse = (opt(scale) / variance**0.5 | opt(scale) * op.Pow(variance, -0.5)).named("inverse")
+expanded = x * inverse - mean * inverse + opt(bias)
 by_products = deviation / (op.ReduceMean(x**2, axes=axes, keepdims=1) - mean**2 + scalar("epsilon")) ** 0.5
 
 mean_square = op.ReduceMean(x**2, axes=axes, keepdims=1)
@@ -72,6 +76,13 @@ def _unless_scale_can_be_made(match: Match, shape: Sequence[DimLike]) -> Refusal
     if math.prod(dim for dim in shape if isinstance(dim, int)) > LARGEST_ONES:
         return match.refuse("shape", "x", "one for which a scale of ones takes less memory")
     return None
+
+
+def scale_is_finite(match: Match) -> Refusal | None:
+    """The scale, if there is one, is a constant of finite numbers: infinity minus infinity is NaN in one form only."""
+    array = None if match["scale"] is None else match.const("scale")
+    finite = match["scale"] is None or (array is not None and bool(np.all(np.isfinite(array))))
+    return match.unless_value("scale", finite, "constant and finite")
 
 
 def first_axis(match: Match) -> int:
@@ -158,6 +169,24 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source=PAPER,
         proof=_PROOF,
+    ),
+    Rule(
+        name="layernorm.expanded",
+        formula="x f + (bias - mean(x) f), f = scale / sqrt(mean((x - mean(x))^2) + epsilon)",
+        pattern=expanded,
+        replace=op.LayerNormalization(
+            x, scale | computed("ones", ones), opt(bias), axis=first_axis, epsilon=scalar("epsilon")
+        ),
+        guards=(normalises_last_axes, scale_is_finite),
+        exactness=Exactness.ROUNDING,
+        source="tf.nn.batch_normalization of tf.nn.moments",
+        proof=replace(
+            _PROOF,
+            shapes=_SHAPES[1:],
+            attributes=_PROOF.attributes[1:],  # type: ignore[index]
+            constants={"scale": "normal"},
+            dtypes=("float32",),
+        ),
     ),
     Rule(
         name="rmsnorm.decomposed",

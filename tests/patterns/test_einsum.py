@@ -25,7 +25,6 @@ def model(equation: str, *shapes: str, result: str, dtype: str = "float") -> ir.
     [
         ("...ij,...jk->...ik", ("2,s,4", "1,4,t"), "2,s,t"),
         ("ii->i", ("3,3",), "3"),
-        ("ij,jk,kl->il", ("s,3", "3,4", "4,t"), "s,t"),
         ("ij,kl->il", ("s,3", "4,t"), "s,t"),
         ("bij,bij->b", ("b,s,3", "b,s,3"), "b"),
         ("bhwc,hkc->bhwk", ("b,h,w,4", "h,t,4"), "b,h,w,t"),
@@ -34,7 +33,7 @@ def model(equation: str, *shapes: str, result: str, dtype: str = "float") -> ir.
         ("ijm,jk->ijmk", ("s,t", "t,2"), "s,2"),
         ("ij", ("s,t", "t,2"), "s,2"),
     ],
-    ids=["ellipsis that broadcasts", "diagonal", "three operands", "sum of one operand", "no rows", "rows unknown", "sizes unknown", "broadcast",
+    ids=["ellipsis that broadcasts", "diagonal", "sum of one operand", "no rows", "rows unknown", "sizes unknown", "broadcast",
          "too many labels", "too few operands"],
 )  # fmt: skip
 def test_an_equation_that_is_no_product_is_left_alone(equation: str, shapes: tuple[str, ...], result: str) -> None:
@@ -118,3 +117,33 @@ def test_relative_positions_and_a_mask_taken_off_are_one_bias() -> None:
     result = ortfuse.optimize(m)
     assert verify(m, result.model).ok
     assert [node.op_type for node in result.model.graph].count("Attention") == 1
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "result", "products"),
+    [
+        ("ij,jk,kl->il", ("s,3", "3,4", "4,t"), "s,t", 2),
+        ("bhld,lrd,hr->bhl", ("b,12,9,4", "9,5,4", "12,5"), "b,12,9", None),
+        ("ij,kl,jk->il", ("s,3", "4,5", "3,4"), "s,5", 2),
+    ],
+)
+def test_three_operands_are_taken_two_by_two(
+    equation: str, shapes: tuple[str, ...], result: str, products: int | None
+) -> None:
+    original = model(equation, *shapes, result=result)
+    changed = rewritten(original, "fuse.einsum")
+    if products is not None:
+        assert ops(changed).split().count("MatMul") == products
+        assert "Einsum" not in ops(changed)
+    random = np.random.default_rng(0)
+    sizes = {"s": 6, "t": 5, "b": 2}
+    same(
+        original,
+        changed,
+        {
+            f"x{number}": random.standard_normal([sizes.get(dim) or int(dim) for dim in shape.split(",")]).astype(
+                np.float32
+            )
+            for number, shape in enumerate(shapes)
+        },
+    )

@@ -1,0 +1,74 @@
+"""Group normalisation, layer normalisation over channels and as TensorFlow writes it, and swish by tanh."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from rewriting import ops, parse, rewritten, same
+
+
+def numbers(*shape: int) -> Any:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32) * 3 + 1
+
+
+@pytest.mark.parametrize(("opset", "size"), [(18, 2), (21, 6)])
+def test_group_normalisation_is_an_instance_normalisation(opset: int, size: int) -> None:
+    """Before opset 21 scale and bias are those of the groups."""
+    vector = ", ".join(str(0.5 * number + 1) for number in range(size))
+    text = f"""<ir_version: 9, opset_import: ["": {opset}]> g (float[n,6,4,s] x) => (float[n,6,4,s] y)
+        <float[{size}] w = {{{vector}}}, float[{size}] b = {{{vector}}}>
+        {{ y = GroupNormalization<num_groups=2, epsilon=0.01>(x, w, b) }}"""
+    original = ir.from_onnx_text(text)  # the checker refuses opset 18
+    result = rewritten(original, "fuse.normalization")
+    assert ops(result) == "Reshape InstanceNormalization Shape Reshape BatchNormalization"
+    same(original, result, {"x": numbers(2, 6, 4, 5)})
+
+
+def test_group_normalisation_with_computed_scales_is_left_alone() -> None:
+    original = parse("""<ir_version: 9, opset_import: ["": 21]> g (float[n,6,4] x, float[6] w, float[6] b) => (float[n,6,4] y)
+        { y = GroupNormalization<num_groups=2>(x, w, b) }""")
+    assert ops(rewritten(original, "fuse.normalization")) == "GroupNormalization"
+
+
+CHANNELS_FIRST = """m = ReduceMean<keepdims=1>(x, axis) d = Sub(x, m) q = Mul(d, d) v = ReduceMean<keepdims=1>(q, axis)
+    e = Add(v, epsilon) r = Sqrt(e) n = Div(d, r) p = Mul(w, n) y = Add(p, b)"""
+
+
+@pytest.mark.parametrize(("axis", "found"), [(1, "Transpose LayerNormalization Transpose"), (2, "")])
+def test_the_normalisation_of_channels_is_one_between_transposes(axis: int, found: str) -> None:
+    original = parse(f"""<ir_version: 9, opset_import: ["": 20]> g (float[n,3,4,s] x) => (float[n,3,4,s] y)
+        <int64[1] axis = {{{axis}}}, float epsilon = {{0.001}}, float[3,1,1] w = {{1.0, 2.0, 3.0}}, float[3,1,1] b = {{0.5, 0.0, 1.0}}>
+        {{ {CHANNELS_FIRST} }}""")
+    result = rewritten(original, "fuse.normalization")
+    assert ops(result) == found or (not found and "LayerNormalization" not in ops(result))
+    same(original, result, {"x": numbers(2, 3, 4, 5)})
+
+
+TENSORFLOW = {
+    "s = Sqrt(e) r = Reciprocal(s) f = Mul(r, w) xf = Mul(x, f) mf = Mul(m, f) k = Sub(b, mf) y = Add(xf, k)": True,
+    "s = Sqrt(e) f = Div(w, s) xf = Mul(f, x) mf = Mul(f, m) k = Sub(b, mf) y = Add(k, xf)": True,
+    "s = Sqrt(e) f = Div(w, s) xf = Mul(f, x) mf = Mul(f, m) k = Sub(mf, b) y = Add(k, xf)": False,
+    "s = Sqrt(e) f = Div(w, s) g = Div(b, s) xf = Mul(f, x) mf = Mul(g, m) k = Sub(b, mf) y = Add(k, xf)": False,
+}
+
+
+@pytest.mark.parametrize("body", TENSORFLOW)
+def test_layer_normalisation_as_tensorflow_writes_it(body: str) -> None:
+    original = parse(f"""<ir_version: 9, opset_import: ["": 17]> g (float[n,s,4] x) => (float[n,s,4] y)
+        <float[4] w = {{1.0, 2.0, 3.0, 4.0}}, float[4] b = {{0.5, 0.0, 1.0, -1.0}}, float epsilon = {{0.001}}> {{
+            m = ReduceMean<axes=[-1]>(x) d = Sub(x, m) q = Mul(d, d) v = ReduceMean<axes=[-1]>(q) e = Add(v, epsilon) {body} }}""")
+    result = rewritten(original, "fuse.normalization")
+    assert (ops(result) == "LayerNormalization") == TENSORFLOW[body]
+    same(original, result, {"x": numbers(2, 3, 4)})
+
+
+def test_swish_spelled_with_tanh() -> None:
+    original = parse("""<ir_version: 9, opset_import: ["": 17]> g (float[n] x) => (float[n] y)
+        <float half = {0.5}, float one = {1.0}>
+        { h = Mul(x, half) t = Tanh(h) o = Add(t, one) y = Mul(h, o) }""")
+    result = rewritten(original, "fuse.activation")
+    assert ops(result) == "QuickGelu"
+    same(original, result, {"x": np.array([np.nan, np.inf, 0, -0.0, 1, -1, 30, -30, 1e30], np.float32)})
