@@ -1,8 +1,8 @@
-"""What the declared shapes of a model's inputs say: the only declared shapes that the runtime enforces.
+"""What the declared shapes of a model's inputs say: the only declared shapes whose numbers the runtime enforces.
 
-Numbers are what they are. A name is the same size wherever it occurs. A formula (exporters write ``past + 1``) is believed if
-each of its names is also the whole size of an input's axis; otherwise it is a name like any other. What exporters write for
-"unknown", and what is not a name, says nothing.
+Numbers are what they are. A name is the same size wherever it occurs, as the standard says, although the runtime does not check
+that. A formula (exporters write ``past + 1``) is believed if each of its names is also the whole size of an input's axis;
+otherwise it is a name like any other. What exporters write for "unknown", and what is not a name, says nothing.
 """
 
 from __future__ import annotations

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 import stat
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Literal, Self
@@ -27,12 +29,16 @@ class Staging:
     data files take their place; then the final model replaces the interim one. A crash at any time leaves a model with
     its own data.
 
+    Args:
+        model: The model file.
+        avoided: Files that may not be replaced, since another model has its data in them.
+
     Attributes:
         model: The model file.
     """
 
-    def __init__(self, model: Path) -> None:
-        self.model = model
+    def __init__(self, model: Path, avoided: Collection[Path] = ()) -> None:
+        self.model, self._avoided = model, avoided
         self._temporaries: dict[str, Path] = {}
         self._files: list[IO[bytes]] = []
         self._data: list[Path] = []
@@ -56,7 +62,9 @@ class Staging:
         return [self._place(index) for index in range(len(self._data))]
 
     def _place(self, index: int) -> Path:
-        return self.model.with_name(f"{self.model.name}.data" + (f".{index}" if index else ""))
+        places = (self.model.with_name(f"{self.model.name}.data" + (f".{n}" if n else "")) for n in itertools.count())
+        free = (place for place in places if not self._avoided or place.resolve() not in self._avoided)
+        return next(itertools.islice(free, index, None))
 
     def open(self, what: Literal["model", "data", "interim"]) -> IO[bytes]:
         """Open the future model file, the next data file or the interim model for writing.

@@ -37,13 +37,14 @@ class DataFile:
         path: The file.
         keep_open: Keep the file open, so that its content stays readable after it is deleted or replaced. Otherwise the file
             is opened for each read; meant for models with more files than a process may have open.
+        model: The model file whose weights are in it, if that is known.
 
     Raises:
         OSError: The file cannot be opened.
     """
 
-    def __init__(self, path: str, *, keep_open: bool = True) -> None:
-        self.path = path
+    def __init__(self, path: str, *, keep_open: bool = True, model: Path | None = None) -> None:
+        self.path, self.model = path, model
         self._descriptor: int | None = None
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         try:
@@ -183,7 +184,7 @@ class ScratchFile(DataFile):
     def __init__(self) -> None:
         with tempfile.TemporaryFile() as file:
             self._descriptor = os.dup(file.fileno())
-        self.path, self.size = f"a temporary file in {tempfile.gettempdir()}", 0
+        self.path, self.size, self.model = f"a temporary file in {tempfile.gettempdir()}", 0, None
 
     def unchanged_path(self) -> None:
         """None: the file has no name."""

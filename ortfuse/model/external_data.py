@@ -55,7 +55,7 @@ def attach(model: onnx_ir.Model, *, name: str, model_file: Path | None, missing:
             tensor.base_dir = model_file.parent
             path = _resolve(tensor.location, model_file, where)
         if path not in files:
-            files[path] = _open(path, where, missing, keep_open=len(files) < _HELD_OPEN)
+            files[path] = _open(path, where, missing, model_file, keep_open=len(files) < _HELD_OPEN)
         offset, length = _extent(tensor, files[path], where)
         slot.replace(ExternalStoredTensor(FileBytes(files[path], offset, length), tensor))
 
@@ -99,11 +99,11 @@ def _resolve(location: str | os.PathLike[str], model_file: Path, where: str) -> 
     )
 
 
-def _open(path: str, where: str, missing: str, *, keep_open: bool) -> DataFile:
+def _open(path: str, where: str, missing: str, model_file: Path | None, *, keep_open: bool) -> DataFile:
     try:
         if not stat.S_ISREG(Path(path).stat().st_mode):
             raise ModelFileError(f"{where}: its external data {path} is not a regular file")
-        return DataFile(path, keep_open=keep_open)
+        return DataFile(path, keep_open=keep_open, model=model_file)
     except FileNotFoundError:
         raise ModelFileError(f"{where}: its external data file {path} is missing; {missing}") from None
     except OSError as error:

@@ -59,7 +59,8 @@ def write(model: onnx_ir.Model, target: Path, *, link: bool, check: Check | None
 
     Args:
         model: The model.
-        target: The path of the model file.
+        target: The path of the model file. Data of the model that belong to another model file are not replaced: the next free
+            name is taken.
         link: Whether external files that are still needed may become data files through hard links.
         check: Checks what is written before it is moved into place.
 
@@ -73,7 +74,7 @@ def write(model: onnx_ir.Model, target: Path, *, link: bool, check: Check | None
     external = bool(nested) or any(isinstance(w.tensor, onnx_ir.ExternalTensor) for w in weights)
     if not external:
         external = _size(proto, weights) > MAX_FILE
-    with Staging(target) as staging:
+    with Staging(target, _data_of_others(model, target)) as staging:
         if external:
             pairs = [*nested, *((w.header, w.tensor) for w in weights if w.tensor is not None)]
             placed = _place_data(pairs, staging, link=link)
@@ -90,6 +91,17 @@ def write(model: onnx_ir.Model, target: Path, *, link: bool, check: Check | None
         staging.sync()
         approve()
         staging.commit()
+
+
+def _data_of_others(model: onnx_ir.Model, target: Path) -> set[Path]:
+    """The data files of the model that belong to another model file than `target`, the one it was loaded from."""
+    files = {slot.tensor.data.file for slot in tensors(model) if isinstance(slot.tensor, ExternalStoredTensor)}
+    return {Path(file.path).resolve() for file in files if not _belongs_to(file, target)}
+
+
+def _belongs_to(file: DataFile, target: Path) -> bool:
+    """Whether a data file may be replaced together with `target`; not known of tensors that the caller made."""
+    return target.exists() and (file.model is None or file.model.resolve() == target.resolve())
 
 
 def _size(proto: onnx.ModelProto, weights: Iterable[Weight]) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir
 import pytest
-from model_files import large, weight_of, write_external, write_linear
+from model_files import large, run, weight_of, write_external, write_linear
 
 import ortfuse.model.write
 from ortfuse.errors import OutputError
@@ -208,3 +208,16 @@ def test_a_new_file_gets_the_usual_mode_and_an_old_one_keeps_its_own(tmp_path: P
         save(model, tmp_path / name)
     assert (tmp_path / "old.onnx").stat().st_mode & 0o777 == 0o640
     assert (tmp_path / "new.onnx").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_the_data_of_the_model_that_was_loaded_are_not_replaced_by_a_result_of_another_name(
+    link: bool, tmp_path: Path
+) -> None:
+    write_external(tmp_path / "before.onnx", "after.onnx.data")
+    expected = run(tmp_path / "before.onnx")
+    for _ in range(2):
+        save(load(tmp_path / "before.onnx"), tmp_path / "after.onnx", link=link)
+        for name in ("before.onnx", "after.onnx"):
+            np.testing.assert_array_equal(run(tmp_path / name)[0], expected[0])
+    assert (tmp_path / "after.onnx.data.1").exists()
