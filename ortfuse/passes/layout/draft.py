@@ -101,13 +101,34 @@ class Draft:
         own = restricted(order, range(rank - len(sizes), rank))
         self.operands[position] = self._editor.add_constant(self.node, self._moved(value, own, tuple(target)))
 
-    def _moved(self, value: ir.Value | None, order: Order, shape: tuple[int, ...]) -> ir.TensorProtocol:
-        assert value is not None
+    def move_rows(self, position: int, sizes: Sequence[int], order: Sequence[int], *, by_column: bool) -> None:
+        """Move the rows of a constant matrix as the axes of these sizes are moved that number them; or its columns."""
+        value = self.operands[position]
+        shape = self._facts.shape(value)
+        assert value is not None and shape is not None
+        other = int(shape[0 if by_column else 1])  # type: ignore[arg-type]
+        split = (other, *sizes) if by_column else (*sizes, other)
+        perm = (0, *(axis + 1 for axis in order)) if by_column else (*order, len(sizes))
+        tensor = self._tensor(value)
+        apart = MovedTensor(tensor, None, split)
+        whole = tuple(int(size) for size in shape)  # type: ignore[arg-type]
+        if tensor.nbytes >= LAZY_BYTES:
+            made: ir.TensorProtocol = MovedTensor(apart, perm, whole)
+        else:
+            made = ir.Tensor(move(apart.numpy(), perm, whole), dtype=tensor.dtype)
+        self.operands[position] = self._editor.add_constant(self.node, made)
+
+    def _tensor(self, value: ir.Value) -> ir.TensorProtocol:
         tensor = value.const_value if value.is_initializer() else None
         if tensor is None:
             array = self._facts.const(value)
             assert array is not None
             tensor = ir.tensor(array)
+        return tensor
+
+    def _moved(self, value: ir.Value | None, order: Order, shape: tuple[int, ...]) -> ir.TensorProtocol:
+        assert value is not None
+        tensor = self._tensor(value)
         if tensor.nbytes >= LAZY_BYTES:
             return MovedTensor(tensor, order, shape)
         return ir.Tensor(move(tensor.numpy(), order, shape), dtype=tensor.dtype)

@@ -22,6 +22,7 @@ from ortfuse.graph.traits import (
     has,
 )
 from ortfuse.passes.layout.draft import Draft
+from ortfuse.passes.layout.flattened import flattened
 from ortfuse.passes.layout.permutation import Order
 from ortfuse.passes.layout.product import product
 from ortfuse.passes.layout.reshaped import reshaped
@@ -318,4 +319,5 @@ _KINDS: Sequence[tuple[frozenset[str], Callable[[ir.Node, Facts], Unit | list[Un
     (frozenset({"QuantizeLinear", "DequantizeLinear"}), _quantisation),
     (frozenset({"Reshape", "Flatten"}), reshaped),
     (frozenset({"MatMul"}), product),
+    (frozenset({"Gemm"}), flattened),
 )

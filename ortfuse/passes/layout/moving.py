@@ -13,6 +13,7 @@ from ortfuse.graph.change import Change
 from ortfuse.graph.editor import Editor
 from ortfuse.graph.traits import EXACT, has
 from ortfuse.passes.layout.draft import Draft
+from ortfuse.passes.layout.flattened import Flattened
 from ortfuse.passes.layout.permutation import Order, between, swaps_last_two, then, unmoved
 from ortfuse.passes.layout.product import ABSORBING
 from ortfuse.passes.layout.region import Map, Tensor
@@ -32,6 +33,7 @@ class Move:
         self._nodes: dict[ir.Node, list[Unit]] = {}
         for unit in units:
             self._nodes.setdefault(unit.node, []).append(unit)
+        self._old = {*self._nodes, *(unit.flatten for unit in units if isinstance(unit, Flattened))}
         self._tensors: dict[Tensor, None] = {}
         for unit in units:
             for port in unit.ports:
@@ -52,7 +54,7 @@ class Move:
     @property
     def nodes(self) -> list[ir.Node]:
         """The nodes that are written anew, and the Transposes of their operands and results."""
-        return sorted([*self._nodes, *self._transposes], key=self._map.place.__getitem__)
+        return sorted([*self._old, *self._transposes], key=self._map.place.__getitem__)
 
     @property
     def rounds(self) -> bool:
@@ -133,13 +135,13 @@ class Move:
         for value, order in tensor.aliases.items():
             if tensor not in self._made and (tensor, order) not in self._versions:
                 continue
-            left = [use for use in value.uses() if use.node not in self._nodes and self._map.perm(use.node) is None]
+            left = [use for use in value.uses() if use.node not in self._old and self._map.perm(use.node) is None]
             if left or value.is_graph_output():
                 self._editor.replace(value, self._version(tensor, order))
 
     def _remove(self) -> list[ir.Node]:
         """Remove what is not needed any more; returns the Transposes that still are."""
-        self._editor.remove(*reversed(self._nodes))
+        self._editor.remove(*sorted(self._old, key=self._map.place.__getitem__, reverse=True))
         kept = []
         for node in reversed(self._transposes):
             output = node.outputs[0]

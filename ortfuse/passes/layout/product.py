@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.passes.layout.draft import Draft
+from ortfuse.passes.layout.flattened import flattened
 from ortfuse.passes.layout.permutation import Order, is_unmoved, swaps_last_two, unmoved
 from ortfuse.passes.layout.unit import Port, State, Unit
 
@@ -50,6 +51,9 @@ class Product:
 
 def product(node: ir.Node, facts: Facts) -> list[Unit]:
     """The operands of a MatMul as units, the first together with the result if the second is a plain matrix."""
+    flat = flattened(node, facts)
+    if flat is not None:
+        return [flat]
     left, right = node.inputs
     result = node.outputs[0]
     absorbs = facts.dtype(result) in ABSORBING

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
+from ortfuse.passes.layout.flattened import Flattened
 from ortfuse.passes.layout.kinds import units_of
 from ortfuse.passes.layout.permutation import Order, between, then, unmoved
 from ortfuse.passes.layout.sizes import moved_ones, typical_elements
@@ -169,13 +170,20 @@ class Map:
                     tensor.fixed.add(order)
 
     def _ports(self, node: ir.Node, value: ir.Value, is_output: bool, order: Order) -> Iterator[Use]:
-        if node not in self._units:
-            bodies = walk.subgraphs(node)
-            self._units[node] = [] if bodies else units_of(node, self._facts)
-        for unit in self._units[node]:
+        for unit in self._units_of(node):
             for index, port in enumerate(unit.ports):
                 if port.value is value and port.is_output == is_output:
                     yield Use(unit, index, order)
+
+    def _units_of(self, node: ir.Node) -> list[Unit]:
+        """The units of a node; a Reshape that flattens an operand of a product belongs to the product."""
+        if node not in self._units:
+            self._units[node] = [] if walk.subgraphs(node) else units_of(node, self._facts)
+            users = node.outputs[0].consumers() if node.op_type in ("Reshape", "Flatten") and not node.domain else ()
+            for user in users:
+                flat = [unit for unit in self._units_of(user) if isinstance(unit, Flattened) and unit.flatten is node]
+                self._units[node] = list[Unit](flat) or self._units[node]
+        return self._units[node]
 
     def _region(self, start: Tensor) -> Region:
         units: dict[Unit, None] = {}

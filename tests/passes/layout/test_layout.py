@@ -147,6 +147,36 @@ def test_a_product_takes_its_rows_in_any_order() -> None:
     assert operators(apply(written, Layout(), inputs=X)[0]) == ["MatMul", "Relu", "Abs"]
 
 
+FLATTENED = {
+    "product": "f = Reshape(t, flat) y = MatMul(f, w)",
+    "Flatten": "f = Flatten(t) y = MatMul(f, w)",
+    "Gemm": "f = Reshape(t, flat) y = Gemm(f, w)",
+    "Gemm of columns": "f = Reshape(t, flat) y = Gemm<transB = 1>(f, v)",
+}
+
+
+@pytest.mark.parametrize("case", FLATTENED)
+def test_the_rows_of_a_matrix_follow_what_is_flattened(case: str) -> None:
+    rows = ", ".join(f"{number:.3f}" for number in np.random.default_rng(2).standard_normal(120))
+    constants = f"int64[2] flat = {{0, -1}}, float[60, 2] w = {{{rows}}}, float[2, 60] v = {{{rows}}}"
+    body = f"t = Transpose<perm = [0, 2, 3, 1]>(x) {FLATTENED[case]}"
+    written = HEAD.format(opset=17) + f"agraph (float[n, 3, 4, 5] x) => (float[n, 2] y) <{constants}> {{ {body} }}"
+    model = model_of(written)
+    assert Layout().run(context_of(model)) == 1
+    assert operators(model) == ["Reshape", "Gemm" if "Gemm" in case else "MatMul"]
+    np.testing.assert_allclose(execute(model, X)[0], execute(proto_of(written), X)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_matrix_stays_if_what_is_flattened_is_used_elsewhere() -> None:
+    rows = ", ".join(["1.5"] * 60)
+    body = "t = Transpose<perm = [0, 2, 3, 1]>(x) f = Flatten(t) y = MatMul(f, w) z = Softmax<axis = 1>(f)"
+    written = (
+        HEAD.format(opset=17)
+        + f"agraph (float[n, 3, 4, 5] x) => (float[n, 1] y, float[n, 60] z) <float[60, 1] w = {{{rows}}}> {{ {body} }}"
+    )
+    assert apply(written, Layout(), inputs=X)[1] == [0]
+
+
 def test_swaps_in_front_of_products_cost_nothing() -> None:
     """The runtime merges them into the product, so the Transpose of a sum is better swapped there."""
     body = "t = Transpose<perm = [0, 1, 3, 2]>(x) s = MatMul(x, t) y = Softmax<axis = -1>(s)"
