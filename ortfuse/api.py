@@ -361,7 +361,7 @@ def bisect_runtime(
 
 def explain(
     model: AnyModel,
-    rules: Sequence[str] = (),
+    rules: str | Sequence[str] = (),
     options: Options | None = None,
     *,
     progress: Progress | None = None,
@@ -371,8 +371,8 @@ def explain(
 
     Args:
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`; it is not changed.
-        rules: Families (`"attention"`) or rules (`"attention.sdpa"`) to explain; by default all fusions and the near
-            misses.
+        rules: A family (`"attention"`) or rule (`"attention.sdpa"`) to explain, or several; by default all fusions and the
+            near misses.
         options: Only those that say what is rewritten are used.
         progress: Called with short messages about what is going on.
         **changes: Single options; they override those of `options`.
@@ -383,7 +383,8 @@ def explain(
     """
     options = _options(options, **changes)
     only = {name: getattr(options, name) for name in PipelineOptions.__annotations__}
-    result = optimize(model, Options(**only, explain=tuple(rules) or True), progress=progress)
+    asked = (rules,) if isinstance(rules, str) else tuple(rules)
+    result = optimize(model, Options(**only, explain=asked or True), progress=progress)
     if result.explanation is None:
         from ortfuse.explanation import Explanation
 

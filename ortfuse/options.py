@@ -348,6 +348,15 @@ def _inputs(name: str, value: Any) -> Any:
         return value if value is None else _path(name, value)
     if isinstance(value, Mapping) or not isinstance(value, Sequence) or not value:
         raise OptionError(name, "write a path, or a list of sets of inputs: [{'x': array, ...}, ...]")
+    for one in value:
+        for key, content in one.items() if isinstance(one, Mapping) else [("", one)]:
+            # A sequence or a map of tensors is a list or a dictionary of arrays.
+            parts = content if isinstance(content, list) else [content]
+            if not key or not all(hasattr(part, "dtype") or isinstance(part, Mapping) for part in parts):
+                kind = type(content).__name__
+                raise OptionError(
+                    name, f"write arrays by name, such as {{'x': numpy.asarray(...)}}; {key!r} is a {kind}"
+                )
     return value
 
 

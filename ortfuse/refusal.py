@@ -19,8 +19,8 @@ is missing."""
 Code = Literal[
     "attribute", "attribute_unknown", "axes_added", "coefficient", "condition", "cycle", "dimension", "dtype", "extra_input",
     "extra_part", "graph_output", "inexact", "kernel_limit", "left_out", "max_opset", "missing_input", "needless",
-    "no_kernel", "no_operator", "no_part", "no_replacement", "not_constant", "not_equal", "not_same", "opset", "operator",
-    "other_graph", "other_rule", "output", "output_is_input", "pinned", "rank", "result_dtype", "result_shape",
+    "no_kernel", "no_operator", "no_part", "no_replacement", "not_constant", "not_continued", "not_equal", "not_same", "opset",
+    "operator", "other_graph", "other_rule", "output", "output_is_input", "pinned", "rank", "result_dtype", "result_shape",
     "search_limit", "shape", "signature", "slower", "unchecked", "use", "used_elsewhere", "value", "values_unknown",
 ]  # fmt: skip
 """The kinds of reason. `condition` stands for the check of a variable, `value` for what a guard requires of numbers."""
@@ -63,9 +63,10 @@ _SENTENCES: Mapping[Code, tuple[str, str]] = {
         "the model used a type and an opset that {needed} has a kernel for, such as float32",
     ),
     "no_operator": ("{needed} knows no operator {subject}{found}", "another target that has {subject} were chosen"),
-    "no_part": ("no part of {subject} is {needed}", "{needed} were an operand of the sum or product {subject} too"),
+    "no_part": ("no part of {subject}{found} is {needed}", "{subject}, or a part of it, were {needed}"),
     "no_replacement": ("{subject} has no value in the replacement", "{subject} were there"),
     "not_constant": ("{subject} is {found}, not {needed}", "{subject} were {needed}, not computed or given at run time"),
+    "not_continued": ("{subject} goes to {found}, and no {needed} comes of it", "{subject} were an operand of {needed}"),
     "not_equal": ("{found}", "the rule were right here: see `ortfuse bisect`"),
     "not_same": ("{subject} is not {needed}, with which it must be one", "{subject} and {needed} were one and the same"),
     "opset": (

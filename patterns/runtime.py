@@ -194,6 +194,14 @@ def _padded(build: Any) -> ir.Value:
     return made
 
 
+_poolings: dict[str, list[Any]] = {
+    "kernel_shape": [(3, 2)],
+    "strides": [(1, 1), (2, 2)],
+    "dilations": [(1, 1), (2, 1)],
+    "storage_order": [0],
+    "auto_pad": ["NOTSET"],
+}
+
 RULES = [
     Rule(
         name="runtime.valid_max_pool",
@@ -214,15 +222,7 @@ RULES = [
         proof=Proof(
             shapes={"x": "1 2 5 6"},
             inputs={"x": _padded},
-            attributes={
-                "kernel_shape": [(3, 2)],
-                "strides": [(1, 1), (2, 2)],
-                "dilations": [(1, 1), (2, 1)],
-                "storage_order": [0],
-                "pads": [(0, 0, 0, 0)],
-                "auto_pad": ["NOTSET"],
-                "ceil_mode": [0],
-            },
+            attributes={**_poolings, "pads": [(0, 0, 0, 0)], "ceil_mode": [0]},
         ),
     ),
     Rule(
@@ -242,17 +242,12 @@ RULES = [
         exactness=Exactness.EXACT,
         source="ONNX Runtime rewrite rule Pad_Fusion",
         proof=Proof(
-            shapes={"x": "1 2 5 6"},
+            shapes=({"x": "1 2 5 6"}, {"x": "1 2 5 6"}),
             inputs={"x": _padded},
-            attributes={
-                "kernel_shape": [(3, 2)],
-                "strides": [(1, 1), (2, 2)],
-                "dilations": [(1, 1), (2, 1)],
-                "storage_order": [0],
-                "pads": [(1, 1, 0, 1), (0, 0, 0, 0)],
-                "auto_pad": ["NOTSET"],
-                "ceil_mode": [1],
-            },
+            attributes=(
+                {**_poolings, "pads": [(1, 1, 0, 1)], "ceil_mode": [0]},
+                {**_poolings, "pads": [(0, 0, 0, 0)], "ceil_mode": [1]},
+            ),
         ),
     ),
     _sum_before("LayerNormalization"),

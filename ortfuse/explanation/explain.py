@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,14 @@ from ortfuse.errors import RuleError
 from ortfuse.explanation.nearness import PLAIN, POINTLESS, Nearness
 from ortfuse.graph import walk
 from ortfuse.pipeline import Catalogue, Counts, RunReport
-from ortfuse.refusal import Refusal
+from ortfuse.refusal import Refusal, refuse, words
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, NearMiss, Rule, Step
 
 FURTHEST = 6
 """The most nodes between a mark of a family and the root of its nearest miss."""
+
+MOST_USERS = 3
+"""The most users of a mark that are named."""
 
 NORMAL_FORM = "canonicalize"
 """The pass whose rules are not fusions, and are explained only when asked for by name."""
@@ -131,12 +134,15 @@ def explanation(model: ir.Model, report: RunReport, catalogue: Catalogue, rules:
     fusions = {rule.name for name, group in catalogue.passes().items() if name != NORMAL_FORM for rule in group}
     nearness = Nearness(chosen, rules, fusions)
     missed = _missed(report.misses, nearness, chosen, _left_over(model, report.misses, nearness, chosen))
+    left_out, hits = _left_out(report, catalogue), report.log.hits()
+    tried = {rule.family for name, rule in chosen.items() if name not in left_out}
+    if rules and not fused and not missed and not any(name.partition(".")[0] in tried for name in hits):
+        missed = _unused(model, nearness, [rule for name, rule in chosen.items() if name not in left_out])
     found = {site.rule for site in fused} | {site.rule for site in missed}
     families = {name.partition(".")[0] for name in found}
     sought = {name: rule for name, rule in chosen.items() if rule.family not in families} if rules else {}
-    left_out = _left_out(report, catalogue)
     absent = {
-        **_absent(report.before, [rule for name, rule in sought.items() if name not in left_out], report.log.hits()),
+        **_absent(report.before, [rule for name, rule in sought.items() if name not in left_out], hits),
         **{name: f"the pipeline does not run {left_out[name]}" for name in sought if name in left_out},
     }
     notes = list(report.notes)
@@ -221,25 +227,49 @@ def _left_over(
         key = (rule_of.family, miss.site)
         if key not in there or nearness.order(miss) > nearness.order(there[key]):
             there[key] = miss
-    return [
-        found
-        for graph in walk.graphs(model)
-        for node in graph
-        for family, marks in families.items()
-        if node.op_type in marks and (found := _behind(node, family, there)) is not None
-    ]
+    left = _marked(model, families)
+    return [found for node, family in left if (found := _behind(node, family, there)) is not None]
+
+
+def _marked(model: ir.Model, families: Mapping[str, Collection[str]]) -> Iterator[tuple[ir.Node, str]]:
+    """The remaining nodes that are marks of a family, each with that."""
+    for node in walk.nodes(model):
+        for family, marks in families.items():
+            if node.op_type in marks:
+                yield node, family
+
+
+def _unused(model: ir.Model, nearness: Nearness, rules: Iterable[Rule]) -> list[Missed]:
+    """For rules without any site or miss: the remaining marks from which nothing comes that a site could end with."""
+    found: dict[str, Missed] = {}
+    for rule in rules:
+        for node, _ in _marked(model, {rule.family: nearness.marks(rule)}):
+            following = {one.op_type for level in _downstream(node) for one in level}
+            if following.isdisjoint(rule.matcher.heads):
+                users = dict.fromkeys(words(user) for value in node.outputs for user in value.consumers())
+                goes = " and ".join([*users][:MOST_USERS]) or "an output of the model"
+                refusal = refuse("not_continued", node.outputs[0], found=goes, needed=rule.matcher.heads)
+                miss = NearMiss(rule.name, node.outputs[0].name or "?", "pattern", 1, refusal, node, (node,))
+                found.setdefault(miss.site, _described(miss, nearness.least[rule.name]))
+    return [*found.values()]
+
+
+def _downstream(node: ir.Node) -> Iterator[list[ir.Node]]:
+    """A node, those that take its results, and so on, level by level."""
+    level, seen = [node], {node}
+    for _ in range(FURTHEST):
+        yield level
+        level = list({use.node for one in level for value in one.outputs for use in value.uses()} - seen)
+        seen.update(level)
 
 
 def _behind(node: ir.Node, family: str, there: Mapping[tuple[str, str], NearMiss]) -> NearMiss | None:
     """The miss of a family at the closest value downstream of a node that has one."""
-    level, seen = [node], {node}
-    for _ in range(FURTHEST):
-        values = [value for one in level for value in one.outputs]
-        misses = [there[family, value.name or "?"] for value in values if (family, value.name or "?") in there]
+    for level in _downstream(node):
+        names = [value.name or "?" for one in level for value in one.outputs]
+        misses = [there[family, name] for name in names if (family, name) in there]
         if misses:
             return max(misses, key=lambda miss: miss.matched)
-        level = list({use.node for value in values for use in value.uses()} - seen)
-        seen.update(level)
     return None
 
 

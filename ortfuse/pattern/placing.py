@@ -13,7 +13,10 @@ from ortfuse.pattern.constants import EPSILON, close
 from ortfuse.pattern.language import Chain, Opt, Pattern, Product, Var, bare
 from ortfuse.pattern.machine import FAIL, Goals, Machine, bind_absent
 from ortfuse.pattern.unify import labelled
-from ortfuse.refusal import Subject, refuse, words
+from ortfuse.refusal import Refusal, Subject, refuse, words
+
+_PARTED = frozenset({"Add", "Sub", "Sum", "Mul", "Div", "Neg", "Reciprocal"})
+"""Operators that make sums and products of their operands."""
 
 
 class Placement:
@@ -95,13 +98,25 @@ def _placements(m: Machine, state: Placement, value: ir.Value, rest: Goals) -> I
             rest,
         )
     else:
-        m.fail(lambda: refuse("no_part", value, needed=_part(inner) if bound is None else words(bound)))
+        m.fail(lambda: _no_part(value, inner, bound))
+
+
+def _no_part(value: ir.Value, wanted: Pattern, bound: ir.Value | None) -> Refusal:
+    """A refusal because no part of a sum or product is what a pattern wants, which says what the value is instead."""
+    producer = value.producer()
+    found = "" if producer is None or producer.op_type in _PARTED else f", which {words(producer)} computes,"
+    return refuse("no_part", value, found=found, needed=_part(wanted) if bound is None else words(bound))
 
 
 def _part(pattern: Pattern) -> str:
-    """What a part of a sum or product must be, in words: the operators that may compute it, or its name."""
+    """What a part of a sum or product must be, in words: the operators that may compute it, or its name.
+
+    A part may have factors of its own: if it has another operator too, that is the one which tells.
+    """
     heads = pattern.heads
-    return f"computed by {words(heads)}" if heads is not None else bare(pattern)
+    if heads is None:
+        return bare(pattern)
+    return f"computed by {words(heads - _PARTED or heads)}"
 
 
 def _finish_chain(m: Machine, state: Placement, value: ir.Value, rest: Goals) -> Goals:

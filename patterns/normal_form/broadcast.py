@@ -2,6 +2,7 @@
 
 x / expand(y, shape(x)) = x / y           x * ones = x
 where(expand(condition, shape(x)), x, y) = where(condition, x, y)
+where(condition, zeros, x) = where(condition, 0, x)
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
-from ortfuse.pattern import Match, const, op, var
+from ortfuse.facts.facts import Facts
+from ortfuse.pattern import Match, Pattern, computed, const, op, var
+from ortfuse.pattern.operators import attribute_value
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
@@ -41,6 +45,60 @@ def _without_expand(name: str) -> Rule:
     )
 
 
+def _number(value: ir.Value, facts: Facts) -> np.ndarray[Any, Any] | None:
+    """The number, bit for bit, that all elements of a value are, of which there may be several."""
+    shape, producer = facts.shape(value), value.producer()
+    if shape is None or all(dim == 1 for dim in shape) or facts.fill(value) is None:
+        return None
+    if producer is not None and producer.op_type == "ConstantOfShape":
+        given = attribute_value(producer, "value", facts)
+        found = np.zeros(1, np.float32) if given is None else given.numpy() if hasattr(given, "numpy") else None
+    else:
+        found = facts.const(value if producer is None or producer.op_type != "Expand" else producer.inputs[0])
+    if found is None or not found.size:
+        return None
+    elements = found.reshape(-1)
+    return np.asarray(elements[0]) if elements.tobytes() == elements[:1].tobytes() * found.size else None
+
+
+def condition_or_branch_has_shape(match: Match) -> Refusal | None:
+    """The condition or the other branch has the shape of the result already."""
+    return match.unless_same_shape("x", "root") and match.unless_same_shape("condition", "root")
+
+
+def _zeros(build: Any) -> ir.Value:
+    """Zeros whose shape is computed."""
+    shape = build.constant(np.array([size if isinstance(size, int) else 1 for size in build.dims("filled")]))
+    made: ir.Value = build.node("ConstantOfShape", [shape]).outputs[0]
+    return made
+
+
+def _of_one_number(name: str, *, first: bool) -> Rule:
+    filled = var("filled", lambda value, facts: _number(value, facts) is not None, "the same number everywhere")
+    number = computed("number", lambda match: _number(match["filled"], match.facts))
+
+    def where(branch: Pattern) -> Pattern:
+        made: Pattern = op.Where(var("condition"), *((branch, x) if first else (x, branch)))
+        return made
+
+    return Rule(
+        name=f"broadcast.{name}",
+        formula="Where(condition, zeros, x)" if first else "Where(condition, x, zeros)",
+        pattern=where(filled),
+        replace=where(number),
+        guards=(condition_or_branch_has_shape,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes=(
+                {"condition": "b 3 4", "x": "1", "filled": "3 4"},
+                {"condition": "3 1", "x": "b 3 4", "filled": "4"},
+            ),
+            inputs={"condition": "bool", "filled": _zeros},
+        ),
+    )
+
+
 def branch_has_shape(match: Match) -> Refusal | None:
     """One of the branches has the shape of the result already."""
     return match.unless_same_shape("x", "root") and match.unless_same_shape("other", "root")
@@ -60,6 +118,8 @@ RULES = [
             inputs={"y": "bool", "shape": _expanded_shape},
         ),
     ),
+    _of_one_number("number_where", first=True),
+    _of_one_number("number_elsewhere", first=False),
     *(_without_expand(name) for name in ("Add", "Sub", "Mul", "Div")),
     Rule(
         name="broadcast.ones",

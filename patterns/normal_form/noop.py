@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from ortfuse.pattern import Guard, Match, Pattern, attr, op, opt, redundant, var
 from ortfuse.refusal import Refusal
@@ -33,13 +34,10 @@ def keeps_dtype(match: Match) -> Refusal | None:
     return match.refuse("dtype", "x") if before is None else match.unless_dtype("root", before)
 
 
-@redundant("it would be right, but the runtime would merge what stands on both sides")
-def sets_nothing_apart(match: Match) -> Refusal | None:
-    """The node does not stand between a Pad and a MaxPool (see `runtime.apart_max_pool`)."""
-    before, behind = match["x"].producer(), match.root.consumers()
-    if before is None or before.op_type != "Pad" or all(node.op_type != "MaxPool" for node in behind):
-        return None
-    return match.refuse("needless", "root", found="it keeps a Pad and a MaxPool apart")
+def _is_no_padding(value: ir.Value, facts: Any) -> bool:
+    """A check for variables: no Pad makes it, which a Sum may keep apart from a MaxPool (see `runtime.apart_max_pool`)."""
+    producer = value.producer()
+    return producer is None or producer.op_type != "Pad"
 
 
 def _identity(name: str, pattern: Pattern, proof: Proof, *guards: Guard) -> Rule:
@@ -167,7 +165,11 @@ RULES = [
         ),
         redundant("the one output is the whole input")(keeps_shape),
     ),
-    _identity("sum_of_one", op.Sum(x), PLAIN, sets_nothing_apart),
+    _identity(
+        "sum_of_one",
+        op.Sum(var("x", _is_no_padding, "not made by Pad")),
+        Proof(shapes=PLAIN.shapes, redundant={"demand that *": "the runtime alone minds what is merged"}),
+    ),
     *(_identity(f"{name.lower()}_of_one", getattr(op, name)(x), PLAIN) for name in ("Max", "Min", "Mean")),
     Rule(
         name="noop.add_zero",

@@ -289,3 +289,23 @@ def run() -> Callable[..., str]:
         return " ".join(result.output.split())
 
     return invoke
+
+
+def test_a_softmax_that_no_product_takes_is_named_with_what_takes_it() -> None:
+    pooled = model("s = Softmax<axis = 1>(x) y = Mul(s, x)")
+    (miss,) = ortfuse.explain(pooled, ["attention"]).missed
+    assert (miss.rule, miss.site, miss.root) == ("attention.sdpa", "s", "Softmax ''")
+    assert miss.refusal.reason == "'s' goes to Mul '', and no MatMul comes of it"
+    assert miss.refusal.remedy == "'s' were an operand of MatMul"
+    (miss,) = ortfuse.explain(model("y = Softmax<axis = 1>(x)"), "attention").missed
+    assert miss.refusal.reason == "'y' goes to an output of the model, and no MatMul comes of it"
+
+
+def test_scores_that_are_no_product_are_named_with_what_computes_them() -> None:
+    weighted = model(
+        "t = Sin(x) s = Softmax<axis = 1>(t) u = Transpose<perm = [1, 0]>(x) y = MatMul(s, u)", "float[b,b] y"
+    )
+    weighted.graph.inputs[0].shape = ir.Shape(["b", "b"])
+    (miss,) = ortfuse.explain(weighted, ["attention"]).missed
+    assert "no part of 't', which Sin '' computes, is computed by MatMul" in miss.refusal.reason
+    assert "'t', or a part of it, were computed by MatMul" in miss.refusal.remedy

@@ -478,3 +478,12 @@ def test_a_mask_for_each_window_is_one_of_the_batch() -> None:
     kinds = optimized(m)
     assert kinds.count("Attention") == 1
     assert "Softmax" not in kinds
+
+
+@pytest.mark.parametrize(
+    "zeros", ["n = Shape(soft) zeros = ConstantOfShape(n)", "n = Shape(soft) zeros = Expand(zero, n)"]
+)
+def test_the_guard_may_put_a_tensor_of_zeros_in_place_of_nan(zeros: str) -> None:
+    body = f"{BOOLEAN} qk = MatMul(q, kt) scaled = Mul(qk, half) masked = Add(scaled, mask) soft = Softmax<axis = -1>(masked) "
+    body += f"isnan = IsNaN(soft) {zeros} p = Where(isnan, zeros, soft) out = MatMul(p, v)"
+    assert "Attention" in optimized(model(body, f"{INPUTS}, bool[b,1,s,t] keep", filler=-np.inf))
