@@ -40,6 +40,8 @@ SPELLINGS: Mapping[str, str] = {
     f"q{{t}} = Slice(s{{t}}, no2, no4, no1) u{{t}} = Slice(s{{t}}, no4, no6, no1) v{{t}} = Slice(s{{t}}, no6, no8, no1) {GATES} {CELL}",
     "lstm that squashes three gates at once": f"{BOTH} s{{t}} = Add(a{{t}}, r{{t}}) gg{{t}} = Slice(s{{t}}, no0, no6, no1) u{{t}} = Slice(s{{t}}, no6, no8, no1) "
     "sg{t} = Sigmoid(gg{t}) i{t}, f{t}, o{t} = Split<axis = 1>(sg{t}, three) g{t} = Tanh(u{t}) " + CELL,
+    "lstm by slices of two axes": f"{BOTH} s{{t}} = Add(a{{t}}, r{{t}}) p{{t}} = Slice(s{{t}}, from0, to2, axes) q{{t}} = Slice(s{{t}}, from2, to4, axes) "
+    f"u{{t}} = Slice(s{{t}}, from4, to6, axes) v{{t}} = Slice(s{{t}}, last2, to8, axes) {GATES} {CELL}",
     "lstm with gates as an axis": f"{BOTH} s{{t}} = Add(r{{t}}, a{{t}}) w{{t}} = Reshape(s{{t}}, by_gate) p{{t}} = Gather<axis = 1>(w{{t}}, at0) "
     "q{t} = Gather<axis = 1>(w{t}, at1) u{t} = Gather<axis = 1>(w{t}, at2) v{t} = Gather<axis = 1>(w{t}, at3) " + f"{GATES} {CELL}",
     "lstm with hard gates": f"{BOTH} s{{t}} = Sub(a{{t}}, r{{t}}) p{{t}}, q{{t}}, u{{t}}, v{{t}} = Split<axis = 1>(s{{t}}, four) "
@@ -78,6 +80,8 @@ def constants(seed: int = 0) -> dict[str, Any]:
         "nb": weights(HIDDEN), "one": np.float32(1), "three": [HIDDEN] * 3, "two": [HIDDEN] * 2, "four": [HIDDEN] * 4,
         "by_gate": [-1, 4, HIDDEN], "zeros": np.zeros((2, HIDDEN), np.float32),
     }  # fmt: skip
+    found |= {f"from{first}": [0, first] for first in (0, 2, 4)} | {f"to{end}": [2**62, end] for end in (2, 4, 6, 8)}
+    found |= {"axes": [0, 1], "last2": [0, -2]}
     found |= {f"no{number}": [number] for number in range(10)} | {
         f"at{number}": np.int64(number) for number in range(10)
     }

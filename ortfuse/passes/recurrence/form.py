@@ -311,19 +311,26 @@ class Forms:
                 if None in before or not isinstance(axis, int)
                 else (node.inputs[0], axis, sum(n or 0 for n in before))
             )
-        if node.op_type == "Slice":
-            axes, steps = parameter(node, "axes", self.facts), parameter(node, "steps", self.facts)
-            starts, rank = parameter(node, "starts", self.facts), self.facts.rank(node.inputs[0])
-            axes = (0,) if axes is None and rank == 1 else axes
-            if not _is_one(axes) or not _is_one(starts) or not (steps is None or steps == (1,)):
-                return None
-            size = self._size(node.inputs[0], axes[0])
-            if starts[0] < 0 and size is None:
-                return None
-            start = starts[0] + (size or 0) if starts[0] < 0 else starts[0]
-            inside = start >= 0 and (size is None or start <= size) and self._size(value, axes[0])
-            return (node.inputs[0], axes[0], start) if inside else None
-        return None
+        return self._cut_out(node, value) if node.op_type == "Slice" else None
+
+    def _cut_out(self, node: ir.Node, value: ir.Value) -> tuple[ir.Value, int, int] | None:
+        """What a Slice is a part of, if it leaves all axes but one whole."""
+        source, before, after = node.inputs[0], self.facts.shape(node.inputs[0]), self.facts.shape(value)
+        starts, axes, steps = (parameter(node, name, self.facts) for name in ("starts", "axes", "steps"))
+        if source is None or before is None or after is None or not _are_integers(starts):
+            return None
+        axes = range(len(starts)) if axes is None else axes
+        if not _are_integers(axes) or not (steps is None or (_are_integers(steps) and {*steps} == {1})):
+            return None
+        cut = [(axis, start) for axis, start in zip(axes, starts, strict=True) if before[axis] != after[axis]]
+        if len(cut) != 1:
+            return None
+        ((axis, start),) = cut
+        size, rest = before[axis], after[axis]
+        if start < 0:
+            start = start + size if isinstance(size, int) else -1
+        inside = start >= 0 and (not isinstance(size, int) or start <= size)
+        return (source, axis, start) if inside and isinstance(rest, int) and rest > 0 else None
 
     def _size(self, value: ir.Value | None, axis: Any) -> int | None:
         shape = self.facts.shape(value)
@@ -337,8 +344,8 @@ def _is_linear(node: ir.Node | None) -> bool:
     return node is not None and not node.domain and node.op_type in ("MatMul", "Add", "Sub")
 
 
-def _is_one(numbers: Any) -> bool:
-    return isinstance(numbers, tuple | list) and len(numbers) == 1 and isinstance(numbers[0], int)
+def _are_integers(numbers: Any) -> bool:
+    return isinstance(numbers, tuple | list | range) and all(isinstance(number, int) for number in numbers)
 
 
 def _row(array: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any] | None:
