@@ -58,6 +58,13 @@ def test_a_layer_is_small_and_free_of_shape_arithmetic(name: str) -> None:
         assert not suite.SHAPE_ARITHMETIC & layer.keys(), layer
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("lstm", "gru", "speech"))])
+def test_a_recurrent_network_is_an_operator_for_each_layer(name: str) -> None:
+    operators = suite.outcome(suite.optimised(name).report)["operators"]
+    assert operators.get("LSTM", 0) + operators.get("GRU", 0) == suite.sites(name)["layers"]
+    assert not operators.keys() & {"Loop", "Sigmoid", "Tanh", "SequenceAt", "ConcatFromSequence", "ConstantOfShape"}
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("resnet")])
 def test_a_resnet_is_convolutions_pools_sums_and_the_head(name: str) -> None:
     operators = suite.outcome(suite.optimised(name).report)["operators"]

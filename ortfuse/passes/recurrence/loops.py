@@ -52,7 +52,11 @@ class Loops:
     def run(self, context: Context) -> int:
         """Replace the loops that can be; returns how many were."""
         found = [(node, scope) for scope in context.scopes() if scope.opset >= OLDEST for node in scope.graph]
-        return sum(_replace(node, scope, context) for node, scope in found if node.op_type in ("Loop", "Scan"))
+        count = sum(_replace(node, scope, context) for node, scope in found if node.op_type in ("Loop", "Scan"))
+        if count:
+            # What is known of the states in the bodies of later loops rests on the sizes of these results, now known.
+            context.editor.renew_facts()
+        return count
 
 
 def _replace(node: ir.Node, scope: Scope, context: Context) -> bool:

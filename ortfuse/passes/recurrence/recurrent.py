@@ -29,19 +29,20 @@ from ortfuse.passes.recurrence.chain import Chain, chains
 from ortfuse.passes.recurrence.form import Source
 from ortfuse.passes.recurrence.operands import Track, common_direction, initial_state, is_zero, shape_of
 from ortfuse.passes.recurrence.operator import OLDEST, Rounds, operator
+from ortfuse.passes.recurrence.zero_states import drop_zero_states
 
 
 @dataclass(frozen=True)
 class Recurrent:
-    """Makes one LSTM, GRU or RNN of a chain of cells."""
+    """Makes one LSTM, GRU or RNN of a chain of cells, and leaves out initial states of zeros."""
 
     name: ClassVar[str] = "recurrent"
     fewest: int = 3
 
     def run(self, context: Context) -> int:
-        """Replace chains of at least `fewest` cells; returns how many were."""
+        """Replace chains of at least `fewest` cells, and leave out states of zeros; returns how many times."""
         scopes = [scope for scope in context.scopes() if scope.opset >= OLDEST]
-        return sum(self._replace_within(scope, context) for scope in scopes)
+        return sum(self._replace_within(scope, context) + drop_zero_states(scope, context) for scope in scopes)
 
     def _replace_within(self, scope: Scope, context: Context) -> int:
         count = 0

@@ -166,3 +166,19 @@ def test_a_chain_is_checked_where_it_is_and_reported() -> None:
     assert result.report.families()["recurrent"] == 1
     (gru,) = [node for node in result.model.graph.node if node.op_type == "GRU"]
     assert {entry.key for entry in gru.metadata_props} >= {"ortfuse.rule", "ortfuse.nodes"}
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize(("size", "left_out"), [("b1", True), ("no1", False)])
+def test_an_operator_starts_from_zeros_by_itself(kind: str, size: str, left_out: bool) -> None:
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind] * HIDDEN
+    found = constants() | {"w": constants()["W"][None, :gates], "r": constants()["R"][None, :gates]}
+    states = "e, e" if kind == "LSTM" else "e"
+    body = f"""s = Shape(X) b1 = Slice(s, no1, no2) z = Concat<axis = 0>(no1, {size}, no2) e = ConstantOfShape(z)
+        Y, last = {kind}<hidden_size = {HIDDEN}>(X, w, r, , , {states})"""
+    made = model(body, X, f"float[t, 1, b, {HIDDEN}] Y", found)
+    result = ortfuse.optimize(made, passes=PASSES, verify="sites")
+    assert {check.state for check in result.sites or ()} <= {"equal"}
+    # A state of another size than the batch makes the operator fail, and so it stays.
+    given = [len(node.input) for node in result.model.graph.node if node.op_type == kind]
+    assert (given == [3]) is left_out

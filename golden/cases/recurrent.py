@@ -1,0 +1,139 @@
+"""Recurrent networks: language models whose layers are operators, cells that are unrolled, or a loop; a speech net."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from drawing import Input
+from exporting import EXPORTERS, Case
+from torch import nn
+from torch.nn.functional import linear
+
+from cases.common import TS_AND_DYNAMO, VOCABULARY
+
+STEPS, EMBEDDED, HIDDEN, LAYERS = 7, 8, 12, 2
+TOKENS = {"input_ids": Input(("batch", STEPS), "tokens", high=VOCABULARY)}
+SPEECH = {"features": Input(("batch", "frames", 10), "normal")}
+
+
+class _Unrolled(nn.Module):
+    """Layers of cells in a Python loop over time, on [batch, time, size]."""
+
+    def __init__(self, kind: type[nn.LSTMCell | nn.GRUCell]) -> None:
+        super().__init__()
+        self.cells = nn.ModuleList([kind(EMBEDDED if layer == 0 else HIDDEN, HIDDEN) for layer in range(LAYERS)])
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
+        steps = list(x.unbind(1))
+        for cell in self.cells:
+            state = None
+            for time, step in enumerate(steps):
+                state = cell(step, state)
+                steps[time] = state[0] if isinstance(state, tuple) else state
+        return torch.stack(steps, 1), None
+
+
+@torch.jit.script
+def _lstm_loop(x: torch.Tensor, w: torch.Tensor, r: torch.Tensor, b: torch.Tensor, rb: torch.Tensor) -> torch.Tensor:
+    """A compiled loop over time: an LSTM."""
+    h, c = torch.zeros(x.size(0), r.size(1)), torch.zeros(x.size(0), r.size(1))
+    states: list[torch.Tensor] = []
+    for time in range(x.size(1)):
+        i, f, g, o = (linear(x[:, time], w, b) + linear(h, r, rb)).chunk(4, 1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        states.append(h)
+    return torch.stack(states, 1)
+
+
+@torch.jit.script
+def _gru_loop(x: torch.Tensor, w: torch.Tensor, r: torch.Tensor, b: torch.Tensor, rb: torch.Tensor) -> torch.Tensor:
+    """A compiled loop over time: a GRU."""
+    h = torch.zeros(x.size(0), r.size(1))
+    states: list[torch.Tensor] = []
+    for time in range(x.size(1)):
+        ri, zi, ni = linear(x[:, time], w, b).chunk(3, 1)
+        rh, zh, nh = linear(h, r, rb).chunk(3, 1)
+        z = torch.sigmoid(zi + zh)
+        h = z * h + (1 - z) * torch.tanh(ni + torch.sigmoid(ri + rh) * nh)
+        states.append(h)
+    return torch.stack(states, 1)
+
+
+class _Looped(nn.Module):
+    """Layers that are compiled loops, one after the other."""
+
+    def __init__(self, kind: type[nn.LSTMCell | nn.GRUCell]) -> None:
+        super().__init__()
+        self.cells = nn.ModuleList([kind(EMBEDDED if layer == 0 else HIDDEN, HIDDEN) for layer in range(LAYERS)])
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
+        for cell in self.cells:
+            loop = _lstm_loop if isinstance(cell, nn.LSTMCell) else _gru_loop
+            x = loop(x, cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh)
+        return x, None
+
+
+class _LanguageModel(nn.Module):
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__()
+        self.embedding, self.layers = nn.Embedding(VOCABULARY, EMBEDDED), layers
+        self.head = nn.Linear(HIDDEN, VOCABULARY)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(self.embedding(input_ids))[0])
+
+
+class _Speech(nn.Module):
+    """Convolutions over frames, recurrent layers in both directions, log-probabilities of characters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv1d(10, 16, 5, stride=2, padding=2)
+        self.layers = nn.GRU(16, HIDDEN, LAYERS, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(2 * HIDDEN, 20)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.convolution(features.transpose(1, 2))).transpose(1, 2)
+        return self.head(self.layers(x)[0]).log_softmax(-1)
+
+
+def lstm_operator() -> nn.Module:
+    """Embedding, two layers of LSTM, linear head."""
+    return _LanguageModel(nn.LSTM(EMBEDDED, HIDDEN, LAYERS, batch_first=True))
+
+
+def gru_operator() -> nn.Module:
+    """Embedding, two layers of GRU, linear head."""
+    return _LanguageModel(nn.GRU(EMBEDDED, HIDDEN, LAYERS, batch_first=True))
+
+
+def unrolled(kind: type[nn.LSTMCell | nn.GRUCell]) -> nn.Module:
+    """The same of cells in a Python loop over time."""
+    return _LanguageModel(_Unrolled(kind))
+
+
+def looped(kind: type[nn.LSTMCell | nn.GRUCell]) -> nn.Module:
+    """The same of loops over time that are compiled."""
+    return _LanguageModel(_Looped(kind))
+
+
+SIZES = ({"batch": 2}, {"batch": 3})
+
+CASES = (
+    Case("lstm", lstm_operator, TOKENS, SIZES, exporters=TS_AND_DYNAMO, layers=LAYERS),
+    Case("gru", gru_operator, TOKENS, SIZES, exporters=TS_AND_DYNAMO, layers=LAYERS),
+    Case("lstm_cells", functools.partial(unrolled, nn.LSTMCell), TOKENS, SIZES, exporters=EXPORTERS, layers=LAYERS),
+    Case("gru_cells", functools.partial(unrolled, nn.GRUCell), TOKENS, SIZES, exporters=EXPORTERS, layers=LAYERS),
+    Case("lstm_loop", functools.partial(looped, nn.LSTMCell), TOKENS, SIZES, exporters=("ts",), layers=LAYERS),
+    Case("gru_loop", functools.partial(looped, nn.GRUCell), TOKENS, SIZES, exporters=("ts",), layers=LAYERS),
+    Case(
+        "speech",
+        _Speech,
+        SPEECH,
+        ({"batch": 2, "frames": 20}, {"batch": 3, "frames": 31}),
+        exporters=("ts",),
+        layers=LAYERS,
+    ),
+)
