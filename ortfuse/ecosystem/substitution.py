@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.api import optimize
@@ -15,14 +16,18 @@ from ortfuse.ecosystem.models import Formula, corresponding, refuse_unknown, ste
 from ortfuse.ecosystem.rules import rule_from
 from ortfuse.errors import InvalidModelError, OptionError, RuleError
 from ortfuse.explanation import Explanation
+from ortfuse.facts.facts import Facts
 from ortfuse.model.interop import AnyModel
 from ortfuse.options import AllOptions, Options, PipelineOptions
-from ortfuse.pattern import Guard, Match
+from ortfuse.pattern import Guard, Match, Matcher
+from ortfuse.pattern.find import matches
 from ortfuse.pipeline.catalogue import GIVEN
 from ortfuse.proof import ProofReport, prove
 from ortfuse.refusal import Refusal
 from ortfuse.result import Result
-from ortfuse.rewrite import Exactness, Proof, Rule, unproved
+from ortfuse.rewrite import RULE_KEY, Exactness, Proof, Rule, unproved
+
+_GATHERS = frozenset({"Gather", "GatherElements", "GatherND"})
 
 
 def rule_from_models(
@@ -79,7 +84,8 @@ def rule_from_models(
             f"{sought.name}: {', '.join(missing)} has no shape, so that nothing can be tried: declare one, with names for "
             "dimensions of any size"
         )
-    return rule
+    contains_itself = any(True for _ in matches(made.model, Matcher(rule.pattern), Facts(made.model)))
+    return dataclasses.replace(rule, guards=(*rule.guards, _once(rule.name))) if contains_itself else rule
 
 
 def _completed(proof: Proof, sought: Formula) -> Proof:
@@ -91,9 +97,27 @@ def _completed(proof: Proof, sought: Formula) -> Proof:
     return dataclasses.replace(
         proof,
         dtypes=proof.dtypes if proof.dtypes != Proof().dtypes else (_word(main),),
-        inputs={**others, **proof.inputs},
+        inputs={**others, **_indices(sought), **proof.inputs},
         shapes=[{**sought.sizes(), **given} for given in proof.shape_sets()],
     )
+
+
+def _indices(sought: Formula) -> dict[str, Any]:
+    """What makes the inputs that are indices: numbers that exist even in small tensors."""
+    found: dict[str, Any] = {}
+    for value in sought.inputs:
+        is_index = any(use.node.op_type in _GATHERS and use.idx == 1 for use in value.uses())
+        if is_index and value.dtype is not None:
+            found[value.name or ""] = _small_index(value.name or "", value.dtype)
+    return found
+
+
+def _small_index(name: str, dtype: ir.DataType) -> Callable[[Any], ir.Value]:
+    def make(builder: Any) -> ir.Value:
+        number = builder.input(name, builder.dims(name), dtype)
+        return builder.node("Mod", [number, builder.constant(np.asarray(2, dtype.numpy()))]).outputs[0]  # type: ignore[no-any-return]
+
+    return make
 
 
 def _word(dtype: ir.DataType) -> str:
@@ -113,6 +137,18 @@ def _has_type(name: str, dtype: ir.DataType) -> Guard:
         return match.unless_dtype(name, dtype)
 
     return has_its_type
+
+
+def _once(name: str) -> Guard:
+    """A guard for a rule whose replacement holds what it looks for."""
+
+    def is_not_its_own(match: Match) -> Refusal | None:
+        """The rule has not made this itself."""
+        node = match.root.producer()
+        is_its_own = node is not None and node.metadata_props.get(RULE_KEY) == name
+        return match.refuse("other_rule", "root", "what the rule has not made itself") if is_its_own else None
+
+    return is_not_its_own
 
 
 class UnprovedError(RuleError):

@@ -318,7 +318,7 @@ def _absent(before: Counts, sought: Iterable[Rule], hits: Mapping[str, int]) -> 
 
 def _why_absent(rule: Rule, present: Counter[str], hits: Mapping[str, int]) -> str:
     if rule.name in hits:
-        return f"applied at {hits[rule.name]} sites, all of which other rules have rewritten since"
+        return f"applied at {hits[rule.name]} sites, where nothing that it made is left"
     siblings = [f"{name} ({count})" for name, count in hits.items() if name.partition(".")[0] == rule.family]
     if siblings:
         return f"the sites are those of other rules of the family: {', '.join(siblings)}"

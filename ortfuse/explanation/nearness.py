@@ -69,7 +69,8 @@ class Nearness:
     def tells(self, miss: NearMiss) -> bool:
         """Whether the miss is worth reporting."""
         rule = self._rules.get(miss.rule)
-        if rule is None or not miss.stands:
+        maker = None if miss.root is None else miss.root.metadata_props.get(RULE_KEY)
+        if rule is None or not miss.stands or maker == miss.rule:
             return False
         if miss.rule in self._asked and miss.matched >= min(FEWEST, self.least[miss.rule]):
             return True
@@ -78,7 +79,7 @@ class Nearness:
         if miss.refusal.code in POINTLESS:
             return False
         # Leave out rules that refine results of others, and sites where another rule was the better one.
-        if rule.is_refinement or (miss.root is not None and miss.root.metadata_props.get(RULE_KEY) in self._fusions):
+        if rule.is_refinement or maker in self._fusions:
             return False
         wanted = self._telling[miss.rule]
         found = {node.op_type for node in miss.nodes}

@@ -215,6 +215,40 @@ def test_the_command_writes_reports_and_says_no(tmp_path: Path) -> None:
     assert code == 1 and "NOT EQUAL" in text
 
 
+def test_a_replacement_that_holds_what_is_looked_for_is_made_once() -> None:
+    find = model("g (float[n, m] x) => (float[n, m] y) { y = Relu(x) }")
+    replace = model("g (float[n, m] x) => (float[n, m] y) { a = Relu(x)  y = Relu(a) }")
+    given = model("g (float[N, 8] x) => (float[N, 8] y) { a = Relu(x)  b = Exp(a)  y = Relu(b) }")
+    done = ortfuse.substitute(given, find, replace, verify="whole")
+    assert done.count == 2
+    assert operators(done) == ["Relu", "Relu", "Exp", "Relu", "Relu"]
+    assert not done.explanation.missed, "what the rule has made itself is no miss"
+
+
+def test_a_pair_that_takes_nodes_away_goes_on_until_nothing_is_left() -> None:
+    find = model("g (float[n, m] x) => (float[n, m] y) { a = Relu(x)  y = Relu(a) }")
+    replace = model("g (float[n, m] x) => (float[n, m] y) { y = Relu(x) }")
+    given = model("g (float[N, 8] x) => (float[N, 8] y) { a = Relu(x)  b = Relu(a)  c = Relu(b)  y = Relu(c) }")
+    assert operators(ortfuse.substitute(given, find, replace)) == ["Relu"]
+
+
+def test_indices_of_the_instances_exist() -> None:
+    find = model("g (float[k, m] t, int64[n] i) => (float[n, m] y) { a = Gather(t, i)  b = Abs(a)  y = Abs(b) }")
+    replace = model("g (float[k, m] t, int64[n] i) => (float[n, m] y) { a = Gather(t, i)  y = Abs(a) }")
+    given = model("g (float[10, 8] t, int64[N] i) => (float[N, 8] y) { a = Gather(t, i)  b = Abs(a)  y = Abs(b) }")
+    assert operators(ortfuse.substitute(given, find, replace)) == ["Gather", "Abs"]
+
+
+def test_the_normal_form_first_if_it_is_asked_for() -> None:
+    given = model(
+        "g (float[N, 8] x) => (float[N, 8] y) { i = Identity(x)  d = Dropout(i)  s = Sigmoid(d)  y = Mul(s, i) }"
+    )
+    assert not ortfuse.substitute(given, model(SWISH), model(QUICK)).ok
+    assert operators(ortfuse.substitute(given, model(SWISH), model(QUICK), passes="canonicalize, user")) == [
+        "QuickGelu"
+    ]
+
+
 def test_a_single_operator_that_nearly_fits_is_reported() -> None:
     find = model("g (float[n, m] x) => (float[n, m] y) { y = Relu(x) }")
     replace = model("g (float[n, m] x) => (float[n, m] y) <float zero = {0}> { y = Max(x, zero) }")
