@@ -146,7 +146,7 @@ class _Chain:
             if match[name].is_graph_output() or (match.const(name).size > FEW and len(match[name].uses()) > 1):
                 return match.refuse("needless", name, found="it is large, and used elsewhere too")
         sizes = [array.size for array in self.constants(match).values()]
-        grown = any(array.size > max(sizes) for array in self.line(match)[1:])
+        grown = any(array.size > max(sizes, default=0) for array in self.line(match)[1:])
         return match.refuse("needless", "root", found="the constants would grow") if grown else None
 
     def product_fits(self, match: Match) -> Refusal | None:
