@@ -6,9 +6,9 @@ axes of size 0 and 1. Which of them are valid is not said here: those that the r
 
 from __future__ import annotations
 
+import hashlib
 import math
 import random
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +64,8 @@ class Sample:
         return self._takes(label, self.one_in // math.isqrt(self.one_in))
 
     def _takes(self, label: str, one_in: int) -> bool:
-        return zlib.crc32(f"{self.seed} {label}".encode()) % one_in == 0
+        digest = hashlib.blake2b(f"{self.seed} {label}".encode(), digest_size=4).digest()
+        return int.from_bytes(digest) % one_in == 0
 
 
 @dataclass(frozen=True)

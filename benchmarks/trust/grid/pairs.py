@@ -53,9 +53,14 @@ def _drawn(rng: random.Random, opset: int) -> Seed | None:
     """A seed at that opset, mostly varied in one way."""
     name = rng.choice(list(seeds()))
     seed = at(found := rng.choice(seeds()[name]), found.version if found.domain else opset)
-    if seed is None or not all(value is None or isinstance(value, np.ndarray) for value in seed.inputs):
+    if seed is None or not _is_usable(seed):
         return None
     return varied(rng, seed) if rng.random() < 0.6 else seed
+
+
+def _is_usable(seed: Seed) -> bool:
+    of_tensors = all(value is None or isinstance(value, np.ndarray) for value in seed.inputs)
+    return of_tensors and seed.op_type not in UNCHECKED
 
 
 def _results(seed: Seed) -> dict[int, np.ndarray]:
@@ -95,7 +100,7 @@ def _places() -> dict[tuple[str, int], dict[str, list[tuple[Seed, int]]]]:
     )
     for name, some in seeds().items():
         for seed in some:
-            if not all(value is None or isinstance(value, np.ndarray) for value in seed.inputs):
+            if not _is_usable(seed):
                 continue
             for index, value in enumerate(seed.inputs):
                 if value is not None and not (index and seed.op_type in ALLOCATE):
@@ -181,8 +186,6 @@ class _Chain:
         """The operands as they are; and with all axes of one size made another."""
         yield parts.feeds, parts.sizes
         operators = {self.first.op_type, self.second.op_type}
-        if operators & UNCHECKED:
-            return
         changes = [
             (old, new)
             for old in sorted(set(parts.sizes.values()))
