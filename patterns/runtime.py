@@ -79,7 +79,10 @@ def _sum_before(kind: str) -> Rule:
         proof=Proof(
             shapes={"x": "b s 8", "skip": "b s 8", **small},
             attributes={"normalisation": [{"axis": -1, "epsilon": 1e-5}]},
-            typical=({"x": "1 128 768", "skip": "1 128 768", **vectors},),
+            typical=tuple(
+                {"x": size, "skip": size, **dict.fromkeys(vectors, size.split()[-1])}
+                for size in ("1 16 384", "1 128 768", "1 512 768")
+            ),
             opset=23,
         ),
     )

@@ -17,8 +17,9 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.errors import RuleError
-from ortfuse.explanation.nearness import PLAIN, POINTLESS, Nearness
+from ortfuse.explanation.nearness import POINTLESS, Nearness
 from ortfuse.graph import walk
+from ortfuse.graph.traits import PLAIN
 from ortfuse.pipeline import Catalogue, Counts, RunReport
 from ortfuse.refusal import Refusal, refuse, words
 from ortfuse.rewrite import NODES_KEY, RULE_KEY, NearMiss, Rule, Step

@@ -14,12 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from ortfuse.graph.traits import COMPARES, EXACT, LOGICAL, PRODUCT, SIZES, SUM
+from ortfuse.graph.traits import PLAIN
 from ortfuse.pattern.least import least_nodes
 from ortfuse.rewrite import RULE_KEY, NearMiss, Rule
-
-PLAIN = EXACT | SUM | PRODUCT | COMPARES | LOGICAL | SIZES | {"Cast", "MatMul", "Pow", "Sqrt", "Sum"}
-"""Operators that say nothing about what the author meant."""
 
 POINTLESS = frozenset({"needless", "other_rule"})
 """Codes of refusals at sites that are fine as they are."""

@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.explanation.explain import explanation, fused_nodes
-from ortfuse.explanation.nearness import PLAIN
+from ortfuse.graph.traits import PLAIN
 from ortfuse.passes import LEAVE, names_one
 from ortfuse.pipeline import Catalogue, RunReport
 from ortfuse.pipeline.pins import following, pinned_rules

@@ -212,6 +212,9 @@ PARAMETER_INPUTS: Mapping[str, Mapping[str, int]] = {
 }
 """Operator -> parameter -> input position, for parameters written as keywords in patterns. Some were attributes once."""
 
+PLAIN = EXACT | SUM | PRODUCT | COMPARES | LOGICAL | SIZES | {"Cast", "MatMul", "Pow", "Sqrt", "Sum"}
+"""Operators that say nothing about what the author of a model meant."""
+
 ORDERED_AXES = frozenset({"Slice", "Pad"})
 """Operators whose axes correspond one by one to numbers in other inputs, so that their order matters."""
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from ortfuse.errors import PipelineError
 from ortfuse.graph.edit import Edit
+from ortfuse.graph.traits import PLAIN, has
 from ortfuse.passes.transposing import transposes_too_much
 from ortfuse.pattern import Match, Pattern
 from ortfuse.refusal import Refusal, Subject, refuse
@@ -73,6 +74,7 @@ class Choices:
         always: Rules that are applied regardless of cost.
         meter: Measures at the site instead of consulting the table, for rules whose proofs declare typical sizes.
         found: The decisions so far.
+        unmeasured: For each rule that is applied wherever it is legal, so that it is not measured, the sites where it fused.
         transposing: For each rule, the sites where it would leave more to be transposed than it is worth.
         metered: For each rule that is measured, the sites, and what decided at those that the meter could not measure.
     """
@@ -83,6 +85,7 @@ class Choices:
     meter: Meter | None = None
     found: dict[tuple[Any, ...], Choice] = field(default_factory=dict)
     metered: dict[str, dict[str, str]] = field(default_factory=dict)
+    unmeasured: dict[str, dict[str, None]] = field(default_factory=dict)
     transposing: dict[str, dict[str, None]] = field(default_factory=dict)
 
     def but_always(self, rules: Collection[str]) -> Choices:
@@ -110,16 +113,21 @@ class Choices:
         """What was to be measured and was not."""
         if self.meter is None:
             return []
+        applied = ", ".join(f"{rule} ({len(sites)})" for rule, sites in self.unmeasured.items())
+        legal = [f"not measured, as these rules are applied wherever they are legal: {applied}"] if applied else []
         if not self.metered:
-            return ["nothing was measured: no rule that is chosen by cost has a site here"]
+            return ["nothing was measured: no rule that is chosen by cost has a site here", *legal]
         found: dict[tuple[str, str], list[str]] = {}
         for rule, sites in self.metered.items():
             for site, otherwise in sites.items():
                 if otherwise:
                     found.setdefault((rule, otherwise), []).append(site)
         return [
-            f"{rule} could not be measured at {_listed(sites)}: {otherwise}"
-            for (rule, otherwise), sites in found.items()
+            *(
+                f"{rule} could not be measured at {_listed(sites)}: {otherwise}"
+                for (rule, otherwise), sites in found.items()
+            ),
+            *legal,
         ]
 
     def candidates(self, rule: Rule) -> Sequence[Pattern]:
@@ -158,6 +166,8 @@ class Choices:
         if transposes is not None:
             self.transposing.setdefault(rule.name, {})[edit.name] = None
             return transposes
+        if self.meter is not None and not free and not self.measures(rule) and _fuses(edit):
+            self.unmeasured.setdefault(rule.name, {})[edit.name] = None
         estimate = None if free else self._estimate(edit)
         refused = estimate is not None and not estimate.worth_it
         if estimate is not None or (free and self._pin(rule) is not None):
@@ -212,6 +222,11 @@ def check_pins(pins: Mapping[str, str], rules: Iterable[Rule]) -> dict[str, str]
 def _listed(sites: Sequence[str]) -> str:
     more = f" and {len(sites) - MOST_SITES} other sites" if len(sites) > MOST_SITES else ""
     return ", ".join(sites[:MOST_SITES]) + more
+
+
+def _fuses(edit: Edit) -> bool:
+    """Whether a rewrite makes more than sums, products and data movement, which are not chosen for their speed."""
+    return not all(has(node, PLAIN) for node in edit.added)
 
 
 def _slower(rule: Rule, estimate: Estimate) -> Refusal:

@@ -202,7 +202,9 @@ RULES = [
             attributes=_PROOF.attributes,
             scalars=_PROOF.scalars,
             dtypes=("float32", "float64"),
-            typical=({"x": "1 128 768", "scale": "768"},),
+            typical=tuple(
+                {"x": size, "scale": size.split()[-1]} for size in ("1 1 2048", "1 16 1024", "1 128 768", "1 512 2048")
+            ),
         ),
     ),
     Rule(

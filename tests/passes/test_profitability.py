@@ -110,6 +110,18 @@ def test_rules_that_are_not_about_speed_are_not_measured() -> None:
     assert (found, meter.asked) == (["Abs"], 0)
 
 
+def test_what_is_applied_wherever_it_is_legal_is_said_not_to_be_measured() -> None:
+    fused = _rule("swish.always", x * op.Sigmoid(x), ms.QuickGelu(x, alpha=1.0), typical=())
+    choices = Choices(meter=Meter())
+    assert _run(TEXT.format(16), fused, choices=choices)[1].remarks() == [
+        "nothing was measured: no rule that is chosen by cost has a site here",
+        "not measured, as these rules are applied wherever they are legal: swish.always (1)",
+    ]
+    moved = _rule("neg.moved", op.Neg(op.Neg(x)), op.Reshape(x, op.Shape(x)), typical=())
+    assert len(_run(NEG, moved, choices=Choices(meter=Meter()))[1].remarks()) == 1, "no fusion"
+    assert _run(TEXT.format(16), fused, choices=Choices())[1].remarks() == []
+
+
 def test_what_could_not_be_measured_is_said_with_what_decided_instead() -> None:
     choices = Choices(_table(_1x16x768=2.0).costs, meter=Meter(QuickGelu=None, Swish=None))
     assert _run(TEXT.format(16), SWISH, choices=choices)[1].remarks() == [
