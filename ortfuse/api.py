@@ -404,7 +404,8 @@ def inspect(
 ) -> Inspection:
     """Tell what is in a model: opsets, signature, weights, operators, blocks, and what they cost on this machine.
 
-    Blocks are found, and costs are told, in the model's normal form with activations, normalisations and attention recognised.
+    Blocks are found, and costs are told, in the model's normal form with recurrent layers, activations,
+    normalisations and attention recognised (`ortfuse.inspection.PASSES`).
 
     Args:
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`; it is not changed.

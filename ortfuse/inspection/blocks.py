@@ -6,7 +6,8 @@ Each `Detector` is a pattern with guards, as in a rule, so that it can stand in 
     model = ortfuse.optimize("model.onnx", passes=PASSES).model
     for match in ortfuse.find(model, DETECTORS["feed-forward"].pattern): ...
 
-They are written for the normal form with activations, normalisations and attention recognised, which the passes `PASSES` give.
+They are written for the normal form with recurrent layers, activations, normalisations and attention recognised, which the passes
+`PASSES` give.
 Residual blocks are then told apart by what is between the two ends, and those that follow one another become transformers.
 """
 
@@ -37,8 +38,8 @@ from ortfuse.pattern import (
 from ortfuse.pattern.find import matches
 from ortfuse.refusal import Refusal
 
-PASSES = "canonicalize, fixpoint(fuse.activation, fuse.normalization, fuse.attention, canonicalize)"
-"""The passes that make the form in which the detectors find blocks."""
+PASSES = "canonicalize, fixpoint(recurrent, loops, fuse.activation, fuse.normalization, fuse.attention, canonicalize)"
+"""The passes that make the form in which the detectors find blocks: the normal form, with layers in the operators they are."""
 
 FURTHEST = 400
 """The most nodes between the two ends of a block."""

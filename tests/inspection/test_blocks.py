@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -35,6 +37,7 @@ def kinds(text: str) -> list[str]:
     return [block.kind for block in blocks(text)]
 
 
+GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 IMAGE = "float[N, 8, 6, 6]"
 
 
@@ -131,6 +134,28 @@ def test_recurrent_layers_and_loops_with_a_state() -> None:
           { m = MatMul(s, w)  so = Add(m, xi)  yo = Tanh(so) }> (h, x) }"""
     assert kinds(scan) == ["recurrent"]
     assert kinds(scan.replace("MatMul(s, w)", "Sin(s)")) == []
+
+
+def test_an_unrolled_chain_of_cells_is_one_block() -> None:
+    cells = "  ".join(f"g{t} = Gather <axis = 0> (x, i{t})  a{t} = MatMul(g{t}, ww)  b{t} = MatMul(h{t}, wr)  "
+                      f"c{t} = Add(a{t}, b{t})  h{t + 1} = Tanh(c{t})" for t in range(4))  # fmt: skip
+    numbers = ", ".join(f"int64 i{t} = {{{t}}}" for t in range(4))
+    text = f"""g (float[4, N, 8] x, float[N, 6] h0, float[8, 6] ww, float[6, 6] wr) => (float[N, 6] h4) <{numbers}> {{ {cells} }}"""
+    assert kinds(text) == ["recurrent"]
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("bert.sdpa.ts", {"transformer": 2}),
+        ("whisper_decoder.sdpa.ts", {"transformer": 2}),
+        ("phi.sdpa.ts", {"transformer": 2}),
+        ("resnet.tsbn", {"bottleneck": 3}),
+        ("lstm_cells.ts", {"recurrent": 2}),
+    ],
+)
+def test_blocks_of_exports(name: str, found: dict[str, int]) -> None:
+    assert ortfuse.inspect(GOLDEN / f"{name}.onnx", measure=False).kinds() == found
 
 
 def test_detectors_stand_in_rules_of_the_users_own() -> None:
