@@ -1,12 +1,13 @@
 """The golden suite's architectures, a module for each family."""
 
-from cases import audio, decoders, diffusion, encoders, recurrent, seq2seq, vision
+from cases import audio, convolutional, decoders, diffusion, encoders, recurrent, seq2seq, vision
 
 CASES = (
     *decoders.CASES,
     *encoders.CASES,
     *seq2seq.CASES,
     *vision.CASES,
+    *convolutional.CASES,
     *audio.CASES,
     *diffusion.CASES,
     *recurrent.CASES,

@@ -3,7 +3,8 @@
 fused_conv(x, W, b, z) = act(conv(x, W) + b + z)
 
 The runtime makes the same of the nodes by itself wherever that pays; on the CPU the residual sum is fused only where both
-operands are in its blocked layout (see `ortfuse.targets.blocked_layout`), and so never costs anything.
+operands are in its blocked layout (see `ortfuse.targets.blocked_layout`), and so never costs anything. The pass runs after the
+others of the family: what is added may be a branch that the weights take.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from .._common import same_shape
 from .._proofs import COST, KERNEL
 from ._instances import PADDED, images, typical
 from ._layers import CONV, bias, convolution, weight, x
+
+PASS = "fuse.fused_convolution"
 
 RUNTIME = "ONNX Runtime contrib operator FusedConv"
 

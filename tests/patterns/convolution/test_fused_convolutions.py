@@ -70,7 +70,9 @@ UNBLOCKED = {
 
 
 def made_of(model: ir.Model) -> list[str]:
-    return [node.op_type for node in ortfuse.optimize(model, passes="fuse.convolution").model.graph]
+    return [
+        node.op_type for node in ortfuse.optimize(model, passes="fuse.convolution, fuse.fused_convolution").model.graph
+    ]
 
 
 @pytest.mark.parametrize("operand", BLOCKED.values(), ids=BLOCKED)
@@ -97,7 +99,7 @@ def test_the_convolution_must_fill_the_blocks(group: int, channels: str, dtype: 
 def test_other_providers_have_no_blocks() -> None:
     target = copy.copy(Target())
     target.quirks = frozenset()
-    result = ortfuse.optimize(residual("z = Neg(x)"), passes="fuse.convolution", target=target)
+    result = ortfuse.optimize(residual("z = Neg(x)"), passes="fuse.fused_convolution", target=target)
     assert "FusedConv" in [node.op_type for node in result.model.graph]
 
 
