@@ -28,7 +28,7 @@ from ortfuse.passes.recurrence.cell import Cell, Cells
 from ortfuse.passes.recurrence.form import Source
 from ortfuse.passes.recurrence.iteration import Iteration, State, iteration_of
 from ortfuse.passes.recurrence.operands import from_front, initial_state, is_zero, shape_of, to_front
-from ortfuse.passes.recurrence.operator import OLDEST, Rounds, operator
+from ortfuse.passes.recurrence.operator import OLDEST, SLOWER, Rounds, operator, pays
 from ortfuse.passes.recurrence.weights import Weights, weights_of
 from ortfuse.pattern.operators import parameter
 from ortfuse.refusal import refuse
@@ -45,21 +45,27 @@ class _UnresolvedError(Exception):
 
 @dataclass(frozen=True)
 class Loops:
-    """Computes all runs of a Loop or Scan at once."""
+    """Computes all runs of a Loop or Scan at once.
+
+    `always`: also with an operator that is slower than the cells.
+    """
 
     name: ClassVar[str] = "loops"
+    always: bool = False
 
     def run(self, context: Context) -> int:
         """Replace the loops that can be; returns how many were."""
         found = [(node, scope) for scope in context.scopes() if scope.opset >= OLDEST for node in scope.graph]
-        count = sum(_replace(node, scope, context) for node, scope in found if node.op_type in ("Loop", "Scan"))
+        count = sum(
+            _replace(node, scope, context, self.always) for node, scope in found if node.op_type in ("Loop", "Scan")
+        )
         if count:
             # What is known of the states in the bodies of later loops rests on the sizes of these results, now known.
             context.editor.renew_facts()
         return count
 
 
-def _replace(node: ir.Node, scope: Scope, context: Context) -> bool:
+def _replace(node: ir.Node, scope: Scope, context: Context, always: bool) -> bool:
     iteration = iteration_of(node, context.facts)
     if iteration is None or node.graph is None:
         return False
@@ -67,6 +73,8 @@ def _replace(node: ir.Node, scope: Scope, context: Context) -> bool:
     name = f"{Loops.name}.{'recurrent' if cells else 'elementwise'}"
     with context.editor.change(name, rule=Rounds(name), nodes=[node]) as change:
         try:
+            if not always and not all(pays(cell.kind, cell.output, context.facts) for cell, _, _ in cells.values()):
+                raise _UnresolvedError(f"{SLOWER} (`loops{{always=true}}`)")
             _resolve(iteration, cells, scope, context)
         except _UnresolvedError as why:
             change.cancel(refuse("left_out", node, found=str(why)))

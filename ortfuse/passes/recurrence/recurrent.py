@@ -6,10 +6,11 @@ the forms of the GRU that reset before and after the product, and the update gat
 be elements of a sequence along any axis, in rising or falling order, of several sequences that are joined, one for all steps,
 or values of any origin. Hidden states that are used elsewhere are elements of the operator's Y.
 
-Left alone: chains of fewer than `fewest` steps, for which the operator does not pay; steps with different weights; cell states
-between two steps and gates that are used elsewhere, of which the operator says nothing; an input that depends on a state;
-element types other than float32, for which the runtime has no kernel; sizes of batch and state that are not known to be equal.
-An open batch size must be at least 1 when the model runs: the runtime's kernels do not take 0.
+Left alone: chains of fewer than `fewest` steps, and of RNN cells for a batch that may be larger than 1, where the operator does not
+pay; steps with different weights; cell states between two steps and gates that are used elsewhere, of which the operator says
+nothing; an input that depends on a state; element types other than float32, for which the runtime has no kernel; sizes of batch and
+state that are not known to be equal. An open batch size must be at least 1 when the model runs, as the runtime's kernels do not take
+0, and no input may be NaN, which they turn into numbers.
 """
 
 from __future__ import annotations
@@ -28,16 +29,20 @@ from ortfuse.passes.recurrence.cell import Cell
 from ortfuse.passes.recurrence.chain import Chain, chains
 from ortfuse.passes.recurrence.form import Source
 from ortfuse.passes.recurrence.operands import Track, common_direction, initial_state, is_zero, shape_of
-from ortfuse.passes.recurrence.operator import OLDEST, Rounds, operator
+from ortfuse.passes.recurrence.operator import OLDEST, SLOWER, Rounds, operator, pays
 from ortfuse.passes.recurrence.zero_states import drop_zero_states
 
 
 @dataclass(frozen=True)
 class Recurrent:
-    """Makes one LSTM, GRU or RNN of a chain of cells, and leaves out initial states of zeros."""
+    """Makes one LSTM, GRU or RNN of a chain of cells, and leaves out initial states of zeros.
+
+    `always`: also where the operator is slower than the cells.
+    """
 
     name: ClassVar[str] = "recurrent"
     fewest: int = 3
+    always: bool = False
 
     def run(self, context: Context) -> int:
         """Replace chains of at least `fewest` cells, and leave out states of zeros; returns how many times."""
@@ -48,11 +53,17 @@ class Recurrent:
         count = 0
         # One at a time: where an operator takes the place of a chain, the inputs of the next layer are others.
         while any(
-            len(chain.cells) >= self.fewest and _replace(chain, scope, context)
+            len(chain.cells) >= self.fewest and self._is_wanted(chain, context) and _replace(chain, scope, context)
             for chain in chains(scope.graph, context.facts)
         ):
             count += 1
         return count
+
+    def _is_wanted(self, chain: Chain, context: Context) -> bool:
+        if self.always or pays(chain.weights.kind, chain.cells[0].output, context.facts):
+            return True
+        context.note(f"a chain of {len(chain.cells)} RNN cells stays as it is: {SLOWER} (`recurrent{{always=true}}`)")
+        return False
 
 
 def _replace(chain: Chain, scope: Scope, context: Context) -> bool:

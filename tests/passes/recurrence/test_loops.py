@@ -16,7 +16,7 @@ import ortfuse
 from ortfuse.graph.walk import nodes
 from ortfuse.model.interop import enter
 
-PASSES = "canonicalize, loops, canonicalize"
+PASSES = "canonicalize, loops{always=true}, canonicalize"
 LSTM = "lstm of two Gemms"
 STATE, X = f"float[b, {HIDDEN}]", f"float[t, b, {INPUTS}] X"
 KINDS = [LSTM, "gru", "gru that resets first", "rnn with relu"]
@@ -170,3 +170,10 @@ def test_what_adds_axes_is_not_vectorised() -> None:
     body = "Y = Scan<num_scan_inputs = 1, body = one (float[n] x) => (float[m, n] y) { y = Add(x, k) }>(X)"
     made = model(body, "float[t, 3] X", "float[t, 2, 3] Y", {"k": np.ones((2, 3), np.float32)})
     assert optimised(made)[0]["Scan"] == 1
+
+
+def test_an_rnn_of_many_rows_stays_a_loop() -> None:
+    made = model(scan("rnn"), inputs_of("rnn"), f"float[t, b, {HIDDEN}] Y1", constants())
+    result = ortfuse.optimize(made, passes="canonicalize, loops, canonicalize")
+    assert "Scan" in {node.op_type for node in result.model.graph.node}
+    assert any("RNN is slower" in note for note in result.report.notes)

@@ -11,7 +11,7 @@ from recurrent_models import HIDDEN, INPUTS, SPELLINGS, constants, elements, gru
 
 import ortfuse
 
-PASSES = "canonicalize, recurrent, canonicalize"
+PASSES = "canonicalize, recurrent{always=true}, canonicalize"
 STEPS = 4
 X, STATES = f"float[4, b, {INPUTS}] X", f", float[b, {HIDDEN}] h0, float[b, {HIDDEN}] c0"
 Y = f"float[t, b, {HIDDEN}] Y"
@@ -182,3 +182,12 @@ def test_an_operator_starts_from_zeros_by_itself(kind: str, size: str, left_out:
     # A state of another size than the batch makes the operator fail, and so it stays.
     given = [len(node.input) for node in result.model.graph.node if node.op_type == kind]
     assert (given == [3]) is left_out
+
+
+@pytest.mark.parametrize(("batch", "operators"), [("1", {"RNN"}), ("b", {"Tanh", "Gemm"}), ("16", {"Tanh", "Gemm"})])
+def test_an_rnn_is_made_only_where_the_runtime_has_a_fast_one(batch: str, operators: set[str]) -> None:
+    inputs = f"float[4, {batch}, {INPUTS}] X, float[{batch}, {HIDDEN}] h0"
+    made = model(f"{elements(STEPS)} {unrolled('rnn', STEPS)}", inputs, f"float[{batch}, {HIDDEN}] h4", constants())
+    result = ortfuse.optimize(made, passes="canonicalize, recurrent, canonicalize")
+    assert operators <= {node.op_type for node in result.model.graph.node}
+    assert any("RNN is slower" in note for note in result.report.notes) is ("RNN" not in operators)
