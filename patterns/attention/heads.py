@@ -25,6 +25,7 @@ query, key, value = var("query", "b s (h d)"), var("key", "b t (g d)"), var("val
 split_query = rearrange("b s (h d) -> b h s d", query)
 split_key = rearrange("b t (g d) -> b g t d", key)
 split_value = rearrange("b t (g v) -> b g t v", value)
+queries, keys, values = var("queries", "s b (h d)"), var("keys", "t b (g d)"), var("values", "t b (g v)")
 past_key, past_value = var("past_key", "b g p d"), var("past_value", "b g p v")
 new_key, new_value = var("new_key", "b g n d"), var("new_value", "b g n v")
 shared_key, shared_value = var("shared_key", "b g t d"), var("shared_value", "b g t v")
@@ -72,7 +73,48 @@ merged = attention(
     q_num_heads=lambda match: match.size("h"), kv_num_heads=lambda match: match.size("g"),
 )  # fmt: skip
 
+
+def _swapped(operand: Pattern) -> Op:
+    """The first two axes, length and batch, swapped."""
+    made: Op = op.Transpose(operand, perm=(1, 0, 2))
+    return made
+
+
+length_first = attention(
+    _swapped(queries), _swapped(keys), _swapped(values), mask, is_causal=attr("is_causal"), outputs=4,
+    q_num_heads=lambda match: match.size("h"), kv_num_heads=lambda match: match.size("g"),
+)  # fmt: skip
+
+
+@redundant("of unknown heads the replacement could not say the shape of its result")
+def heads_of_queries_are_known(match: Match) -> Refusal | None:
+    """The numbers of heads are known."""
+    for name, dim in (("queries", "h"), ("keys", "g")):
+        if match.size(dim) is None:
+            return match.refuse_dimension(name, -1, f"a known number of heads ({dim})")
+    return None
+
+
 RULES = [
+    _rule(
+        # As torch.nn.MultiheadAttention writes it; what is transposed is as much as before, but in one piece with its heads.
+        "merged_heads_length_first", "transpose(attention(split(queries), split(keys), split(values), mask))", PAPER,
+        op.Transpose(
+            attention(
+                rearrange("s b (h d) -> b h s d", queries), rearrange("t b (g d) -> b g t d", keys),
+                rearrange("t b (g v) -> b g t v", values), mask, is_causal=attr("is_causal"),
+            ).naming(weights=3),
+            perm=(2, 0, 1, 3),
+        ),
+        rearrange("s b (h v) -> s b h v", _swapped(length_first[0])), length_first, ("weights",),
+        Proof(
+            shapes={"h": 2, "g": 2, "d": 4, "v": 4, "mask": "b 1 s t"},
+            attributes=_LAYOUT,
+            inputs={"mask": masked(-math.inf)},
+            redundant={"dimension *": "the operator on split heads asks for it too"},
+        ),
+        (heads_of_queries_are_known,),
+    ),
     _rule(
         # How a causal mask is aligned with the past keys is up to the operator: the pattern has no causal mask.
         "cache", "attention(query, concat(past_key, new_key), concat(past_value, new_value), mask)",

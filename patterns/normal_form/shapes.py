@@ -2,6 +2,7 @@
 
 reshape(x, shape(...)-arithmetic) = reshape(x, constant)       if each target dimension is known, copied or the single rest
 reshape(reshape(x)) = reshape(x)          transpose(transpose(x)) = transpose(x)        unsqueeze(unsqueeze(x)) = unsqueeze(x)
+squeeze(unsqueeze(x)) = x
 and(true, x) = x           where(true, x, y) = x, or x expanded           range(0, n) >= 0 is true
 """
 
@@ -98,6 +99,13 @@ def unsqueezed_axes(match: Match) -> Any:
     outer = set(match["outer"])
     kept = [axis for axis in range(match.facts.rank(match.root) or 0) if axis not in outer]
     return ints(sorted(outer | {kept[axis] for axis in match["inner"]}))
+
+
+def drops_what_was_inserted(match: Match) -> Refusal | None:
+    """The Squeeze drops the axes that the Unsqueeze inserted."""
+    if match.rank("x") is None:
+        return match.refuse("rank", "x")
+    return match.unless_value("outer", match["outer"] == match["inner"], "the axes that were inserted")
 
 
 def _known_axes(axes: Any, facts: Facts) -> bool:
@@ -210,6 +218,22 @@ RULES = [
         proof=Proof(
             shapes={"x": "b 3"},
             attributes={"inner": [(0,), (1, 2)], "outer": [(1,), (0, 3)]},
+            opset=13,
+            redundant={"check of attribute *": "the rank is known, so that all axes are counted from the front"},
+        ),
+    ),
+    Rule(
+        name="shapes.squeeze_unsqueezed",
+        pattern=op.Squeeze(
+            op.Unsqueeze(x, axes=attr("inner", _known_axes, "known")).kept(), axes=attr("outer", _known_axes, "known")
+        ),
+        replace=x,
+        guards=(drops_what_was_inserted,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"x": "b 3"},
+            attributes=({"inner": [(0,)], "outer": [(0,)]}, {"inner": [(1, 2)], "outer": [(1, 2)]}),
             opset=13,
             redundant={"check of attribute *": "the rank is known, so that all axes are counted from the front"},
         ),

@@ -1,0 +1,62 @@
+"""Networks with channels last keep the one Transpose of their image, and what stands behind the others is folded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from channels_last import NETWORKS
+from small_models import execute
+
+import ortfuse
+
+IMAGE = {"x": np.random.default_rng(1).standard_normal((2, 16, 16, 3)).astype(np.float32)}
+
+
+def executed_transposes(model: onnx.ModelProto, folder: Path) -> int:
+    """How many Transposes the runtime keeps."""
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(folder / "optimised.onnx")
+    options.log_severity_level = 4
+    ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    nodes = onnx.load(options.optimized_model_filepath).graph.node
+    return sum(node.op_type == "Transpose" for node in nodes)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_one_transpose_is_left(name: str, tmp_path: Path) -> None:
+    model = NETWORKS[name]()
+    result = ortfuse.optimize(model, verify="sites")
+    assert [check.text() for check in result.sites or () if check.rule == "layout" and check.state != "equal"] == []
+    found = [node.op_type for node in result.model.graph.node]
+    assert found.count("Transpose") == 1
+    assert "Mul" not in found or name == "gated", "batch normalisation is part of the convolution before it"
+    assert executed_transposes(result.model, tmp_path) <= executed_transposes(model, tmp_path)
+    for before, after in zip(execute(model, IMAGE), execute(result.model, IMAGE), strict=True):
+        np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-5)
+
+
+ATTENTION = """<ir_version: 9, opset_import: ["": 18]>
+    agraph (float[5, 2, 32] q, float[7, 2, 32] k, float[7, 2, 32] v) => (float[5, 2, 32] y)
+    <int64[3] rows = {5, 8, 8}, int64[3] columns = {7, 8, 8}, int64[4] four = {2, 4, 5, 8}, int64[4] others = {2, 4, 7, 8},
+     int64[3] joined = {5, 2, 32}, float scale = {0.35355338}> {
+        q3 = Reshape(q, rows) qt = Transpose<perm = [1, 0, 2]>(q3) q4 = Reshape(qt, four)
+        k3 = Reshape(k, columns) kt = Transpose<perm = [1, 0, 2]>(k3) k4 = Reshape(kt, others)
+        v3 = Reshape(v, columns) vt = Transpose<perm = [1, 0, 2]>(v3) v4 = Reshape(vt, others)
+        ks = Transpose<perm = [0, 1, 3, 2]>(k4) s = MatMul(q4, ks) m = Mul(s, scale) p = Softmax<axis = -1>(m)
+        o = MatMul(p, v4) t = Transpose<perm = [2, 0, 1, 3]>(o) y = Reshape(t, joined)
+    }"""
+
+
+def test_attention_with_the_length_first_has_its_heads_merged() -> None:
+    """As torch.nn.MultiheadAttention is exported: one Transpose for each operand and the result, and no Reshapes for heads."""
+    model = onnx.parser.parse_model(ATTENTION)
+    result = ortfuse.optimize(model)
+    found = [node.op_type for node in result.model.graph.node]
+    assert found.count("Attention") == 1
+    assert found.count("Transpose") == 4
+    assert found.count("Reshape") == 0
+    assert result.report.families()["attention"] == 1
