@@ -6,11 +6,11 @@ the forms of the GRU that reset before and after the product, and the update gat
 be elements of a sequence along any axis, in rising or falling order, of several sequences that are joined, one for all steps,
 or values of any origin. Hidden states that are used elsewhere are elements of the operator's Y.
 
-Left alone: chains of fewer than `fewest` steps, and of RNN cells for a batch that may be larger than 1, where the operator does not
-pay; steps with different weights; cell states between two steps and gates that are used elsewhere, of which the operator says
-nothing; an input that depends on a state; element types other than float32, for which the runtime has no kernel; sizes of batch and
-state that are not known to be equal. An open batch size must be at least 1 when the model runs, as the runtime's kernels do not take
-0, and no input may be NaN, which they turn into numbers.
+Left alone: chains of fewer than `fewest` steps, and of RNN cells for a batch that may be larger than 1, where the operator
+does not pay; steps with different weights; cell states between two steps and gates that are used elsewhere, of which the
+operator says nothing; an input that depends on a state; element types other than float32, for which the runtime has no
+kernel; sizes of batch and state that are not known to be equal. An open batch size must be at least 1 when the model runs,
+as the runtime's kernels do not take 0, and no input may be NaN, which they turn into numbers.
 """
 
 from __future__ import annotations
