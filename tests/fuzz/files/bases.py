@@ -231,13 +231,37 @@ _TEXTS: dict[str, tuple[int, str]] = {
         { s = Sigmoid(x) m = Mul(x, s) y = com.microsoft.FusedGemm <activation = "Relu"> (m, w, k) }""",
     ),
     "wide normalisation": (18, "(float[b, 4] x) => (float[b, 4] y) <int64[1] a = {-1}> { s = ReduceSumSquare(x, a) r = Sqrt(s) y = Div(x, r) }"),
+    "a function of a function": (
+        17,
+        """(float[b, 4] x) => (float[b, 4] y) { n = Neg(x) y = local.outer(n) }
+        <domain: "local", opset_import: ["" : 17, "inner" : 1]> outer (a) => (b) { c = inner.swish(a) d = inner.swish(c) b = Neg(d) }
+        <domain: "inner", opset_import: ["" : 17]> swish (a) => (b) { s = Sigmoid(a) b = Mul(a, s) }""",
+    ),
+    "channels last": (
+        13,
+        """(float[b, 4, 4, 1] x) => (float[b, 3, 3, 1] y) <float[1, 1, 2, 2] w = {1, 2, 3, 4}, float[1] k = {1}, float[1] g = {2}>
+        { t = Transpose <perm = [0, 3, 1, 2]> (x) c = Conv(t, w) u = Transpose <perm = [0, 2, 3, 1]> (c) a = Mul(u, g) d = Add(a, k)
+        r = Relu(d) v = Transpose <perm = [0, 3, 1, 2]> (r) m = MaxPool <kernel_shape = [1, 1]> (v) y = Transpose <perm = [0, 2, 3, 1]> (m) }""",
+    ),
+    "steps of a cell": (
+        14,
+        """(float[2, b, 1] x, float[b, 2] h) => (float[b, 2] y) <float[1, 2] w = {0.5, -1}, float[2, 2] r = {0.1, 0.2, 0.3, 0.4}, float[2] k = {0.5, 1},
+        int64 i = {0}, int64 j = {1}>
+        { a = Gather <axis = 0> (x, i) c = MatMul(a, w) d = MatMul(h, r) e = Add(c, d) f = Add(e, k) g = Tanh(f)
+        l = Gather <axis = 0> (x, j) m = MatMul(l, w) n = MatMul(g, r) o = Add(m, n) p = Add(o, k) y = Tanh(p) }""",
+    ),
+    "chains of constants": (
+        13,
+        """(float[b, 2] x) => (float[b, 2] y) <float two = {2}, float[2] k = {1, 3}, float[2, 2] w = {1, 2, 3, 4}, float[2, 1] v = {0.5, 2}>
+        { a = Neg(x) c = Neg(a) d = Mul(c, two) e = Add(d, k) f = Div(e, k) m = MatMul(f, w) n = MatMul(m, w) o = Mul(n, two) y = Sub(o, k) }""",
+    ),
 }  # fmt: skip
 
 
 def base(name: str) -> ModelProto:
     """The model of this name, with imports of all domains that it uses."""
     opset, text = _TEXTS[name]
-    domains = {"": opset, "com.microsoft": 1, "ai.onnx.ml": 3}
+    domains = {"": opset, "com.microsoft": 1, "ai.onnx.ml": 3, "local": 1, "inner": 1}
     used = {domain: version for domain, version in domains.items() if not domain or f"{domain}." in text}
     imports = ", ".join(f'"{domain}" : {version}' for domain, version in used.items())
     return parser.parse_model(f"<ir_version: 8, opset_import: [{imports}]> g {text}")
