@@ -140,7 +140,7 @@ def test_an_unrolled_chain_of_cells_is_one_block() -> None:
     cells = "  ".join(f"g{t} = Gather <axis = 0> (x, i{t})  a{t} = MatMul(g{t}, ww)  b{t} = MatMul(h{t}, wr)  "
                       f"c{t} = Add(a{t}, b{t})  h{t + 1} = Tanh(c{t})" for t in range(4))  # fmt: skip
     numbers = ", ".join(f"int64 i{t} = {{{t}}}" for t in range(4))
-    text = f"""g (float[4, N, 8] x, float[N, 6] h0, float[8, 6] ww, float[6, 6] wr) => (float[N, 6] h4) <{numbers}> {{ {cells} }}"""
+    text = f"""g (float[4, 1, 8] x, float[1, 6] h0, float[8, 6] ww, float[6, 6] wr) => (float[1, 6] h4) <{numbers}> {{ {cells} }}"""
     assert kinds(text) == ["recurrent"]
 
 
