@@ -24,7 +24,7 @@ from ortfuse.graph.traits import PRODUCT, SUM
 from ortfuse.passes.recurrence.form import Form, Forms, Part, Source
 from ortfuse.pattern.operators import parameter
 
-_MOST_MONOMIALS = 8
+_MOST_MONOMIALS, _DEEPEST = 8, 3
 
 Activation: TypeAlias = tuple[str, float | None, float | None]
 """The operator of an activation, with the attributes that the recurrent operators call alpha and beta."""
@@ -206,21 +206,21 @@ class Cells:
         What anything but sums and products uses is not taken apart.
         """
         inner: set[ir.Node] = set()
-        found = self._expanded(value, inner, is_root=True)
+        found = self._expanded(value, inner)
         inner.discard(value.producer())
         return found, inner
 
-    def _expanded(self, value: ir.Value, inner: set[ir.Node], *, is_root: bool = False) -> Counter[Monomial]:
+    def _expanded(self, value: ir.Value, inner: set[ir.Node], depth: int = 0) -> Counter[Monomial]:
         number = self.facts.scalar(value) if self.facts.is_const(value) else None
         if number and float(number).is_integer():
             return Counter({(): int(number)})
         whole: Counter[Monomial] = Counter({(value,): 1})
         node = value.producer()
-        if node is None or node.domain or not (is_root or self._is_private(value)):
+        if node is None or node.domain or depth > _DEEPEST or (depth and not self._is_private(value)):
             return whole
         if node.op_type not in ("Add", "Sub", "Mul", "Neg"):
             return whole
-        operands = [self._expanded(operand, inner) for operand in node.inputs if operand is not None]
+        operands = [self._expanded(operand, inner, depth + 1) for operand in node.inputs if operand is not None]
         found = _combined(node.op_type, operands)
         if len(found) > _MOST_MONOMIALS or any(len(term) > 2 for term in found):
             return whole

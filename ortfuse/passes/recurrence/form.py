@@ -23,6 +23,9 @@ from ortfuse.pattern.operators import parameter
 _DEEPEST = 40
 """The most nodes that a form leads through."""
 
+_MOST_TERMS = 64
+"""A sum of more terms is taken as it is."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -97,20 +100,27 @@ class Forms:
 
     def __init__(self, facts: Facts, elements: Mapping[ir.Value, Source] | None = None) -> None:
         self.facts, self.elements = facts, elements or {}
+        self._known: dict[tuple[Part, Source | None], Form | None] = {}
 
     def form(self, part: Part, at: Source | None = None, depth: int = 0) -> Form | None:
         """The form of columns of a value, or of its element `at` an index; `None` if it is too deep to say."""
+        if depth > _DEEPEST:
+            return None
+        key = (part, at)
+        if key not in self._known:
+            self._known[key] = self._found(part, at, depth)
+        return self._known[key]
+
+    def _found(self, part: Part, at: Source | None, depth: int) -> Form | None:
         value, first, last = part
         if self.facts.is_const(value):
             return self._offset(part)
-        if depth > _DEEPEST:
-            return None
         at = Source(value) if at is None else replace(at, value=value)
         node = value.producer()
         if at.axis is None and (element := self.elements.get(value)) is not None and self._is_computed_before(element):
             return self.form((element.value, first, last), element, depth + 1)
         found = None if node is None or node.domain else self._of_node(node, part, at, depth + 1)
-        if found is None:
+        if found is None or len(found.terms) > _MOST_TERMS:
             found = Form(((self.source(at), Block(None, False, (first, last), (first, last))),))
         return found
 
