@@ -135,7 +135,8 @@ class Parts:
         graph = helper.make_graph([*self.nodes, *nodes], "cell", self.inputs, results, self.constants)
         ids = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
         model = helper.make_model(graph, ir_version=IR_VERSION, opset_imports=ids)
-        if self.is_narrow or any(one.name in TYPE_ATTRIBUTES for node in nodes for one in node.attribute):
+        named = [one.i for node in nodes for one in node.attribute if one.name in TYPE_ATTRIBUTES]
+        if self.is_narrow or not _EXCHANGED_TYPES.issuperset(named):
             _widen_results(model)
         return model
 
