@@ -14,6 +14,10 @@ from ortfuse.passes.layout.region import Map, Region
 from ortfuse.passes.layout.unit import State, Unit
 
 
+MOST_UNITS = 200
+"""The most nodes of a region; the time to choose grows with more than the square of it."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """Moves Transposes to where the fewest elements are transposed."""
@@ -26,6 +30,9 @@ class Layout:
         for scope in context.scopes():
             found = Map(scope.graph, context.facts)
             for region in list(found.regions()):
+                if len(region.units) > MOST_UNITS:
+                    context.note(f"layout: a region of {len(region.units)} nodes is left as it is, being too large")
+                    continue
                 states = choice.best(region)
                 _note_gap(region, states, context)
                 for part in _parts(region, states, found):

@@ -34,6 +34,14 @@ def test_two_orders_reach_the_bound_however_large_the_graph(seed: int) -> None:
         assert choice.transposed(region, choice.best(region)) == bound(region)
 
 
+def test_a_region_that_would_take_long_is_left_with_a_note() -> None:
+    chain = " ".join(f"v{index} = Relu(v{index - 1})" for index in range(1, 250))
+    body = f"v0 = Transpose<perm = [1, 0]>(x) {chain} y = Transpose<perm = [1, 0]>(v249)"
+    _, counts, context = apply(f"agraph (float[2, 3] x) => (float[2, 3] y) {{ {body} }}", Layout())
+    assert counts == [0]
+    assert any("too large" in note for note in context.notes)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_random_graphs_compute_the_same_with_less_to_transpose(seed: int) -> None:
     text = random_text(seed, kinds=2 + seed % 2)
