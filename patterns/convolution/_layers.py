@@ -199,7 +199,8 @@ def unless_held(match: Match, factor: Array, *, of_inputs: bool) -> Refusal | No
 def unless_products_held(match: Match, largest: Array, factor: Array) -> Refusal | None:
     """A refusal unless the largest weight of each channel times its factor is a number of their type, or 0."""
     info = np.finfo(largest.dtype)
-    products = largest.astype(np.float64) * np.abs(factor)
+    with np.errstate(over="ignore"):
+        products = largest.astype(np.float64) * np.abs(factor)
     held = (products == 0) | ((products >= float(info.tiny)) & (products <= float(info.max)))
     return match.unless_value(
         "weight", bool(np.all(held)), f"such that {info.dtype} holds its numbers times the factor"

@@ -93,7 +93,8 @@ def test_maps_before_a_convolution_are_part_of_it(body: str) -> None:
 
 def test_an_offset_before_a_padded_convolution_stays_and_its_factor_does_not() -> None:
     body = "a = Mul(x, c3) b = Add(a, k3) e1 = Div(b, c3) y = Conv<pads = [1, 0, 0, 0]>(e1, w)"
-    assert made_of(model(body, k3=np.array([1, 2, 3], np.float32).reshape(3, 1, 1))) == ["Add", "Conv"]
+    operators = made_of(model(body, k3=np.array([1, 2, 3], np.float32).reshape(3, 1, 1)))
+    assert operators in (["Add", "Conv"], ["BatchNormalization", "Conv"])
 
 
 @pytest.mark.parametrize("offset", [1e4, np.nan, np.inf])
