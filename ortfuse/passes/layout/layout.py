@@ -13,7 +13,6 @@ from ortfuse.passes.layout.moving import Move
 from ortfuse.passes.layout.region import Map, Region
 from ortfuse.passes.layout.unit import State, Unit
 
-
 MOST_UNITS = 200
 """The most nodes of a region; the time to choose grows with more than the square of it."""
 
