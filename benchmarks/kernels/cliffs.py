@@ -1,0 +1,282 @@
+"""Find the cliffs: operators that this runtime executes much slower than an equivalent spelling.
+
+    python -m benchmarks.kernels.cliffs --write
+
+Spellings come from three sources: the table of identities, the bodies by which the standard defines operators, and the rules
+of the catalogue, read in both directions. All spellings of one computation are run on the same inputs, checked to be equal,
+and timed in turns, with the runtime's own optimisations on. A cliff is a spelling that takes `CLIFF` times as long as the
+fastest, by the least time of each, which a busy machine disturbs least; what counts is large and found at several sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import onnxruntime
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from benchmarks.kernels.identities import ANY, IMAGES, identities
+from ortfuse.errors import OrtfuseError
+from ortfuse.execution.session import Session
+from ortfuse.pipeline import load_catalogue
+from ortfuse.proof.build import Builder
+from ortfuse.proof.run import rewrite
+from ortfuse.targets import CPU, Target
+from ortfuse.targets.costs import sizes_text
+from ortfuse.targets.processor import processor_kind
+
+CLIFF = 1.5
+"""From this ratio of times on a spelling is reported."""
+
+OPSET = 22
+"""The version of ai.onnx that spellings are written in."""
+
+FAR = 2e-3
+"""How far results of two spellings may be apart, relative to the largest number."""
+
+Model = onnx.ModelProto | ir.Model
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Spellings of one computation, by what they are; made when they are needed, as they hold weights."""
+
+    operator: str
+    size: str
+    source: str
+    spellings: Mapping[str, Model]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one computation takes in its slowest and its fastest spelling."""
+
+    operator: str
+    size: str
+    source: str
+    ratio: float
+    slow: str
+    fast: str
+    microseconds: Mapping[str, float]
+
+
+def from_identities(only: str = "") -> Iterator[Candidate]:
+    """The table of identities."""
+    for identity in [identity for identity in identities() if only in identity.operator.lower()]:
+        models = {}
+        for body in identity.spellings:
+            text = (
+                f'<ir_version: 10, opset_import: ["": {OPSET}, "com.microsoft": 1]> '
+                f"g ({identity.inputs}) => (y) <{identity.constants}> {{ {body} }}"
+            )
+            models[body] = _with_weights(onnx.parser.parse_model(text))
+        yield Candidate(identity.operator, identity.size, "identity", models)
+
+
+def _with_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The inputs that are not called x or c become constants, as the weights of a model are."""
+    random = np.random.default_rng(1)
+    for value in [value for value in model.graph.input if value.name not in ("x", "c")]:
+        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        array = (random.standard_normal(shape) / max(1, shape[0]) ** 0.5).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
+        model.graph.input.remove(value)
+    return model
+
+
+def from_bodies(only: str = "") -> Iterator[Candidate]:
+    """Operators of one input that the standard defines by a body of others."""
+    for schema in onnx.defs.get_all_schemas():
+        single = schema.min_input == 1 and len(schema.outputs) == 1 and not schema.domain and not schema.deprecated
+        required = any(attribute.required for attribute in schema.attributes.values())
+        if not single or required or only not in schema.name.lower():
+            continue
+        for size in (*ANY, *IMAGES[1:2]):
+            yield from _with_body(schema.name, size)
+
+
+def _with_body(name: str, size: str) -> Iterator[Candidate]:
+    """An operator with its attributes at their defaults, and the same as a function of the model, which the runtime inlines."""
+    kind = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [int(dim) for dim in size.split(",")])
+    node = onnx.helper.make_node(name, ["x"], ["y"])
+    body = _body(node, kind)
+    if body is None:
+        return
+    plain = _model([node], kind)
+    body.domain, body.name = "spelled", name
+    call = onnx.helper.make_node(name, ["x"], ["y"], domain="spelled")
+    for key, attribute in onnx.defs.get_schema(name, OPSET).attributes.items():
+        if key in body.attribute and attribute.default_value.name:
+            call.attribute.append(attribute.default_value)
+    yield Candidate(name, size, "body", {name: plain, "its body": _model([call], kind, body)})
+
+
+def _body(node: onnx.NodeProto, kind: onnx.TypeProto) -> onnx.FunctionProto | None:
+    """The function that defines an operator; `None` if there is none."""
+    try:
+        schema = onnx.defs.get_schema(node.op_type, OPSET)
+    except onnx.defs.SchemaError:
+        return None
+    if schema.has_context_dependent_function:
+        types = [kind.SerializeToString()]
+        made = schema.get_context_dependent_function_with_opset_version(OPSET, node.SerializeToString(), types)
+        return onnx.FunctionProto.FromString(made) if made else None
+    return schema.function_body if schema.has_function else None
+
+
+def _model(nodes: list[onnx.NodeProto], kind: onnx.TypeProto, *functions: onnx.FunctionProto) -> onnx.ModelProto:
+    graph = onnx.helper.make_graph(
+        nodes, "g", [onnx.helper.make_value_info("x", kind)], [onnx.helper.make_empty_tensor_value_info("y")]
+    )
+    imports = {
+        "": OPSET,
+        **{key.domain: key.version or 1 for function in functions for key in function.opset_import if key.domain},
+    }
+    if functions:
+        imports["spelled"] = 1
+    return onnx.helper.make_model(
+        graph,
+        functions=functions,
+        opset_imports=[onnx.helper.make_opsetid(*item) for item in imports.items()],
+        ir_version=10,
+    )
+
+
+def from_rules(only: str = "") -> Iterator[Candidate]:
+    """Both sides of each rule that names typical sizes."""
+    for rule in [rule for rule in load_catalogue([]).rules() if only in rule.name]:
+        for number, typical in enumerate(rule.proof.typical):
+            instance = Builder(rule, number, ir.DataType.FLOAT, rule.proof.opset or 23, typical=True).instance()
+            rewritten = rewrite(rule, instance.model, Target())
+            if not rewritten.hits or rewritten.error:
+                continue
+            for model in (instance.model, rewritten.model):
+                for name in [name for name, value in model.graph.initializers.items() if not value.uses()]:
+                    del model.graph.initializers[name]
+            name, text = next(item for item in typical.items() if isinstance(item[1], str))
+            first = {name: tuple(int(dim) for dim in text.split())}
+            made = " ".join(node.op_type for node in rewritten.model.graph)
+            yield Candidate(rule.name, sizes_text(first), "rule", {rule.formula: instance.model, made: rewritten.model})
+
+
+def measure(candidate: Candidate, rounds: int, threads: int) -> Finding | None:
+    """Time the spellings in turns; `None` if fewer than two run and agree."""
+    sessions: dict[str, Session] = {}
+    feeds: dict[str, Any] | None = None
+    wanted: Any = None
+    for text, model in candidate.spellings.items():
+        try:
+            session = _session(model, threads)
+            feeds = feeds or _inputs(model)
+            found = next(iter(session.run(feeds).values()))
+        except OrtfuseError:
+            continue
+        wanted = found if wanted is None else wanted
+        if _agree(wanted, found):
+            sessions[text] = session
+    if len(sessions) < 2 or feeds is None:
+        return None
+    times: dict[str, list[float]] = {text: [] for text in sessions}
+    for index in range(rounds):
+        names = list(sessions)
+        for text in names[index % len(names) :] + names[: index % len(names)]:
+            times[text].append(_time(sessions[text], feeds))
+    least = {text: 1e6 * min(values) for text, values in times.items()}
+    slow, fast = max(least, key=lambda text: least[text]), min(least, key=lambda text: least[text])
+    rounded = {text: round(value, 1) for text, value in least.items()}
+    return Finding(
+        candidate.operator,
+        candidate.size,
+        candidate.source,
+        round(least[slow] / least[fast], 2),
+        slow,
+        fast,
+        rounded,
+    )
+
+
+def _session(model: Model, threads: int) -> Session:
+    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
+    return Session(source, threads=threads, isolated=False)
+
+
+def _inputs(model: Model) -> dict[str, Any]:
+    """Numbers for the inputs, the same for all spellings."""
+    graph = model.graph if isinstance(model, onnx.ModelProto) else ir.to_proto(model).graph
+    random = np.random.default_rng(0)
+    held = {tensor.name for tensor in graph.initializer}
+    made: dict[str, Any] = {}
+    for value in graph.input:
+        if value.name not in held:
+            kind = value.type.tensor_type
+            shape = [dim.dim_value or 1 for dim in kind.shape.dim]
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+            floating = np.issubdtype(dtype, np.floating)
+            made[value.name] = (random.standard_normal(shape) if floating else random.integers(0, 2, shape)).astype(
+                dtype
+            )
+    return made
+
+
+def _agree(one: Any, other: Any) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if one.dtype.kind != "f":
+        return bool(np.array_equal(one, other))
+    finite = np.isfinite(one) & np.isfinite(other)
+    scale = float(np.abs(one[finite]).max(initial=1e-6))
+    near = np.abs(one[finite] - other[finite]).max(initial=0.0) <= FAR * scale
+    return bool(near and np.array_equal(np.isfinite(one), np.isfinite(other)))
+
+
+def _time(session: Session, feeds: dict[str, Any]) -> float:
+    session.run(feeds)
+    started = time.perf_counter()
+    for _ in range(3):
+        session.run(feeds)
+    return (time.perf_counter() - started) / 3
+
+
+def main(
+    only: Annotated[str, typer.Argument(help="Operators or rules whose name contains this.")] = "",
+    rounds: int = 30,
+    threads: int = 2,
+    write: Annotated[bool, typer.Option(help="Store the findings in cliffs.json.")] = False,
+) -> None:
+    """Measure all candidates, print the cliffs, steepest first."""
+    measured = []
+    for source in (from_identities, from_bodies, from_rules):
+        for candidate in track(source(only.lower()), f"Measuring, {source.__name__.replace('_', ' ')}"):
+            measured.append(measure(candidate, rounds, threads))
+    found = sorted((one for one in measured if one is not None), key=lambda one: -one.ratio)
+    cliffs = [one for one in found if one.ratio >= CLIFF]
+    console = Console(width=180)
+    for one in cliffs:
+        console.print(
+            f"{one.ratio:6.2f}  {one.operator} {one.size} ({one.source}): {one.slow}  >  {one.fast}", markup=False
+        )
+    console.print(f"{len(measured)} computations, {len(found)} in spellings that agree, {len(cliffs)} cliffs")
+    if write:
+        content = {
+            "source": f"onnxruntime {onnxruntime.__version__}, {CPU}, {threads} threads, benchmarks.kernels.cliffs",
+            "processor": processor_kind(),
+            "computations": len(measured),
+            "measured": len(found),
+            "cliffs": [asdict(one) for one in cliffs],
+        }
+        Path(__file__).with_name("cliffs.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,129 @@
+"""Operators that the runtime executes several times slower than the same in another spelling.
+
+x ** 0.5 = sqrt(x), x at least 0          logsum(x) = log(sum(x))          l1(x) = sum(|x|)
+gather(x, [2, 3, 4]) = slice(x, 2, 5)
+
+`python -m benchmarks.kernels.cliffs` looks for them. The rules run in a pass of their own, the last one, so that the patterns of
+others need not know these spellings.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ortfuse.pattern import Match, Pattern, attr, computed, const, op, redundant, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+
+from ._common import ints
+from ._proofs import COST
+from .normal_form.reduction import axes, given_axes
+
+PASS = "cliffs"
+
+x = var("x")
+
+
+def is_not_negative(match: Match) -> Refusal | None:
+    """x is provably at least 0: the root of -infinity is NaN, its power infinity."""
+    values = match.facts.range(match["x"])
+    return None if values is not None and values.low >= 0 else match.refuse("values_unknown", "x", "at least 0")
+
+
+def are_neighbours(match: Match) -> Refusal | None:
+    """The indices are one after the other, and within the axis, whose size is known."""
+    shape, indices = match.shape("x"), match.const("indices")
+    size = None if shape is None else shape[match["axis"]]
+    if indices.ndim != 1 or not indices.size or not isinstance(size, int):
+        return match.refuse("shape", "indices", "a vector, for an axis of known size")
+    first, last = int(indices[0]), int(indices[-1])
+    row = bool(np.array_equal(indices, np.arange(first, last + 1))) and first >= 0 and last < size
+    return match.unless_value("indices", row, "one after the other, and within the axis")
+
+
+@redundant(COST)
+def is_no_list(match: Match) -> Refusal | None:
+    """x has more than one axis: of a list of sizes, either takes no time."""
+    few = match.rank("x") == 1
+    return match.refuse("needless", "x", found="it is a list") if few else None
+
+
+def _bound(name: str, position: int, more: int) -> Pattern:
+    return computed(name, lambda match: ints([int(match.const("indices")[position]) + more]))
+
+
+def _positive(build: Any) -> Any:
+    """The sizes of the numbers of an input, which are at least 0."""
+    return build.node("Abs", [build.input("numbers", build.dims("x"))]).outputs[0]
+
+
+def _reduced(name: str, formula: str, operator: str, replace: Any) -> Rule:
+    """A reduction, as a sum."""
+    return Rule(
+        name=f"reduction.{name}",
+        formula=formula,
+        pattern=getattr(op, operator)(x, axes=axes, keepdims=attr("keepdims")),
+        replace=(
+            replace(lambda operand: op.ReduceSum(operand, given_axes(), keepdims=attr("keepdims"))),
+            replace(lambda operand: op.ReduceSum(operand, axes=attr("axes"), keepdims=attr("keepdims"))),
+        ),
+        exactness=Exactness.ROUNDING,
+        source=f"ONNX operator {operator}",
+        proof=Proof(
+            shapes={"x": "b 3 4"},
+            inputs={"x": _positive},
+            attributes={"axes": [(1,), (1, 2)], "keepdims": [0, 1]},
+            typical=({"x": "1 128 768"}, {"x": "64 1000"}),
+            never_empty={"b": "the kernels of some reductions keep the last axis of an empty tensor"},
+            redundant={"check of attribute axes": "without axes both reduce over all of them"},
+        ),
+    )
+
+
+RULES = [
+    Rule(
+        name="power.root",
+        formula="x ** 0.5",
+        pattern=op.Pow(x, 0.5),
+        replace=op.Sqrt(x),
+        guards=(is_not_negative,),
+        # The root of -0 is -0.
+        exactness=Exactness.ROUNDING,
+        source="ONNX operators Pow and Sqrt",
+        proof=Proof(
+            shapes={"x": "b 3"},
+            inputs={"x": _positive},
+            counterexamples={
+                "of -infinity": Variation(
+                    inputs={"x": "float32"}, sizes={"b": 2}, fixed={"x": np.full((2, 3), -np.inf, np.float32)}
+                )
+            },
+            typical=({"x": "1 128 768"}, {"x": "1 128 1"}),
+        ),
+    ),
+    Rule(
+        name="gather.neighbours",
+        formula="Gather(x, indices), indices one after the other",
+        pattern=op.Gather(x, const("indices"), axis=attr("axis")),
+        replace=op.Slice(
+            x, _bound("start", 0, 0), _bound("end", -1, 1), computed("axis", lambda match: ints([match["axis"]]))
+        ),
+        guards=(are_neighbours, is_no_list),
+        exactness=Exactness.EXACT,
+        source="ONNX operators Gather and Slice",
+        proof=Proof(
+            shapes={"x": "b 5", "indices": "3"},
+            constants={"indices": np.array([1, 2, 3])},
+            attributes={"axis": [1, -1]},
+            counterexamples={
+                "beyond the end": Variation(shapes={"x": "b 3"}, constants={"indices": np.array([0, 1, 2])}),
+                "backwards": Variation(constants={"indices": np.array([3, 2, 1])}),
+                "with a gap": Variation(constants={"indices": np.array([0, 1, 3])}),
+            },
+        ),
+    ),
+    _reduced("log_of_sum", "ReduceLogSum(x)", "ReduceLogSum", lambda summed: op.Log(summed(x))),
+    _reduced("sum_of_sizes", "ReduceL1(x)", "ReduceL1", lambda summed: summed(op.Abs(x))),
+]
