@@ -64,6 +64,10 @@ class PipelineError(OrtfuseError):
     """A pipeline text, a pass list or a pass option is wrong."""
 
 
+class UnsettledError(PassError, PipelineError):
+    """Passes that are repeated undo each other; `name` is the last of them, without which the others settle."""
+
+
 class TargetError(OrtfuseError):
     """The target runtime cannot execute what is asked for, or an opset cannot be raised."""
 

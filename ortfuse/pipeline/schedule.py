@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortfuse.errors import PipelineError
+from ortfuse.errors import UnsettledError
 from ortfuse.facts.facts import Facts
 from ortfuse.passes import Context, Finalize, Pass
 from ortfuse.pipeline.build import Repeated, Single, Step
@@ -59,7 +59,7 @@ class Schedule:
     A fixpoint ends when all of its passes in a row have changed nothing. Passes named in `skip` are left out.
 
     Raises (while it is iterated):
-        PipelineError: A fixpoint does not settle.
+        UnsettledError: A fixpoint does not settle.
     """
 
     def __init__(
@@ -125,9 +125,11 @@ class Schedule:
         restless = ", ".join(f"{name} ({changes} changes)" for name, changes in last_changes.items() if changes)
         if not restless:
             return total
-        raise PipelineError(
+        single = [part.name for part in step.steps if isinstance(part, Single) and last_changes.get(part.name)]
+        raise UnsettledError(
+            single[-1] if single else "",
             f"{step.name} has not settled after {step.max_rounds} rounds; still at work in the last one: {restless}. "
-            "Passes that undo each other never settle; one that only needs longer gets more with max_rounds"
+            "Passes that undo each other never settle; one that only needs longer gets more with max_rounds",
         )
 
     def _count(self) -> int:

@@ -15,7 +15,7 @@ import pytest
 from rule_files import HEAD, rules
 
 import ortfuse
-from ortfuse.errors import PipelineError, TargetError
+from ortfuse.errors import PassError, PipelineError, TargetError
 from ortfuse.facts.facts import Facts
 from ortfuse.options import Options, PipelineLike
 from ortfuse.passes import Context, Fold, finalize
@@ -176,9 +176,10 @@ def test_passes_that_never_settle_are_named() -> None:
     assert run([Flip()])[1].passes[0].changes == 1
     context = _context()
     schedule = Schedule([Repeated("fixpoint", (Single("flip", Flip()), Single("fold", Fold())), 4)], context)
-    with pytest.raises(PipelineError, match=r"fixpoint has not settled after 4 rounds.*flip \(1 changes\)"):
+    with pytest.raises(PipelineError, match=r"fixpoint has not settled after 4 rounds.*flip \(1 changes\)") as caught:
         for turn in schedule:
             turn.changes = turn.transformer.run(context)
+    assert isinstance(caught.value, PassError) and caught.value.name == "flip"
 
 
 def _context() -> Context:
