@@ -30,6 +30,9 @@ SOURCE = "matrix products are associative and distributive"
 LARGEST_SCALED = 1 << 20
 """The most elements of a weight that a factor is multiplied into."""
 
+LARGEST_MERGED = 1 << 21
+"""The most elements of weights that are multiplied with each other, which takes time and memory for larger ones."""
+
 FEW = 1 << 12
 """The most elements of a constant that is copied although it is used elsewhere."""
 
@@ -122,6 +125,8 @@ def _is_copied(match: Match, *names: str) -> Refusal | None:
 def product_is_no_larger(match: Match) -> Refusal | None:
     """The product of the weights has no more elements than both, so that there is less to multiply and to store."""
     (rows, inner), columns = match.const("first").shape, match.const("second").shape[1]
+    if inner * max(rows, columns) > LARGEST_MERGED:
+        return match.refuse("needless", "root", found="the weights are large: they stay as they are in their file")
     if rows * columns > inner * (rows + columns):
         return match.refuse("needless", "root", found="the product of the weights is larger than both")
     return _is_copied(match, "first", "second")

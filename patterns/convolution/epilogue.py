@@ -52,11 +52,12 @@ new_weight = computed("weight", lambda match: layers.scaled(match, _map(match).f
 
 def _epilogue(name: str, source: str, pattern: Pattern, layer: Op, proof: Proof) -> Rule:
     made = getattr(op, layer.op_type)
+    of_batch_norm = (layers.only_the_result,) if source == BATCH_NORM else ()
     return Rule(
         name=f"conv.{name}",
         pattern=pattern.named("mapped"),
         replace=made(layers.x, new_weight, computed("bias", _bias), attributes=all_attributes("conv")),
-        guards=(maps_channels, layers.only_the_result, result_is_held, layers.growth_is_bounded),
+        guards=(maps_channels, *of_batch_norm, result_is_held, layers.growth_is_bounded),
         exactness=Exactness.ROUNDING,
         source=source,
         proof=proof,

@@ -124,7 +124,7 @@ def counts_zeros(match: Match) -> Refusal | None:
     window = match["window"]
     own = any(window.get("pads") or ()) and window.get("auto_pad", "NOTSET") == "NOTSET"
     return (
-        match.refuse("attribute", "window", "count_include_pad=1")
+        match.refuse("attribute", "window", "count_include_pad=1", "count_include_pad=0")
         if own and not window.get("count_include_pad")
         else None
     )

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Op, Pattern, all_attributes, computed, const, ms, op, opt, redundant, var
+from ortfuse.pattern import Guard, Match, Op, Pattern, all_attributes, computed, const, ms, op, opt, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
@@ -73,8 +73,8 @@ def offset_stays_inside(match: Match) -> Refusal | None:
 
 def offset_is_moderate(match: Match) -> Refusal | None:
     """x + t is not a small difference of large numbers. BatchNormalization takes it by itself of x s and mean s."""
-    largest = 0.0 if match.get("variance") is not None else float(np.abs(_map(match).offset).max())
-    return None if largest <= MOST_SHIFTED else match.refuse("value", "mapped", "not shifted by more than 64", largest)
+    largest = float(np.abs(_map(match).offset).max())
+    return None if largest <= MOST_SHIFTED else match.refuse("value", "mapped", "shifted by at most 64", largest)
 
 
 def result_is_held(match: Match) -> Refusal | None:
@@ -98,7 +98,7 @@ new_weight = computed("weight", lambda match: layers.scaled(match, _map(match).f
 new_bias = computed("bias", _bias)
 
 
-def _prologue(name: str, source: str, pattern: Op, proof: Proof) -> Rule:
+def _prologue(name: str, source: str, pattern: Op, proof: Proof, *guards: Guard) -> Rule:
     makers = {"Conv": op.Conv, "ConvTranspose": op.ConvTranspose, "FusedConv": ms.FusedConv}
     residual = [opt(var("residual"))] if pattern.op_type == "FusedConv" else []
     return Rule(
@@ -107,9 +107,7 @@ def _prologue(name: str, source: str, pattern: Op, proof: Proof) -> Rule:
         replace=makers[pattern.op_type](layers.x, new_weight, new_bias, *residual, attributes=all_attributes("conv")),
         guards=(
             maps_channels,
-            layers.only_the_result,
-            offset_stays_inside,
-            offset_is_moderate,
+            *guards,
             result_is_held,
             layers.growth_is_bounded,
             leads_to_convolutions_alone,
@@ -219,7 +217,7 @@ def _normalised(name: str, layer: Callable[[Pattern], Op], sets: Sets) -> Rule:
         redundant={"check of attribute training": layers.CANNOT_TRAIN},
         typical=(TYPICAL,),
     )
-    return _prologue(name, BATCH_NORM, layer(mapped), proof)
+    return _prologue(name, BATCH_NORM, layer(mapped), proof, layers.only_the_result, offset_stays_inside)
 
 
 def _mapped(name: str, layer: Callable[[Pattern], Op], maps: Iterable[Op], sets: Sets) -> Rule:
@@ -229,7 +227,8 @@ def _mapped(name: str, layer: Callable[[Pattern], Op], maps: Iterable[Op], sets:
         attributes=attributes(*(one for _, one in sets)),
         typical=(TYPICAL,),
     )
-    return _prologue(name, LINEAR, layer(mapped), proof)
+    shifts = () if maps is _FACTORS else (offset_stays_inside, offset_is_moderate)
+    return _prologue(name, LINEAR, layer(mapped), proof, *shifts)
 
 
 _FACTORS = layers.factors(layers.x)

@@ -27,10 +27,14 @@ from ortfuse.targets import Quirk
 
 RULES = [rule for rules in load_catalogue([]).passes().values() for rule in rules if rule.guards]
 SPELLINGS = 6
+MOST_SPELLINGS = 40
+LARGE = 1500
+WINDOWS = ({"ceil_mode": 1}, {"pads": (1, 1, 1, 1)}, {"pads": (1, 1)}, {"dilations": (9, 9)})
+"""What else convolutions and pools may be told."""
 DTYPES = (None, ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.FLOAT16)
 THINGS = (
     None, -2.0, 0.0, 1.0, 0.37, float("nan"), 3e38, 0, 1, 2, 5, (0,), (5,), (2,), (0, 2), (1,), (), "ij->i", "ij->ji", "...i->i",
-    "ij,ik->jk", "ij,jk->ijk", "aij,bjk->ik", "ij,jk->ik", "bij,bjk->bik", "i,j->ij",
+    "ij,ik->jk", "ij,jk->ijk", "aij,bjk->ik", "ij,jk->ik", "bij,bjk->bik", "i,j->ij", "i,j,k->",
 )  # fmt: skip
 
 
@@ -58,13 +62,17 @@ class OtherFacts:
 
 
 def instances(rule: Rule) -> Iterator[Match]:
-    """What the pattern, without its guards, matches in some spellings of the rule."""
+    """What the pattern, without its guards, matches in some spellings of the rule, among them all of other operators."""
     found: list[Match] = []
+    seen: set[tuple[str, ...]] = set()
+    tried = 0
     matcher = Matcher(rule.pattern, (), tuple(rule.intermediates))
     for number in range(len(rule.proof.shape_sets())):
         coverage = Coverage()
 
         def attempt(chooser: Chooser, number: int = number, coverage: Coverage = coverage) -> bool:
+            nonlocal tried
+            tried += 1
             dtype = element_type(rule.proof.dtypes[0])
             model = Builder(rule, number, dtype, opsets_for(rule)[-1], chooser).instance().model
             coverage.learn(chooser)
@@ -72,9 +80,12 @@ def instances(rule: Rule) -> Iterator[Match]:
             for node in reversed(list(model.graph)):
                 match = matcher.match(node.outputs[0], facts, rule.allow_extra_operands)
                 if isinstance(match, Match):
-                    found.append(match)
+                    operators = tuple(sorted(node.op_type for node in match.nodes))
+                    if len(found) < SPELLINGS * (number + 1) or operators not in seen:
+                        found.append(match)
+                    seen.add(operators)
                     break
-            return len(found) < SPELLINGS * (number + 1)
+            return tried < MOST_SPELLINGS * (number + 1)
 
         attempt(Chooser())
         spellings(attempt, coverage, SPELLINGS)
@@ -102,6 +113,8 @@ def others(match: Match) -> Iterator[Match]:
         if isinstance(thing, ir.Value):
             yield from _known_otherwise(match, thing)
             yield from (with_binding(match, name, node.outputs[0]) for node in match.nodes)
+        elif isinstance(thing, dict):
+            yield from (with_binding(match, name, {**thing, **other}) for other in WINDOWS)
         else:
             yield from (with_binding(match, name, other) for other in THINGS)
     yield changed(match, quirks=frozenset(Quirk))
@@ -128,10 +141,43 @@ def _known_otherwise(match: Match, value: ir.Value) -> Iterator[Match]:
     if array is not None and array.dtype.kind == "f":
         for number in (np.nan, 1e30, 0.0, -1.0):
             yield changed(match, facts=OtherFacts(match.facts, const={value: np.full_like(array, number)}))
+        yield changed(match, facts=OtherFacts(match.facts, const={value: large(array)}))
     no_constant = {"const": {value: None}, "is_const": {value: False}, "scalar": {value: None}, "ints": {value: None}}
     yield changed(match, facts=OtherFacts(match.facts, **no_constant))
     constant = {"const": {value: np.float32(3.0)}, "is_const": {value: True}, "scalar": {value: 3.0}}
     yield changed(match, facts=OtherFacts(match.facts, **constant))
+
+
+def large(array: Any) -> Any:
+    """A constant of as many axes, the first two of which are long."""
+    lengths = (LARGE, LARGE) if array.ndim > 1 else (LARGE**2,)
+    return np.broadcast_to(array.dtype.type(3), (*lengths, *[1] * (array.ndim - len(lengths)))) if array.ndim else array
+
+
+def large_and_used(match: Match) -> Iterator[Match]:
+    """The match, with a captured constant that is large and has another use."""
+    graph = match.nodes[0].graph
+    assert graph is not None
+    for value in {thing for thing in match.bindings.values() if isinstance(thing, ir.Value)}:
+        array = match.facts.const(value)
+        if array is not None and array.dtype.kind == "f":
+            node = ir.node("Abs", [value])
+            graph.append(node)
+            node.outputs[0].name = "elsewhere"
+            yield changed(match, facts=OtherFacts(match.facts, const={value: large(array)}))
+            graph.remove(node, safe=True)
+
+
+def all_otherwise(match: Match) -> Iterator[Match]:
+    """The match, with other numbers in all captured constants at once, also in float16."""
+    values = {thing: None for thing in match.bindings.values() if isinstance(thing, ir.Value)}
+    arrays = {
+        value: array for value in values if (array := match.facts.const(value)) is not None and array.dtype.kind == "f"
+    }
+    for numbers in ((1e8, 1e8), (1e8, -1e8), (100.0, 100.0)):
+        const = {value: np.full_like(array, numbers[place % 2]) for place, (value, array) in enumerate(arrays.items())}
+        yield changed(match, facts=OtherFacts(match.facts, const=const))
+        yield changed(match, facts=OtherFacts(match.facts, const=const, dtype={match.root: ir.DataType.FLOAT16}))
 
 
 def used_otherwise(match: Match) -> Iterator[Match]:
@@ -144,10 +190,11 @@ def used_otherwise(match: Match) -> Iterator[Match]:
         made = [ir.node("MatMul", [value, value])] if not value.uses() else []
         graph.extend(made)
         yield from (with_binding(match, name, (1, 0)) for name in match.bindings if name == "perm" and made)
-        made.append(ir.node("Abs", [value]))
-        graph.append(made[-1])
-        made[-1].outputs[0].name = "elsewhere"
-        yield match
+        for elsewhere in ("Abs", "Floor"):
+            made.append(ir.node(elsewhere, [value]))
+            graph.append(made[-1])
+            made[-1].outputs[0].name = elsewhere
+            yield match
         nodes = value.producer()
         if nodes is not None and nodes.op_type in ("BatchNormalization", "MaxPool"):
             nodes.resize_outputs(3 if nodes.op_type == "BatchNormalization" else 2)
@@ -157,7 +204,7 @@ def used_otherwise(match: Match) -> Iterator[Match]:
 
 
 def refusals(guard: Callable[[Match], Any], match: Match) -> Iterator[Any]:
-    for variants in (others, used_otherwise):
+    for variants in (others, all_otherwise, used_otherwise, large_and_used):
         for other in variants(match):
             try:
                 answer = guard(other)
