@@ -70,6 +70,7 @@ class Move:
             self._hand_on(tensor)
         kept = self._remove()
         refusal = _Moved.by([*kept, *self._added], self._facts).unless_less_than(before, self._units[0].ports[0].value)
+        refusal = refusal or next(filter(None, map(_unless_merged, self._added)), None)
         if refusal is not None:
             change.cancel(refusal)
 
@@ -180,6 +181,19 @@ class _Moved(NamedTuple):
             return None
         found = f"{self.number} Transposes of {self.elements} elements instead of {before.number} of {before.elements}"
         return refuse("needless", value, found=found)
+
+
+def _unless_merged(node: ir.Node) -> Refusal | None:
+    """A refusal of a Transpose of a Transpose, which the normal form makes one, so that the two passes would never settle."""
+    source = node.inputs[0]
+    if (
+        node.op_type != "Transpose"
+        or source is None
+        or (above := source.producer()) is None
+        or above.op_type != "Transpose"
+    ):
+        return None
+    return refuse("needless", source, found="the normal form merges a Transpose with the one before it")
 
 
 def _moves_ones(node: ir.Node, facts: Facts) -> bool:

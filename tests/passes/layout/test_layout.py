@@ -7,6 +7,7 @@ import pytest
 from small_models import apply, context_of, execute, floats, model_of, operators, proto_of
 
 from ortfuse.passes import Layout
+from ortfuse.pipeline import PassManager
 
 HEAD = '<ir_version: 8, opset_import: ["": {opset}, "com.microsoft": 1, "local": 1]>\n'
 X = {"x": floats(2, 3, 4, 5)}
@@ -228,3 +229,11 @@ def test_rounding_is_declared_where_numbers_are_added_in_another_order() -> None
     assert Layout().run(context) == 1
     assert "Transpose" not in operators(model)
     np.testing.assert_allclose(execute(model, X)[0], before[0], rtol=1e-5)
+
+
+def test_a_transpose_of_a_transpose_is_left_to_the_normal_form_which_would_merge_them_again() -> None:
+    text = """<ir_version: 8, opset_import: ["": 20]> agraph (float[n, s, 2, 4] x, float[n, 2, q, 4] w) => (float[n, q, 2, 4] y) {
+        v = Transpose<perm = [0, 2, 1, 3]>(x) k = Transpose<perm = [0, 2, 3, 1]>(x)
+        a = MatMul(w, k) b = Tanh(a) c = MatMul(b, v) y = Transpose<perm = [0, 2, 1, 3]>(c) }"""
+    report = PassManager("fixpoint{max_rounds=4}(canonicalize, layout)").run(model_of(text))
+    assert report.after.operators == {"Transpose": 3, "MatMul": 2, "Tanh": 1}
