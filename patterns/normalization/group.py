@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ortfuse.facts.facts import Facts
 from ortfuse.pattern import Match, attr, computed, const, op, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
@@ -67,6 +68,10 @@ normal = op.InstanceNormalization(split, _filled(1, "groups"), _filled(0, "group
 merged = op.Reshape(normal, op.Shape(x))
 
 
+def _in_float32(kind: Any, facts: Facts) -> bool:
+    return kind in (None, 1)
+
+
 _EPSILON: dict[str, list[Any]] = {"epsilon": [1e-5, 0.125], "stash_type": [1]}
 
 RULES = [
@@ -74,7 +79,11 @@ RULES = [
         name="groupnorm.instance",
         formula="GroupNormalization(x, scale, bias)",
         pattern=op.GroupNormalization(
-            x, *vectors.values(), num_groups=attr("groups"), epsilon=attr("epsilon"), stash_type=attr("stash_type")
+            x,
+            *vectors.values(),
+            num_groups=attr("groups"),
+            epsilon=attr("epsilon"),
+            stash_type=attr("stash_type", _in_float32, "1"),
         ),
         replace=op.BatchNormalization(
             merged,

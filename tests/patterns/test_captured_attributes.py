@@ -18,6 +18,9 @@ from ortfuse.rewrite import Rule
 
 RULES = [rule for rules in load_catalogue([]).passes().values() for rule in rules]
 
+CATALOGUE = "patterns."
+"""What the names of the modules with rules have in them."""
+
 MEANINGLESS = {
     ("Reshape", "allowzero"): "which sizes result is a fact",
     ("Flatten", "axis"): "the same",
@@ -35,9 +38,21 @@ LOST = {
     "rmsnorm.casts saturate": "as for layernorm.casts",
     "rmsnorm.casts round_mode": "the same",
     "rmsnorm.casts to": "the same",
+    "conv.trimmed ends": "how much is trimmed is a fact about the sizes",
+    "parts.of_slice": "read by names that are put together",
+    "parts.of_joined": "the same; the sizes of parts are facts",
+    "parts.of_pad": "the same",
     "layernorm.skip stash_type": "the runtime's kernel of LayerNormalization does not read it",
 }
 """By the beginning of the rule and attribute: why the rule may lose it."""
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """The names that code and the code in it look up."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
 
 
 def _texts(found: Any, seen: set[int]) -> Iterator[str]:
@@ -52,11 +67,13 @@ def _texts(found: Any, seen: set[int]) -> Iterator[str]:
         case types.CodeType():
             inner = found.co_consts
         case types.FunctionType():
-            called = [found.__globals__.get(name) for name in found.__code__.co_names]
-            local = [
-                one for one in called if isinstance(one, types.FunctionType) and one.__module__ == found.__module__
-            ]
-            inner = (found.__code__, *(cell.cell_contents for cell in found.__closure__ or ()), *local)
+            names = list(_names(found.__code__))
+            known = [found.__globals__.get(name) for name in names]
+            known += [getattr(one, name, None) for one in known if isinstance(one, types.ModuleType) for name in names]
+            ours = [one for one in known if isinstance(one, types.FunctionType) and CATALOGUE in one.__module__]
+            inner = (found.__code__, *(cell.cell_contents for cell in found.__closure__ or ()), *ours)
+        case types.MethodType():
+            inner = (found.__func__, found.__self__)
         case tuple() | list() | set() | frozenset():
             inner = tuple(found)
         case dict():
