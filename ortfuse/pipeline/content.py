@@ -70,6 +70,7 @@ _MOVES = (
     "Transpose",
     "Identity",
 )
+_COMBINES = ("Mul", "Add", "Sub")
 _FAR = 6
 """How many operators that move elements are looked through."""
 
@@ -130,22 +131,22 @@ def _cuts_patches(node: ir.Node) -> bool:
     return bool(kernel) and kernel == strides and max(kernel) > 1
 
 
-def _reaches(node: ir.Node, operator: str) -> bool:
-    """Whether a result gets to an operator, whatever moves it there."""
+def _reaches(node: ir.Node, operators: tuple[str, ...], through: tuple[str, ...] = ()) -> bool:
+    """Whether a result gets to one of some operators, through what moves it, or anything else named."""
     waiting = [(output, 0) for output in node.outputs]
     while waiting:
         value, steps = waiting.pop()
         for user in value.consumers():
-            if user.op_type == operator:
+            if user.op_type in operators:
                 return True
-            if steps < _FAR and user.op_type in _MOVES:
+            if steps < _FAR and user.op_type in (*_MOVES, *through):
                 waiting += [(output, steps + 1) for output in user.outputs]
     return False
 
 
 def _turns_by_an_angle(node: ir.Node) -> bool:
     """A sine that something is multiplied by."""
-    return _reaches(node, "Mul")
+    return _reaches(node, ("Mul",))
 
 
 def _is_negated_part(node: ir.Node) -> bool:
@@ -154,27 +155,33 @@ def _is_negated_part(node: ir.Node) -> bool:
     negates = node.op_type == "Neg" or any(
         one is not None and one.size == 1 and float(one.numpy().ravel()[0]) < 0 for one in factors
     )
-    return negates and _reaches(node, "Concat")
+    return negates and _reaches(node, ("Concat",), _COMBINES)
 
 
 def _is_difference_of_products(node: ir.Node) -> bool:
     """The real part of a product of complex numbers."""
-    return all(_producer(value) == "Mul" for value in node.inputs)
+    return all(_made_by(value, ("Mul",)) for value in node.inputs)
+
+
+def _made_by(value: ir.Value | None, operators: tuple[str, ...]) -> bool:
+    """Whether a value is the result of one of some operators, whatever moved it since."""
+    for _ in range(_FAR):
+        node = value.producer() if value is not None else None
+        if node is None or node.op_type in operators:
+            return node is not None
+        if node.op_type not in _MOVES or not node.inputs:
+            return False
+        value = node.inputs[0]
+    return False
 
 
 def _appends_to_a_past(node: ir.Node) -> bool:
     return any(value is not None and value.is_graph_input() and _rank(value) == 4 for value in node.inputs)
 
 
-def _weighs_by_softmax(node: ir.Node) -> bool:
-    value, seen = node.inputs[0], 0
-    while value is not None and seen < 4 and (found := value.producer()) is not None:
-        if found.op_type == "Softmax":
-            return True
-        if found.op_type not in ("Cast", "Dropout", "Identity", "Where", "Reshape"):
-            return False
-        value, seen = found.inputs[-1 if found.op_type == "Where" else 0], seen + 1
-    return False
+def _weighs(node: ir.Node) -> bool:
+    """Weights that a product takes, whatever else is done to them before."""
+    return _reaches(node, ("MatMul", "Einsum"), (*_COMBINES, "Div", "ReduceSum", "Dropout", "Where"))
 
 
 def _averages_squares(node: ir.Node) -> bool:
@@ -220,7 +227,7 @@ TABLE: Mapping[str, Mapping[str, Sign]] = {
     "depthwise convolutions": {"Conv": _is_depthwise},
     "patches": {"Conv": _cuts_patches},
     "upsampling": {"Resize": _always, "Upsample": _always, "ConvTranspose": _always},
-    "attention": {"MatMul": _weighs_by_softmax, "Einsum": _weighs_by_softmax, "Attention": _always,
+    "attention": {"Softmax": _weighs, "Exp": _weighs, "Attention": _always,
                   f"{MICROSOFT}.Attention": _always, f"{MICROSOFT}.MultiHeadAttention": _always,
                   f"{MICROSOFT}.GroupQueryAttention": _always},
     "rotations": {"Neg": _is_negated_part, "Mul": _is_negated_part, "Sub": _is_difference_of_products, "Sin": _turns_by_an_angle,
