@@ -72,6 +72,10 @@ class TargetError(OrtfuseError):
     """The target runtime cannot execute what is asked for, or an opset cannot be raised."""
 
 
+class PrecisionError(OrtfuseError):
+    """A model cannot be brought to a lower precision as asked: the data do not fit it, or what was chosen cannot be applied."""
+
+
 class VerificationError(OrtfuseError):
     """The optimised model does not compute what the original computes, or this could not be checked."""
 

@@ -24,6 +24,9 @@ from ortfuse.rewrite import Exactness
 from ortfuse.verification.places import SAME, apart_in_float64
 from ortfuse.verification.verdict import Judged, Trial, Verdict, judge
 
+_OTHERWISE = (Exactness.APPROXIMATE, Exactness.LOSSY)
+"""Declared to compute something else."""
+
 Nature = Literal["rounding", "approximation", "wrong rewrite", "does not run", "crashes", "not known"]
 
 
@@ -86,7 +89,7 @@ def examine(site: Edit, model: ir.Model, experiment: Experiment) -> Culprit:
         nature, reason = _nature(both.before, both.after, [one.inputs for one in found], verdict)
     except OrtfuseError as error:
         return Culprit(site.author, site.name, names, added, "not known", str(error))
-    if nature == "wrong rewrite" and getattr(site.rule, "exactness", None) is Exactness.APPROXIMATE:
+    if nature == "wrong rewrite" and getattr(site.rule, "exactness", None) in _OTHERWISE:
         nature, reason = "approximation", "the rule declares other mathematics"
     return Culprit(site.author, site.name, names, added, nature, reason, verdict)
 

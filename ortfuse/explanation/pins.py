@@ -157,6 +157,8 @@ def _idle(report: RunReport, catalogue: Catalogue, approximate: bool, quirks: fr
                 idle[rule.name] = f"the pipeline does not run {pass_name}, with {rule.name}"
             elif rule.exactness is Exactness.APPROXIMATE and not approximate:
                 idle[rule.name] = f"{rule.name} is an approximation: --approximate allows it"
+            elif rule.exactness is Exactness.LOSSY:
+                idle[rule.name] = f"{rule.name} lowers the precision, which is done under a bound on the error alone"
             elif rule.because is not None and rule.because not in quirks:
                 idle[rule.name] = f"{rule.name} is for runtimes that the target is not one of"
     return idle

@@ -47,16 +47,16 @@ class RulePass:
         """Note why none of the rules may run."""
         left_out = self.without.split()
         names = [rule.name for rule in self.rules if rule.name not in left_out]
-        if names:
+        lossy = [rule.name for rule in self.rules if rule.name in names and rule.exactness is Exactness.LOSSY]
+        if lossy:
+            context.note(f"{self.name} did nothing: {lossy[0]} and its like are lossy: they need a bound on the error")
+        elif names:
             context.note(f"{self.name} did nothing: approximations are not allowed, and {', '.join(names)} is one each")
         elif self.rules:
             context.note(f"{self.name} did nothing: all of its rules are left out by name")
 
     def selected(self, approximate: bool) -> list[Rule]:
-        """The rules that may run: approximations only if allowed, none that is left out by name."""
+        """The rules that may run: approximations only if allowed, none that is lossy, none that is left out by name."""
+        kinds = {Exactness.EXACT, Exactness.ROUNDING} | ({Exactness.APPROXIMATE} if approximate else set())
         left_out = self.without.split()
-        return [
-            rule
-            for rule in self.rules
-            if rule.name not in left_out and (approximate or rule.exactness is not Exactness.APPROXIMATE)
-        ]
+        return [rule for rule in self.rules if rule.name not in left_out and rule.exactness in kinds]

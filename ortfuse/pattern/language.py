@@ -495,7 +495,7 @@ class Built(Pattern):
 
 
 class Computed(Pattern):
-    """Only in replacements: a constant that `function(match)` computes as a numpy array."""
+    """Only in replacements: a constant that `function(match)` computes as a numpy array, or as a tensor that is read later."""
 
     def __init__(self, name: str, function: Callable[[Any], Any]) -> None:
         self.name, self.function = name, function

@@ -16,7 +16,7 @@ from ortfuse.errors import RuleError
 from ortfuse.facts.facts import Facts
 from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.outline import capture_names
-from ortfuse.pattern.result import Guard, Match, Miss
+from ortfuse.pattern.result import Guard, Match, Miss, Ranges
 from ortfuse.refusal import Refusal, Subject, refuse, words
 from ortfuse.targets.quirks import Quirk
 
@@ -49,8 +49,16 @@ class Machine:
         absent: The names in `bindings` of optional parts that are absent.
     """
 
-    def __init__(self, matcher: Matcher, facts: Facts, allow_extra: bool, quirks: frozenset[Quirk]) -> None:
-        self.matcher, self.facts, self.allow_extra, self.quirks = matcher, facts, allow_extra, quirks
+    def __init__(
+        self, matcher: Matcher, facts: Facts, allow_extra: bool, quirks: frozenset[Quirk], ranges: Ranges | None = None
+    ) -> None:
+        self.matcher, self.facts, self.allow_extra, self.quirks, self.ranges = (
+            matcher,
+            facts,
+            allow_extra,
+            quirks,
+            ranges,
+        )
         self.bindings: dict[Any, Any] = {}
         self.dims: dict[Any, Any] = {}
         self.pending: dict[Any, Any] = {}

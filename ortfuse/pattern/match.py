@@ -44,7 +44,7 @@ from ortfuse.pattern.outline import (
     required_ops,
 )
 from ortfuse.pattern.placing import Placement, match_chain, place
-from ortfuse.pattern.result import Guard, Match, Miss, describe
+from ortfuse.pattern.result import Guard, Match, Miss, Ranges, describe
 from ortfuse.pattern.unify import has_axes, labelled, settle_all
 from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.targets.quirks import Quirk
@@ -81,13 +81,18 @@ class Matcher:
         return any(_may_be_below(node, below) for below in self._below.get(node.op_type, ()))
 
     def match(
-        self, value: ir.Value, facts: Facts, allow_extra: bool = False, quirks: frozenset[Quirk] = frozenset()
+        self,
+        value: ir.Value,
+        facts: Facts,
+        allow_extra: bool = False,
+        quirks: frozenset[Quirk] = frozenset(),
+        ranges: Ranges | None = None,
     ) -> Match | Miss:
         """Match `value` as the root; with `allow_extra`, a root sum or product may have parts that the pattern lacks.
 
-        `quirks` are those of the target, which guards and replacements may consult.
+        `quirks` are those of the target, and `ranges` those that values were seen to have: guards and replacements may ask.
         """
-        return Machine(self, facts, allow_extra, quirks).run(value, _HANDLERS)
+        return Machine(self, facts, allow_extra, quirks, ranges).run(value, _HANDLERS)
 
     def settle(self, machine: Machine) -> bool:
         """Decide the constraints on shapes that were left open."""

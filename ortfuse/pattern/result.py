@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from ortfuse.pattern.machine import Machine
 
 
+Ranges = Callable[[str, str], "tuple[float, float] | None"]
+"""The range that the elements of a value were seen to have: by the value's name, and by the method that tells it."""
+
 _LOOK: Any = object()
 """Default for `found`: look up what the match has captured under the name."""
 
@@ -27,7 +30,7 @@ class Match:
 
     def __init__(self, root: ir.Value, machine: Machine) -> None:
         self.root = root
-        self.facts, self.quirks = machine.facts, machine.quirks
+        self.facts, self.quirks, self.ranges = machine.facts, machine.quirks, machine.ranges
         self.matcher = machine.matcher
         self.bindings: dict[str, Any] = {**dict.fromkeys(machine.matcher.names), "root": root, **machine.bindings}
         self.dims: dict[str, Any] = {name: bound.dim for name, bound in machine.dims.items()}
@@ -87,6 +90,13 @@ class Match:
     def const(self, name: str) -> Any:
         """The captured constant as a numpy array, or `None` if the value is not constant."""
         return self.facts.const(self[name])
+
+    def observed(self, name: str, method: str) -> tuple[float, float] | None:
+        """The range that a captured value was seen to have when the model was run, or `None` if it was not observed.
+
+        It is no fact: other inputs may give other ranges. Only lossy rules ask for it.
+        """
+        return None if self.ranges is None else self.ranges(self[name].name or "", method)
 
     def is_used_elsewhere(self, name: str) -> bool:
         """Whether a captured value is a graph output or used by a node that did not match."""

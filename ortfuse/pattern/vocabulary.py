@@ -102,7 +102,7 @@ def all_attributes(name: str) -> AllAttributes:
 
 
 def computed(name: str, function: Callable[[Any], Any]) -> Computed:
-    """In a replacement: the constant that `function(match)` returns as a numpy array."""
+    """In a replacement: the constant that `function(match)` returns as an array, or as a tensor that is read later."""
     return Computed(name, function)
 
 

@@ -79,19 +79,26 @@ Witness = Callable[[Tried], bool]
 
 
 def prove(
-    rule: Rule, target: Target | None = None, pairs: int = PAIRS, *, witness: Witness = lambda tried: True
+    rule: Rule,
+    target: Target | None = None,
+    pairs: int = PAIRS,
+    *,
+    near_misses: bool = True,
+    witness: Witness = lambda tried: True,
 ) -> ProofReport:
     """Try `rule` on instances of its pattern, on near misses of them and on its declared counterexamples.
 
     Every shape set is tried in every element type and opset, and every option of the pattern and of the proof at least once;
-    `pairs` more spellings cover as many pairs of options as possible.
+    `pairs` more spellings cover as many pairs of options as possible. Without `near_misses` only the declared ones are tried:
+    that says nothing about the pattern and the guards.
     """
     report = ProofReport(rule.name)
     proof = _Proof(rule, target or installed(), report, witness)
     try:
         proof.try_counterexamples()
         proof.try_instances(pairs)
-        proof.try_near_misses()
+        if near_misses:
+            proof.try_near_misses()
     except _Enough:
         return report
     return report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import onnx_ir as ir
 from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.editor import Editor
+from ortfuse.pattern.result import Ranges
 from ortfuse.rewrite import Log, Rewriter, Rule
 from ortfuse.targets import Target, raise_to_newest
 from ortfuse.verification import Session
@@ -25,23 +27,40 @@ FACTOR = 4.0
 ROUNDINGS = 32
 """How many roundings of its largest number a result may differ by, even if the original happens to be exact."""
 
+MOST_LOST = 0.5
+"""How far a lossy rule may be from what it replaces (relative L2) where its definition is tried on random numbers."""
+
 
 @dataclass
 class Rewritten:
-    """The result of applying a rule to an instance; `error` describes what it raised."""
+    """The result of applying a rule to an instance; `error` describes what it raised.
+
+    Of a lossy rule, `defined` is the instance in which the definition of the rule was put instead of its replacement.
+    """
 
     model: ir.Model
     hits: int
     reason: str
     error: str | None = None
+    defined: ir.Model | None = None
 
 
 def rewrite(rule: Rule, model: ir.Model, target: Target) -> Rewritten:
-    """Apply `rule` alone to a copy of `model`, raising the opset if the result needs it."""
+    """Apply `rule` alone to a copy of `model`, raising the opset if the result needs it; of a lossy rule also its definition."""
+    rewritten = _rewrite(rule, model, target)
+    if rule.definition is None or rewritten.error is not None or not rewritten.hits:
+        return rewritten
+    defined = _rewrite(rule.as_defined, model, target)
+    if defined.error is None and defined.hits != rewritten.hits:
+        defined.error = f"its definition cannot stand there: {defined.reason}"
+    return dataclasses.replace(rewritten, error=defined.error, defined=defined.model)
+
+
+def _rewrite(rule: Rule, model: ir.Model, target: Target) -> Rewritten:
     copy = model.clone()
     log = Log(explain=True)
     try:
-        hits = Rewriter(Editor(copy, Facts(copy)), target, log).run([rule])
+        hits = Rewriter(Editor(copy, Facts(copy)), target, log, ranges=_seen(rule, copy)).run([rule])
     except Exception as error:
         # Guards and replacements are arbitrary code: whatever they raise is reported as a failure of the proof.
         text = str(error) if isinstance(error, OrtfuseError) else f"{type(error).__name__}: {error}"
@@ -51,6 +70,12 @@ def rewrite(rule: Rule, model: ir.Model, target: Target) -> Rewritten:
     return Rewritten(
         copy, hits, deepest.refusal.reason if deepest else "no node has the operator at the pattern's root"
     )
+
+
+def _seen(rule: Rule, model: ir.Model) -> Ranges:
+    """The ranges that the proof says the inputs and the root were seen to have."""
+    root = model.graph.outputs[0].name
+    return lambda name, method: rule.proof.ranges.get("root" if name == root else name)
 
 
 class Runner:
@@ -100,6 +125,17 @@ def disagreement(old: Arrays, new: Arrays, exact: Arrays | None, bit_equal: bool
         if problem is not None:
             return f"output {index} {problem}"
     return None
+
+
+def is_far_from(old: Arrays, new: Arrays) -> bool:
+    """Whether some output is so far from what it was that this cannot be a matter of precision."""
+    for before, after in zip(old, new, strict=True):
+        if is_float(before) and np.isfinite(before).all():
+            wide = before.astype(np.float64)
+            size, error = np.linalg.norm(wide), np.linalg.norm(after.astype(np.float64) - wide)
+            if not error <= MOST_LOST * size + np.finfo(np.float32).tiny:
+                return True
+    return False
 
 
 def is_float(array: np.ndarray[Any, Any]) -> bool:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortfuse.execution.reference import Reference
 from ortfuse.proof.instance import Instance, Kind
-from ortfuse.proof.run import Rewritten, Runner, disagreement
+from ortfuse.proof.run import Rewritten, Runner, disagreement, is_far_from
 from ortfuse.rewrite import Exactness, Rule
 
 
@@ -45,7 +45,7 @@ class Tried:
         """
         if rewritten.error is not None:
             return f"raises: {rewritten.error}" if not self.is_near or self.runs else None
-        problem = self._compare(rule, rewritten.model)
+        problem = self._compare(rule, rewritten.model, rewritten.defined)
         if (
             problem
             and self.is_near
@@ -54,14 +54,16 @@ class Tried:
             return None
         return problem
 
-    def _compare(self, rule: Rule, after: ir.Model) -> str | None:
+    def _compare(self, rule: Rule, after: ir.Model, defined: ir.Model | None) -> str | None:
         """Run both sides on several sizes and kinds of inputs.
 
         A model that runs only on empty inputs does not count as an instance. The model in float64 is built and evaluated
-        only if the two results are not equal as they are.
+        only if the two results are not equal as they are. The result of a lossy rule is compared with its definition, and
+        that with the model itself.
         """
         bit_equal = rule.exactness is Exactness.EXACT
         replaced, reference, ran = Runner(after), None, False
+        definition = None if defined is None else Runner(defined)
         for seed, (sizes, kind) in enumerate(_conditions(self.instance)):
             if 0 in sizes.values() and (not ran or _assumed_not_empty(rule, sizes)):
                 continue
@@ -74,8 +76,16 @@ class Tried:
             where = f"({_sizes_text(sizes)}{', inputs all zero' if kind == 'zero' else ''})"
             if new is None:
                 return f"{where}: the runtime cannot execute the replacement: {replaced.refusal}"
-            problem = disagreement(old, new, None, bit_equal)
-            if problem is not None and not bit_equal:
+            if definition is not None:
+                meant = definition.run(inputs)
+                if meant is None:
+                    return f"{where}: the runtime cannot execute the definition: {definition.refusal}"
+                if is_far_from(old, meant):
+                    return f"{where}: the definition is something else than what it stands for in lower precision"
+                problem = disagreement(meant, new, None, bit_equal)
+            else:
+                problem = disagreement(old, new, None, bit_equal)
+            if problem is not None and not bit_equal and definition is None:
                 reference = reference or Reference(self.exact() if self.exact else self.instance.model)
                 exact = reference.run(inputs)
                 problem = disagreement(old, new, None if exact is None else list(exact.values()), bit_equal)

@@ -82,8 +82,10 @@ class Emitter:
             # In a replacement, alternatives mean the first that is present: `scale | computed("ones", ones)`.
             return next((value for value in map(self.build, pattern.options) if value is not None), None)
         if isinstance(pattern, Computed):
-            array = self._computed(pattern)
-            return None if array is None else self.constant(np.asarray(array))
+            found = self._computed(pattern)
+            if found is None or isinstance(found, ir.TensorProtocol):
+                return None if found is None else self.tensor(found)
+            return self.constant(np.asarray(found))
         if isinstance(pattern, Const):
             return self.constant(self._literal(pattern.value))
         if isinstance(pattern, Scalar):
@@ -97,12 +99,12 @@ class Emitter:
             self._templates[id(pattern)] = pattern.function(self.match)
         return self._templates[id(pattern)]
 
-    def _computed(self, pattern: Computed) -> np.ndarray[Any, Any] | None:
+    def _computed(self, pattern: Computed) -> np.ndarray[Any, Any] | ir.TensorProtocol | None:
         """A computed constant; a problem if its numbers overflow or are undefined where the captured ones are not."""
         try:
             with np.errstate(over="raise", divide="raise", invalid="raise"):
-                array: np.ndarray[Any, Any] | None = pattern.function(self.match)
-                return array
+                found: np.ndarray[Any, Any] | ir.TensorProtocol | None = pattern.function(self.match)
+                return found
         except FloatingPointError as error:
             self.problem = refuse("inexact", self.match.root, found=f"a constant ({error})", needed="a finite number")
             return np.zeros((), np.float32)
@@ -183,8 +185,11 @@ class Emitter:
 
     def constant(self, array: np.ndarray[Any, Any]) -> ir.Value:
         """One new constant."""
-        value = ir.Value(const_value=ir.Tensor(array), type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
-                         shape=ir.Shape(array.shape))  # fmt: skip
+        return self.tensor(ir.Tensor(array))
+
+    def tensor(self, tensor: ir.TensorProtocol) -> ir.Value:
+        """One new constant, which may be one that is computed when it is read."""
+        value = ir.Value(const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
         self.initializers.append(value)
         return value
 

@@ -16,6 +16,7 @@ from ortfuse.graph.schemas import droppable_outputs, used_length
 from ortfuse.graph.traits import CONTROL_FLOW
 from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.match import Match, Miss
+from ortfuse.pattern.result import Ranges
 from ortfuse.refusal import Refusal, refuse
 from ortfuse.rewrite.candidate import Candidate, Legality, Outputs, author_of
 from ortfuse.rewrite.invariants import Debugging
@@ -35,6 +36,7 @@ class Rewriter:
         log: Rewrites, statistics per rule and, on request, near misses.
         debugging: Extra checks and random orders for debugging.
         chooser: Decides whether a legal rewrite is worthwhile, and which of several to make.
+        ranges: The ranges that values were seen to have, for rules that ask.
     """
 
     editor: Editor
@@ -42,6 +44,7 @@ class Rewriter:
     log: Log = field(default_factory=Log)
     debugging: Debugging = field(default_factory=Debugging)
     chooser: Chooser = field(default_factory=FirstLegal)
+    ranges: Ranges | None = None
 
     def run(self, rules: Iterable[Rule]) -> int:
         """Apply `rules` until none applies; returns the number of rewrites.
@@ -80,7 +83,9 @@ class Rewriter:
         for output in node.outputs:
             if output.uses() or output.is_graph_output():
                 with author_of(rule, output):
-                    found = rule.matcher.match(output, self._facts, rule.allow_extra_operands, self.target.quirks)
+                    found = rule.matcher.match(
+                        output, self._facts, rule.allow_extra_operands, self.target.quirks, self.ranges
+                    )
                 applied = isinstance(found, Match) and self._apply(rule, found, started)
                 if isinstance(found, Miss) and self.log.explains(rule.name) and found.matched > 0:
                     step: Step = "guards" if found.whole else "pattern"

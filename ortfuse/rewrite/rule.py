@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,8 @@ class Exactness(enum.Enum):
     """Mathematically the same, with different rounding."""
     APPROXIMATE = "approximate"
     """Mathematically different (tanh for erf); applied only on request."""
+    LOSSY = "lossy"
+    """In lower precision; applied only where it is chosen under a bound on the error that is then measured to hold."""
 
 
 Shapes = Mapping[str, str | int]
@@ -70,7 +73,8 @@ class Proof:
     sequence of mappings; an optional value without a shape is absent. `attributes` lists the values to try for each
     captured attribute, either as one mapping for all shape sets or as one for each; `scalars` does the same for captured
     numbers. `constants` says how to make a captured constant: `"normal"` (default), `"positive"`, or the numbers
-    themselves; `inputs` says how to make other values: an element type, or a function of the builder. `dtypes` are the
+    themselves; `inputs` says how to make other values: an element type, or a function of the builder. `ranges` are those
+    that inputs and the `root` were seen to have, for rules that ask for them. `dtypes` are the
     element types of all other values, and `typical` gives realistic sizes at which the rule's benefit is measured. `opset`
     pins a single ai.onnx version to try.
 
@@ -88,6 +92,7 @@ class Proof:
     scalars: Mapping[str, Sequence[float]] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     dtypes: Sequence[str] = ("float32",)
     opset: int | None = None
     typical: Sequence[Shapes] = ()
@@ -127,7 +132,10 @@ class Rule:
     `may_raise_opset` says that it is worth raising the opset. `intermediates` maps intermediate values of the pattern that
     may be used elsewhere to what computes them after the rewrite: one expression, or one for each of `replace`.
     `is_refinement` says that the rule improves on the result of another rule, so it does not count as a further site of its
-    family. `formula` is for readers; by default it is the printed pattern. `allow_extra_operands` lets a root sum or product
+    family. A lossy rule has a `definition`, which spells what it does to the values in standard operators (QuantizeLinear,
+    Round, Cast, ... around the floating-point operator): what it makes differs from that by rounding alone.
+
+    `formula` is for readers; by default it is the printed pattern. `allow_extra_operands` lets a root sum or product
     have operands that the pattern lacks. `because` names the quirk of the runtime that is the only reason for the rule: the
     rule is applied only for targets known to have it.
     """
@@ -143,6 +151,7 @@ class Rule:
     allow_extra_operands: bool = False
     may_raise_opset: bool = False
     is_refinement: bool = False
+    definition: Replacement | None = None
     because: Quirk | None = None
     formula: str = ""
     makes: Sequence[str] = ()
@@ -152,7 +161,11 @@ class Rule:
             raise RuleError(f"rule name {self.name!r} must be `family.variant` in lower case, such as 'gelu.erf'")
         demand_proof(self)
         if not isinstance(self.exactness, Exactness):
-            raise RuleError(f"rule {self.name} must declare its exactness: exact, rounding or approximate")
+            raise RuleError(f"rule {self.name} must declare its exactness: exact, rounding, approximate or lossy")
+        if (self.definition is None) != (self.exactness is not Exactness.LOSSY):
+            raise RuleError(
+                f"rule {self.name}: a lossy rule has a definition of what it does to values, and no other has one"
+            )
         if not self.source:
             raise RuleError(f"rule {self.name} must name the source of its formula")
         if not self.replacements:
@@ -170,7 +183,8 @@ class Rule:
         emitted = [
             one for made in self.intermediates.values() for one in ([made] if isinstance(made, Pattern) else made)
         ]
-        used = {name for made in (*self.replacements, *emitted) for name in names_used(made)}
+        defined = () if self.definition is None else self.as_defined.replacements
+        used = {name for made in (*self.replacements, *defined, *emitted) for name in names_used(made)}
         unknown = sorted((used | {*self.intermediates}) - known)
         if unknown:
             raise RuleError(
@@ -193,6 +207,12 @@ class Rule:
         if any(not isinstance(one, Pattern) for one in made) and not self.makes:
             raise RuleError(f"rule {self.name} builds its replacement: say with makes= what operators that can have")
         return tuple(one if isinstance(one, Pattern) else Built(one, self.makes) for one in made)
+
+    @cached_property
+    def as_defined(self) -> Rule:
+        """The rule that makes of the pattern what the definition of this lossy rule says."""
+        assert self.definition is not None
+        return dataclasses.replace(self, replace=self.definition, definition=None, exactness=Exactness.ROUNDING)
 
     def intermediates_with(self, replacement: Pattern) -> Mapping[str, Pattern]:
         """The expression that computes each intermediate value that is used elsewhere, for one of the replacements."""

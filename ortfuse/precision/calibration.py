@@ -1,0 +1,171 @@
+"""The ranges that values have when a model is run on given inputs, and how they are told from what was seen."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.errors import PrecisionError
+from ortfuse.execution.part import forced
+from ortfuse.execution.session import Session
+
+Array = np.ndarray[Any, Any]
+Range = tuple[float, float]
+
+BINS = 4096
+"""The bins of a histogram; at least a quarter of them are within the range of what was seen."""
+
+COARSE = 512
+"""The bins of a histogram for the method that takes time with the square of their number."""
+
+GROUP_BYTES = 256 << 20
+"""About how many bytes of values are taken from one run."""
+
+OUTSIDE = {"percentile_999": 1e-3, "percentile_9999": 1e-4, "percentile_99999": 1e-5}
+"""The share of the numbers that lies outside of a range, by method."""
+
+
+@dataclass
+class Seen:
+    """What was seen of one value: extremes, and how often which numbers occur between `-reach` and `reach`."""
+
+    low: float = np.inf
+    high: float = -np.inf
+    reach: float = 2.0**-40
+    counts: Array = field(default_factory=lambda: np.zeros(BINS, np.int64))
+
+    def add(self, array: Array) -> None:
+        """Count the numbers of an array, which are all finite."""
+        if not array.size:
+            return
+        low, high = float(array.min()), float(array.max())
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        while max(-low, high) > self.reach:
+            self.reach *= 2
+            self._halve()
+        self.counts += np.histogram(array, BINS, (-self.reach, self.reach))[0]
+
+    def _halve(self) -> None:
+        """Let each two neighbouring bins be one: there are as many new ones at the sides."""
+        middle = self.counts.reshape(-1, 2).sum(axis=1)
+        self.counts = np.concatenate([np.zeros(BINS // 4, np.int64), middle, np.zeros(BINS // 4, np.int64)])
+
+    def extremes(self) -> Range:
+        """The smallest and the largest number."""
+        return self.low, self.high
+
+    def without(self, share: float) -> Range:
+        """A range that so large a share of the numbers is outside of, half of it at either end."""
+        reached, edges = np.cumsum(self.counts), self._edges(BINS)
+        total = reached[-1]
+        first = int(np.searchsorted(reached, total * share / 2, side="right"))
+        last = int(np.searchsorted(reached, total * (1 - share / 2)))
+        return max(self.low, float(edges[first])), min(self.high, float(edges[last + 1]))
+
+    def least_squares(self, levels: int = 255) -> Range:
+        """The range in which rounding to equal steps loses least: the sum of squares of what is rounded and cut off."""
+        centres = (self._edges(BINS)[1:] + self._edges(BINS)[:-1]) / 2
+        present = self.counts > 0
+        centres, counts = np.clip(centres[present], self.low, self.high), self.counts[present]
+        low, high = min(self.low, 0.0), max(self.high, 0.0)
+        candidates = [(low * one, high * other) for one in _SHRUNK for other in _SHRUNK if high > low]
+        if not candidates:
+            return self.extremes()
+
+        def lost(found: Range) -> float:
+            step = (found[1] - found[0]) / levels
+            cut = centres - np.clip(centres, *found)
+            return float((counts * (cut * cut)).sum() + (counts[cut == 0]).sum() * step * step / 12)
+
+        return min(candidates, key=lost)
+
+    def entropy(self) -> Range:
+        """The range that changes the distribution least (Kullback-Leibler), as the runtime's own calibration has it."""
+        from onnxruntime.quantization.calibrate import HistogramCollector
+
+        collector: Any = HistogramCollector("entropy", True, COARSE, 128, 99.999, "same")  # type: ignore[no-untyped-call]
+        counts = self.counts.reshape(COARSE, -1).sum(axis=1)
+        edges = self._edges(COARSE).astype(np.float32)
+        extremes = np.float32(self.low), np.float32(self.high)
+        low, high = collector.get_entropy_threshold((counts, edges, *extremes, self.reach), 128)
+        return float(low), float(high)
+
+    def _edges(self, bins: int) -> Array:
+        return np.linspace(-self.reach, self.reach, bins + 1)
+
+
+_SHRUNK = tuple(np.linspace(1.0, 0.2, 17).tolist())
+"""The parts of a range that are tried."""
+
+METHODS: Mapping[str, Callable[[Seen], Range]] = {
+    "extremes": Seen.extremes,
+    **{name: functools.partial(Seen.without, share=share) for name, share in OUTSIDE.items()},
+    "least_squares": Seen.least_squares,
+    "entropy": Seen.entropy,
+}
+"""How a range is told, by name."""
+
+
+@dataclass
+class Calibration:
+    """What was seen of the values of a model, by their names."""
+
+    seen: dict[str, Seen] = field(default_factory=dict)
+    _ranges: dict[tuple[str, str], Range] = field(default_factory=dict, repr=False)
+
+    def range(self, name: str, method: str) -> Range | None:
+        """The range of a value as one of `METHODS` tells it; `None` if the value was not observed, or was always empty."""
+        found = self.seen.get(name)
+        if found is None or not found.counts.any():
+            return None
+        if (name, method) not in self._ranges:
+            self._ranges[name, method] = METHODS[method](found)
+        return self._ranges[name, method]
+
+
+def calibrate(model: ir.Model, names: Collection[str], inputs: Sequence[Mapping[str, Any]]) -> Calibration:
+    """Run a model and observe values of its main graph.
+
+    The values are taken from the model a group at a time, so that not all of them are in memory at once.
+
+    Args:
+        model: The model; not changed.
+        names: The values to observe. Those that the model does not have, or that are not float32, are left out.
+        inputs: The inputs of each run by name.
+
+    Raises:
+        PrecisionError: A value is infinite or not a number.
+        VerificationError: The model cannot be run.
+    """
+    calibration = Calibration()
+    for name in names:
+        for given in inputs:
+            if name in given and np.asarray(given[name]).dtype == np.float32:
+                _add(calibration, name, np.asarray(given[name]))
+    made = {value.name for node in model.graph for value in node.outputs}
+    left = [name for name in dict.fromkeys(names) if name in made]
+    size = 1
+    while left:
+        group, left = left[:size], left[size:]
+        session = Session(forced(model, {}, "", group), lean=len(inputs) == 1)
+        most = 1
+        for given in inputs:
+            found = session.run(given)
+            for name in group:
+                array = found[name]
+                if isinstance(array, np.ndarray) and array.dtype == np.float32:
+                    _add(calibration, name, array)
+                    most = max(most, array.nbytes)
+        size = max(1, min(8 * size, GROUP_BYTES // most))
+    return calibration
+
+
+def _add(calibration: Calibration, name: str, array: Array) -> None:
+    if not np.isfinite(array).all():
+        raise PrecisionError(f"'{name}' is infinite or not a number on the given inputs; leave those out")
+    calibration.seen.setdefault(name, Seen()).add(array)

@@ -1,0 +1,223 @@
+"""The sites of a model that can be computed in lower precision, the rungs that fit each, and the model with rungs chosen.
+
+A rung is a lossy rule (`ortfuse.rewrite.Exactness.LOSSY`). Its pattern calls the activation `x`, the weight `weight` and the bias
+`bias`. A site is called by the name of the value that it computes. Sites inside loops, branches and functions are left alone:
+their values cannot be observed from outside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from ortfuse.dims import DimLike
+from ortfuse.errors import PrecisionError
+from ortfuse.facts.facts import Facts
+from ortfuse.graph.edit import Edit
+from ortfuse.passes import CommonSubexpressions, Context, DeadCode, Finalize
+from ortfuse.pattern import Match
+from ortfuse.pipeline import load_catalogue
+from ortfuse.precision.calibration import Calibration
+from ortfuse.refusal import Refusal, refuse
+from ortfuse.rewrite import Exactness, FirstLegal, Log, Rewriter, Rule
+from ortfuse.targets import Target, installed
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place that can be computed in lower precision.
+
+    Attributes:
+        name: The name of the value that it computes, in the model in float32.
+        operator: The operator that it consists of, such as `MatMul`.
+        activations: The names of the values that it takes from the rest of the model; the first is what it quantises.
+        weight: The name of the weight.
+        bias: The name of what is added; empty if there is nothing.
+        shape: The shape of the first activation; `None` if its rank is not known.
+        weight_shape: The shape of the weight.
+        weight_bytes: The bytes of the weight.
+        rungs: The names of the lossy rules that can be applied here.
+        refused: For each of the other lossy rules that fit in part why it cannot.
+    """
+
+    name: str
+    operator: str
+    activations: tuple[str, ...]
+    weight: str
+    bias: str
+    shape: tuple[DimLike, ...] | None
+    weight_shape: tuple[int, ...]
+    weight_bytes: int
+    rungs: tuple[str, ...]
+    refused: Mapping[str, Refusal] = field(default_factory=dict)
+
+
+def rung_rules(patterns: Sequence[str] = ()) -> dict[str, Rule]:
+    """All lossy rules by name: those that come with ortfuse, those of installed packages, and those in `patterns`."""
+    return {rule.name: rule for rule in load_catalogue(patterns).rules() if rule.exactness is Exactness.LOSSY}
+
+
+def sites(
+    model: ir.Model,
+    target: Target | None = None,
+    calibration: Calibration | None = None,
+    rules: Mapping[str, Rule] | None = None,
+) -> dict[str, Site]:
+    """The sites of a model in float32, by name, in the order of the graph. The model is not changed.
+
+    Args:
+        model: The model, best as `ortfuse.optimize` makes it.
+        target: What executes the result.
+        calibration: The ranges of values; without it, rungs that need them are refused.
+        rules: The rungs to look for; by default all.
+    """
+    copy = model.clone()
+    survey, log = _Survey(copy.graph), Log(explain=True)
+    _rewriter(copy, target, calibration, log, survey).run((rung_rules() if rules is None else rules).values())
+    return {name: _site(name, found, log) for name, found in survey.outermost().items()}
+
+
+def lowered(
+    model: ir.Model,
+    choice: Mapping[str, str],
+    calibration: Calibration | None = None,
+    target: Target | None = None,
+    rules: Mapping[str, Rule] | None = None,
+) -> ir.Model:
+    """A copy of a model in which rungs are applied; other sites are as they were.
+
+    Args:
+        model: The model in float32.
+        choice: The names of rungs by the names of sites.
+        calibration: The ranges of values, for rungs that need them.
+        target: What executes the result.
+        rules: The rungs by name; by default all.
+
+    Raises:
+        PrecisionError: There is no such site or rung, or the rung cannot be applied there.
+    """
+    known = rung_rules() if rules is None else rules
+    if unknown := sorted({*choice.values()} - {*known}):
+        raise PrecisionError(f"no rung is called {unknown[0]!r}; there are {', '.join(known)}")
+    copy, log = model.clone(), Log(explain=True)
+    rewriter = _rewriter(copy, target, calibration, log, _Choice(copy.graph, choice))
+    rewriter.run(known[name] for name in dict.fromkeys(choice.values()))
+    done = {(event.site, event.rule) for event in log.events}
+    for site, rung in choice.items():
+        if (site, rung) not in done:
+            miss = log.misses.get((rung, site))
+            why = f": {miss.refusal.reason}" if miss is not None else ""
+            raise PrecisionError(f"{rung} cannot be applied to {site!r}{why}")
+    context = Context(copy, Facts(copy), target or installed())
+    for one in (CommonSubexpressions(), DeadCode(), Finalize()):
+        one.run(context)
+    return copy
+
+
+def _rewriter(
+    model: ir.Model, target: Target | None, calibration: Calibration | None, log: Log, chooser: FirstLegal
+) -> Rewriter:
+    context = Context(model, Facts(model), target or installed(), log)
+    ranges = None if calibration is None else calibration.range
+    return Rewriter(context.editor, context.target, log, chooser=chooser, ranges=ranges)
+
+
+class _Survey(FirstLegal):
+    """Refuses each rewrite once it is ready, and remembers it."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._graph = graph
+        self._found: dict[str, dict[str, Match]] = {}
+
+    def refusal(self, rule: Rule, match: Match) -> Refusal | None:
+        """Only the main graph is looked at."""
+        return _unless_in(self._graph, match)
+
+    def objection(self, edit: Edit) -> Refusal | None:
+        """Always one."""
+        self._found.setdefault(edit.name, {})[edit.rule.name] = edit.match
+        return refuse("left_out", edit.match.root, found="rungs are only looked for")
+
+    def outermost(self) -> dict[str, dict[str, Match]]:
+        """What was found, without the sites that are part of a larger one alone."""
+        inner = {
+            name
+            for name, matches in self._found.items()
+            for other in self._found.values()
+            if other is not matches and _is_part(_first(matches), _first(other))
+        }
+        return {name: found for name, found in self._found.items() if name not in inner}
+
+
+class _Choice(FirstLegal):
+    """Makes the rewrites that were chosen."""
+
+    def __init__(self, graph: ir.Graph, choice: Mapping[str, str]) -> None:
+        self._graph, self._choice = graph, choice
+
+    def refusal(self, rule: Rule, match: Match) -> Refusal | None:
+        """All are refused that were not chosen."""
+        if self._choice.get(match.root.name or "") != rule.name:
+            return refuse("left_out", match.root, found=f"{rule.name} was not chosen here")
+        return _unless_in(self._graph, match)
+
+
+def _unless_in(graph: ir.Graph, match: Match) -> Refusal | None:
+    return None if match.root.graph is graph else refuse("other_graph", match.root, needed="the main graph")
+
+
+def _first(matches: Mapping[str, Match]) -> Match:
+    return next(iter(matches.values()))
+
+
+def _is_part(match: Match, other: Match) -> bool:
+    """Whether what one match computes is an intermediate value of the other, used nowhere else."""
+    return match.root is not other.root and match.root.producer() in other.nodes and not _is_used_outside(match, other)
+
+
+def _is_used_outside(match: Match, other: Match) -> bool:
+    return match.root.is_graph_output() or any(use.node not in other.nodes for use in match.root.uses())
+
+
+def _site(name: str, found: Mapping[str, Match], log: Log) -> Site:
+    match = _first(found)
+    weight = match["weight"]
+    shape = tuple(dim for dim in match.shape("weight") or () if isinstance(dim, int))
+    bias = match.get("bias")
+    return Site(
+        name,
+        _operator(match, weight),
+        _activations(match),
+        weight.name or "",
+        "" if bias is None else bias.name or "",
+        match.shape("x"),
+        shape,
+        math.prod(shape) * 4,
+        tuple(found),
+        {rule: miss.refusal for (rule, site), miss in log.misses.items() if site == name and rule not in found},
+    )
+
+
+def _activations(match: Match) -> tuple[str, ...]:
+    """The values that come in, what is quantised first."""
+    inside = {output for node in match.nodes for output in node.outputs}
+    used = [value for node in match.nodes for value in node.inputs if value is not None and value not in inside]
+    return tuple(
+        dict.fromkeys(
+            value.name or "" for value in (match["x"], *used) if value is match["x"] or not match.facts.is_const(value)
+        )
+    )
+
+
+def _operator(match: Match, weight: ir.Value) -> str:
+    """The operator that the weight is for."""
+    users = (node.op_type for node in match.nodes if weight in node.inputs)
+    return next(users, match.nodes[0].op_type)
+
+
+def names_to_observe(found: Iterable[Site]) -> tuple[str, ...]:
+    """The values whose ranges rungs may ask for: what goes into the sites, and what comes out."""
+    return tuple(dict.fromkeys(name for site in found for name in (*site.activations, site.name)))

@@ -1,0 +1,45 @@
+"""Activations as 8-bit integers with a scale and a zero point that are known beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ortfuse.pattern import Match, computed
+from ortfuse.pattern.language import Computed
+from ortfuse.refusal import Refusal
+
+from ._weights import SMALLEST_SCALE
+
+
+def was_observed(method: str, *names: str) -> Callable[[Match], Refusal | None]:
+    """The values were observed when the model was run, so that their ranges are known."""
+
+    def guard(match: Match) -> Refusal | None:
+        for name in names:
+            if match.observed(name, method) is None:
+                return match.refuse("values_unknown", name, "observed: give inputs to calibrate with")
+        return None
+
+    return guard
+
+
+def grid(match: Match, name: str, method: str, *, signed: bool = False) -> tuple[float, int]:
+    """The scale by which the observed range, with 0, becomes the 8-bit numbers, and the number that stands for 0."""
+    found = match.observed(name, method)
+    assert found is not None
+    low, high = min(found[0], 0.0), max(found[1], 0.0)
+    if signed:
+        return max(max(-low, high) / 127, SMALLEST_SCALE), 0
+    scale = max((high - low) / 255, SMALLEST_SCALE)
+    return scale, round(min(max(-low / scale, 0.0), 255.0))
+
+
+def grid_of(name: str, method: str, *, signed: bool = False) -> tuple[Computed, Computed]:
+    """The scale and the zero point of a value as constants; signed ones are symmetric."""
+    kind = np.int8 if signed else np.uint8
+    return (
+        computed(f"{name}_scale", lambda match: np.float32(grid(match, name, method, signed=signed)[0])),
+        computed(f"{name}_zero", lambda match: kind(grid(match, name, method, signed=signed)[1])),
+    )

@@ -1,0 +1,67 @@
+"""The product that rungs for linear layers lower: x W + b, with a constant W of one matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.execution.integer_products import saturates
+from ortfuse.pattern import Match, const, op, opt, var
+from ortfuse.pattern.language import Computed
+from ortfuse.refusal import Refusal
+
+from ._weights import Array, asymmetric, is_weight, read_later, symmetric, tensor_of
+
+x = var("x", "... m k")
+weight = const("weight", "k n")
+bias = opt(var("bias", "n"))
+LINEAR = op.MatMul(x, weight) + bias
+
+LONGEST = 1 << 15
+"""The most products of two 8-bit numbers whose sum a 32-bit integer holds, whatever they are."""
+
+SHAPES = {"k": 24, "n": 5}
+
+
+def size(match: Match) -> tuple[int, int]:
+    """The rows and columns of the weight."""
+    rows, columns = tensor_of(match, "weight").shape.numpy()
+    return rows, columns
+
+
+def in_float32(match: Match) -> Refusal | None:
+    """All of it is in float32, which the integer kernels read and write."""
+    return match.unless_dtype("x", ir.DataType.FLOAT) or match.unless_dtype("root", ir.DataType.FLOAT)
+
+
+GUARDS = (in_float32, is_weight("weight"))
+GUARDS_OF_INTEGERS = (in_float32, is_weight("weight", LONGEST))
+
+
+def signed_limit() -> int:
+    """The largest signed weight: 63 where the sum of two products with unsigned numbers would saturate."""
+    return 63 if saturates() else 127
+
+
+def per_column(match: Match) -> tuple[int, ...]:
+    """The shape of what there is one of for each column of the weight."""
+    return (size(match)[1],)
+
+
+def weight8(*, columns: bool, signed: bool) -> tuple[Computed, Computed, Computed]:
+    """The weight in 8 bits, with its scales and zero points: one for each column, or one for all."""
+    axis = 1 if columns else None
+
+    def rounded(array: Array) -> tuple[Array, Array, Array]:
+        if not signed:
+            return asymmetric(array, axis, 255)
+        whole, scale = symmetric(array, axis, signed_limit())
+        return whole, scale, np.zeros(scale.shape, np.int8)
+
+    kind = np.int8 if signed else np.uint8
+    shape = per_column if columns else lambda match: ()
+    return (
+        read_later("W8", kind, size, lambda match, array: rounded(array)[0]),
+        read_later("W8_scale", np.float32, shape, lambda match, array: rounded(array)[1]),
+        read_later("W8_zero", kind, shape, lambda match, array: rounded(array)[2]),
+    )

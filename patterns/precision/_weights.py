@@ -1,0 +1,97 @@
+"""Weights as small integers, computed when they are read: tensor by tensor, from a file that may be larger than memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.pattern import Match, computed
+from ortfuse.pattern.language import Computed
+from ortfuse.refusal import Refusal
+
+Array = np.ndarray[Any, Any]
+
+SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
+"""The scale of what is zero, or so small that its own scale would be no normal number."""
+
+_LARGEST = 2.0**100
+"""Products of larger numbers are more likely to overflow than to mean anything."""
+
+_finite: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+
+
+def tensor_of(match: Match, name: str) -> ir.TensorProtocol:
+    """A captured constant, not read yet if it is an initializer."""
+    found = match[name].const_value
+    return ir.Tensor(match.const(name)) if found is None else found
+
+
+def read_later(name: str, dtype: Any, shape: Callable[[Match], tuple[int, ...]], make: Callable[[Match, Array], Array],
+               of: str = "weight") -> Computed:  # fmt: skip
+    """In a replacement: the constant that `make` computes of a captured one, each time it is read."""
+
+    def build(match: Match) -> ir.TensorProtocol:
+        source = tensor_of(match, of)
+        kind = dtype(match) if callable(dtype) and not isinstance(dtype, type) else dtype
+        return ir.LazyTensor(
+            lambda: ir.Tensor(np.ascontiguousarray(make(match, source.numpy()).astype(kind))),
+            ir.DataType.from_numpy(np.dtype(kind)),
+            ir.Shape(shape(match)),
+        )
+
+    return computed(name, build)
+
+
+def is_weight(name: str, most_rows: int | None = None) -> Callable[[Match], Refusal | None]:
+    """The constant is a float32 tensor of finite, not absurdly large numbers; not empty, and not longer than that."""
+
+    def guard(match: Match) -> Refusal | None:
+        refusal = match.unless_dtype(name, ir.DataType.FLOAT)
+        if refusal is not None:
+            return refusal
+        tensor = tensor_of(match, name)
+        if 0 in tensor.shape.numpy():
+            return match.refuse("value", name, "not empty")
+        if most_rows is not None and tensor.shape.numpy()[0] > most_rows:
+            return match.refuse(
+                "value", name, f"of at most {most_rows} rows, so that sums of products fit into 32 bits"
+            )
+        if tensor not in _finite:
+            array = tensor.numpy()
+            _finite[tensor] = bool(np.abs(array).max() < _LARGEST)  # false for NaN, too
+        return match.unless_value(name, _finite[tensor], "of finite numbers below 2**100")
+
+    return guard
+
+
+def symmetric(array: Array, axis: int | None, limit: int) -> tuple[Array, Array]:
+    """Integers from -limit to limit and their scales: one for each index of `axis` that is kept, or one for all."""
+    size = np.maximum(array.max(axis=_others(array, axis)), -array.min(axis=_others(array, axis)))
+    scale = np.maximum(size / limit, SMALLEST_SCALE).astype(np.float32)
+    return np.clip(np.rint(array / _along(scale, array, axis)), -limit, limit).astype(np.int8), scale
+
+
+def asymmetric(array: Array, axis: int | None, levels: int) -> tuple[Array, Array, Array]:
+    """Integers from 0 to levels, their scales, and what stands for zero."""
+    low = np.minimum(array.min(axis=_others(array, axis)), 0.0).astype(np.float64)
+    high = np.maximum(array.max(axis=_others(array, axis)), 0.0).astype(np.float64)
+    scale = np.maximum((high - low) / levels, SMALLEST_SCALE).astype(np.float32)
+    zero = np.clip(np.rint(-low / scale), 0, levels).astype(np.uint8)
+    whole = np.rint(array / _along(scale, array, axis)) + _along(zero, array, axis)
+    return np.clip(whole, 0, levels).astype(np.uint8), scale, zero
+
+
+def _others(array: Array, axis: int | None) -> tuple[int, ...]:
+    return tuple(index for index in range(array.ndim) if axis is None or index != axis % array.ndim)
+
+
+def _along(vector: Array, array: Array, axis: int | None) -> Array:
+    return (
+        vector
+        if axis is None
+        else vector.reshape([-1 if index == axis % array.ndim else 1 for index in range(array.ndim)])
+    )

@@ -1,0 +1,41 @@
+"""Dynamic 8-bit products: the activation is quantised as a whole, to the range that it has in this run.
+
+x W + b  ~  dq(q(x)) dq(W8) + b
+
+q(x) = clip(round(x / s) + z, 0, 255) with s = (max(x, 0) - min(x, 0)) / 255 (ONNX operator DynamicQuantizeLinear); W8 has one
+scale for all, or one for each column: signed and symmetric, or unsigned with a zero point. Where the processor's products of
+unsigned and signed numbers saturate (x86 without VNNI), signed weights have 7 bits.
+"""
+
+from __future__ import annotations
+
+from ortfuse.pattern import ms, op
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from ._linear import GUARDS_OF_INTEGERS, LINEAR, SHAPES, bias, weight8, x
+
+SOURCE = "ONNX operators DynamicQuantizeLinear and MatMulInteger"
+
+
+def _rule(name: str, *, columns: bool, signed: bool) -> Rule:
+    whole, scale, zero = weight8(columns=columns, signed=signed)
+    x8 = op.DynamicQuantizeLinear(x, outputs=3)
+    near_x = op.DequantizeLinear(x8[0], x8[1], x8[2])
+    return Rule(
+        name=f"dynamic_int8.{name}",
+        pattern=LINEAR,
+        replace=ms.MatMulIntegerToFloat(x8[0], whole, x8[1], scale, x8[2], zero, bias),
+        definition=op.MatMul(near_x, op.DequantizeLinear(whole, scale, zero, axis=1)) + bias,
+        guards=GUARDS_OF_INTEGERS,
+        exactness=Exactness.LOSSY,
+        source=SOURCE,
+        proof=Proof(shapes=SHAPES),
+    )
+
+
+RULES = [
+    _rule("tensor", columns=False, signed=True),
+    _rule("channel", columns=True, signed=True),
+    _rule("tensor_u8", columns=False, signed=False),
+    _rule("channel_u8", columns=True, signed=False),
+]

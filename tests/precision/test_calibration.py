@@ -1,0 +1,53 @@
+"""Ranges told from what was seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from ortfuse.errors import PrecisionError
+from ortfuse.precision.calibration import METHODS, Seen, calibrate
+
+TEXT = '<ir_version: 9, opset_import: ["": 18]> g (float[n] x) => (float[n] y) { a = Neg(x) b = Relu(a) y = Neg(b) }'
+
+
+def test_ranges_are_those_of_all_runs() -> None:
+    inputs = [{"x": np.array(numbers, np.float32)} for numbers in ([1, -3], [2, 0], [-1, -4])]
+    found = calibrate(ir.from_onnx_text(TEXT), ["x", "a", "b", "missing"], inputs)
+    assert [found.range(name, "extremes") for name in ("x", "a", "b", "missing")] == [(-4, 2), (-2, 4), (0, 4), None]
+
+
+def test_numbers_that_are_none_are_an_error() -> None:
+    with pytest.raises(PrecisionError, match="'a' is infinite or not a number"):
+        calibrate(ir.from_onnx_text(TEXT), ["a"], [{"x": np.array([np.nan], np.float32)}])
+
+
+def test_methods_cut_off_outliers_that_extremes_keep() -> None:
+    seen = Seen()
+    for part in np.split(np.random.default_rng(0).standard_normal(100_000).astype(np.float32), 10):
+        seen.add(part)
+    seen.add(np.array([60], np.float32))
+    found = {name: method(seen) for name, method in METHODS.items()}
+    assert all(-6 < low < -3 for low, _ in found.values())
+    assert found["extremes"][1] == 60
+    assert 3 < found["percentile_999"][1] < found["percentile_9999"][1] < 5
+    assert found["entropy"][1] < 40
+
+
+def test_least_squares_weighs_a_finer_grid_against_what_is_cut_off() -> None:
+    seen = Seen()
+    seen.add(np.random.default_rng(0).standard_normal(100_000).astype(np.float32))
+    low, high = seen.least_squares(levels=15)
+    step = np.subtract(*reversed(seen.extremes())) / 15
+    assert -3.5 < low < -2
+    assert 2 < high < 3.5
+    assert (high - low) / 15 < step
+
+
+def test_a_histogram_grows_without_losing_a_number() -> None:
+    seen = Seen()
+    for size in (1e-6, 1.0, 1e-3, 1e4):
+        seen.add(np.linspace(-size, size, 1001).astype(np.float32))
+    assert seen.counts.sum() == 4 * 1001
+    assert seen.without(0.5) == pytest.approx((-0.001, 0.001), abs=20)

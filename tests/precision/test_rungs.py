@@ -1,0 +1,114 @@
+"""Sites of models, and the models in which rungs are applied."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from ortfuse.errors import PrecisionError
+from ortfuse.precision import lowered, sites
+from ortfuse.verification import Session
+
+HEADER = '<ir_version: 9, opset_import: ["": 18, "com.microsoft": 1]>'
+
+
+def model(
+    body: str, inputs: str = "float[b,s,24] x", outputs: str = "float[b,s,16] y", **weights: tuple[int, ...]
+) -> ir.Model:
+    """A model with random weights of these shapes."""
+    rng = np.random.default_rng(0)
+    made = ir.from_onnx_text(f"{HEADER} g ({inputs}) => ({outputs}) {{ {body} }}")
+    for name, shape in weights.items():
+        tensor = ir.Tensor(rng.standard_normal(shape).astype(np.float32), name=name)
+        for node in made.graph:
+            for index, value in enumerate(node.inputs):
+                if value is not None and value.name == name:
+                    known = made.graph.initializers.get(name)
+                    if known is None:
+                        value.const_value, value.type, value.shape = (
+                            tensor,
+                            ir.TensorType(tensor.dtype),
+                            ir.Shape(shape),
+                        )
+                        made.graph.register_initializer(value)
+                    else:
+                        node.replace_input_with(index, known)
+    return made
+
+
+def run(made: ir.Model, seed: int = 1) -> np.ndarray:
+    x = np.random.default_rng(seed).standard_normal((2, 3, 24)).astype(np.float32)
+    return next(iter(Session(made, threads=1).run({"x": x}).values()))
+
+
+def operators(made: ir.Model) -> list[str]:
+    return [node.op_type for node in made.graph]
+
+
+def test_a_site_is_the_largest_part_that_a_rung_takes_in() -> None:
+    made = model("p = MatMul(x, w) y = Add(p, c)", w=(24, 16), c=(16,))
+    (site,) = sites(made).values()
+    assert (site.name, site.operator, site.activations, site.weight, site.bias) == ("y", "MatMul", ("x",), "w", "c")
+    assert (site.weight_shape, site.weight_bytes) == ((24, 16), 24 * 16 * 4)
+    assert "dynamic_int8.channel" in site.rungs
+
+
+def test_a_sum_that_is_no_bias_is_not_part_of_a_site() -> None:
+    made = model("p = MatMul(x, w) y = Add(p, c)", w=(24, 16), c=(3, 16))
+    assert list(sites(made)) == ["p"]
+
+
+def test_a_product_used_elsewhere_too_is_a_site_of_its_own() -> None:
+    made = model("y = MatMul(x, w) z = Add(y, c)", outputs="float[b,s,16] y, float[b,s,16] z", w=(24, 16), c=(16,))
+    assert list(sites(made)) == ["y"]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
+def test_weights_that_are_no_proper_numbers_are_refused(bad: float) -> None:
+    made = model("y = MatMul(x, w)", w=(24, 16))
+    array = made.graph.initializers["w"].const_value.numpy().copy()
+    array[3, 4] = bad
+    made.graph.initializers["w"].const_value = ir.Tensor(array)
+    assert not sites(made)
+
+
+def test_only_what_was_chosen_is_lowered() -> None:
+    made = model("p = MatMul(x, w) q = MatMul(x, v) y = Add(p, q)", w=(24, 16), v=(24, 16))
+    assert set(sites(made)) == {"p", "q"}
+    low = lowered(made, {"p": "dynamic_int8.channel"})
+    assert operators(low) == ["DynamicQuantizeLinear", "MatMulIntegerToFloat", "MatMul", "Add"]
+    assert operators(made) == ["MatMul", "MatMul", "Add"]
+    before, after = run(made), run(low)
+    error = np.linalg.norm(after - before) / np.linalg.norm(before)
+    assert 1e-4 < error < 3e-2
+
+
+def test_products_of_one_activation_quantise_it_once() -> None:
+    made = model("p = MatMul(x, w) q = MatMul(x, v) y = Add(p, q)", w=(24, 16), v=(24, 16))
+    low = lowered(made, {"p": "dynamic_int8.channel", "q": "dynamic_int8.tensor"})
+    assert operators(low).count("DynamicQuantizeLinear") == 1
+
+
+def test_columns_of_zeros_stay_zero() -> None:
+    made = model("y = MatMul(x, w)", w=(24, 16))
+    array = made.graph.initializers["w"].const_value.numpy().copy()
+    array[:, 3] = 0
+    made.graph.initializers["w"].const_value = ir.Tensor(array)
+    assert not run(lowered(made, {"y": "dynamic_int8.channel"}))[..., 3].any()
+
+
+def test_what_was_chosen_but_cannot_be_applied_is_an_error() -> None:
+    made = model("y = MatMul(x, w)", w=(24, 16))
+    with pytest.raises(PrecisionError, match=r"no rung is called 'dynamic_int9'; there are .*dynamic_int8.channel"):
+        lowered(made, {"y": "dynamic_int9"})
+    with pytest.raises(PrecisionError, match=r"dynamic_int8.channel cannot be applied to 'z'"):
+        lowered(made, {"z": "dynamic_int8.channel"})
+
+
+def test_sites_in_bodies_are_left_alone() -> None:
+    body = """y = If(c) <then_branch = g () => (float[b,s,16] p) { p = MatMul(x, w) },
+                         else_branch = h () => (float[b,s,16] q) { q = MatMul(x, w) }>"""
+    weight = "float[24,16] w = {" + ", ".join(["0.5"] * 24 * 16) + "}"
+    text = f"{HEADER} g (float[b,s,24] x, bool c) => (float[b,s,16] y) <{weight}> {{ {body} }}"
+    assert not sites(ir.from_onnx_text(text))
