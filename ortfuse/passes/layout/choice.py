@@ -2,7 +2,7 @@
 
 With two orders this is a minimum cut, solved exactly (Ford & Fulkerson, Canadian Journal of Mathematics 8, 1956). With more,
 orders are spread one after the other over whatever gains from them, each time by a minimum cut (expansion moves: Boykov,
-Veksler & Zabih, IEEE PAMI 23, 2001).
+Veksler & Zabih, IEEE PAMI 23, 2001). Of all minimum cuts, that one is taken which leaves most units as they are in the graph.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ _TRANSPOSED = 1 << 12
 """The cost of transposing an element, in units of the cost of writing a node anew."""
 
 _MOST_ROUNDS = 10
+
+_MOST_STARTED = 1600
+"""How many units may be given their first order when the choice is begun anew from one order after the other."""
 
 Assignment = dict[Unit, State]
 
@@ -61,7 +64,8 @@ def best(region: Region) -> Assignment:
     """The cheapest assignment found; that of the graph as it is unless another one is cheaper."""
     here = as_it_is(region)
     found, least = here, cost(region, here)
-    for first in [{}, *region.orders]:
+    starts = max(1, _MOST_STARTED // max(1, len(region.units)))
+    for first in [{}, *region.orders[:starts]]:
         states, total = _improved(region, {**here, **first})
         if total < least:
             found, least = states, total
@@ -72,13 +76,18 @@ def _improved(region: Region, states: Assignment) -> tuple[Assignment, int]:
     """Spread each order in turn, until none gains anything any more."""
     total = cost(region, states)
     here = as_it_is(region)
+    seen: dict[int, int] = {}
     for _ in range(_MOST_ROUNDS):
         before = total
-        for order in [*region.orders, here]:
-            tried = {**states, **_expanded(region, states, order)}
-            price = cost(region, tried)
+        for number, order in enumerate([*region.orders, here]):
+            if seen.get(number) == total:
+                continue  # nothing changed since it was spread last
+            changed = _expanded(region, states, order, fewest=order is not here)
+            tried = {**states, **changed}
+            price = cost(region, tried) if changed else total
             if price < total:
                 states, total = tried, price
+            seen[number] = total
         states, total = _polished(region, states, total)
         if total == before:
             break
@@ -110,22 +119,22 @@ def _tensors_of(region: Region) -> dict[Unit, list[Tensor]]:
     return {unit: list(tensors) for unit, tensors in found.items()}
 
 
-def _expanded(region: Region, states: Assignment, order: Mapping[Unit, State]) -> Assignment:
-    """The units that are to take on another order, with their states in it: the best choice of them."""
+def _expanded(region: Region, states: Assignment, order: Mapping[Unit, State], *, fewest: bool) -> Assignment:
+    """The units that are to take on another order, with their states in it: of the best choices that of the fewest, or most."""
     open_ = [unit for unit in region.units if unit in order and order[unit] != states[unit]]
     if not open_:
         return {}
     network = Network()
     nodes = {unit: network.node() for unit in open_}
     for unit, node in nodes.items():
-        gain = _unit_cost(unit, order[unit]) - _unit_cost(unit, states[unit])
+        gain = unit.cost(order[unit]) - unit.cost(states[unit])
         network.edge(Network.SOURCE, node, gain)
         network.edge(node, Network.SINK, -gain)
     for tensor in region.tensors:
         if any(use.unit in nodes for use in tensor.ends):
             for weight, key in tensor.prices:
-                _Term(tensor, weight * _TRANSPOSED, key, (states, order), network, nodes).add()
-    taken = network.cut()[1]
+                _Term(tensor, weight, key, (states, order), network, nodes).add()
+    taken = network.cut(near_sink=fewest)[1]
     return {unit: order[unit] for unit, node in nodes.items() if taken[node]}
 
 
@@ -181,12 +190,12 @@ class _Term:
             self._unless_made(order, before, after, maker)
             return
         if staying and order != after:
-            needed = network.node()
+            needed = staying[0] if len(staying) == 1 else network.node()
             for node in staying:
                 network.edge(node, needed, UNCUT)
             network.edge(needed, lost, self._weight)
         if moving and order != before:
-            needed = network.node()
+            needed = moving[0] if len(moving) == 1 else network.node()
             for node in moving:
                 network.edge(needed, node, UNCUT)
             network.edge(lost if lost != Network.SINK else Network.SOURCE, needed, self._weight)

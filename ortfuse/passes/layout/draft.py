@@ -79,6 +79,17 @@ class Draft:
         self.operands += [None] * (position + 1 - len(self.operands))
         self.operands[position] = self.ints(numbers, np.int32 if dtype == ir.DataType.INT32 else np.int64)  # type: ignore[arg-type]
 
+    def permute(self, position: int, order: Order) -> None:
+        """Permute an input that holds a number for each axis."""
+        value = self.operands[position]
+        array = self._facts.const(value)
+        if array is not None:
+            self.operands[position] = self._editor.add_constant(self.node, ir.tensor(array[list(order)]))
+            return
+        made = ir.node("Gather", [value, self.ints(order)])
+        self.before.append(made)
+        self.operands[position] = made.outputs[0]
+
     def move_constant(self, position: int, order: Order, *, whole: bool) -> None:
         """Move the axes of a constant operand that is broadcast to the axes that `order` moves.
 

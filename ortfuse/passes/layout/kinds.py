@@ -1,7 +1,7 @@
 """Which nodes are units, and how each kind of operator is written for another order of axes.
 
-Operators that are not here fix the order of their operands and results: convolutions, pools, resizing, attention, and whatever is
-not known. So do nodes whose axes, repetitions or pads are not constant, and results that are left out in the middle.
+Operators that are not here fix the order of their operands and results: attention, recurrent layers, and whatever is not known.
+So do nodes whose axes are not constant, and results that are left out in the middle.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from ortfuse.graph.traits import (
     BROADCASTS,
     ELEMENTWISE,
     IN_PLACE,
+    MICROSOFT,
     PARAMETER_INPUTS,
     REDUCES,
     TRAILING,
     has,
 )
+from ortfuse.passes.layout import images, positions
 from ortfuse.passes.layout.draft import Draft
 from ortfuse.passes.layout.flattened import flattened
 from ortfuse.passes.layout.permutation import Order
@@ -29,6 +31,9 @@ from ortfuse.passes.layout.reshaped import reshaped
 from ortfuse.passes.layout.sizes import typical_elements
 from ortfuse.passes.layout.unit import Framed, Port, Unit
 from ortfuse.pattern.operators import UNKNOWN, attribute_value, parameter
+
+_SINCE_REPEATS = 6
+"""The opset from which on Tile has repetitions for each axis."""
 
 _SINCE_AXES = 13
 """The opset from which on Softmax, LogSoftmax and Hardmax work along one axis; before, on all axes from one on."""
@@ -224,7 +229,11 @@ def _pad(node: ir.Node, facts: Facts) -> Unit | None:
         return _one_to_one(node, rank, lambda draft, order: draft.integers(3, [order.index(axis) for axis in axes]))
     pads = parameter(node, "pads", facts)
     if not isinstance(pads, tuple | list) or len(pads) != 2 * rank or not all(isinstance(pad, int) for pad in pads):
-        return None
+        if len(node.inputs) < 2 or facts.shape(node.inputs[1]) != (2 * rank,):
+            return None
+        return _one_to_one(
+            node, rank, lambda draft, order: draft.permute(1, (*order, *(axis + rank for axis in order)))
+        )
 
     def write(draft: Draft, order: Order) -> None:
         draft.parameter("pads", [pads[axis + side] for side in (0, rank) for axis in order])
@@ -235,7 +244,9 @@ def _pad(node: ir.Node, facts: Facts) -> Unit | None:
 def _tile(node: ir.Node, facts: Facts) -> Unit | None:
     rank, repeats = _rank(node.inputs[0], facts), parameter(node, "repeats", facts)
     if not isinstance(repeats, tuple | list) or len(repeats) != rank or not _are_ints(repeats):
-        return None
+        if facts.version(node) < _SINCE_REPEATS or facts.shape(node.inputs[1]) != (rank,):
+            return None
+        return _one_to_one(node, rank, lambda draft, order: draft.permute(1, order))
     return _one_to_one(node, rank, lambda draft, order: draft.parameter("repeats", [repeats[axis] for axis in order]))
 
 
@@ -244,16 +255,19 @@ def _are_ints(numbers: Iterable[object]) -> bool:
 
 
 def _expand(node: ir.Node, facts: Facts) -> Unit | None:
-    rank, own, shape = _rank(node.outputs[0], facts), _rank(node.inputs[0], facts), parameter(node, "shape", facts)
-    if not isinstance(shape, tuple | list) or not _are_ints(shape) or not facts.is_const(node.inputs[1]):
+    rank, own, shape = _rank(node.outputs[0], facts), _rank(node.inputs[0], facts), facts.const(node.inputs[1])
+    if shape is None and facts.shape(node.inputs[1]) != (rank,):
         return None
-    full = [1] * (rank - len(shape)) + list(shape)
     operand = _operand(node, 0, range(rank - own, rank))
     assert operand is not None
     ports = (operand, *_results(node, range(rank)))
 
     def write(draft: Draft, order: Order) -> None:
-        draft.parameter("shape", [full[axis] for axis in order])
+        if shape is None:
+            draft.permute(1, order)
+        else:
+            full = [1] * (rank - len(shape)) + shape.tolist()
+            draft.parameter("shape", [full[axis] for axis in order])
 
     return Framed(node, ports, rank, rewrite=write, aligns=True)
 
@@ -279,8 +293,10 @@ def _squeeze(node: ir.Node, facts: Facts) -> Unit | None:
 
 def _gather(node: ir.Node, facts: Facts) -> Unit | None:
     rank, axis, numbers = _rank(node.inputs[0], facts), parameter(node, "axis", facts), _rank(node.inputs[1], facts)
-    if not isinstance(axis, int) or not 0 <= axis < rank or numbers > 1 or not _is_movable(node.inputs[0], facts):
+    if not isinstance(axis, int) or not 0 <= axis < rank:
         return None
+    if numbers > 1 or not _is_movable(node.inputs[0], facts):
+        return _numbered(node, axis, numbers, _rank(node.outputs[0], facts))
     kept = [one for one in range(rank) if one != axis or numbers == 1]
     operand = _operand(node, 0, range(rank))
     assert operand is not None
@@ -290,6 +306,33 @@ def _gather(node: ir.Node, facts: Facts) -> Unit | None:
         rank,
         rewrite=lambda draft, order: draft.attribute("axis", order.index(axis)),
     )
+
+
+def _numbered(node: ir.Node, axis: int, numbers: int, rank: int) -> Unit | None:
+    """The numbers of elements, whose axes stand together in the result."""
+    first, behind = tuple(range(axis)), tuple(range(axis + numbers, rank))
+    operand = _operand(node, 1, range(axis, axis + numbers))
+    if operand is None or not numbers:
+        return None
+
+    def complete(part: Sequence[int], whole: int) -> Order:
+        return tuple(part) if len(part) == whole else (*first, *part, *behind)
+
+    def allows(order: Order) -> bool:
+        return order[:axis] == first and order[axis + numbers :] == behind
+
+    return Framed(node, (operand, *_results(node, range(rank))), rank, allows, complete=complete)
+
+
+def _rows(node: ir.Node, facts: Facts) -> Unit | None:
+    """A product of quantised numbers with a matrix: all axes but the last are rows."""
+    rank = _rank(node.inputs[0], facts)
+    if node.op_type != "MatMulNBits" and _rank(node.inputs[1], facts) != 2:
+        return None
+    operand = _operand(node, 0, range(rank))
+    if operand is None or rank < 2 or _rank(node.outputs[0], facts) != rank:
+        return None
+    return Framed(node, (operand, *_results(node, range(rank))), rank, _keeps_last(rank))
 
 
 def _quantisation(node: ir.Node, facts: Facts) -> Unit | None:
@@ -304,6 +347,12 @@ def _quantisation(node: ir.Node, facts: Facts) -> Unit | None:
     return _one_to_one(node, rank, lambda draft, order: draft.attribute("axis", order.index(axis)))
 
 
+_QUANTISES = frozenset(
+    {f"{domain}{name}" for domain in ("", f"{MICROSOFT}.") for name in ("QuantizeLinear", "DequantizeLinear")}
+)
+
+_ROWS = frozenset({f"{MICROSOFT}.DynamicQuantizeMatMul", f"{MICROSOFT}.MatMulNBits"})
+
 _KINDS: Sequence[tuple[frozenset[str], Callable[[ir.Node, Facts], Unit | list[Unit] | None]]] = (
     (ELEMENTWISE | IN_PLACE, _elementwise),
     (BROADCASTS, _broadcast),
@@ -316,8 +365,20 @@ _KINDS: Sequence[tuple[frozenset[str], Callable[[ir.Node, Facts], Unit | list[Un
     (frozenset({"Expand"}), _expand),
     (frozenset({"Squeeze", "Unsqueeze"}), _squeeze),
     (frozenset({"Gather"}), _gather),
-    (frozenset({"QuantizeLinear", "DequantizeLinear"}), _quantisation),
+    (_QUANTISES, _quantisation),
+    (images.POOLS, images.pool),
+    (images.CONVOLUTIONS, images.convolution),
+    (images.NORMALISES_CHANNELS, images.normalisation),
+    (images.RESIZES, images.resize),
+    (frozenset({"Shape", "Size"}), positions.shape),
+    (frozenset({"Compress"}), positions.compress),
+    (frozenset({"ReverseSequence"}), positions.reverse_sequence),
+    (frozenset({"OneHot"}), positions.one_hot),
+    (frozenset({"Trilu"}), positions.trilu),
+    (frozenset({"MeanVarianceNormalization"}), positions.mean_variance),
+    (frozenset({"DynamicQuantizeLinear"}), positions.dynamic_quantisation),
     (frozenset({"Reshape", "Flatten"}), reshaped),
     (frozenset({"MatMul"}), product),
+    (_ROWS, _rows),
     (frozenset({"Gemm"}), flattened),
 )

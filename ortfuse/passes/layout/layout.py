@@ -9,12 +9,10 @@ from typing import ClassVar
 from ortfuse.passes.context import Context
 from ortfuse.passes.layout import choice
 from ortfuse.passes.layout.bound import bound
+from ortfuse.passes.layout.mapping import Map
 from ortfuse.passes.layout.moving import Move
-from ortfuse.passes.layout.region import Map, Region
+from ortfuse.passes.layout.region import Region, joined_by_node
 from ortfuse.passes.layout.unit import State, Unit
-
-MOST_UNITS = 200
-"""The most nodes of a region; the time to choose grows with more than the square of it."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +27,6 @@ class Layout:
         for scope in context.scopes():
             found = Map(scope.graph, context.facts)
             for region in list(found.regions()):
-                if len(region.units) > MOST_UNITS:
-                    context.note(f"layout: a region of {len(region.units)} nodes is left as it is, being too large")
-                    continue
                 states = choice.best(region)
                 _note_gap(region, states, context)
                 for part in _parts(region, states, found):
@@ -56,16 +51,17 @@ def _note_gap(region: Region, states: Mapping[Unit, State], context: Context) ->
 def _parts(region: Region, states: Mapping[Unit, State], found: Map) -> Iterator[list[Unit]]:
     """The units that change, in groups that have no tensor in common, each in the order of the graph."""
     left = {unit: None for unit in region.units if not states[unit].is_unmoved}
+    siblings = joined_by_node(left)
     while left:
         start = next(iter(left))
         del left[start]
-        part, pending = {start}, [start]
+        part, pending = {start: None}, [start]
         while pending:
-            for port in pending.pop().ports:
-                tensor = found.tensor(port.value)
-                for use in tensor.ends if tensor is not None else ():
-                    if use.unit in left:
-                        del left[use.unit]
-                        part.add(use.unit)
-                        pending.append(use.unit)
-        yield [unit for unit in region.units if unit in part]
+            unit = pending.pop()
+            ends = (use.unit for tensor in found.tensors_at(unit) for use in tensor.ends)
+            for other in (*siblings[unit.node], *ends):
+                if other in left:
+                    del left[other]
+                    part[other] = None
+                    pending.append(other)
+        yield sorted(part, key=lambda unit: found.place[unit.node])

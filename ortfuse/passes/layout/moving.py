@@ -14,9 +14,10 @@ from ortfuse.graph.editor import Editor
 from ortfuse.graph.traits import EXACT, has
 from ortfuse.passes.layout.draft import Draft
 from ortfuse.passes.layout.flattened import Flattened
+from ortfuse.passes.layout.mapping import Map
 from ortfuse.passes.layout.permutation import Order, between, swaps_last_two, then, unmoved
 from ortfuse.passes.layout.product import ABSORBING
-from ortfuse.passes.layout.region import Map, Tensor
+from ortfuse.passes.layout.region import Tensor
 from ortfuse.passes.layout.sizes import elements, moved_ones, moves_only_ones
 from ortfuse.passes.layout.unit import Port, State, Unit
 from ortfuse.pattern.operators import parameter
@@ -36,20 +37,12 @@ class Move:
         self._old = {*self._nodes, *(unit.flatten for unit in units if isinstance(unit, Flattened))}
         self._tensors: dict[Tensor, None] = {}
         for unit in units:
-            for port in unit.ports:
-                self._touch(port.value)
-        for node in self._nodes:
-            for output in node.outputs:
-                self._touch(output)
+            self._tensors.update(dict.fromkeys(found.tensors_at(unit)))
         nodes = [value.producer() for tensor in self._tensors for value in tensor.aliases if value is not tensor.base]
         self._transposes = sorted((node for node in nodes if node is not None), key=found.place.__getitem__)
         self._made: dict[Tensor, tuple[ir.Value, Order]] = {}
         self._versions: dict[tuple[Tensor, Order], ir.Value] = {}
         self._added: list[ir.Node] = []
-
-    def _touch(self, value: ir.Value) -> None:
-        if value.name != "" and (tensor := self._map.tensor(value)) is not None:
-            self._tensors[tensor] = None
 
     @property
     def nodes(self) -> list[ir.Node]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
@@ -18,11 +19,13 @@ def is_unmoved(order: Order) -> bool:
     return order == unmoved(len(order))
 
 
+@functools.cache
 def then(first: Order, second: Order) -> Order:
     """The order of a Transpose by `first` followed by one by `second`."""
     return tuple(first[axis] for axis in second)
 
 
+@functools.cache
 def between(start: Order, end: Order) -> Order:
     """The Transpose that makes of what lies in order `start` what lies in order `end`."""
     return tuple(start.index(axis) for axis in end)

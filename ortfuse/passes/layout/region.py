@@ -1,4 +1,4 @@
-"""Regions: units that are connected by values whose order of axes is open.
+"""Regions: units that are connected by values whose order of axes is open, and the parts of them that are decided one by one.
 
 A tensor is a value together with all Transposes of it. Whatever needs it in an order that its producer does not make costs one
 Transpose, whoever else needs it in that order too.
@@ -6,24 +6,17 @@ Transpose, whoever else needs it in that order too.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortfuse.facts.facts import Facts
-from ortfuse.graph import walk
-from ortfuse.passes.layout.flattened import Flattened
-from ortfuse.passes.layout.kinds import units_of
-from ortfuse.passes.layout.permutation import Order, between, then, unmoved
-from ortfuse.passes.layout.sizes import moved_ones, typical_elements
-from ortfuse.passes.layout.unit import State, Unit
-from ortfuse.pattern.operators import parameter
+from ortfuse.passes.layout.permutation import Order, then
+from ortfuse.passes.layout.unit import State, Unit, start
 
 MOST_ORDERS = 6
-"""The most orders that are tried in one region, those of the largest Transposes first."""
+"""The most orders that are tried in one region; further ones are tried together with others that they never meet."""
 
 
 class Use(NamedTuple):
@@ -77,9 +70,6 @@ class Tensor:
         yield from self.uses
 
 
-Assignment = Mapping[Unit, State]
-
-
 @dataclass
 class Region:
     """Connected units and the tensors at them.
@@ -95,142 +85,81 @@ class Region:
     orders: list[dict[Unit, State]] = field(default_factory=list)
 
 
-class Map:
-    """Finds the tensors, units and regions of one graph."""
+def joined_by_node(units: Iterable[Unit]) -> dict[ir.Node, list[Unit]]:
+    """The units of each node."""
+    found: dict[ir.Node, list[Unit]] = {}
+    for unit in units:
+        found.setdefault(unit.node, []).append(unit)
+    return found
 
-    def __init__(self, graph: ir.Graph, facts: Facts) -> None:
-        self.graph, self._facts = graph, facts
-        self._tensors: dict[ir.Value, Tensor] = {}
-        self._units: dict[ir.Node, list[Unit]] = {}
-        self.place = {node: place for place, node in enumerate(graph)}
-        """The position of each node."""
 
-    def regions(self) -> Iterator[Region]:
-        """Every region in which something is transposed."""
-        seen: set[Tensor] = set()
-        for node in self.graph:
-            if self.perm(node) is not None:
-                tensor = self.tensor(node.outputs[0])
-                if tensor is not None and tensor not in seen:
-                    region = self._region(tensor)
-                    seen.update(region.tensors)
-                    if region.units:
-                        yield region
+def split(region: Region, spreads: Sequence[dict[Unit, State]]) -> Iterator[Region]:
+    """The parts of a region that do not depend on each other.
 
-    def perm(self, node: ir.Node | None) -> Order | None:
-        """The order of a Transpose, or of a Reshape that does the same, of something that is not constant."""
-        if node is None or node.domain or node.op_type not in ("Transpose", "Reshape") or node not in self.place:
-            return None
-        if self._facts.is_const(node.inputs[0]):
-            return None
-        if node.op_type == "Reshape":
-            return moved_ones(self._facts.shape(node.inputs[0]), self._facts.shape(node.outputs[0]))
-        perm = parameter(node, "perm", self._facts)
-        if not isinstance(perm, tuple | list) or self._facts.rank(node.inputs[0]) != len(perm):
-            return None
-        return tuple(perm)
+    A unit that stays as it is in all of `spreads`, the orders that may be chosen, fixes what it needs and makes.
+    """
+    movable = {unit for spread in spreads for unit, state in spread.items() if state != start(unit)}
+    part_of: dict[Unit, int] = {}
+    parts: list[tuple[list[Unit], list[Tensor]]] = []
+    for units, tensors in _connected(region, movable):
+        part_of.update(dict.fromkeys(units, len(parts)))
+        parts.append((units, tensors))
+    orders: list[list[dict[Unit, State]]] = [[] for _ in parts]
+    for spread in spreads:
+        shares: dict[int, dict[Unit, State]] = {}
+        for unit, state in spread.items():
+            if unit in part_of:
+                shares.setdefault(part_of[unit], {})[unit] = state
+        for part, share in shares.items():
+            orders[part].append(share)
+    place = {unit: index for index, unit in enumerate(region.units)}
+    for (units, tensors), found in zip(parts, orders, strict=True):
+        own = [_fixing(tensor, movable) for tensor in tensors]
+        yield Region(sorted(units, key=place.__getitem__), own, _joined(found))
 
-    def tensor(self, value: ir.Value) -> Tensor | None:
-        """The tensor that a value belongs to; `None` if its rank is unknown or it has no axes to be moved."""
-        if value in self._tensors:
-            return self._tensors[value]
-        base = value
-        while (node := base.producer()) is not None and self.perm(node) is not None:
-            base = node.inputs[0]  # type: ignore[assignment]
-        shape = self._facts.shape(base)
-        if shape is None or len(shape) < 2:
-            return None
-        ones = frozenset(axis for axis, size in enumerate(shape) if size == 1)
-        made = Tensor(base, {}, typical_elements(base, self._facts), ones)
-        self._gather(made, base, unmoved(len(shape)))
-        producer = base.producer()
-        if producer is not None and producer in self.place:
-            made.maker = next(self._ports(producer, base, True, unmoved(len(shape))), None)
-        return made
 
-    def _gather(self, tensor: Tensor, base: ir.Value, order: Order) -> None:
-        """Find all Transposes of a value, and what uses them."""
-        pending = [(base, order)]
+def _connected(region: Region, movable: set[Unit]) -> Iterator[tuple[list[Unit], list[Tensor]]]:
+    """Movable units that have tensors or nodes in common, and their tensors."""
+    tensors_of: dict[Unit, list[Tensor]] = {unit: [] for unit in region.units if unit in movable}
+    siblings = joined_by_node(tensors_of)
+    makers: dict[Tensor, list[Unit]] = {}
+    for tensor in region.tensors:
+        producer = tensor.base.producer()
+        makers[tensor] = [] if producer is None else siblings.get(producer, [])
+        for unit in dict.fromkeys([*makers[tensor], *(use.unit for use in tensor.ends if use.unit in movable)]):
+            tensors_of[unit].append(tensor)
+    seen: set[Unit] = set()
+    for first in tensors_of:
+        if first in seen:
+            continue
+        units, tensors = {first: None}, dict[Tensor, None]()
+        pending = [first]
         while pending:
-            value, order = pending.pop()
-            tensor.aliases[value] = order
-            self._tensors[value] = tensor
-            if value.is_graph_output():
-                tensor.fixed.add(order)
-            for node in dict.fromkeys(use.node for use in value.uses()):
-                if node.graph is None:
-                    continue
-                perm = self.perm(node)
-                if perm is not None:
-                    pending.append((node.outputs[0], then(order, perm)))
-                    continue
-                found = list(self._ports(node, value, False, order)) if node.graph is self.graph else []
-                tensor.uses += found
-                if len(found) < sum(operand is value for operand in node.inputs) or not found:
-                    tensor.fixed.add(order)
+            unit = pending.pop()
+            new = [tensor for tensor in tensors_of[unit] if tensor not in tensors]
+            tensors.update(dict.fromkeys(new))
+            ends = [use.unit for tensor in new for use in tensor.ends if use.unit in movable]
+            for other in (*siblings[unit.node], *ends, *(unit for tensor in new for unit in makers[tensor])):
+                if other not in units:
+                    units[other] = None
+                    pending.append(other)
+        seen.update(units)
+        yield list(units), list(tensors)
 
-    def _ports(self, node: ir.Node, value: ir.Value, is_output: bool, order: Order) -> Iterator[Use]:
-        for unit in self._units_of(node):
-            for index, port in enumerate(unit.ports):
-                if port.value is value and port.is_output == is_output:
-                    yield Use(unit, index, order)
 
-    def _units_of(self, node: ir.Node) -> list[Unit]:
-        """The units of a node; a Reshape that flattens an operand of a product belongs to the product."""
-        if node not in self._units:
-            self._units[node] = [] if walk.subgraphs(node) else units_of(node, self._facts)
-            users = node.outputs[0].consumers() if node.op_type in ("Reshape", "Flatten") and not node.domain else ()
-            for user in users:
-                flat = [unit for unit in self._units_of(user) if isinstance(unit, Flattened) and unit.flatten is node]
-                self._units[node] = list[Unit](flat) or self._units[node]
-        return self._units[node]
+def _fixing(tensor: Tensor, movable: set[Unit]) -> Tensor:
+    """A tensor that units which stay as they are need in the order in which they do."""
+    uses = [use for use in tensor.uses if use.unit in movable]
+    maker = tensor.maker if tensor.maker is not None and tensor.maker.unit in movable else None
+    fixed = tensor.fixed | {use.order for use in tensor.uses if use.unit not in movable}
+    return replace(tensor, maker=maker, uses=uses, fixed=fixed)
 
-    def _region(self, start: Tensor) -> Region:
-        units: dict[Unit, None] = {}
-        tensors, pending = {start: None}, [start]
-        while pending:
-            for use in pending.pop().ends:
-                if use.unit in units:
-                    continue
-                units[use.unit] = None
-                for port in use.unit.ports:
-                    tensor = self.tensor(port.value)
-                    if tensor is not None and tensor not in tensors:
-                        tensors[tensor] = None
-                        pending.append(tensor)
-        region = Region(sorted(units, key=lambda unit: self.place[unit.node]), list(tensors))
-        region.orders = self._orders(region)
-        return region
 
-    def _orders(self, region: Region) -> list[dict[Unit, State]]:
-        """The orders that the Transposes of a region bring in, each spread as far as it reaches."""
-        found: list[dict[Unit, State]] = []
-        known: set[tuple[Tensor, Order]] = set()
-        transposed = sorted((one for one in region.tensors if len(one.aliases) > 1), key=lambda one: -one.weight)
-        for tensor in transposed:
-            for order in dict.fromkeys(tensor.aliases.values()):
-                if (tensor, order) not in known and len(found) < MOST_ORDERS:
-                    states, orders = self._spread(tensor, order)
-                    known.update(orders.items())
-                    found.append(states)
-        return found
-
-    def _spread(self, start: Tensor, order: Order) -> tuple[dict[Unit, State], dict[Tensor, Order]]:
-        """What has to lie how if a tensor lies in an order and nothing is transposed; tensors of many axes go first."""
-        orders, states = {start: order}, dict[Unit, State]()
-        pending = [(-len(order), 0, start)]
-        while pending:
-            tensor = heapq.heappop(pending)[2]
-            for use in tensor.ends:
-                if use.unit in states:
-                    continue
-                state = use.unit.follow(use.port, between(use.order, orders[tensor]))
-                if state is None:
-                    continue
-                states[use.unit] = state
-                for port, one in zip(use.unit.ports, state.orders, strict=True):
-                    other = self.tensor(port.value)
-                    if other is not None and other not in orders:
-                        orders[other] = then(other.aliases[port.value], one)
-                        heapq.heappush(pending, (-len(one), len(orders), other))
-        return states, orders
+def _joined(orders: Sequence[dict[Unit, State]]) -> list[dict[Unit, State]]:
+    """No more than the most orders: those beyond it are joined to ones that have no unit in common with them."""
+    found = [dict(order) for order in orders[:MOST_ORDERS]]
+    for order in orders[MOST_ORDERS:]:
+        apart = next((one for one in found if one.keys().isdisjoint(order)), None)
+        if apart is not None:
+            apart.update(order)
+    return found

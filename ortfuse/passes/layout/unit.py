@@ -69,12 +69,13 @@ def start(unit: Unit) -> State:
     return State(tuple(unmoved(len(port.axes)) for port in unit.ports))
 
 
-def _anything(order: Order) -> bool:
+def anything(order: Order) -> bool:
+    """Every order is allowed."""
     return True
 
 
-def _nothing(draft: Draft, order: Order) -> None:
-    pass
+def nothing(draft: Draft, order: Order) -> None:
+    """Nothing has to be written but the operands."""
 
 
 def _free(order: Order) -> int:
@@ -93,21 +94,23 @@ class Framed:
         rewrite: Writes the node for it.
         price: How many elements its kernel moves by itself then.
         aligns: Whether operands with fewer axes are broadcast.
+        complete: Where the other axes are if those of a port lie in an order.
     """
 
     node: ir.Node
     ports: tuple[Port, ...]
     rank: int
-    allows: Callable[[Order], bool] = _anything
-    rewrite: Callable[[Draft, Order], None] = _nothing
+    allows: Callable[[Order], bool] = anything
+    rewrite: Callable[[Draft, Order], None] = nothing
     price: Callable[[Order], int] = _free
     aligns: bool = False
+    complete: Callable[[Sequence[int], int], Order] = extended
     _states: dict[Order, State] = field(default_factory=dict)
 
     def follow(self, port: int, order: Order) -> State | None:
         """See `Unit`."""
         axes = self.ports[port].axes
-        frame = extended([axes[index] for index in order], self.rank)
+        frame = self.complete([axes[index] for index in order], self.rank)
         if is_unmoved(frame):
             return start(self)
         if not self.allows(frame):

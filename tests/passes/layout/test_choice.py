@@ -9,7 +9,7 @@ from small_models import apply, context_of, floats, model_of, operators
 from ortfuse.passes import Layout
 from ortfuse.passes.layout import choice
 from ortfuse.passes.layout.bound import bound
-from ortfuse.passes.layout.region import Map
+from ortfuse.passes.layout.mapping import Map
 
 INPUTS = {"x0": floats(2, 3, 4, 5), "x1": floats(2, 3, 4, 5) * 2}
 MOST = 5000
@@ -34,12 +34,27 @@ def test_two_orders_reach_the_bound_however_large_the_graph(seed: int) -> None:
         assert choice.transposed(region, choice.best(region)) == bound(region)
 
 
-def test_a_region_that_would_take_long_is_left_with_a_note() -> None:
-    chain = " ".join(f"v{index} = Relu(v{index - 1})" for index in range(1, 250))
-    body = f"v0 = Transpose<perm = [1, 0]>(x) {chain} y = Transpose<perm = [1, 0]>(v249)"
-    _, counts, context = apply(f"agraph (float[2, 3] x) => (float[2, 3] y) {{ {body} }}", Layout())
-    assert counts == [0]
-    assert any("too large" in note for note in context.notes)
+def test_transposes_meet_through_a_thousand_nodes() -> None:
+    chain = " ".join(f"v{index} = Relu(v{index - 1})" for index in range(1, 1000))
+    body = f"v0 = Transpose<perm = [1, 0]>(x) {chain} y = Transpose<perm = [1, 0]>(v999)"
+    model, counts, _ = apply(f"agraph (float[2, 3] x) => (float[2, 3] y) {{ {body} }}", Layout())
+    assert counts == [1]
+    assert "Transpose" not in operators(model)
+
+
+def test_parts_of_a_graph_that_do_not_meet_are_chosen_one_by_one() -> None:
+    """LayerNormalization keeps what comes before it apart from what comes behind it, however many Transposes there are."""
+    layers, last = "", "x"
+    for index in range(8):
+        layers += f"a{index} = Transpose<perm = [1, 0]>({last}) b{index} = Relu(a{index}) c{index} = Transpose<perm = [1, 0]>(b{index}) "
+        layers += f"d{index} = LayerNormalization(c{index}, scale) "
+        last = f"d{index}"
+    text = f'<ir_version: 8, opset_import: ["": 20]> agraph (float[n, 2] x) => (float[n, 2] {last}) <float[2] scale = {{1.0, 2.0}}> {{ {layers} }}'
+    context = context_of(model_of(text))
+    assert len(list(Map(context.model.graph, context.facts).regions())) == 8
+    model, counts, _ = apply(text, Layout(), inputs={"x": floats(3, 2)})
+    assert counts == [8]
+    assert "Transpose" not in operators(model)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -10,8 +10,9 @@ import pytest
 from ortfuse.passes.layout.cut import Network
 
 
+@pytest.mark.parametrize("near_sink", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_no_cut_is_smaller(seed: int) -> None:
+def test_no_cut_is_smaller(seed: int, near_sink: bool) -> None:
     rng = np.random.default_rng(seed)
     count = 6
     network = Network()
@@ -19,7 +20,7 @@ def test_no_cut_is_smaller(seed: int) -> None:
     edges = [(a, b, int(rng.integers(0, 9))) for a in nodes for b in nodes if a != b and rng.random() < 0.5]
     for start, end, capacity in edges:
         network.edge(start, end, capacity)
-    total, beyond = network.cut()
+    total, beyond = network.cut(near_sink=near_sink)
 
     def price(side: dict[int, bool]) -> int:
         return sum(capacity for start, end, capacity in edges if not side[start] and side[end])
@@ -30,3 +31,5 @@ def test_no_cut_is_smaller(seed: int) -> None:
     ]
     assert total == min(map(price, sides))
     assert total == price(dict(enumerate(beyond)))
+    counts = [sum(side.values()) for side in sides if price(side) == total]
+    assert sum(beyond) == (min(counts) if near_sink else max(counts))

@@ -56,6 +56,19 @@ THROUGH = {
     "another type": "a = Cast<to = 1>(t) b = CastLike(a, one) r = Dropout(b)",
     "normalised by axes that stay together": "p = Relu(t) s = Transpose<perm = [0, 3, 1, 2]>(p) l = LayerNormalization<axis = 2>(s, f45, f45) q = Transpose<perm = [0, 2, 3, 1]>(l) r = Relu(q)",
     "merged and split": "m = Reshape(t, merged) a = Relu(m) r = Reshape(a, apart)",
+    "a shape": "a = Relu(t) s = Shape(a) r = Reshape(a, s)",
+    "part of a shape": "s = Shape<start = 1, end = 3>(t) z = ConstantOfShape(s) m = ReduceMax<keepdims = 0>(z) r = Add(t, m)",
+    "how many elements": "s = Size(t) c = Cast<to = 1>(s) r = Div(t, c)",
+    "picked by a condition": "r = Compress<axis = 2>(t, mask)",
+    "marked": "a = ArgMax<axis = 3, keepdims = 0>(t) o = OneHot<axis = 2>(a, third, halves) c = Cast<to = 1>(o) s = ReduceSum<keepdims = 0>(c) r = Add(t, s)",
+    "largest": "r, i = TopK<axis = 3>(t, two)",
+    "in rows": "d = CumSum<exclusive = 1>(t, third) r = Relu(d)",
+    "resized to nearest neighbours": "r = Resize(t, , scales)",
+    "resized to sizes": 'r = Resize<nearest_mode = "floor">(t, , , wide)',
+    "quantised together": "q, s, p = DynamicQuantizeLinear(t) r = DequantizeLinear(q, s, p)",
+    "repeated as often as is computed": "a = Abs(repeats) r = Tile(t, a)",
+    "padded as is computed": "a = Abs(pads) r = Pad(t, a)",
+    "numbers of rows": "a = ArgMax<axis = 3, keepdims = 1>(t) g = Gather<axis = 0>(table, a) r = ReduceSum<keepdims = 0>(g, last)",
     "axes of size 1 inserted": "m = Reshape(t, finer) a = Relu(m) r = Reshape(a, apart)",
 }
 
@@ -67,7 +80,8 @@ def text_of(body: str, opset: int = 20) -> str:
     for name, shape in declared.items():
         numbers = ", ".join(f"{number:.3f}" for number in rng.standard_normal(np.prod(shape)))
         more += f", float{list(shape)} {name} = {{{numbers}}}"
-    more += ", int64[2] wide2 = {4, 5}"
+    more += ", int64[2] wide2 = {4, 5}, float[4] scales = {1.0, 2.0, 1.0, 2.0}, float[3, 2] table = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}"
+    more += ", bool[5] mask = {1, 0, 1, 1, 0}"
     result = "int64[a, b, c, d]" if "r = ArgMax" in body else "float[a, b, c, d]"
     return between(body, opset, result=result).replace("int64[4] narrow", more[2:] + ", int64[4] narrow")
 
@@ -77,6 +91,58 @@ def test_transposes_meet_through(case: str) -> None:
     model, counts, _ = apply(text_of(THROUGH[case]), Layout(), inputs=X)
     assert "Transpose" not in operators(model)
     assert counts[0] > 0
+
+
+SWAPPED = {
+    "a convolution": "r = Conv<pads = [1, 0, 0, 2], strides = [1, 2], dilations = [2, 1]>(t, w, b)",
+    "a convolution backwards": "r = ConvTranspose<pads = [1, 0, 0, 0], strides = [1, 2], output_padding = [0, 1]>(t, w)",
+    "a pool": "r = MaxPool<kernel_shape = [2, 3], pads = [1, 0, 0, 1], strides = [1, 2]>(t)",
+    "a pool of means": 'r = AveragePool<kernel_shape = [1, 2], auto_pad = "SAME_UPPER">(t)',
+    "a pool of everything": "a = GlobalAveragePool(t) r = Sub(t, a)",
+    "channels with their own factors": "r = BatchNormalization(t, b, b, b, v)",
+    "normalised images": "r = InstanceNormalization(t, b, v)",
+    "neighbouring channels": "r = LRN<size = 3>(t)",
+    "interpolated": 'r = Resize<mode = "linear">(t, , scales)',
+}
+
+
+@pytest.mark.parametrize("case", SWAPPED)
+def test_height_and_width_are_swapped_back_through(case: str) -> None:
+    rng = np.random.default_rng(3)
+
+    def numbers(count: int) -> str:
+        return ", ".join(f"{number:.3f}" for number in rng.random(count) + 0.5)
+
+    constants = f"""float[3, 3, 2, 3] w = {{{numbers(54)}}}, float[3] b = {{{numbers(3)}}}, float[3] v = {{{numbers(3)}}},
+        float[4] scales = {{1.0, 1.0, 2.0, 3.0}}"""
+    inner = f"t = Transpose<perm = [0, 1, 3, 2]>(x) {SWAPPED[case]} y = Transpose<perm = [0, 1, 3, 2]>(r)"
+    text = HEAD.format(opset=17) + f"agraph (float[2, 3, 4, 5] x) => (float[a, b, c, d] y) <{constants}> {{ {inner} }}"
+    model = model_of(text)
+    assert Layout().run(context_of(model)) > 0
+    assert "Transpose" not in operators(model)
+    np.testing.assert_allclose(execute(model, X)[0], execute(proto_of(text), X)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("body", ["r = ReverseSequence(t, lengths)", "r = Trilu<upper = 0>(t)"])
+def test_the_first_axes_are_swapped_back_through(body: str) -> None:
+    inner = f"t = Transpose<perm = [1, 0, 2, 3]>(x) {body} y = Transpose<perm = [1, 0, 2, 3]>(r)"
+    text = (
+        HEAD.format(opset=17)
+        + f"agraph (float[2, 3, 4, 5] x) => (float[a, b, c, d] y) <int64[2] lengths = {{1, 3}}> {{ {inner} }}"
+    )
+    model, _, _ = apply(text, Layout(), inputs=X)
+    assert "Transpose" not in operators(model)
+
+
+def test_numbers_of_rows_are_transposed_instead_of_the_rows() -> None:
+    text = (
+        HEAD.format(opset=17)
+        + """agraph (int64[n, m] x) => (float[a, b, c] y) <float[3, 2] table = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}> {
+        g = Gather(table, x) y = Transpose<perm = [1, 0, 2]>(g) }"""
+    )
+    model, counts, _ = apply(text, Layout(), inputs={"x": np.array([[0, 1, 2], [2, 1, 1]])})
+    assert counts == [1]
+    assert operators(model) == ["Transpose", "Gather"]
 
 
 @pytest.mark.parametrize("opset", [7, 9, 11, 12, 13, 17, 23])

@@ -1,0 +1,148 @@
+"""Operators on images, [batch, channels, height, width, ...]: which of these axes may be moved, and what moves with them.
+
+Convolutions, pools and normalisations of channels keep batch and channels where they are; height and width may be swapped,
+and with them sizes of windows, strides, pads, and the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+
+from ortfuse.facts.facts import Facts
+from ortfuse.passes.layout.draft import Draft
+from ortfuse.passes.layout.permutation import Order, unmoved
+from ortfuse.passes.layout.unit import Framed, Port, Unit, nothing
+from ortfuse.pattern.operators import attribute_value, parameter
+
+POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool"})
+CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+NORMALISES_CHANNELS = frozenset({"BatchNormalization", "GroupNormalization", "InstanceNormalization", "LRN"})
+RESIZES = frozenset({"Resize", "Upsample"})
+
+_SINCE_REGION = 11
+"""The opset from which on Resize has a region as its second input."""
+
+_SINCE_CHANNELS = 9
+"""The opset from which on BatchNormalization is always one of channels."""
+
+_FLAT = 4
+"""The number of axes of batches of flat images, whose channels may be last where the kernel interpolates."""
+
+_PER_AXIS = ("kernel_shape", "strides", "dilations", "output_padding", "output_shape")
+"""Attributes with a number for each axis behind the channels."""
+
+
+def pool(node: ir.Node, facts: Facts) -> Unit | None:
+    """A pool without indices."""
+    if sum(output.name != "" for output in node.outputs) > 1:
+        return None
+    return _of_images(node, facts, _windows(node))
+
+
+def convolution(node: ir.Node, facts: Facts) -> Unit | None:
+    """A convolution with constant weights."""
+    weight = node.inputs[1]
+    if not facts.is_const(weight) or facts.is_const(node.inputs[0]):
+        return None
+    write_windows = _windows(node)
+
+    def write(draft: Draft, order: Order) -> None:
+        write_windows(draft, order)
+        draft.move_constant(1, order, whole=True)
+
+    return _of_images(node, facts, write)
+
+
+def _windows(node: ir.Node) -> Callable[[Draft, Order], None]:
+    def write(draft: Draft, order: Order) -> None:
+        spatial = [axis - 2 for axis in order[2:]]
+        for name in _PER_AXIS:
+            if name in node.attributes:
+                numbers = node.attributes[name].as_ints()
+                draft.attribute(name, [numbers[axis] for axis in spatial])
+        if "pads" in node.attributes:
+            pads = node.attributes["pads"].as_ints()
+            draft.attribute("pads", [pads[axis + side] for side in (0, len(spatial)) for axis in spatial])
+
+    return write
+
+
+def _of_images(node: ir.Node, facts: Facts, write: Callable[[Draft, Order], None]) -> Unit | None:
+    """A unit that keeps batch and channels where they are."""
+    return _unit(node, facts, lambda order: order[:2] == (0, 1), write)
+
+
+def _unit(
+    node: ir.Node, facts: Facts, allows: Callable[[Order], bool], write: Callable[[Draft, Order], None]
+) -> Unit | None:
+    rank, operand = facts.rank(node.inputs[0]), node.inputs[0]
+    if operand is None or rank is None or facts.rank(node.outputs[0]) != rank:
+        return None
+    axes = unmoved(rank)
+    ports = (Port(operand, 0, False, axes), Port(node.outputs[0], 0, True, axes))
+    return Framed(node, ports, rank, allows, write)
+
+
+def normalisation(node: ir.Node, facts: Facts) -> Unit | None:
+    """A normalisation whose channels are the second axis; only some are indifferent to where the batch is."""
+    if sum(output.name != "" for output in node.outputs) > 1 or attribute_value(node, "training_mode", facts):
+        return None
+    if node.op_type == "BatchNormalization" and facts.version(node) < _SINCE_CHANNELS:
+        return None
+    if node.op_type in ("BatchNormalization", "LRN"):
+        return _unit(node, facts, lambda order: len(order) > 1 and order[1] == 1, nothing)
+    return _of_images(node, facts, nothing)
+
+
+def resize(node: ir.Node, facts: Facts) -> Unit | None:
+    """Resizing: nearest neighbours along any axes, interpolation with the batch first and the channels second or last."""
+    mode = attribute_value(node, "mode", facts)
+    crops = attribute_value(node, "coordinate_transformation_mode", facts) == "tf_crop_and_resize"
+    axes = parameter(node, "axes", facts) if "axes" in node.attributes else None
+    positions = _sizes_of(node, facts)
+    if crops or positions is None:
+        return None
+
+    channels = _channels(node, facts)
+    last = mode == "linear" and facts.rank(node.inputs[0]) == _FLAT
+
+    def allows(order: Order) -> bool:
+        if mode == "nearest":
+            return True
+        places = (1, len(order) - 1) if last else (1,)
+        return order[0] == 0 and any(order[place] == channels for place in places)
+
+    def write(draft: Draft, order: Order) -> None:
+        if axes is not None:
+            draft.attribute("axes", [order.index(axis) for axis in axes])
+            return
+        for position in positions:
+            draft.permute(position, order)
+        if "scales" in node.attributes:
+            scales = node.attributes["scales"].as_floats()
+            draft.settings["scales"] = ir.AttrFloat32s("scales", [scales[axis] for axis in order])
+
+    return _unit(node, facts, allows, write)
+
+
+def _channels(node: ir.Node, facts: Facts) -> int | None:
+    """The axis of channels, which is not resized: the second, or the last one."""
+    before, after = facts.shape(node.inputs[0]), facts.shape(node.outputs[0])
+    if before is None or after is None or len(before) != len(after) or len(before) < 2:
+        return None
+    return next((axis for axis in (1, len(before) - 1) if before[axis] == after[axis]), None)
+
+
+def _sizes_of(node: ir.Node, facts: Facts) -> Sequence[int] | None:
+    """The inputs that hold a number for each axis; `None` if that is not known of them all."""
+    rank = facts.rank(node.inputs[0])
+    # The second input was the scales once; now it is a region, which only cropping looks at.
+    first = 2 if node.op_type == "Resize" and facts.version(node) >= _SINCE_REGION else 1
+    shapes = {
+        place: facts.shape(value) for place, value in enumerate(node.inputs) if place >= first and value is not None
+    }
+    given = {place: shape for place, shape in shapes.items() if shape != (0,)}
+    known = "axes" in node.attributes or all(shape == (rank,) for shape in given.values())
+    return list(given) if known else None
