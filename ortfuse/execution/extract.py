@@ -105,7 +105,7 @@ class _Known:
 def _border(values: Iterable[ir.Value], inside: Collection[ir.Node]) -> list[ir.Value]:
     """The values from elsewhere that the nodes `inside` need in order to compute `values`."""
     values = list(values)
-    used = [v for node in upstream(values, inside.__contains__) for v in node.inputs if v is not None]
+    used = [value for node in upstream(values, inside.__contains__) for value in walk.used_values(node)]
     return [value for value in dict.fromkeys([*used, *values]) if value.producer() not in inside]
 
 
@@ -159,7 +159,12 @@ def _is_integer_input(value: ir.Value, site: Edit) -> bool:
 
 
 def _can_be_copied(node: ir.Node) -> bool:
-    return not (walk.subgraphs(node) or has(node, RANDOM) or any(a.is_ref() for a in node.attributes.values()))
+    return not walk.subgraphs(node) and _can_be_cut_out(node)
+
+
+def _can_be_cut_out(node: ir.Node) -> bool:
+    nodes = [node, *walk.nested_nodes(node)]
+    return not any(has(one, RANDOM) or any(a.is_ref() for a in one.attributes.values()) for one in nodes)
 
 
 def _ranged(value: ir.Value, facts: Facts) -> set[ir.Node]:
@@ -196,10 +201,8 @@ def _model(
     """A model of the nodes `inside` that outputs `computed` under the names of `outputs`."""
     nodes = upstream(computed, inside.__contains__)
     for node in nodes:
-        if not _can_be_copied(node):
-            raise VerificationError(
-                f"{walk.describe(node)} holds graphs, draws random numbers or belongs to a function"
-            )
+        if not _can_be_cut_out(node):
+            raise VerificationError(f"{walk.describe(node)} draws random numbers or belongs to a function")
     both = [*(old for old, _ in site.outputs), *(new for _, new in site.outputs)]
     inputs = {value: names[value] for value in _border(both, {*inside, *site.added}) if not _is_constant(value)}
     used = dict.fromkeys([*taken(nodes), *computed])

@@ -28,15 +28,20 @@ class Builder:
         inputs: Sequence[ir.Value | None],
         attributes: Mapping[str, Any] | None = None,
         outputs: int = 1,
+        domain: str = "",
     ) -> Sequence[ir.Value]:
-        """The outputs of one new node of ai.onnx."""
-        made = ir.node(op_type, inputs, attributes, num_outputs=outputs)
+        """The outputs of one new node, of ai.onnx unless another domain is given."""
+        made = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs)
         self._editor.insert_before(self._place, made)
         return made.outputs
 
-    def like(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
-        """The output of a node like another one with one output, on other inputs."""
-        made = ir.Node(node.domain, node.op_type, inputs, list(node.attributes.values()), version=node.version)
+    def like(
+        self, node: ir.Node, inputs: Sequence[ir.Value | None], changes: Mapping[str, Any] | None = None
+    ) -> ir.Value:
+        """The output of a node like another one with one output, on other inputs and with other attributes."""
+        changed = ir.convenience.convert_attributes(changes or {})
+        kept = [attribute for attribute in node.attributes.values() if attribute.name not in (changes or {})]
+        made = ir.Node(node.domain, node.op_type, inputs, [*kept, *changed], version=node.version)
         self._editor.insert_before(self._place, made)
         return made.outputs[0]
 
@@ -50,13 +55,17 @@ class Builder:
         """A constant of int64: a vector, or one number of rank 0."""
         return self.constant(ir.tensor(np.asarray(numbers, np.int64)))
 
-    def squeeze(self, value: ir.Value, axis: int) -> ir.Value:
-        """The value without an axis of size 1."""
-        return self._with("Squeeze", value, "axes", [axis])[0]
+    def squeeze(self, value: ir.Value, *axes: int) -> ir.Value:
+        """The value without axes of size 1; itself if none is given."""
+        return self._with("Squeeze", value, "axes", axes)[0] if axes else value
 
-    def unsqueeze(self, value: ir.Value, axis: int) -> ir.Value:
-        """The value with a new axis."""
-        return self._with("Unsqueeze", value, "axes", [axis])[0]
+    def unsqueeze(self, value: ir.Value, *axes: int) -> ir.Value:
+        """The value with new axes, which are counted in the result; itself if none is given."""
+        return self._with("Unsqueeze", value, "axes", axes)[0] if axes else value
+
+    def reshape(self, value: ir.Value, sizes: Sequence[int]) -> ir.Value:
+        """The elements in another shape, in which 0 stands for the size that the value has there."""
+        return self.node("Reshape", [value, self.ints(sizes)])[0]
 
     def split(self, value: ir.Value, axis: int, sizes: Sequence[int]) -> Sequence[ir.Value]:
         """Parts of these sizes along an axis."""

@@ -1,14 +1,16 @@
-"""Loops and Scans that compute all their runs at once: of recurrent cells and of what treats each element alike.
+"""Loops and Scans that compute all their runs at once: of recurrent cells, linear states, and of what treats each element alike.
 
     scan(h, x[t] -> h = cell(h, x[t]), y[t] = head(h))  =  head(operator(x))        scan(x[t] -> f(x[t]))  =  f(x)
 
 A body is resolved as a whole, or not at all: elements of sequences are the sequences, cells whose states are handed on are an
-LSTM, GRU or RNN, and operators that treat elements, rows or columns alike are applied to all runs at once. States are stacked as
-outputs of the loop, or in a sequence that is joined to one tensor behind it.
+LSTM, GRU or RNN, states that change linearly are a LinearAttention of the runtime (see `linear`), and operators that treat runs
+alike are applied to all of them at once (see `lifted`). States are stacked as outputs of the loop, or in a sequence that is
+joined to one tensor behind it.
 
 Left alone: loops that may end early or run an unknown number of times; Loops that may not run at all, of whose results the
 runtime makes up the sizes (a Scan of nothing fails in the runtime, so that one which succeeds has run); bodies with anything else
-in them, such as states that are handed on in another way. What holds a cell and is left alone is noted for the user.
+in them, such as states that are handed on in another way. What holds a cell or a linear state and is left alone is noted for
+the user.
 """
 
 from __future__ import annotations
@@ -20,13 +22,15 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
-from ortfuse.graph.traits import BROADCASTS, ELEMENTWISE
 from ortfuse.graph.walk import Scope, describe
 from ortfuse.passes.building import Builder
 from ortfuse.passes.context import Context
 from ortfuse.passes.recurrence.cell import Cell, Cells
 from ortfuse.passes.recurrence.form import Source
 from ortfuse.passes.recurrence.iteration import Iteration, State, iteration_of
+from ortfuse.passes.recurrence.lifted import Lifted
+from ortfuse.passes.recurrence.linear import LinearState, Reading, linear_states
+from ortfuse.passes.recurrence.linear_attention import LinearAttention, UnfitError
 from ortfuse.passes.recurrence.operands import from_front, initial_state, is_zero, shape_of, to_front
 from ortfuse.passes.recurrence.operator import OLDEST, SLOWER, Rounds, operator, pays
 from ortfuse.passes.recurrence.weights import Weights, weights_of
@@ -36,7 +40,8 @@ from ortfuse.refusal import refuse
 _ALL = 2**31
 """An end of a Slice that is behind every element."""
 
-_PADS_ARE_INPUTS = 11
+_READING = ("MatMul", "ReduceSum", "Einsum")
+"""The operators that read a state by summing over an axis of it."""
 
 
 class _UnresolvedError(Exception):
@@ -70,17 +75,21 @@ def _replace(node: ir.Node, scope: Scope, context: Context, always: bool) -> boo
     if iteration is None or node.graph is None:
         return False
     cells = _cells(iteration, context.facts)
-    name = f"{Loops.name}.{'recurrent' if cells else 'elementwise'}"
+    linear = [one for one in linear_states(iteration, context.facts) if one.state.after not in cells]
+    name = f"{Loops.name}.{'recurrent' if cells else 'linear' if linear else 'elementwise'}"
     with context.editor.change(name, rule=Rounds(name), nodes=[node]) as change:
         try:
             if not always and not all(pays(cell.kind, cell.output, context.facts) for cell, _, _ in cells.values()):
                 raise _UnresolvedError(f"{SLOWER} (`loops{{always=true}}`)")
-            _resolve(iteration, cells, scope, context)
+            _resolve(iteration, cells, linear, scope, context, always)
         except _UnresolvedError as why:
             change.cancel(refuse("left_out", node, found=str(why)))
-            if cells:
-                kinds = ", ".join(sorted({cell.kind for cell, _, _ in cells.values()}))
-                context.note(f"{describe(node)} holds cells of a recurrent network ({kinds}) and stays as it is: {why}")
+            held = [cell.kind for cell, _, _ in cells.values()] + ["linear"] * bool(linear)
+            if held:
+                kinds = ", ".join(sorted(set(held)))
+                context.note(
+                    f"{describe(node)} holds states of a recurrent network ({kinds}) and stays as it is: {why}"
+                )
     if change:
         context.log.statistics(name).hits += 1
     return bool(change)
@@ -105,19 +114,27 @@ def _cells(iteration: Iteration, facts: Facts) -> dict[ir.Value, _Recurrence]:
     return found
 
 
-def _resolve(iteration: Iteration, cells: dict[ir.Value, _Recurrence], scope: Scope, context: Context) -> None:
+def _resolve(
+    iteration: Iteration,
+    cells: dict[ir.Value, _Recurrence],
+    linear: Sequence[LinearState],
+    scope: Scope,
+    context: Context,
+    always: bool,
+) -> None:
     """Replace the results of a loop that are used, and the loop."""
     if iteration.node.op_type == "Loop" and iteration.may_be_empty:
         raise _UnresolvedError(f"it may not run at all (it runs {iteration.runs} times)")
-    whole = _Whole(iteration, cells, Builder(scope, context.editor, iteration.node), context)
+    whole = _Whole(iteration, cells, linear, Builder(scope, context.editor, iteration.node), context, always)
     replacements = []
-    for state in iteration.states:
-        if state.final.uses() or state.final.is_graph_output():
-            replacements += whole.final(state)
+    # What is stacked comes first: of a linear state, what is read says which axis is which.
     for stacked in iteration.stacked:
         if stacked.result.uses() or stacked.result.is_graph_output():
             rank = whole.rank(stacked.value) + 1
             replacements.append((stacked.result, from_front(whole.of(stacked.value), stacked.axis, rank, whole.build)))
+    for state in iteration.states:
+        if state.final.uses() or state.final.is_graph_output():
+            replacements += whole.final(state)
     for old, new in replacements:
         context.editor.replace(old, new)
         producer = old.producer()
@@ -130,10 +147,19 @@ class _Whole:
     """The values of a body over all runs, computed outside of the loop."""
 
     def __init__(
-        self, iteration: Iteration, cells: dict[ir.Value, _Recurrence], build: Builder, context: Context
+        self,
+        iteration: Iteration,
+        cells: dict[ir.Value, _Recurrence],
+        linear: Sequence[LinearState],
+        build: Builder,
+        context: Context,
+        always: bool,
     ) -> None:
+        self._always = always
         self.build = build
         self._iteration, self._cells, self._context, self._facts = iteration, cells, context, context.facts
+        self._linear = {one.state.after: one for one in linear}
+        self._lifted = Lifted(self, build, context.facts)
         self._made: dict[ir.Value, ir.Value] = {}
         self._finals: dict[ir.Value, ir.Value] = {}
 
@@ -165,6 +191,8 @@ class _Whole:
             self.of(memory[state.after])
         elif state.after in self._cells:
             self.of(state.after)
+        elif state.after in self._linear and state.after not in self._finals:
+            self._read(self._linear[state.after], None)
         if state.after in self._finals:
             return [(state.final, self._finals[state.after])]
         raise _UnresolvedError(f"the state '{state.before.name}' is handed on in another way")
@@ -184,49 +212,43 @@ class _Whole:
         if value in self._cells:
             return self._recurrent(*self._cells[value])
         node = value.producer()
-        if node is None or node.domain or value.graph is not self._iteration.body or len(node.outputs) != 1:
+        if node is None or value.graph is not self._iteration.body:
             raise _UnresolvedError(f"'{value.name}' is not known for all runs at once")
-        if node.op_type in ELEMENTWISE:
-            rest = [None if operand is None else self._constant(operand) for operand in node.inputs[1:]]
-            return self.build.like(node, [self.of(_present(node, 0)), *rest])
-        if node.op_type in BROADCASTS:
-            return self.build.like(
-                node, [self._operand(_present(node, index), node) for index in range(len(node.inputs))]
-            )
-        if node.op_type == "MatMul" and self.rank(_present(node, 0)) > 1 and self.rank(_present(node, 1)) == 2:
-            return self.build.like(node, [self.of(_present(node, 0)), self._constant(_present(node, 1))])
-        if node.op_type == "Gemm":
-            return self._gemm(node)
-        raise _UnresolvedError(f"it computes {describe(node)}")
+        if node.op_type in _READING or value in self._linear:
+            for linear in self._linear.values():
+                if (reading := linear.reading(value)) is not None:
+                    return self._read(linear, reading)
+        found = self._lifted.outputs(node)
+        if found is None:
+            raise _UnresolvedError(f"it computes {describe(node)}")
+        self._made |= dict(zip(node.outputs, found, strict=True))
+        return self._made[value]
 
-    def _operand(self, value: ir.Value, node: ir.Node) -> ir.Value:
-        """An operand that is broadcast with others: the same in all runs, or of the rank of the result."""
-        if value.graph is not self._iteration.body or self._facts.is_const(value):
-            if self.rank(value) > self.rank(node.outputs[0]):
-                raise _UnresolvedError(f"it computes {describe(node)}")
-            return self._constant(value)
-        if self.rank(value) != self.rank(node.outputs[0]):
-            raise _UnresolvedError(f"{describe(node)} adds axes to '{value.name}'")
-        return self.of(value)
+    def _read(self, linear: LinearState, reading: Reading | None) -> ir.Value:
+        """What is read of a state in all runs (without a reading: the state after the last run), both of which are kept."""
+        operator = LinearAttention(linear, self._iteration, self.of, self.build, self._facts)
+        try:
+            found, final = operator.read(reading, self._always)
+        except UnfitError as why:
+            raise _UnresolvedError(str(why)) from None
+        self._finals[linear.state.after] = final
+        return final if found is None else found
 
-    def _constant(self, value: ir.Value) -> ir.Value:
-        """A value that is the same in all runs, outside of the loop."""
+    def is_same(self, value: ir.Value) -> bool:
+        """Whether a value is the same in all runs."""
+        return value.graph is not self._iteration.body or self._facts.is_const(value)
+
+    def constant(self, value: ir.Value) -> ir.Value:
+        """A value that is the same in all runs, outside of the loop.
+
+        Raises:
+            _UnresolvedError: It is another one in each run.
+        """
         if value.graph is not self._iteration.body:
             return value
         if value.const_value is None or not value.is_initializer():
             raise _UnresolvedError(f"'{value.name}' is computed in the body")
         return self.build.constant(value.const_value)
-
-    def _gemm(self, node: ir.Node) -> ir.Value:
-        options = [parameter(node, name, self._facts) for name in ("transA", "transB", "alpha", "beta")]
-        if options not in ([0, 0, 1.0, 1.0], [0, 1, 1.0, 1.0]):
-            raise _UnresolvedError(f"it computes {describe(node)}")
-        matrix = self._constant(_present(node, 1))
-        matrix = self.build.transpose(matrix, (1, 0)) if options[1] else matrix
-        product = self.build.node("MatMul", [self.of(_present(node, 0)), matrix])[0]
-        if len(node.inputs) < 3 or node.inputs[2] is None:
-            return product
-        return self.build.node("Add", [product, self._operand(node.inputs[2], node)])[0]
 
     def _recurrent(self, cell: Cell, weights: Weights, inputs: Sequence[Source]) -> ir.Value:
         """The hidden states of a cell, of which the final ones are kept too."""
@@ -285,13 +307,6 @@ class _Whole:
             facts.dtype(value) != ir.DataType.FLOAT for value in (cell.output, *initial, *(one.value for one in inputs))
         ):
             raise _UnresolvedError("only float32 has a kernel")
-
-
-def _present(node: ir.Node, index: int) -> ir.Value:
-    value = node.inputs[index] if index < len(node.inputs) else None
-    if value is None:
-        raise _UnresolvedError(f"{describe(node)} lacks an operand")
-    return value
 
 
 def _inserted(state: State) -> ir.Value | None:
