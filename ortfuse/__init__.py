@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ortfuse.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from ortfuse.api import benchmark, bisect, bisect_runtime, explain, find, inspect, load, optimize, save, verify
     from ortfuse.ecosystem import (
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
         rule_from_models,
         substitute,
     )
-    from ortfuse.errors import OrtfuseError
+    from ortfuse.errors import BoundError, OrtfuseError
     from ortfuse.facts.facts import Facts
     from ortfuse.options import Options
     from ortfuse.passes import Context
@@ -44,21 +46,21 @@ if TYPE_CHECKING:
         variables,
     )
     from ortfuse.pipeline import PassManager, RunReport, register_pass
+    from ortfuse.quantized import Quantized, quantize
     from ortfuse.result import Result, WrongResultError
     from ortfuse.rewrite import Exactness, Proof, Rule
     from ortfuse.targets import Target
 
-__version__ = "0.1.0"
-
 _HOMES = {
     "ortfuse.api": "benchmark bisect bisect_runtime explain find inspect load optimize save verify",
     "ortfuse.ecosystem": "as_ir_pass pattern_from read_functions register_operators rule_from rule_from_models substitute",
-    "ortfuse.errors": "OrtfuseError",
+    "ortfuse.errors": "BoundError OrtfuseError",
     "ortfuse.facts.facts": "Facts",
     "ortfuse.options": "Options",
     "ortfuse.passes": "Context",
     "ortfuse.pattern": "Match OpBuilder Pattern attr computed const maybe ms op opt rest scalar var variables",
     "ortfuse.pipeline": "PassManager RunReport register_pass",
+    "ortfuse.quantized": "Quantized quantize",
     "ortfuse.result": "Result WrongResultError",
     "ortfuse.rewrite": "Exactness Proof Rule",
     "ortfuse.targets": "Target",
@@ -66,6 +68,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
+    "BoundError",
     "Context",
     "Exactness",
     "Facts",
@@ -76,6 +79,7 @@ __all__ = [
     "PassManager",
     "Pattern",
     "Proof",
+    "Quantized",
     "Result",
     "Rule",
     "RunReport",
@@ -98,6 +102,7 @@ __all__ = [
     "opt",
     "optimize",
     "pattern_from",
+    "quantize",
     "read_functions",
     "register_operators",
     "register_pass",

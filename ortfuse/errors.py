@@ -82,3 +82,7 @@ class VerificationError(OrtfuseError):
 
 class CrashError(VerificationError):
     """The runtime crashed or hung on a model, in a separate process."""
+
+
+class BoundError(OrtfuseError):
+    """No lowered model keeps its error under the bound that was asked for; nothing was written."""

@@ -118,8 +118,8 @@ class SiteMeter:
     def _key(self, site: Edit, before: ir.Model, after: ir.Model, sizes: Sizes) -> str:
         """A cache key made of everything that the speedup depends on."""
         content = [
-            _content(before),
-            _content(after),
+            content_of(before),
+            content_of(after),
             sorted(sizes.items()),
             self.threads,
             os.cpu_count(),
@@ -137,7 +137,7 @@ class SiteMeter:
             self.cache = None  # it cannot be written: keep the measurements for this run only
 
 
-def _content(model: ir.Model) -> list[Any]:
+def content_of(model: ir.Model) -> list[Any]:
     """The nodes with their attributes and the types of their inputs, without names."""
     nodes = [
         (

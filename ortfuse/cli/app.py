@@ -1,4 +1,4 @@
-"""The command line: `ortfuse optimize`, `substitute`, `verify`, `bisect`, `explain`, `inspect`, `bench`, `prove` and `passes`.
+"""The command line: `ortfuse optimize`, `quantize`, `substitute`, `verify`, `bisect`, `explain`, `inspect`, `bench`, ...
 
 Each command parses its arguments, calls the public function of the same name and prints the result. Exit codes are
 documented in `ortfuse.cli.usage`.
@@ -16,6 +16,7 @@ import typer
 
 from ortfuse.cli.inspection import inspect
 from ortfuse.cli.models import bench, bisect, explain, optimize, verify
+from ortfuse.cli.quantization import quantize
 from ortfuse.cli.rules import passes, prove
 from ortfuse.cli.subgraphs import substitute
 from ortfuse.cli.usage import Command, OneLineErrors, WithVerify, show_version
@@ -49,7 +50,7 @@ def everything(
 
 app.command(cls=WithVerify)(optimize)
 app.command(cls=WithVerify)(substitute)
-for command in (verify, bisect, explain, inspect, bench, passes, prove):
+for command in (quantize, verify, bisect, explain, inspect, bench, passes, prove):
     app.command(cls=Command)(command)
 
 

@@ -13,7 +13,7 @@ import pickle
 import signal
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import IO, Any, Literal, NamedTuple
 
@@ -113,13 +113,13 @@ class Loaded:
         self.input_names = [value.name for value in self._session.get_inputs()]
         self.output_names = [value.name for value in self._session.get_outputs()]
 
-    def run(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """The outputs in order."""
+    def run(self, inputs: Mapping[str, Any], only: Sequence[str] | None = None) -> list[Any]:
+        """The outputs in order, or only those named."""
         if not self._beyond_numpy:
-            return list(self._session.run(None, inputs))
+            return list(self._session.run(only, inputs))
         # The runtime does not exchange bfloat16 as numpy arrays, but its own values support it.
         values = {name: _to_value(array) for name, array in inputs.items()}
-        return [_from_value(value) for value in self._session.run_with_ort_values(None, values)]
+        return [_from_value(value) for value in self._session.run_with_ort_values(only, values)]
 
     def end_profile(self) -> str:
         """Stop profiling; returns the path of the log."""

@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,11 +121,12 @@ class Session:
             raise VerificationError(f"ONNX Runtime refuses the model: {shortened(error)}") from error
         self.input_names, self.output_names = self._runs.input_names, self._runs.output_names
 
-    def run(self, inputs: Mapping[str, Any]) -> Arrays:
-        """All outputs by name.
+    def run(self, inputs: Mapping[str, Any], only: Sequence[str] | None = None) -> Arrays:
+        """All outputs by name, or only some of them.
 
         Args:
             inputs: Arrays (lists of arrays for sequences) by name; unknown names are ignored.
+            only: The names of the outputs that are wanted; `None` for all.
 
         Raises:
             CrashError: The runtime crashes while executing the model on these inputs.
@@ -133,12 +134,12 @@ class Session:
         """
         given = {name: inputs[name] for name in self.input_names if name in inputs}
         try:
-            results = self._runs.run(given)
+            results = self._runs.run(given, only)
         except CrashError:
             raise
         except Exception as error:
             raise VerificationError(f"ONNX Runtime cannot execute the model: {shortened(error)}") from error
-        return dict(zip(self.output_names, results, strict=True))
+        return dict(zip(self.output_names if only is None else only, results, strict=True))
 
     def end_profile(self) -> Path:
         """Stop profiling; returns the path of the log (JSON in Chrome's trace format)."""

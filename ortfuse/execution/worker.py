@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -175,11 +175,11 @@ class Remote:
     def __del__(self) -> None:
         WORKER.forget(self._number)
 
-    def run(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """The outputs in order."""
+    def run(self, inputs: Mapping[str, Any], only: Sequence[str] | None = None) -> list[Any]:
+        """The outputs in order, or only those named."""
         if self._generation != WORKER.generation():
             self._open()
-        found: list[Any] = WORKER.request("run", self._number, (inputs,), "executes the model")
+        found: list[Any] = WORKER.request("run", self._number, (inputs, only), "executes the model")
         return found
 
     def end_profile(self) -> str:

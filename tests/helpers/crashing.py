@@ -62,10 +62,10 @@ def _serve() -> None:
             self._die("load")
             super().__init__(source, *arguments)
 
-        def run(self, inputs: Any) -> Any:
+        def run(self, *arguments: Any) -> Any:
             self._die("run")
             self._die("hang")
-            return super().run(inputs)
+            return super().run(*arguments)
 
         def _die(self, when: str) -> None:
             if self._dies and os.environ[WHEN] == when:

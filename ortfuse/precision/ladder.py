@@ -1,0 +1,47 @@
+"""What the search asks of the rungs: where they are legal, and the model with some of them applied."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+import onnx_ir as ir
+
+from ortfuse.execution.inputs import Inputs
+from ortfuse.refusal import Refusal
+
+Choice = Mapping[str, str]
+"""The rung of each site that is lowered: names of rungs by names of sites."""
+
+
+class SiteLike(Protocol):
+    """A place at which rungs are legal, named after its output in the float32 model."""
+
+    @property
+    def operator(self) -> str:
+        """What computes it in float32."""
+
+    @property
+    def activations(self) -> Sequence[str]:
+        """The names of the values that it takes from the rest of the model."""
+
+    @property
+    def rungs(self) -> Collection[str]:
+        """The names of the rungs that are legal here."""
+
+    @property
+    def refused(self) -> Mapping[str, Refusal]:
+        """What stands in the way of the others."""
+
+
+class Ladder(Protocol):
+    """The rungs that there are."""
+
+    def sites(self, model: ir.Model) -> Mapping[str, SiteLike]:
+        """The sites of a model by name."""
+
+    def calibrate(self, model: ir.Model, names: Collection[str], inputs: Sequence[Inputs]) -> Any:
+        """The ranges of values by name, over sets of inputs."""
+
+    def lowered(self, model: ir.Model, choice: Choice, calibration: Any) -> ir.Model:
+        """A copy of a model with rungs applied."""

@@ -1,0 +1,241 @@
+"""How far the outputs of a lowered model are from those of the original, as one number: 0 if they are the same.
+
+With a and b the same output of the original and of the lowered model, for one set of inputs:
+
+    l2       |a - b| / |a|, the Euclidean norm over all elements
+    max      max |a - b| / max |a|
+    cosine   1 - a.b / (|a| |b|)
+    top1     the share of rows (along the last axis) whose largest element is another one
+    tokens   the share of positions from the first one on at which a greedy decoder would have written something else
+
+`l2`, `max` and `cosine` are the worst over all outputs and all sets of inputs; integers and booleans count by the share of
+elements that differ. `top1` and `tokens` are means over the sets of inputs, and look at the integers among the outputs or,
+without any, at the first output of floating-point numbers. A user's own function gets all sets of inputs at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ortfuse.errors import OptionError
+
+Array = np.ndarray[Any, Any]
+Arrays: TypeAlias = Mapping[str, Any]
+
+UserFunction: TypeAlias = Callable[[Sequence[Arrays], Sequence[Arrays], Sequence[Arrays]], float]
+"""Takes the original's outputs by name, the lowered model's, and the inputs, a list each; returns the error."""
+
+CERTAIN = 3.0
+"""How many standard deviations above the mean the error on inputs that were not measured is expected at most."""
+
+UNCERTAIN = 4.0
+"""The standard deviation of n errors is itself uncertain: by this divided by n more of it."""
+
+FEW = 4
+"""With fewer sets of inputs than this their spread is not known."""
+
+IF_FEW = 1.25
+"""The largest error times this is expected at most where the spread is not known."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The error of a model.
+
+    Attributes:
+        error: The error on the inputs that were run.
+        likely: The largest error to be expected on other inputs of the same kind, by the spread over those that were run.
+    """
+
+    error: float
+    likely: float
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One way to measure the error.
+
+    Attributes:
+        name: Its name.
+        of_output: The error of one output; `None` if the user's function measures.
+        decides: Whether it counts decisions, which differ or do not, so that it says nothing about small errors.
+        judged: The names of the outputs that count; empty for all.
+        function: The user's function.
+    """
+
+    name: str
+    of_output: Callable[[Array, Array], float] | None
+    decides: bool = False
+    judged: tuple[str, ...] = ()
+    function: UserFunction | None = None
+
+    def of(self, expected: Sequence[Arrays], found: Sequence[Arrays], inputs: Sequence[Arrays]) -> Measured:
+        """The error over several sets of inputs.
+
+        Raises:
+            OptionError: The user's function fails, or does not return a number.
+        """
+        if self.function is not None:
+            error = _called(self.function, self.name, expected, found, inputs)
+            return Measured(error, error)
+        errors = [max(self.each(one, other).values(), default=0.0) for one, other in zip(expected, found, strict=True)]
+        if self.decides:
+            mean = statistics.fmean(errors) if errors else 0.0
+            return Measured(mean, mean)
+        return Measured(max(errors, default=0.0), _likely(errors))
+
+    def each(self, expected: Arrays, found: Arrays) -> dict[str, float]:
+        """The error of each output that counts, for one set of inputs."""
+        assert self.of_output is not None
+        return {name: self._output(expected[name], found.get(name)) for name in self._counted(expected)}
+
+    def _counted(self, outputs: Arrays) -> list[str]:
+        names = [name for name in outputs if not self.judged or name in self.judged]
+        if not self.decides:
+            return names
+        whole = [name for name in names if _is_whole(outputs[name]) and outputs[name].ndim > 0]
+        numbers = [name for name in names if isinstance(outputs[name], np.ndarray) and outputs[name].ndim > 0]
+        return whole or [name for name in numbers if not _is_whole(outputs[name])][:1]
+
+    def _output(self, expected: Any, found: Any) -> float:
+        assert self.of_output is not None
+        if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+            return max((self._output(*pair) for pair in zip(expected, found, strict=True)), default=0.0)
+        if not isinstance(expected, np.ndarray):
+            return 0.0 if type(expected) is type(found) and bool(np.all(expected == found)) else math.inf
+        if not isinstance(found, np.ndarray) or expected.shape != found.shape or expected.dtype != found.dtype:
+            return math.inf
+        if not expected.size:
+            return 0.0
+        if not self.decides and expected.dtype.kind not in "fcV":
+            return float(np.mean(expected != found))
+        return self.of_output(expected, found)
+
+
+def relative_l2(expected: Array, found: Array) -> float:
+    """The norm of the difference divided by that of `expected`; infinite if NaN or infinity stand elsewhere."""
+    pair = _finite(expected, found)
+    return math.inf if pair is None else _ratio(_norm(pair[1] - pair[0]), _norm(pair[0]))
+
+
+def relative_max(expected: Array, found: Array) -> float:
+    """The largest difference divided by the largest magnitude of `expected`."""
+    pair = _finite(expected, found)
+    return math.inf if pair is None else _ratio(_largest(pair[1] - pair[0]), _largest(pair[0]))
+
+
+def cosine(expected: Array, found: Array) -> float:
+    """1 minus the cosine of the angle between the two."""
+    pair = _finite(expected, found)
+    if pair is None:
+        return math.inf
+    one, other = (part.ravel() for part in pair)
+    norms = _norm(one) * _norm(other)
+    if norms == 0.0:
+        return 0.0 if _norm(one) == _norm(other) else 1.0
+    return max(0.0, 1.0 - float(one @ other) / norms)
+
+
+def top1(expected: Array, found: Array) -> float:
+    """The share of rows with another largest element; of integers, the share of elements that differ."""
+    return float(np.mean(_decisions(expected) != _decisions(found)))
+
+
+def tokens(expected: Array, found: Array) -> float:
+    """The share of positions from the first different one on; positions are along the last axis of the decisions."""
+    same = np.atleast_1d(_decisions(expected) == _decisions(found))
+    return float(1.0 - np.mean(np.cumprod(same, axis=-1)))
+
+
+METRICS: Mapping[str, Metric] = {
+    "l2": Metric("l2", relative_l2),
+    "max": Metric("max", relative_max),
+    "cosine": Metric("cosine", cosine),
+    "top1": Metric("top1", top1, decides=True),
+    "tokens": Metric("tokens", tokens, decides=True),
+}
+
+
+def metric_of(given: str | UserFunction, judged: Sequence[str] = ()) -> Metric:
+    """The metric of a name, of `"module:function"`, or of a function.
+
+    Raises:
+        OptionError: There is none of this name, or the function cannot be imported.
+    """
+    if callable(given):
+        name = getattr(given, "__name__", "the given function")
+        return Metric(name, None, judged=tuple(judged), function=given)
+    if given in METRICS:
+        known = METRICS[given]
+        return Metric(known.name, known.of_output, known.decides, tuple(judged))
+    module, colon, name = given.partition(":")
+    if not (module and colon and name):
+        raise OptionError("metric", f"write one of {', '.join(METRICS)}, or module:function, not {given!r}")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise OptionError("metric", f"{given} cannot be imported: {error}") from error
+    if not callable(function):
+        raise OptionError("metric", f"{given} is a {type(function).__name__}, not a function")
+    return Metric(given, None, judged=tuple(judged), function=function)
+
+
+def _called(
+    function: UserFunction, name: str, expected: Sequence[Arrays], found: Sequence[Arrays], inputs: Sequence[Arrays]
+) -> float:
+    try:
+        error = float(function(expected, found, inputs))
+    except Exception as problem:
+        raise OptionError("metric", f"{name} fails: {type(problem).__name__}: {problem}") from problem
+    if math.isnan(error):
+        raise OptionError("metric", f"{name} returns NaN; it has to return a number, 0 if the outputs are the same")
+    return error
+
+
+def _likely(errors: Sequence[float]) -> float:
+    """What is expected at most on other inputs: by mean and standard deviation, or by a factor if there are few."""
+    worst = max(errors, default=0.0)
+    if len(errors) < FEW or not math.isfinite(worst):
+        return worst * IF_FEW
+    factor = CERTAIN * (1 + UNCERTAIN / len(errors))
+    return max(worst, statistics.fmean(errors) + factor * statistics.stdev(errors))
+
+
+def _is_whole(array: Any) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype.kind in "iub"
+
+
+def _decisions(array: Array) -> Array:
+    return array if _is_whole(array) or array.ndim == 0 else np.argmax(array, axis=-1)
+
+
+def _finite(expected: Array, found: Array) -> tuple[Array, Array] | None:
+    """Both in float64, with zeros where both are the same infinity or NaN; `None` if these stand at other places."""
+    one, other = expected.astype(np.float64), found.astype(np.float64)
+    finite = np.isfinite(one)
+    if finite.all() and np.isfinite(other).all():
+        return one, other
+    if not np.array_equal(one[~finite], other[~finite], equal_nan=True) or not np.isfinite(other[finite]).all():
+        return None
+    return np.where(finite, one, 0.0), np.where(finite, other, 0.0)
+
+
+def _ratio(part: float, whole: float) -> float:
+    if part == 0.0:
+        return 0.0
+    return part / whole if whole else math.inf
+
+
+def _norm(array: Array) -> float:
+    return float(np.linalg.norm(array.ravel()))
+
+
+def _largest(array: Array) -> float:
+    return float(np.abs(array).max(initial=0.0))

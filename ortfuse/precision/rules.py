@@ -1,0 +1,48 @@
+"""The rungs that come with ortfuse or with the user's rule files, for one target."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.execution.inputs import Inputs
+from ortfuse.precision.calibration import Calibration, calibrate
+from ortfuse.precision.ladder import Choice
+from ortfuse.precision.rungs import Site, lowered, rung_rules, sites
+from ortfuse.rewrite import Rule
+from ortfuse.targets import Target
+
+
+class _AnyRange(Calibration):
+    """Ranges before values are observed: sites whose rungs need ranges are found too."""
+
+    def range(self, name: str, method: str) -> tuple[float, float]:
+        """Some range."""
+        return -1.0, 1.0
+
+
+class Rules:
+    """Lossy rules as rungs.
+
+    Args:
+        rules: The rules by name; by default those that come with ortfuse and those of installed packages.
+        target: What executes the result.
+    """
+
+    def __init__(self, rules: Mapping[str, Rule] | None = None, target: Target | None = None) -> None:
+        self._rules = rung_rules() if rules is None else rules
+        self._target = target
+
+    def sites(self, model: ir.Model) -> Mapping[str, Site]:
+        """The sites of a model by name."""
+        return sites(model, self._target, _AnyRange(), self._rules)
+
+    def calibrate(self, model: ir.Model, names: Collection[str], inputs: Sequence[Inputs]) -> Calibration:
+        """The ranges of values by name, over sets of inputs."""
+        return calibrate(model, names, inputs)
+
+    def lowered(self, model: ir.Model, choice: Choice, calibration: Any) -> ir.Model:
+        """A copy of a model with rungs applied."""
+        return lowered(model, choice, calibration, self._target, self._rules)

@@ -1,0 +1,332 @@
+"""The search for the fastest model whose error stays under a bound.
+
+Every rung at every site is measured (`ortfuse.precision.sites`), the knapsack picks, the whole is run; where the error is not
+what was predicted, the limit of the knapsack is moved until the bound holds on all inputs, those that were held out among them.
+The fastest choices are then measured side by side with the float32 model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import onnx_ir as ir
+
+from ortfuse.bench import Latency, measure
+from ortfuse.errors import BoundError, OrtfuseError
+from ortfuse.execution.session import weight_bytes
+from ortfuse.precision.knapsack import Option, choose, linear_error, total
+from ortfuse.precision.metrics import Metric
+from ortfuse.precision.offenders import offender
+from ortfuse.precision.outcome import Goal, Point
+from ortfuse.precision.samples import Samples
+from ortfuse.precision.sites import MeasuredSite
+from ortfuse.precision.trial import Tested, Trial
+
+ATTEMPTS = 8
+"""How many choices of the knapsack are run at most."""
+
+SOLVED = 24
+"""How often it chooses at most."""
+
+FINALISTS = 3
+"""How many choices are measured side by side with the float32 model."""
+
+WORTH = 1.02
+"""The least speedup for which precision is given up."""
+
+NOISE = 0.98
+"""A speedup that counts as none."""
+
+EXCESS = 2.0
+"""Errors that are this many times larger than predicted are looked into."""
+
+LADDER = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+"""The limits of the curve, as multiples of the bound."""
+
+MOST_PREDICTED = 50.0
+"""The largest speedup that is predicted, where the sites by themselves seem to take longer than the whole."""
+
+FIRST_GUESS = 0.05
+"""The first limit of the relative L2 error for metrics that it does not bound."""
+
+
+@dataclass
+class Search:
+    """Searches among the rungs of measured sites.
+
+    Attributes:
+        sites: The sites.
+        rows: How many errors each rung makes.
+        trial: Runs choices.
+        metric: The metric of the bound.
+        bound: The largest error that is allowed.
+        goal: What is to be small.
+        float_seconds: The time of the float32 model.
+        progress: Called with short messages.
+    """
+
+    sites: Sequence[MeasuredSite]
+    rows: int
+    trial: Trial
+    metric: Metric
+    bound: float
+    goal: Goal
+    float_seconds: float
+    progress: Callable[[str], None]
+    points: list[Point] = field(default_factory=list, init=False)
+    notes: list[str] = field(default_factory=list, init=False)
+    _options: list[list[Option]] = field(init=False)
+    _blamed: set[str] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        self._options = [site.options(self.goal, self.rows) for site in self.sites]
+
+    def demand_a_fit(self) -> None:
+        """Check that at least one rung at one site can fit under the bound.
+
+        Raises:
+            BoundError: None does.
+        """
+        if self.metric.name not in ("l2", "max"):
+            return
+        least = min(
+            (
+                (max(rung.effects, default=0.0), rung.name, site.name)
+                for site in self.sites
+                for rung in site.rungs
+                if rung.effects is not None
+            ),
+            default=None,
+        )
+        if least is not None and least[0] > self.bound:
+            raise BoundError(
+                f"no rung keeps the error under {self.bound:.3g}: the smallest is {least[0]:.3g}, that of {least[1]} at "
+                f"'{least[2]}'; give a larger --max-error, or use the result of `ortfuse optimize`"
+            )
+
+    def run(self) -> list[Point]:
+        """The choices that keep the bound, best first."""
+        self._knapsack()
+        self._uniform()
+        kept = [point for point in self.points if point.choice and self._keeps(point)]
+        return sorted(kept, key=self._cost)
+
+    def _keeps(self, point: Point) -> bool:
+        return point.likely is not None and point.likely <= self.bound
+
+    def _cost(self, point: Point) -> float:
+        return -point.predicted_speedup if self.goal == "latency" else float(point.size or 0)
+
+    def _knapsack(self) -> None:
+        """Move the limit until the error of the whole is as near to the bound as it gets from below."""
+        limit, low, high, ran = self._first_limit(), 0.0, math.inf, 0
+        for _ in range(SOLVED):
+            choice = self._choice(limit)
+            known = self._known(choice)
+            if known is None:
+                if ran == ATTEMPTS:
+                    break
+                ran += 1
+                known = self._test(choice, f"knapsack under {limit:.3g}")
+                if known.error is not None and not self._keeps(known) and self._learn(known):
+                    continue  # the same limit again, with what was learned
+            if self._keeps(known):
+                low = max(low, limit)
+                if choice == self._choice(math.inf):
+                    break
+            else:
+                high = min(high, limit)
+            limit = self._next(limit, known, low, high)
+            if high - low < 0.05 * high:
+                break
+
+    def _first_limit(self) -> float:
+        if self.metric.name in ("l2", "max"):
+            return self.bound
+        return math.sqrt(2 * self.bound) if self.metric.name == "cosine" else FIRST_GUESS
+
+    def _next(self, limit: float, point: Point, low: float, high: float) -> float:
+        """Another limit between those that are known to be too small and too large."""
+        likely = point.likely if point.likely is not None else math.inf
+        ratio = self.bound / likely if likely > 0 else math.inf
+        if self.metric.name == "cosine":
+            ratio = math.sqrt(ratio)
+        wanted = limit * min(4.0, max(0.1, 0.95 * ratio))
+        if low == 0.0 and wanted >= high:
+            return high / 2
+        if math.isinf(high):
+            return max(wanted, 1.2 * low)
+        return wanted if low < wanted < high else math.sqrt(max(low, 1e-3 * high) * high)
+
+    def _choice(self, limit: float) -> dict[str, str]:
+        slowest = None if self.goal == "latency" else 0.0
+        bounded = limit if math.isfinite(limit) else 1e9
+        taken = choose(self._options, bounded, slowest=slowest)
+        return {
+            site.name: options[number].name
+            for site, options, number in zip(self.sites, self._options, taken, strict=True)
+            if number
+        }
+
+    def _known(self, choice: Mapping[str, str]) -> Point | None:
+        if not choice:
+            return Point("float32", {}, 0.0, 0.0, 1.0, 0.0, 0.0)
+        return next((point for point in self.points if point.choice == choice and point.likely is not None), None)
+
+    def _taken(self, choice: Mapping[str, str]) -> list[int] | None:
+        """The numbers of the options of a choice; `None` if one of them was not measured."""
+        names = [[option.name for option in options] for options in self._options]
+        wanted = [choice.get(site.name, "") for site in self.sites]
+        if not all(name in known for name, known in zip(wanted, names, strict=True)):
+            return None
+        return [known.index(name) for name, known in zip(wanted, names, strict=True)]
+
+    def _saved(self, choice: Mapping[str, str]) -> float:
+        """The seconds that the sites of a choice win."""
+        return sum(
+            site.seconds - rung.seconds
+            for site in self.sites
+            for rung in site.rungs
+            if choice.get(site.name) == rung.name
+        )
+
+    def point(self, label: str, choice: Mapping[str, str]) -> Point:
+        """A choice with what is predicted of it."""
+        taken = self._taken(choice)
+        error = linear = None
+        if taken is not None:
+            error = math.sqrt(max(total(self._options, taken).errors, default=0.0))
+            linear = linear_error(self._options, taken)
+        left = max(self.float_seconds - self._saved(choice), self.float_seconds / MOST_PREDICTED)
+        speedup = self.float_seconds / left if left else 1.0
+        return Point(label, dict(choice), error, linear, speedup)
+
+    def _test(self, choice: Mapping[str, str], label: str) -> Point:
+        point = self.point(label, choice)
+        self.progress(f"{label}: running {len(choice)} lowered sites; {self._best()}")
+        tested = self.trial.test(choice)
+        self._effects = tested.effects
+        point = replace(point, error=_worst(tested), likely=tested.likely, size=tested.size)
+        if tested.problem:
+            self.notes.append(f"a choice could not be run: {tested.problem}")
+        self.points.append(point)
+        return point
+
+    def _best(self) -> str:
+        """The best choice so far, in words."""
+        kept = [point for point in self.points if point.choice and self._keeps(point)]
+        if not kept:
+            return "nothing under the bound yet"
+        best = min(kept, key=self._cost)
+        return f"best so far: {best.predicted_speedup:.2f}x predicted, error {best.error:.2g}"
+
+    def _learn(self, point: Point) -> bool:
+        """Find the site to blame for an error that is much larger than predicted, and correct what is predicted of it."""
+        if self._excess(point.choice, self._effects) < EXCESS or len(self._blamed) >= 3:
+            return False
+        self.progress("looking for the site whose error is larger than predicted")
+        blamed = offender(point.choice, lambda choice: self._excess(choice, self.trial.effects(choice)))
+        if blamed is None or blamed[0] in self._blamed:
+            return False
+        name, factor = blamed
+        self._blamed.add(name)
+        number = next(number for number, site in enumerate(self.sites) if site.name == name)
+        self._options[number] = [
+            replace(one, errors=tuple(error * factor**2 for error in one.errors))
+            if one.name == point.choice[name]
+            else one
+            for one in self._options[number]
+        ]
+        self.notes.append(
+            f"{point.choice[name]} at '{name}' does {factor:.1f} times the harm in company that it does alone"
+        )
+        return True
+
+    def _excess(self, choice: Mapping[str, str], effects: Sequence[float]) -> float:
+        """How many times larger the errors of a choice are than predicted."""
+        taken = self._taken(choice)
+        if taken is None or not effects:
+            return 0.0
+        predicted = math.sqrt(max(total(self._options, taken).errors, default=0.0))
+        return max(effects) / predicted if predicted else 0.0
+
+    def _uniform(self) -> None:
+        """Run what users of other tools would take: one rung everywhere, where it is predicted to be better than the best."""
+        for rung in dict.fromkeys(rung.name for site in self.sites for rung in site.rungs):
+            choice = {site.name: rung for site in self.sites if any(one.name == rung for one in site.rungs)}
+            point = self.point(f"{rung} everywhere", choice)
+            kept = [one for one in self.points if one.choice and self._keeps(one)]
+            best = max((one.predicted_speedup for one in kept), default=WORTH)
+            if self.goal == "latency" and point.predicted_speedup > best and self._known(choice) is None:
+                self._test(choice, f"{rung} everywhere")
+
+    def curve(self, run: bool) -> list[Point]:
+        """The choices under several limits, with those that were run; `run` says whether to run them all."""
+        for factor in LADDER:
+            limit = factor * self._first_limit()
+            choice = self._choice(limit)
+            if self._known(choice) is None and all(point.choice != choice for point in self.points):
+                label = f"knapsack under {limit:.3g}"
+                if run:
+                    self._test(choice, label)
+                else:
+                    self.points.append(self.point(label, choice))
+        return sorted(self.points, key=lambda point: point.predicted_speedup)
+
+
+def _worst(tested: Tested) -> float:
+    return max(tested.seen, tested.held_out if tested.held_out is not None else 0.0)
+
+
+@dataclass(frozen=True)
+class Final:
+    """The choice that is best as measured, with its model and the latencies; no choice if nothing is gained."""
+
+    point: Point | None
+    model: ir.Model
+    latencies: Sequence[Latency]
+    reason: str
+    measured: Mapping[int, float]
+
+
+def finish(
+    found: Sequence[Point], trial: Trial, plain: ir.Model, inputs: Samples, goal: Goal, rounds: int, threads: int
+) -> Final:
+    """Measure the best choices side by side with the float32 model, and take the best that is not slower."""
+    models = {"float32": plain}
+    points: dict[str, Point] = {}
+    for point in _different(found):
+        try:
+            models[point.label] = trial.made(point.choice)
+        except OrtfuseError:
+            continue
+        points[point.label] = point
+        if len(points) == FINALISTS:
+            break
+    if not points:
+        return Final(None, plain, (), "no choice of rungs keeps the error under the bound", {})
+    rows = {row.name: row for row in measure(models, inputs.search[0], rounds=rounds, threads=threads)}
+    measured = {id(points[name]): rows[name].speedup for name in points if not rows[name].crash}
+    least = WORTH if goal == "latency" else NOISE
+    fast = [name for name in points if not rows[name].crash and rows[name].speedup >= least]
+    if not fast:
+        best = max((rows[name].speedup for name in points if not rows[name].crash), default=0.0)
+        reason = f"nothing is gained: the best choice under the bound runs {best:.2f} times as fast as float32"
+        return Final(None, plain, (), reason, measured)
+    if goal == "latency":
+        name = max(fast, key=lambda one: rows[one].speedup)
+    else:
+        name = min(fast, key=lambda one: weight_bytes(models[one]))
+        if weight_bytes(models[name]) >= weight_bytes(plain):
+            return Final(None, plain, (), "nothing is gained: no choice under the bound is smaller", measured)
+    return Final(points[name], models[name], (rows["float32"], rows[name]), "", measured)
+
+
+def _different(points: Sequence[Point]) -> Iterator[Point]:
+    seen: list[Mapping[str, str]] = []
+    for point in points:
+        if point.choice not in seen:
+            seen.append(point.choice)
+            yield point

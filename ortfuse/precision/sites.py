@@ -1,0 +1,231 @@
+"""Every rung at every site measured: the time, the error that it makes there, and what that does to the outputs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.bench.meter import content_of
+from ortfuse.errors import OrtfuseError
+from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.session import Session, weight_bytes
+from ortfuse.execution.single_site import Part
+from ortfuse.precision.effects import Probe, Spread, local_errors, spread_of
+from ortfuse.precision.knapsack import Option
+from ortfuse.precision.ladder import Ladder
+from ortfuse.precision.outcome import Goal, Tried
+from ortfuse.precision.store import Store
+from ortfuse.precision.times import Clock
+
+FASTER = 0.98
+"""A rung is not considered if the site takes more than this share of its time in float32."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One rung at one site, measured; see `ortfuse.precision.outcome.Tried`.
+
+    Attributes:
+        effects: The error of each output, for one set of inputs after the other; `None` if it was not measured.
+    """
+
+    name: str
+    seconds: float
+    size: int
+    local: float | None = None
+    effects: tuple[float, ...] | None = None
+    dropped: str = ""
+
+
+@dataclass(frozen=True)
+class MeasuredSite:
+    """A site with all that was measured there.
+
+    Attributes:
+        name: The name of the site.
+        kind: What it has in common with sites that take the same time.
+        shapes: The shapes of what it takes, as text.
+        seconds: Its time in float32.
+        size: The bytes of its weights in float32.
+        rungs: Its rungs.
+        spread: The values that it takes.
+    """
+
+    name: str
+    kind: str
+    shapes: str
+    seconds: float
+    size: int
+    rungs: tuple[Rung, ...] = ()
+    spread: Spread | None = None
+
+    def options(self, goal: Goal, rows: int) -> list[Option]:
+        """What the knapsack chooses from: float32, and the rungs whose effect was measured."""
+        found = [Option("", 0.0, (0.0,) * rows)]
+        for rung in self.rungs:
+            if rung.effects is not None:
+                won = rung.seconds - self.seconds
+                cost = won if goal == "latency" else float(rung.size - self.size)
+                found.append(Option(rung.name, cost, tuple(effect * effect for effect in rung.effects), won))
+        return found
+
+    def tried(self) -> tuple[Tried, ...]:
+        """The rungs for the report, fastest first."""
+        rungs = sorted(self.rungs, key=lambda rung: rung.seconds)
+        return tuple(
+            Tried(
+                rung.name, rung.seconds, self.seconds - rung.seconds, rung.size, rung.local,
+                None if rung.effects is None else max(rung.effects, default=0.0), rung.dropped,
+            )
+            for rung in rungs
+        )  # fmt: skip
+
+
+@dataclass
+class Measuring:
+    """Measures the sites of a model.
+
+    Attributes:
+        ladder: The rungs.
+        calibration: The ranges of values.
+        probe: The float32 model with a way in for errors.
+        clock: Measures times.
+        goal: What is to be small.
+        limit: The largest error of the outputs that a rung may make; what makes more is not considered.
+        store: Where measurements of this model are kept.
+        times: Where times of sites of any model are kept.
+        progress: Called with the number of sites that are done.
+    """
+
+    ladder: Ladder
+    calibration: Any
+    probe: Probe
+    clock: Clock
+    goal: Goal
+    store: Store
+    times: Store
+    progress: Callable[[int], None]
+    _seconds: dict[str, dict[str, float]] = field(default_factory=dict, init=False)
+
+    def measured(self, parts: Sequence[Part], rungs: Mapping[str, Sequence[str]]) -> list[MeasuredSite]:
+        """The sites, each with the named rungs measured; those that cannot be run by themselves are left out."""
+        found: dict[str, MeasuredSite] = {}
+        for part in parts:
+            if (known := self.store.get("site", self.goal, part.name, *sorted(rungs[part.name]))) is not None:
+                found[part.name] = _from_data(known)
+        waiting = [part for part in parts if part.name not in found]
+        self.progress(len(found))
+        for done, (part, inputs) in enumerate(self.probe.captured(waiting), len(found) + 1):
+            site = self._site(part, inputs, sorted(rungs[part.name]))
+            if site is not None:
+                found[part.name] = site
+                self.store.put(asdict(site), "site", self.goal, part.name, *sorted(rungs[part.name]))
+            self.progress(done)
+        return [found[part.name] for part in parts if part.name in found]
+
+    def _site(self, part: Part, inputs: list[Inputs], names: Sequence[str]) -> MeasuredSite | None:
+        try:
+            session = Session(part.model)
+            plain = [session.run(arrays) for arrays in inputs]
+        except OrtfuseError:
+            return None
+        lowered = {name: model for name in names if (model := self._lowered(part, name)) is not None}
+        kind = _kind(part.model, inputs[0])
+        seconds = self._times(kind, {"": part.model, **lowered}, inputs[0])
+        if "" not in seconds:
+            return None
+        site = MeasuredSite(
+            part.name,
+            kind,
+            _shapes(inputs[0]),
+            seconds[""],
+            weight_bytes(part.model),
+            spread=spread_of(inputs[0].values()),
+        )
+        rungs = [Rung(name, seconds[name], weight_bytes(model)) for name, model in lowered.items() if name in seconds]
+        return replace(site, rungs=tuple(self._with_effects(site, rungs, lowered, plain, inputs)))
+
+    def _lowered(self, part: Part, rung: str) -> ir.Model | None:
+        try:
+            return self.ladder.lowered(part.model, {part.name: rung}, self.calibration)
+        except OrtfuseError:
+            return None
+
+    def _times(self, kind: str, models: Mapping[str, ir.Model], inputs: Inputs) -> dict[str, float]:
+        """The seconds of float32 and of each rung, measured once for all sites of a kind."""
+        if kind not in self._seconds:
+            self._seconds[kind] = self.times.get("kind", kind) or {}
+        known = self._seconds[kind]
+        if not set(models) <= set(known):
+            known = self._seconds[kind] = self.clock.seconds(models, inputs)
+            known |= {name: float("inf") for name in models if name not in known}
+            self.times.put({name: one for name, one in known.items() if np.isfinite(one)}, "kind", kind)
+        return {name: one for name, one in known.items() if np.isfinite(one)}
+
+    def _with_effects(
+        self,
+        site: MeasuredSite,
+        rungs: Sequence[Rung],
+        lowered: Mapping[str, ir.Model],
+        plain: Sequence[Mapping[str, Any]],
+        inputs: Sequence[Inputs],
+    ) -> list[Rung]:
+        """The rungs with what they do to the outputs, where that can matter."""
+        found: list[Rung] = []
+        errors = {}
+        for rung in rungs:
+            if self._is_idle(rung, site):
+                found.append(replace(rung, dropped=f"no gain in {self.goal}"))
+                continue
+            local = local_errors(plain, lowered[rung.name], inputs)
+            if local is None:
+                found.append(replace(rung, dropped="makes numbers that are not finite, or does not run"))
+                continue
+            errors[rung.name] = local.errors
+            found.append(replace(rung, local=local.error))
+        open_ones = [rung for rung in found if not rung.dropped]
+        return [
+            rung if rung.dropped
+            else replace(rung, dropped=f"{better} is no slower and no less exact") if (better := _dominating(rung, open_ones))
+            else replace(rung, effects=self.probe.effect(errors[rung.name]))
+            for rung in found
+        ]  # fmt: skip
+
+    def _is_idle(self, rung: Rung, site: MeasuredSite) -> bool:
+        if self.goal == "latency":
+            return rung.seconds > FASTER * site.seconds
+        return rung.size >= site.size
+
+
+def _dominating(rung: Rung, others: Sequence[Rung]) -> str:
+    """Another rung that is at least as good in every way, and better in one; empty if there is none."""
+    for other in others:
+        ours = (rung.seconds, rung.size, rung.local or 0.0)
+        theirs = (other.seconds, other.size, other.local or 0.0)
+        if theirs[0] <= ours[0] and theirs[2] <= ours[2] and (theirs[1] <= ours[1]) and theirs != ours:
+            return other.name
+    return ""
+
+
+def _kind(model: ir.Model, inputs: Inputs) -> str:
+    """A digest of what the time of a site depends on: its operators, types and sizes."""
+    shapes = [(array.dtype.name, array.shape) for array in inputs.values()]
+    return hashlib.sha256(repr((content_of(model), shapes)).encode()).hexdigest()[:24]
+
+
+def _shapes(inputs: Inputs) -> str:
+    return ", ".join(f"[{', '.join(map(str, array.shape))}]" for array in inputs.values())
+
+
+def _from_data(data: Mapping[str, Any]) -> MeasuredSite:
+    spread = None if data["spread"] is None else Spread(**data["spread"])
+    rungs = tuple(
+        Rung(**{**rung, "effects": None if rung["effects"] is None else tuple(rung["effects"])})
+        for rung in data["rungs"]
+    )
+    return MeasuredSite(**{**data, "rungs": rungs, "spread": spread})

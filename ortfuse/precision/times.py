@@ -1,0 +1,97 @@
+"""How long a site takes in float32 and on each rung, measured on this machine: runs interleaved, first quartiles.
+
+The times are so short that whatever else the machine does disturbs many of them, and only ever makes them longer.
+
+Where the weights of the whole model are more than a cache holds, they come from memory in every run, and so they should here:
+other memory is written between the runs.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.errors import OrtfuseError
+from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.session import Session, weight_bytes
+
+ROUNDS = 11
+"""How often each model is run, interleaved."""
+
+SHORTEST = 0.001
+"""The least seconds of one measurement: a faster model is repeated until it takes that long."""
+
+LONGEST = 2.0
+"""The seconds after which no further round is begun, once there are three."""
+
+CACHED = 64 << 20
+"""Weights of more bytes than this are taken to come from memory in every run."""
+
+_LEAST = 3
+_CHANGED = 1 << 20
+
+
+class Clock(Protocol):
+    """Measures models side by side."""
+
+    def seconds(self, models: Mapping[str, ir.Model], inputs: Inputs) -> dict[str, float]:
+        """The seconds of a run of each model; those that cannot be run are left out."""
+
+
+class Stopwatch:
+    """Measures on this machine.
+
+    Args:
+        threads: Threads per operator; 0 leaves the choice to the runtime.
+        weights: The bytes of weights of the whole model.
+    """
+
+    def __init__(self, threads: int, weights: int) -> None:
+        self._threads, self._weights = threads, weights
+        self._other = np.zeros(CACHED, np.uint8) if weights > CACHED else None
+
+    def seconds(self, models: Mapping[str, ir.Model], inputs: Inputs) -> dict[str, float]:
+        """The seconds of a run of each model; those that cannot be run are left out."""
+        runnable = {name: model for name, model in models.items() if self._runs(model, inputs)}
+        sessions = {name: Session(model, threads=self._threads, isolated=False) for name, model in runnable.items()}
+        cold = self._other is not None and any(weight_bytes(model) > _CHANGED for model in runnable.values())
+        repeats = {name: 1 if cold else _repeats(session, inputs) for name, session in sessions.items()}
+        times: dict[str, list[float]] = {name: [] for name in sessions}
+        order, started = list(sessions), time.perf_counter()
+        gc.collect()
+        for number in range(ROUNDS):
+            if number >= _LEAST and time.perf_counter() - started > LONGEST:
+                break
+            for name in order:
+                if cold and self._other is not None:
+                    np.add(self._other, 1, out=self._other)
+                times[name].append(_once(sessions[name], inputs, repeats[name]))
+            order.append(order.pop(0))
+        return {name: statistics.quantiles(taken, n=4, method="inclusive")[0] for name, taken in times.items()}
+
+    def _runs(self, model: ir.Model, inputs: Inputs) -> bool:
+        """Whether a model can be run, found out in a process of its own."""
+        try:
+            Session(model, threads=self._threads).run(inputs)
+        except OrtfuseError:
+            return False
+        return True
+
+
+def _repeats(session: Session, inputs: Inputs) -> int:
+    session.run(inputs)
+    return max(1, round(SHORTEST / max(_once(session, inputs, 1), 1e-6)))
+
+
+def _once(session: Session, inputs: Inputs, times: int) -> float:
+    """The seconds of one run."""
+    started = time.perf_counter()
+    for _ in range(times):
+        session.run(inputs)
+    return (time.perf_counter() - started) / times

@@ -1,0 +1,119 @@
+"""Runs whole models with rungs applied, and compares their outputs with those of the original."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.errors import OrtfuseError
+from ortfuse.execution.session import Session, weight_bytes
+from ortfuse.precision.effects import Probe
+from ortfuse.precision.ladder import Choice, Ladder
+from ortfuse.precision.metrics import Arrays, Metric
+from ortfuse.precision.samples import Samples
+from ortfuse.precision.store import Store
+
+
+@dataclass(frozen=True)
+class Tested:
+    """What a choice comes to.
+
+    Attributes:
+        seen: The error on the inputs that the search saw.
+        held_out: The error on those that it never saw; `None` if there are none.
+        likely: What is expected at most on other inputs of the kind.
+        effects: The error of each output as `Probe` has it, against the float32 model.
+        size: The bytes of weights.
+        problem: Why it cannot be run; empty if it can.
+    """
+
+    seen: float
+    held_out: float | None
+    likely: float
+    effects: tuple[float, ...] = ()
+    size: int = 0
+    problem: str = ""
+
+
+class Trial:
+    """Runs choices.
+
+    Args:
+        ladder: The rungs.
+        model: The float32 model.
+        calibration: The ranges of values.
+        inputs: What the models are run on.
+        expected: The outputs of the original on all inputs.
+        metric: How far outputs are apart.
+        probe: Compares outputs with those of the float32 model, on the first of the inputs that the search sees.
+        probed: The number of those inputs.
+        store: Where the results are kept.
+        threads: Threads of the runtime.
+    """
+
+    def __init__(
+        self,
+        ladder: Ladder,
+        model: ir.Model,
+        calibration: Any,
+        inputs: Samples,
+        expected: Sequence[Arrays],
+        metric: Metric,
+        probe: Probe,
+        probed: int,
+        store: Store,
+        threads: int,
+    ) -> None:
+        self._ladder, self._model, self._calibration, self._threads = ladder, model, calibration, threads
+        self._inputs, self._expected, self._metric = inputs, expected, metric
+        self._probe, self._probed, self._store = probe, probed, store.within(metric.name, metric.judged)
+
+    def made(self, choice: Choice) -> ir.Model:
+        """The model of a choice.
+
+        Raises:
+            OrtfuseError: It cannot be made.
+        """
+        return self._ladder.lowered(self._model, choice, self._calibration) if choice else self._model
+
+    def test(self, choice: Choice) -> Tested:
+        """Run a choice on all inputs."""
+        key = json.dumps(sorted(choice.items()))
+        known = self._store.get("trial", key) if self._metric.function is None else None
+        if known is not None:
+            return Tested(**{**known, "effects": tuple(known["effects"])})
+        try:
+            found = self._test(choice)
+        except OrtfuseError as error:
+            return Tested(math.inf, math.inf, math.inf, problem=str(error))
+        self._store.put(asdict(found), "trial", key)
+        return found
+
+    def _test(self, choice: Choice) -> Tested:
+        model = self.made(choice)
+        session = Session(model, threads=self._threads)
+        outputs = [session.run(arrays) for arrays in self._inputs.all]
+        count = len(self._inputs.search)
+        seen = self._metric.of(self._expected[:count], outputs[:count], self._inputs.search).error
+        held = self._held_out(outputs, count)
+        every = self._metric.of(self._expected, outputs, self._inputs.all)
+        effects = self._probe.distances(outputs[: self._probed])
+        return Tested(seen, held, every.likely, effects, weight_bytes(model))
+
+    def _held_out(self, outputs: Sequence[Arrays], count: int) -> float | None:
+        if not self._inputs.held_out:
+            return None
+        return self._metric.of(self._expected[count:], outputs[count:], self._inputs.held_out).error
+
+    def effects(self, choice: Choice) -> tuple[float, ...]:
+        """The error of each output of a choice as `Probe` has it; infinite if it cannot be run."""
+        try:
+            session = Session(self.made(choice), threads=self._threads)
+            return self._probe.distances([session.run(arrays) for arrays in self._inputs.search[: self._probed]])
+        except OrtfuseError:
+            return (math.inf,)

@@ -1,0 +1,243 @@
+"""The fastest model whose error stays under a bound: from a float32 model, its original and inputs to the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from ortfuse.errors import BoundError, VerificationError
+from ortfuse.execution.as_it_is import Runnable
+from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.session import Session, weight_bytes
+from ortfuse.execution.single_site import Part, cut
+from ortfuse.facts.facts import Facts
+from ortfuse.graph import walk
+from ortfuse.graph.traits import RANDOM, has
+from ortfuse.precision.effects import Probe, guide_of
+from ortfuse.precision.ladder import Ladder, SiteLike
+from ortfuse.precision.metrics import Arrays, Metric
+from ortfuse.precision.outcome import Goal, Outcome, Point, SiteReport
+from ortfuse.precision.samples import Samples, samples
+from ortfuse.precision.search import Final, Search, finish
+from ortfuse.precision.sites import MeasuredSite, Measuring
+from ortfuse.precision.store import Store, inputs_digest, machine, model_digest
+from ortfuse.precision.times import CACHED, Clock, Stopwatch
+from ortfuse.precision.trial import Trial
+
+PROBED = 3
+"""The number of sets of inputs on which effects are measured."""
+
+KEPT = 1 << 30
+"""The most bytes of outputs that are kept to compare with; further sets of inputs are left out."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for.
+
+    Attributes:
+        metric: How the error is measured.
+        bound: The largest error.
+        goal: What is to be small.
+        inputs: The user's sets of inputs; `None` to generate them.
+        sizes: Sizes of open dimensions by name, for generated inputs.
+        seed: Seed of what is random.
+        threads: Threads of the runtime; 0 leaves the number to it.
+        rounds: How often models are run when they are measured side by side.
+        curve: Whether all points of the curve are run.
+    """
+
+    metric: Metric
+    bound: float
+    goal: Goal = "latency"
+    inputs: Sequence[Inputs] | None = None
+    sizes: Mapping[str, int] | None = None
+    seed: int = 0
+    threads: int = 0
+    rounds: int = 20
+    curve: bool = False
+
+
+def fastest(
+    model: ir.Model,
+    original: ir.Model,
+    asked: Request,
+    ladder: Ladder,
+    store: Store,
+    progress: Callable[[str], None],
+    clock: Clock | None = None,
+) -> Outcome:
+    """Find the fastest model under a bound.
+
+    Args:
+        model: The model in float32, optimised; not changed.
+        original: The model that errors are measured against.
+        asked: What is asked for.
+        ladder: The rungs.
+        store: Where measurements are kept.
+        progress: Called with short messages.
+        clock: Measures sites; by default on this machine.
+
+    Raises:
+        BoundError: The bound cannot be met by anything but the original.
+        VerificationError: The model cannot be run on the inputs, or draws random numbers.
+        OptionError: The user's metric fails, or names an output that the model does not have.
+    """
+    _refuse_random(original)
+    _refuse_unknown_outputs(original, asked.metric)
+    progress("running the original")
+    inputs, expected = _expected(original, asked)
+    _demand_float32(model, inputs, expected, asked)
+    progress("looking for sites")
+    sites = ladder.sites(model)
+    names = dict.fromkeys(name for site in sites.values() for name in site.activations)
+    calibration = ladder.calibrate(model, (*names, *sites), inputs.search) if sites else None
+    parts, left = _parts(model, sites)
+    probed = inputs.search[:PROBED]
+    probe = Probe(model, parts, probed, guide_of(asked.metric), asked.threads)
+    kept = store.within(*machine(), asked.threads, model_digest(model), inputs_digest(inputs.all))
+    weights = weight_bytes(model)
+    clock = clock or Stopwatch(asked.threads, weights)
+    measuring = Measuring(
+        ladder, calibration, probe, clock, asked.goal, kept.within(guide_of(asked.metric).name, asked.metric.judged),
+        store.within("times", *machine(), asked.threads, weights > CACHED),
+        lambda done: progress(f"measuring sites: {done} of {len(parts)}"),
+    )  # fmt: skip
+    measured = measuring.measured(parts, {name: tuple(site.rungs) for name, site in sites.items()})
+    trial = Trial(ladder, model, calibration, inputs, expected, asked.metric, probe, len(probed), kept, asked.threads)
+    seconds = clock.seconds({"": model}, inputs.search[0]).get("", 0.0)
+    search = Search(measured, probe.rows, trial, asked.metric, asked.bound, asked.goal, seconds, progress)
+    search.demand_a_fit()
+    found = search.run()
+    progress("measuring the best choices side by side")
+    final = finish(found, trial, model, inputs, asked.goal, asked.rounds, asked.threads)
+    curve = search.curve(asked.curve)
+    return _outcome(
+        final, asked, inputs, trial, measured, sites, left, curve, [*inputs.notes, *search.notes], weights, model
+    )
+
+
+def _refuse_random(model: ir.Model) -> None:
+    for node in walk.nodes(model):
+        if has(node, RANDOM):
+            raise VerificationError(f"{walk.describe(node)} draws random numbers, so no error can be measured")
+
+
+def _refuse_unknown_outputs(model: ir.Model, metric: Metric) -> None:
+    names = [value.name for value in model.graph.outputs]
+    for name in metric.judged:
+        if name not in names:
+            raise VerificationError(
+                f"the model has no output '{name}' to judge; its outputs are {', '.join(map(str, names))}"
+            )
+
+
+def _expected(original: Runnable, asked: Request) -> tuple[Samples, list[Arrays]]:
+    """The inputs, as many as their outputs fit into memory, and the original's outputs."""
+    assert isinstance(original, ir.Model)
+    session = Session(original, threads=asked.threads)
+    inputs = samples(session, original, asked.inputs, asked.sizes or {}, asked.seed)
+    found: dict[int, Arrays] = {}
+    held = 0
+    # In turns, so that of both kinds some are left.
+    order = sorted(range(len(inputs.all)), key=lambda number: number % max(len(inputs.search), 1))
+    for number in order:
+        outputs = session.run(inputs.all[number])
+        held += sum(getattr(array, "nbytes", 0) for array in outputs.values())
+        if held > KEPT and len(found) >= 2:
+            break
+        found[number] = outputs
+    split = len(inputs.search)
+    search = tuple(inputs.all[number] for number in sorted(found) if number < split)
+    held_out = tuple(inputs.all[number] for number in sorted(found) if number >= split)
+    return replace(inputs, search=search, held_out=held_out), [found[number] for number in sorted(found)]
+
+
+def _demand_float32(model: ir.Model, inputs: Samples, expected: Sequence[Arrays], asked: Request) -> None:
+    """Check that the float32 model itself keeps the bound: exact fusions round differently."""
+    session = Session(model, threads=asked.threads)
+    first = inputs.search[:1]
+    error = asked.metric.of(expected[:1], [session.run(arrays) for arrays in first], first).error
+    if error > asked.bound:
+        raise BoundError(
+            f"no result keeps the error under {asked.bound:.3g}: without any rung, by fusions alone, it is {error:.3g}; "
+            "give a larger --max-error"
+        )
+
+
+def _parts(model: ir.Model, sites: Mapping[str, SiteLike]) -> tuple[list[Part], dict[str, str]]:
+    """The sites cut out, and why some cannot be."""
+    facts = Facts(model)
+    found: list[Part] = []
+    left: dict[str, str] = {}
+    for name, site in sites.items():
+        try:
+            found.append(cut(model, name, site.activations, facts))
+        except VerificationError as error:
+            left[name] = str(error)
+    return found, left
+
+
+def _outcome(
+    final: Final,
+    asked: Request,
+    inputs: Samples,
+    trial: Trial,
+    measured: Sequence[MeasuredSite],
+    sites: Mapping[str, SiteLike],
+    left: Mapping[str, str],
+    curve: Sequence[Point],
+    notes: Sequence[str],
+    weights: int,
+    model: ir.Model,
+) -> Outcome:
+    choice = final.point.choice if final.point is not None else {}
+    tested = trial.test(choice)
+    taken = final.point or Point("float32", {}, 0.0, 0.0, 1.0, tested.seen, tested.likely, 1.0, weights)
+    curve = [replace(point, speedup=final.measured.get(id(point))) for point in curve]
+    return Outcome(
+        model=final.model,
+        metric=asked.metric.name,
+        bound=asked.bound,
+        goal=asked.goal,
+        inputs=inputs.label,
+        taken=replace(taken, speedup=final.latencies[-1].speedup if final.latencies else 1.0),
+        error=tested.seen,
+        held_out=tested.held_out,
+        latencies=final.latencies,
+        float_size=weights,
+        sites=_reports(measured, sites, left, choice),
+        curve=curve,
+        notes=notes,
+        reason=_why(final.reason, measured, sites) if not choice else "",
+    )
+
+
+def _why(reason: str, measured: Sequence[MeasuredSite], sites: Mapping[str, SiteLike]) -> str:
+    """Why the float32 model is the result."""
+    if not sites:
+        return "the model has no site at which a rung is legal"
+    if not any(rung.effects is not None for site in measured for rung in site.rungs):
+        return "no rung is of use at any site of the model on this machine"
+    return reason
+
+
+def _reports(
+    measured: Sequence[MeasuredSite], sites: Mapping[str, SiteLike], left: Mapping[str, str], choice: Mapping[str, str]
+) -> list[SiteReport]:
+    known = {site.name: site for site in measured}
+    found = []
+    for name, site in sites.items():
+        refused = {rung: refusal.reason for rung, refusal in site.refused.items()}
+        one = known.get(name)
+        if one is None:
+            why = left.get(name, "it cannot be run by itself")
+            found.append(SiteReport(name, site.operator, "", refused=refused, left=why))
+            continue
+        report = SiteReport(
+            name, site.operator, one.shapes, choice.get(name, ""), one.seconds, one.spread, one.tried(), refused
+        )
+        found.append(report)
+    return found

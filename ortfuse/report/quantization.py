@@ -1,0 +1,174 @@
+"""The report of `ortfuse quantize` for people: what each site's rung wins and costs, and the curve of error against time."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ortfuse.errors import OptionError, OutputError
+from ortfuse.report.console import show_notes
+
+if TYPE_CHECKING:
+    from ortfuse.precision.outcome import Outcome, Point, SiteReport
+    from ortfuse.quantized import Quantized
+
+MOST_SITES = 40
+"""The sites that are shown, those first that win most; --json has them all."""
+
+_COLUMNS = (
+    "label", "sites", "predicted_error", "linear_error", "error", "likely", "predicted_speedup", "speedup", "size"
+)  # fmt: skip
+
+
+def show_quantized(console: Console, found: Quantized) -> None:
+    """Print the whole result."""
+    outcome = found.outcome
+    console.print(f"inputs: {outcome.inputs}", markup=False, highlight=False)
+    if outcome.sites:
+        console.print(sites_table(outcome.sites))
+    if outcome.curve:
+        console.print(curve_table(outcome.curve, outcome.taken))
+    for line in summary(outcome):
+        console.print(line, markup=False, highlight=False)
+    show_notes(console, outcome.notes)
+    if found.written is not None:
+        console.print(f"written: {found.written}", markup=False, highlight=False)
+    else:
+        console.print("nothing was written; -o RESULT writes the model", highlight=False)
+
+
+def summary(outcome: Outcome) -> list[str]:
+    """What came out, in a few lines."""
+    unseen = "" if outcome.held_out is None else f", {outcome.held_out:.3g} on inputs that the search never saw"
+    error = f"{outcome.metric} error {outcome.error:.3g}{unseen}; the bound is {outcome.bound:.3g}"
+    if outcome.reason:
+        return [f"the result is the float32 model: {outcome.reason}", error]
+    lowered = ", ".join(f"{count} {rung}" for rung, count in outcome.lowered.items())
+    row = outcome.latencies[-1]
+    bounds = "" if row.speedup_bounds is None else " ({:.2f} to {:.2f})".format(*row.speedup_bounds)
+    size = f"weights {(outcome.taken.size or 0) / 1e6:.1f} MB instead of {outcome.float_size / 1e6:.1f} MB"
+    return [
+        f"{len(outcome.taken.choice)} of {len(outcome.sites)} sites lowered: {lowered}",
+        f"{row.speedup:.2f} times as fast as float32{bounds}; {size}",
+        error,
+    ]
+
+
+def sites_table(sites: Sequence[SiteReport]) -> Table:
+    """One row per site: its rung, what that wins and costs, and what goes into the site."""
+    ranked = sorted(sites, key=lambda site: -(site.chosen.saved if site.chosen else -1.0))
+    more = f" ({MOST_SITES} of {len(sites)}, those that win most)" if len(sites) > MOST_SITES else ""
+    made = Table(title=f"Sites{more}", title_justify="left")
+    made.add_column("site", overflow="fold")
+    made.add_column("operator")
+    made.add_column("rung", overflow="fold")
+    for heading in ("float32 us", "wins us", "error there", "of outputs", "range", "outliers"):
+        made.add_column(heading, justify="right")
+    for site in ranked[:MOST_SITES]:
+        made.add_row(escape(site.name), site.operator, escape(site.rung or "float32"), *_numbers(site))
+    return made
+
+
+def _numbers(site: SiteReport) -> list[str]:
+    chosen, spread = site.chosen, site.spread
+    return [
+        f"{site.seconds * 1e6:.0f}" if site.seconds else "",
+        f"{chosen.saved * 1e6:.0f}" if chosen else "",
+        _error(chosen.local if chosen else None),
+        _error(chosen.propagated if chosen else None),
+        f"{spread.low:.3g}..{spread.high:.3g}" if spread else "",
+        f"{spread.outliers:.1f}x" if spread else "",
+    ]
+
+
+def curve_table(curve: Sequence[Point], taken: Point | None = None) -> Table:
+    """The choices, slowest first; the one that was taken is marked."""
+    made = Table(title="Error against time", title_justify="left")
+    made.add_column("choice", overflow="fold")
+    for heading in ("sites", "predicted error", "at most", "error", "on others", "predicted speedup", "speedup", "MB"):
+        made.add_column(heading, justify="right")
+    for point in curve:
+        mark = "* " if taken is not None and point.choice == taken.choice else ""
+        made.add_row(
+            f"{mark}{escape(point.label)}", str(len(point.choice)), _error(point.predicted_error), _error(point.linear_error),
+            _error(point.error), _error(point.likely), f"{point.predicted_speedup:.2f}",
+            f"{point.speedup:.2f}" if point.speedup is not None else "",
+            f"{point.size / 1e6:.1f}" if point.size is not None else "",
+        )  # fmt: skip
+    return made
+
+
+def _error(value: float | None) -> str:
+    return "" if value is None else f"{value:.2g}"
+
+
+def check_curve(path: Path) -> None:
+    """Check that a curve can be written in the format that the name asks for.
+
+    Raises:
+        OptionError: There is no such format, or matplotlib is missing.
+    """
+    if path.suffix.lower() not in _WRITERS:
+        raise OptionError("curve", f"write a name that ends in {', '.join(_WRITERS)}, not {path}")
+    if path.suffix.lower() == ".png" and importlib.util.find_spec("matplotlib") is None:
+        raise OptionError("curve", "a plot needs matplotlib, which is not installed: pip install 'ortfuse[plot]'")
+
+
+def write_curve(path: Path, outcome: Outcome) -> None:
+    """Write the curve as JSON, CSV or a plot, as the ending of the name says.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        aside.write_bytes(_WRITERS[path.suffix.lower()](outcome))
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise OutputError(f"{path}: the curve cannot be written: {error.strerror or error}") from error
+
+
+def _as_json(outcome: Outcome) -> bytes:
+    return (json.dumps([point.to_dict() for point in outcome.curve], indent=1) + "\n").encode()
+
+
+def _as_csv(outcome: Outcome) -> bytes:
+    made = io.StringIO()
+    rows = csv.DictWriter(made, _COLUMNS, extrasaction="ignore", lineterminator="\n")
+    rows.writeheader()
+    for point in outcome.curve:
+        rows.writerow({**point.to_dict(), "sites": len(point.choice)})
+    return made.getvalue().encode()
+
+
+def _as_plot(outcome: Outcome) -> bytes:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    predicted = [(p.predicted_error, p.predicted_speedup) for p in outcome.curve if p.predicted_error]
+    measured = [(p.error, p.speedup) for p in outcome.curve if p.error and p.speedup]
+    for points, label, mark in ((predicted, "predicted", "o"), (measured, "measured", "s")):
+        axes.scatter([one for one, _ in points], [other for _, other in points], label=label, marker=mark)
+    axes.axvline(outcome.bound, color="grey", linestyle="--", label="bound")
+    axes.set_xscale("log")
+    axes.set_xlabel(f"{outcome.metric} error of the outputs")
+    axes.set_ylabel("times as fast as float32")
+    axes.legend()
+    made = io.BytesIO()
+    figure.savefig(made, format="png", dpi=120)
+    return made.getvalue()
+
+
+_WRITERS: Mapping[str, Callable[[Outcome], bytes]] = {".json": _as_json, ".csv": _as_csv, ".png": _as_plot}

@@ -1,0 +1,76 @@
+"""Rungs for tests: a MatMul whose weights are rounded to fewer bits, which takes as much time as a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.execution.inputs import Inputs
+from ortfuse.refusal import Refusal
+
+BITS = {"fine": 11, "middle": 9, "coarse": 7}
+
+
+@dataclass(frozen=True)
+class Site:
+    operator: str
+    activations: tuple[str, ...]
+    rungs: tuple[str, ...]
+    refused: Mapping[str, Refusal] = field(default_factory=dict)
+
+
+class Rounding:
+    """MatMul sites with the rungs of `BITS`; `worse` says by which factor the noise of a rung is larger in the whole model."""
+
+    def __init__(self, rungs: Sequence[str] = tuple(BITS), worse: Mapping[str, float] | None = None) -> None:
+        self.rungs, self.worse, self.made = rungs, worse or {}, 0
+
+    def sites(self, model: ir.Model) -> dict[str, Site]:
+        return {
+            node.outputs[0].name or "": Site("MatMul", (node.inputs[0].name or "",), tuple(self.rungs))
+            for node in model.graph
+            if node.op_type == "MatMul" and node.inputs[0] is not None and node.inputs[1].is_initializer()
+        }
+
+    def calibrate(self, model: ir.Model, names: Collection[str], inputs: Sequence[Inputs]) -> Any:
+        return None
+
+    def lowered(self, model: ir.Model, choice: Mapping[str, str], calibration: Any) -> ir.Model:
+        self.made += 1
+        copy = model.clone()
+        whole = len([node for node in copy.graph if node.op_type == "MatMul"]) > 1
+        for node in copy.graph:
+            name = node.outputs[0].name or ""
+            if name in choice:
+                factor = self.worse.get(name, 1.0) if whole else 1.0
+                weight = node.inputs[1]
+                array = weight.const_value.numpy()
+                weight.const_value = ir.tensor(
+                    array + factor * (_rounded(array, BITS[choice[name]]) - array), name=weight.name
+                )
+                node.metadata_props["rung"] = choice[name]
+        return copy
+
+
+def _rounded(array: np.ndarray, bits: int) -> np.ndarray:
+    step = np.abs(array).max() / 2 ** (bits - 1)
+    return (np.round(array / step) * step).astype(array.dtype)
+
+
+class Table:
+    """A clock that shows what it is told: the seconds of each rung, by the name that the models have."""
+
+    def __init__(self, **seconds: float) -> None:
+        self.table = {"": 1e-3, "fine": 6e-4, "middle": 5e-4, "coarse": 4e-4, **seconds}
+        self.asked = 0
+
+    def seconds(self, models: Mapping[str, ir.Model], inputs: Inputs) -> dict[str, float]:
+        self.asked += 1
+        return {name: self.table[name] * len(self._products(model)) for name, model in models.items()}
+
+    def _products(self, model: ir.Model) -> list[ir.Node]:
+        return [node for node in model.graph if node.op_type == "MatMul"]

@@ -1,0 +1,228 @@
+"""The search, with rungs that round weights and times that a table tells: nothing here is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from rounding_ladder import Rounding, Table
+
+from ortfuse.bench import Latency
+from ortfuse.errors import BoundError, VerificationError
+from ortfuse.execution.session import Session
+from ortfuse.precision import search
+from ortfuse.precision.metrics import METRICS, metric_of
+from ortfuse.precision.outcome import Outcome
+from ortfuse.precision.store import Store
+from ortfuse.precision.under_bound import Request, fastest
+
+pytest.importorskip("scipy")
+
+SIZE = 16
+
+
+def chain(layers: int = 4, seed: int = 0) -> ir.Model:
+    """A chain of products and activations."""
+    rng = np.random.default_rng(seed)
+    body = "  ".join(f"h{n} = MatMul(a{n}, w{n})  a{n + 1} = Tanh(h{n})" for n in range(layers))
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[n, {SIZE}] a0) => (float[n, {SIZE}] y)
+    <{", ".join(f"float[{SIZE}, {SIZE}] w{n}" for n in range(layers))}> {{ {body}  y = Identity(a{layers}) }}"""
+    return ir.from_onnx_text(_with_weights(text, layers, rng))
+
+
+def _with_weights(text: str, layers: int, rng: np.random.Generator) -> str:
+    for number in range(layers):
+        numbers = ", ".join(f"{value:.6f}" for value in rng.normal(size=SIZE * SIZE) / SIZE**0.5)
+        text = text.replace(f"] w{number}", f"] w{number} = {{{numbers}}}", 1)
+    return text
+
+
+@pytest.fixture(autouse=True)
+def speedups(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """Latencies by the number of lowered sites instead of measured ones; a test may set a speedup for all."""
+    told: dict[str, float] = {}
+
+    def measure(models: Mapping[str, ir.Model], inputs: Any, *, rounds: int, threads: int) -> list[Latency]:
+        lowered = {name: sum("rung" in node.metadata_props for node in model.graph) for name, model in models.items()}
+        return [
+            Latency(name, 1.0, 1.0, 1.0, 0.0, told.get("all", 1 + count / 4) if count else 1.0, None, 1.0, 1, 1, 1.0)
+            for name, count in lowered.items()
+        ]
+
+    monkeypatch.setattr(search, "measure", measure)
+    return told
+
+
+def run(
+    model: ir.Model, bound: float, ladder: Rounding | None = None, store: Store | None = None, **asked: Any
+) -> Outcome:
+    metric = asked.pop("metric", METRICS["l2"])
+    clock = asked.pop("clock", Table())
+    asked.setdefault("sizes", {"n": 8})
+    request = Request(metric, bound, **asked)
+    return fastest(model, model, request, ladder or Rounding(), store or Store(None), lambda text: None, clock)
+
+
+def error_on_others(outcome: Outcome, original: ir.Model, sets: int = 10) -> float:
+    rng = np.random.default_rng(99)
+    inputs = [{"a0": rng.standard_normal((8, SIZE), np.float32)} for _ in range(sets)]
+    one, other = Session(original), Session(outcome.model)
+    return METRICS["l2"].of([one.run(i) for i in inputs], [other.run(i) for i in inputs], inputs).error
+
+
+@pytest.mark.parametrize("bound", [3e-3, 1e-2, 3e-2, 1e-1])
+def test_the_bound_holds_on_inputs_that_were_never_seen(bound: float) -> None:
+    model = chain()
+    outcome = run(model, bound)
+    assert outcome.taken.choice
+    assert outcome.error <= bound
+    assert outcome.held_out is not None
+    assert outcome.held_out <= bound
+    assert error_on_others(outcome, model) <= bound
+
+
+def test_the_wider_the_bound_the_faster() -> None:
+    speedups = [run(chain(), bound).taken.predicted_speedup for bound in (5e-3, 2e-2, 1e-1, 5e-1)]
+    assert speedups == sorted(speedups)
+    assert speedups[-1] > speedups[0]
+
+
+def test_under_a_wide_bound_all_sites_are_on_the_fastest_rung() -> None:
+    assert set(run(chain(), 0.9).taken.choice.values()) == {"coarse"}
+
+
+def test_a_bound_that_nothing_keeps_is_an_error() -> None:
+    with pytest.raises(BoundError, match="no rung keeps the error"):
+        run(chain(), 1e-6)
+
+
+def test_rungs_that_win_no_time_are_not_considered() -> None:
+    outcome = run(chain(), 0.5, clock=Table(coarse=2e-3, middle=1e-3, fine=0.99e-3))
+    assert not outcome.taken.choice
+    assert "no rung is of use" in outcome.reason
+    assert all(one.dropped for site in outcome.sites for one in site.tried)
+
+
+def test_a_model_without_sites_comes_back_as_it_is() -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+    model = ir.from_onnx_text(text)
+    outcome = run(model, 0.1)
+    assert outcome.model is model
+    assert "no site" in outcome.reason
+
+
+def test_what_is_measured_to_be_slower_is_not_taken(speedups: dict[str, float]) -> None:
+    speedups["all"] = 0.8
+    outcome = run(chain(), 0.5)
+    assert not outcome.taken.choice
+    assert "0.80 times as fast as float32" in outcome.reason
+    assert outcome.speedup == 1.0
+
+
+def test_a_site_that_does_more_harm_in_company_is_found_and_spared() -> None:
+    model = chain(6)
+    ladder = Rounding(("fine",), worse={"h3": 40.0})
+    outcome = run(model, 2e-2, ladder)
+    assert outcome.taken.choice
+    assert "h3" not in outcome.taken.choice
+    assert any("'h3'" in note for note in outcome.notes)
+
+
+def test_a_search_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    model, clock, ladder = chain(), Table(), Rounding()
+    first = run(model, 2e-2, ladder, Store(tmp_path / "kept"), clock=clock)
+    asked, made = clock.asked, ladder.made
+    second = run(model, 2e-2, ladder, Store(tmp_path / "kept"), clock=clock)
+    assert second.taken.choice == first.taken.choice
+    assert clock.asked == asked + 1  # the whole model alone
+    assert ladder.made <= made + 3  # the finalists
+
+
+def test_sites_of_one_kind_are_timed_once() -> None:
+    clock = Table()
+    run(chain(5), 2e-2, clock=clock)
+    assert clock.asked == 2  # one kind of site, and the whole model
+
+
+def test_every_site_is_reported_with_what_was_tried_there() -> None:
+    outcome = run(chain(), 2e-2)
+    assert [site.name for site in outcome.sites] == ["h0", "h1", "h2", "h3"]
+    for site in outcome.sites:
+        assert site.spread is not None
+        assert {one.rung for one in site.tried} == {"fine", "middle", "coarse"}
+        assert all(one.local is not None and one.propagated is not None for one in site.tried)
+    assert outcome.to_dict()["sites"][0]["tried"]
+
+
+def test_the_curve_gets_faster_with_its_error() -> None:
+    points = [point for point in run(chain(), 2e-2, curve=True).curve if point.label.startswith("knapsack")]
+    assert len(points) > 3
+    errors = [point.predicted_error for point in points if point.predicted_error is not None]
+    assert errors == sorted(errors)
+    assert all(point.error is not None for point in points if point.choice)
+
+
+def test_squares_of_errors_predict_the_error_of_the_whole() -> None:
+    for point in run(chain(8), 5e-2).curve:
+        if point.error and point.predicted_error:
+            assert 0.5 < point.error / point.predicted_error < 2
+            assert point.linear_error is not None
+            assert point.linear_error >= point.predicted_error
+
+
+@pytest.mark.parametrize("name", ["max", "cosine", "top1"])
+def test_other_metrics_are_kept_too(name: str) -> None:
+    outcome = run(chain(), 0.05, metric=METRICS[name])
+    assert outcome.taken.choice
+    assert max(outcome.error, outcome.held_out or 0.0) <= 0.05
+
+
+def test_a_function_of_the_user_is_kept() -> None:
+    def far(expected: Any, found: Any, inputs: Any) -> float:
+        return max(float(np.abs(a["y"] - b["y"]).max()) for a, b in zip(expected, found, strict=True))
+
+    outcome = run(chain(), 0.05, metric=metric_of(far))
+    assert outcome.taken.choice
+    assert outcome.error <= 0.05
+
+
+def test_one_set_of_inputs_is_split_along_its_batch() -> None:
+    x = np.random.default_rng(0).standard_normal((12, SIZE), np.float32)
+    outcome = run(chain(), 5e-2, inputs=[{"a0": x}], sizes={})
+    assert outcome.held_out is not None
+    assert outcome.inputs == "12 sets of inputs, 6 of them held out"
+
+
+def test_few_inputs_are_said_to_be_few() -> None:
+    x = np.random.default_rng(0).standard_normal((1, SIZE), np.float32)
+    outcome = run(chain(), 5e-2, inputs=[{"a0": x}], sizes={})
+    assert outcome.held_out is None
+    assert any("one set of inputs only" in note for note in outcome.notes)
+
+
+def test_generated_inputs_are_said_to_be_weak() -> None:
+    assert any("the bound is weak" in note for note in run(chain(), 5e-2).notes)
+
+
+def test_nan_in_the_inputs_is_refused() -> None:
+    with pytest.raises(VerificationError, match=r"'a0' of set 1 .* holds NaN"):
+        run(
+            chain(),
+            5e-2,
+            inputs=[{"a0": np.zeros((1, SIZE), np.float32)}, {"a0": np.full((1, SIZE), np.nan, np.float32)}],
+        )
+
+
+def test_a_model_that_draws_random_numbers_is_refused() -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = RandomNormalLike(x) }'
+    with pytest.raises(VerificationError, match="draws random numbers"):
+        run(ir.from_onnx_text(text), 0.1)
+
+
+def test_an_output_to_judge_has_to_be_there() -> None:
+    with pytest.raises(VerificationError, match="no output 'logits'"):
+        run(chain(), 0.1, metric=metric_of("l2", ["logits"]))
