@@ -7,7 +7,7 @@ the original (`ortfuse.execution.ties`), and the other outputs are computed from
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from ortfuse.execution.compare import Difference, compare, compare_all, failed
 from ortfuse.execution.experiments import Experiment
 from ortfuse.execution.part import computing, forced
 from ortfuse.execution.session import Session
-from ortfuse.execution.ties import decided, explained
+from ortfuse.execution.ties import decided, explained, is_integer_operator, is_one_step
 from ortfuse.facts.facts import Facts
 
 GIVEN = "ortfuse.given."
@@ -46,21 +46,21 @@ def compare_decided(original: ir.Model, candidate: ir.Model, experiment: Experim
     try:
         known = _known(original, nodes, experiment.inputs)
         given = {value.name or "": known[value.name] for node in nodes for value in _decisions(node)}
-        shown = {value.name or "" for _, other in pairs for value in other.inputs if value is not None}
-        model = forced(candidate, given, GIVEN, shown - set(given))
-        inputs = {**experiment.inputs, **{f"{GIVEN}{name}": array for name, array in given.items()}}
-        found = Session(model, optimise=optimise).run(inputs)
+        runs = _Forced(given, experiment.inputs, optimise)
+        found = runs.of(candidate)
     except (OrtfuseError, KeyError, TypeError):
         return None
     reasons: list[str] = []
     wrong: dict[str, str] = {}
     for node, other in pairs:
         operands = [None if value is None else known.get(value.name) for value in node.inputs]
-        unlike = _unlike(operands, other, found, given)
         for value in _decisions(node):
             name = value.name or ""
             why = explained(node, operands, given[name], found[name])
-            if why is None or (why and unlike):
+            unlike = "" if why == "" else _unlike(operands, other, runs.shown(candidate, pairs), given)
+            if why is None or unlike:
+                why = runs.as_the_original(original, node, operands, name, found[name])
+            if why is None:
                 wrong[name] = f"{node.op_type} '{name}' decides otherwise" + (unlike or " where nothing is tied")
             elif why:
                 reasons.append(f"{node.op_type} '{name}': {why}")
@@ -74,6 +74,49 @@ def compare_decided(original: ir.Model, candidate: ir.Model, experiment: Experim
         elif name in given:
             compared[name] = Difference(name, True, 0.0, 0.0)
     return Decided(compared, tuple(reasons))
+
+
+class _Forced:
+    """Runs models whose decisions are imposed.
+
+    Args:
+        given: The decisions, by name.
+        inputs: The inputs of the model.
+        optimise: Whether the runtime's own optimisations are on.
+    """
+
+    def __init__(self, given: Mapping[str, Any], inputs: Mapping[str, Any], optimise: bool) -> None:
+        self._given, self._optimise = given, optimise
+        self._inputs = {**inputs, **{f"{GIVEN}{name}": array for name, array in given.items()}}
+        self._shown: Mapping[str, Any] | None = None
+        self._own: Mapping[str, Any] | None = None
+
+    def of(self, model: ir.Model, also: Collection[str] = ()) -> Mapping[str, Any]:
+        """The outputs of a model, what it decides by itself given the decisions before, and the values named in `also`.
+
+        To output a value keeps the runtime from merging what computes it with what uses it.
+        """
+        return Session(forced(model, self._given, GIVEN, also), optimise=self._optimise).run(self._inputs)
+
+    def shown(self, candidate: ir.Model, pairs: Sequence[tuple[ir.Node, ir.Node]]) -> Mapping[str, Any]:
+        """What the candidate decides from, too."""
+        if self._shown is None:
+            names = {value.name or "" for _, other in pairs for value in other.inputs if value is not None}
+            self._shown = self.of(candidate, names - set(self._given))
+        return self._shown
+
+    def as_the_original(
+        self, original: ir.Model, node: ir.Node, operands: Sequence[Any], name: str, found: Any
+    ) -> str | None:
+        """Why a quantised number may be off by one step: the runtime, which computes it in integers, says so of the original."""
+        if not self._optimise or not is_one_step(node, self._given[name], found):
+            return None
+        if self._own is None:
+            self._own = self.of(original)
+        why = explained(node, operands, self._own[name], found)
+        wrong = int((np.asarray(self._given[name]) != found).sum())
+        text = f"{wrong} of {found.size} by one step, as in the original with the runtime's optimisations"
+        return None if why is None else text
 
 
 def _unlike(operands: Sequence[Any], other: ir.Node, found: Mapping[str, Any], given: Mapping[str, Any]) -> str:
@@ -111,11 +154,11 @@ def _alike(node: ir.Node, other: ir.Node | None) -> bool:
 
 
 def _from_numbers(node: ir.Node, facts: Facts) -> bool:
-    """Whether a node decides from floating-point numbers; a Cast only if to integers. QLinear operators always round."""
+    """Whether a node decides from floating-point numbers; a Cast only if to integers. Integer operators always round."""
     kinds = [facts.dtype(node.inputs[0]), facts.dtype(_decisions(node)[0])]
     if node.op_type == "Cast" and (kinds[1] is None or not kinds[1].is_integer()):
         return False
-    return node.op_type.startswith("QLinear") or (kinds[0] is not None and kinds[0].is_floating_point())
+    return is_integer_operator(node) or (kinds[0] is not None and kinds[0].is_floating_point())
 
 
 def _known(original: ir.Model, nodes: list[ir.Node], inputs: Mapping[str, Any]) -> dict[str | None, Any]:

@@ -23,6 +23,7 @@ from ortfuse.execution.reference import Reference
 from ortfuse.execution.sensitivity import shaken_model
 from ortfuse.execution.session import Session
 from ortfuse.passes.regions import Region, changed
+from ortfuse.verification.decisions import compare_decided
 from ortfuse.verification.verdict import judge
 
 SAME = 1e-6
@@ -123,6 +124,9 @@ def _wrong_at(region: Region, original: ir.Model, candidate: ir.Model, known: Ma
     given = {name: known[name] for name in names if name}
     found, _ = experiments(before, [given])
     wrong = [d for trial in judge(found, after, levels=(False,)) for d in trial.differences if not d.ok]
+    decided = compare_decided(before, after, found[0], optimise=False) if wrong else None
+    if decided is not None:
+        wrong = [difference for difference in wrong if not decided.differences[difference.output].ok]
     apart = apart_in_float64(before, after, [given])
     most = max((apart or {}).values(), default=0.0)
     if most > SAME and most > FACTOR * _own(before, given):

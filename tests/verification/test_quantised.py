@@ -1,0 +1,145 @@
+"""That integers are compared as what they are: one step of a quantised number is rounding, anything else is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import ortfuse
+from ortfuse.verification import Verdict, verify
+
+X = np.random.default_rng(1).normal(size=(1, 3, 12, 12)).astype(np.float32)
+
+CONV = """q = QuantizeLinear(x, sx, zx) d = DequantizeLinear(q, sx, zx) v = DequantizeLinear(w, sw, zw)
+    c = Conv(d, v) r = Relu(c) p = QuantizeLinear(r, sy, zy) y = DequantizeLinear(p, sy, zy)"""
+
+
+def quantised(
+    body: str = CONV, output: str = "float[u,n,k,l] y", *, step: float = 0.06, weight: int = 0, **more: Any
+) -> ir.Model:
+    """A model of quantised numbers, half of which lie in the middle of two steps if `step` is 0.06.
+
+    `weight` is added to one weight; there may be more constants.
+    """
+    made = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 19, "com.microsoft": 1]>
+        g (float[1,3,12,12] x) => ({output}) {{ {body} }}"""
+    )
+    weights = np.random.default_rng(0).integers(-8, 8, (8, 3, 3, 3)).astype(np.int8)
+    weights[3, 1, 1, 1] += weight
+    constants = {
+        "sx": np.float32(0.1), "zx": np.uint8(128), "w": weights, "sw": np.float32(0.3), "zw": np.int8(0),
+        "sy": np.float32(step), "zy": np.uint8(0), **more,
+    }  # fmt: skip
+    made.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
+    return ir.from_proto(made)
+
+
+def compared(one: ir.Model, other: ir.Model) -> Verdict:
+    return verify(one, other, inputs=[{"x": X}])
+
+
+@pytest.mark.parametrize("output", ["float[1,n,k,l] y", "uint8[1,n,k,l] p"])
+def test_a_quantised_convolution_is_equal_to_itself(output: str) -> None:
+    """The runtime computes it in integers, which are cut off elsewhere than float32 numbers in the middle of two steps."""
+    model = quantised(output=output)
+    verdict = compared(model, model)
+    assert verdict.ok, verdict.summary()
+
+
+def test_what_the_runtimes_own_integers_are_off_by_one_step_is_equal() -> None:
+    """The runtime rounds the bias, which is float32, to steps of the products: that moves sums that are no ties."""
+    bias = np.random.default_rng(3).normal(size=8).astype(np.float32)
+    body = CONV.replace("Conv(d, v)", "Conv(d, v, bias)")
+    one, other = quantised(body, bias=bias), quantised(body, bias=bias * np.float32(1.02))
+    verdict = compared(one, one)
+    assert "as in the original with the runtime's optimisations" in verdict.excused["y"].reason
+    assert compared(one, other).state == "not equal"
+
+
+def test_a_result_with_integers_is_written(tmp_path: Path) -> None:
+    result = ortfuse.optimize(quantised(), verify="whole", inputs=[{"x": X}], output=tmp_path / "out.onnx")
+    assert result.written is not None
+    assert result.verdict is not None
+    assert "by one step" in result.verdict.excused["y"].reason
+
+
+TWO = (
+    CONV.replace("y =", "e =")
+    + """ f = Add(e, e) g = QuantizeLinear(f, sx, zx) h = DequantizeLinear(g, sx, zx) y = Softmax(h)"""
+)
+
+MUTANTS = {
+    "another activation": ("r = Relu(c)", "r = Abs(c)"),
+    "a smooth activation": ("r = Relu(c)", "r = Softplus(c)"),
+    "another padding": ("Conv(d, v)", "Conv<pads = [1, 1, 0, 0], dilations = [1, 1], strides = [1, 1]>(d, v)"),
+    "another zero point": ("d = DequantizeLinear(q, sx, zx)", "d = DequantizeLinear(q, sx, zy)"),
+    "another scale": ("e = DequantizeLinear(p, sy, zy)", "e = DequantizeLinear(p, sx, zy)"),
+    "a pair too few": ("g = QuantizeLinear(f, sx, zx) h = DequantizeLinear(g, sx, zx)", "h = Identity(f)"),
+    "a sum of another": ("f = Add(e, e)", "f = Add(e, r)"),
+    "rounded twice": ("c = Conv(d, v)", "n = Conv(d, v) o = QuantizeLinear(n, sx, zx) c = DequantizeLinear(o, sx, zx)"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_wrong_rewrite_of_a_quantised_model_is_found(name: str) -> None:
+    """`rounded twice` moves numbers by less than a step: each is off by half of one at most."""
+    one, other = (quantised(body, step=0.2) for body in (TWO, TWO.replace(*MUTANTS[name])))
+    assert TWO.replace(*MUTANTS[name]) != TWO
+    assert compared(one, one).ok
+    assert compared(one, other).state == "not equal"
+
+
+@pytest.mark.parametrize("wrong", [{"weight": 1}, {"step": 0.0606}, {"step": 0.12}])
+def test_another_weight_or_step_is_not(wrong: dict[str, float]) -> None:
+    assert compared(quantised(), quantised(**wrong)).state == "not equal"  # type: ignore[arg-type]
+
+
+def linear(factors: str, body: str, x: np.ndarray, outputs: str) -> ir.Model:
+    """A model that quantises `x` times factors for each column."""
+    return ir.from_onnx_text(
+        f"""<ir_version: 10, opset_import: ["" : 21, "com.microsoft": 1]> g (float[n,4] x) => ({outputs})
+        <float[4] w = {{{factors}}}, float[4] scales = {{0.1, 0.2, 0.4, 0.8}}, float[2] blocks = {{0.1, 0.2}}, int8[4] zeros = {{0, 0, 0, 0}},
+        float[1,2] both = {{0.1, 0.2}}, float scale = {{0.1}}, uint8 zero = {{128}}> {{ s = Mul(x, w) {body} }}"""
+    )
+
+
+FORMS = {
+    "one scale": ("y = QuantizeLinear(s, scale, zero)", "uint8[n,4] y"),
+    "a scale for each column": ("y = QuantizeLinear <axis = -1> (s, scales, zeros)", "int8[n,4] y"),
+    "a scale for each block": ("y = QuantizeLinear <axis = 1, block_size = 2, output_dtype = 3> (s, both)", "int8[1,4] y"),
+    "a scale of its own": ("y, k, z = DynamicQuantizeLinear(s)", "uint8[n,4] y"),
+    "the runtime's own operator": ("y = com.microsoft.QuantizeLinear(s, scale, zero)", "uint8[n,4] y"),
+    "an integer sum of it": (
+        "q = QuantizeLinear(s, scale, zero) y = com.microsoft.QLinearAdd(q, scale, zero, q, scale, zero, scale, zero)",
+        "uint8[n,4] y",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_numbers_in_the_middle_of_two_steps_may_come_out_either_way(form: str) -> None:
+    body, outputs = FORMS[form]
+    x = np.array([[0.25, 0.5, 1.0, 2.0], [25.5, 1, 1, 1]], np.float32)
+    x = x[:1] if "block" in form else x
+    one, tied, other = (
+        linear(factors, body, x, outputs) for factors in ("1, 1, 1, 1", "1.000001, 1, 1, 1", "1.2, 1, 1, 1")
+    )
+    verdict = verify(one, tied, inputs=[{"x": x}])
+    assert verdict.ok, verdict.summary()
+    assert verify(one, other, inputs=[{"x": x}]).state == "not equal"
+
+
+def test_one_step_elsewhere_is_wrong_however_few_there_are() -> None:
+    x = np.linspace(-3, 3, 4000, dtype=np.float32).reshape(1000, 4)
+    x[7, 0] = 0.249
+    body, outputs = FORMS["one scale"]
+    one, other = (linear(factors, body, x, outputs) for factors in ("1, 1, 1, 1", "1.001, 1, 1, 1"))
+    verdict = verify(one, other, inputs=[{"x": x}])
+    assert verdict.state == "not equal"
+    assert "decides otherwise" in verdict.summary()
