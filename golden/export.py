@@ -16,7 +16,7 @@ from typing import Annotated
 import transformers as tf
 import typer
 from cases import CASES as FAMILIES
-from exporting import EXPORTERS, Case, Input, export_all, select
+from exporting import EXPORTERS, Case, Input, count_again, export_all, select
 from torch import nn
 
 FOLDER = Path(__file__).parent / "models"
@@ -71,7 +71,7 @@ CASES = (
         resnet,
         inputs={"pixel_values": Input(("batch", 3, 32, 32), "normal")},
         sizes=IMAGE_SIZES,
-        exporters=(*EXPORTERS, "tsbn"),
+        exporters=(*EXPORTERS, "tsbn", "qdq"),
     ),
     *FAMILIES,
 )
@@ -79,13 +79,18 @@ CASES = (
 
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Models to export; all when none is named.")] = None,
+    count: Annotated[bool, typer.Option("--count", help="Only count again what PyTorch executes.")] = False,
 ) -> None:
     """Export golden models; failures are recorded in golden/models/FAILED.json."""
     try:
         chosen = select(CASES, names or [])
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    if export_all(chosen, FOLDER, tolerance=TOLERANCE, limit=SIZE_LIMIT):
+    if count:
+        for variant in chosen:
+            if (FOLDER / f"{variant.name}.json").is_file():
+                count_again(variant, FOLDER)
+    elif export_all(chosen, FOLDER, tolerance=TOLERANCE, limit=SIZE_LIMIT):
         raise typer.Exit(1)
 
 

@@ -23,17 +23,19 @@ import onnxruntime as ort
 import torch
 import transformers
 from drawing import Input, dynamic_axes, spread_weights
+from quantising import QUANTISED_TOLERANCE, quantise
 from sites import count_sites
 from torch import nn
 
-Exporter = Literal["ts", "ts14", "tsbn", "dynamo", "raw"]
+Exporter = Literal["ts", "ts14", "tsbn", "dynamo", "raw", "qdq"]
 EXPORTERS: tuple[Exporter, ...] = ("ts", "dynamo", "raw")
 SEED = 20240229
 # The variants of the TorchScript exporter. Before opset 17 it spells LayerNormalization out; 14 is the first opset in
 # which it knows scaled_dot_product_attention. Told to preserve the mode, it keeps BatchNormalization, at opset 13 in the
-# form that operator had before 14.
+# form that operator had before 14. What onnxruntime's quantizer makes of such an export is an exporter too.
 _TORCHSCRIPT: Mapping[Exporter, Mapping[str, Any]] = {
     "ts": {"opset_version": 17},
+    "qdq": {"opset_version": 17},
     "ts14": {"opset_version": 14},
     "tsbn": {"opset_version": 13, "training": torch.onnx.TrainingMode.PRESERVE},
 }
@@ -176,6 +178,8 @@ def run_exporter(variant: Variant, prepared: Prepared, path: Path) -> None:
                 **_TORCHSCRIPT[variant.exporter],
                 **common,
             )
+            if variant.exporter == "qdq":
+                quantise(path, [{name: value.numpy() for name, value in values.items()} for values in prepared.inputs])
         else:
             torch.onnx.export(
                 prepared.module,
@@ -250,7 +254,8 @@ def export_variant(
     """Export one variant to ``folder/<name>.onnx``, check it, and write and return the record beside it.
 
     Args:
-        tolerance: largest accepted difference from PyTorch (see ``largest_error`` for ``relative``).
+        tolerance: largest accepted difference from PyTorch (see ``largest_error`` for ``relative``); what is quantised has
+            one of its own.
         limit: largest accepted file size in bytes.
 
     Raises:
@@ -267,6 +272,8 @@ def export_variant(
     try:
         run_exporter(variant, prepared, path)
         strip_traces(path)
+        if variant.exporter == "qdq":
+            tolerance, relative = QUANTISED_TOLERANCE, True
         error = largest_error(path, prepared, relative=relative)
         if not error < tolerance:
             raise ExportError(f"differs from PyTorch by {error:.3g}, tolerance {tolerance:.3g}")
@@ -293,6 +300,16 @@ def export_variant(
     }
     record_path.write_text(json.dumps(record, indent=2) + "\n")
     return record
+
+
+def count_again(variant: Variant, folder: Path) -> None:
+    """Bring the record beside an exported variant up to date with what ``count_sites`` counts, without an export."""
+    path = folder / f"{variant.name}.json"
+    record = json.loads(path.read_text())
+    prepared = prepare(variant)
+    sites = count_sites(prepared.module, prepared.inputs[0])
+    record["sites"] = sites | {"layers": layer_count(variant.case, prepared.module)}
+    path.write_text(json.dumps(record, indent=2) + "\n")
 
 
 def _reason(error: BaseException) -> str:

@@ -207,18 +207,27 @@ def _rotary_counted(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
         yield
 
 
+def recurrent_layers(model: nn.Module) -> int:
+    """Layers of recurrent networks, whether they are called as such, cell by cell, or their weights used in a loop."""
+    layers = [module.num_layers for module in model.modules() if isinstance(module, nn.RNNBase)]
+    return sum(layers) + sum(isinstance(module, nn.RNNCellBase) for module in model.modules())
+
+
 def count_sites(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """Run ``model(**inputs)`` once and count what it executes.
 
     Returns a dict with integer counts ``attention``, ``layer_norm``, ``rms_norm``, ``batch_norm``, ``group_norm``,
     ``conv``, ``linear``, ``rotary`` (calls; one call usually turns both Q and K), ``rotary_tensors`` (tensors turned)
     and ``activations`` (counts by name; ``gelu`` is the erf form, ``gelu_tanh`` the tanh form). A kind that never ran
-    is 0. Other kinds (``conv_transpose``, ``instance_norm``) appear only when they ran.
+    is 0. Other kinds (``conv_transpose``, ``instance_norm``) appear only when they ran, ``recurrent`` (layers) only where
+    there are any.
     """
     recorder = _Recorder()
     with torch.no_grad(), _hooked(model, recorder), _rotary_counted(model, recorder), recorder:
         model(**inputs)
     counts: dict[str, Any] = {kind: recorder.functions[kind] for kind in _ALWAYS}
     counts.update({kind: n for kind, n in sorted(recorder.functions.items()) if kind not in counts})
+    if recurrent := recurrent_layers(model):
+        counts["recurrent"] = recurrent
     counts["activations"] = dict(sorted(recorder.activations.items()))
     return counts

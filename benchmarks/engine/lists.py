@@ -1,74 +1,134 @@
-"""What the pass lists of families save: the engine's time with `auto` against `all`, on golden models.
+"""What the pass lists of families save: the engine's work with `auto` against `all`, on golden models.
 
     python -m benchmarks.engine.lists              # all golden models; writes lists.json
     python -m benchmarks.engine.lists bert llama   # those whose names have one of these parts; only printed
+    python -m benchmarks.engine.lists --rounds 5   # the processor time as well, which other work on the machine blurs
 
-For each model, runs with both are interleaved; the ratio is the median over rounds of the processor time with the family's list
-divided by that with `all`. Both must leave the same operators.
+Work is counted in calls of functions, Python's own included, which are the same in every run. Of each pass of `all` the share
+of the calls and the number of changes say what leaving it out would save and cost. Time is the median over rounds of the
+processor time with the family's list divided by that with `all`, both interleaved. Both must leave the same operators.
 """
 
 from __future__ import annotations
 
+import cProfile
 import json
 import statistics
 import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import ortfuse
-from ortfuse.pipeline import RunReport
+from ortfuse.pipeline import PassEvent, RunReport
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "lists.json"
 GOLDEN = HERE.parents[1] / "golden" / "models"
-ROUNDS = 5
 
 
-def run(manager: ortfuse.PassManager, path: Path) -> tuple[float, RunReport]:
-    """The processor time of one run in seconds, without loading, and its report."""
+class Calls:
+    """Counts the calls in a run of a pipeline, and by pass."""
+
+    def __init__(self) -> None:
+        self.passes: Counter[str] = Counter()
+        self._profile = cProfile.Profile()
+
+    @property
+    def total(self) -> int:
+        """The calls so far."""
+        return sum(entry.callcount for entry in self._profile.getstats())
+
+    def run(self, manager: ortfuse.PassManager, path: Path) -> RunReport:
+        """Run a pipeline over a model, counting."""
+        model = ortfuse.load(path)
+        self._profile.enable()
+        try:
+            return manager.run(model, on_pass=self._note)
+        finally:
+            self._profile.disable()
+
+    def _note(self, event: PassEvent) -> None:
+        self._profile.disable()
+        if not event.report.parts:
+            self.passes[event.report.name] += self.total - self.passes.total()
+        self._profile.enable()
+
+
+def seconds(manager: ortfuse.PassManager, path: Path) -> float:
+    """The processor time of one run, without loading."""
     model = ortfuse.load(path)
     started = time.process_time()
-    report = manager.run(model)
-    return time.process_time() - started, report
+    manager.run(model)
+    return time.process_time() - started
 
 
 def measure(path: Path, rounds: int) -> dict[str, Any]:
-    """The family of a model, its list's share of the time of `all`, and whether both leave the same operators."""
+    """The family of a model, its list's share of the work of `all`, what each pass does, whether the operators are the same."""
     family, everything = ortfuse.PassManager("auto"), ortfuse.PassManager("all")
-    ratios, reports = [], []
-    for _ in range(rounds):
-        (first, found), (second, whole) = run(family, path), run(everything, path)
-        ratios.append(first / second)
-        reports = [found, whole]
-    same = reports[0].after.operators == reports[1].after.operators
-    return {"list": reports[0].chosen.partition(",")[0], "share": round(statistics.median(ratios), 3), "same": same}
+    for manager in (family, everything):
+        manager.run(ortfuse.load(path))  # what is kept for later runs is made by the first
+    ratios = [seconds(family, path) / seconds(everything, path) for _ in range(rounds)]
+    few, many = Calls(), Calls()
+    found, whole = few.run(family, path), many.run(everything, path)
+    changes: Counter[str] = Counter()
+    for report in whole.passes:
+        for leaf in report.leaves():
+            changes[leaf.name] += leaf.changes
+    return {
+        "list": found.chosen.partition(",")[0].partition(";")[0],
+        "calls": round(few.total / many.total, 3),
+        **({"time": round(statistics.median(ratios), 3)} if rounds else {}),
+        "same": found.after.operators == whole.after.operators,
+        "passes": {name: [round(calls / many.total, 4), changes[name]] for name, calls in many.passes.items()},
+    }
+
+
+def summary(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """For each list the share of the calls (and of the time) of `all`, and of the passes the share and the changes."""
+    found = {}
+    for name in sorted({row["list"] for row in rows.values()}):
+        chosen = [row for row in rows.values() if row["list"] == name]
+        entry: dict[str, Any] = {"models": len(chosen)}
+        for figure in ("calls", "time"):
+            if all(figure in row for row in chosen):
+                entry[figure] = round(statistics.geometric_mean(row[figure] for row in chosen), 3)
+        found[name] = {**entry, "without_changes": _unneeded(chosen)}
+    return found
+
+
+def _unneeded(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The passes that change none of some models, with their mean share of the calls of `all`, the largest first."""
+    names = {name for row in rows for name in row["passes"]}
+    idle = [name for name in names if not any(row["passes"].get(name, (0, 0))[1] for row in rows)]
+    shares = {name: statistics.mean(row["passes"].get(name, (0, 0))[0] for row in rows) for name in idle}
+    return {name: round(share, 4) for name, share in sorted(shares.items(), key=lambda item: (-item[1], item[0]))}
 
 
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Parts of names of golden models.")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Runs of each.")] = ROUNDS,
+    rounds: Annotated[int, typer.Option(min=0, help="Runs of each for the time; 0 for calls alone.")] = 0,
 ) -> None:
     """Measure each model, and sum up by list."""
     paths = [path for path in sorted(GOLDEN.glob("*.onnx")) if not names or any(name in path.name for name in names)]
     rows = {}
     for path in paths:
         rows[path.stem] = measure(path, rounds)
-        typer.echo(f"{path.stem}: {rows[path.stem]}")
-    families = {name: [row["share"] for row in rows.values() if row["list"] == name] for name in
-                sorted({row["list"] for row in rows.values()})}  # fmt: skip
-    shares = {name: round(statistics.geometric_mean(found), 3) for name, found in families.items()}
-    different = [name for name, row in rows.items() if not row["same"]]
+        typer.echo(
+            f"{path.stem}: " + ", ".join(f"{key} {value}" for key, value in rows[path.stem].items() if key != "passes")
+        )
     figures = {
-        "command": "python -m benchmarks.engine.lists",
-        "rounds": rounds,
-        "share_of_all": shares,
-        "different": different,
+        "command": "python -m benchmarks.engine.lists" + (f" --rounds {rounds}" if rounds else ""),
+        "share_of_all": summary(rows),
+        "different": [name for name, row in rows.items() if not row["same"]],
     }
     typer.echo(json.dumps(figures, indent=1))
     if not names:
-        RESULTS.write_text(json.dumps({**figures, "models": rows}, indent=1) + "\n")
+        models = {name: {key: value for key, value in row.items() if key != "passes"} for name, row in rows.items()}
+        RESULTS.write_text(json.dumps({**figures, "models": models}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,6 +20,11 @@ def build(kind: str, config: str, options: Mapping[str, Any], attention: str = "
         return getattr(tf, kind)._from_config(made, attn_implementation=attention)
     except ValueError:
         return getattr(tf, kind)._from_config(made, attn_implementation="eager")
+
+
+def built(kind: str, config: str, **options: Any) -> functools.partial[nn.Module]:
+    """What builds the model, for a case."""
+    return functools.partial(build, kind, config, options)
 
 
 def layered(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +13,8 @@ from drawing import Input
 from exporting import Case
 from torch import nn
 
-from benchmarks.exports.building import build, layered
+from benchmarks.exports import networks
+from benchmarks.exports.building import build, built, layered
 
 TOKEN_SIZES = ({"batch": 2, "sequence": 24}, {"batch": 3, "sequence": 17})
 IMAGE_SIZES = ({"batch": 2}, {"batch": 3})
@@ -87,10 +87,6 @@ def resnet50() -> nn.Module:
     return tf.ResNetForImageClassification(tf.ResNetConfig(num_labels=1000))
 
 
-def _built(kind: str, config: str, **options: Any) -> functools.partial[nn.Module]:
-    return functools.partial(build, kind, config, options)
-
-
 def _ids(vocabulary: int) -> dict[str, Input]:
     return {"input_ids": Input(("batch", "sequence"), "tokens", high=vocabulary)}
 
@@ -108,20 +104,20 @@ POSITION_IDS = {"position_ids": Input(("batch", "sequence"), "tokens", high=1024
 SDPA = ("sdpa",)
 
 CASES = (
-    Case("bert", _built("BertModel", "BertConfig"), _text(30522) | SEGMENTS, TOKEN_SIZES, SDPA),
-    Case("minilm", _built("BertModel", "BertConfig", **MINILM), _text(30522) | SEGMENTS, TOKEN_SIZES, SDPA),
-    Case("gpt2", _built("GPT2LMHeadModel", "GPT2Config", use_cache=False), _text(50257), TOKEN_SIZES, SDPA),
+    Case("bert", built("BertModel", "BertConfig"), _text(30522) | SEGMENTS, TOKEN_SIZES, SDPA),
+    Case("minilm", built("BertModel", "BertConfig", **MINILM), _text(30522) | SEGMENTS, TOKEN_SIZES, SDPA),
+    Case("gpt2", built("GPT2LMHeadModel", "GPT2Config", use_cache=False), _text(50257), TOKEN_SIZES, SDPA),
     Case(
         "gpt2_step", gpt2_step, _step(50257) | POSITION_IDS | cache_inputs("past", 12, "past", 64, 12), STEP_SIZES, SDPA
     ),
-    Case("llama", _built("LlamaForCausalLM", "LlamaConfig", **LLAMA, use_cache=False), _text(32000), TOKEN_SIZES, SDPA),
+    Case("llama", built("LlamaForCausalLM", "LlamaConfig", **LLAMA, use_cache=False), _text(32000), TOKEN_SIZES, SDPA),
     Case("llama_step", llama_step, _step(32000) | cache_inputs("past", 4, "past", 64, 8), STEP_SIZES, SDPA),
-    Case("vit", _built("ViTForImageClassification", "ViTConfig", num_labels=1000), image(224), IMAGE_SIZES, SDPA),
-    Case("swin", _built("SwinForImageClassification", "SwinConfig", num_labels=1000), image(224), IMAGE_SIZES, SDPA),
+    Case("vit", built("ViTForImageClassification", "ViTConfig", num_labels=1000), image(224), IMAGE_SIZES, SDPA),
+    Case("swin", built("SwinForImageClassification", "SwinConfig", num_labels=1000), image(224), IMAGE_SIZES, SDPA),
     Case("resnet50", resnet50, image(224), IMAGE_SIZES),
     Case(
         "segformer",
-        _built("SegformerForSemanticSegmentation", "SegformerConfig", num_labels=150),
+        built("SegformerForSemanticSegmentation", "SegformerConfig", num_labels=150),
         image(224),
         IMAGE_SIZES,
         SDPA,
@@ -138,7 +134,7 @@ CASES = (
         WHISPER_STEP_SIZES,
         SDPA,
     ),
-    Case("t5_encoder", _built("T5EncoderModel", "T5Config", **T5), _text(32128), TOKEN_SIZES, SDPA),
+    Case("t5_encoder", built("T5EncoderModel", "T5Config", **T5), _text(32128), TOKEN_SIZES, SDPA),
     Case(
         "t5_step",
         t5_step,
@@ -149,19 +145,20 @@ CASES = (
         T5_STEP_SIZES,
         SDPA,
     ),
-    Case("deberta", _built("DebertaV2Model", "DebertaV2Config", **DEBERTA), _text(32000), TOKEN_SIZES, ("eager",)),
+    Case("deberta", built("DebertaV2Model", "DebertaV2Config", **DEBERTA), _text(32000), TOKEN_SIZES, ("eager",)),
     Case(
         "clip_text",
-        _built("CLIPTextModel", "CLIPTextConfig", bos_token_id=1, eos_token_id=2),
+        built("CLIPTextModel", "CLIPTextConfig", bos_token_id=1, eos_token_id=2),
         _text(49408),
         TOKEN_SIZES,
         SDPA,
     ),
     Case(
         "wav2vec2",
-        _built("Wav2Vec2ForCTC", "Wav2Vec2Config", **WAV2VEC2),
+        built("Wav2Vec2ForCTC", "Wav2Vec2Config", **WAV2VEC2),
         {"input_values": Input(("batch", "samples"), "normal")},
         SAMPLE_SIZES,
         SDPA,
     ),
+    *networks.CASES,
 )

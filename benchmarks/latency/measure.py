@@ -43,6 +43,7 @@ SIZES: Mapping[str, Mapping[str, int]] = {
     "whisper_step": {"past": 64},
     "clip_text": {"sequence": 77},
     "wav2vec2": {"samples": 16000},
+    "speech": {"frames": 500},
 }
 """By the model's name; batches are 1, and other open dimensions 128."""
 KINDS: Mapping[str, tuple[str, int, int]] = {

@@ -1,6 +1,6 @@
 """The golden suite's architectures, a module for each family."""
 
-from cases import audio, convolutional, decoders, diffusion, encoders, recurrent, seq2seq, vision
+from cases import audio, convolutional, decoders, detection, diffusion, encoders, recurrent, seq2seq, vision
 
 CASES = (
     *decoders.CASES,
@@ -8,6 +8,7 @@ CASES = (
     *seq2seq.CASES,
     *vision.CASES,
     *convolutional.CASES,
+    *detection.CASES,
     *audio.CASES,
     *diffusion.CASES,
     *recurrent.CASES,

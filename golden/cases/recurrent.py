@@ -17,12 +17,14 @@ TOKENS = {"input_ids": Input(("batch", STEPS), "tokens", high=VOCABULARY)}
 SPEECH = {"features": Input(("batch", "frames", 10), "normal")}
 
 
-class _Unrolled(nn.Module):
+class Unrolled(nn.Module):
     """Layers of cells in a Python loop over time, on [batch, time, size]."""
 
-    def __init__(self, kind: type[nn.LSTMCell | nn.GRUCell]) -> None:
+    def __init__(
+        self, kind: type[nn.LSTMCell | nn.GRUCell], inputs: int = EMBEDDED, hidden: int = HIDDEN, layers: int = LAYERS
+    ) -> None:
         super().__init__()
-        self.cells = nn.ModuleList([kind(EMBEDDED if layer == 0 else HIDDEN, HIDDEN) for layer in range(LAYERS)])
+        self.cells = nn.ModuleList([kind(hidden if layer else inputs, hidden) for layer in range(layers)])
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
         steps = list(x.unbind(1))
@@ -75,24 +77,35 @@ class _Looped(nn.Module):
         return x, None
 
 
-class _LanguageModel(nn.Module):
-    def __init__(self, layers: nn.Module) -> None:
+class LanguageModel(nn.Module):
+    """An embedding, recurrent layers, a linear head."""
+
+    def __init__(
+        self, layers: nn.Module, vocabulary: int = VOCABULARY, embedded: int = EMBEDDED, hidden: int = HIDDEN
+    ) -> None:
         super().__init__()
-        self.embedding, self.layers = nn.Embedding(VOCABULARY, EMBEDDED), layers
-        self.head = nn.Linear(HIDDEN, VOCABULARY)
+        self.embedding, self.layers = nn.Embedding(vocabulary, embedded), layers
+        self.head = nn.Linear(hidden, vocabulary)
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         return self.head(self.layers(self.embedding(input_ids))[0])
 
 
-class _Speech(nn.Module):
+class Speech(nn.Module):
     """Convolutions over frames, recurrent layers in both directions, log-probabilities of characters."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        kind: type[nn.LSTM | nn.GRU] = nn.GRU,
+        features: int = 10,
+        channels: int = 16,
+        hidden: int = HIDDEN,
+        characters: int = 20,
+    ) -> None:
         super().__init__()
-        self.convolution = nn.Conv1d(10, 16, 5, stride=2, padding=2)
-        self.layers = nn.GRU(16, HIDDEN, LAYERS, batch_first=True, bidirectional=True)
-        self.head = nn.Linear(2 * HIDDEN, 20)
+        self.convolution = nn.Conv1d(features, channels, 5, stride=2, padding=2)
+        self.layers = kind(channels, hidden, LAYERS, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(2 * hidden, characters)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         x = torch.relu(self.convolution(features.transpose(1, 2))).transpose(1, 2)
@@ -101,22 +114,22 @@ class _Speech(nn.Module):
 
 def lstm_operator() -> nn.Module:
     """Embedding, two layers of LSTM, linear head."""
-    return _LanguageModel(nn.LSTM(EMBEDDED, HIDDEN, LAYERS, batch_first=True))
+    return LanguageModel(nn.LSTM(EMBEDDED, HIDDEN, LAYERS, batch_first=True))
 
 
 def gru_operator() -> nn.Module:
     """Embedding, two layers of GRU, linear head."""
-    return _LanguageModel(nn.GRU(EMBEDDED, HIDDEN, LAYERS, batch_first=True))
+    return LanguageModel(nn.GRU(EMBEDDED, HIDDEN, LAYERS, batch_first=True))
 
 
 def unrolled(kind: type[nn.LSTMCell | nn.GRUCell]) -> nn.Module:
     """The same of cells in a Python loop over time."""
-    return _LanguageModel(_Unrolled(kind))
+    return LanguageModel(Unrolled(kind))
 
 
 def looped(kind: type[nn.LSTMCell | nn.GRUCell]) -> nn.Module:
     """The same of loops over time that are compiled."""
-    return _LanguageModel(_Looped(kind))
+    return LanguageModel(_Looped(kind))
 
 
 SIZES = ({"batch": 2}, {"batch": 3})
@@ -130,7 +143,7 @@ CASES = (
     Case("gru_loop", functools.partial(looped, nn.GRUCell), TOKENS, SIZES, exporters=("ts",), layers=LAYERS),
     Case(
         "speech",
-        _Speech,
+        Speech,
         SPEECH,
         ({"batch": 2, "frames": 20}, {"batch": 3, "frames": 31}),
         exporters=("ts",),

@@ -1,6 +1,7 @@
 """What is in a model: blocks found by patterns, costs and the limits of this machine."""
 
-from ortfuse.inspection.blocks import DETECTORS, PASSES, Block, Detector, find_blocks
+from ortfuse.inspection.assembly import find_blocks
+from ortfuse.inspection.blocks import DETECTORS, PASSES, Block, Detector
 from ortfuse.inspection.inspection import Detour, FoundBlock, Import, Inspection, Port, Region, Weights, inspection
 
 __all__ = [

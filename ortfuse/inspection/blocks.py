@@ -8,14 +8,14 @@ Each `Detector` is a pattern with guards, as in a rule, so that it can stand in 
 
 They are written for the normal form with recurrent layers, activations, normalisations and attention recognised, which the passes
 `PASSES` give.
-Residual blocks are then told apart by what is between the two ends, and those that follow one another become transformers.
+Residual blocks are told apart by what is between the two ends; `assembly` puts those that follow one another together.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
@@ -25,7 +25,6 @@ from ortfuse.graph.traits import DEQUANTISES, MICROSOFT, MOVES, has
 from ortfuse.pattern import (
     Guard,
     Match,
-    Matcher,
     Pattern,
     all_attributes,
     const,
@@ -35,7 +34,6 @@ from ortfuse.pattern import (
     rest,
     var,
 )
-from ortfuse.pattern.find import matches
 from ortfuse.refusal import Refusal
 
 PASSES = "canonicalize, fixpoint(recurrent, loops, fuse.activation, fuse.normalization, fuse.attention, canonicalize)"
@@ -44,7 +42,7 @@ PASSES = "canonicalize, fixpoint(recurrent, loops, fuse.activation, fuse.normali
 FURTHEST = 400
 """The most nodes between the two ends of a block."""
 
-_NORMS = frozenset(
+NORMS = frozenset(
     {
         "LayerNormalization",
         "RMSNormalization",
@@ -56,7 +54,7 @@ _NORMS = frozenset(
         f"{MICROSOFT}.SkipSimplifiedLayerNormalization",
     }
 )
-_SKIPS = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
+SKIPS = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
 _ATTENTION = frozenset(
     {
         "Attention",
@@ -81,6 +79,8 @@ _MATRICES = frozenset(
         f"{MICROSOFT}.DynamicQuantizeMatMul",
     }
 )
+CONVOLUTIONAL = ("bottleneck", "inverted residual", "residual")
+"""The kinds of residual blocks of convolutions."""
 _POOLS = frozenset({"GlobalAveragePool", "ReduceMean"})
 
 
@@ -170,7 +170,7 @@ class Block:
     """A block that was found.
 
     Attributes:
-        kind: `transformer`, `attention`, `feed-forward`, `bottleneck`, `inverted residual`, `residual`,
+        kind: `transformer`, `conformer`, `attention`, `feed-forward`, `bottleneck`, `inverted residual`, `residual`,
             `squeeze-and-excite` or `recurrent`.
         start: The value that it starts from, `None` if it has none of its own.
         end: The value that it computes.
@@ -185,80 +185,6 @@ class Block:
     nodes: list[ir.Node] = field(repr=False)
     name: str = ""
     sums: tuple[ir.Node, ...] = field(default=(), repr=False)
-
-
-def find_blocks(model: ir.Model, facts: Facts) -> list[Block]:
-    """The blocks of a model in the form that `PASSES` make, in order; some are parts of others.
-
-    Sums across several blocks (long skips, positions added in every layer) are none themselves.
-    """
-    found = _without_long_skips(list(_residuals(model, facts)))
-    inside = {node for block in found for node in block.nodes if block.kind != "residual"}
-    for kind in ("feed-forward", "squeeze-and-excite", "recurrent"):
-        found += [
-            block for block in _alone(kind, model, facts) if inside.isdisjoint(block.nodes) or kind != "feed-forward"
-        ]
-    order = {node: number for number, node in enumerate(walk.nodes(model))}
-    found = sorted(_transformers(found), key=lambda block: order[_last(block)])
-    counts: Counter[str] = Counter()
-    named = []
-    for block in found:
-        named.append(replace(block, name=f"{block.kind} {counts[block.kind]}"))
-        counts[block.kind] += 1
-    return named
-
-
-def _without_long_skips(found: list[Block]) -> list[Block]:
-    """The blocks that do not hold another one entirely; those that end in the sum of several branches are part of that."""
-    parts = {node for block in found for node in block.sums[1:]}
-    found = [block for block in found if _last(block) not in parts]
-    inner: dict[ir.Node, list[Block]] = {}
-    for block in found:
-        inner.setdefault(_last(block), []).append(block)
-    return [
-        block
-        for block in found
-        if not any(
-            other is not block and set(other.nodes) < set(block.nodes)
-            for node in block.nodes
-            for other in inner.get(node, ())
-        )
-    ]
-
-
-def _alone(kind: str, model: ir.Model, facts: Facts) -> list[Block]:
-    """The blocks of one kind that are what a detector matches; overlapping ones, of layers in a row, are one."""
-    detector = DETECTORS[kind]
-    found: list[Block] = []
-    for match in matches(model, Matcher(detector.pattern, detector.guards), facts):
-        made = _of_match(kind, match, match.nodes[0])
-        if found and set(layers(found[-1].nodes)) & {*layers(made.nodes), match.nodes[0]}:
-            found[-1] = Block(kind, found[-1].start, made.end, list(dict.fromkeys([*found[-1].nodes, *made.nodes])))
-        elif not found or match.nodes[0] not in found[-1].nodes:
-            found.append(made)
-    return found
-
-
-def _last(block: Block) -> ir.Node:
-    node = block.end.producer()
-    assert node is not None
-    return node
-
-
-def _of_match(kind: str, match: Match, node: ir.Node) -> Block:
-    if kind != "squeeze-and-excite":
-        return Block(kind, match.get("x"), match.root, list(match.nodes))
-    x, gate = match["x"], match["gate"]
-    start = x if path(x, gate) else gate
-    return Block(kind, start, match.root, [node, *path(start, gate if start is x else x)])
-
-
-def _residuals(model: ir.Model, facts: Facts) -> Iterator[Block]:
-    detector = DETECTORS["residual"]
-    for match in matches(model, Matcher(detector.pattern, detector.guards), facts):
-        found = residual(match.root, facts)
-        if found is not None:
-            yield found
 
 
 def residual(root: ir.Value, facts: Facts) -> Block | None:
@@ -373,7 +299,8 @@ def _kind(main: Sequence[ir.Node], facts: Facts) -> str:
     convolutions = [_Convolution.of(node, facts) for node in reversed(main) if has(node, _CONVOLUTIONS)]
     known = [one for one in convolutions if one is not None]
     if len(dense) >= 2 and all(one is not None and one.depthwise for one in convolutions):
-        return "feed-forward"
+        first = next(node for node in reversed(main) if node in dense or has(node, _CONVOLUTIONS))
+        return "feed-forward" if first in dense else "inverted residual"
     return _kind_of_convolutions(known) if known and len(known) == len(convolutions) else "residual"
 
 
@@ -417,6 +344,7 @@ class _Convolution:
     after: int
     pointwise: bool
     depthwise: bool
+    grouped: bool
 
     @classmethod
     def of(cls, node: ir.Node, facts: Facts) -> _Convolution | None:
@@ -428,7 +356,7 @@ class _Convolution:
             return None
         sizes = [int(str(dim)) for dim in shape]
         pointwise = all(size == 1 for size in sizes[2:])
-        return cls(sizes[1] * groups, sizes[0], pointwise, groups > 1 and sizes[1] == 1)
+        return cls(sizes[1] * groups, sizes[0], pointwise, groups > 1 and sizes[1] == 1, groups > 1)
 
 
 def _kind_of_convolutions(found: Sequence[_Convolution]) -> str:
@@ -438,36 +366,7 @@ def _kind_of_convolutions(found: Sequence[_Convolution]) -> str:
         depthwise, first = spatial[0].depthwise, found[0]
         if depthwise and (not first.pointwise or first.after > first.before):
             return "inverted residual"
-        if first.pointwise and not depthwise and spatial[0].before < max(first.before, found[-1].after):
+        narrow = spatial[0].grouped or spatial[0].before < max(first.before, found[-1].after)
+        if first.pointwise and not depthwise and narrow:
             return "bottleneck"
     return "residual"
-
-
-def _transformers(found: Sequence[Block]) -> list[Block]:
-    """The blocks, with those of attention and the feed-forward block behind them put together."""
-    by_end = {block.end: block for block in found if block.kind == "attention"}
-    kept: list[Block] = []
-    taken: set[int] = set()
-    for block in found:
-        nodes, first, previous = list(block.nodes), block, _before(block, by_end)
-        while block.kind == "feed-forward" and previous is not None:
-            between = path(previous.end, first.start) if first.start is not None else []
-            nodes += [*previous.nodes, *between]
-            taken.add(id(previous))
-            first, previous = previous, _before(previous, by_end)
-        kept.append(
-            block if first is block else Block("transformer", first.start, block.end, list(dict.fromkeys(nodes)))
-        )
-    return [block for block in kept if id(block) not in taken]
-
-
-def _before(block: Block, by_end: dict[ir.Value, Block]) -> Block | None:
-    """The block whose result this one starts from, but for normalisations and movement."""
-    value = block.start
-    while value is not None and value not in by_end:
-        node = value.producer()
-        passes = node is not None and (has(node, _NORMS) or has(node, MOVES))
-        if node is not None and node.op_type in _SKIPS and node.outputs[0] in by_end:
-            return by_end[node.outputs[0]]
-        value = node.inputs[0] if node is not None and passes else None
-    return None if value is None else by_end.get(value)

@@ -69,6 +69,8 @@ _MOVES = (
     "Tile",
     "Transpose",
     "Identity",
+    "SplitToSequence",
+    "SequenceAt",
 )
 _COMBINES = ("Mul", "Add", "Sub")
 _FAR = 6
@@ -95,6 +97,12 @@ def _rank(value: ir.Value | None) -> int | None:
     return None if value.shape is None else len(value.shape)
 
 
+def _stored(value: ir.Value | None) -> ir.Value | None:
+    """The value, or what it is dequantised from."""
+    node = value.producer() if value is not None else None
+    return node.inputs[0] if node is not None and node.op_type == "DequantizeLinear" else value
+
+
 def _producer(value: ir.Value | None) -> str:
     node = value.producer() if value is not None else None
     return node.op_type if node is not None and not node.domain else ""
@@ -116,13 +124,13 @@ def _looks_up_a_table(node: ir.Node) -> bool:
 
 
 def _convolves(rank: int) -> Sign:
-    """A Conv over so many spatial axes."""
-    return lambda node: len(node.inputs) > 1 and _rank(node.inputs[1]) == rank + 2
+    """A Conv over so many spatial axes, whose weight may be quantised."""
+    return lambda node: len(node.inputs) > 1 and _rank(_stored(node.inputs[1])) == rank + 2
 
 
 def _is_depthwise(node: ir.Node) -> bool:
     group = node.attributes.get("group")
-    weight = _constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    weight = _constant(_stored(node.inputs[1])) if len(node.inputs) > 1 else None
     return group is not None and group.value > 1 and weight is not None and weight.shape[1] == 1
 
 
@@ -211,6 +219,31 @@ def _counts_buckets(node: ir.Node) -> bool:
     return False
 
 
+def _is_a_step(node: ir.Node) -> bool:
+    """It is computed by a product with weights that other products have too, as in cells that were unrolled."""
+    waiting = [(value, 0) for value in node.inputs]
+    while waiting:
+        value, steps = waiting.pop()
+        maker = value.producer() if value is not None else None
+        if maker is None or steps == _FAR:
+            continue
+        if maker.op_type in ("MatMul", "Gemm") and _is_shared_weight(maker.inputs[1]):
+            return True
+        if maker.op_type in (*_MOVES, *_COMBINES):
+            waiting += [(operand, steps + 1) for operand in maker.inputs]
+    return False
+
+
+def _is_shared_weight(value: ir.Value | None) -> bool:
+    """A matrix, or its transposition, with several uses."""
+    while value is not None and _constant(value) is None:
+        maker = value.producer()
+        if maker is None or maker.op_type not in _MOVES or len(value.uses()) > 1:
+            break
+        value = maker.inputs[0]
+    return value is not None and len(value.uses()) > 1 and (_rank(value) or 0) > 1
+
+
 def _compares_computed(node: ir.Node) -> bool:
     """Both sides are computed, as the positions of queries and keys are."""
     return all(_constant(value) is None for value in node.inputs)
@@ -240,7 +273,7 @@ TABLE: Mapping[str, Mapping[str, Sign]] = {
     "layer normalisation": {"LayerNormalization": _always, "Sub": _subtracts_the_mean},
     "RMS normalisation": {"ReduceMean": _averages_squares, "RMSNormalization": _always, "SimplifiedLayerNormalization": _always},
     "group normalisation": {"GroupNormalization": _always, "InstanceNormalization": _always},
-    "recurrence": dict.fromkeys(("LSTM", "GRU", "RNN", "Loop", "Scan"), _always),
+    "recurrence": {**dict.fromkeys(("LSTM", "GRU", "RNN", "Loop", "Scan"), _always), "Tanh": _is_a_step},
     "trees": {f"ai.onnx.ml.TreeEnsemble{kind}": _always for kind in ("", "Classifier", "Regressor")},
     "linear models": {f"ai.onnx.ml.{kind}": _always for kind in ("LinearClassifier", "LinearRegressor", "SVMClassifier",
                                                                  "SVMRegressor", "Scaler", "Normalizer")},

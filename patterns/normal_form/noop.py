@@ -1,6 +1,7 @@
 """Nodes that provably do nothing, and neutral elements of arithmetic.
 
 reshape(x) = x  when the shape is the same         x + 0 = x      x * 1 = x      x / 1 = x      x ** 1 = x
+average(x) = x  of one element each
 """
 
 from __future__ import annotations
@@ -171,6 +172,38 @@ RULES = [
         Proof(shapes=PLAIN.shapes, redundant={"demand that *": "the runtime alone minds what is merged"}),
     ),
     *(_identity(f"{name.lower()}_of_one", getattr(op, name)(x), PLAIN) for name in ("Max", "Min", "Mean")),
+    Rule(
+        name="noop.average_of_one",
+        pattern=op.AveragePool(
+            x,
+            kernel_shape=attr("kernel", _all_are(1), "all 1"),
+            strides=attr("strides", _all_are(1), "all 1"),
+            pads=attr("pads", _all_are(0), "all 0"),
+            auto_pad=attr("auto_pad"),
+            ceil_mode=attr("ceil_mode"),
+            count_include_pad=attr("count_include_pad"),
+        ),
+        replace=x,
+        # 0 + -0 is +0
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"x": "b 2 3 4"},
+            attributes={
+                "kernel": [(1, 1)],
+                "strides": [None, (1, 1)],
+                "pads": [None, (0, 0, 0, 0)],
+                "auto_pad": [None, "SAME_UPPER"],
+                "ceil_mode": [0, 1],
+                "count_include_pad": [0, 1],
+            },
+            redundant={
+                "check of attribute pads": "the runtime refuses frames that are not smaller than the kernel",
+                "check of attribute strides": "fewer elements are no replacement",
+            },
+            counterexamples={"a wider kernel": Variation(attributes={"kernel": (1, 2)})},
+        ),
+    ),
     Rule(
         name="noop.add_zero",
         pattern=op.Add(x, zero) | op.Sub(x, zero),

@@ -47,12 +47,14 @@ IMAGE = "float[N, 8, 6, 6]"
         ("a = Conv(x, w8x4)  b = Relu(a)  c = Conv <pads = [1, 1, 1, 1]> (b, w4x4x3)  d = Relu(c)  e = Conv(d, w4x8)", "bottleneck"),
         ("a = Conv(x, w8x16)  b = Relu(a)  c = Conv <pads = [1, 1, 1, 1], group = 16> (b, w16x1x3)  d = Relu(c)  e = Conv(d, w16x8)",
          "inverted residual"),
+        ("a = Conv(x, w8x16)  b = Relu(a)  c = Conv <pads = [1, 1, 1, 1], group = 2> (b, w16x8x3)  d = Relu(c)  e = Conv(d, w16x8)",
+         "bottleneck"),
         ("a = Conv <pads = [1, 1, 1, 1]> (x, w8x8x3)  b = Relu(a)  e = Conv <pads = [1, 1, 1, 1]> (b, w8x8x3)", "residual"),
     ],
 )  # fmt: skip
 def test_residual_blocks_are_told_apart_by_their_convolutions(layers: str, kind: str) -> None:
     weights = ("float[4, 8, 1, 1] w8x4, float[4, 4, 3, 3] w4x4x3, float[8, 4, 1, 1] w4x8, float[16, 8, 1, 1] w8x16, "
-               "float[16, 1, 3, 3] w16x1x3, float[8, 16, 1, 1] w16x8, float[8, 8, 3, 3] w8x8x3")  # fmt: skip
+               "float[16, 1, 3, 3] w16x1x3, float[16, 8, 3, 3] w16x8x3, float[8, 16, 1, 1] w16x8, float[8, 8, 3, 3] w8x8x3")  # fmt: skip
     assert kinds(f"g ({IMAGE} i, {weights}) => ({IMAGE} y) {{ x = Exp(i)  {layers}  s = Add(e, x)  y = Relu(s) }}") == [
         kind
     ]
@@ -126,6 +128,19 @@ def test_attention_and_the_feed_forward_layers_behind_it_are_a_transformer() -> 
     ]
 
 
+def test_a_sum_with_positions_within_a_block_is_none_of_its_own() -> None:
+    head = f"g (float[N, 5, 8] i, {WEIGHTS}) => (float[N, 5, 8] y) <float half = {{0.5}}>"
+    assert kinds(f"""{head} {{ e = Exp(i)  a = MatMul(e, wo)  x = LayerNormalization(a, wn)  n = Add(x, e)
+        {ATTENTION}  y = Add(ao, x) }}""") == ["attention"]
+
+
+def test_a_depthwise_convolution_before_dense_layers_is_an_inverted_residual() -> None:
+    text = f"""g (float[N, 8, 6, 6] i, float[8, 1, 3, 3] wc, {FFN}) => (float[N, 8, 6, 6] y) {{ x = Exp(i)
+        c = Conv <pads = [1, 1, 1, 1], group = 8> (x, wc)  t = Transpose <perm = [0, 2, 3, 1]> (c)  a = MatMul(t, wu)
+        b = Add(a, wub)  r = Relu(b)  d = MatMul(r, wd)  u = Transpose <perm = [0, 3, 1, 2]> (d)  y = Add(u, x) }}"""
+    assert kinds(text) == ["inverted residual"]
+
+
 def test_recurrent_layers_and_loops_with_a_state() -> None:
     assert kinds("""g (float[L, N, 8] x, float[1, 12, 8] ww, float[1, 12, 3] wr) => (float[L, 1, N, 3] y, float[1, N, 3] h)
         { y, h = LSTM <hidden_size = 3> (x, ww, wr) }""") == ["recurrent"]
@@ -151,6 +166,10 @@ def test_an_unrolled_chain_of_cells_is_one_block() -> None:
         ("whisper_decoder.sdpa.ts", {"transformer": 2}),
         ("phi.sdpa.ts", {"transformer": 2}),
         ("resnet.tsbn", {"bottleneck": 3}),
+        ("regnet.tsbn", {"bottleneck": 3, "squeeze-and-excite": 3}),
+        ("convnext.dynamo", {"inverted residual": 3}),
+        ("wav2vec2_conformer_rotary.ts", {"conformer": 2}),
+        ("detr.sdpa.ts", {"residual": 2, "transformer": 4, "feed-forward": 1}),
         ("lstm_cells.ts", {"recurrent": 2}),
     ],
 )

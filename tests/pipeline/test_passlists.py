@@ -31,7 +31,9 @@ FAMILIES = {
     "llama.sdpa.ts": "llama", "llama_cache.sdpa.dynamo": "llama", "gptj.eager.ts": "llama", "cohere.sdpa.dynamo": "llama",
     "whisper_encoder.sdpa.ts": "whisper", "wav2vec2_conformer_rotary.ts": "whisper", "vit.sdpa.ts": "vit",
     "segformer.sdpa.ts": "vit", "swin.sdpa.ts": "swin", "sam_encoder.sdpa.ts": "swin", "unet.sdpa.ts": "unet",
-    "resnet.ts": "resnet", "resnet.dynamo": "resnet", "detr.sdpa.ts": "mixed",
+    "resnet.ts": "resnet", "resnet.dynamo": "resnet", "resnet.qdq": "resnet", "detr.sdpa.ts": "mixed", "yolo.ts": "yolo",
+    "mobilenet2.dynamo": "mobilenet", "efficientnet.tsbn": "efficientnet", "lstm_loop.ts": "rnn", "gru_cells.raw": "rnn",
+    "lstm_cells.ts": "rnn",
 }  # fmt: skip
 """The families of golden models, by what they are."""
 

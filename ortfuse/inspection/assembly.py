@@ -1,0 +1,151 @@
+"""The blocks of a whole model: those that detectors find, without sums that are none, put together to layers."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from ortfuse.facts.facts import Facts
+from ortfuse.graph import walk
+from ortfuse.graph.traits import MOVES, has
+from ortfuse.inspection.blocks import CONVOLUTIONAL, DETECTORS, NORMS, SKIPS, Block, layers, path, residual
+from ortfuse.pattern import Match, Matcher
+from ortfuse.pattern.find import matches
+
+
+def find_blocks(model: ir.Model, facts: Facts) -> list[Block]:
+    """The blocks of a model in the form that `PASSES` make, in order; some are parts of others.
+
+    Sums across several blocks (long skips, positions added in every layer) are none themselves.
+    """
+    found = _without_long_skips(list(_residuals(model, facts)))
+    inside = {node for block in found for node in block.nodes if block.kind != "residual"}
+    for kind in ("feed-forward", "squeeze-and-excite", "recurrent"):
+        found += [
+            block for block in _alone(kind, model, facts) if inside.isdisjoint(block.nodes) or kind != "feed-forward"
+        ]
+    order = {node: number for number, node in enumerate(walk.nodes(model))}
+    found = sorted(_transformers(found), key=lambda block: order[_last(block)])
+    counts: Counter[str] = Counter()
+    named = []
+    for block in found:
+        named.append(replace(block, name=f"{block.kind} {counts[block.kind]}"))
+        counts[block.kind] += 1
+    return named
+
+
+def _without_long_skips(found: list[Block]) -> list[Block]:
+    """The blocks that do not hold another one entirely, nor end within one that they do not begin in, as sums with positions do.
+
+    Those that end in the sum of several branches are part of that.
+    """
+    parts = {node for block in found for node in block.sums[1:]}
+    found = [block for block in found if _last(block) not in parts]
+    inner: dict[ir.Node, list[Block]] = {}
+    for block in found:
+        inner.setdefault(_last(block), []).append(block)
+    found = [
+        block
+        for block in found
+        if not any(
+            other is not block and set(other.nodes) < set(block.nodes)
+            for node in block.nodes
+            for other in inner.get(node, ())
+        )
+    ]
+    holders: dict[ir.Node, list[Block]] = {}
+    for block in found:
+        for node in set(block.nodes) - {_last(block), *block.sums}:
+            holders.setdefault(node, []).append(block)
+    return [
+        block for block in found if all(set(block.nodes) < set(other.nodes) for other in holders.get(_last(block), ()))
+    ]
+
+
+def _alone(kind: str, model: ir.Model, facts: Facts) -> list[Block]:
+    """The blocks of one kind that are what a detector matches; overlapping ones, of layers in a row, are one."""
+    detector = DETECTORS[kind]
+    found: list[Block] = []
+    for match in matches(model, Matcher(detector.pattern, detector.guards), facts):
+        made = _of_match(kind, match, match.nodes[0])
+        if found and set(layers(found[-1].nodes)) & {*layers(made.nodes), match.nodes[0]}:
+            found[-1] = Block(kind, found[-1].start, made.end, list(dict.fromkeys([*found[-1].nodes, *made.nodes])))
+        elif not found or match.nodes[0] not in found[-1].nodes:
+            found.append(made)
+    return found
+
+
+def _last(block: Block) -> ir.Node:
+    node = block.end.producer()
+    assert node is not None
+    return node
+
+
+def _of_match(kind: str, match: Match, node: ir.Node) -> Block:
+    if kind != "squeeze-and-excite":
+        return Block(kind, match.get("x"), match.root, list(match.nodes))
+    x, gate = match["x"], match["gate"]
+    start = x if path(x, gate) else gate
+    return Block(kind, start, match.root, [node, *path(start, gate if start is x else x)])
+
+
+def _residuals(model: ir.Model, facts: Facts) -> Iterator[Block]:
+    detector = DETECTORS["residual"]
+    for match in matches(model, Matcher(detector.pattern, detector.guards), facts):
+        found = residual(match.root, facts)
+        if found is not None:
+            yield found
+
+
+def _transformers(found: Sequence[Block]) -> list[Block]:
+    """The blocks, with those of attention and what follows it up to a feed-forward block put together."""
+    by_end = {block.end: block for block in found if block.kind in ("attention", "feed-forward", *CONVOLUTIONAL)}
+    kept: list[Block] = []
+    taken: set[int] = set()
+    ends: set[int] = set()
+    for block in found:
+        parts = _layer(block, by_end, ends) if block.kind == "feed-forward" else [block]
+        if len(parts) == 1:
+            kept.append(block)
+            continue
+        ends.add(id(block))
+        taken |= {id(part) for part in parts}
+        nodes = list(block.nodes)
+        for later, earlier in itertools.pairwise(parts):
+            nodes += [*earlier.nodes, *(path(earlier.end, later.start) if later.start is not None else [])]
+        kind = "conformer" if any(part.kind in CONVOLUTIONAL for part in parts) else "transformer"
+        kept.append(Block(kind, parts[-1].start, block.end, list(dict.fromkeys(nodes))))
+    return [block for block in kept if id(block) not in taken]
+
+
+def _layer(last: Block, by_end: dict[ir.Value, Block], ends: Container[int]) -> list[Block]:
+    """The blocks of a layer, the last first: attention, perhaps a convolution, feed-forward; only the last if none attends.
+
+    Where there is a convolution, half of the feed-forward layers may stand before the attention, arXiv:2005.08100.
+    """
+    parts, previous = [last], _before(last, by_end)
+    while previous is not None and previous.kind != "feed-forward":
+        parts.append(previous)
+        previous = _before(previous, by_end)
+    while parts[-1].kind in CONVOLUTIONAL:  # what stands before the attention is no part of the layer
+        previous = parts.pop()
+    if previous is not None and previous.kind == "feed-forward" and id(previous) not in ends:
+        half = any(part.kind in CONVOLUTIONAL for part in parts)
+        parts += [previous] if half else []
+    return parts
+
+
+def _before(block: Block, by_end: dict[ir.Value, Block]) -> Block | None:
+    """The block whose result this one starts from, but for normalisations and movement."""
+    value = block.start
+    while value is not None and value not in by_end:
+        node = value.producer()
+        passes = node is not None and (has(node, NORMS) or has(node, MOVES))
+        if node is not None and node.op_type in SKIPS and node.outputs[0] in by_end:
+            return by_end[node.outputs[0]]
+        value = node.inputs[0] if node is not None and passes else None
+    return None if value is None else by_end.get(value)
