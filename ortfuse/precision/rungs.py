@@ -1,5 +1,7 @@
 """The sites of a model that can be computed in lower precision, the rungs that fit each, and the model with rungs chosen.
 
+Products that are not spelled as MatMul and Add are spelled so first (the pass `precision.spelling`), where a rung is chosen.
+
 A rung is a lossy rule (`ortfuse.rewrite.Exactness.LOSSY`). Its pattern calls the activation `x`, the weight `weight` and the bias
 `bias`. A site is called by the name of the value that it computes. Sites inside loops, branches and functions are left alone:
 their values cannot be observed from outside.
@@ -24,6 +26,9 @@ from ortfuse.precision.calibration import Calibration
 from ortfuse.refusal import Refusal, refuse
 from ortfuse.rewrite import Exactness, FirstLegal, Log, Rewriter, Rule
 from ortfuse.targets import Target, installed
+
+SPELLING = "precision.spelling"
+"""The pass whose rules spell products as rungs want them."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +80,13 @@ def sites(
         rules: The rungs to look for; by default all.
     """
     copy = model.clone()
-    survey, log = _Survey(copy.graph), Log(explain=True)
+    producers = {value.name: node for node in model.graph for value in node.outputs}
+    survey, spelling, log = _Survey(copy.graph), Log(), Log(explain=True)
+    _rewriter(copy, target, None, spelling, _Spelling(copy.graph)).run(_spelling_rules())
     _rewriter(copy, target, calibration, log, survey).run((rung_rules() if rules is None else rules).values())
-    return {name: _site(name, found, log) for name, found in survey.outermost().items()}
+    spelled = {event.site: producers[event.site] for event in spelling.events}
+    found = {name: _site(name, found, log, spelled) for name, found in survey.outermost().items() if name in producers}
+    return {name: found[name] for name in producers if name in found}
 
 
 def lowered(
@@ -103,6 +112,7 @@ def lowered(
     if unknown := sorted({*choice.values()} - {*known}):
         raise PrecisionError(f"no rung is called {unknown[0]!r}; there are {', '.join(known)}")
     copy, log = model.clone(), Log(explain=True)
+    _rewriter(copy, target, None, Log(), _Spelling(copy.graph, choice)).run(_spelling_rules())
     rewriter = _rewriter(copy, target, calibration, log, _Choice(copy.graph, choice))
     rewriter.run(known[name] for name in dict.fromkeys(choice.values()))
     done = {(event.site, event.rule) for event in log.events}
@@ -123,6 +133,26 @@ def _rewriter(
     context = Context(model, Facts(model), target or installed(), log)
     ranges = None if calibration is None else calibration.range
     return Rewriter(context.editor, context.target, log, chooser=chooser, ranges=ranges)
+
+
+def _spelling_rules() -> tuple[Rule, ...]:
+    return load_catalogue().passes()[SPELLING]
+
+
+class _Spelling(FirstLegal):
+    """Spells products of the main graph otherwise: all, or those that belong to chosen sites."""
+
+    def __init__(self, graph: ir.Graph, choice: Mapping[str, str] | None = None) -> None:
+        self._graph, self._choice = graph, choice
+
+    def refusal(self, rule: Rule, match: Match) -> Refusal | None:
+        """Refuses what is neither a chosen site nor added to the bias of one."""
+        root = match.root
+        sums = (use.node for use in root.uses() if use.node.op_type == "Add")
+        names = {root.name, *(node.outputs[0].name for node in sums)}
+        if self._choice is not None and names.isdisjoint(self._choice):
+            return refuse("left_out", root, found="no rung was chosen here")
+        return _unless_in(self._graph, match)
 
 
 class _Survey(FirstLegal):
@@ -182,16 +212,18 @@ def _is_used_outside(match: Match, other: Match) -> bool:
     return match.root.is_graph_output() or any(use.node not in other.nodes for use in match.root.uses())
 
 
-def _site(name: str, found: Mapping[str, Match], log: Log) -> Site:
+def _site(name: str, found: Mapping[str, Match], log: Log, spelled: Mapping[str, ir.Node]) -> Site:
     match = _first(found)
     weight = match["weight"]
+    outputs = (value.name or "" for node in match.nodes for value in node.outputs)
+    original = next((spelled[output] for output in outputs if output in spelled), None)
     shape = tuple(dim for dim in match.shape("weight") or () if isinstance(dim, int))
     bias = match.get("bias")
     return Site(
         name,
-        _operator(match, weight),
+        _operator(match, weight) if original is None else original.op_type,
         _activations(match),
-        weight.name or "",
+        _weight_name(weight, original),
         "" if bias is None else bias.name or "",
         match.shape("x"),
         shape,
@@ -210,6 +242,14 @@ def _activations(match: Match) -> tuple[str, ...]:
             value.name or "" for value in (match["x"], *used) if value is match["x"] or not match.facts.is_const(value)
         )
     )
+
+
+def _weight_name(weight: ir.Value, original: ir.Node | None) -> str:
+    """The name of the weight in the model as it is."""
+    value = None if original is None else original.inputs[1]
+    turned = None if value is None else value.producer()
+    value = value if turned is None else turned.inputs[0]
+    return (weight if value is None else value).name or ""
 
 
 def _operator(match: Match, weight: ir.Value) -> str:

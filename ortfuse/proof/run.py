@@ -14,8 +14,11 @@ import onnx_ir as ir
 from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.editor import Editor
+from ortfuse.graph.walk import nodes
+from ortfuse.pattern import Match
 from ortfuse.pattern.result import Ranges
-from ortfuse.rewrite import Log, Rewriter, Rule
+from ortfuse.refusal import Refusal, refuse
+from ortfuse.rewrite import FirstLegal, Log, Rewriter, Rule
 from ortfuse.targets import Target, raise_to_newest
 from ortfuse.verification import Session
 
@@ -50,17 +53,30 @@ def rewrite(rule: Rule, model: ir.Model, target: Target) -> Rewritten:
     rewritten = _rewrite(rule, model, target)
     if rule.definition is None or rewritten.error is not None or not rewritten.hits:
         return rewritten
-    defined = _rewrite(rule.as_defined, model, target)
+    defined = _rewrite(rule.as_defined, model, target, once=True)
     if defined.error is None and defined.hits != rewritten.hits:
         defined.error = f"its definition cannot stand there: {defined.reason}"
     return dataclasses.replace(rewritten, error=defined.error, defined=defined.model)
 
 
-def _rewrite(rule: Rule, model: ir.Model, target: Target) -> Rewritten:
+class _Once(FirstLegal):
+    """Refuses to rewrite what is not part of the model as it was: a definition may have what it defines in it."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._nodes = frozenset(nodes(model))
+
+    def refusal(self, rule: Rule, match: Match) -> Refusal | None:
+        """Refuses new nodes."""
+        new = not self._nodes.issuperset(match.nodes)
+        return refuse("left_out", match.root, found="it is new") if new else None
+
+
+def _rewrite(rule: Rule, model: ir.Model, target: Target, *, once: bool = False) -> Rewritten:
     copy = model.clone()
+    chooser = _Once(copy) if once else FirstLegal()
     log = Log(explain=True)
     try:
-        hits = Rewriter(Editor(copy, Facts(copy)), target, log, ranges=_seen(rule, copy)).run([rule])
+        hits = Rewriter(Editor(copy, Facts(copy)), target, log, chooser=chooser, ranges=_seen(rule, copy)).run([rule])
     except Exception as error:
         # Guards and replacements are arbitrary code: whatever they raise is reported as a failure of the proof.
         text = str(error) if isinstance(error, OrtfuseError) else f"{type(error).__name__}: {error}"

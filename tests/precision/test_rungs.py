@@ -90,6 +90,44 @@ def test_products_of_one_activation_quantise_it_once() -> None:
     assert operators(low).count("DynamicQuantizeLinear") == 1
 
 
+SPELLINGS = {
+    "y = Gemm(x, w, c)": {"w": (24, 16), "c": (16,)},
+    "y = Gemm<transB = 1, alpha = 0.5>(x, w, c)": {"w": (16, 24), "c": (16,)},
+    "p = Gemm<transB = 1>(x, w) y = Add(p, c)": {"w": (16, 24), "c": (16,)},
+    "y = com.microsoft.FusedMatMul<transB = 1, alpha = 2.0>(x, w)": {"w": (16, 24)},
+    "t = Transpose<perm = [1, 0]>(w) y = MatMul(x, t)": {"w": (16, 24)},
+}
+
+
+@pytest.mark.parametrize("body", SPELLINGS)
+def test_every_spelling_of_a_product_is_a_site(body: str) -> None:
+    rank = "b" if "Gemm" in body else "b,s"
+    made = model(body, f"float[{rank},24] x", f"float[{rank},16] y", **SPELLINGS[body])
+    (site,) = sites(made).values()
+    assert (site.name, site.weight) == ("y", "w")
+    assert site.operator == next(node.op_type for node in made.graph if node.op_type != "Transpose")
+    low = lowered(made, {"y": "split_int8.three"})
+    assert operators(low).count("MatMulIntegerToFloat") == 3
+    x = np.random.default_rng(1).standard_normal((3, 24) if rank == "b" else (2, 3, 24)).astype(np.float32)
+    before, after = (next(iter(Session(one, threads=1).run({"x": x}).values())) for one in (made, low))
+    assert np.linalg.norm(after - before) < 1e-3 * np.linalg.norm(before)
+
+
+def test_what_is_not_chosen_keeps_its_spelling() -> None:
+    made = model("p = Gemm(x, w, c) y = Gemm(p, v)", "float[b,24] x", "float[b,8] y", w=(24, 16), c=(16,), v=(16, 8))
+    assert operators(lowered(made, {"y": "dynamic_int8.tensor"}))[0] == "Gemm"
+    assert operators(lowered(made, {"p": "dynamic_int8.tensor"}))[-1] == "Gemm"
+
+
+@pytest.mark.parametrize("rows", [32, 48])
+def test_weights_are_rounded_in_whole_blocks_alone(rows: int) -> None:
+    made = model("y = MatMul(x, w)", f"float[b,{rows}] x", "float[b,16] y", w=(rows, 16))
+    (site,) = sites(made).values()
+    assert ("weight_int4.block32_level4" in site.rungs) == (rows == 32)
+    assert "weight_int4.block16_level4" in site.rungs
+    assert "of a multiple of 64 rows" in site.refused["weight_int4.block64_level4"].reason
+
+
 def test_columns_of_zeros_stay_zero() -> None:
     made = model("y = MatMul(x, w)", w=(24, 16))
     array = made.graph.initializers["w"].const_value.numpy().copy()

@@ -1,0 +1,105 @@
+"""Products with a constant matrix as MatMul and Add, the one spelling that rungs are written for.
+
+Gemm(x, W, b, transB, alpha) = x (alpha W') + b          FusedMatMul(x, W, transB, alpha) = x (alpha W')
+x Transpose(W) = x W'                                    W' is W or its transpose
+
+This is no normal form: what has no rung chosen for it stays as it is. Transposed weights are moved when they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.passes.lazy_transpose import MovedTensor
+from ortfuse.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from ._weights import is_weight, tensor_of
+
+PASS = "precision.spelling"
+
+x = var("x", "... k")
+weight = const("weight", "_ _")
+c = var("c")
+
+
+def _factor(match: Match) -> float:
+    return 1.0 if match.get("alpha") is None else float(match["alpha"])
+
+
+def _is_turned(match: Match) -> bool:
+    return match.get("transposed", 1) not in (0, None)
+
+
+def _turned(match: Match) -> ir.TensorProtocol:
+    """The weight, transposed if the operator says so, times its factor."""
+    tensor = tensor_of(match, "weight")
+    if _is_turned(match):
+        tensor = MovedTensor(tensor, (1, 0), tuple(reversed(tensor.shape.numpy())))
+    factor, source = np.float32(_factor(match)), tensor
+    if factor == 1:
+        return tensor
+    return ir.LazyTensor(lambda: ir.Tensor(source.numpy() * factor), source.dtype, ir.Shape(source.shape.numpy()))
+
+
+def _weight(match: Match) -> Pattern:
+    """The weight itself where nothing is to be done to it."""
+    plain = not _is_turned(match) and _factor(match) == 1
+    return weight if plain else computed("W'", _turned)
+
+
+def _rule(name: str, pattern: Pattern, source: str, proof: Proof, *guards: Callable[[Match], Refusal | None]) -> Rule:
+    def product(match: Match) -> Pattern:
+        made = op.MatMul(x, _weight(match))
+        return made if match.get("c") is None else made + c
+
+    return Rule(
+        name=f"spelling.{name}",
+        pattern=pattern,
+        replace=built(product, makes=("MatMul", "Add")),
+        guards=(is_weight("weight"), *guards),
+        exactness=Exactness.ROUNDING,
+        source=source,
+        proof=proof,
+    )
+
+
+def factor_is_small(match: Match) -> Refusal | None:
+    """The factor does not take the weight out of the range of float32."""
+    return match.unless_value("alpha", 2**-20 <= abs(_factor(match)) <= 2**20, "between 2**-20 and 2**20")
+
+
+FACTORS = {"alpha": [1.0, 0.5]}
+
+RULES = [
+    _rule(
+        "gemm",
+        op.Gemm(x, weight, opt(c), transB=attr("transposed"), alpha=attr("alpha")),
+        "ONNX operator Gemm",
+        Proof(
+            shapes=({"x": "m 4", "weight": "4 5", "c": "5"}, {"x": "m 4", "weight": "5 4", "c": "5"}),
+            attributes=({"transposed": [0], **FACTORS}, {"transposed": [1], **FACTORS}),
+        ),
+        factor_is_small,
+    ),
+    _rule(
+        "fused_matmul",
+        ms.FusedMatMul(x, weight, transB=attr("transposed"), alpha=attr("alpha")),
+        "ONNX Runtime operator com.microsoft.FusedMatMul",
+        Proof(
+            shapes=({"x": "b m 4", "weight": "4 5"}, {"x": "b m 4", "weight": "5 4"}),
+            attributes=({"transposed": [0], **FACTORS}, {"transposed": [1], **FACTORS}),
+        ),
+        factor_is_small,
+    ),
+    _rule(
+        "transposed",
+        op.MatMul(x, op.Transpose(weight, perm=(1, 0)).kept()),
+        "x Transpose(W) = x W'",
+        Proof(shapes={"x": "b m 4", "weight": "5 4"}),
+    ),
+]
