@@ -4,9 +4,11 @@
 softmax(where(keep, s q k^T + m, filler)) = softmax(s q k^T + where(keep, m, filler))
 softmax(max(s q k^T + m, filler)) = softmax(s q k^T + max(m, filler))
 windows(s q k^T) + w = windows(s q k^T + merged(w))
+grid(s q k^T) + r = grid(s q k^T + merged(r))
 
-The second and the third hold if any score added to the filler is lost in rounding. In the last, the scores have a window axis
-that is merged with the batch axis: [batch * windows, heads, queries, keys].
+The second and the third hold if any score added to the filler is lost in rounding. In the last but one, the scores have a window
+axis that is merged with the batch axis: [batch * windows, heads, queries, keys]. In the last, queries and keys are pixels, whose
+rows and columns are axes of their own: [batch, query rows, query columns, key rows, key columns].
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ortfuse.pattern import Guard, Match, Pattern, computed, op, opt, rearrange, redundant, scalar, var
+from ortfuse.pattern import Guard, Match, Pattern, built, computed, op, opt, rearrange, redundant, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
@@ -170,6 +172,30 @@ def _factor_rule(name: str, sign: str, made: Any) -> Rule:
     )  # fmt: skip
 
 
+def _of_grid() -> tuple[Pattern, Pattern]:
+    """Scores viewed as [batch, query rows, query columns, key rows, key columns] plus masks, and scores plus the masks merged."""
+    flat = scalar("score_scale") * (var("query", "b _ _") @ var("transposed_key", "b _ _")) + opt(first_mask)
+    one, other = var("mask", "b|1 p|1 q|1 k|1 l|1"), var("second_mask", "b|1 p|1 q|1 k|1 l|1")
+    split = rearrange("b (p q) (k l) -> b p q k l", flat).named("grid")
+
+    def merged(match: Match) -> Pattern:
+        masks = one if match["second_mask"] is None else op.Add(one, other)
+        sizes = computed("sizes", lambda match: ints([match.size(dim) for dim in "pqkl"]))
+        every = op.Expand(masks, op.Concat(op.Shape(var("query"), start=0, end=1), sizes, axis=0))
+        total = flat + rearrange("b p q k l -> b (p q) (k l)", every)
+        return rearrange("b (p q) (k l) -> b p q k l", total)
+
+    makes = ("Add", "Mul", "MatMul", "Concat", "Shape", "Expand", "Reshape")
+    return (split + one + opt(other)).named("sum", "b p q k l"), built(merged, makes=makes)
+
+
+@redundant("of unknown sizes the replacement could not say the shape of the masks")
+def grid_is_known(match: Match) -> Refusal | None:
+    """The rows and columns of queries and keys are known numbers."""
+    axis = next((number for number, dim in enumerate("pqkl", 1) if match.size(dim) is None), None)
+    return None if axis is None else match.refuse_dimension("sum", axis, "a known number of rows and columns")
+
+
 _WINDOWS = {
     "b": 2, "w": 3, "h": 2, "s": 5, "t": 7, "x": 1, "y": 5, "z": 7,
     "query": "6 2 5 4", "transposed_key": "6 2 4 7", "first_mask": "1 2 5 7", "mask": None,
@@ -206,6 +232,15 @@ RULES = [
                 shapes={"s": 7, "t": 5, "mask": "1 3 1 7 5"}, options={"first_mask": "absent"}
             ),
         },
+    ),
+    _rule(
+        "grid_mask", "grid(s q k^T + first_mask) + mask + second_mask", _of_grid(), grid_is_known,
+        source="arXiv:2112.01526",
+        shapes={
+            "p": 2, "q": 3, "k": 3, "l": 4, "query": "b 6 5", "transposed_key": "b 5 12", "first_mask": "b 6 12",
+            "mask": "b 2 3 3 1", "second_mask": "b 2 3 1 4",
+        },
+        opset=17,
     ),
     _rule(
         "floored_scores", "max(s q k^T + mask, filler)", _floored(), hides_altogether,

@@ -480,6 +480,21 @@ def test_a_mask_for_each_window_is_one_of_the_batch() -> None:
     assert "Softmax" not in kinds
 
 
+@pytest.mark.parametrize("batch", ["b", "6"])
+def test_masks_of_rows_and_columns_are_masks_of_pixels(batch: str) -> None:
+    m = ir.from_onnx_text(f"""<ir_version: 10, opset_import: ["": 23]>
+    g (float[{batch},12,8] q, float[{batch},12,8] k, float[{batch},12,6] v, float[{batch},3,4,3] rows, float[{batch},3,4,4] columns)
+      => (float[{batch},12,6] out)
+    <int64[5] grid = {{-1, 3, 4, 3, 4}}, int64[3] flat = {{-1, 12, 12}}, int64[1] four = {{4}}, int64[1] three = {{3}}> {{
+        kt = Transpose<perm = [0, 2, 1]>(k) qk = MatMul(q, kt) w = Reshape(qk, grid)
+        r0 = Relu(rows) c0 = Relu(columns) r = Unsqueeze(r0, four) c = Unsqueeze(c0, three) once = Add(w, r) twice = Add(once, c)
+        m = Reshape(twice, flat) p = Softmax<axis = -1>(m) out = MatMul(p, v)
+    }}""")
+    kinds = optimized(m)
+    assert kinds.count("Attention") == 1
+    assert "Softmax" not in kinds
+
+
 @pytest.mark.parametrize(
     "zeros", ["n = Shape(soft) zeros = ConstantOfShape(n)", "n = Shape(soft) zeros = Expand(zero, n)"]
 )
