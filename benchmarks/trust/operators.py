@@ -3,6 +3,7 @@
     python -m benchmarks.trust.operators                      # everything
     python -m benchmarks.trust.operators --write              # the same; figures go to operators.json
     python -m benchmarks.trust.operators --one-in 50 --seed 3 # a sample
+    python -m benchmarks.trust.operators --most 500           # of each operator about so many cells, from all of its seeds
     python -m benchmarks.trust.operators Clip Reshape         # these operators
     python -m benchmarks.trust.operators --pairs 2000 --seed 1 # operators that take another's result
     python -m benchmarks.trust.operators --cell LABEL         # one cell or pair, with its model
@@ -31,7 +32,7 @@ import onnx
 import onnxruntime
 
 from benchmarks.trust.grid.building import Cell
-from benchmarks.trust.grid.cells import Sample, Single, cells
+from benchmarks.trust.grid.cells import OfEverySeed, Sample, Single, cells, count
 from benchmarks.trust.grid.known import is_known
 from benchmarks.trust.grid.pairs import LABEL, pair
 from benchmarks.trust.grid.seeds import seeds
@@ -51,9 +52,10 @@ Tried = tuple[str, Counter[str], Failed]
 """What was tried, the numbers of cells, and the failures."""
 
 
-def try_operator(name: str, one_in: int, seed: int) -> Tried:
-    """Try the cells of an operator."""
-    return _try(name, cells(Sample(one_in, seed), frozenset((name,))))
+def try_operator(name: str, one_in: int, most: int, seed: int) -> Tried:
+    """Try the cells of an operator: one in so many, or about as many as `most`."""
+    sample = OfEverySeed(-(-count(name) // most) or 1, seed) if most else Sample(one_in, seed)
+    return _try(name, cells(sample, frozenset((name,))))
 
 
 def try_pairs(numbers: range, seed: int) -> Tried:
@@ -106,6 +108,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="The conformance grid of single operators.")
     parser.add_argument("operators", nargs="*", help="names of operators, with their domain; all by default")
     parser.add_argument("--one-in", type=int, default=1, help="try one of so many cells")
+    parser.add_argument("--most", type=int, default=0, help="try about so many cells of each operator")
     parser.add_argument("--seed", type=int, default=0, help="which of them")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--pairs", type=int, default=0, help="try so many pairs of operators instead")
@@ -119,7 +122,7 @@ def main() -> int:
     names = [] if arguments.pairs else arguments.operators or list(seeds())
     parts = [range(first, min(first + _AT_ONCE, arguments.pairs)) for first in range(0, arguments.pairs, _AT_ONCE)]
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("fork")) as pool:
-        tasks = [pool.submit(try_operator, name, arguments.one_in, arguments.seed) for name in names]
+        tasks = [pool.submit(try_operator, name, arguments.one_in, arguments.most, arguments.seed) for name in names]
         tasks += [pool.submit(try_pairs, part, arguments.seed) for part in parts]
         for task in tasks:
             name, counts, wrong = task.result()

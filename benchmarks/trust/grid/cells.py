@@ -69,6 +69,17 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class OfEverySeed(Sample):
+    """A fixed choice of one cell in so many, of every seed."""
+
+    def takes_seed(self, label: str) -> bool:
+        return True
+
+    def takes_cell(self, label: str) -> bool:
+        return self._takes(label, self.one_in)
+
+
+@dataclass(frozen=True)
 class Single(Sample):
     """The one cell of a label."""
 
@@ -83,6 +94,18 @@ class Single(Sample):
 
 def cells(sample: Sample, operators: frozenset[str] | None = None) -> Iterator[Cell]:
     """The cells of a sample, in a fixed order; of some operators, or of all."""
+    for label, seed, how, part in _planned(sample, operators):
+        if sample.takes_cell(label) and (cell := MODES[how](label, seed, part)) is not None:
+            yield cell
+
+
+def count(operator: str) -> int:
+    """How many cells an operator has, those included that cannot be built."""
+    return sum(1 for _ in _planned(Sample(), frozenset((operator,))))
+
+
+def _planned(sample: Sample, operators: frozenset[str] | None) -> Iterator[tuple[str, Seed, str, int]]:
+    """The label, the seed, the mode and the operand of each cell of the seeds of a sample."""
     for name, found in seeds().items():
         if operators is not None and name not in operators:
             continue
@@ -90,18 +113,16 @@ def cells(sample: Sample, operators: frozenset[str] | None = None) -> Iterator[C
             for version in versions(seed.domain, seed.op_type):
                 label = f"{name}-{version}/{number}"
                 if sample.takes_seed(label) and (written := at(seed, version)) is not None:
-                    yield from _of_seed(label, written, sample)
+                    yield from _of_seed(label, written)
 
 
-def _of_seed(label: str, seed: Seed, sample: Sample) -> Iterator[Cell]:
+def _of_seed(label: str, seed: Seed) -> Iterator[tuple[str, Seed, str, int]]:
     for make, modes in _VARIATIONS.items():
         for what, varied in make(seed):
             for how in modes:
-                build = MODES[how]
                 for part in range(len(varied.inputs) if how in OF_ONE_OPERAND else 1):
                     named = f"{label}/{what}/{how} {part}" if how in OF_ONE_OPERAND else f"{label}/{what}/{how}"
-                    if sample.takes_cell(named) and (cell := build(named, varied, part)) is not None:
-                        yield cell
+                    yield named, varied, how, part
 
 
 # Variations of a seed.
