@@ -139,7 +139,8 @@ class Choices:
     def refusal(self, rule: Rule, match: Match) -> Refusal | None:
         """Why a pin or the table of costs rules out a rule, at the sizes of a match."""
         pin = self._pin(rule)
-        if pin is not None and not names_one(pin, rule.targets) and (pin == LEAVE or _takes_away(pin, rule)):
+        leaves = pin is not None and (pin == LEAVE or rule.spells_out or _takes_away(pin, rule))
+        if pin is not None and leaves and not names_one(pin, rule.targets):
             return refuse("pinned", Subject("rule", rule.family), found=pin)
         if self._free_of_cost(rule) or self.measures(rule):
             return None
@@ -148,6 +149,10 @@ class Choices:
             return None
         self._note(rule, ", ".join(rule.targets), estimate, False, match)
         return _slower(rule, estimate)
+
+    def insists(self, rule: Rule) -> bool:
+        """Whether a pin asks for the operators of the rule's family."""
+        return self._pin(rule) not in (None, LEAVE)
 
     def measures(self, rule: Rule) -> bool:
         """Whether sites of a rule are measured: there is a meter, and the rule's proof declares typical sizes."""

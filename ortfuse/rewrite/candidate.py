@@ -37,6 +37,9 @@ class Legality(Protocol):
     def check_node(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> Refusal | None:
         """Why the target cannot execute a node; `None` if it can."""
 
+    def inlines(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> bool:
+        """Whether the target executes a node by the definition of its operator alone."""
+
 
 class Candidate:
     """One of the replacements of a rule at a match. Its nodes must be discarded if it is not used.
@@ -63,18 +66,19 @@ class Candidate:
         """The new nodes."""
         return self._emitter.nodes
 
-    def build(self, target: Legality, may_raise: bool) -> Outputs | Refusal:
+    def build(self, target: Legality, may_raise: bool, insists: bool = True) -> Outputs | Refusal:
         """Insert the new nodes into the graph, where nothing uses them yet.
 
         Args:
             target: Decides which nodes are legal.
             may_raise: Whether the new nodes may need a higher opset than the model has.
+            insists: Whether a rule that says so may make operators that are executed by their definition.
         """
         found = self._emit()
         if isinstance(found, Refusal):
             return found
         refusal = self._emitter.problem or self._renamed_output(found)
-        refusal = refusal or self._adopt(target, may_raise) or self._other_type(found)
+        refusal = refusal or self._adopt(target, may_raise, insists) or self._other_type(found)
         if refusal is None and len(found) > 1 and self._depends_on_itself({old for old, _ in found[1:]}):
             refusal = refuse("cycle", self._match.root)
         return found if refusal is None else refusal
@@ -106,7 +110,7 @@ class Candidate:
                 return refuse("output_is_input", old, found=new)
         return None
 
-    def _adopt(self, target: Legality, may_raise: bool) -> Refusal | None:
+    def _adopt(self, target: Legality, may_raise: bool, insists: bool) -> Refusal | None:
         """Insert the new nodes into the graph and compute their facts; a refusal if the target cannot execute one."""
         opset, imports = self._scope.opset, self._scope.root.opset_imports
         for node in self.nodes:
@@ -118,6 +122,8 @@ class Candidate:
         for node in self.nodes:
             self._editor.insert_before(self._root_node, node)
             refusal = target.check_node(node, imports, self._facts)
+            if self._rule.by_definition and target.inlines(node, imports, self._facts):
+                refusal = None if insists else _defined_alone(node, self._match.root)
             if refusal is not None:
                 return refusal
         return None
@@ -161,6 +167,10 @@ class Candidate:
                 stack.extend(_inputs(producer))
                 stack.extend(captured_values(producer))
         return False
+
+
+def _defined_alone(node: ir.Node, site: ir.Value) -> Refusal:
+    return refuse("needless", site, found=f"{node.op_type} would be executed by its definition, as --pin takes it")
 
 
 @contextmanager

@@ -21,6 +21,9 @@ class Chooser(Protocol):
     def refusal(self, rule: Rule, match: Match) -> Refusal | None:
         """Why the rule should not be applied where it matches, or `None`. Nothing has been built yet."""
 
+    def insists(self, rule: Rule) -> bool:
+        """Whether the rule may make operators that have no kernels, but a definition by which the runtime executes them."""
+
     def measures(self, rule: Rule) -> bool:
         """Whether `speedup` has an answer for sites of this rule."""
 
@@ -41,6 +44,10 @@ class FirstLegal:
     def refusal(self, rule: Rule, match: Match) -> Refusal | None:
         """No rule is refused."""
         return None
+
+    def insists(self, rule: Rule) -> bool:
+        """A definition is legal too."""
+        return True
 
     def measures(self, rule: Rule) -> bool:
         """Nothing is measured."""

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import RewriteError
 from ortfuse.facts.facts import Facts
-from ortfuse.graph.editor import Editor
+from ortfuse.graph.editor import RULE_KEY, Editor
 from ortfuse.graph.schemas import droppable_outputs, used_length
 from ortfuse.graph.traits import CONTROL_FLOW
 from ortfuse.pattern.language import Pattern
@@ -96,7 +96,7 @@ class Rewriter:
         return applied
 
     def _apply(self, rule: Rule, match: Match, started: float) -> bool:
-        refusal = self.chooser.refusal(rule, match)
+        refusal = self.chooser.refusal(rule, match) or self._has_kernel(rule, match)
         refusals = [] if refusal is None else [refusal]
         if refusal is None:
             for replacement, may_raise in self._replacements(rule, match):
@@ -110,6 +110,20 @@ class Rewriter:
             # Report what was in the way of the preferred replacement, not of a fallback.
             self.log.miss(rule.name, match.root, "replacement", len(match.nodes), refusals[0], match.nodes)
         return False
+
+    def _has_kernel(self, rule: Rule, match: Match) -> Refusal | None:
+        """A refusal if a rule would spell out an operator for which the target has a kernel, or that was asked for."""
+        node = match.root.producer()
+        if not rule.spells_out or node is None:
+            return None
+        if RULE_KEY in node.metadata_props:
+            return refuse(
+                "needless", match.root, found=f"{node.metadata_props[RULE_KEY]} made it of what was spelled out"
+            )
+        imports = self.editor.scope_of(node.graph).root.opset_imports
+        if self.target.check_node(node, imports, self._facts) is not None:
+            return None
+        return refuse("needless", match.root, found=f"there is a kernel for {node.op_type}")
 
     def _replacements(self, rule: Rule, match: Match) -> Iterator[tuple[Pattern, bool]]:
         """Replacements in the order in which they are tried, and whether each may need a higher opset.
@@ -142,7 +156,7 @@ class Rewriter:
         outputs: Outputs = []
         try:
             with self.editor.change(rule.name, rule=rule, match=match, nodes=match.nodes) as change:
-                found = candidate.build(self.target, may_raise)
+                found = candidate.build(self.target, may_raise, self.chooser.insists(rule))
                 refusal = found if isinstance(found, Refusal) else self.chooser.objection(change.edit(found))
                 if refusal is not None:
                     change.cancel(refusal)

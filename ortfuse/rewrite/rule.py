@@ -137,7 +137,9 @@ class Rule:
 
     `formula` is for readers; by default it is the printed pattern. `allow_extra_operands` lets a root sum or product
     have operands that the pattern lacks. `because` names the quirk of the runtime that is the only reason for the rule: the
-    rule is applied only for targets known to have it.
+    rule is applied only for targets known to have it. A rule that `spells_out` the operator at the root of its pattern is
+    applied only where the target has no kernel for that. The runtime may execute what a rule makes `by_definition`, as its
+    operators are defined by others; without kernels of their own they are made only where a pin asks for them.
     """
 
     name: str
@@ -153,6 +155,8 @@ class Rule:
     is_refinement: bool = False
     definition: Replacement | None = None
     because: Quirk | None = None
+    spells_out: bool = False
+    by_definition: bool = False
     formula: str = ""
     makes: Sequence[str] = ()
 

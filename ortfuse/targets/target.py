@@ -149,6 +149,16 @@ class Target:
         widened = self.refusal(node.domain, node.op_type, version, inputs, outputs) is None
         return "it is executed in float32, between Casts" if widened else ""
 
+    def inlines(self, node: ir.Node, opset_imports: Mapping[str, int], facts: Facts) -> bool:
+        """Whether the runtime executes a node by the definition of its operator, or by the body that it was registered with."""
+        custom = custom_operator(node.domain, node.op_type)
+        if custom is not None:
+            return custom.library is None
+        version = node.version if node.version is not None else opset_imports.get(node.domain, 1)
+        refusal = self.check_node(node, opset_imports, facts)
+        lacking = refusal is not None and refusal.code == "no_kernel"
+        return lacking and not node.domain and _is_inlined(node.op_type, version)
+
     def limit(self, node: ir.Node, facts: Facts) -> Refusal | None:
         """Why a kernel that is registered for the types of `node` refuses it all the same; `None` if it does not."""
         answers = (limit(node, facts) for limit in self._limits.get((node.domain, node.op_type), ()))

@@ -1,6 +1,6 @@
-"""Reductions whose axes a Reshape or Unsqueeze restores with size 1: the reduction can keep them instead (keepdims=1).
+"""Reductions whose axes are brought back or dropped by the node behind them, which the reduction can do itself (keepdims).
 
-torch.export writes the variance of a normalisation like this.
+torch.export writes the variance of a normalisation, and the mean of everything, like this.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Match, attr, computed, op, var
+from ortfuse.pattern import Match, attr, computed, op, opt, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
@@ -56,4 +56,35 @@ def _keepdims(name: str) -> Rule:
     )
 
 
+def reduces_all(match: Match) -> Refusal | None:
+    """The reduction is over all axes."""
+    given, rank = match["axes"], match.rank("x")
+    whole = not given or (rank is not None and sorted(given) == list(range(rank)))
+    return match.unless_value("axes", whole, "all of them")
+
+
+def drops_all(match: Match) -> Refusal | None:
+    """The Squeeze leaves one number without axes."""
+    return match.unless_shape((), "root")
+
+
+def _dropped(name: str) -> Rule:
+    build = getattr(op, name)
+    return Rule(
+        name=f"reduction.squeezed_{name.removeprefix('Reduce').lower()}",
+        formula=f"squeeze({name}(x)) of all axes",
+        pattern=op.Squeeze(build(x, axes=attr("axes"), keepdims=1), opt(var("squeezed"))),
+        replace=build(x, keepdims=0),
+        guards=(reduces_all, drops_all),
+        exactness=Exactness.EXACT,
+        source=f"ONNX operator {name}",
+        proof=Proof(
+            shapes={"x": "2 3", "squeezed": "2"},
+            constants={"squeezed": np.array([0, 1])},
+            attributes={"axes": [None, (0, 1)]},
+        ),
+    )
+
+
 RULES = [_keepdims(name) for name in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2")]
+RULES += [_dropped(name) for name in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")]

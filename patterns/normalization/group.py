@@ -78,6 +78,7 @@ RULES = [
     Rule(
         name="groupnorm.instance",
         formula="GroupNormalization(x, scale, bias)",
+        spells_out=True,
         pattern=op.GroupNormalization(
             x,
             *vectors.values(),

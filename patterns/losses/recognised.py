@@ -1,0 +1,160 @@
+"""Losses of classifiers as the operators that stand for them.
+
+nll(x, labels) = -x[labels]          cross_entropy(x, labels) = nll(log_softmax(x), labels)
+nll(x, labels, w) = w[labels] nll(x, labels)          nll(x, labels, ignored) = where(labels = ignored, 0, nll(x, labels))
+mean(nll) = sum(nll) / sum(w[labels], 1 without w, 0 where ignored)
+
+A rule for each step: the loss of each label, its weight, what is ignored, the sum, the mean. The operators have kernels in few
+builds; elsewhere a pin asks for them (`--pin loss=SoftmaxCrossEntropyLoss`), and the runtime executes their definitions.
+
+Labels are taken to be numbers of classes, as the operators demand; GatherElements would count those below 0 from the end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.facts.facts import Facts
+from ortfuse.pattern import Guard, Match, Op, Pattern, attr, const, op, opt
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from .spelled import OPERATORS, OUTPUTS, SHAPE_SETS, SOURCE, labels, reduction, weight, x
+
+
+def reduces_all(match: Match) -> Refusal | None:
+    """The sum or mean is over all labels."""
+    axes, rank = match["axes"], match.rank("labels")
+    whole = not axes or (rank is not None and list(axes) == list(range(rank)))
+    return match.unless_value("axes", whole, "all of them")
+
+
+def a_label_for_each(match: Match) -> Refusal | None:
+    """There is a label for all that the scores have but classes: GatherElements takes fewer, too."""
+    shapes = match.shapes("x", "labels")
+    if isinstance(shapes, Refusal):
+        return shapes
+    return match.unless_shape((*shapes[0][:1], *shapes[0][2:]), "labels")
+
+
+def normalises_classes_alone(match: Match) -> Refusal | None:
+    """Before opset 13 LogSoftmax is over all axes from the given one on."""
+    rank, version = match.rank("x"), match.facts.version(match["logs"].producer())
+    return None if rank == 2 or (rank is not None and version >= 13) else match.refuse("rank", "x", 2)
+
+
+def a_weight_for_each(match: Match) -> Refusal | None:
+    """The weights are those of the classes."""
+    shape = match.shape("x")
+    return match.refuse("shape", "x") if shape is None else match.unless_shape(shape[1:2], "weight")
+
+
+def _is_one_number(value: ir.Value, facts: Facts) -> bool:
+    return facts.scalar(value) is not None
+
+
+def the_same_are_ignored(match: Match) -> Refusal | None:
+    """What is counted are the labels that the loss does not ignore."""
+    number = None if match["number"] is None else match.facts.scalar(match["number"])
+    return match.unless_value("ignored", match["ignored"] == number, "absent" if number is None else number)
+
+
+hidden = op.Equal(labels, const("number", _is_one_number, "one number")).kept()
+kept = op.Not(hidden).kept()
+
+
+def _of_kept(value: Pattern, otherwise: Pattern | float) -> Pattern:
+    return op.Where(kept, value, otherwise).kept() | op.Where(hidden, otherwise, value).kept()
+
+
+safe = _of_kept(labels, const("class", _is_one_number, "one number"))
+
+
+def _loss(name: str, reduced: Any, weighted: Pattern | None, of: Pattern = labels, **more: Any) -> Op:
+    """One of the operators; `weighted` are its weights, `of` its labels."""
+    inputs = [x, of] if weighted is None else [x, of, weighted]
+    made: Op = getattr(op, OPERATORS[name])(*inputs, reduction=reduced, outputs=OUTPUTS[name], **more)
+    return made
+
+
+def _rule(name: str, pattern: Pattern, replace: Op, *guards: Guard, weighted: bool = True, ignored: Any = (None,),
+          **more: Any) -> Rule:  # fmt: skip
+    numbers = {"number": "", "class": ""}
+    shapes = [
+        {**numbers, **{key: shape for key, shape in one.items() if weighted or key != "weight"}} for one in SHAPE_SETS
+    ]
+    return Rule(
+        name=f"loss.{name}", pattern=pattern, replace=replace, guards=guards, by_definition=True,
+        exactness=Exactness.ROUNDING, source=SOURCE,
+        proof=Proof(
+            shapes=shapes, inputs={"labels": "int64"}, constants={"number": 2, "class": 0},
+            attributes=tuple(
+                {"axes": axes, "ignored": ignored, "reduction": ["mean", "sum", "none"]}
+                for axes in ([None, (0,)], [(0, 1, 2)])
+            ),
+            never_empty={"*": "the definition of cross entropy reshapes the scores, which the runtime refuses if there are none"},
+        ), **more,
+    )  # fmt: skip
+
+
+def _steps(name: str) -> list[Rule]:
+    """From the loss of each label to that of all, each with its weight, those ignored left out."""
+    ignored: dict[str, Any] = {"ignore_index": attr("ignored")}
+    whole: dict[str, Any] = {"axes": attr("axes"), "keepdims": 0}
+    count = op.ReduceSum(op.Cast(kept, to=1), **whole) | op.Cast(op.ReduceSum(op.Cast(kept, to=7), **whole), to=1)
+    shares = op.Gather(weight, labels).kept() | _of_kept(op.Gather(weight, safe).kept(), 0)
+    safely = _loss(name, "none", opt(weight), safe)
+    return [
+        _rule(f"{name}_weighted", _loss(name, "none", None) * op.Gather(weight, labels).kept(),
+              _loss(name, "none", weight), a_weight_for_each),
+        _rule(f"{name}_ignoring", op.Where(kept, safely, 0) | op.Where(hidden, 0, safely),
+              _loss(name, "none", opt(weight), ignore_index=lambda match: int(match.const("number").item()))),
+        _rule(f"{name}_sum", op.ReduceSum(_loss(name, "none", opt(weight), **ignored), **whole),
+              _loss(name, "sum", opt(weight), **ignored), reduces_all, ignored=(None, 2)),
+        _rule(f"{name}_mean", op.ReduceMean(_loss(name, "none", None), **whole),
+              _loss(name, "mean", None), reduces_all, weighted=False),
+        _rule(f"{name}_mean_of_kept", _loss(name, "sum", None, **ignored) / count,
+              _loss(name, "mean", None, **ignored), reduces_all, the_same_are_ignored, weighted=False, ignored=(2,)),
+        _rule(f"{name}_weighted_mean", _loss(name, "sum", weight, **ignored) / op.ReduceSum(shares, **whole),
+              _loss(name, "mean", weight, **ignored), reduces_all, the_same_are_ignored, ignored=(None, 2)),
+    ]  # fmt: skip
+
+
+def _picked(scores: Pattern) -> Op:
+    """Of each row of scores that of its label."""
+    made: Op = op.Squeeze(op.GatherElements(scores, op.Unsqueeze(labels, axes=(1,)).kept(), axis=1), axes=(1,))
+    return made
+
+
+logs = op.LogSoftmax(x, axis=1).named("logs")
+of_logs = _loss("cross_entropy", reduction, opt(weight), ignore_index=attr("ignored"))
+negative = op.NegativeLogLikelihoodLoss(logs, labels, opt(weight), reduction=reduction, ignore_index=attr("ignored"))
+
+
+def _picks(name: str, scores: Pattern, *guards: Guard) -> list[Rule]:
+    """The loss of each label, and the sum and mean of all where the minus is taken of those."""
+    reductions = {"": "none", "_minus_sum": "sum", "_minus_mean": "mean"}
+    made = []
+    for suffix, kind in reductions.items():
+        reduced = _picked(scores)
+        if suffix:
+            reduced = getattr(op, "ReduceSum" if kind == "sum" else "ReduceMean")(
+                reduced, axes=attr("axes"), keepdims=0
+            )
+        loss = _loss(name, kind, None)
+        more: dict[str, Any] = {"intermediates": {"logs": loss[1]}} if scores is logs else {}
+        more["allow_extra_operands"] = not suffix
+        made.append(_rule(f"{name}{suffix}", -reduced, loss, a_label_for_each, *guards, *([reduces_all] if suffix else []),
+                          weighted=False, **more))  # fmt: skip
+    return made
+
+
+RULES = [
+    *_picks("cross_entropy", logs, normalises_classes_alone),
+    *_picks("nll", x),
+    _rule("cross_entropy_of_nll", negative, of_logs, normalises_classes_alone, intermediates={"logs": of_logs[1]}),
+    *_steps("cross_entropy"),
+    *_steps("nll"),
+]
