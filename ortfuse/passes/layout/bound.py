@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping
 
 from ortfuse.passes.layout.cut import UNCUT, Network
 from ortfuse.passes.layout.permutation import Order, unmoved
-from ortfuse.passes.layout.region import Region, Tensor, Use
+from ortfuse.passes.layout.region import ELEMENT, Region, Tensor, Use
 from ortfuse.passes.layout.unit import State, Unit, start
 
 
 def bound(region: Region) -> int:
     """The fewest elements that have to be transposed, counted as `Tensor.weight` does."""
     counted: set[tuple[Tensor, int, Order]] = set()
-    return (sum(_parted(region, order, counted) for order in region.orders) + 1) // 2
+    total = sum(_parted(region, order, counted) for order in region.orders)
+    return (total // ELEMENT + 1) // 2
 
 
 def _parted(region: Region, order: Mapping[Unit, State], counted: set[tuple[Tensor, int, Order]]) -> int:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 
 from ortfuse.passes.layout.cut import UNCUT, Network
 from ortfuse.passes.layout.permutation import Order, unmoved
-from ortfuse.passes.layout.region import Region, Tensor, Use
+from ortfuse.passes.layout.region import ELEMENT, Region, Tensor, Use
 from ortfuse.passes.layout.unit import State, Unit, start
 
-_TRANSPOSED = 1 << 12
-"""The cost of transposing an element, in units of the cost of writing a node anew."""
+_PRICE = 1 << 12
+"""What a unit of `Tensor.prices` costs, in units of the cost of writing a node anew."""
 
 _MOST_ROUNDS = 10
 
@@ -38,20 +38,18 @@ def cost(region: Region, states: Mapping[Unit, State]) -> int:
 
 def transposed(region: Region, states: Mapping[Unit, State]) -> int:
     """How many elements are transposed, counted as `Tensor.weight` does."""
-    return sum(_local(tensor, states) for tensor in region.tensors) // _TRANSPOSED
+    return sum(_local(tensor, states) for tensor in region.tensors) // (_PRICE * ELEMENT)
 
 
 def _unit_cost(unit: Unit, state: State) -> int:
-    return unit.cost(state) * _TRANSPOSED + (not state.is_unmoved)
+    return unit.cost(state) * ELEMENT * _PRICE + (not state.is_unmoved)
 
 
 def _local(tensor: Tensor, states: Mapping[Unit, State]) -> int:
     """What transposing one tensor costs."""
     needed = {*tensor.fixed, *(use.lies(states[use.unit]) for use in tensor.uses)}
     made = _made(tensor, states)
-    return sum(
-        weight * _TRANSPOSED * len({key(order) for order in needed} - {key(made)}) for weight, key in tensor.prices
-    )
+    return sum(weight * _PRICE * len({key(order) for order in needed} - {key(made)}) for weight, key in tensor.prices)
 
 
 def _made(tensor: Tensor, states: Mapping[Unit, State]) -> Order:
@@ -127,7 +125,7 @@ def _expanded(region: Region, states: Assignment, order: Mapping[Unit, State], *
     network = Network()
     nodes = {unit: network.node() for unit in open_}
     for unit, node in nodes.items():
-        gain = unit.cost(order[unit]) - unit.cost(states[unit])
+        gain = (unit.cost(order[unit]) - unit.cost(states[unit])) * ELEMENT
         network.edge(Network.SOURCE, node, gain)
         network.edge(node, Network.SINK, -gain)
     for tensor in region.tensors:

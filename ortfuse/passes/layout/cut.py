@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-UNCUT = 1 << 60
+UNCUT = 1 << 90
 """The capacity of an edge that must not be cut."""
 
 

@@ -18,7 +18,7 @@ from ortfuse.passes.layout.mapping import Map
 from ortfuse.passes.layout.permutation import Order, between, swaps_last_two, then, unmoved
 from ortfuse.passes.layout.product import ABSORBING
 from ortfuse.passes.layout.region import Tensor
-from ortfuse.passes.layout.sizes import elements, moved_ones, moves_only_ones
+from ortfuse.passes.layout.sizes import elements, is_beside, moved_ones, moves_only_ones
 from ortfuse.passes.layout.unit import Port, State, Unit
 from ortfuse.pattern.operators import parameter
 from ortfuse.refusal import Refusal, refuse
@@ -147,30 +147,33 @@ class Move:
 
 
 class _Moved(NamedTuple):
-    """How much is moved: by how many Transposes, how many elements, and how many Reshapes move axes of size 1."""
+    """How much is moved: by how many Transposes, how many elements, how many Reshapes move axes of size 1, and where."""
 
     number: int
     elements: DimLike | None
     ones: int
+    beside: int
 
     @classmethod
     def by(cls, nodes: Iterable[ir.Node], facts: Facts) -> _Moved:
         """What nodes move when they are executed; what the runtime merges into products is not."""
-        number, total, ones = 0, cast(DimLike | None, 0), 0
+        number, total, ones, beside = 0, cast(DimLike | None, 0), 0, 0
         for node in nodes:
+            beside += is_beside(node.inputs[0]) or is_beside(node.outputs[0])
             if _moves_ones(node, facts):
                 ones += 1
             elif node.op_type == "Transpose" and not _is_absorbed(node, facts):
                 size = elements(node.outputs[0], facts)
                 number, total = number + 1, None if size is None or total is None else total + size
-        return cls(number, total, ones)
+        return cls(number, total, ones, beside)
 
     def unless_less_than(self, before: _Moved, value: ir.Value) -> Refusal | None:
-        """A refusal unless fewer elements are moved, by no more Transposes, whatever the sizes."""
+        """A refusal unless fewer elements are moved, by no more Transposes, whatever the sizes; or as many, but not beside layers."""
         if before.elements is None or self.elements is None:
             return refuse("shape", value)
         saved = before.elements - self.elements
-        if (saved != 0 or self.ones < before.ones) and self.number <= before.number and is_nonnegative(saved):
+        fewer = saved != 0 or (self.ones, self.beside) < (before.ones, before.beside)
+        if fewer and self.number <= before.number and is_nonnegative(saved):
             return None
         found = f"{self.number} Transposes of {self.elements} elements instead of {before.number} of {before.elements}"
         return refuse("needless", value, found=found)

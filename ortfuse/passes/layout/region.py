@@ -15,6 +15,9 @@ import onnx_ir as ir
 from ortfuse.passes.layout.permutation import Order, then
 from ortfuse.passes.layout.unit import State, Unit, start
 
+ELEMENT = 1 << 16
+"""The price of transposing an element; standing beside a layer that takes in arithmetic has a price of 1."""
+
 MOST_ORDERS = 6
 """The most orders that are tried in one region; further ones are tried together with others that they never meet."""
 
@@ -43,12 +46,14 @@ class Tensor:
         fixed: The orders in which something else needs it.
         weight: How many elements it has at usual sizes.
         ones: Its axes of size 1, which can be moved without moving anything.
+        beside: Whether it is made or read by a layer that takes in arithmetic, from which a Transpose would keep it apart.
     """
 
     base: ir.Value
     aliases: dict[ir.Value, Order]
     weight: int
     ones: frozenset[int]
+    beside: bool
     maker: Use | None = None
     uses: list[Use] = field(default_factory=list)
     fixed: set[Order] = field(default_factory=set)
@@ -57,10 +62,13 @@ class Tensor:
     def prices(self) -> Iterator[tuple[int, Callable[[Order], Order]]]:
         """What telling orders apart costs: all elements if axes that may be longer than 1 are moved, else next to nothing."""
         if self.ones:
-            yield self.weight, lambda order: tuple(axis for axis in order if axis not in self.ones)
-            yield 1, lambda order: order
+            yield (
+                self.weight * ELEMENT + self.beside,
+                lambda order: tuple(axis for axis in order if axis not in self.ones),
+            )
+            yield ELEMENT + self.beside, lambda order: order
         else:
-            yield self.weight, lambda order: order
+            yield self.weight * ELEMENT + self.beside, lambda order: order
 
     @property
     def ends(self) -> Iterator[Use]:

@@ -168,12 +168,23 @@ def test_channels_of_a_convolution_stay_first() -> None:
     )
     model, _, _ = apply(written, Layout(), inputs={"x": floats(2, 2, 4, 5)})
     # One Transpose is left, for the output; it moves one channel only, and so is a Reshape.
-    assert sorted(operators(model)) == ["Add", "Conv", "Relu", "Relu", "Transpose"]
+    assert sorted(operators(model)) == ["Add", "Conv", "Relu", "Relu", "Reshape"]
+
+
+def test_of_two_places_that_cost_the_same_the_one_apart_from_the_convolution_is_taken() -> None:
+    body = "c = Conv(x, w) t = Transpose<perm = [0, 2, 3, 1]>(c) a = Add(t, bias) y = Relu(a)"
+    written = (
+        HEAD.format(opset=17)
+        + f"agraph (float[n, 2, 4, 5] x) => (float[n, 4, 5, 2] y) <float[2, 2, 1, 1] w = {{1.0, 2.0, 3.0, 4.0}}, float[2] bias = {{0.5, 1.0}}> {{ {body} }}"
+    )
+    model, counts, _ = apply(written, Layout(), Layout(), inputs={"x": floats(2, 2, 4, 5)})
+    assert counts == [1, 0]
+    assert operators(model) == ["Conv", "Add", "Transpose", "Relu"]
 
 
 KEPT = {
     "nothing to be gained": "t = Transpose<perm = [0, 2, 3, 1]>(x) y = Relu(t)",
-    "both sides fixed": "c = Conv(x, w) t = Transpose<perm = [0, 2, 3, 1]>(c) y = Relu(t)",
+    "both sides fixed": "c = MaxPool<kernel_shape = [1, 1]>(x) t = Transpose<perm = [0, 2, 3, 1]>(c) y = Relu(t)",
     "no Transposes": "a = Relu(x) y = Abs(a)",
 }
 
