@@ -168,7 +168,7 @@ class _Moved(NamedTuple):
         return cls(number, total, ones, beside)
 
     def unless_less_than(self, before: _Moved, value: ir.Value) -> Refusal | None:
-        """A refusal unless fewer elements are moved, by no more Transposes, whatever the sizes; or as many, but not beside layers."""
+        """A refusal unless fewer elements are moved, by no more Transposes, whatever the sizes; or as many, elsewhere."""
         if before.elements is None or self.elements is None:
             return refuse("shape", value)
         saved = before.elements - self.elements
