@@ -71,14 +71,22 @@ class Editor(Changes):
         return self._inserted(nodes, graph)
 
     @operation(builds=True)
-    def insert_copy(self, place: ir.Node, graph: ir.Graph) -> list[ir.Value]:
-        """Insert copies of the nodes and constants of a graph without inputs before `place`; returns those of its outputs.
+    def insert_copy(self, place: ir.Node, graph: ir.Graph, given: Sequence[ir.Value] = ()) -> list[ir.Value]:
+        """Insert copies of the nodes and constants of a graph before `place`; returns those of its outputs.
 
         Values of the graphs around it stay what they are, so `graph` must be nested in the graph of `place` or read none.
+        `given` are the values that its inputs stand for.
         """
         assert isinstance(place.graph, ir.Graph)
         copy = graph.clone(allow_outer_scope_values=True)
-        results, nodes, constants = list(copy.outputs), list(copy), list(copy.initializers.values())
+        stands_for = dict(zip(copy.inputs, given, strict=True))
+        for formal, value in stands_for.items():
+            for use in tuple(formal.uses()):
+                use.node.replace_input_with(use.idx, value)
+        results = [stands_for.get(output, output) for output in copy.outputs]
+        nodes, constants = list(copy), list(copy.initializers.values())
+        for value in (output for node in nodes for output in node.outputs if given and output.name):
+            value.name = None  # there will be other copies
         copy.outputs.clear()
         copy.initializers.clear()
         copy.remove(nodes)

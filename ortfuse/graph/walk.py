@@ -77,6 +77,14 @@ def subgraphs(node: ir.Node) -> list[ir.Graph]:
     return [graph for attribute in node.attributes.values() for graph in graphs_of(attribute)]
 
 
+def branches(node: ir.Node) -> dict[bool, ir.Graph]:
+    """The branches of an If, by the conditions under which they are taken; nothing for other nodes."""
+    if node.op_type != "If" or node.domain:
+        return {}
+    found = {True: node.attributes.get("then_branch"), False: node.attributes.get("else_branch")}
+    return {truth: branch.as_graph() for truth, branch in found.items() if branch is not None and not branch.is_ref()}
+
+
 def graphs_of(attribute: ir.Attr) -> tuple[ir.Graph, ...]:
     """The graphs in an attribute: one, several or, for attributes of other types, none."""
     if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():

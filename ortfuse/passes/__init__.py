@@ -9,6 +9,7 @@ from ortfuse.passes.dims_from_reshape import DimsFromReshape
 from ortfuse.passes.drop_length_clamps import DropLengthClamps
 from ortfuse.passes.finalize import Finalize
 from ortfuse.passes.fold import Fold
+from ortfuse.passes.hoist import Hoist
 from ortfuse.passes.inline_branches import InlineBranches
 from ortfuse.passes.layout import Layout
 from ortfuse.passes.parts_first import PartsFirst
@@ -16,6 +17,7 @@ from ortfuse.passes.profitability import LEAVE, Choice, Choices, Meter, check_pi
 from ortfuse.passes.recurrence import Loops, Recurrent, Stacks
 from ortfuse.passes.rules import RulePass
 from ortfuse.passes.sequences import Sequences
+from ortfuse.passes.unroll import Unroll
 
 __all__ = [
     "LEAVE",
@@ -30,6 +32,7 @@ __all__ = [
     "DropLengthClamps",
     "Finalize",
     "Fold",
+    "Hoist",
     "InlineBranches",
     "Layout",
     "Loops",
@@ -40,6 +43,7 @@ __all__ = [
     "RulePass",
     "Sequences",
     "Stacks",
+    "Unroll",
     "check_pins",
     "names_one",
 ]

@@ -14,7 +14,7 @@ objects to is not merged either.
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -98,7 +98,7 @@ class _Merger:
     def _visit(self, node: ir.Node, frame: _Frame) -> None:
         if not self._purity.is_pure(node):
             return
-        key = self._sizes_key(node) or _key(node, self._root.opset_imports)
+        key = self._sizes_key(node) or computation(node, self._root.opset_imports)
         first = self._visible.get(key)
         if first is None:
             self._visible[key] = node
@@ -137,7 +137,7 @@ def _can_stand_for(first: ir.Node, node: ir.Node) -> bool:
     return True
 
 
-def _key(node: ir.Node, imports: dict[str, int]) -> Key:
+def computation(node: ir.Node, imports: Mapping[str, int]) -> Key:
     """A key that is equal for two nodes if and only if they compute the same."""
     inputs: Key = tuple([0 if value is None else id(value) for value in node.inputs])
     if has(node, _EXCHANGEABLE) and len(inputs) == 2 and inputs[0] > inputs[1]:  # type: ignore[operator]

@@ -1,26 +1,32 @@
 """The branch that an If always takes replaces the If, so that rules see through it.
 
-Inlined: branches of Ifs whose condition is a constant, in the main graph, in subgraphs and in functions. The branch that is
-never taken is gone with the If, and with it what only that branch computed.
+Inlined: branches of Ifs whose condition is known, in the main graph, in subgraphs and in functions: it is a constant, it has one
+value in every run, as sizes and ranges show, or it is the condition of an If around it. The branch that is never taken is gone
+with the If, and with it what only that branch computed.
 
 Left alone: Ifs whose condition is computed from inputs or is not known to have one element.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import onnx_ir as ir
 
+from ortfuse.facts.facts import Facts
 from ortfuse.graph.editor import Editor
-from ortfuse.graph.walk import roots, subgraphs
+from ortfuse.graph.walk import branches, roots, subgraphs
 from ortfuse.passes.context import Context
+
+Known: TypeAlias = Mapping[ir.Value, bool]
+"""The conditions of the Ifs around a node, by the branches that it is in."""
 
 
 @dataclass(frozen=True)
 class InlineBranches:
-    """Replaces Ifs whose condition is constant by the branch that is taken."""
+    """Replaces Ifs whose condition is known by the branch that is taken."""
 
     name: ClassVar[str] = "inline_branches"
 
@@ -30,24 +36,54 @@ class InlineBranches:
 
 
 def _inline_within(root: ir.Graph, context: Context) -> int:
-    count, waiting = 0, [root]
+    count = 0
+    waiting: list[tuple[ir.Graph, Known]] = [(root, {})]
     while waiting:
-        for node in list(waiting.pop()):
-            taken = _taken(node, context)
+        graph, known = waiting.pop()
+        for node in list(graph):
+            both = branches(node)
+            taken = _taken(node, known, context.facts) if both else None
             if taken is not None and _inline(node, taken, context.editor):
                 count += 1
+            elif both:
+                waiting += [(branch, _within(node, known, is_then)) for is_then, branch in both.items()]
             else:
-                waiting += subgraphs(node)
+                waiting += [(inner, known) for inner in subgraphs(node)]
     return count
 
 
-def _taken(node: ir.Node, context: Context) -> ir.Graph | None:
-    """The branch that an If takes in every run; `None` if that is not known, and for other nodes."""
-    if node.op_type != "If" or node.domain:
-        return None
-    condition = context.facts.scalar(node.inputs[0])
-    branch = None if condition is None else node.attributes.get("then_branch" if condition else "else_branch")
-    return None if branch is None or branch.is_ref() else branch.as_graph()
+def _within(node: ir.Node, known: Known, is_then: bool) -> Known:
+    """What is known of conditions in a branch of an If."""
+    condition = node.inputs[0]
+    if condition is None:
+        return known
+    negated = _negated(condition)
+    return {**known, condition: is_then, **({} if negated is None else {negated: not is_then})}
+
+
+def _negated(condition: ir.Value) -> ir.Value | None:
+    """The value of which a condition is the opposite."""
+    node = condition.producer()
+    return node.inputs[0] if node is not None and node.op_type == "Not" and not node.domain else None
+
+
+def _taken(node: ir.Node, known: Known, facts: Facts) -> ir.Graph | None:
+    """The branch that an If takes in every run; `None` if that is not known."""
+    condition = node.inputs[0]
+    truth = None if condition is None else _truth(condition, known, facts)
+    return None if truth is None else branches(node).get(truth)
+
+
+def _truth(condition: ir.Value, known: Known, facts: Facts) -> bool | None:
+    """The one value of a condition; `None` if it may have both."""
+    negated = _negated(condition)
+    if condition in known or negated in known:
+        return known[condition] if condition in known else not known[negated]  # type: ignore[index]
+    number = facts.scalar(condition)
+    if number is not None:
+        return bool(number)
+    found = facts.range(condition)
+    return bool(*found.truths) if found is not None and len(found.truths) == 1 else None
 
 
 def _inline(node: ir.Node, taken: ir.Graph, editor: Editor) -> bool:

@@ -18,6 +18,7 @@ from ortfuse.passes import (
     DropLengthClamps,
     Finalize,
     Fold,
+    Hoist,
     InlineBranches,
     Layout,
     Loops,
@@ -26,6 +27,7 @@ from ortfuse.passes import (
     Recurrent,
     Sequences,
     Stacks,
+    Unroll,
 )
 from ortfuse.passes.foreign import ForeignPass, foreign_pass
 from ortfuse.pipeline.text import Call, OptionValue
@@ -40,6 +42,7 @@ BUILT_IN: Mapping[str, type[Any]] = {
         Constants,
         Fold,
         InlineBranches,
+        Hoist,
         Sequences,
         Stacks,
         DimsFromReshape,
@@ -50,6 +53,7 @@ BUILT_IN: Mapping[str, type[Any]] = {
         Recurrent,
         Layout,
         Loops,
+        Unroll,
         Finalize,
         AsFunctions,
     )

@@ -2,8 +2,9 @@
 
 conv(concat(past, x), W, b) = causal_conv_with_state(x, W, b, past)        each channel on its own, x: one position
 
-The window of the next step stays what it was, a Slice of the joined positions. Models of state spaces and gated delta nets (Mamba, arXiv:2312.00752) decode so. The runtime's kernel is 1.5 to 4.6 times as fast as
-Conv for one position, and slower for more (0.4 to 0.9 times as fast for 64 to 2048), where Conv stays.
+The window of the next step stays what it was, a Slice of the joined positions. Models of state spaces and gated delta nets
+decode so (Mamba, arXiv:2312.00752). The runtime's kernel is 1.5 to 4.6 times as fast as Conv for one position, and slower for
+more (0.4 to 0.9 times as fast for 64 to 2048), where Conv stays.
 """
 
 from __future__ import annotations

@@ -36,6 +36,32 @@ def test_the_branch_that_is_taken_replaces_the_if(constant: str, kept: str) -> N
     assert operators(made(body)) == [kept]
 
 
+@pytest.mark.parametrize(
+    ("condition", "kept"),
+    [
+        ("s = Shape(x) n = ReduceProd<keepdims = 0>(s) k = Greater(n, minus)", "Exp"),
+        ("s = Size(x) k = Less(s, minus)", "Neg"),
+        ("a = Abs(x) m = ReduceSum<keepdims = 0>(a) h = Softmax(x) t = ReduceMax<keepdims = 0>(h) k = Greater(t, five)", "Neg"),
+    ],
+)  # fmt: skip
+def test_a_condition_may_be_known_from_sizes_and_ranges(condition: str, kept: str) -> None:
+    constants = "<int64 minus = {-1}, float five = {5.0}>"
+    body = f"{constants} {{ {condition} out = If (k) <{BRANCHES.format('r = Exp(x)')}> }}"
+    assert operators(made(body)) == [kept]
+
+
+@pytest.mark.parametrize(
+    ("inner", "kept"), [("c", ["Exp", "Tanh"]), ("not_c", ["Cos", "Exp"])], ids=["the same", "the opposite"]
+)
+def test_the_condition_of_the_if_around_is_known(inner: str, kept: str) -> None:
+    branch = "r = If (INNER) <then_branch = d () => (float[n] t) { u = Exp(x) t = Tanh(u) }, else_branch = e () => (float[n] v) { w = Exp(x) v = Cos(w) }>"
+    text = BRANCHES.format(branch.replace("INNER", inner))
+    body = f"{{ not_c = Not(c) out = If (c) <{text}> }}"
+    (found,) = [node for node in made(body).graph.node if node.op_type == "If"]
+    (taken,) = [one.g for one in found.attribute if one.name == "then_branch"]
+    assert sorted(node.op_type for node in taken.node) == kept
+
+
 def test_a_branch_may_return_what_it_did_not_compute() -> None:
     body = f"<bool always = {{1}}> {{ y = Exp(x) out = If (always) <{BRANCHES.format('r = Identity(y)')}> }}"
     assert operators(made(body)) == ["Exp"]

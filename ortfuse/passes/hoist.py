@@ -1,0 +1,121 @@
+"""What does not depend on a body is computed before it.
+
+    if c: f(g(x)) else: h(g(x))     =   y = g(x); if c: f(y) else: h(y)
+    loop(s -> s * g(x))             =   y = g(x); loop(s -> s * y)
+
+Of an If, what both branches compute: one of them runs in any case. Of a Loop or Scan, what is the same in all runs, if the body
+provably runs (a Scan of nothing fails in the runtime), or if the operator cannot fail.
+
+Left alone: nodes that draw random numbers, belong to unknown domains or hold graphs themselves, and nodes without inputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortfuse.dims import is_positive
+from ortfuse.facts.facts import Facts
+from ortfuse.graph.purity import Purity
+from ortfuse.graph.traits import BROADCASTS, ELEMENTWISE
+from ortfuse.graph.walk import branches, graphs, subgraphs
+from ortfuse.passes.context import Context
+from ortfuse.passes.cse import computation
+
+_SAFE = ELEMENTWISE | {"Transpose", "Unsqueeze", "Shape", "Size"}
+"""Operators that do not fail on a tensor of numbers."""
+
+_MAY_DIVIDE_BY_ZERO = ("Div", "Mod")
+
+
+@dataclass(frozen=True)
+class Hoist:
+    """Takes out of bodies what does not depend on them."""
+
+    name: ClassVar[str] = "hoist"
+
+    def run(self, context: Context) -> int:
+        """Move nodes to before the node whose body they are in; returns how many."""
+        purity = Purity(context.model)
+        holders = [node for graph in graphs(context.model) for node in graph if subgraphs(node)]
+        # From the innermost bodies outwards, so that a node can leave several.
+        return sum(_hoist_from(node, purity, context) for node in reversed(holders))
+
+
+def _hoist_from(holder: ir.Node, purity: Purity, context: Context) -> int:
+    both = branches(holder)
+    if len(both) == 2:
+        return _hoist_common(holder, both[True], both[False], purity, context)
+    if holder.domain or holder.op_type not in ("Loop", "Scan") or len(found := subgraphs(holder)) != 1:
+        return 0
+    runs, count = _runs(holder, context.facts), 0
+    for node in list(found[0]):
+        if _is_free(node, purity) and (runs or _cannot_fail(node, context.facts)):
+            count += _move(node, holder, context)
+    return count
+
+
+def _hoist_common(holder: ir.Node, one: ir.Graph, other: ir.Graph, purity: Purity, context: Context) -> int:
+    """Move what both branches compute; what depends on that alone follows it."""
+    imports, count, before = context.editor.scope_of(one).root.opset_imports, 0, -1
+    while count > before:
+        before = count
+        there = {computation(node, imports): node for node in other if _is_free(node, purity)}
+        for node in list(one):
+            twin = there.pop(computation(node, imports), None) if _is_free(node, purity) else None
+            count += twin is not None and _move(node, holder, context, twin)
+    return count
+
+
+def _is_free(node: ir.Node, purity: Purity) -> bool:
+    """Whether a node depends on nothing in its graph, and can be computed elsewhere. An Identity only gives a result its name."""
+    operands = [value for value in node.inputs if value is not None]
+    if not operands or node.op_type == "Identity":
+        return False
+    return all(value.graph is not node.graph for value in operands) and purity.is_pure(node)
+
+
+def _move(node: ir.Node, holder: ir.Node, context: Context, twin: ir.Node | None = None) -> bool:
+    """Compute a node, and another one that computes the same, before the node that holds them."""
+    old = [node] if twin is None else [node, twin]
+    with context.editor.change(Hoist.name, nodes=[node]) as change:
+        attributes = list(node.attributes.values())
+        made = ir.Node(
+            node.domain, node.op_type, node.inputs, attributes,
+            overload=node.overload, version=node.version, num_outputs=len(node.outputs),
+        )  # fmt: skip
+        context.editor.insert_before(holder, made)
+        for one in old:
+            for before, after in zip(one.outputs, made.outputs, strict=True):
+                if before.name == "":
+                    context.editor.rename(after, "")
+                else:
+                    context.editor.replace(before, after)
+            context.editor.remove(one)
+    return bool(change)
+
+
+def _runs(holder: ir.Node, facts: Facts) -> bool:
+    """Whether the body of a loop runs at least once in every run of the model that succeeds."""
+    if holder.op_type == "Scan":
+        return True
+    limit, condition = (*holder.inputs, None, None)[:2]
+    number = facts.ints(limit)
+    is_asked = limit is None or (number is not None and all(n is not None and is_positive(n) for n in number.elements))
+    return is_asked and (condition is None or bool(facts.scalar(condition)))
+
+
+def _cannot_fail(node: ir.Node, facts: Facts) -> bool:
+    """Whether a node succeeds on whatever its operands are in a run in which it is not computed."""
+    operands = [value for value in node.inputs if value is not None]
+    kinds, shapes = [facts.dtype(value) for value in operands], [facts.shape(value) for value in operands]
+    if node.domain or any(kind is None or kind == ir.DataType.STRING for kind in kinds) or None in shapes:
+        return False
+    if node.op_type in _SAFE:
+        return all(facts.is_const(value) for value in operands[1:])
+    is_float = all(kind is not None and kind.is_floating_point() for kind in kinds)
+    if node.op_type in _MAY_DIVIDE_BY_ZERO and not is_float:
+        return False
+    return node.op_type in BROADCASTS and len({shape for shape in shapes if shape != ()}) <= 1

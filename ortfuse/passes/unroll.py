@@ -1,0 +1,83 @@
+"""Loops and Scans of a few runs become their runs, one after the other, which rules see through.
+
+    loop(3, s -> f(s))   =   f(f(f(s)))
+
+Unrolled: loops that provably run a fixed number of times, at most `runs`, of which the runs have at most `nodes` nodes together.
+
+Left alone: loops whose condition may end them, and bodies that hold graphs themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.graph.walk import Scope, subgraphs
+from ortfuse.passes.building import Builder
+from ortfuse.passes.context import Context
+from ortfuse.passes.recurrence.iteration import Iteration, iteration_of
+
+
+@dataclass(frozen=True)
+class Unroll:
+    """Replaces short loops by their runs."""
+
+    name: ClassVar[str] = "unroll"
+    runs: int = 8
+    nodes: int = 64
+
+    def run(self, context: Context) -> int:
+        """Unroll loops; returns how many. A loop around another is met by the next run."""
+        found = [(node, scope) for scope in context.scopes() for node in scope.graph]
+        return sum(self._unroll(node, scope, context) for node, scope in found if node.op_type in ("Loop", "Scan"))
+
+    def _unroll(self, node: ir.Node, scope: Scope, context: Context) -> bool:
+        iteration = iteration_of(node, context.facts)
+        if iteration is None or node.graph is None or not isinstance(iteration.runs, int):
+            return False
+        body, runs = iteration.body, iteration.runs
+        if not 0 < runs <= self.runs or runs * len(body) > self.nodes or any(subgraphs(inner) for inner in body):
+            return False
+        with context.editor.change(Unroll.name, nodes=[node]) as change:
+            for old, new in zip(node.outputs, _runs(iteration, runs, scope, context), strict=True):
+                if new is not None:
+                    context.editor.replace(old, new)
+            context.editor.remove(node)
+        return bool(change)
+
+
+def _runs(iteration: Iteration, runs: int, scope: Scope, context: Context) -> list[ir.Value | None]:
+    """The runs of a body, before the loop; returns the results of the loop that are used."""
+    build, body = Builder(scope, context.editor, iteration.node), iteration.body
+    states = [state.initial for state in iteration.states]
+    stacked: list[list[ir.Value]] = [[] for _ in iteration.stacked]
+    for number in range(runs):
+        given = _given(iteration, states, number, build)
+        results = list(context.editor.insert_copy(iteration.node, body, given) or [])
+        if iteration.node.op_type == "Loop":
+            results = results[1:]
+        states = results[: len(states)]
+        for found, result in zip(stacked, results[len(states) :], strict=True):
+            found.append(result)
+    last: list[ir.Value | None] = list(states)
+    for one, found in zip(iteration.stacked, stacked, strict=True):
+        is_used = bool(one.result.uses()) or one.result.is_graph_output()
+        parts = [build.unsqueeze(value, one.axis) for value in found] if is_used else []
+        last.append(build.concat(parts[:: -1 if iteration.is_reverse else 1], one.axis) if parts else None)
+    return last
+
+
+def _given(iteration: Iteration, states: Sequence[ir.Value], number: int, build: Builder) -> list[ir.Value]:
+    """What the inputs of the body are in a run."""
+    node = iteration.node
+    if node.op_type == "Loop":
+        going = build.constant(ir.tensor(np.array(True)))
+        return [build.ints(number), going, *states]
+    assert isinstance(iteration.runs, int)
+    place = iteration.runs - 1 - number if iteration.is_reverse else number
+    elements = [iteration.elements[value] for value in iteration.body.inputs[len(states) :]]
+    return [*states, *(build.gather(one.value, one.axis or 0, place) for one in elements)]

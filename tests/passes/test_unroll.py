@@ -1,0 +1,63 @@
+"""Loops of a few runs are their runs, one after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from recurrent_models import model
+
+import ortfuse
+
+PASSES = "canonicalize, unroll, canonicalize"
+NUMBERS = {"three": np.int64(3), "many": np.int64(20), "yes": np.bool_(True), "ones": np.ones((2, 2), np.float32)}
+
+
+def operators(made: onnx.ModelProto, verify: str = "whole") -> list[str]:
+    result = ortfuse.optimize(made, passes=PASSES, verify=verify)
+    return [node.op_type for node in result.model.graph.node]
+
+
+def loop(limit: str = "three", go: str = "Identity(on)", body: str = "t = MatMul(s, x)") -> onnx.ModelProto:
+    inner = f"body = one (int64 i, bool on, float[2, 2] s) => (bool next, float[2, 2] t, float[2, 2] each) {{ next = {go} {body} each = Tanh(t) }}"
+    outputs = "float[2, 2] last, float[k, 2, 2] Y"
+    return model(f"last, Y = Loop<{inner}>({limit}, yes, ones)", "float[2, 2] x, int64 n, bool c", outputs, NUMBERS)
+
+
+@pytest.mark.parametrize("verify", ["whole", "sites"])
+def test_a_loop(verify: str) -> None:
+    found = operators(loop(), verify)
+    assert (found.count("MatMul"), found.count("Loop")) == (3, 0)
+
+
+def test_the_number_of_the_run_is_known() -> None:
+    found = operators(loop(body="f = Cast<to = 1>(i) u = Mul(s, f) t = Add(u, x)"))
+    assert "Cast" not in found
+    assert "Loop" not in found
+
+
+@pytest.mark.parametrize("direction", [0, 1])
+def test_a_scan_in_either_direction(direction: int) -> None:
+    inner = "body = one (float[2] s, float[2] x) => (float[2] t, float[2] y) { c = CumSum(x, zero) t = Mul(s, c) y = Add(t, x) }"
+    options = f"num_scan_inputs = 1, scan_input_directions = [{direction}], scan_output_directions = [{direction}], scan_input_axes = [1], scan_output_axes = [1]"
+    made = model(
+        f"last, Y = Scan<{options}, {inner}>(first, X)",
+        "float[2] first, float[2, 4] X",
+        "float[2] last, float[2, 4] Y",
+        {"zero": np.int64(0)},
+    )
+    assert operators(made).count("CumSum") == 4
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (loop("many"), "too many runs"),
+        (loop("n"), "an unknown number of runs"),
+        (loop(go="Less(i, three)"), "it may end early"),
+        (loop(body="u = If (c) <then_branch = a () => (float[2, 2] r) { r = Exp(s) }, else_branch = b () => (float[2, 2] q) { q = Neg(s) }> t = Add(u, x)"), "a body in the body"),
+        (loop(body=" ".join(f"a{n} = Tanh({f'a{n - 1}' if n else 's'})" for n in range(25)) + " t = Add(a24, x)"), "too many nodes"),
+    ],
+)  # fmt: skip
+def test_what_stays(made: onnx.ModelProto, why: str) -> None:
+    assert "Loop" in operators(made), why
