@@ -16,11 +16,13 @@ import numpy as np
 
 from ortfuse.errors import OptionError
 
-SECONDS = 20.0
+SECONDS = 5.0
 """How long the solver may take; the best choice that it has found by then counts."""
 
 EXACT = 10
-"""Up to so many sites the optimum is proved; beyond, the choice may cost a ten-thousandth of all costs more."""
+"""Up to so many sites the optimum is proved; beyond, a choice may cost `GAP` more, which is less than times are known to."""
+
+GAP = 1e-3
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def _solved(options: Sequence[Option], groups: Sequence[int], limit: float, slow
         integrality=np.ones(len(options)),
         bounds=Bounds(0, 1),
         constraints=constraints,
-        options={"time_limit": SECONDS, "mip_rel_gap": 0.0 if len(order) <= EXACT else 1e-4},
+        options={"presolve": False, "time_limit": SECONDS, "mip_rel_gap": 0.0 if len(order) <= EXACT else GAP},
     )
     if solved.x is None:
         return [number == 0 or groups[number - 1] != group for number, group in enumerate(groups)]

@@ -24,8 +24,11 @@ from ortfuse.precision.samples import Samples
 from ortfuse.precision.sites import MeasuredSite
 from ortfuse.precision.trial import Tested, Trial
 
-ATTEMPTS = 8
+ATTEMPTS = 6
 """How many choices of the knapsack are run at most."""
+
+CLOSE = 0.92
+"""A choice with at least this share of the bound is not improved any more."""
 
 SOLVED = 24
 """How often it chooses at most."""
@@ -58,7 +61,7 @@ class Search:
 
     Attributes:
         sites: The sites.
-        rows: How many errors each rung makes.
+        outputs: How many outputs' errors were measured.
         trial: Runs choices.
         metric: The metric of the bound.
         bound: The largest error that is allowed.
@@ -68,7 +71,7 @@ class Search:
     """
 
     sites: Sequence[MeasuredSite]
-    rows: int
+    outputs: int
     trial: Trial
     metric: Metric
     bound: float
@@ -81,7 +84,7 @@ class Search:
     _blamed: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
-        self._options = [site.options(self.goal, self.rows) for site in self.sites]
+        self._options = [site.options(self.goal, self.outputs) for site in self.sites]
 
     def demand_a_fit(self) -> None:
         """Check that at least one rung at one site can fit under the bound.
@@ -134,13 +137,16 @@ class Search:
                     continue  # the same limit again, with what was learned
             if self._keeps(known):
                 low = max(low, limit)
-                if choice == self._choice(math.inf):
+                if choice == self._choice(math.inf) or self._is_close(known):
                     break
             else:
                 high = min(high, limit)
             limit = self._next(limit, known, low, high)
             if high - low < 0.05 * high:
                 break
+
+    def _is_close(self, point: Point) -> bool:
+        return bool(point.choice) and point.likely is not None and point.likely >= CLOSE * self.bound
 
     def _first_limit(self) -> float:
         if self.metric.name in ("l2", "max"):

@@ -64,14 +64,20 @@ class MeasuredSite:
     rungs: tuple[Rung, ...] = ()
     spread: Spread | None = None
 
-    def options(self, goal: Goal, rows: int) -> list[Option]:
-        """What the knapsack chooses from: float32, and the rungs whose effect was measured."""
-        found = [Option("", 0.0, (0.0,) * rows)]
+    def options(self, goal: Goal, outputs: int) -> list[Option]:
+        """What the knapsack chooses from: float32, and the rungs whose effect was measured.
+
+        Args:
+            goal: What is to be small.
+            outputs: The number of outputs whose errors were measured; of each the worst over the sets of inputs counts.
+        """
+        found = [Option("", 0.0, (0.0,) * outputs)]
         for rung in self.rungs:
             if rung.effects is not None:
                 won = rung.seconds - self.seconds
                 cost = won if goal == "latency" else float(rung.size - self.size)
-                found.append(Option(rung.name, cost, tuple(effect * effect for effect in rung.effects), won))
+                worst = np.reshape(rung.effects, (-1, outputs)).max(axis=0) if outputs else ()
+                found.append(Option(rung.name, cost, tuple(float(effect) ** 2 for effect in worst), won))
         return found
 
     def tried(self) -> tuple[Tried, ...]:
@@ -110,7 +116,7 @@ class Measuring:
     store: Store
     times: Store
     progress: Callable[[int], None]
-    _seconds: dict[str, dict[str, float]] = field(default_factory=dict, init=False)
+    _tables: dict[str, dict[str, list[float]]] = field(default_factory=dict, init=False)
 
     def measured(self, parts: Sequence[Part], rungs: Mapping[str, Sequence[str]]) -> list[MeasuredSite]:
         """The sites, each with the named rungs measured; those that cannot be run by themselves are left out."""
@@ -134,21 +140,15 @@ class Measuring:
             plain = [session.run(arrays) for arrays in inputs]
         except OrtfuseError:
             return None
-        lowered = {name: model for name in names if (model := self._lowered(part, name)) is not None}
         kind = _kind(part.model, inputs[0])
-        seconds = self._times(kind, {"": part.model, **lowered}, inputs[0])
-        if "" not in seconds:
+        table, lowered = self._table(kind, part, names, inputs[0])
+        if "" not in table:
             return None
-        site = MeasuredSite(
-            part.name,
-            kind,
-            _shapes(inputs[0]),
-            seconds[""],
-            weight_bytes(part.model),
-            spread=spread_of(inputs[0].values()),
-        )
-        rungs = [Rung(name, seconds[name], weight_bytes(model)) for name, model in lowered.items() if name in seconds]
-        return replace(site, rungs=tuple(self._with_effects(site, rungs, lowered, plain, inputs)))
+        seconds, size = table[""]
+        spread = spread_of(inputs[0].values())
+        site = MeasuredSite(part.name, kind, _shapes(inputs[0]), seconds, int(size), spread=spread)
+        rungs = [Rung(name, table[name][0], int(table[name][1])) for name in names if name in table]
+        return replace(site, rungs=tuple(self._with_effects(site, rungs, lowered, part, plain, inputs)))
 
     def _lowered(self, part: Part, rung: str) -> ir.Model | None:
         try:
@@ -156,22 +156,35 @@ class Measuring:
         except OrtfuseError:
             return None
 
-    def _times(self, kind: str, models: Mapping[str, ir.Model], inputs: Inputs) -> dict[str, float]:
-        """The seconds of float32 and of each rung, measured once for all sites of a kind."""
-        if kind not in self._seconds:
-            self._seconds[kind] = self.times.get("kind", kind) or {}
-        known = self._seconds[kind]
-        if not set(models) <= set(known):
-            known = self._seconds[kind] = self.clock.seconds(models, inputs)
-            known |= {name: float("inf") for name in models if name not in known}
-            self.times.put({name: one for name, one in known.items() if np.isfinite(one)}, "kind", kind)
-        return {name: one for name, one in known.items() if np.isfinite(one)}
+    def _table(
+        self, kind: str, part: Part, names: Sequence[str], inputs: Inputs
+    ) -> tuple[dict[str, list[float]], dict[str, ir.Model]]:
+        """The seconds and bytes of float32 and of each rung, measured once for all sites of a kind, and what that took."""
+        if kind not in self._tables:
+            self._tables[kind] = self.times.get("kind", kind) or {}
+        table = self._tables[kind]
+        missing = [name for name in ("", *names) if name not in table]
+        lowered: dict[str, ir.Model] = {}
+        if missing:
+            lowered = {name: model for name in names if (model := self._lowered(part, name)) is not None}
+            table |= self._timed({"": part.model, **lowered}, inputs)
+            table |= {name: [] for name in names if name not in table}  # they cannot be run
+            self.times.put(table, "kind", kind)
+        return {name: numbers for name, numbers in table.items() if numbers}, lowered
+
+    def _timed(self, models: Mapping[str, ir.Model], inputs: Inputs) -> dict[str, list[float]]:
+        """The seconds and bytes of each model that can be run; those that differ in numbers alone are measured once."""
+        kinds = {name: _kind(model, inputs) for name, model in models.items()}
+        first = {one: models[name] for name, one in reversed(kinds.items())}
+        seconds = self.clock.seconds({one: first[one] for one in dict.fromkeys(kinds.values())}, inputs)
+        return {name: [seconds[one], weight_bytes(first[one])] for name, one in kinds.items() if one in seconds}
 
     def _with_effects(
         self,
         site: MeasuredSite,
         rungs: Sequence[Rung],
         lowered: Mapping[str, ir.Model],
+        part: Part,
         plain: Sequence[Mapping[str, Any]],
         inputs: Sequence[Inputs],
     ) -> list[Rung]:
@@ -182,7 +195,8 @@ class Measuring:
             if self._is_idle(rung, site):
                 found.append(replace(rung, dropped=f"no gain in {self.goal}"))
                 continue
-            local = local_errors(plain, lowered[rung.name], inputs)
+            model = lowered.get(rung.name) or self._lowered(part, rung.name)
+            local = None if model is None else local_errors(plain, model, inputs)
             if local is None:
                 found.append(replace(rung, dropped="makes numbers that are not finite, or does not run"))
                 continue

@@ -108,7 +108,9 @@ def fastest(
     measured = measuring.measured(parts, {name: tuple(site.rungs) for name, site in sites.items()})
     trial = Trial(ladder, model, calibration, inputs, expected, asked.metric, probe, len(probed), kept, asked.threads)
     seconds = clock.seconds({"": model}, inputs.search[0]).get("", 0.0)
-    search = Search(measured, probe.rows, trial, asked.metric, asked.bound, asked.goal, seconds, progress)
+    search = Search(
+        measured, probe.rows // len(probed), trial, asked.metric, asked.bound, asked.goal, seconds, progress
+    )
     search.demand_a_fit()
     found = search.run()
     progress("measuring the best choices side by side")

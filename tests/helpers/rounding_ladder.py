@@ -53,6 +53,9 @@ class Rounding:
                     array + factor * (_rounded(array, BITS[choice[name]]) - array), name=weight.name
                 )
                 node.metadata_props["rung"] = choice[name]
+                for _ in range(BITS[choice[name]]):  # other operators than in float32, and than on the other rungs
+                    copy.graph.insert_before(node, identity := ir.node("Identity", [node.inputs[1]]))
+                    node.replace_input_with(1, identity.outputs[0])
         return copy
 
 
@@ -62,7 +65,7 @@ def _rounded(array: np.ndarray, bits: int) -> np.ndarray:
 
 
 class Table:
-    """A clock that shows what it is told: the seconds of each rung, by the name that the models have."""
+    """A clock that shows what it is told: the seconds of each rung."""
 
     def __init__(self, **seconds: float) -> None:
         self.table = {"": 1e-3, "fine": 6e-4, "middle": 5e-4, "coarse": 4e-4, **seconds}
@@ -70,7 +73,7 @@ class Table:
 
     def seconds(self, models: Mapping[str, ir.Model], inputs: Inputs) -> dict[str, float]:
         self.asked += 1
-        return {name: self.table[name] * len(self._products(model)) for name, model in models.items()}
+        return {name: sum(map(self._of_node, model.graph)) for name, model in models.items()}
 
-    def _products(self, model: ir.Model) -> list[ir.Node]:
-        return [node for node in model.graph if node.op_type == "MatMul"]
+    def _of_node(self, node: ir.Node) -> float:
+        return self.table[node.metadata_props.get("rung", "")] if node.op_type == "MatMul" else 0.0
