@@ -23,6 +23,22 @@ def int_of(*numbers: int, kind: str = "int64") -> str:
 
 
 FINDINGS = {
+    "frames of one side of their spectrum, by default": (
+        17,
+        "float[1, 128, 1] x",
+        f"s = {int_of(8)} n = Squeeze(s) w = {int_of(16)} m = Squeeze(w) y = STFT(x, n, , m)",
+    ),
+    "integers are summed as numbers that hold 53 bits": (
+        13,
+        "float[n] x",
+        f"c = {int_of(-(2**63), 2**63 - 1, 0)} y = ReduceSum <keepdims = 0> (c)",
+    ),
+    "what is chosen loses the sign of zero": (
+        16,
+        "float[n] x",
+        "b = Constant <value = bool[2] {1, 0}> () p = Constant <value = float[2] {-0.0, 1.0}> ()"
+        " q = Constant <value = float[2] {2.0, 3.0}> () y = Where(b, p, q)",
+    ),
     "a transposed convolution trims nothing off a kernel that reaches less far than the stride": (
         17,
         "float[1, 2, 3, 3] x, float[2, 2, 1, 1] w",

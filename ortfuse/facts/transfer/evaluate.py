@@ -53,7 +53,7 @@ def _numeric(op: Op, kind: str, arrays: Arrays, results: tuple[Fact, ...]) -> tu
         if kind in _MOVES:
             computed = _MOVES[kind](op, arrays, results)
         elif kind in ("Cast", "CastLike"):
-            computed = [_cast(arrays[0], results[0].dtype)]
+            computed = [_cast(arrays[0], op.dtype(), results[0].dtype)]
         elif all(fact is not None and (fact.dtype in INTEGERS or fact.dtype in FLOATS) for fact in op.inputs):
             computed = [_ARITHMETIC[kind](*arrays)]
         else:
@@ -95,11 +95,11 @@ def _objects(fact: Fact) -> np.ndarray | None:
     return array.reshape(shape)
 
 
-def _cast(array: np.ndarray, dtype: ir.DataType | None) -> np.ndarray | None:
-    if dtype is None or not (dtype in INTEGERS or dtype in FLOATS or dtype == ir.DataType.FLOAT16):
+def _cast(array: np.ndarray, source: ir.DataType | None, dtype: ir.DataType | None) -> np.ndarray | None:
+    if not {source, dtype} <= _CONVERTED or dtype is None:
         return None
     target = dtype.numpy()
-    if array.dtype.kind not in "biuf" or (array.dtype == np.float64 and dtype == ir.DataType.FLOAT16):
+    if source == ir.DataType.DOUBLE and dtype == ir.DataType.FLOAT16:
         return None  # runtimes convert float64 to float16 through float32, which rounds twice
     if array.dtype.kind == "f" and dtype in INTEGERS and dtype != ir.DataType.BOOL:
         limits = np.iinfo(target)
@@ -107,6 +107,17 @@ def _cast(array: np.ndarray, dtype: ir.DataType | None) -> np.ndarray | None:
         if not inside.all():
             return None  # the result of an out-of-range conversion depends on the machine
     return array.astype(target)
+
+
+_CONVERTED = {*INTEGERS, *FLOATS, ir.DataType.FLOAT16}
+"""The types whose conversion is the same everywhere; that of narrower ones is not, as for zeros below zero."""
+
+
+def _where(condition: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+    chosen = np.where(condition, a, b)
+    if chosen.dtype.kind == "f" and (np.signbit(chosen) & (chosen == 0)).any():
+        return None  # the runtime adds 0 to what it chooses, which makes 0 of -0
+    return chosen
 
 
 def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
@@ -146,7 +157,7 @@ _ARITHMETIC: dict[str, Callable[..., np.ndarray | None]] = {
     "Or": np.logical_or,
     "Xor": np.logical_xor,
     "Not": np.logical_not,
-    "Where": np.where,
+    "Where": _where,
     "IsNaN": np.isnan,
 }
 

@@ -42,6 +42,7 @@ def infer(op: Op) -> tuple[Fact, ...]:
                 data[f"i{index}"] = onnx.numpy_helper.from_array(array, f"i{index}")
     try:
         schema = onnx.defs.get_schema(op_type, op.version, domain)
+        _write_defaults(proto, schema)
         imports = [onnx.helper.make_opsetid(domain, op.version)]
         inferred = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=imports)
     except _REFUSALS as error:
@@ -61,6 +62,13 @@ def _anonymous(op: Op) -> onnx.NodeProto:
     proto.input.extend(["" if fact is None else f"i{index}" for index, fact in enumerate(op.inputs)])
     proto.output.extend([f"o{index}" for index in range(op.output_count)])
     return proto
+
+
+def _write_defaults(proto: onnx.NodeProto, schema: onnx.defs.OpSchema) -> None:
+    """Give the node all attributes: ONNX takes some for other than their defaults where they are absent (`onesided` of STFT)."""
+    given = {attribute.name for attribute in proto.attribute}
+    defaults = {name: attribute.default_value for name, attribute in schema.attributes.items()}
+    proto.attribute.extend([one for name, one in defaults.items() if name not in given and one.name])
 
 
 def _type_proto(fact: Fact, dims: dict[str, DimLike]) -> onnx.TypeProto:

@@ -52,6 +52,10 @@ _REDUCERS: dict[str, tuple[Callable[..., Element], int | None]] = {
 }
 
 
+_EXACT = 2**53
+"""The runtime sums integers as floating-point numbers of 64 bits, which hold those up to this one."""
+
+
 def _reduced(op: Op, data: Fact) -> Elements | None:
     """The sum, product, maximum or minimum of the elements of a vector."""
     elements = data.elements()
@@ -60,6 +64,8 @@ def _reduced(op: Op, data: Fact) -> Elements | None:
     function, neutral = _REDUCERS[op.node.op_type]
     if not elements:
         return None if neutral is None else (neutral,)
+    if any(isinstance(element, int) and abs(element) > _EXACT for element in elements):
+        return None
     return (el.fitting(function(*elements), data.dtype),)
 
 
