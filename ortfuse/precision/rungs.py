@@ -19,7 +19,7 @@ from ortfuse.dims import DimLike
 from ortfuse.errors import PrecisionError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.edit import Edit
-from ortfuse.passes import CommonSubexpressions, Context, DeadCode, Finalize
+from ortfuse.passes import CommonSubexpressions, Context, DeadCode, Finalize, RulePass
 from ortfuse.pattern import Match
 from ortfuse.pipeline import load_catalogue
 from ortfuse.precision.calibration import Calibration
@@ -29,6 +29,9 @@ from ortfuse.targets import Target, installed
 
 SPELLING = "precision.spelling"
 """The pass whose rules spell products as rungs want them."""
+
+TIDY = "precision.tidy"
+"""The pass whose rules remove what rungs leave between them."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,8 @@ def lowered(
             why = f": {miss.refusal.reason}" if miss is not None else ""
             raise PrecisionError(f"{rung} cannot be applied to {site!r}{why}")
     context = Context(copy, Facts(copy), target or installed())
-    for one in (CommonSubexpressions(), DeadCode(), Finalize()):
+    tidy = RulePass(TIDY, load_catalogue().passes()[TIDY])
+    for one in (CommonSubexpressions(), tidy, DeadCode(), Finalize()):
         one.run(context)
     return copy
 

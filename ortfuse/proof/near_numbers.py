@@ -155,11 +155,11 @@ def _other_layouts(array: Array) -> Iterator[tuple[str, Array]]:
 
 
 def _other_integers(array: Array) -> Iterator[tuple[str, Array]]:
-    flat = array.reshape(-1)
+    flat, limits = array.reshape(-1), np.iinfo(array.dtype)
     for index in range(array.size):
         found = int(flat[index])
         for number in {found + 1, 0, -1, found * 2 if abs(found) < 1 << 40 else 2}:
-            if number != found:
+            if number != found and limits.min <= number <= limits.max:
                 changed = flat.copy()
                 changed[index] = number
                 yield f"{changed.tolist()}", changed.reshape(array.shape)
@@ -170,7 +170,7 @@ def _other_integers(array: Array) -> Iterator[tuple[str, Array]]:
                               ("without its first", flat[1:])):  # fmt: skip
             yield text, changed
     if array.ndim == 1:
-        for number in (0, 1, -1, 2):
+        for number in (0, 1, -1, 2) if limits.min < 0 else (0, 1, 2):
             yield f"with {number} before it", np.concatenate([np.asarray([number], array.dtype), flat])
             yield f"with {number} after it", np.concatenate([flat, np.asarray([number], array.dtype)])
 

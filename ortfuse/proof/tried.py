@@ -80,9 +80,9 @@ class Tried:
                 meant = definition.run(inputs)
                 if meant is None:
                     return f"{where}: the runtime cannot execute the definition: {definition.refusal}"
-                if is_far_from(old, meant):
+                if kind != "zero" and is_far_from(old, meant):
                     return f"{where}: the definition is something else than what it stands for in lower precision"
-                problem = disagreement(meant, new, None, bit_equal)
+                problem = disagreement(meant, new, None, bit_equal, rule.proof.step)
             else:
                 problem = disagreement(old, new, None, bit_equal)
             if problem is not None and not bit_equal and definition is None:

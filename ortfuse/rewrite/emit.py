@@ -83,9 +83,11 @@ class Emitter:
             return next((value for value in map(self.build, pattern.options) if value is not None), None)
         if isinstance(pattern, Computed):
             found = self._computed(pattern)
-            if found is None or isinstance(found, ir.TensorProtocol):
-                return None if found is None else self.tensor(found)
-            return self.constant(np.asarray(found))
+            if found is None:
+                return None
+            return (
+                self.tensor(found) if isinstance(found, ir.Tensor | ir.LazyTensor) else self.constant(np.asarray(found))
+            )
         if isinstance(pattern, Const):
             return self.constant(self._literal(pattern.value))
         if isinstance(pattern, Scalar):

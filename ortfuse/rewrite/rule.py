@@ -74,8 +74,9 @@ class Proof:
     captured attribute, either as one mapping for all shape sets or as one for each; `scalars` does the same for captured
     numbers. `constants` says how to make a captured constant: `"normal"` (default), `"positive"`, or the numbers
     themselves; `inputs` says how to make other values: an element type, or a function of the builder. `ranges` are those
-    that inputs and the `root` were seen to have, for rules that ask for them. `dtypes` are the
-    element types of all other values, and `typical` gives realistic sizes at which the rule's benefit is measured. `opset`
+    that inputs and the `root` were seen to have, for rules that ask for them. Of results that are multiples of a `step`, a
+    few may be the next one, where a kernel rounds a little earlier. `dtypes` are the element types of all other values, and
+    `typical` gives realistic sizes at which the rule's benefit is measured. `opset`
     pins a single ai.onnx version to try.
 
     `counterexamples` names variations on which the rule must either not fire or be right, beyond the near misses that every
@@ -93,6 +94,7 @@ class Proof:
     constants: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    step: float = 0.0
     dtypes: Sequence[str] = ("float32",)
     opset: int | None = None
     typical: Sequence[Shapes] = ()

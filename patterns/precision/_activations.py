@@ -25,21 +25,35 @@ def was_observed(method: str, *names: str) -> Callable[[Match], Refusal | None]:
     return guard
 
 
-def grid(match: Match, name: str, method: str, *, signed: bool = False) -> tuple[float, int]:
-    """The scale by which the observed range, with 0, becomes the 8-bit numbers, and the number that stands for 0."""
+Condition = Callable[[Match], bool]
+
+
+def grid(
+    match: Match, name: str, method: str, *, signed: bool = False, from_zero: Condition = lambda match: False
+) -> tuple[float, int]:
+    """The scale by which the observed range, with 0, becomes the 8-bit numbers, and the number that stands for 0.
+
+    Under the condition `from_zero`, negative numbers become 0.
+    """
     found = match.observed(name, method)
     assert found is not None
-    low, high = min(found[0], 0.0), max(found[1], 0.0)
+    low, high = 0.0 if from_zero(match) else min(found[0], 0.0), max(found[1], 0.0)
     if signed:
         return max(max(-low, high) / 127, SMALLEST_SCALE), 0
     scale = max((high - low) / 255, SMALLEST_SCALE)
     return scale, round(min(max(-low / scale, 0.0), 255.0))
 
 
-def grid_of(name: str, method: str, *, signed: bool = False) -> tuple[Computed, Computed]:
+def grid_of(
+    name: str, method: str, *, signed: bool = False, from_zero: Condition = lambda match: False
+) -> tuple[Computed, Computed]:
     """The scale and the zero point of a value as constants; signed ones are symmetric."""
     kind = np.int8 if signed else np.uint8
+
+    def found(match: Match) -> tuple[float, int]:
+        return grid(match, name, method, signed=signed, from_zero=from_zero)
+
     return (
-        computed(f"{name}_scale", lambda match: np.float32(grid(match, name, method, signed=signed)[0])),
-        computed(f"{name}_zero", lambda match: kind(grid(match, name, method, signed=signed)[1])),
+        computed(f"{name}_scale", lambda match: np.float32(found(match)[0])),
+        computed(f"{name}_zero", lambda match: kind(found(match)[1])),
     )

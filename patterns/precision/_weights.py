@@ -30,16 +30,23 @@ def tensor_of(match: Match, name: str) -> ir.TensorProtocol:
     return ir.Tensor(match.const(name)) if found is None else found
 
 
-def read_later(name: str, dtype: Any, shape: Callable[[Match], tuple[int, ...]], make: Callable[[Match, Array], Array],
-               of: str = "weight") -> Computed:  # fmt: skip
-    """In a replacement: the constant that `make` computes of a captured one, each time it is read."""
+def read_later(
+    name: str,
+    dtype: type[np.generic],
+    shape: Callable[[Match], tuple[int, ...]],
+    make: Callable[[Match], Callable[[Array], Array]],
+    of: str = "weight",
+) -> Computed:
+    """In a replacement: a constant that is computed of a captured one each time it is read.
+
+    `make` says of the match, while that is there, how the array of the captured constant becomes the new one.
+    """
 
     def build(match: Match) -> ir.TensorProtocol:
-        source = tensor_of(match, of)
-        kind = dtype(match) if callable(dtype) and not isinstance(dtype, type) else dtype
+        source, convert = tensor_of(match, of), make(match)
         return ir.LazyTensor(
-            lambda: ir.Tensor(np.ascontiguousarray(make(match, source.numpy()).astype(kind))),
-            ir.DataType.from_numpy(np.dtype(kind)),
+            lambda: ir.Tensor(np.ascontiguousarray(convert(source.numpy()).astype(dtype))),
+            ir.DataType.from_numpy(np.dtype(dtype)),
             ir.Shape(shape(match)),
         )
 
@@ -50,6 +57,8 @@ def is_weight(name: str, most_rows: int | None = None) -> Callable[[Match], Refu
     """The constant is a float32 tensor of finite, not absurdly large numbers; not empty, and not longer than that."""
 
     def guard(match: Match) -> Refusal | None:
+        if match.get(name) is None:
+            return None
         refusal = match.unless_dtype(name, ir.DataType.FLOAT)
         if refusal is not None:
             return refusal

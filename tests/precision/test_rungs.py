@@ -8,6 +8,7 @@ import pytest
 
 from ortfuse.errors import PrecisionError
 from ortfuse.precision import lowered, sites
+from ortfuse.precision.calibration import calibrate
 from ortfuse.verification import Session
 
 HEADER = '<ir_version: 9, opset_import: ["": 18, "com.microsoft": 1]>'
@@ -150,3 +151,37 @@ def test_sites_in_bodies_are_left_alone() -> None:
     weight = "float[24,16] w = {" + ", ".join(["0.5"] * 24 * 16) + "}"
     text = f"{HEADER} g (float[b,s,24] x, bool c) => (float[b,s,16] y) <{weight}> {{ {body} }}"
     assert not sites(ir.from_onnx_text(text))
+
+
+CHAIN = """a = Conv<pads = [1,1,1,1]>(x, v, c) b = com.microsoft.FusedConv<pads = [1,1,1,1], activation = "Relu">(a, w, c)
+           y = Relu(b)"""
+
+
+def test_convolutions_in_a_row_hand_on_integers() -> None:
+    made = model(CHAIN, "float[b,4,6,6] x", "float[b,4,6,6] y", v=(4, 4, 3, 3), w=(4, 4, 3, 3), c=(4,))
+    data = [{"x": np.random.default_rng(seed).standard_normal((2, 4, 6, 6)).astype(np.float32)} for seed in range(3)]
+    assert not sites(made), "nothing is known of ranges"
+    calibration = calibrate(made, ("x", "a", "b"), data)
+    found = sites(made, calibration=calibration)
+    assert [(site.name, site.activations, site.operator) for site in found.values()] == [
+        ("a", ("x",), "Conv"),
+        ("b", ("a",), "FusedConv"),
+    ]
+    low = lowered(made, dict.fromkeys(found, "static_int8_conv.extremes"), calibration)
+    assert operators(low) == ["QuantizeLinear", "QLinearConv", "QLinearConv", "DequantizeLinear", "Relu"]
+    before, after = (next(iter(Session(one, threads=1).run(data[0]).values())) for one in (made, low))
+    assert np.linalg.norm(after - before) < 2e-2 * np.linalg.norm(before)
+
+
+def test_a_channel_without_weights_keeps_its_bias() -> None:
+    made = model("y = Conv(x, w, c)", "float[b,4,6,6] x", "float[b,4,4,4] y", w=(4, 4, 3, 3), c=(4,))
+    array = made.graph.initializers["w"].const_value.numpy().copy()
+    array[1] = 0
+    made.graph.initializers["w"].const_value = ir.Tensor(array)
+    data = {"x": np.random.default_rng(0).standard_normal((2, 4, 6, 6)).astype(np.float32)}
+    calibration = calibrate(made, ("x", "y"), [data])
+    low = lowered(made, {"y": "static_int8_conv.extremes"}, calibration)
+    before, after = (next(iter(Session(one, threads=1).run(data).values())) for one in (made, low))
+    np.testing.assert_allclose(after, before, atol=0.06 * np.abs(before).max())
+    assert np.unique(after[:, 1]).size == 1
+    np.testing.assert_allclose(after[:, 1], before[:, 1], atol=0.01 * np.abs(before).max())

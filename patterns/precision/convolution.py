@@ -1,0 +1,173 @@
+"""Static 8-bit convolutions: what comes in and what comes out are quantised to ranges that they were seen to have.
+
+act(conv(x, W) + b)  ~  dq(q(conv(dq(q(x)), dq(W8)) + dq(b32)))                           act: none, Relu, Clip
+
+q(x) = clip(round(x / s) + z, 0, 255), with s and z constants by which the range becomes all 8-bit numbers; where nothing is
+below 0, z is 0, so that rounding to the grid is Relu or Clip, too. W8 is signed, with one scale s_w for each channel; b32 are
+multiples of s s_w. Where two convolutions follow each other, the second takes the integers of the first (pass `precision.tidy`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ortfuse.pattern import Match, Pattern, all_attributes, attr, built, const, ms, op, opt, scalar, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from ._activations import grid, grid_of, was_observed
+from ._linear import LONGEST, in_float32, signed_limit
+from ._weights import SMALLEST_SCALE, Array, is_weight, read_later, tensor_of
+
+SOURCE = "ONNX operator QLinearConv"
+
+LARGEST_BIAS = 1 << 30
+"""The most steps that a bias may have: of channels whose weights are small next to it, these get fewer."""
+
+RELU, CLIP = 0, 1
+"""The forms with an activation of its own."""
+
+HOW = all_attributes("how")
+x = var("x")
+weight, bias = const("weight"), const("bias", "_")
+
+
+def channels(match: Match) -> tuple[int, ...]:
+    """One for each channel that is made."""
+    return (int(tensor_of(match, "weight").shape.numpy()[0]),)
+
+
+def shape(match: Match) -> tuple[int, ...]:
+    """The shape of the weight."""
+    return tuple(int(dim) for dim in tensor_of(match, "weight").shape.numpy())
+
+
+def sums_fit(match: Match) -> Refusal | None:
+    """A sum of all products fits into 32 bits, and there are as many biases as channels."""
+    found = match.shape("weight")
+    if found is None or len(found) < 3:
+        return match.refuse("rank", "weight", "at least 3")
+    terms = int(np.prod([dim for dim in found[1:] if isinstance(dim, int)]))
+    if terms > LONGEST:
+        return match.refuse("value", "weight", f"of at most {LONGEST} numbers a channel")
+    return match.unless_shape(found[:1], "bias")
+
+
+def is_active(match: Match) -> bool:
+    """Whether there is an activation."""
+    return bool(match.get("activation")) or match.choice("form") in (RELU, CLIP)
+
+
+def is_rounded_so(method: str) -> Callable[[Match], Refusal | None]:
+    """The activation is none, or one that rounding to a grid without negative and without larger numbers does, too."""
+
+    def guard(match: Match) -> Refusal | None:
+        if match.get("activation") not in (None, "", "Relu"):
+            return match.refuse("value", "activation", "none or Relu")
+        seen = match.observed("root", method)
+        if match.choice("form") != CLIP or seen is None:
+            return None
+        if match["low"] != 0:
+            return match.refuse("value", "low", "0")
+        return match.unless_value(
+            "high", seen[1] <= match["high"], f"at least {seen[1]:.4g}, as results were seen to be"
+        )
+
+    return guard
+
+
+@dataclass(frozen=True)
+class _Channels:
+    """How the weight and the bias are rounded, given the scale of what comes in."""
+
+    step: float
+    bias: Array | None
+
+    def scales(self, array: Array) -> Array:
+        """The scale of each channel: by its largest weight or, where that is small next to the bias, by the bias."""
+        most: Array = np.abs(array).reshape(array.shape[0], -1).max(axis=1) / signed_limit()
+        if self.bias is not None:
+            most = np.maximum(most, np.abs(self.bias) / (self.step * LARGEST_BIAS))
+        found: Array = np.maximum(most, SMALLEST_SCALE).astype(np.float32)
+        return found
+
+    def weights(self, array: Array) -> Array:
+        """The weights in steps of the scales."""
+        limit, scales = signed_limit(), self.scales(array).reshape(-1, *[1] * (array.ndim - 1))
+        rounded: Array = np.clip(np.rint(array / scales), -limit, limit)
+        return rounded
+
+    def bias_scales(self, array: Array) -> Array:
+        """The scale of each bias: that of the products."""
+        found: Array = np.maximum(self.scales(array) * np.float32(self.step), SMALLEST_SCALE)
+        return found
+
+    def biases(self, array: Array) -> Array:
+        """The biases in steps of their scales."""
+        found: Array = np.zeros(array.shape[0]) if self.bias is None else np.rint(self.bias / self.bias_scales(array))
+        return found
+
+
+def _rule(method: str) -> Rule:
+    step, offset = grid_of("x", method)
+    out_step, out_offset = grid_of("root", method, from_zero=is_active)
+
+    def rounding(match: Match) -> _Channels:
+        found = None if match.get("bias") is None else match.const("bias").astype(np.float64)
+        return _Channels(grid(match, "x", method)[0], found)
+
+    whole = read_later("W8", np.int8, shape, lambda match: rounding(match).weights)
+    scale = read_later("W8_scale", np.float32, channels, lambda match: rounding(match).scales)
+    zero = read_later("W8_zero", np.int8, channels, lambda match: lambda array: np.zeros(array.shape[0]))
+    whole_bias = read_later("b32", np.int32, channels, lambda match: rounding(match).biases)
+    bias_step = read_later("b32_scale", np.float32, channels, lambda match: rounding(match).bias_scales)
+    x8 = op.QuantizeLinear(x, step, offset)
+    near_x = op.DequantizeLinear(x8, step, offset)
+    near_weight = op.DequantizeLinear(whole, scale, zero, axis=0)
+    near_bias = op.DequantizeLinear(whole_bias, bias_step, axis=0)
+    made = op.QLinearConv(x8, step, offset, whole, scale, zero, out_step, out_offset, whole_bias, attributes=HOW)
+    meant = op.Conv(near_x, near_weight, near_bias, attributes=HOW)
+    plain = op.Conv(x, weight, opt(bias), attributes=HOW)
+    clipped = op.Clip(plain, scalar("low"), scalar("high"))
+    fused = ms.FusedConv(x, weight, opt(bias), activation=attr("activation"), attributes=HOW)
+
+    def activated(match: Match) -> Pattern:
+        near: Pattern = op.Relu(meant) if is_active(match) else meant
+        if match.choice("form") == CLIP:
+            near = op.Clip(meant, scalar("low"), scalar("high"))
+        return op.DequantizeLinear(op.QuantizeLinear(near, out_step, out_offset), out_step, out_offset)
+
+    return Rule(
+        name=f"static_int8_conv.{method}",
+        formula="act(conv(x, W) + b)",
+        pattern=(op.Relu(plain) | clipped | plain | fused).named("form"),
+        replace=op.DequantizeLinear(made, out_step, out_offset),
+        definition=built(activated, makes=("Conv", "Relu", "Clip", "QuantizeLinear", "DequantizeLinear")),
+        guards=(
+            in_float32,
+            is_weight("weight"),
+            is_weight("bias"),
+            sums_fit,
+            is_rounded_so(method),
+            was_observed(method, "x", "root"),
+        ),
+        exactness=Exactness.LOSSY,
+        source=SOURCE,
+        proof=Proof(
+            shapes=({"x": "b 4 6 6", "weight": "5 4 3 3", "bias": "5"}, {"x": "b 4 9", "weight": "6 2 3", "bias": "6"}),
+            attributes=(
+                {"how": [{"pads": (1, 1, 1, 1)}, {"strides": (2, 2)}], "activation": ["Relu"]},
+                {"how": [{"group": 2}], "activation": ["Relu"]},
+            ),
+            scalars={"low": [0.0], "high": [23.0]},
+            ranges={"x": (-5.0, 4.5), "root": (-20.0, 22.0)},
+            step=42.0 / 255,
+            assumes={"*1e5 times as large*": "the results were seen to be in another range"},
+        ),
+    )
+
+
+RULES = [_rule(method) for method in ("extremes", "percentile_9999", "least_squares", "entropy")]
