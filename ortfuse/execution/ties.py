@@ -55,9 +55,14 @@ def is_integer_operator(node: ir.Node) -> bool:
     return node.op_type in (_INTEGER if node.domain == MICROSOFT else () if node.domain else _STANDARD_INTEGER)
 
 
-def is_one_step(node: ir.Node, expected: Array, found: Array) -> bool:
-    """Whether two results of a node are quantised numbers that differ by no more than one step."""
-    if _RULES.get(node.op_type) is not _one_step or expected.shape != found.shape or expected.dtype != found.dtype:
+def is_quantised(node: ir.Node) -> bool:
+    """Whether a node's decisions are quantised numbers."""
+    return _RULES.get(node.op_type) is _one_step
+
+
+def is_one_step(expected: Array, found: Array) -> bool:
+    """Whether quantised numbers differ by no more than one step."""
+    if expected.shape != found.shape or expected.dtype != found.dtype:
         return False
     return not expected.size or bool(np.abs(expected.astype(np.int64) - found.astype(np.int64)).max() <= 1)
 
@@ -117,11 +122,9 @@ def _nearest_whole(node: ir.Node, operands: Sequence[Array | None], expected: Ar
 
 def _one_step(node: ir.Node, operands: Sequence[Array | None], expected: Array, found: Array) -> str | None:
     """Quantised numbers are off by one step, and lie next to where that begins; of integer operators, few are off."""
-    if expected.shape != found.shape or not expected.size:
+    if not is_one_step(expected, found):
         return None
     wrong = expected != found
-    if np.abs(expected.astype(np.int64) - found.astype(np.int64)).max() > 1:
-        return None
     next_to_step = _next_to_step(node, operands, expected)
     if next_to_step is None:
         near = wrong.sum() <= max(1, int(FEW * expected.size))

@@ -19,10 +19,13 @@ from ortfuse.execution.compare import Difference, compare, compare_all, failed
 from ortfuse.execution.experiments import Experiment
 from ortfuse.execution.part import computing, forced
 from ortfuse.execution.session import Session
-from ortfuse.execution.ties import decided, explained, is_integer_operator, is_one_step
+from ortfuse.execution.ties import decided, explained, is_integer_operator, is_one_step, is_quantised
 from ortfuse.facts.facts import Facts
 
 GIVEN = "ortfuse.given."
+
+QUANTISES_WEIGHTS = "WeightBiasQuantization"
+"""The runtime's optimiser that quantises float32 weights of operators between quantised numbers."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +93,15 @@ class _Forced:
         self._inputs = {**inputs, **{f"{GIVEN}{name}": array for name, array in given.items()}}
         self._shown: Mapping[str, Any] | None = None
         self._own: Mapping[str, Any] | None = None
+        self._exact: Mapping[str, Any] | None = None
 
-    def of(self, model: ir.Model, also: Collection[str] = ()) -> Mapping[str, Any]:
+    def of(self, model: ir.Model, also: Collection[str] = (), disabled: Collection[str] = ()) -> Mapping[str, Any]:
         """The outputs of a model, what it decides by itself given the decisions before, and the values named in `also`.
 
         To output a value keeps the runtime from merging what computes it with what uses it.
         """
-        return Session(forced(model, self._given, GIVEN, also), optimise=self._optimise).run(self._inputs)
+        part = forced(model, self._given, GIVEN, also)
+        return Session(part, optimise=self._optimise, disabled=disabled).run(self._inputs)
 
     def shown(self, candidate: ir.Model, pairs: Sequence[tuple[ir.Node, ir.Node]]) -> Mapping[str, Any]:
         """What the candidate decides from, too."""
@@ -108,15 +113,25 @@ class _Forced:
     def as_the_original(
         self, original: ir.Model, node: ir.Node, operands: Sequence[Any], name: str, found: Any
     ) -> str | None:
-        """Why a quantised number may be off by one step: the runtime, which computes it in integers, says so of the original."""
-        if not self._optimise or not is_one_step(node, self._given[name], found):
+        """Why quantised numbers may be other ones: the runtime, which computes them in integers, says so of the original.
+
+        They may be off by one step, or by more where that is due to float32 weights, which the runtime quantises as well.
+        """
+        if not self._optimise or not is_quantised(node):
             return None
         if self._own is None:
             self._own = self.of(original)
-        why = explained(node, operands, self._own[name], found)
+        if explained(node, operands, self._own[name], found) is None:
+            return None
+        how = "by one step"
+        if not is_one_step(self._given[name], found):
+            if self._exact is None:
+                self._exact = self.of(original, disabled=[QUANTISES_WEIGHTS])
+            if not is_one_step(self._given[name], self._exact[name]):
+                return None
+            how = "because the runtime quantises weights"
         wrong = int((np.asarray(self._given[name]) != found).sum())
-        text = f"{wrong} of {found.size} by one step, as in the original with the runtime's optimisations"
-        return None if why is None else text
+        return f"{wrong} of {found.size} {how}, as in the original with the runtime's optimisations"
 
 
 def _unlike(operands: Sequence[Any], other: ir.Node, found: Mapping[str, Any], given: Mapping[str, Any]) -> str:

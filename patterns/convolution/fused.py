@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.graph.traits import DEQUANTISES, QUANTISES, has
 from ortfuse.pattern import Match, computed, ms, op, opt, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
@@ -37,6 +38,17 @@ def runs_in_blocks(match: Match) -> Refusal | None:
     return unless_blocked(match["layer"], match.facts) or unless_blocked(match["z"], match.facts)
 
 
+@redundant(COST)
+def is_not_quantised(match: Match) -> Refusal | None:
+    """The runtime does not compute it in integers, as it does between a DequantizeLinear and a QuantizeLinear."""
+    producer = match["x"].producer()
+    if producer is None or not has(producer, DEQUANTISES):
+        return None
+    if not any(has(use.node, QUANTISES) for use in match.root.uses()):
+        return None
+    return match.refuse("kernel_limit", "x", "numbers that are not dequantised")
+
+
 def zeros(match: Match) -> Any:
     """A bias of zeros, one per output channel."""
     array = match.const("weight")
@@ -57,7 +69,7 @@ RULES = [
         name="conv.residual_relu",
         pattern=op.Relu(convolution() + z),
         replace=ms.FusedConv(x, weight, bias | computed("zeros", zeros), z, activation="Relu", attributes=CONV),
-        guards=(redundant(KERNEL)(same_shape("z", "layer")), runs_in_blocks),
+        guards=(redundant(KERNEL)(same_shape("z", "layer")), runs_in_blocks, is_not_quantised),
         exactness=Exactness.ROUNDING,
         source=RUNTIME,
         proof=Proof(
@@ -72,6 +84,7 @@ RULES = [
         name="conv.relu",
         pattern=op.Relu(convolution()),
         replace=ms.FusedConv(x, weight, opt(bias), activation="Relu", attributes=CONV),
+        guards=(is_not_quantised,),
         exactness=Exactness.ROUNDING,
         source=RUNTIME,
         proof=Proof(

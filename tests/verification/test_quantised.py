@@ -62,6 +62,17 @@ def test_what_the_runtimes_own_integers_are_off_by_one_step_is_equal() -> None:
     assert compared(one, other).state == "not equal"
 
 
+def test_weights_that_the_runtime_quantises_by_itself_are_the_originals_own() -> None:
+    rng = np.random.default_rng(3)
+    weights, bias = rng.normal(size=(8, 3, 3, 3)).astype(np.float32), rng.normal(size=8).astype(np.float32)
+    body = CONV.replace("Conv(d, v)", "Conv(d, fw, bias)")
+    one, other = (quantised(body, bias=bias, fw=weights * np.float32(factor)) for factor in (1, 1.02))
+    verdict = compared(one, one)
+    assert verdict.ok, verdict.summary()
+    assert "because the runtime quantises weights" in verdict.excused["y"].reason
+    assert compared(one, other).state == "not equal"
+
+
 def test_a_result_with_integers_is_written(tmp_path: Path) -> None:
     result = ortfuse.optimize(quantised(), verify="whole", inputs=[{"x": X}], output=tmp_path / "out.onnx")
     assert result.written is not None
