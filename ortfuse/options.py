@@ -43,6 +43,7 @@ PatternsLike: TypeAlias = "PathLike | Rule | Sequence[PathLike | Rule]"
 
 Level = Literal["disabled", "basic", "extended", "all"]
 Verification = Literal["whole", "sites"]
+Purpose = Literal["execution", "quantization"]
 
 
 class PipelineOptions(TypedDict, total=False):
@@ -50,6 +51,7 @@ class PipelineOptions(TypedDict, total=False):
 
     passes: PipelineLike
     level: Level | None
+    purpose: Purpose
     target: Target | PathLike | None
     max_opset: int | None
     patterns: PatternsLike
@@ -108,6 +110,8 @@ class Options:
         passes: A pipeline as text, the name or path of a pass list, or a sequence of texts and passes. `"auto"` is the pass
             list that suits the operators of the model.
         level: `"disabled"`, `"basic"`, `"extended"` or `"all"` instead of `passes`; they are meant as the runtime's own levels.
+        purpose: `"quantization"` instead of `passes` keeps the forms that onnxruntime.quantization reads: attention as a
+            function, convolutions apart from their ReLU.
         target: The runtime to optimise for: a target, the name of a provider of the installed runtime, or the path of a
             kernel table (`.json`); by default the installed runtime on the CPU.
         max_opset: The highest ai.onnx opset that the result may use.
@@ -146,6 +150,7 @@ class Options:
 
     passes: PipelineLike = "auto"
     level: Level | None = None
+    purpose: Purpose = "execution"
     target: Target | PathLike | None = None
     max_opset: int | None = None
     patterns: PatternsLike = ()
@@ -174,6 +179,8 @@ class Options:
             object.__setattr__(self, name, check(name, getattr(self, name)))
         if self.level is not None and self.passes != "auto":
             raise OptionError("level", "give either `passes` or `level`, not both")
+        if self.purpose != "execution" and (self.level is not None or self.passes != "auto"):
+            raise OptionError("purpose", f"{self.purpose} has passes of its own; leave out `passes` and `level`")
         if self.sizes and self.inputs is not None:
             raise OptionError("sizes", "the `inputs` have sizes of their own; leave out one of the two")
         if self.sizes and not (self.bench or self.measure):
@@ -232,7 +239,9 @@ class Options:
 
     @property
     def pipeline(self) -> PipelineLike:
-        """The passes, or the level if one is given instead."""
+        """The passes, or the level or those of the purpose if one is given instead."""
+        if self.purpose != "execution":
+            return self.purpose
         return self.passes if self.level is None else self.level
 
     @property
@@ -384,6 +393,7 @@ def _target(name: str, value: Any) -> Any:
 _CHECKS: Mapping[str, Check] = {
     "passes": _passes,
     "level": _one_of(get_args(Level)),
+    "purpose": _one_of(get_args(Purpose)),
     "target": _target,
     "max_opset": _or_none(_number(1)),
     "patterns": _patterns,

@@ -144,6 +144,16 @@ def test_verify_without_a_value_is_of_the_whole_model_wherever_it_stands() -> No
     assert "changes checked where they happen" in run("optimize", "--verify", "sites", BERT).output
 
 
+def test_a_result_for_the_quantizer_holds_attention_in_functions(tmp_path: Path) -> None:
+    output = tmp_path / "out.onnx"
+    assert run("optimize", BERT, "-o", str(output), "--for", "quantization").exit_code == 0
+    assert [function.name for function in onnx.load(output).functions] == ["StandardAttention"]
+    refused = run("optimize", BERT, "--for", "quantization", "--passes", "fold")
+    assert refused.exit_code == 2
+    assert "--for: quantization has passes of its own; leave out --passes" in refused.output
+    assert "write one of execution, quantization" in run("optimize", BERT, "--for", "speed").output
+
+
 def test_the_version_comes_with_those_of_what_the_result_depends_on() -> None:
     result = run("--version")
     assert result.exit_code == 0

@@ -128,3 +128,13 @@ def test_passes_and_levels_take_each_others_place() -> None:
     assert Options(level="basic").with_(passes="fold").pipeline == "fold"
     assert Options(passes="fold").with_(level="basic").pipeline == "basic"
     assert Options(level="basic").with_(seed=3).pipeline == "basic"
+
+
+def test_a_purpose_has_passes_of_its_own() -> None:
+    assert Options(purpose="quantization").pipeline == "quantization"
+    assert Options().pipeline == "auto"
+    for others in ({"passes": "fold"}, {"level": "basic"}):
+        with pytest.raises(OptionError, match="passes of its own"):
+            Options(purpose="quantization", **others)  # type: ignore[arg-type]
+    with pytest.raises(OptionError):
+        Options(purpose="training")  # type: ignore[arg-type]

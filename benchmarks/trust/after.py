@@ -229,7 +229,7 @@ def totals(models: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 def table(models: Mapping[str, Any], before: Mapping[str, int]) -> str:
     """The figures as Markdown; `before` is on how many results the tools worked at first."""
     lines = [
-        "| tool | works on the original | on the result | with `--passes quantization` | before | not on the result of |",
+        "| tool | works on the original | on the result | with `--for quantization` | before | not on the result of |",
         "|---|---|---|---|---|---|",
     ]
     for tool, counts in totals(models).items():
@@ -271,7 +271,7 @@ def main(
 _HEAD = """# What comes after, on originals and on results
 
 Made by `python -m benchmarks.trust.after`: on how many of {models} golden models each tool works, and on how many of these it
-works on what ortfuse makes of them, by default and with `--passes quantization`. "Before" is the default when this was first
+works on what ortfuse makes of them, by default and with `--for quantization`. "Before" is the default when this was first
 measured.
 
 A result is counted if it is as near to the original as what the tool makes of the original, with as many narrow weights.

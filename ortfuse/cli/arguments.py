@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ortfuse.cli.usage import positive_number, verification, whole_number
+from ortfuse.cli.usage import positive_number, purpose, verification, whole_number
 from ortfuse.errors import OptionError, OutputError
-from ortfuse.options import Options, Verification
+from ortfuse.options import Options, Purpose, Verification
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
 Config = Annotated[
@@ -60,6 +60,17 @@ Passes = Annotated[
         "--passes",
         help="A level (disabled, basic, extended, all), a pass list (bert, llama, resnet, ...), a TOML file, or a pipeline such "
         "as 'canonicalize, fixpoint(fold, cse, dce), fuse.attention'; by default auto. `ortfuse passes` shows what there is.",
+        show_default=False,
+    ),
+]
+For = Annotated[
+    Purpose | None,
+    typer.Option(
+        "--for",
+        parser=purpose,
+        metavar="PURPOSE",
+        help="quantization: a result that onnxruntime.quantization reads (quantize_dynamic, quantize_static, quant_pre_process); "
+        "execution, the default.",
         show_default=False,
     ),
 ]
@@ -219,7 +230,7 @@ Explain = Annotated[
 ]
 
 
-FLAGS = {"sizes": "--size", "pins": "--pin", "output": "-o", "loaded": "--load"}
+FLAGS = {"sizes": "--size", "pins": "--pin", "output": "-o", "loaded": "--load", "purpose": "--for"}
 """The command-line names of options, where these differ from their own names."""
 
 

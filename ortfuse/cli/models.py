@@ -17,6 +17,7 @@ from ortfuse.cli.arguments import (
     Debug,
     Explain,
     Fastest,
+    For,
     InputFiles,
     Json,
     Link,
@@ -48,6 +49,7 @@ def optimize(
     output: Output = None,
     config: Config = None,
     passes: Passes = None,
+    purpose: For = None,
     patterns: Patterns = None,
     lists: Lists = None,
     target: Target = None,
@@ -79,8 +81,8 @@ def optimize(
     """
     with guarded(debug):
         options = arguments.options(
-            config, output=output, passes=passes, patterns=patterns, lists=lists, target=target, max_opset=max_opset,
-            approximate=approximate, pins=pin, measure=measure, verify=verify, bench=bench, fastest=fastest, explain=explain,
+            config, output=output, passes=passes, purpose=purpose, patterns=patterns, lists=lists, target=target,
+            max_opset=max_opset, approximate=approximate, pins=pin, measure=measure, verify=verify, bench=bench, fastest=fastest, explain=explain,
             inputs=inputs, sizes=size, seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
             loaded=load, custom_ops=custom_ops,
         )  # fmt: skip

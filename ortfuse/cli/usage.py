@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import ortfuse
-from ortfuse.options import Verification
+from ortfuse.options import Purpose, Verification
 
 NO = 1
 """The exit code where a question was answered, and the answer is no."""
@@ -32,6 +32,7 @@ INTERRUPTED = 130
 """The exit code after an interrupt."""
 
 _VERIFICATIONS: tuple[Verification, ...] = get_args(Verification)
+_PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 
 
 class OneLineErrors(TyperGroup):
@@ -155,6 +156,14 @@ def verification(text: str) -> Verification:
         if text == known:
             return known
     raise typer.BadParameter(f"write --verify alone or --verify=sites, not {text!r}")
+
+
+def purpose(text: str) -> Purpose:
+    """Parse the value of `--for`."""
+    for known in _PURPOSES:
+        if text == known:
+            return known
+    raise typer.BadParameter(f"write one of {', '.join(_PURPOSES)}, not {text!r}")
 
 
 def whole_number(least: int) -> Callable[[Any], int]:
