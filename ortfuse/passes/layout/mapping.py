@@ -9,11 +9,12 @@ import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
+from ortfuse.passes.layout.beside import disadvantage
 from ortfuse.passes.layout.flattened import Flattened
 from ortfuse.passes.layout.kinds import units_of
 from ortfuse.passes.layout.permutation import Order, between, then, unmoved
 from ortfuse.passes.layout.region import Region, Tensor, Use, split
-from ortfuse.passes.layout.sizes import is_beside, moved_ones, typical_elements
+from ortfuse.passes.layout.sizes import moved_ones, typical_elements
 from ortfuse.passes.layout.unit import State, Unit
 from ortfuse.pattern.operators import parameter
 
@@ -66,8 +67,9 @@ class Map:
         if shape is None or len(shape) < 2:
             return None
         ones = frozenset(axis for axis, size in enumerate(shape) if size == 1)
-        made = Tensor(base, {}, typical_elements(base, self._facts), ones, beside=is_beside(base))
+        made = Tensor(base, {}, typical_elements(base, self._facts), ones)
         self._gather(made, base, unmoved(len(shape)))
+        made.beside = disadvantage(base, made.aliases, self._facts)
         producer = base.producer()
         if producer is not None and producer in self.place:
             made.maker = next(self._ports(producer, base, True, unmoved(len(shape))), None)

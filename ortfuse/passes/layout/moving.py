@@ -12,13 +12,14 @@ from ortfuse.facts.facts import Facts
 from ortfuse.graph.change import Change
 from ortfuse.graph.editor import Editor
 from ortfuse.graph.traits import EXACT, has
+from ortfuse.passes.layout.beside import disadvantage
 from ortfuse.passes.layout.draft import Draft
 from ortfuse.passes.layout.flattened import Flattened
 from ortfuse.passes.layout.mapping import Map
 from ortfuse.passes.layout.permutation import Order, between, swaps_last_two, then, unmoved
 from ortfuse.passes.layout.product import ABSORBING
 from ortfuse.passes.layout.region import Tensor
-from ortfuse.passes.layout.sizes import elements, is_beside, moved_ones, moves_only_ones
+from ortfuse.passes.layout.sizes import elements, moved_ones, moves_only_ones
 from ortfuse.passes.layout.unit import Port, State, Unit
 from ortfuse.pattern.operators import parameter
 from ortfuse.refusal import Refusal, refuse
@@ -159,7 +160,8 @@ class _Moved(NamedTuple):
         """What nodes move when they are executed; what the runtime merges into products is not."""
         number, total, ones, beside = 0, cast(DimLike | None, 0), 0, 0
         for node in nodes:
-            beside += is_beside(node.inputs[0]) or is_beside(node.outputs[0])
+            source = node.inputs[0]
+            beside += 0 if source is None else disadvantage(source, node.outputs, facts)
             if _moves_ones(node, facts):
                 ones += 1
             elif node.op_type == "Transpose" and not _is_absorbed(node, facts):

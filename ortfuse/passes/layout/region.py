@@ -16,7 +16,7 @@ from ortfuse.passes.layout.permutation import Order, then
 from ortfuse.passes.layout.unit import State, Unit, start
 
 ELEMENT = 1 << 16
-"""The price of transposing an element; standing beside a layer that takes in arithmetic has a price of 1."""
+"""The price of transposing an element; places that cost as much differ by 1 or 2 (`beside`)."""
 
 MOST_ORDERS = 6
 """The most orders that are tried in one region; further ones are tried together with others that they never meet."""
@@ -46,14 +46,14 @@ class Tensor:
         fixed: The orders in which something else needs it.
         weight: How many elements it has at usual sizes.
         ones: Its axes of size 1, which can be moved without moving anything.
-        beside: Whether it is made or read by a layer that takes in arithmetic, from which a Transpose would keep it apart.
+        beside: How much worse or better a Transpose of it is than another one of as many elements.
     """
 
     base: ir.Value
     aliases: dict[ir.Value, Order]
     weight: int
     ones: frozenset[int]
-    beside: bool
+    beside: int = 0
     maker: Use | None = None
     uses: list[Use] = field(default_factory=list)
     fixed: set[Order] = field(default_factory=set)

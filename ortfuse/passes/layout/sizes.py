@@ -9,8 +9,6 @@ import onnx_ir as ir
 from ortfuse.dims import DimLike, evaluate, product, symbols
 from ortfuse.facts.facts import Facts
 
-CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "FusedConv"})
-
 _USUAL = 16
 """The size of an axis about which nothing is known."""
 
@@ -38,13 +36,6 @@ def moves_only_ones(value: ir.Value, order: tuple[int, ...], facts: Facts) -> bo
         return False
     longer = [axis for axis in order if shape[axis] != 1]
     return longer == sorted(longer)
-
-
-def is_beside(value: ir.Value) -> bool:
-    """Whether a convolution makes or reads a value; arithmetic beside it can be folded into its weights."""
-    producer = value.producer()
-    made = producer is not None and producer.op_type in CONVOLUTIONS
-    return made or any(use.idx == 0 and use.node.op_type in CONVOLUTIONS for use in value.uses())
 
 
 def moved_ones(before: Sequence[DimLike] | None, after: Sequence[DimLike] | None) -> tuple[int, ...] | None:

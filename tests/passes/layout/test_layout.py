@@ -171,7 +171,7 @@ def test_channels_of_a_convolution_stay_first() -> None:
     assert sorted(operators(model)) == ["Add", "Conv", "Relu", "Relu", "Reshape"]
 
 
-def test_of_two_places_that_cost_the_same_the_one_apart_from_the_convolution_is_taken() -> None:
+def test_of_two_places_that_cost_the_same_the_one_that_lets_a_convolution_take_in_its_bias_is_taken() -> None:
     body = "c = Conv(x, w) t = Transpose<perm = [0, 2, 3, 1]>(c) a = Add(t, bias) y = Relu(a)"
     written = (
         HEAD.format(opset=17)
@@ -182,9 +182,19 @@ def test_of_two_places_that_cost_the_same_the_one_apart_from_the_convolution_is_
     assert operators(model) == ["Conv", "Add", "Transpose", "Relu"]
 
 
+def test_a_transpose_stays_beside_a_convolution_that_takes_nothing_in() -> None:
+    """The runtime does it together with the conversion from its blocked layout."""
+    body = "c = Conv(x, w) t = Transpose<perm = [0, 2, 3, 1]>(c) a = Abs(t) y = Sqrt(a)"
+    written = (
+        HEAD.format(opset=17)
+        + f"agraph (float[n, 2, 4, 5] x) => (float[n, 4, 5, 2] y) <float[2, 2, 1, 1] w = {{1.0, 2.0, 3.0, 4.0}}> {{ {body} }}"
+    )
+    assert apply(written, Layout(), inputs={"x": floats(2, 2, 4, 5)})[1] == [0]
+
+
 KEPT = {
     "nothing to be gained": "t = Transpose<perm = [0, 2, 3, 1]>(x) y = Relu(t)",
-    "both sides fixed": "c = MaxPool<kernel_shape = [1, 1]>(x) t = Transpose<perm = [0, 2, 3, 1]>(c) y = Relu(t)",
+    "both sides fixed": "c = Conv(x, w) t = Transpose<perm = [0, 2, 3, 1]>(c) y = Abs(t)",
     "no Transposes": "a = Relu(x) y = Abs(a)",
 }
 
