@@ -1,7 +1,7 @@
 """What the pass lists of families save: the engine's work with `auto` against `all`, on golden models.
 
-    python -m benchmarks.engine.lists              # all golden models; writes lists.json
-    python -m benchmarks.engine.lists bert llama   # those whose names have one of these parts; only printed
+    python -m benchmarks.engine.lists              # of each golden architecture one export; writes lists.json
+    python -m benchmarks.engine.lists bert llama   # all exports whose names have one of these parts; only printed
     python -m benchmarks.engine.lists --rounds 5   # the processor time as well, which other work on the machine blurs
 
 Work is counted in calls of functions, Python's own included, which are the same in every run. Of each pass of `all` the share
@@ -66,11 +66,9 @@ def seconds(manager: ortfuse.PassManager, path: Path) -> float:
     return time.process_time() - started
 
 
-def measure(path: Path, rounds: int) -> dict[str, Any]:
+def measure(path: Path, family: ortfuse.PassManager, everything: ortfuse.PassManager, rounds: int) -> dict[str, Any]:
     """The family of a model, its list's share of the work of `all`, what each pass does, whether the operators are the same."""
-    family, everything = ortfuse.PassManager("auto"), ortfuse.PassManager("all")
-    for manager in (family, everything):
-        manager.run(ortfuse.load(path))  # what is kept for later runs is made by the first
+    everything.run(ortfuse.load(path))  # what is kept for later runs is made by the first
     ratios = [seconds(family, path) / seconds(everything, path) for _ in range(rounds)]
     few, many = Calls(), Calls()
     found, whole = few.run(family, path), many.run(everything, path)
@@ -108,15 +106,22 @@ def _unneeded(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {name: round(share, 4) for name, share in sorted(shares.items(), key=lambda item: (-item[1], item[0]))}
 
 
+def one_of_each(paths: Sequence[Path]) -> list[Path]:
+    """Of each architecture one export, the first by name."""
+    return list({path.name.removesuffix(".onnx").rpartition(".")[0]: path for path in reversed(paths)}.values())[::-1]
+
+
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Parts of names of golden models.")] = None,
     rounds: Annotated[int, typer.Option(min=0, help="Runs of each for the time; 0 for calls alone.")] = 0,
 ) -> None:
     """Measure each model, and sum up by list."""
-    paths = [path for path in sorted(GOLDEN.glob("*.onnx")) if not names or any(name in path.name for name in names)]
+    every = sorted(GOLDEN.glob("*.onnx"))
+    paths = [path for path in every if any(name in path.name for name in names)] if names else one_of_each(every)
+    family, everything = ortfuse.PassManager("auto"), ortfuse.PassManager("all")
     rows = {}
     for path in paths:
-        rows[path.stem] = measure(path, rounds)
+        rows[path.stem] = measure(path, family, everything, rounds)
         typer.echo(
             f"{path.stem}: " + ", ".join(f"{key} {value}" for key, value in rows[path.stem].items() if key != "passes")
         )
