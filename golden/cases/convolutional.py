@@ -81,9 +81,8 @@ def regnet() -> nn.Module:
 
 def inception() -> nn.Module:
     """Inception 3: images renormalised a channel at a time, two layers of branches, a pool between them."""
-    return classifier(
-        Renormalised(), unit(3, 8, 3, 2), Inception(8, 4), nn.MaxPool2d(3, 2), Inception(16, 6), channels=24
-    )
+    first = nn.Sequential(nn.Conv2d(3, 8, 3, 2, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+    return classifier(Renormalised(), first, Inception(8, 4), nn.MaxPool2d(3, 2), Inception(16, 6), channels=24)
 
 
 def vgg() -> nn.Module:

@@ -140,9 +140,28 @@ def _counted(index: DimLike, size: DimLike) -> DimLike | None:
     return index if is_nonnegative(index) else None
 
 
+def _element_window(node: ir.Node, axis: int, facts: Facts) -> tuple[ir.Value, Window] | None:
+    """The one element that a Gather takes, whose axis an Unsqueeze gives back, and of what."""
+    taken = node.inputs[0].producer() if node.inputs[0] is not None else None
+    axes = parameter(node, "axes", facts)
+    if taken is None or taken.op_type != "Gather" or taken.domain or axes is UNKNOWN or len(axes) != 1:
+        return None
+    data, index = taken.inputs[0], facts.const(taken.inputs[1])
+    shape = facts.shape(data)
+    if data is None or index is None or index.ndim or shape is None:
+        return None
+    rank = len(shape)
+    if axis >= rank or any(place % rank != axis % rank for place in (parameter(taken, "axis", facts), axes[0])):
+        return None
+    start = _counted(int(index), shape[axis])
+    return None if start is None or not at_most(start + 1, shape[axis]) else (data, (start, start + 1))
+
+
 def _window(value: ir.Value, axis: int, facts: Facts) -> tuple[ir.Value, Window] | None:
     """The tensor that a value is a part of along one axis, and which part."""
     node = value.producer()
+    if node is not None and not node.domain and node.op_type == "Unsqueeze":
+        return _element_window(node, axis, facts)
     if node is None or node.domain or node.op_type not in ("Slice", "Split") or node.inputs[0] is None:
         return None
     found = _slice_window(node, axis, facts) if node.op_type == "Slice" else _split_window(value, node, axis, facts)
@@ -290,9 +309,13 @@ split = op.Split(
 
 
 def _neighbours(build: Any) -> list[ir.Value]:
-    """The parts of a Split, or of three Slices."""
+    """The parts of a Split, of three Slices, or single elements."""
     whole = build.input("whole", build.dims("whole"))
-    if build.chooser.pick("parts", ("of a Split", "Slices")):
+    kind = build.chooser.pick("parts", ("of a Split", "Slices", "elements"))
+    if kind == 2:
+        taken = [build.node("Gather", [whole, build.constant(index)], {"axis": 1}) for index in (0, 1, 2, -2, 4)]
+        return [build.node("Unsqueeze", [node.outputs[0], build.constant([1])]).outputs[0] for node in taken]
+    if kind:
         bounds = ((0, 2), (2, -1), (-1, TO_THE_END))
         axis = build.constant([1])
         return [
@@ -375,7 +398,7 @@ RULES = [
     ),
     _rule(
         "joined",
-        "concat(split(x)) or of Slices",
+        "concat(split(x)), of Slices or elements",
         op.Concat(rest("parts"), axis=attr("axis")),
         lambda match: _taken(match, _joined(match)),
         Proof(

@@ -1,0 +1,123 @@
+"""Affine maps of parts that are joined: one map of the whole.
+
+concat(x a + b, y c + d) = concat(x, y) concat(a, c) + concat(b, d)
+
+Images that were normalised by one set of means and deviations are brought to another so, a channel at a time: Szegedy et al.,
+arXiv:1512.00567, as its implementations prepare their input. The whole is then a map of channels before a convolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ortfuse.pattern import Match, Pattern, attr, computed, const, op, redundant, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+
+from ._proofs import COST
+
+SOURCE = "ONNX operator Concat"
+MOST = 4
+"""The most parts."""
+FEW = 1 << 12
+"""The most elements along the joined axis: the constants have as many."""
+
+Array = np.ndarray[Any, Any]
+
+
+def _numbers(match: Match) -> range:
+    """The numbers of the parts that matched."""
+    return range(1, 1 + sum(match.get(f"x{number}") is not None for number in range(1, MOST + 1)))
+
+
+def _spread(match: Match, name: str, number: int) -> Array | None:
+    """A constant with an element for each place of its part along the joined axis; `None` if it differs along another axis."""
+    shape, array = match.shape(f"x{number}"), match.const(f"{name}{number}")
+    if shape is None or not -len(shape) <= match["axis"] < len(shape) or array.ndim > len(shape):
+        return None
+    axis = match["axis"] % len(shape)
+    size = shape[axis]
+    sizes = (1,) * (len(shape) - array.ndim) + array.shape
+    if not isinstance(size, int) or any(dim != 1 for place, dim in enumerate(sizes) if place != axis):
+        return None
+    if sizes[axis] not in (1, size):
+        return None
+    wanted = [size if place == axis else 1 for place in range(axis, len(shape))]
+    return np.broadcast_to(array.reshape(sizes[axis:]), wanted)
+
+
+def differ_along_one_axis(match: Match) -> Refusal | None:
+    """The constants of each part are numbers, or differ along the axis that is joined, whose sizes are known."""
+    for number in _numbers(match):
+        for name in ("a", "b"):
+            if _spread(match, name, number) is None:
+                return match.refuse(
+                    "value", f"{name}{number}", "one number, or one for each place along the joined axis"
+                )
+    return None
+
+
+def agree_elsewhere(match: Match) -> Refusal | None:
+    """The parts have the same sizes along the other axes; the runtime passes over empty ones of any size."""
+    shapes = [match.shape(f"x{number}") or () for number in _numbers(match)]
+    others = [[*shape[: match["axis"] % len(shape)], *shape[match["axis"] % len(shape) + 1 :]] for shape in shapes]
+    for number, sizes in enumerate(others, 1):
+        if sizes != others[0]:
+            return match.refuse("shape", f"x{number}", "the sizes of x1 but along the joined axis")
+    return None
+
+
+@redundant(COST)
+def are_few(match: Match) -> Refusal | None:
+    """The constants stay small."""
+    total = sum(array.size for number in _numbers(match) if (array := _spread(match, "a", number)) is not None)
+    return None if total <= FEW else match.refuse("needless", "root", found="the constants would be large")
+
+
+def _whole(name: str) -> Callable[[Match], Array]:
+    """The constants of all parts, joined."""
+
+    def joined(match: Match) -> Array:
+        parts = [array for number in _numbers(match) if (array := _spread(match, name, number)) is not None]
+        return np.concatenate(parts)
+
+    return joined
+
+
+def _parts(count: int) -> Pattern:
+    maps = [op.Add(op.Mul(var(f"x{n}"), const(f"a{n}")), const(f"b{n}")) for n in range(1, count + 1)]
+    made: Pattern = op.Concat(*maps, axis=attr("axis"))
+    return made
+
+
+def _map(match: Match) -> Pattern:
+    whole = op.Concat(*(var(f"x{number}") for number in _numbers(match)), axis=match["axis"])
+    return op.Add(op.Mul(whole, computed("factor", _whole("a"))), computed("term", _whole("b")))
+
+
+_SHAPES = {"x1": "b 1 4", "x2": "b 2 4", "x3": "b 1 4", "x4": "b 1 4"}
+_NUMBERS = {f"{name}{number}": "" for name in "ab" for number in range(1, MOST + 1)}
+
+RULES = [
+    Rule(
+        name="joined.maps",
+        formula="concat(x1 a1 + b1, x2 a2 + b2, ...)",
+        pattern=_parts(2) | _parts(3) | _parts(4),
+        replace=_map,
+        makes=("Concat", "Mul", "Add"),
+        guards=(differ_along_one_axis, agree_elsewhere, are_few),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes=(_SHAPES | _NUMBERS, _SHAPES | _NUMBERS | {"a2": "2 1", "b2": "1 2 1", "b1": "1"}),
+            attributes={"axis": [1, -2]},
+            counterexamples={
+                "a row of factors": Variation(shapes={"a1": "4"}),
+                "a column of terms": Variation(shapes={"b2": "2 4"}),
+            },
+        ),
+    )
+]
