@@ -70,6 +70,8 @@ class Cell:
 
 
 Monomial: TypeAlias = tuple[ir.Value, ...]
+_Expansion: TypeAlias = tuple[Counter[Monomial], frozenset[ir.Node]]
+"""A value as a sum of products with whole coefficients, and the nodes that were taken apart for it."""
 
 
 class Cells:
@@ -77,6 +79,7 @@ class Cells:
 
     def __init__(self, facts: Facts, elements: Mapping[ir.Value, Source] | None = None) -> None:
         self.facts, self.forms = facts, Forms(facts, elements)
+        self._expansions: dict[tuple[ir.Value, int], _Expansion] = {}
 
     def cell(self, value: ir.Value) -> Cell | None:
         """The cell that has the value as its new hidden state; `None` if there is none."""
@@ -205,27 +208,29 @@ class Cells:
 
         What anything but sums and products uses is not taken apart.
         """
-        inner: set[ir.Node] = set()
-        found = self._expanded(value, inner)
-        inner.discard(value.producer())
-        return found, inner
+        found, inner = self._expanded(value)
+        return found, {node for node in inner if node is not value.producer()}
 
-    def _expanded(self, value: ir.Value, inner: set[ir.Node], depth: int = 0) -> Counter[Monomial]:
+    def _expanded(self, value: ir.Value, depth: int = 0) -> _Expansion:
+        if (value, depth) not in self._expansions:
+            self._expansions[value, depth] = self._newly_expanded(value, depth)
+        return self._expansions[value, depth]
+
+    def _newly_expanded(self, value: ir.Value, depth: int) -> _Expansion:
         number = self.facts.scalar(value) if self.facts.is_const(value) else None
         if number and float(number).is_integer():
-            return Counter({(): int(number)})
-        whole: Counter[Monomial] = Counter({(value,): 1})
+            return Counter({(): int(number)}), frozenset()
+        whole: _Expansion = Counter({(value,): 1}), frozenset()
         node = value.producer()
         if node is None or node.domain or depth > _DEEPEST or (depth and not self._is_private(value)):
             return whole
         if node.op_type not in ("Add", "Sub", "Mul", "Neg"):
             return whole
-        operands = [self._expanded(operand, inner, depth + 1) for operand in node.inputs if operand is not None]
-        found = _combined(node.op_type, operands)
+        operands = [self._expanded(operand, depth + 1) for operand in node.inputs if operand is not None]
+        found = _combined(node.op_type, [terms for terms, _ in operands])
         if len(found) > _MOST_MONOMIALS or any(len(term) > 2 for term in found):
             return whole
-        inner.add(node)
-        return found
+        return found, frozenset([node]).union(*(inner for _, inner in operands))
 
     def _is_private(self, value: ir.Value) -> bool:
         users = [use.node for use in value.uses()]

@@ -52,47 +52,49 @@ class _UnresolvedError(Exception):
 class Loops:
     """Computes all runs of a Loop or Scan at once.
 
-    `always`: also with an operator that is slower than the cells.
+    Attributes:
+        always: Also with an operator that is slower than the cells.
+        nonempty: Take for granted that Loops run at least once, which cannot be proved of one over a sequence of open length.
     """
 
     name: ClassVar[str] = "loops"
     always: bool = False
+    nonempty: bool = False
 
     def run(self, context: Context) -> int:
         """Replace the loops that can be; returns how many were."""
         found = [(node, scope) for scope in context.scopes() if scope.opset >= OLDEST for node in scope.graph]
-        count = sum(
-            _replace(node, scope, context, self.always) for node, scope in found if node.op_type in ("Loop", "Scan")
-        )
+        count = sum(self._replace(node, scope, context) for node, scope in found if node.op_type in ("Loop", "Scan"))
         if count:
             # What is known of the states in the bodies of later loops rests on the sizes of these results, now known.
             context.editor.renew_facts()
         return count
 
-
-def _replace(node: ir.Node, scope: Scope, context: Context, always: bool) -> bool:
-    iteration = iteration_of(node, context.facts)
-    if iteration is None or node.graph is None:
-        return False
-    cells = _cells(iteration, context.facts)
-    linear = [one for one in linear_states(iteration, context.facts) if one.state.after not in cells]
-    name = f"{Loops.name}.{'recurrent' if cells else 'linear' if linear else 'elementwise'}"
-    with context.editor.change(name, rule=Rounds(name), nodes=[node]) as change:
-        try:
-            if not always and not all(pays(cell.kind, cell.output, context.facts) for cell, _, _ in cells.values()):
-                raise _UnresolvedError(f"{SLOWER} (`loops{{always=true}}`)")
-            _resolve(iteration, cells, linear, scope, context, always)
-        except _UnresolvedError as why:
-            change.cancel(refuse("left_out", node, found=str(why)))
-            held = [cell.kind for cell, _, _ in cells.values()] + ["linear"] * bool(linear)
-            if held:
-                kinds = ", ".join(sorted(set(held)))
-                context.note(
-                    f"{describe(node)} holds states of a recurrent network ({kinds}) and stays as it is: {why}"
-                )
-    if change:
-        context.log.statistics(name).hits += 1
-    return bool(change)
+    def _replace(self, node: ir.Node, scope: Scope, context: Context) -> bool:
+        iteration = iteration_of(node, context.facts)
+        if iteration is None or node.graph is None:
+            return False
+        cells = _cells(iteration, context.facts)
+        linear = [one for one in linear_states(iteration, context.facts) if one.state.after not in cells]
+        name = f"{Loops.name}.{'recurrent' if cells else 'linear' if linear else 'elementwise'}"
+        with context.editor.change(name, rule=Rounds(name), nodes=[node]) as change:
+            try:
+                if not self.always and not all(
+                    pays(cell.kind, cell.output, context.facts) for cell, _, _ in cells.values()
+                ):
+                    raise _UnresolvedError(f"{SLOWER} (`loops{{always=true}}`)")
+                _resolve(iteration, cells, linear, scope, context, self)
+            except _UnresolvedError as why:
+                change.cancel(refuse("left_out", node, found=str(why)))
+                held = [cell.kind for cell, _, _ in cells.values()] + ["linear"] * bool(linear)
+                if held:
+                    kinds = ", ".join(sorted(set(held)))
+                    context.note(
+                        f"{describe(node)} holds states of a recurrent network ({kinds}) and stays as it is: {why}"
+                    )
+        if change:
+            context.log.statistics(name).hits += 1
+        return bool(change)
 
 
 _Recurrence = tuple[Cell, Weights, tuple[Source, ...]]
@@ -120,12 +122,13 @@ def _resolve(
     linear: Sequence[LinearState],
     scope: Scope,
     context: Context,
-    always: bool,
+    options: Loops,
 ) -> None:
     """Replace the results of a loop that are used, and the loop."""
-    if iteration.node.op_type == "Loop" and iteration.may_be_empty:
-        raise _UnresolvedError(f"it may not run at all (it runs {iteration.runs} times)")
-    whole = _Whole(iteration, cells, linear, Builder(scope, context.editor, iteration.node), context, always)
+    if iteration.node.op_type == "Loop" and iteration.may_be_empty and not options.nonempty:
+        why = f"it may not run at all (it runs {iteration.runs} times; `loops{{nonempty=true}}` takes for granted that it does)"
+        raise _UnresolvedError(why)
+    whole = _Whole(iteration, cells, linear, Builder(scope, context.editor, iteration.node), context, options.always)
     replacements = []
     # What is stacked comes first: of a linear state, what is read says which axis is which.
     for stacked in iteration.stacked:

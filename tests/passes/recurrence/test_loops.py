@@ -158,6 +158,14 @@ def test_a_loop_that_may_not_run_is_noted() -> None:
     assert any("LSTM" in note and "may not run at all" in note for note in result.report.notes)
 
 
+def test_a_loop_of_open_length_is_one_operator_if_it_is_said_to_run() -> None:
+    found = constants() | {"yes": np.bool_(True)}
+    body = f"sx = Shape(X) n = Gather(sx, at0) {loop(LSTM, runs='n')}"
+    made = model(body, inputs_of(LSTM), f"{STATE} last_h, float[t, b, {HIDDEN}] Y1", found)
+    result = ortfuse.optimize(made, passes="canonicalize, loops{nonempty=true}, canonicalize", verify="whole")
+    assert "LSTM" in {node.op_type for node in result.model.graph.node}
+
+
 def test_a_scan_without_states_is_vectorised() -> None:
     body = """Y = Scan<num_scan_inputs = 2, body = one (float[b, n] x, float[b, n] z) => (float[b, n] y) {
         p = Mul(x, z) q = Clip(p, low, high) r = Sub(q, k) y = Exp(r) }>(X, Z)"""

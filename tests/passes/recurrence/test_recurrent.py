@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import onnx
@@ -11,6 +12,7 @@ import pytest
 from recurrent_models import HIDDEN, INPUTS, SPELLINGS, constants, elements, gru_sized, model, stacked, unrolled
 
 import ortfuse
+from ortfuse.facts.facts import Facts
 
 PASSES = "canonicalize, recurrent{always=true}, canonicalize"
 STEPS = 4
@@ -199,3 +201,14 @@ def test_sums_of_sums_without_end_take_no_time(join: str) -> None:
     body = " ".join(f"{name} = {join.format(before)}" for before, name in itertools.pairwise(names))
     made = model(f"{body} Y = Tanh({names[-1]})", f"float[b, {HIDDEN}] x", f"float[b, {HIDDEN}] Y", {})
     assert "Tanh" in {node.op_type for node in ortfuse.optimize(made, passes="recurrent").model.graph.node}
+
+
+def test_nested_sums_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sum may be part of the cells behind it; the questions asked must not double with each of them."""
+    names = ["x", *(f"s{number}" for number in range(60))]
+    body = " ".join(f"{after} = Add({before}, {before})" for before, after in pairwise(names))
+    made = model(f"{body} Y = Tanh({names[-1]})", "float[b, 2] x", "float[b, 2] Y", {})
+    asked, is_const = [], Facts.is_const
+    monkeypatch.setattr(Facts, "is_const", lambda self, value: asked.append(value) or is_const(self, value))
+    ortfuse.optimize(made, passes="recurrent")
+    assert len(asked) < 25 * len(names)
