@@ -32,7 +32,7 @@ import onnx
 import onnxruntime
 
 from benchmarks.trust.grid.building import Cell
-from benchmarks.trust.grid.cells import OfEverySeed, Sample, Single, cells, count
+from benchmarks.trust.grid.cells import Sample, Single, about, cells
 from benchmarks.trust.grid.known import is_known
 from benchmarks.trust.grid.pairs import LABEL, pair
 from benchmarks.trust.grid.seeds import seeds
@@ -54,8 +54,7 @@ Tried = tuple[str, Counter[str], Failed]
 
 def try_operator(name: str, one_in: int, most: int, seed: int) -> Tried:
     """Try the cells of an operator: one in so many, or about as many as `most`."""
-    sample = OfEverySeed(-(-count(name) // most) or 1, seed) if most else Sample(one_in, seed)
-    return _try(name, cells(sample, frozenset((name,))))
+    return _try(name, about(most, seed, name) if most else cells(Sample(one_in, seed), frozenset((name,))))
 
 
 def try_pairs(numbers: range, seed: int) -> Tried:

@@ -3,6 +3,7 @@
     python -m benchmarks.trust.raising                        # everything
     python -m benchmarks.trust.raising --write                # the same; figures go to raising.json
     python -m benchmarks.trust.raising --one-in 50 --seed 3   # a sample
+    python -m benchmarks.trust.raising --most 50              # of each operator about so many cells
     python -m benchmarks.trust.raising Clip Dropout           # these operators
 
 The models are the cells of the conformance grid (`benchmarks.trust.operators`): every operator of ai.onnx, every opset since 7
@@ -19,6 +20,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 
-from benchmarks.trust.grid.cells import Cell, Sample, cells
+from benchmarks.trust.grid.cells import Cell, Sample, about, cells
 from benchmarks.trust.grid.known import is_known
 from benchmarks.trust.grid.seeds import seeds, versions
 from benchmarks.trust.grid.trying import OPTIMISED, Failure
@@ -106,6 +108,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Raising the opset of single operators.")
     parser.add_argument("operators", nargs="*", help="names of operators; all of ai.onnx by default")
     parser.add_argument("--one-in", type=int, default=1, help="raise one of so many cells")
+    parser.add_argument("--most", type=int, default=0, help="raise about so many cells of each operator")
     parser.add_argument("--seed", type=int, default=0, help="which of them")
     parser.add_argument("--write", action="store_true", help="keep the figures in raising.json")
     given = parser.parse_args()
@@ -113,8 +116,9 @@ def main() -> int:
     started = time.monotonic()
     counts: Counter[str] = Counter()
     wrong = []
-    chosen = frozenset(given.operators or (name for name, found in seeds().items() if not found[0].domain))
-    for cell in cells(Sample(given.one_in, given.seed), chosen):
+    chosen = given.operators or [name for name, found in seeds().items() if not found[0].domain]
+    drawn = (about(given.most, given.seed, name) for name in chosen)
+    for cell in chain(*drawn) if given.most else cells(Sample(given.one_in, given.seed), frozenset(chosen)):
         for opset in opsets_above(cell):
             found = outcome(cell, opset)
             counts[found if found in FINE else "wrong"] += 1

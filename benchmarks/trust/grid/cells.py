@@ -99,6 +99,11 @@ def cells(sample: Sample, operators: frozenset[str] | None = None) -> Iterator[C
             yield cell
 
 
+def about(most: int, seed: int, operator: str) -> Iterator[Cell]:
+    """About so many cells of an operator, of all of its seeds."""
+    return cells(OfEverySeed(-(-count(operator) // most) or 1, seed), frozenset((operator,)))
+
+
 def count(operator: str) -> int:
     """How many cells an operator has, those included that cannot be built."""
     return sum(1 for _ in _planned(Sample(), frozenset((operator,))))
