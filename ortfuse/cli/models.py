@@ -82,8 +82,8 @@ def optimize(
     with guarded(debug):
         options = arguments.options(
             config, output=output, passes=passes, purpose=purpose, patterns=patterns, lists=lists, target=target,
-            max_opset=max_opset, approximate=approximate, pins=pin, measure=measure, verify=verify, bench=bench, fastest=fastest, explain=explain,
-            inputs=inputs, sizes=size, seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
+            max_opset=max_opset, approximate=approximate, pins=pin, measure=measure, verify=verify,
+            bench=bench, fastest=fastest, explain=explain, inputs=inputs, sizes=size, seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
             loaded=load, custom_ops=custom_ops,
         )  # fmt: skip
         check_json(json_file, options.output)
