@@ -83,7 +83,8 @@ def optimize(
         options = arguments.options(
             config, output=output, passes=passes, purpose=purpose, patterns=patterns, lists=lists, target=target,
             max_opset=max_opset, approximate=approximate, pins=pin, measure=measure, verify=verify,
-            bench=bench, fastest=fastest, explain=explain, inputs=inputs, sizes=size, seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
+            bench=bench, fastest=fastest, explain=explain, inputs=inputs, sizes=size,
+            seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
             loaded=load, custom_ops=custom_ops,
         )  # fmt: skip
         check_json(json_file, options.output)
