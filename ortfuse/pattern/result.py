@@ -94,9 +94,11 @@ class Match:
     def observed(self, name: str, method: str) -> tuple[float, float] | None:
         """The range that a captured value was seen to have when the model was run, or `None` if it was not observed.
 
-        It is no fact: other inputs may give other ranges. Only lossy rules ask for it.
+        It is no fact: other inputs may give other ranges. Only lossy rules ask for it. `"y/product"` is the convolution within
+        the fused node that computes `y`, without what is added to it and without activation.
         """
-        return None if self.ranges is None else self.ranges(self[name].name or "", method)
+        captured, slash, part = name.partition("/")
+        return None if self.ranges is None else self.ranges(f"{self[captured].name}{slash}{part}", method)
 
     def is_used_elsewhere(self, name: str) -> bool:
         """Whether a captured value is a graph output or used by a node that did not match."""

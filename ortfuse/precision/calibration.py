@@ -13,6 +13,8 @@ import onnx_ir as ir
 from ortfuse.errors import PrecisionError
 from ortfuse.execution.part import forced
 from ortfuse.execution.session import Session
+from ortfuse.facts.facts import Facts
+from ortfuse.graph.editor import Editor
 
 Array = np.ndarray[Any, Any]
 Range = tuple[float, float]
@@ -25,6 +27,9 @@ COARSE = 512
 
 GROUP_BYTES = 256 << 20
 """About how many bytes of values are taken from one run."""
+
+FIRST_GROUP = 8
+"""How many values are taken from the first run, when their sizes are not known yet."""
 
 OUTSIDE = {"percentile_999": 1e-3, "percentile_9999": 1e-4, "percentile_99999": 1e-5}
 """The share of the numbers that lies outside of a range, by method."""
@@ -143,13 +148,15 @@ def calibrate(model: ir.Model, names: Collection[str], inputs: Sequence[Mapping[
         VerificationError: The model cannot be run.
     """
     calibration = Calibration()
+    model, inner = _with_products(model, names)
+    names = (*names, *inner)
     for name in names:
         for given in inputs:
             if name in given and np.asarray(given[name]).dtype == np.float32:
                 _add(calibration, name, np.asarray(given[name]))
     made = {value.name for node in model.graph for value in node.outputs}
     left = [name for name in dict.fromkeys(names) if name in made]
-    size = 1
+    size = FIRST_GROUP
     while left:
         group, left = left[:size], left[size:]
         session = Session(forced(model, {}, "", group), lean=len(inputs) == 1)
@@ -161,8 +168,30 @@ def calibrate(model: ir.Model, names: Collection[str], inputs: Sequence[Mapping[
                 if isinstance(array, np.ndarray) and array.dtype == np.float32:
                     _add(calibration, name, array)
                     most = max(most, array.nbytes)
-        size = max(1, min(8 * size, GROUP_BYTES // most))
+        size = max(1, min(16 * size, GROUP_BYTES // most))
     return calibration
+
+
+PRODUCT = "/product"
+"""What is put behind the name of a value for the convolution in the fused node that computes it."""
+
+
+def _with_products(model: ir.Model, names: Collection[str]) -> tuple[ir.Model, list[str]]:
+    """A copy that also computes convolutions without the sums that they are fused with, and the names of these."""
+    fused = [node for node in model.graph if node.op_type == "FusedConv" and node.outputs[0].name in names]
+    if not any(len(node.inputs) > 3 for node in fused):
+        return model, []
+    copy, found = model.clone(), []
+    editor = Editor(copy, Facts(copy))
+    for node in list(copy.graph):
+        name = node.outputs[0].name if node.outputs else None
+        if node.op_type == "FusedConv" and len(node.inputs) > 3 and name in names:
+            how = [one for one in node.attributes.values() if not one.name.startswith("activation")]
+            product = ir.Node("", "Conv", node.inputs[:3], how)
+            editor.insert_after(node, product)
+            editor.rename(product.outputs[0], f"{name}{PRODUCT}")
+            found.append(f"{name}{PRODUCT}")
+    return copy, found
 
 
 def _add(calibration: Calibration, name: str, array: Array) -> None:

@@ -19,7 +19,7 @@ def was_observed(method: str, *names: str) -> Callable[[Match], Refusal | None]:
     def guard(match: Match) -> Refusal | None:
         for name in names:
             if match.observed(name, method) is None:
-                return match.refuse("values_unknown", name, "observed: give inputs to calibrate with")
+                return match.refuse("values_unknown", name.partition("/")[0], "observed: give inputs to calibrate with")
         return None
 
     return guard

@@ -2,6 +2,8 @@
 
 act(conv(x, W) + b)  ~  dq(q(conv(dq(q(x)), dq(W8)) + dq(b32)))                           act: none, Relu, Clip
 
+act(conv(x, W) + b + y)  ~  dq(q(act(dq(q(conv(dq(q(x)), dq(W8)) + dq(b32))) + dq(q(y)))))      act: none, Relu
+
 q(x) = clip(round(x / s) + z, 0, 255), with s and z constants by which the range becomes all 8-bit numbers; where nothing is
 below 0, z is 0, so that rounding to the grid is Relu or Clip, too. W8 is signed, with one scale s_w for each channel; b32 are
 multiples of s s_w. Where two convolutions follow each other, the second takes the integers of the first (pass `precision.tidy`).
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +25,7 @@ from ._activations import grid, grid_of, was_observed
 from ._linear import LONGEST, in_float32, signed_limit
 from ._weights import SMALLEST_SCALE, Array, is_weight, read_later, tensor_of
 
-SOURCE = "ONNX operator QLinearConv"
+SOURCE = "ONNX operator QLinearConv, ONNX Runtime operator com.microsoft.QLinearAdd"
 
 LARGEST_BIAS = 1 << 30
 """The most steps that a bias may have: of channels whose weights are small next to it, these get fewer."""
@@ -31,7 +34,7 @@ RELU, CLIP = 0, 1
 """The forms with an activation of its own."""
 
 HOW = all_attributes("how")
-x = var("x")
+x, y = var("x"), var("y")
 weight, bias = const("weight"), const("bias", "_")
 
 
@@ -58,7 +61,12 @@ def sums_fit(match: Match) -> Refusal | None:
 
 def is_active(match: Match) -> bool:
     """Whether there is an activation."""
-    return bool(match.get("activation")) or match.choice("form") in (RELU, CLIP)
+    return bool(match.get("activation")) or match.choices.get("form") in (RELU, CLIP)
+
+
+def sum_is_plain(match: Match) -> Refusal | None:
+    """What is added has the shape of the result."""
+    return match.unless_same_shape("y", "root")
 
 
 def is_rounded_so(method: str) -> Callable[[Match], Refusal | None]:
@@ -68,7 +76,7 @@ def is_rounded_so(method: str) -> Callable[[Match], Refusal | None]:
         if match.get("activation") not in (None, "", "Relu"):
             return match.refuse("value", "activation", "none or Relu")
         seen = match.observed("root", method)
-        if match.choice("form") != CLIP or seen is None:
+        if match.choices.get("form") != CLIP or seen is None:
             return None
         if match["low"] != 0:
             return match.refuse("value", "low", "0")
@@ -111,49 +119,64 @@ class _Channels:
         return found
 
 
-def _rule(method: str) -> Rule:
-    step, offset = grid_of("x", method)
-    out_step, out_offset = grid_of("root", method, from_zero=is_active)
+class _Spelled:
+    """Convolutions of 8-bit integers for one way to tell ranges: as the kernels compute them, and in standard operators."""
 
-    def rounding(match: Match) -> _Channels:
-        found = None if match.get("bias") is None else match.const("bias").astype(np.float64)
-        return _Channels(grid(match, "x", method)[0], found)
+    def __init__(self, method: str) -> None:
+        def rounding(match: Match) -> _Channels:
+            found = None if match.get("bias") is None else match.const("bias").astype(np.float64)
+            return _Channels(grid(match, "x", method)[0], found)
 
-    whole = read_later("W8", np.int8, shape, lambda match: rounding(match).weights)
-    scale = read_later("W8_scale", np.float32, channels, lambda match: rounding(match).scales)
-    zero = read_later("W8_zero", np.int8, channels, lambda match: lambda array: np.zeros(array.shape[0]))
-    whole_bias = read_later("b32", np.int32, channels, lambda match: rounding(match).biases)
-    bias_step = read_later("b32_scale", np.float32, channels, lambda match: rounding(match).bias_scales)
-    x8 = op.QuantizeLinear(x, step, offset)
-    near_x = op.DequantizeLinear(x8, step, offset)
-    near_weight = op.DequantizeLinear(whole, scale, zero, axis=0)
-    near_bias = op.DequantizeLinear(whole_bias, bias_step, axis=0)
-    made = op.QLinearConv(x8, step, offset, whole, scale, zero, out_step, out_offset, whole_bias, attributes=HOW)
-    meant = op.Conv(near_x, near_weight, near_bias, attributes=HOW)
-    plain = op.Conv(x, weight, opt(bias), attributes=HOW)
-    clipped = op.Clip(plain, scalar("low"), scalar("high"))
-    fused = ms.FusedConv(x, weight, opt(bias), activation=attr("activation"), attributes=HOW)
+        self.step, self.offset = grid_of("x", method)
+        self.whole = read_later("W8", np.int8, shape, lambda match: rounding(match).weights)
+        self.scale = read_later("W8_scale", np.float32, channels, lambda match: rounding(match).scales)
+        self.zero = read_later("W8_zero", np.int8, channels, lambda match: lambda array: np.zeros(array.shape[0]))
+        self.bias = read_later("b32", np.int32, channels, lambda match: rounding(match).biases)
+        self.bias_scale = read_later("b32_scale", np.float32, channels, lambda match: rounding(match).bias_scales)
+        self.x8 = op.QuantizeLinear(x, self.step, self.offset)
 
-    def activated(match: Match) -> Pattern:
-        near: Pattern = op.Relu(meant) if is_active(match) else meant
+    def integers(self, *grid: Pattern) -> Pattern:
+        """The result on a grid."""
+        return op.QLinearConv(
+            self.x8, self.step, self.offset, self.whole, self.scale, self.zero, *grid, self.bias, attributes=HOW
+        )
+
+    def floats(self) -> Pattern:
+        """The result, not rounded."""
+        near_x = op.DequantizeLinear(self.x8, self.step, self.offset)
+        near_weight = op.DequantizeLinear(self.whole, self.scale, self.zero, axis=0)
+        return op.Conv(near_x, near_weight, op.DequantizeLinear(self.bias, self.bias_scale, axis=0), attributes=HOW)
+
+
+def _rounded(value: Pattern, *grid: Pattern) -> Pattern:
+    return op.DequantizeLinear(op.QuantizeLinear(value, *grid), *grid)
+
+
+GUARDS = (in_float32, is_weight("weight"), is_weight("bias"), sums_fit)
+FUSED: dict[str, Any] = {"activation": attr("activation"), "attributes": HOW}
+ASSUMES = {"*1e5 times as large*": "the results were seen to be in another range"}
+
+
+def _plain(method: str) -> Rule:
+    spelled = _Spelled(method)
+    grid = grid_of("root", method, from_zero=is_active)
+    layer = op.Conv(x, weight, opt(bias), attributes=HOW)
+    clipped = op.Clip(layer, scalar("low"), scalar("high"))
+    fused = ms.FusedConv(x, weight, opt(bias), **FUSED)
+
+    def meant(match: Match) -> Pattern:
+        near: Pattern = op.Relu(spelled.floats()) if is_active(match) else spelled.floats()
         if match.choice("form") == CLIP:
-            near = op.Clip(meant, scalar("low"), scalar("high"))
-        return op.DequantizeLinear(op.QuantizeLinear(near, out_step, out_offset), out_step, out_offset)
+            near = op.Clip(spelled.floats(), scalar("low"), scalar("high"))
+        return _rounded(near, *grid)
 
     return Rule(
         name=f"static_int8_conv.{method}",
         formula="act(conv(x, W) + b)",
-        pattern=(op.Relu(plain) | clipped | plain | fused).named("form"),
-        replace=op.DequantizeLinear(made, out_step, out_offset),
-        definition=built(activated, makes=("Conv", "Relu", "Clip", "QuantizeLinear", "DequantizeLinear")),
-        guards=(
-            in_float32,
-            is_weight("weight"),
-            is_weight("bias"),
-            sums_fit,
-            is_rounded_so(method),
-            was_observed(method, "x", "root"),
-        ),
+        pattern=(op.Relu(layer) | clipped | layer | fused).named("form"),
+        replace=op.DequantizeLinear(spelled.integers(*grid), *grid),
+        definition=built(meant, makes=("Conv", "Relu", "Clip", "QuantizeLinear", "DequantizeLinear")),
+        guards=(*GUARDS, is_rounded_so(method), was_observed(method, "x", "root")),
         exactness=Exactness.LOSSY,
         source=SOURCE,
         proof=Proof(
@@ -165,9 +188,39 @@ def _rule(method: str) -> Rule:
             scalars={"low": [0.0], "high": [23.0]},
             ranges={"x": (-5.0, 4.5), "root": (-20.0, 22.0)},
             step=42.0 / 255,
-            assumes={"*1e5 times as large*": "the results were seen to be in another range"},
+            assumes=ASSUMES,
         ),
     )
 
 
-RULES = [_rule(method) for method in ("extremes", "percentile_9999", "least_squares", "entropy")]
+def _residual(method: str) -> Rule:
+    spelled = _Spelled(method)
+    grid, inner = grid_of("root", method, from_zero=is_active), grid_of("root/product", method)
+    other = grid_of("y", method)
+    y8 = op.QuantizeLinear(y, *other)
+
+    def meant(match: Match) -> Pattern:
+        near = _rounded(spelled.floats(), *inner) + _rounded(y, *other)
+        return _rounded(op.Relu(near) if is_active(match) else near, *grid)
+
+    return Rule(
+        name=f"static_int8_conv.{method}_sum",
+        formula="act(conv(x, W) + b + y)",
+        pattern=ms.FusedConv(x, weight, opt(bias), y, **FUSED),
+        replace=op.DequantizeLinear(ms.QLinearAdd(spelled.integers(*inner), *inner, y8, *other, *grid), *grid),
+        definition=built(meant, makes=("Conv", "Add", "Relu", "QuantizeLinear", "DequantizeLinear")),
+        guards=(*GUARDS, sum_is_plain, is_rounded_so(method), was_observed(method, "x", "y", "root", "root/product")),
+        exactness=Exactness.LOSSY,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"x": "b 4 6 6", "weight": "5 4 3 3", "bias": "5", "y": "b 5 6 6"},
+            attributes={"how": [{"pads": (1, 1, 1, 1)}], "activation": ["Relu"]},
+            ranges={"x": (-5.0, 4.5), "y": (-5.0, 5.0), "root": (-20.0, 22.0), "root/product": (-20.0, 20.0)},
+            step=82.0 / 255,
+            assumes=ASSUMES,
+        ),
+    )
+
+
+METHODS = ("extremes", "percentile_9999", "least_squares", "entropy")
+RULES = [made(method) for made in (_plain, _residual) for method in METHODS]

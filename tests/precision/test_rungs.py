@@ -173,6 +173,20 @@ def test_convolutions_in_a_row_hand_on_integers() -> None:
     assert np.linalg.norm(after - before) < 2e-2 * np.linalg.norm(before)
 
 
+def test_a_residual_is_added_in_integers() -> None:
+    body = """a = com.microsoft.FusedConv<pads = [1,1,1,1], activation = "Relu">(x, v, c)
+              y = com.microsoft.FusedConv<pads = [1,1,1,1], activation = "Relu">(a, w, c, x)"""
+    made = model(body, "float[b,4,6,6] x", "float[b,4,6,6] y", v=(4, 4, 3, 3), w=(4, 4, 3, 3), c=(4,))
+    data = [{"x": np.random.default_rng(seed).standard_normal((2, 4, 6, 6)).astype(np.float32)} for seed in range(3)]
+    calibration = calibrate(made, ("x", "a", "y"), data)
+    found = sites(made, calibration=calibration)
+    assert found["y"].activations == ("a", "x")
+    low = lowered(made, {"a": "static_int8_conv.extremes", "y": "static_int8_conv.extremes_sum"}, calibration)
+    assert operators(low) == ["QuantizeLinear", "QLinearConv", "QLinearConv", "QLinearAdd", "DequantizeLinear"]
+    before, after = (next(iter(Session(one, threads=1).run(data[0]).values())) for one in (made, low))
+    assert np.linalg.norm(after - before) < 2e-2 * np.linalg.norm(before)
+
+
 def test_a_channel_without_weights_keeps_its_bias() -> None:
     made = model("y = Conv(x, w, c)", "float[b,4,6,6] x", "float[b,4,4,4] y", w=(4, 4, 3, 3), c=(4,))
     array = made.graph.initializers["w"].const_value.numpy().copy()
