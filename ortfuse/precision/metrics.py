@@ -32,11 +32,11 @@ Arrays: TypeAlias = Mapping[str, Any]
 UserFunction: TypeAlias = Callable[[Sequence[Arrays], Sequence[Arrays], Sequence[Arrays]], float]
 """Takes the original's outputs by name, the lowered model's, and the inputs, a list each; returns the error."""
 
-CERTAIN = 3.0
+CERTAIN = 4.0
 """How many standard deviations above the mean the error on inputs that were not measured is expected at most."""
 
-UNCERTAIN = 4.0
-"""The standard deviation of n errors is itself uncertain: by this divided by n more of it."""
+UNCERTAIN = 8.0
+"""The standard deviation of n errors is itself uncertain, and errors have long tails: it counts by this divided by n more."""
 
 FEW = 4
 """With fewer sets of inputs than this their spread is not known."""

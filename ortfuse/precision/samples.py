@@ -5,7 +5,7 @@ Ranges of values and effects of rungs are measured on the first, and the bound h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from ortfuse.execution.experiments import attempt
 from ortfuse.execution.inputs import Inputs, input_specs
 from ortfuse.execution.session import Session
 
-GENERATED = (3, 9)
+GENERATED = (4, 12)
 """How many sets of inputs are generated for the search, and held out."""
 
 MOST = 64
@@ -92,21 +92,41 @@ def samples(
 
 
 def _generated(session: Session, model: ir.Model, sizes: Mapping[str, int], seed: int) -> Samples:
+    count = sum(GENERATED) if input_specs(model) else 1
+    label, made = generated(session, model, sizes, [1000 * seed + number for number in range(count)])
+    if count == 1:
+        return Samples(tuple(made), (), "no inputs")
+    label = f"{len(made)} generated sets of inputs ({label}), {GENERATED[1]} of them held out"
+    return Samples(tuple(made[: GENERATED[0]]), tuple(made[GENERATED[0] :]), label, (WEAK,))
+
+
+def generated(
+    session: Session, model: ir.Model, sizes: Mapping[str, int], seeds: Iterable[int]
+) -> tuple[str, list[Inputs]]:
+    """Sets of inputs of typical size, one for each seed, and their sizes in words.
+
+    Args:
+        session: A session of the model.
+        model: The model.
+        sizes: Sizes of open dimensions by name.
+        seeds: The seeds.
+
+    Raises:
+        VerificationError: The model has no open dimension of a name, or runs on none of the sizes that were tried.
+    """
     specs, usual = input_specs(model), usual_sizes(model, sizes)
     fixed = {symbol: usual[symbol] for symbol, label in labels_of_sizes(model).items() if label in sizes}
     made: list[Inputs] = []
-    for number in range(sum(GENERATED) if specs else 1):
-        ran, note = attempt(session, specs, usual, 1000 * seed + number, fixed)
+    label = ""
+    for seed in seeds:
+        ran, note = attempt(session, specs, usual, seed, fixed)
         if ran is None:
             raise VerificationError(
                 f"the model runs on none of the sizes tried; give inputs of yours with --inputs: {note}"
             )
         label, inputs, _ = ran
         made.append(inputs)
-    if not specs:
-        return Samples(tuple(made), (), "no inputs")
-    label = f"{len(made)} generated sets of inputs ({label}), {GENERATED[1]} of them held out"
-    return Samples(tuple(made[: GENERATED[0]]), tuple(made[GENERATED[0] :]), label, (WEAK,))
+    return label, made
 
 
 def _split(model: ir.Model, inputs: Inputs) -> list[Inputs]:

@@ -125,6 +125,8 @@ class Search:
     def _knapsack(self) -> None:
         """Move the limit until the error of the whole is as near to the bound as it gets from below."""
         limit, low, high, ran = self._first_limit(), 0.0, math.inf, 0
+        if self.goal == "latency" and self.point("", self._choice(math.inf)).predicted_speedup < WORTH:
+            return
         for _ in range(SOLVED):
             choice = self._choice(limit)
             known = self._known(choice)
@@ -316,7 +318,7 @@ def finish(
     rows = {row.name: row for row in measure(models, inputs.search[0], rounds=rounds, threads=threads)}
     measured = {id(points[name]): rows[name].speedup for name in points if not rows[name].crash}
     least = WORTH if goal == "latency" else NOISE
-    fast = [name for name in points if not rows[name].crash and rows[name].speedup >= least]
+    fast = [name for name in points if _is_fast(rows[name], least)]
     if not fast:
         best = max((rows[name].speedup for name in points if not rows[name].crash), default=0.0)
         reason = f"nothing is gained: the best choice under the bound runs {best:.2f} times as fast as float32"
@@ -328,6 +330,11 @@ def finish(
         if weight_bytes(models[name]) >= weight_bytes(plain):
             return Final(None, plain, (), "nothing is gained: no choice under the bound is smaller", measured)
     return Final(points[name], models[name], (rows["float32"], rows[name]), "", measured)
+
+
+def _is_fast(row: Latency, least: float) -> bool:
+    """Whether a model is so many times as fast as float32 and, as far as that can be told, not slower."""
+    return not row.crash and row.speedup >= least and (row.speedup_bounds is None or row.speedup_bounds[0] >= NOISE)
 
 
 def _different(points: Sequence[Point]) -> Iterator[Point]:

@@ -1,0 +1,272 @@
+"""The fastest model under a bound: `ortfuse quantize` at 1e-3, 1e-2 and 5e-2 beside what the runtime's quantisers make.
+
+    python -m benchmarks.exports.full
+    python -m benchmarks.precision                       # every model that precision.json does not have yet
+    python -m benchmarks.precision bert some/model.onnx  # measure these again
+    python -m benchmarks.precision --prepared DIR --only-prepare    # quantise; measured later from the same folder
+
+All tools are given the same inputs. The error is the relative L2 error of the worst output on other inputs, which none of them has
+seen; the speedup is over the runtime's default on the exported file, from interleaved runs. Numbers are stored model by model,
+what tools make and what ortfuse measures is kept in the folder, and a run that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.isolated import call, preload
+from benchmarks.latency.measure import SIZES, folder_for
+from benchmarks.peers import versions
+from benchmarks.precision.tools import BOUNDS, OURS, PEERS, TOOLS
+
+HERE = Path(__file__).parent
+GIVEN, UNSEEN = 16, 8
+"""Sets of inputs that the tools get, and others that errors are measured on."""
+
+DEFAULTS = (
+    "bert.sdpa.ts",
+    "vit.sdpa.ts",
+    "minilm.sdpa.ts",
+    "llama_step.sdpa.ts",
+    "gpt2_step.sdpa.ts",
+    "resnet50.ts",
+    "lstm.ts",
+)
+PRELOADED = ("onnx", "onnxruntime", "ortfuse.pipeline", "ortfuse.precision", "scipy.optimize")
+LIMIT = 900.0
+SLOWEST = 0.98
+"""A speedup over float32 that counts as noise."""
+
+
+def make_inputs(source: Path, sizes: Mapping[str, int], folder: Path) -> str:
+    """Write the inputs into two folders, and tell their sizes."""
+    from ortfuse.execution.session import Session
+    from ortfuse.model.io import load
+    from ortfuse.precision.samples import generated
+
+    model = load(source)
+    label, made = generated(Session(model), model, sizes, range(GIVEN + UNSEEN))
+    for number, arrays in enumerate(made):
+        place = folder / ("given" if number < GIVEN else "unseen")
+        place.mkdir(parents=True, exist_ok=True)
+        np.savez(place / f"{number:02}.npz", **arrays)
+    return label
+
+
+def compared(source: Path, results: Mapping[str, Path], folder: Path, rounds: int, threads: int) -> dict[str, Any]:
+    """The errors on inputs that no tool has seen, and the latencies side by side, by tool."""
+    from ortfuse.bench import measure
+    from ortfuse.errors import OrtfuseError
+    from ortfuse.execution.session import Session
+    from ortfuse.model.io import load
+    from ortfuse.precision.metrics import METRICS
+
+    inputs = [dict(np.load(file)) for file in sorted((folder / "unseen").glob("*.npz"))]
+    session = Session(str(source), threads=threads)
+    expected = [session.run(arrays) for arrays in inputs]
+    del session
+    found: dict[str, Any] = {}
+    models = {"default": load(source)}
+    for tool, path in results.items():
+        try:
+            model = load(path)
+            other = Session(model, threads=threads)
+            error = METRICS["l2"].of(expected, [other.run(arrays) for arrays in inputs], inputs).error
+        except OrtfuseError as problem:
+            found[tool] = {"status": "broken", "reason": str(problem)}
+            continue
+        found[tool] = {"status": "ok", "unseen_error": error}
+        models[tool] = model
+    for row in measure(models, inputs[0], rounds=rounds, threads=threads):
+        entry = found.setdefault(row.name, {"status": "ok", "unseen_error": 0.0})
+        entry |= {key: value for key, value in row.to_dict().items() if key != "name"}
+    return found
+
+
+def prepared(source: Path, folder: Path, tools: Sequence[str], limit: float) -> dict[str, dict[str, Any]]:
+    """What each tool makes of a model, in `folder`; what is there already is not made again."""
+    found: dict[str, dict[str, Any]] = {}
+    for tool in tools:
+        target, note = folder / f"{tool}.onnx", folder / f"{tool}.json"
+        if note.is_file():
+            found[tool] = json.loads(note.read_text())
+            continue
+        made = call(TOOLS[tool], source, folder / "given", target, limit=limit)
+        failed = made.error or (None if target.is_file() else "wrote no file")
+        found[tool] = {"seconds": round(made.seconds, 1), "status": "failed" if failed else "ok"}
+        found[tool] |= {"reason": failed} if failed else {"made": made.value} if made.value else {}
+        note.write_text(json.dumps(found[tool]))
+    return found
+
+
+def one_model(
+    source: Path, folder: Path, tools: Sequence[str], rounds: int, threads: int, limit: float, *, only_prepare: bool
+) -> dict[str, Any]:
+    """All about one model."""
+    name = source.name.removesuffix(".onnx")
+    place = folder / name
+    place.mkdir(parents=True, exist_ok=True)
+    label = place / "sizes.txt"
+    if not label.is_file():
+        made = call(make_inputs, source, SIZES.get(name.partition(".")[0], {}), place, limit=limit)
+        if made.error is not None:
+            return {"error": f"no inputs: {made.error}"}
+        label.write_text(made.value)
+    entries = prepared(source, place, tools, limit)
+    if only_prepare:
+        return {"sizes": label.read_text(), "tools": entries}
+    results = {tool: place / f"{tool}.onnx" for tool, entry in entries.items() if entry["status"] == "ok"}
+    measured = call(compared, source, results, place, rounds, threads, limit=4 * limit)
+    if measured.error is not None:
+        return {"error": f"cannot be measured: {measured.error}", "tools": entries}
+    default = measured.value.pop("default")
+    for tool, entry in measured.value.items():
+        entries[tool] |= entry
+    load = round(os.getloadavg()[0], 2)
+    return {
+        "sizes": label.read_text(),
+        "load": load,
+        "threads": threads,
+        "default_ms": default["median_ms"],
+        "tools": entries,
+    }
+
+
+def verdicts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether ortfuse is as fast as the best peer under each bound, keeps the bound, and is not slower than float32."""
+    tools = {tool: entry for tool, entry in row.get("tools", {}).items() if entry.get("speedup") is not None}
+    plain = tools.get("float32", {}).get("speedup", 1.0)
+    found: dict[str, Any] = {}
+    for bound in BOUNDS:
+        ours = tools.get(f"ortfuse {bound:g}")
+        if ours is None:
+            continue
+        under = {
+            tool: tools[tool]["speedup"] for tool in PEERS if tool in tools and tools[tool]["unseen_error"] <= bound
+        }
+        best = max(under, key=lambda tool: under[tool], default="")
+        found[f"{bound:g}"] = {
+            "speedup": ours["speedup"],
+            "error": ours["unseen_error"],
+            "kept": ours["unseen_error"] <= bound,
+            "best_peer": best,
+            "of_best_peer": ours["speedup"] / under[best] if best else None,
+            "of_float32": ours["speedup"] / plain,
+        }
+    return found
+
+
+def table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Every model: speedup over the default, and error, of each tool."""
+    made = Table(
+        title="Speedup over the runtime's default, and error on inputs that no tool has seen", title_justify="left"
+    )
+    for heading in ("model", *PEERS, *OURS):
+        made.add_column(heading, justify="left" if heading == "model" else "right")
+    for name, row in rows.items():
+        if "error" in row:
+            made.add_row(name, row["error"])
+            continue
+        made.add_row(f"{name} {row['sizes']}", *(_cell(row["tools"].get(tool)) for tool in (*PEERS, *OURS)))
+    return made
+
+
+def _cell(entry: Mapping[str, Any] | None) -> str:
+    if entry is None or entry.get("speedup") is None:
+        return "-" if entry is None else entry["status"]
+    return f"{entry['speedup']:.2f}x {entry['unseen_error']:.1e}"
+
+
+def summary(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What came out under each bound, in words."""
+    every = {name: verdicts(row) for name, row in rows.items() if "error" not in row}
+    lines = []
+    for bound in (f"{bound:g}" for bound in BOUNDS):
+        of_bound = {name: found[bound] for name, found in every.items() if bound in found}
+        if not of_bound:
+            continue
+        behind = [name for name, one in of_bound.items() if (one["of_best_peer"] or 1.0) < SLOWEST]
+        slower = [name for name, one in of_bound.items() if one["of_float32"] < SLOWEST]
+        broken = [name for name, one in of_bound.items() if not one["kept"]]
+        mean = statistics.geometric_mean([one["speedup"] for one in of_bound.values()])
+        said = {"behind the best peer": behind, "slower than float32": slower, "bound broken": broken}
+        named = "; ".join(f"{what}: {', '.join(names) or 'none'}" for what, names in said.items())
+        lines.append(f"under {bound}: {mean:.2f} times as fast on {len(of_bound)} models; {named}")
+    return lines
+
+
+def store(output: Path, rows: Mapping[str, Any]) -> None:
+    """Write the file anew, aside and then in its place."""
+    content = {
+        "command": "python -m benchmarks.precision",
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+        "versions": versions(),
+        "summary": summary(rows),
+        "models": {name: {**row, "bounds": verdicts(row)} for name, row in sorted(rows.items())},
+    }
+    aside = output.with_suffix(".tmp")
+    aside.write_text(json.dumps(content, indent=1) + "\n")
+    aside.replace(output)
+
+
+def chosen(folder: Path, names: Sequence[str], known: Mapping[str, Any]) -> list[Path]:
+    """The model files: those named, by path or by the beginning of a name, else those of `DEFAULTS` that are not known yet.
+
+    Raises:
+        typer.BadParameter: A name fits no file.
+    """
+    if not names:
+        return [path for name in DEFAULTS if (path := folder / f"{name}.onnx").is_file() and name not in known]
+    found: list[Path] = []
+    for name in names:
+        path = Path(name)
+        files = [path] if path.suffix == ".onnx" and path.is_file() else sorted(folder.glob(f"{name}*.onnx"))
+        if not files:
+            raise typer.BadParameter(f"no model '{name}' in {folder}")
+        found += files
+    return found
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(help="Models by path, or leading parts of their names.")] = None,
+    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE.parent / ".models",
+    tool: Annotated[list[str] | None, typer.Option(help=f"Only these of {', '.join(TOOLS)}.")] = None,
+    rounds: Annotated[int, typer.Option(help="How often each model runs.")] = 15,
+    threads: Annotated[int, typer.Option(help="Threads of the runtime.")] = 0,
+    limit: Annotated[float, typer.Option(help="Seconds that a tool may take for one model.")] = LIMIT,
+    output: Annotated[Path, typer.Option(help="Where the results are kept.")] = HERE / "precision.json",
+    keep: Annotated[Path | None, typer.Option("--prepared", help="Folder that keeps what the tools make.")] = None,
+    only_prepare: Annotated[bool, typer.Option(help="Let the tools work, and measure nothing.")] = False,
+) -> None:
+    """Measure, print, and store after each model."""
+    if unknown := set(tool or ()) - set(TOOLS):
+        raise typer.BadParameter(f"no such tool: {', '.join(sorted(unknown))}")
+    console = Console(width=None if sys.stdout.isatty() else 190)
+    preload(["__main__", *PRELOADED, "ortfuse.bench"])
+    rows: dict[str, Any] = json.loads(output.read_text())["models"] if output.is_file() else {}
+    for path in chosen(models, names or [], rows):
+        name = path.name.removesuffix(".onnx")
+        with folder_for(keep, models) as folder:
+            row = one_model(
+                path.resolve(), folder, tool or list(TOOLS), rounds, threads, limit, only_prepare=only_prepare
+            )
+        if only_prepare:
+            console.print(name, {which: entry["status"] for which, entry in row.get("tools", {}).items()} or row)
+            continue
+        rows[name] = row
+        store(output, rows)
+        console.print(table({name: row}))
+    for line in summary(rows):
+        console.print(line, markup=False, highlight=False)
