@@ -5,9 +5,9 @@
     python -m benchmarks.precision bert some/model.onnx  # measure these again
     python -m benchmarks.precision --prepared DIR --only-prepare    # quantise; measured later from the same folder
 
-All tools are given the same inputs. The error is the relative L2 error of the worst output on other inputs, which none of them has
-seen; the speedup is over the runtime's default on the exported file, from interleaved runs. Numbers are stored model by model,
-what tools make and what ortfuse measures is kept in the folder, and a run that was stopped goes on where it was.
+All tools are given the same inputs. The error is the relative L2 error of the worst output on other inputs, which none of them
+has seen; the speedup is over the runtime's default on the exported file, from interleaved runs. Numbers are stored model by
+model, what tools make and what ortfuse measures is kept in the folder, and a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations

@@ -87,8 +87,7 @@ class Metric:
             return Measured(error, error)
         errors = [max(self.each(one, other).values(), default=0.0) for one, other in zip(expected, found, strict=True)]
         if self.decides:
-            mean = statistics.fmean(errors) if errors else 0.0
-            return Measured(mean, mean)
+            return _mean(errors)
         return Measured(max(errors, default=0.0), _likely(errors))
 
     def each(self, expected: Arrays, found: Arrays) -> dict[str, float]:
@@ -197,6 +196,12 @@ def _called(
     if math.isnan(error):
         raise OptionError("metric", f"{name} returns NaN; it has to return a number, 0 if the outputs are the same")
     return error
+
+
+def _mean(errors: Sequence[float]) -> Measured:
+    """The mean, and two of its standard errors more on other inputs."""
+    mean = statistics.fmean(errors) if errors else 0.0
+    return Measured(mean, mean + 2 * statistics.stdev(errors) / len(errors) ** 0.5 if len(errors) > 1 else mean)
 
 
 def _likely(errors: Sequence[float]) -> float:

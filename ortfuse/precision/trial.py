@@ -103,7 +103,8 @@ class Trial:
         held = self._held_out(outputs, count)
         every = self._metric.of(self._expected, outputs, self._inputs.all)
         effects = self._probe.distances(outputs[: self._probed])
-        return Tested(seen, held, every.likely, effects, weight_bytes(model))
+        likely = max(every.likely, seen, held or 0.0)  # of a mean, either half may be larger
+        return Tested(seen, held, likely, effects, weight_bytes(model))
 
     def _held_out(self, outputs: Sequence[Arrays], count: int) -> float | None:
         if not self._inputs.held_out:
