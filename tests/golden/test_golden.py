@@ -96,3 +96,9 @@ def test_a_row_without_any_key_comes_out_as_before(name: str) -> None:
     original = load(suite.MODELS / f"{name}.onnx")
     verdict = verify(original, suite.optimised(name).model, inputs=inputs)
     assert verdict.ok, verdict.summary()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("keras_") and "convnext" not in name])
+def test_a_network_of_keras_keeps_the_one_transpose_of_its_image(name: str) -> None:
+    operators = suite.outcome(suite.optimised(name).report)["operators"]
+    assert operators["Transpose"] == 1
