@@ -56,7 +56,7 @@ class Case:
     (``("eager", "sdpa")``), and nothing when the architecture has none. ``inputs`` are keyword arguments of
     ``forward`` by name. ``sizes`` are at least two assignments of the dynamic axes, different in every axis, no two
     axes the same in all of them: the first is exported, all are checked. ``layers`` is for modules whose
-    configuration does not say.
+    configuration does not say. ``translations`` says what torch.export makes of operators of the case's own.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Case:
     attentions: tuple[str, ...] = ()
     exporters: tuple[Exporter, ...] = EXPORTERS
     layers: int | None = None
+    translations: Mapping[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,7 @@ def run_exporter(variant: Variant, prepared: Prepared, path: Path) -> None:
                 dynamo=True,
                 optimize=variant.exporter == "dynamo",
                 dynamic_shapes={name: spec.axes for name, spec in case.inputs.items()},
+                custom_translation_table=dict(case.translations),
                 external_data=False,
                 verbose=False,
                 **common,

@@ -1,6 +1,6 @@
 """The golden suite's architectures, a module for each family."""
 
-from cases import audio, convolutional, decoders, detection, diffusion, encoders, recurrent, seq2seq, vision
+from cases import audio, convolutional, decoders, detection, diffusion, encoders, recurrent, sampling, seq2seq, vision
 
 CASES = (
     *decoders.CASES,
@@ -9,6 +9,7 @@ CASES = (
     *vision.CASES,
     *convolutional.CASES,
     *detection.CASES,
+    *sampling.CASES,
     *audio.CASES,
     *diffusion.CASES,
     *recurrent.CASES,

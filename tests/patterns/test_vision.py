@@ -1,0 +1,120 @@
+"""Boxes by their centres, and images enlarged by repeating pixels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from rewriting import both, ops, parse, rewritten
+
+import ortfuse
+
+PAIRS = """c = Slice(r, at0, at2, last) s = Slice(r, at2, at4, last) h = Mul(s, half) a = Sub(c, h) b = Add(h, c)
+    boxes = Concat<axis=-1>(a, b)"""
+STACKED = """c, s = Split<axis=-1>(r, twos) u, v = Split<axis=-1>(c, ones) w, h = Split<axis=-1>(s, ones)
+    u1 = Squeeze(u, last) v1 = Squeeze(v, last) w1 = Squeeze(w, last) h1 = Squeeze(h, last)
+    wh = Mul(w1, half) hh = Div(h1, two) a = Sub(u1, wh) b = Sub(v1, hh) d = Add(u1, wh) e = Add(v1, hh)
+    a1 = Unsqueeze(a, last) b1 = Unsqueeze(b, last) d1 = Unsqueeze(d, last) e1 = Unsqueeze(e, last)
+    boxes = Concat<axis=-1>(a1, b1, d1, e1)"""
+
+
+def detector(corners: str, raw: str = "r = Sigmoid(x)", more: str = "", outputs: str = "") -> ir.Model:
+    return parse(f"""<ir_version: 9, opset_import: ["": 17]>
+        g (float[b,n,4] x, float[b,2,n] scores) => (int64[k,3] y{outputs})
+        <int64[1] at0 = {{0}}, int64[1] at2 = {{2}}, int64[1] at4 = {{4}}, int64[1] last = {{-1}}, int64[2] twos = {{2, 2}},
+         int64[2] ones = {{1, 1}}, float half = {{0.5}}, float two = {{2.0}}, int64 most = {{5}}, float overlap = {{0.3}}>
+        {{ {raw} {corners} {more} y = NonMaxSuppression(boxes, scores, most, overlap) }}""")
+
+
+def numbers(*shape: int) -> Any:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32) * 2
+
+
+def suppresses_alike(before: ir.Model, after: ir.Model) -> None:
+    old, new = both(before, after, {"x": numbers(2, 9, 4), "scores": np.abs(numbers(2, 2, 9))})
+    assert len(old) > 4
+    np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.parametrize("corners", [PAIRS, STACKED])
+def test_corners_of_centres_are_suppressed_by_their_centres(corners: str) -> None:
+    before = detector(corners)
+    after = ortfuse.optimize(before.clone()).model
+    assert "Sub" not in ops(after)
+    assert (
+        next(node for node in after.graph if node.op_type == "NonMaxSuppression").attributes["center_point_box"].value
+        == 1
+    )
+    suppresses_alike(before, after)
+
+
+def test_half_of_a_size_that_was_scaled_is_one_factor() -> None:
+    before = detector(PAIRS.replace("Mul(s, half)", "Mul(t, half)").replace("h = ", "t = Mul(s, two) h = "))
+    after = ortfuse.optimize(before.clone()).model
+    assert "Sub" not in ops(after)
+    suppresses_alike(before, after)
+
+
+@pytest.mark.parametrize(
+    ("raw", "known"),
+    [
+        ("r = Identity(x)", False),
+        ("r = Tanh(x)", False),
+        ("r = Exp(x)", True),
+        ("z = Sigmoid(x) z2 = Mul(z, two) r = Mul(z2, z2)", True),
+        ("r = Mul(x, x)", True),
+        ("z = Sigmoid(x) r = Neg(z)", False),
+        ("z = Sigmoid(x) r = Mul(z, x)", False),
+    ],
+)
+def test_sizes_have_to_be_at_least_0(raw: str, known: bool) -> None:
+    before = detector(PAIRS, raw)
+    after = rewritten(before, "fuse.vision")
+    assert ("Sub" not in ops(after)) == known
+    suppresses_alike(before, after)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Add(h, c)", "Add(s, c)"),
+        ("Concat<axis=-1>(a, b)", "Concat<axis=-1>(b, a)"),
+        ("Concat<axis=-1>(a, b)", "Concat<axis=-1>(a, b, c) z = Identity(boxes)"),
+    ],
+)
+def test_what_are_no_corners_of_centres_stays(old: str, new: str) -> None:
+    corners = PAIRS.replace(old, new).replace(
+        "boxes = Concat<axis=-1>(a, b, c) z = Identity(boxes)", "boxes = Identity(r)"
+    )
+    before = detector(corners)
+    after = rewritten(before, "fuse.vision")
+    assert "center_point_box" not in next(n for n in after.graph if n.op_type == "NonMaxSuppression").attributes
+    suppresses_alike(before, after)
+
+
+def test_corners_that_are_returned_are_suppressed_as_they_are() -> None:
+    before = detector(PAIRS, more="z = Identity(boxes)", outputs=", float[b,n,4] z")
+    assert "Sub" in ops(ortfuse.optimize(before.clone()).model)
+
+
+ENLARGED = {
+    "u = Reshape(x, apart) e = Expand(u, blocks) y = Reshape(e, large)": "Resize",
+    "u = Reshape(x, apart) e = Expand(u, rows) z = Reshape(e, tall) y = Gather<axis=3>(z, twice)": "Resize Gather",
+    "g = Gather<axis=2>(x, twice) y = Gather<axis=3>(g, twice)": "Resize",
+    "g = Gather<axis=3>(x, twice) y = Gather<axis=2>(g, twice)": "Resize",
+    "g = Gather<axis=2>(x, twice) y = Gather<axis=3>(g, mixed)": "Gather Gather",
+}
+
+
+@pytest.mark.parametrize("body", ENLARGED)
+def test_repeated_pixels_are_an_enlarged_image(body: str) -> None:
+    before = parse(f"""<ir_version: 9, opset_import: ["": 17]> g (float[2,3,4,4] x) => (float[2,3,8,8] y)
+        <int64[6] apart = {{2,3,4,1,4,1}}, int64[6] blocks = {{1,1,1,2,1,2}}, int64[6] rows = {{1,1,1,2,1,1}},
+         int64[4] large = {{2,3,8,8}}, int64[4] tall = {{2,3,8,4}}, int64[8] twice = {{0,0,1,1,2,2,3,3}},
+         int64[8] mixed = {{0,1,2,3,0,1,2,3}}>
+        {{ {body} }}""")
+    after = rewritten(before, "fuse.vision")
+    assert ops(after) == ENLARGED[body]
+    np.testing.assert_array_equal(*both(before, after, {"x": numbers(2, 3, 4, 4)}))
