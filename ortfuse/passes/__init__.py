@@ -12,6 +12,7 @@ from ortfuse.passes.fold import Fold
 from ortfuse.passes.hoist import Hoist
 from ortfuse.passes.inline_branches import InlineBranches
 from ortfuse.passes.layout import Layout
+from ortfuse.passes.merge_products import MergeProducts
 from ortfuse.passes.parts_first import PartsFirst
 from ortfuse.passes.profitability import LEAVE, Choice, Choices, Meter, check_pins, names_one
 from ortfuse.passes.recurrence import Loops, Recurrent, Stacks
@@ -36,6 +37,7 @@ __all__ = [
     "InlineBranches",
     "Layout",
     "Loops",
+    "MergeProducts",
     "Meter",
     "PartsFirst",
     "Pass",

@@ -22,6 +22,7 @@ from ortfuse.passes import (
     InlineBranches,
     Layout,
     Loops,
+    MergeProducts,
     PartsFirst,
     Pass,
     Recurrent,
@@ -56,6 +57,7 @@ BUILT_IN: Mapping[str, type[Any]] = {
         Unroll,
         Finalize,
         AsFunctions,
+        MergeProducts,
     )
 }
 _registered: dict[str, type[Any] | ForeignPass] = {}

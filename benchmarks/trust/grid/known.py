@@ -35,7 +35,7 @@ def _multiplies_nothing(seed: Seed) -> bool:
 
 
 _PRODUCTS = frozenset(
-    {"QLinearMatMul", "FusedMatMul", "TransposeMatMul", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"}
+    {"ConvInteger", "QLinearMatMul", "FusedMatMul", "TransposeMatMul", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"}
 )
 
 
