@@ -35,7 +35,15 @@ def _multiplies_nothing(seed: Seed) -> bool:
 
 
 _PRODUCTS = frozenset(
-    {"ConvInteger", "QLinearMatMul", "FusedMatMul", "TransposeMatMul", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"}
+    {
+        "ConvInteger",
+        "MatMulInteger",
+        "QLinearMatMul",
+        "FusedMatMul",
+        "TransposeMatMul",
+        "DynamicQuantizeMatMul",
+        "MatMulIntegerToFloat",
+    }
 )
 
 
