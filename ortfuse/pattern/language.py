@@ -226,8 +226,30 @@ class AllAttributes:
         self.name = name
 
 
+class Body:
+    """The pattern of a graph in an attribute: the names of its formal inputs, and a pattern for each of its results.
+
+    The names stand for the formal inputs inside the body alone. Everything else in the results is computed in the body or before
+    the node, and variables are values from before it.
+    """
+
+    def __init__(self, inputs: Sequence[str], results: Sequence[Pattern]) -> None:
+        self.inputs, self.results = tuple(inputs), tuple(results)
+        if len(set(self.inputs)) < len(self.inputs) or not self.results:
+            raise PatternError(f"{self}: a body has inputs with different names, and at least one result")
+
+    def names(self) -> Iterator[str]:
+        """The names that mean something inside the body alone: formal inputs, and what its operators compute."""
+        yield from self.inputs
+        for result in self.results:
+            yield from (part.label for part in result.walk() if part.label is not None)
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.inputs)} -> {', '.join(map(bare, self.results))}"
+
+
 class Op(Pattern):
-    """One node: operator, inputs and attributes. Attributes not mentioned must have their ONNX defaults."""
+    """One node: operator, inputs, attributes and bodies. Attributes not mentioned must have their ONNX defaults."""
 
     def __init__(
         self,
@@ -243,7 +265,9 @@ class Op(Pattern):
         self.op_type, self.domain, self.output_count, self.label = op_type, domain, outputs, label
         self.may_stay, self.others = may_stay, dict(others or {})
         self.inputs = tuple(inputs)
-        self.attributes = dict(attributes or {})
+        given = dict(attributes or {})
+        self.bodies = {name: wanted for name, wanted in given.items() if isinstance(wanted, Body)}
+        self.attributes = {name: wanted for name, wanted in given.items() if name not in self.bodies}
         everything = self.attributes.pop("attributes", None)
         if everything is not None and not isinstance(everything, AllAttributes):
             raise PatternError(f"op.{op_type}: attributes= takes all_attributes(name)")
@@ -281,12 +305,17 @@ class Op(Pattern):
     def heads(self) -> frozenset[str] | None:
         return frozenset({self.op_type})
 
-    def children(self) -> Sequence[Pattern]:
+    def operands(self) -> Sequence[Pattern]:
+        """The patterns of the inputs."""
         return tuple(pattern for pattern in self.inputs if pattern is not None)
+
+    def children(self) -> Sequence[Pattern]:
+        return (*self.operands(), *(result for body in self.bodies.values() for result in body.results))
 
     def __str__(self) -> str:
         parts = ["-" if pattern is None else bare(pattern) for pattern in self.inputs]
         parts += [f"{name}={value}" for name, value in self.attributes.items() if not callable(value)]
+        parts += [f"{name}=({body})" for name, body in self.bodies.items()]
         return f"{self.domain + '.' if self.domain else ''}{self.op_type}({', '.join(parts)})"
 
 

@@ -44,6 +44,8 @@ class Machine:
         choices: The option of each named alternative that is being tried.
         memo: The node (for alternatives and chains, the value) that each shared part of the pattern is bound to, by its id.
         nodes: The nodes matched so far, and whether each may stay when the match is replaced.
+        inner: The nodes matched so far in bodies of these.
+        bodies: The graphs of bodies that are being matched.
         entered: The outermost nodes of chains being matched, whose other nodes are known only once all parts are placed.
         moves: The nodes that only move data for a `rearrange`; they do not count as progress.
         absent: The names in `bindings` of optional parts that are absent.
@@ -65,6 +67,8 @@ class Machine:
         self.choices: dict[Any, Any] = {}
         self.memo: dict[Any, Any] = {}
         self.nodes: dict[Any, Any] = {}
+        self.inner: dict[Any, Any] = {}
+        self.bodies: dict[Any, Any] = {}
         self.trail: list[tuple[dict[Any, Any], Any]] = []
         self.stack: list[tuple[int, Iterator[Goals]]] = []
         self.extra_operands: list[tuple[int, ir.Value]] = []
@@ -108,6 +112,16 @@ class Machine:
         container[key] = value
         self.trail.append((container, key))
 
+    def take(self, node: ir.Node, may_stay: bool) -> None:
+        """Count a node as matched; `may_stay`: although it may be used elsewhere."""
+        found = self.inner if node.graph in self.bodies else self.nodes
+        if node not in found:
+            self.put(found, node, may_stay)
+
+    def is_reached(self, graph: Any) -> bool:
+        """Whether nodes of a graph can be matched: it is that of the root, or a body in it."""
+        return graph is self.graph or graph in self.bodies
+
     def bind(self, name: str, value: Any) -> bool:
         """Capture `value` as `name`; false if `name` has already captured a different value."""
         if name in self.bindings:
@@ -121,7 +135,7 @@ class Machine:
 
         Further means more nodes matched, not counting those that only move data; or as many, and more captured.
         """
-        progress = len(self.nodes) + len(self.entered) - len(self.moves)
+        progress = len(self.nodes) + len(self.inner) + len(self.entered) - len(self.moves)
         named = len(self.bindings) - len(self.absent)
         if whole == self.whole:
             further = progress > self.depth or (progress == self.depth and named > self.named)
@@ -129,7 +143,7 @@ class Machine:
             further = whole
         if further:
             self.whole, self.depth, self.named, self.why = whole, progress, named, reason
-            self.reached = (*self.nodes, *self.entered)
+            self.reached = (*self.nodes, *self.inner, *self.entered)
         return FAIL
 
     def choose(self, alternatives: Iterator[Goals]) -> Goals:
@@ -179,7 +193,7 @@ class Machine:
                 if output.is_graph_output():
                     return refuse("graph_output", output)
                 for use in output.uses():
-                    if use.node not in self.nodes:
+                    if use.node not in self.nodes and use.node not in self.inner:
                         return refuse("used_elsewhere", output, found=use.node)
         return None
 

@@ -16,6 +16,7 @@ from ortfuse.pattern.constants import close
 from ortfuse.pattern.language import (
     Alt,
     Attr,
+    Body,
     Const,
     Op,
     Opt,
@@ -121,6 +122,8 @@ def _match_var(m: Machine, pattern: Var, value: ir.Value | None, rest: Goals) ->
         return m.fail(unlike(pattern.name, value, m))
     if value is None:
         return m.fail(_missing(m, pattern.name))
+    if value.graph in m.bodies and not m.facts.is_const(value):
+        return m.fail(lambda: refuse("other_graph", value, needed=m.root))
     if pattern.constant and not m.facts.is_const(value):
         return m.fail(_not_constant(m, pattern.name, value, "a constant"))
     if pattern.check is not None and not pattern.check(value, m.facts):
@@ -203,7 +206,7 @@ def _match_node(m: Machine, pattern: Op, value: ir.Value | None, index: int, res
     known = m.memo.get(id(pattern))
     if known is not None:
         return rest if known is node else m.fail(lambda: refuse("not_same", node, needed=known))
-    if node.graph is not m.graph:
+    if not m.is_reached(node.graph):
         return m.fail(lambda: refuse("other_graph", node, needed=m.root))
     if id(pattern) in m.matcher.shared:
         m.put(m.memo, id(pattern), node)
@@ -215,9 +218,35 @@ def _match_node(m: Machine, pattern: Op, value: ir.Value | None, index: int, res
             return m.fail(unlike(name, other, m))
     if not _attributes_match(m, pattern, node):
         return FAIL
-    if node not in m.nodes:
-        m.put(m.nodes, node, pattern.may_stay)
+    m.take(node, pattern.may_stay)
+    for name, body in pattern.bodies.items():
+        rest = _body_goals(m, name, body, node, rest)
+        if rest is FAIL:
+            return FAIL
     return _input_goals(m, pattern, node, rest)
+
+
+def _body_goals(m: Machine, name: str, body: Body, node: ir.Node, rest: Goals) -> Goals:
+    """The goals that the results of a body set, whose formal inputs are captured."""
+    attribute = node.attributes.get(name)
+    graph = None if attribute is None or attribute.is_ref() else attribute.as_graph()
+    if graph is None or (len(graph.inputs), len(graph.outputs)) != (len(body.inputs), len(body.results)):
+        needed = f"with {len(body.inputs)} inputs and {len(body.results)} results"
+        return m.fail(lambda: refuse("condition", Subject.attribute(name, node), found="another graph", needed=needed))
+    m.put(m.bodies, graph, True)
+    for formal, value in zip(body.inputs, graph.inputs, strict=True):
+        if not m.bind(formal, value):
+            return m.fail(unlike(formal, value, m))
+    for result, value in reversed(list(zip(body.results, graph.outputs, strict=True))):
+        rest = (result, _behind_identities(value), rest)
+    return rest
+
+
+def _behind_identities(value: ir.Value) -> ir.Value:
+    """The value that a result of a body is, behind the Identity that gives it a name of its own."""
+    while (node := value.producer()) is not None and node.op_type == "Identity" and not node.domain and node.inputs[0]:
+        value = node.inputs[0]
+    return value
 
 
 def _input_goals(m: Machine, pattern: Op, node: ir.Node, rest: Goals) -> Goals:
@@ -290,7 +319,7 @@ def _attributes_match(m: Machine, pattern: Op, node: ir.Node) -> bool:
     if pattern.all_attributes is not None:
         return _capture_attributes(m, pattern, pattern.all_attributes.name, node)
     for name, attribute in node.attributes.items():
-        if name not in pattern.attributes:
+        if name not in pattern.attributes and name not in pattern.bodies:
             default = attribute_default(node.domain, node.op_type, m.facts.version(node), name)
             if attribute.is_ref() or not _same_attribute(default, attribute.value):
                 m.fail(_attribute(node, name, UNKNOWN if attribute.is_ref() else attribute.value, default))
@@ -299,7 +328,8 @@ def _attributes_match(m: Machine, pattern: Op, node: ir.Node) -> bool:
 
 
 def _capture_attributes(m: Machine, pattern: Op, capture: str, node: ir.Node) -> bool:
-    others = {name: attribute for name, attribute in node.attributes.items() if name not in pattern.attributes}
+    mentioned = {*pattern.attributes, *pattern.bodies}
+    others = {name: attribute for name, attribute in node.attributes.items() if name not in mentioned}
     given = next((name for name, attribute in others.items() if attribute.is_ref()), None)
     if given is not None:
         m.fail(_attribute(node, given))

@@ -43,7 +43,7 @@ def _rearranged(m: Machine, pattern: Rearrange, value: ir.Value, rest: Goals) ->
     source, heads = value, pattern.heads or frozenset()
     while len(chain) < MOST_MOVES:
         node = source.producer()
-        if node is None or node.domain or node.op_type not in heads or node.graph is not m.graph:
+        if node is None or node.domain or node.op_type not in heads or not m.is_reached(node.graph):
             break
         chain.insert(0, node)
         operand = node.inputs[0]
@@ -51,8 +51,8 @@ def _rearranged(m: Machine, pattern: Rearrange, value: ir.Value, rest: Goals) ->
             break
         source, mark = operand, len(m.trail)
         for one in chain:
-            if one not in m.nodes:
-                m.put(m.nodes, one, True)
+            if one not in m.nodes and one not in m.inner:
+                m.take(one, True)
                 m.put(m.moves, one, True)
         if _is_rearrangement(m, pattern, source, value, chain) and labelled(m, pattern, value):
             if id(pattern) in m.matcher.shared:
@@ -155,7 +155,7 @@ def match_part(m: Machine, pattern: Part, value: ir.Value | None, rest: Goals) -
     node = None if value is None else value.producer()
     if value is None or node is None or node.domain or node.op_type not in ("Slice", "Split"):
         return m.fail(lambda: refuse("operator", value, found=computed_by(node), needed=pattern.heads))
-    if node.graph is not m.graph:
+    if not m.is_reached(node.graph):
         return m.fail(lambda: refuse("other_graph", node, needed=m.root))
     before, after = m.facts.shape(node.inputs[0]), m.facts.shape(value)
     if not before or not after:
@@ -166,8 +166,7 @@ def match_part(m: Machine, pattern: Part, value: ir.Value | None, rest: Goals) -
         return m.fail(lambda: refuse("value", node, found=bounds, needed=str(pattern)))
     if not labelled(m, pattern, value):
         return FAIL
-    if node not in m.nodes:
-        m.put(m.nodes, node, False)
+    m.take(node, False)
     return (pattern.inner, node.inputs[0], rest)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ortfuse.graph.traits import COMMUTES, PARAMETER_INPUTS
 from ortfuse.pattern.language import (
@@ -68,6 +68,7 @@ def capture_names(pattern: Pattern) -> frozenset[str]:
         if isinstance(part, Op):
             names.update(wanted.name for wanted in part.attributes.values() if isinstance(wanted, Attr))
             names.update(part.others)
+            names.update(name for body in part.bodies.values() for name in body.inputs)
             if part.all_attributes is not None:
                 names.add(part.all_attributes.name)
         if isinstance(part, Chain) and part.capture is not None:
@@ -110,7 +111,8 @@ def op_depths(pattern: Pattern) -> dict[str, int]:
             below = depth + len(part.parts) + 1
             for op_type in part.ops:
                 depths[op_type] = max(depths.get(op_type, 0), below - 1)
-        stack.extend((child, below) for child in part.children())
+        # What is in a body is not between the root and a node of its graph.
+        stack.extend((child, below) for child in _in_one_graph(part))
     return depths
 
 
@@ -121,4 +123,15 @@ def required_ops(pattern: Pattern) -> frozenset[str]:
     if isinstance(pattern, Alt):
         return frozenset.intersection(*(required_ops(option) for option in pattern.options))
     own = frozenset({pattern.op_type}) if isinstance(pattern, Op) else frozenset[str]()
-    return own.union(*(required_ops(child) for child in pattern.children()))
+    return own.union(*(required_ops(child) for child in _in_one_graph(pattern)))
+
+
+def names_in_bodies(pattern: Pattern) -> frozenset[str]:
+    """The names of values that there are only inside bodies."""
+    parts = [part for part in pattern.walk() if isinstance(part, Op)]
+    return frozenset(name for part in parts for body in part.bodies.values() for name in body.names())
+
+
+def _in_one_graph(pattern: Pattern) -> Sequence[Pattern]:
+    """The patterns directly below one, without those in bodies."""
+    return pattern.operands() if isinstance(pattern, Op) else pattern.children()

@@ -49,7 +49,7 @@ def match_chain(m: Machine, pattern: Chain, value: ir.Value | None, rest: Goals)
         m.put(m.memo, key, value)
     if not labelled(m, pattern, value):
         return FAIL
-    if value is m.root or value.producer() is None or value.producer().graph is m.graph:  # type: ignore[union-attr]
+    if value is m.root or value.producer() is None or m.is_reached(value.producer().graph):  # type: ignore[union-attr]
         tree = chains.flatten(value, isinstance(pattern, Product), m.facts)
     else:
         tree = chains.Tree([chains.Entry(value, 1, -1, mask=1)], 1)
@@ -142,12 +142,8 @@ def _finish_chain(m: Machine, state: Placement, value: ir.Value, rest: Goals) ->
     if state.is_root:
         m.extra_operands, m.extra_are_factors = extra, product
     for entry in state.tree.entries:
-        if (
-            entry.node is not None
-            and not any(entry.mask & ~mask == 0 for mask in covered)
-            and entry.node not in m.nodes
-        ):
-            m.put(m.nodes, entry.node, False)
+        if entry.node is not None and not any(entry.mask & ~mask == 0 for mask in covered):
+            m.take(entry.node, False)
     return rest
 
 

@@ -11,6 +11,7 @@ from ortfuse.pattern.language import (
     AllAttributes,
     Alt,
     Attr,
+    Body,
     Built,
     Check,
     Computed,
@@ -99,6 +100,14 @@ def attr(name: str, check: Check | None = None, text: str = "") -> Attr:
 def all_attributes(name: str) -> AllAttributes:
     """For `attributes=`: every attribute not mentioned, captured by a pattern and copied by a replacement."""
     return AllAttributes(name)
+
+
+def body(inputs: str, *results: Operand) -> Body:
+    """For an attribute that is a graph: the names of its formal inputs, and what each of its results is.
+
+    `op.Scan(h, x, body=body("h x", h * w + x, ...), num_scan_inputs=1, outputs=2)`: inside, `var("h")` is the formal input.
+    """
+    return Body(inputs.split(), [lift(result) for result in results])
 
 
 def computed(name: str, function: Callable[[Any], Any]) -> Computed:

@@ -24,6 +24,7 @@ from ortfuse.pattern.axes import Axes
 from ortfuse.pattern.language import (
     Alt,
     Attr,
+    Body,
     Chain,
     Const,
     Op,
@@ -69,7 +70,7 @@ class Builder:
         self.numbers = np.random.default_rng(shape_set)
         domains = {part.domain for part in rule.pattern.walk() if isinstance(part, Op) and part.domain}
         imports = {"": opset, "com.microsoft": 1, **dict.fromkeys(domains, 1)}
-        self.graph = ir.Graph([], [], nodes=[], opset_imports=imports, name=rule.name)
+        self.graph = self._main = ir.Graph([], [], nodes=[], opset_imports=imports, name=rule.name)
         self._values: dict[Any, ir.Value | None] = {}
         self._nodes: dict[int, ir.Node] = {}
         self._axes: dict[str, Axes] = {}
@@ -114,7 +115,7 @@ class Builder:
     def input(self, name: str, shape: Sequence[int | str], dtype: ir.DataType | None = None) -> ir.Value:
         """A graph input."""
         value = ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype or self.dtype))
-        self.graph.inputs.append(value)
+        self._main.inputs.append(value)
         return value
 
     def constant(self, array: Any, dtype: ir.DataType | None = None) -> ir.Value:
@@ -125,11 +126,11 @@ class Builder:
                 found = found.astype((dtype or self.dtype).numpy())
         if self.chooser.pick("constants", ("initializers", "Constant nodes")):
             return self.node("Constant", [], {"value": ir.tensor(found)}).outputs[0]
-        tensor = ir.tensor(found, name=f"c{len(self.graph.initializers)}")
+        tensor = ir.tensor(found, name=f"c{len(self._main.initializers)}")
         value = ir.Value(
             name=tensor.name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape(found.shape)
         )
-        self.graph.register_initializer(value)
+        self._main.register_initializer(value)
         return value
 
     def node(self, op_type: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any] | None = None,
@@ -271,10 +272,30 @@ class Builder:
             inputs.insert(position, parameters[position])
         while inputs and inputs[-1] is None:
             inputs.pop()
+        attributes |= {name: self._body(body) for name, body in pattern.bodies.items()}
         node = self.node(pattern.op_type, inputs, attributes, pattern.domain, pattern.output_count)
         if kept := kept_outputs(node):
             node.resize_outputs(max(pattern.output_count, max(kept) + 1))
         return node
+
+    def _body(self, body: Body) -> ir.Graph:
+        """The graph of an attribute, whose formal inputs have the shapes and types that the proof gives them."""
+        around, self.graph = self.graph, ir.Graph([], [], nodes=[], name="body")
+        for name in body.inputs:
+            kind = self.proof.inputs.get(name)
+            dtype = element_type(kind) if isinstance(kind, str) else self.dtype
+            formal = ir.Value(name=name, shape=ir.Shape(self.dims(name)), type=ir.TensorType(dtype))
+            self.graph.inputs.append(formal)
+            self._values["var", name] = formal
+        for number, result in enumerate(body.results):
+            output = self.node("Identity", [self.build(result)]).outputs[0]
+            output.name = f"result_{number}"
+            self.graph.outputs.append(output)
+        for number, node in enumerate(self.graph):
+            for index, value in enumerate(node.outputs):
+                value.name = value.name if value.is_graph_output() else f"inner{number}_{index}"
+        made, self.graph = self.graph, around
+        return made
 
     def _variadic(self, name: str) -> Sequence[ir.Value]:
         """All remaining inputs of an operator: as the proof makes them, or of the shapes it gives (`"b 2 | b 3"`)."""

@@ -14,6 +14,7 @@ from ortfuse.facts.facts import Facts
 from ortfuse.graph.editor import RULE_KEY, Editor
 from ortfuse.graph.schemas import droppable_outputs, used_length
 from ortfuse.graph.traits import CONTROL_FLOW
+from ortfuse.graph.walk import nested_nodes, used_values
 from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.match import Match, Miss
 from ortfuse.pattern.result import Ranges
@@ -207,13 +208,15 @@ class Rewriter:
         removed: list[ir.Node] = []
         above: list[ir.Node | None] = []
         pending = list(nodes)
+        matched = set(pending)
         while pending:
             node = pending.pop()
             if node.graph is None or any(out.uses() or out.is_graph_output() for out in node.outputs):
                 continue
-            if node.op_type in CONTROL_FLOW:
-                continue  # nodes with subgraphs are left to dead-code elimination
-            producers = [value.producer() for value in node.inputs if value is not None]
+            if node.op_type in CONTROL_FLOW and node not in matched:
+                continue  # nodes with subgraphs are left to dead-code elimination, unless a pattern looked into them
+            self._work.drop(nested_nodes(node))
+            producers = [value.producer() for value in used_values(node)]
             self.editor.remove(node)
             removed.append(node)
             pending += [producer for producer in producers if producer is not None]

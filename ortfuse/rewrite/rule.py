@@ -15,6 +15,7 @@ import onnx_ir as ir
 from ortfuse.errors import RuleError
 from ortfuse.pattern.language import Attr, Built, Chain, Op, Opt, Part, Pattern, Rearrange, Scalar, Var, bare
 from ortfuse.pattern.match import Guard, Match, Matcher
+from ortfuse.pattern.outline import names_in_bodies
 from ortfuse.targets.quirks import Quirk
 
 _NAME = re.compile(r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")
@@ -185,17 +186,19 @@ class Rule:
 
     def _demand_names(self, matcher: Matcher) -> None:
         """Refuse names in replacements that nothing in the pattern captures: they would be noticed only where the rule fires."""
-        known = {*matcher.names, "root"}
+        known = {*matcher.names, "root"} - names_in_bodies(self.pattern)
         emitted = [
             one for made in self.intermediates.values() for one in ([made] if isinstance(made, Pattern) else made)
         ]
         defined = () if self.definition is None else self.as_defined.replacements
         used = {name for made in (*self.replacements, *defined, *emitted) for name in names_used(made)}
+        if any(isinstance(part, Op) and part.bodies for made in (*self.replacements, *emitted) for part in made.walk()):
+            raise RuleError(f"rule {self.name} has a body in its replacement; only patterns have bodies")
         unknown = sorted((used | {*self.intermediates}) - known)
         if unknown:
             raise RuleError(
                 f"rule {self.name} uses {', '.join(unknown)} in its replacement, which its pattern does not capture;"
-                f" it captures {', '.join(sorted(matcher.names))}"
+                f" it captures {', '.join(sorted(known - {'root'}))}"
             )
 
     def __str__(self) -> str:

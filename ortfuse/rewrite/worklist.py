@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -76,6 +76,10 @@ class Worklist:
         if node is not None and node not in self._queued:
             self._queued.add(node)
             self._queue.append(node)
+
+    def drop(self, nodes: Iterable[ir.Node]) -> None:
+        """Do not visit nodes: they are in the body of one that is gone."""
+        self._queued.difference_update(nodes)
 
     def wake(self, node: ir.Node | None) -> None:
         """Visit again `node` and every node whose match could reach it."""
