@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         variables,
     )
     from ortfuse.pipeline import PassManager, RunReport, register_pass
+    from ortfuse.precision.half import convert
     from ortfuse.quantized import Quantized, quantize
     from ortfuse.result import Result, WrongResultError
     from ortfuse.rewrite import Exactness, Proof, Rule
@@ -57,6 +58,7 @@ _HOMES = {
     "ortfuse.errors": "BoundError OrtfuseError",
     "ortfuse.facts.facts": "Facts",
     "ortfuse.options": "Options",
+    "ortfuse.precision.half": "convert",
     "ortfuse.passes": "Context",
     "ortfuse.pattern": "Match OpBuilder Pattern attr computed const maybe ms op opt rest scalar var variables",
     "ortfuse.pipeline": "PassManager RunReport register_pass",
@@ -92,6 +94,7 @@ __all__ = [
     "bisect_runtime",
     "computed",
     "const",
+    "convert",
     "explain",
     "find",
     "inspect",

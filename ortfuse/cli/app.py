@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from ortfuse.cli.conversion import convert
 from ortfuse.cli.inspection import inspect
 from ortfuse.cli.models import bench, bisect, explain, optimize, verify
 from ortfuse.cli.quantization import quantize
@@ -50,7 +51,7 @@ def everything(
 
 app.command(cls=WithVerify)(optimize)
 app.command(cls=WithVerify)(substitute)
-for command in (quantize, verify, bisect, explain, inspect, bench, passes, prove):
+for command in (quantize, convert, verify, bisect, explain, inspect, bench, passes, prove):
     app.command(cls=Command)(command)
 
 

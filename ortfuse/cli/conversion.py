@@ -1,0 +1,62 @@
+"""The command `convert`: a model in half precision."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import ortfuse
+from ortfuse.cli.arguments import Debug, InputFiles, Json, Model, Output, Seed, check_json, write_json
+from ortfuse.cli.terminal import guarded, out, progress_line
+from ortfuse.cli.usage import positive_number
+
+
+def convert(
+    model: Model,
+    to: Annotated[
+        str, typer.Option("--to", metavar="TYPE", help="float16 (the default) or bfloat16.", show_default=False)
+    ] = "float16",
+    output: Output = None,
+    keep_io: Annotated[bool, typer.Option("--keep-io", help="Leave inputs and outputs of the model float32.")] = False,
+    inputs: InputFiles = None,
+    max_error: Annotated[
+        float | None,
+        typer.Option(
+            "--max-error",
+            parser=positive_number,
+            metavar="NUMBER",
+            help="The largest allowed error of an output: the norm of the difference in relation to that of the output.",
+            show_default=False,
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            metavar="PROVIDER",
+            help="The provider, or a kernel table (.json), that has to have kernels; by default an operator may be half if its "
+            "definition allows that.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Seed = None,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Convert a model to half precision: ortfuse convert bert.onnx -o bert.fp16.onnx --to float16 --keep-io
+
+    What would overflow, lose its numbers, or has no kernel stays in float32, and nothing else unless that saves Casts. The
+    ranges are those on your inputs, or else on generated ones. Nothing is written if the bound cannot be met.
+    """
+    with guarded(debug):
+        check_json(json_file, output)
+        with progress_line() as progress:
+            done = ortfuse.convert(
+                model, to, keep_io=keep_io, inputs=inputs, max_error=max_error, target=target, seed=seed or 0,
+                output=output, progress=progress,
+            )  # fmt: skip
+        from ortfuse.report.conversion import show_conversion
+
+        show_conversion(out, done)
+        write_json(json_file, {"model": str(model), **done.to_dict()})

@@ -1,0 +1,325 @@
+"""Converts models to float16 or bfloat16, with the smallest float32 islands that keep what they compute."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
+
+from ortfuse.errors import OptionError, TargetError, VerificationError
+from ortfuse.execution.experiments import Experiment, experiments
+from ortfuse.execution.input_files import read_inputs
+from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.loading import Loading
+from ortfuse.execution.session import Session, weight_bytes
+from ortfuse.model.interop import AnyModel, enter, leave
+from ortfuse.model.io import save
+from ortfuse.options import PathLike
+from ortfuse.precision.half.emulation import Finding, emulate, overflows
+from ortfuse.precision.half.network import Units
+from ortfuse.precision.half.write import imitate, rewrite
+from ortfuse.targets import Target, raise_opset
+
+_TYPES = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
+
+_AT_ALL, _EVERYWHERE = 13, 22
+"""The opset from which on a Cast knows bfloat16, and that from which on nearly every operator does."""
+
+_ROUNDS = 8
+"""How often islands are extended towards what enters them."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A model in half precision.
+
+    Attributes:
+        model: The model, of the same kind as the input (an `onnx_ir.Model` for a path).
+        to: Its type.
+        islands: What computes in float32, with the reason of each.
+        operators: How many operators compute in half precision.
+        casts: How many Casts were added.
+        errors: For each output of floating-point numbers, the norm of its error in relation to its own, at its worst.
+        emulated: Whether the errors come from a float32 model that rounds, as the CPU has no kernels for the type.
+        bytes_before: The bytes of the weights.
+        bytes_after: The same in the result.
+        weak: Whether ranges were taken from generated inputs instead of the user's.
+        notes: What was left out, in words.
+        written: The file that it was written to.
+    """
+
+    model: Any = field(repr=False)
+    to: str
+    islands: Mapping[str, str]
+    operators: int
+    casts: int
+    errors: Mapping[str, float]
+    emulated: bool
+    bytes_before: int
+    bytes_after: int
+    weak: bool
+    notes: Sequence[str] = ()
+    written: Path | None = None
+
+    @property
+    def error(self) -> float:
+        """The largest error of an output."""
+        return max(self.errors.values(), default=0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the model as data for JSON."""
+        errors = {name: value if math.isfinite(value) else None for name, value in self.errors.items()}
+        return {
+            "to": self.to, "islands": dict(self.islands), "operators": self.operators, "casts": self.casts,
+            "errors": errors, "emulated": self.emulated, "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after, "weak": self.weak, "notes": list(self.notes),
+            "written": str(self.written) if self.written else None,
+        }  # fmt: skip
+
+
+def convert(
+    model: AnyModel,
+    to: str = "float16",
+    *,
+    keep_io: bool = False,
+    inputs: PathLike | Sequence[Inputs] | None = None,
+    max_error: float | None = None,
+    target: Target | PathLike | None = None,
+    seed: int = 0,
+    output: PathLike | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Conversion:
+    """Convert a float32 model to half precision. What would overflow, lose its numbers or has no kernel stays in float32.
+
+    Args:
+        model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`; it is not changed.
+        to: `"float16"` or `"bfloat16"`.
+        keep_io: Whether inputs and outputs of the model stay float32.
+        inputs: Sets of inputs by name, or the path of a file or folder of inputs, from which the ranges of values are taken; by
+            default they are generated.
+        max_error: The largest allowed error of an output: the norm of the difference in relation to the norm of the output.
+        target: The runtime that has to have kernels: a target, a provider of the installed runtime or the path of a kernel table
+            (`.json`); by default every operator may be half whose definition allows it.
+        seed: Seed of generated inputs.
+        output: The file that the result is written to.
+        progress: Called with short messages about what is going on.
+
+    Raises:
+        OptionError: `to` or `max_error` is not valid.
+        VerificationError: The model cannot be executed, or the bound cannot be met. Nothing was written.
+        OrtfuseError: The model cannot be used, or the result not be written.
+    """
+    if to not in _TYPES:
+        raise OptionError("to", f"write float16 or bfloat16, not {to}")
+    if max_error is not None and not 0 < max_error < math.inf:
+        raise OptionError("max_error", f"write a positive number such as 0.01, not {max_error}")
+    progress("loading the model")
+    inside, source = enter(model)
+    flat, raised = _flat(inside, _TYPES[to])
+    given = inputs
+    if isinstance(inputs, str) or hasattr(inputs, "__fspath__"):
+        named = [value for value in flat.graph.inputs if value.name not in flat.graph.initializers]
+        given = read_inputs(Path(inputs), named)  # type: ignore[arg-type]
+    progress("running the model")
+    found, notes = experiments(flat, given, seed, reference=False)  # type: ignore[arg-type]
+    search = _Search(flat, _TYPES[to], keep_io, _target(target), found, progress)
+    wide, casts, result, errors = search.run(max_error)
+    if to == "float16":
+        Loading.of_graph(result).demand()
+    if output is not None:
+        progress(f"writing {output}")
+        save(result, output)
+    return Conversion(
+        leave(result, source), to, search.islands(wide), search.count(wide), casts, errors, to == "bfloat16",
+        weight_bytes(inside), weight_bytes(result), inputs is None, [*raised, *notes, *search.notes],
+        None if output is None else Path(output),
+    )  # fmt: skip
+
+
+def _target(given: Target | PathLike | None) -> Target | None:
+    """The target that is meant.
+
+    Raises:
+        TargetError: The provider is not installed, or the file is not a kernel table.
+    """
+    if given is None or isinstance(given, Target):
+        return given
+    name = os.fspath(given)
+    return Target.from_table(name) if name.endswith(".json") else Target(name)
+
+
+def _flat(model: ir.Model, half: ir.DataType) -> tuple[ir.Model, list[str]]:
+    """A copy without functions, whose constants are initializers, at an opset that has the type; and notes.
+
+    Raises:
+        TargetError: The model cannot be raised to an opset that has the type at all.
+    """
+    copy, notes = model.clone(), []
+    if copy.functions:
+        copy = InlinePass()(copy).model
+    opset = copy.graph.opset_imports.get("", 1)
+    if half == ir.DataType.BFLOAT16 and opset < _EVERYWHERE:
+        try:
+            raise_opset(copy, _EVERYWHERE)
+        except TargetError as error:
+            if opset < _AT_ALL:
+                raise
+            notes.append(f"operators that are not defined for bfloat16 at opset {opset} stay float32: {error}")
+    return LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(copy).model, notes
+
+
+class _Search:
+    """Finds the islands of one model."""
+
+    def __init__(
+        self, model: ir.Model, half: ir.DataType, keep_io: bool, target: Target | None, found: Sequence[Experiment],
+        progress: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._model, self._half, self._keep_io, self._target = model, half, keep_io, target
+        self._experiments, self._progress = found, progress
+        self._units = self._new_units(model)
+        self._local: dict[int, float] = {}
+        self.notes = self._keep_ends()
+
+    def run(self, bound: float | None) -> tuple[list[bool], int, ir.Model, dict[str, float]]:
+        """The choice for each unit, the Casts it takes, the model, and the errors of its outputs.
+
+        Raises:
+            VerificationError: The bound cannot be met.
+        """
+        self._keep_what_fails()
+        order = self._by_error()
+        limit = math.inf if bound is None else bound
+        least, count = -1, 0
+        best = self._attempt(limit)
+        while not self._holds(best[3], limit) and count < len(order):
+            least, count = count, min(len(order), max(1, count * 2))
+            best = self._attempt(limit, order[:count])
+        if not self._holds(best[3], limit):
+            least_error = f"the least is {max(best[3].values()):.2g}"
+            raise VerificationError(
+                f"no float32 islands keep the error below {limit:g}, {least_error}; nothing was written"
+            )
+        while count - least > 1:
+            middle = (least + count) // 2
+            other = self._attempt(limit, order[:middle])
+            if self._holds(other[3], limit):
+                best, count = other, middle
+            else:
+                least = middle
+        for unit in order[:count]:
+            self._units.keep(unit, "the outputs would be off by more than is allowed")
+        return best
+
+    def islands(self, wide: Sequence[bool]) -> dict[str, str]:
+        """What computes in float32, with the reason."""
+        units = self._units.units
+        return {
+            one.name: one.reason or "fewer Casts are needed"
+            for number, one in enumerate(units)
+            if wide[number] and one.node is not None
+        }
+
+    def count(self, wide: Sequence[bool]) -> int:
+        """How many operators compute in half precision."""
+        return sum(not wide[unit] for unit in self._units.of_node.values())
+
+    def _new_units(self, model: ir.Model) -> Units:
+        return Units(model, self._half, keep_io=self._keep_io, target=self._target)
+
+    def _keep_ends(self) -> list[str]:
+        """Leave inputs and outputs in float32 that hold numbers beyond the range of the other type; returns notes on them."""
+        units, graph, notes = self._units, self._units.model.graph, []
+        ends = [(value, units.makers.get(value)) for value in graph.inputs]
+        ends += [(value, units.uses.get(value, {}).get((graph, n))) for n, value in enumerate(graph.outputs)]
+        for value, unit in ends:
+            arrays = [{**one.inputs, **one.expected}.get(value.name or "") for one in self._experiments]
+            beyond = any(array is not None and overflows(array, self._half) for array in arrays)
+            if unit is not None and beyond and units.keep(unit, "its numbers are out of range"):
+                notes.append(
+                    f"'{value.name}' stays float32: it holds numbers beyond the range of {self._half.name.lower()}"
+                )
+        return notes
+
+    def _keep_what_fails(self) -> None:
+        """Demand float32 where the emulation says so, until nothing fails that could be mended by what comes before it."""
+        inputs = [one.inputs for one in self._experiments]
+        for number in range(_ROUNDS):
+            self._progress(f"emulating {self._half.name.lower()} ({number + 1})")
+            wide = self._units.chosen()
+            found = emulate(self._units, wide, inputs)
+            self._local.update((one.unit, one.error) for one in found)
+            if not sum(self._mended(one, wide[one.unit]) for one in found if one.reason):
+                return
+
+    def _mended(self, finding: Finding, is_wide: bool) -> bool:
+        """Demand float32 of what fails or, if it has that, of what its operands come from; returns whether that is new."""
+        units = self._units
+        if not is_wide:
+            return units.keep(finding.unit, finding.reason)
+        node = units.units[finding.unit].node
+        assert node is not None
+        reason = f"{finding.reason}: so its operands are not rounded"
+        makers = {units.makers[value] for value in node.inputs if value is not None and value in units.makers}
+        return sum(units.keep(maker, reason) for maker in makers if units.units[maker].node is not None) > 0
+
+    def _by_error(self) -> list[int]:
+        """The nodes that are half, those with the largest error of their own first; what was not emulated counts as largest."""
+        wide = self._units.chosen()
+        nodes = [unit for unit in self._units.of_node.values() if not wide[unit]]
+        return sorted(nodes, key=lambda unit: -self._local.get(unit, math.inf))
+
+    def _attempt(self, limit: float, more: Sequence[int] = ()) -> tuple[list[bool], int, ir.Model, dict[str, float]]:
+        """The model with some more nodes in float32, and the errors of its outputs."""
+        units = self._new_units(self._model.clone())
+        for number, one in enumerate(self._units.units):
+            units.units[number].kind = one.kind
+        for unit in more:
+            units.keep(unit, "")
+        wide = units.chosen()
+        casts = rewrite(units, wide)
+        self._progress("running the result")
+        runs = units.model
+        if self._half == ir.DataType.BFLOAT16:
+            copy = self._new_units(self._model.clone())
+            imitate(copy, wide)
+            runs = copy.model
+        session = Session(runs, optimise=False)
+        errors: dict[str, float] = {}
+        for experiment in self._experiments:
+            results = session.run(_typed(experiment.inputs, runs))
+            for name, expected in experiment.expected.items():
+                error = _error(expected, results[name])
+                if error is not None:
+                    errors[name] = max(error, errors.get(name, 0.0))
+        return wide, casts, units.model, errors
+
+    @staticmethod
+    def _holds(errors: Mapping[str, float], limit: float) -> bool:
+        return all(math.isfinite(error) and error <= limit for error in errors.values())
+
+
+def _typed(inputs: Inputs, model: ir.Model) -> Inputs:
+    """Inputs in the types that a model takes."""
+    types = {
+        value.name: kind.numpy() for value in model.graph.inputs for kind in _TYPES.values() if value.dtype == kind
+    }
+    return {name: array.astype(types[name]) if name in types else array for name, array in inputs.items()}
+
+
+def _error(expected: Any, found: Any) -> float | None:
+    """The norm of the difference in relation to that of what is expected, where that is finite; `None` if there are no floats."""
+    if not isinstance(expected, np.ndarray) or expected.dtype.kind != "f":
+        return None
+    usable = np.isfinite(expected)
+    wide = np.where(usable, expected, 0).astype(np.float64)
+    off = np.linalg.norm(np.where(usable, found.astype(np.float64), 0) - wide)
+    size = np.linalg.norm(wide)
+    return float(off / size) if size else (0.0 if off == 0 else math.inf)

@@ -1,0 +1,159 @@
+"""Writes a model with every value in the type that was chosen for it, and Casts where two types meet."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.graph.schemas import attribute_default
+from ortfuse.precision.half.masks import LARGEST, clamped, is_bound
+from ortfuse.precision.half.network import Units, Use
+from ortfuse.precision.half.ports import TYPE_ATTRIBUTES
+
+
+def rewrite(units: Units, wide: Sequence[bool]) -> int:
+    """Turn the model of `units` into one that computes in the chosen types; returns how many Casts that takes.
+
+    Args:
+        units: The model, which is changed.
+        wide: For each unit whether it computes in float32.
+    """
+    versions = {node: units.facts.version(node) for node in units.of_node}
+    hidden = clamped(units.model, units.facts, units.half).constants
+    casts = 0
+    for value in dict.fromkeys((*units.makers, *units.uses)):
+        uses = units.uses.get(value, {})
+        if value not in units.makers:
+            _spread(value, [use for use, unit in uses.items() if not wide[unit]], len(uses), units.half, hidden)
+            continue
+        narrow = not wide[units.makers[value]]
+        others = [use for use, unit in uses.items() if wide[unit] == narrow]
+        if narrow:
+            _retype(value, units.half)
+        if others:
+            _cast(value, others, ir.DataType.FLOAT if narrow else units.half)
+            casts += 1
+    for node, unit in units.of_node.items():
+        if not wide[unit] and units.units[unit].ports.outputs:
+            _name_type(node, versions[node], units.half)
+    return casts
+
+
+def _retype(value: ir.Value, half: ir.DataType) -> None:
+    """Let a value be half, with its default if it is an input that has one."""
+    value.type = ir.TensorType(half)
+    if value.const_value is not None:
+        value.const_value = _narrowed(value.const_value, half, clamp=False)
+
+
+def _spread(
+    value: ir.Value, narrow: Sequence[Use], count: int, half: ir.DataType, hidden: Collection[ir.Value]
+) -> None:
+    """Let a constant be half where it is used so: itself, or a copy if something else uses it as it is."""
+    assert value.const_value is not None
+    if not narrow:
+        return
+    bound = all(isinstance(place, ir.Node) and is_bound(place, value) for place, _ in narrow)
+    tensor = _narrowed(value.const_value, half, clamp=value in hidden or bound or half == ir.DataType.BFLOAT16)
+    if len(narrow) == count:
+        value.type, value.const_value = ir.TensorType(half), tensor
+        return
+    graph = value.graph
+    assert isinstance(graph, ir.Graph)
+    copy = ir.Value(
+        name=f"{value.name}.{half.name.lower()}", type=ir.TensorType(half), shape=value.shape, const_value=tensor
+    )
+    graph.register_initializer(copy)
+    _point(narrow, copy)
+
+
+def _narrowed(tensor: ir.TensorProtocol, half: ir.DataType, *, clamp: bool) -> ir.TensorProtocol:
+    """A constant in half precision, made when it is read; with `clamp`, what is beyond its range becomes its largest number."""
+
+    def make() -> ir.TensorProtocol:
+        array = tensor.numpy()
+        if clamp:
+            array = np.clip(array, -LARGEST[half], LARGEST[half])
+        with np.errstate(over="ignore"):
+            return ir.Tensor(array.astype(half.numpy()), dtype=half)
+
+    return ir.LazyTensor(make, half, ir.Shape(tensor.shape.numpy()), name=tensor.name, cache=False)
+
+
+def _cast(value: ir.Value, uses: Sequence[Use], to: ir.DataType) -> None:
+    """Cast a value once, where it is made, for the given uses. An output of the graph keeps its name."""
+    node = ir.node("Cast", [value], {"to": int(to)})
+    made, graph, producer = node.outputs[0], value.graph, value.producer()
+    assert isinstance(graph, ir.Graph)
+    made.type, made.shape = ir.TensorType(to), value.shape
+    if producer is not None:
+        graph.insert_after(producer, node)
+    elif len(graph):
+        graph.insert_before(graph[0], node)
+    else:
+        graph.append(node)
+    if producer is not None and any(place is graph for place, _ in uses):
+        name, value.name = value.name, f"{value.name}.{value.dtype.name.lower() if value.dtype else 'cast'}"
+        made.name = name
+    _point(uses, made)
+
+
+def _point(uses: Sequence[Use], value: ir.Value) -> None:
+    for place, number in uses:
+        if isinstance(place, ir.Node):
+            place.replace_input_with(number, value)
+        else:
+            place.outputs[number] = value
+
+
+def _name_type(node: ir.Node, version: int, half: ir.DataType) -> None:
+    """Let the attribute that names the type of the result, if there is one, name the other one."""
+    if node.op_type == "ConstantOfShape":
+        given = node.attributes.get("value")
+        filled = np.zeros(1, np.float32) if given is None else given.value.numpy()
+        node.attributes["value"] = ir.AttrTensor("value", ir.Tensor(filled.astype(half.numpy()), dtype=half))
+    for name in TYPE_ATTRIBUTES:
+        known = node.attributes.get_int(name) if name in node.attributes else None
+        default = attribute_default(node.domain, node.op_type, version, name)
+        if int(ir.DataType.FLOAT) in (known, default if known is None else None):
+            node.attributes[name] = ir.AttrInt64(name, int(half))
+
+
+def imitate(units: Units, wide: Sequence[bool]) -> None:
+    """Turn the model of `units` into one that computes in float32, but rounds every value that was chosen to be half.
+
+    Where the runtime has no kernels for the type, this is how the result of `rewrite` computes, apart from its sums being
+    more accurate. Inputs and outputs stay float32.
+    """
+    hidden = clamped(units.model, units.facts, units.half).constants
+    for value in dict.fromkeys((*units.makers, *units.uses)):
+        uses = units.uses.get(value, {})
+        if value in units.makers:
+            if not wide[units.makers[value]]:
+                _round(value, list(uses), units.half)
+        elif any(not wide[unit] for unit in uses.values()):
+            assert value.const_value is not None
+            narrow = _narrowed(
+                value.const_value, units.half, clamp=value in hidden or units.half == ir.DataType.BFLOAT16
+            )
+            value.const_value = ir.Tensor(narrow.numpy().astype(np.float32))
+
+
+def _round(value: ir.Value, uses: Sequence[Use], half: ir.DataType) -> None:
+    narrow = ir.node("Cast", [value], {"to": int(half)})
+    rounded = ir.node("Cast", narrow.outputs, {"to": int(ir.DataType.FLOAT)})
+    made, graph, producer = rounded.outputs[0], value.graph, value.producer()
+    assert isinstance(graph, ir.Graph)
+    made.type, made.shape = ir.TensorType(ir.DataType.FLOAT), value.shape
+    if producer is not None:
+        graph.insert_after(producer, [narrow, rounded])
+    elif len(graph):
+        graph.insert_before(graph[0], [narrow, rounded])
+    else:
+        graph.extend([narrow, rounded])
+    if producer is not None and any(place is graph for place, _ in uses):
+        name, value.name = value.name, f"{value.name}.exact"
+        made.name = name
+    _point(uses, made)

@@ -1,0 +1,37 @@
+"""The report of `ortfuse convert` for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from ortfuse.report.console import show_notes
+
+if TYPE_CHECKING:
+    from ortfuse.precision.half import Conversion
+
+MOST_ISLANDS = 12
+"""The reasons for float32 that are shown; --json has them all."""
+
+
+def show_conversion(console: Console, done: Conversion) -> None:
+    """Print what a conversion did."""
+    saved = f"{done.bytes_before:,} bytes of weights became {done.bytes_after:,}"
+    lines = [f"{done.operators} operators in {done.to}, {len(done.islands)} in float32, {done.casts} Casts; {saved}"]
+    reasons = Counter(done.islands.values())
+    first = {reason: name for name, reason in reversed([*done.islands.items()])}
+    lines += [
+        f"float32: {count}, such as {first[reason]}: {reason}" for reason, count in reasons.most_common(MOST_ISLANDS)
+    ]
+    how = "emulated" if done.emulated else "run"
+    worst = sorted(done.errors.items(), key=lambda item: -item[1])
+    lines += [f"error of '{name}', {how} on the CPU: {error:.2g} of its norm" for name, error in worst[:MOST_ISLANDS]]
+    if done.weak:
+        lines.append("the ranges are those on generated inputs: give your own with --inputs")
+    for line in lines:
+        console.print(line, markup=False, highlight=False)
+    show_notes(console, done.notes)
+    if done.written:
+        console.print(f"wrote {done.written}", markup=False, highlight=False)
