@@ -23,6 +23,7 @@ from ortfuse.graph.traits import BROADCASTS, ELEMENTWISE
 from ortfuse.graph.walk import branches, graphs, subgraphs
 from ortfuse.passes.context import Context
 from ortfuse.passes.cse import computation
+from ortfuse.passes.recurrence.iteration import fails_if_empty, iteration_of
 
 _SAFE = ELEMENTWISE | {"Transpose", "Unsqueeze", "Shape", "Size"}
 """Operators that do not fail on a tensor of numbers."""
@@ -104,7 +105,10 @@ def _runs(holder: ir.Node, facts: Facts) -> bool:
     limit, condition = (*holder.inputs, None, None)[:2]
     number = facts.ints(limit)
     is_asked = limit is None or (number is not None and all(n is not None and is_positive(n) for n in number.elements))
-    return is_asked and (condition is None or bool(facts.scalar(condition)))
+    if is_asked and (condition is None or bool(facts.scalar(condition))):
+        return True
+    iteration = iteration_of(holder, facts)
+    return iteration is not None and fails_if_empty(iteration)
 
 
 def _cannot_fail(node: ir.Node, facts: Facts) -> bool:

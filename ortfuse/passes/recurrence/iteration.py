@@ -70,6 +70,22 @@ def iteration_of(node: ir.Node, facts: Facts) -> Iteration | None:
     return _of_scan(node, attribute.as_graph(), facts) if node.op_type == "Scan" and facts.version(node) >= 9 else None
 
 
+def inserted(state: State) -> ir.Value | None:
+    """What each run appends to a sequence that is empty before the loop."""
+    first, last = state.initial.producer(), state.after.producer()
+    if first is None or last is None or first.op_type != "SequenceEmpty" or last.op_type != "SequenceInsert":
+        return None
+    is_appended = len(last.inputs) == 2 and last.inputs[0] is state.before
+    return last.inputs[1] if is_appended and not state.final.is_graph_output() else None
+
+
+def fails_if_empty(iteration: Iteration) -> bool:
+    """Whether the model fails if the body does not run at all, as joining the elements of an empty sequence does."""
+    kept = [state.final for state in iteration.states if inserted(state) is not None]
+    users = [use.node for value in kept for use in value.uses()]
+    return any(user.op_type == "ConcatFromSequence" and user.graph is iteration.node.graph for user in users)
+
+
 def _of_loop(node: ir.Node, body: ir.Graph, facts: Facts) -> Iteration | None:
     limit, condition = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
     number = facts.ints(limit)

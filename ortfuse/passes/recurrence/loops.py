@@ -8,7 +8,8 @@ alike are applied to all of them at once (see `lifted`). States are stacked as o
 joined to one tensor behind it.
 
 Left alone: loops that may end early or run an unknown number of times; Loops that may not run at all, of whose results the
-runtime makes up the sizes (a Scan of nothing fails in the runtime, so that one which succeeds has run); bodies with anything else
+runtime makes up the sizes (a Scan of nothing fails in the runtime, as does joining a sequence without elements, so that what
+succeeds has run); bodies with anything else
 in them, such as states that are handed on in another way. What holds a cell or a linear state and is left alone is noted for
 the user.
 """
@@ -27,7 +28,7 @@ from ortfuse.passes.building import Builder
 from ortfuse.passes.context import Context
 from ortfuse.passes.recurrence.cell import Cell, Cells
 from ortfuse.passes.recurrence.form import Source
-from ortfuse.passes.recurrence.iteration import Iteration, State, iteration_of
+from ortfuse.passes.recurrence.iteration import Iteration, State, fails_if_empty, inserted, iteration_of
 from ortfuse.passes.recurrence.lifted import Lifted
 from ortfuse.passes.recurrence.linear import LinearState, Reading, linear_states
 from ortfuse.passes.recurrence.linear_attention import LinearAttention, UnfitError
@@ -125,7 +126,8 @@ def _resolve(
     options: Loops,
 ) -> None:
     """Replace the results of a loop that are used, and the loop."""
-    if iteration.node.op_type == "Loop" and iteration.may_be_empty and not options.nonempty:
+    may_be_empty = iteration.node.op_type == "Loop" and iteration.may_be_empty and not fails_if_empty(iteration)
+    if may_be_empty and not options.nonempty:
         why = f"it may not run at all (it runs {iteration.runs} times; `loops{{nonempty=true}}` takes for granted that it does)"
         raise _UnresolvedError(why)
     whole = _Whole(iteration, cells, linear, Builder(scope, context.editor, iteration.node), context, options.always)
@@ -135,7 +137,8 @@ def _resolve(
         if stacked.result.uses() or stacked.result.is_graph_output():
             rank = whole.rank(stacked.value) + 1
             replacements.append((stacked.result, from_front(whole.of(stacked.value), stacked.axis, rank, whole.build)))
-    for state in iteration.states:
+    changing = {one.state.after for one in linear}
+    for state in sorted(iteration.states, key=lambda state: state.after in changing):
         if state.final.uses() or state.final.is_graph_output():
             replacements += whole.final(state)
     for old, new in replacements:
@@ -187,8 +190,8 @@ class _Whole:
         """What replaces the values that are computed of a state after the loop, each with its replacement."""
         if state.after is state.before:
             return [(state.final, state.initial)]
-        if (inserted := _inserted(state)) is not None:
-            return [self._joined(use.node, inserted) for use in state.final.uses()]
+        if (value := inserted(state)) is not None:
+            return [self._joined(use.node, value) for use in state.final.uses()]
         memory = {cell.memory[0]: output for output, (cell, _, _) in self._cells.items() if cell.memory is not None}
         if state.after in memory:
             self.of(memory[state.after])
@@ -310,12 +313,3 @@ class _Whole:
             facts.dtype(value) != ir.DataType.FLOAT for value in (cell.output, *initial, *(one.value for one in inputs))
         ):
             raise _UnresolvedError("only float32 has a kernel")
-
-
-def _inserted(state: State) -> ir.Value | None:
-    """What each run appends to a sequence that is empty before the loop."""
-    first, last = state.initial.producer(), state.after.producer()
-    if first is None or last is None or first.op_type != "SequenceEmpty" or last.op_type != "SequenceInsert":
-        return None
-    is_appended = len(last.inputs) == 2 and last.inputs[0] is state.before
-    return last.inputs[1] if is_appended and not state.final.is_graph_output() else None

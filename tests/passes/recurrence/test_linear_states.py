@@ -149,6 +149,20 @@ def test_a_loop_over_elements_is_one_operator() -> None:
     assert optimised(made)["LinearAttention"] == 1
 
 
+def test_results_kept_in_a_sequence_and_the_final_state_are_of_one_operator() -> None:
+    state, k, q = f"float[b, {K}, {V}]", f"float[b, t, {K}]", f"float[b, t, {K}]"
+    inner = f"""body = one (int64 i, bool go, {state} S0, seq(float[b, {V}]) s0) => (bool on, {state} S1, seq(float[b, {V}]) s1) {{
+        on = Identity(go) k = Gather<axis = 1>(all_k, i) q = Gather<axis = 1>(all_q, i) v = Gather<axis = 1>(all_v, i)
+        kc = Unsqueeze(k, m1) vr = Unsqueeze(v, m2) kv = Mul(kc, vr) S1 = Add(S0, kv) qr = Unsqueeze(q, m2)
+        p = MatMul(qr, S1) o = Squeeze(p, m2) s1 = SequenceInsert(s0, o) }}"""
+    text = f"""s = Shape(all_k) runs = Gather(s, one_) e = SequenceEmpty() last, kept = Loop<{inner}>(runs, yes, first, e)
+        Y = ConcatFromSequence<axis = 1, new_axis = 1>(kept)"""
+    inputs = f"{state} first, {k} all_k, {q} all_q, float[b, t, {V}] all_v"
+    made = model(text, inputs, f"float[b, t, {V}] Y, {state} last", weights() | {"one_": np.int64(1)})
+    found = optimised(made)
+    assert (found["LinearAttention"], found["Loop"]) == (1, 0)
+
+
 @pytest.mark.parametrize("kind", ["gated by key", "delta rule", "selective scan"])
 def test_the_final_state_alone(kind: str) -> None:
     made = scan(kind)
