@@ -1,0 +1,29 @@
+"""The runtime never has to transpose more often in a golden model's result than in the model itself."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ortfuse.bench import executed_ops, typical_inputs
+from ortfuse.model.io import load
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
+import suite
+
+IN_PARTS = ("sam_encoder",)
+"""Queries, keys and values are transposed one by one, without an axis of size 1 more, instead of all three at once."""
+
+ONE_OPERATOR = ("gru_cells", "gru_loop", "lstm_cells", "lstm_loop")
+"""Steps that were taken apart are one operator, which has the steps first."""
+
+NAMES = [name for name in suite.expected_names() if not name.startswith((*IN_PARTS, *ONE_OPERATOR))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_more_is_transposed_than_by_the_runtime_alone(name: str) -> None:
+    original, result = load(suite.MODELS / f"{name}.onnx"), suite.optimised(name).model
+    executed = [executed_ops(model, typical_inputs(model)[1])["Transpose"] for model in (original, result)]
+    assert executed[1] <= executed[0]
