@@ -125,10 +125,12 @@ class Runner:
             return None
 
 
-def disagreement(old: Arrays, new: Arrays, exact: Arrays | None, bit_equal: bool, step: float = 0.0) -> str | None:
+def disagreement(
+    old: Arrays, new: Arrays, exact: Arrays | None, bit_equal: bool, *, step: float = 0.0, beyond: float = 0.0
+) -> str | None:
     """Why `new` is not as good as `old`, judged against `exact`; `None` if it is.
 
-    A few numbers may differ by a `step`.
+    A few numbers may differ by a `step`, and all by the share `beyond` of their size.
     """
     for index, (before, after) in enumerate(zip(old, new, strict=True)):
         if before.shape != after.shape or before.dtype != after.dtype:
@@ -143,7 +145,11 @@ def disagreement(old: Arrays, new: Arrays, exact: Arrays | None, bit_equal: bool
             if bit_equal
             else _other_infinities(wide_before, wide_after)
             or _too_far(
-                wide_before, wide_after, None if exact is None else exact[index].astype(np.float64), before.dtype
+                wide_before,
+                wide_after,
+                None if exact is None else exact[index].astype(np.float64),
+                before.dtype,
+                beyond,
             )
         )
         if problem is not None and not _is_a_step_beside(wide_before, wide_after, step):
@@ -189,7 +195,11 @@ def _other_infinities(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any])
 
 
 def _too_far(
-    before: np.ndarray[Any, Any], after: np.ndarray[Any, Any], exact: np.ndarray[Any, Any] | None, dtype: Any
+    before: np.ndarray[Any, Any],
+    after: np.ndarray[Any, Any],
+    exact: np.ndarray[Any, Any] | None,
+    dtype: Any,
+    beyond: float,
 ) -> str | None:
     truth = before if exact is None else exact
     finite = np.isfinite(before) & np.isfinite(truth)
@@ -198,6 +208,10 @@ def _too_far(
     scale = float(np.abs(truth[finite]).max())
     info = np.finfo(dtype) if dtype.kind == "f" else None
     step, smallest = (float(info.eps), float(info.tiny)) if info is not None else (2.0**-7, 2.0**-126)
-    allowed = FACTOR * float(np.abs(before[finite] - truth[finite]).max()) + ROUNDINGS * (step * scale + smallest)
+    allowed = (
+        FACTOR * float(np.abs(before[finite] - truth[finite]).max())
+        + ROUNDINGS * (step * scale + smallest)
+        + beyond * scale
+    )
     error = float(np.abs(after[finite] - truth[finite]).max())
     return f"is off by {error:.3g}, more than {allowed:.3g}" if error > allowed else None

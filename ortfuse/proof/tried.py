@@ -82,7 +82,7 @@ class Tried:
                     return f"{where}: the runtime cannot execute the definition: {definition.refusal}"
                 if kind != "zero" and is_far_from(old, meant):
                     return f"{where}: the definition is something else than what it stands for in lower precision"
-                problem = disagreement(meant, new, None, bit_equal, rule.proof.step)
+                problem = disagreement(meant, new, None, bit_equal, step=rule.proof.step, beyond=rule.proof.beyond)
             else:
                 problem = disagreement(old, new, None, bit_equal)
             if problem is not None and not bit_equal and definition is None:

@@ -76,7 +76,8 @@ class Proof:
     numbers. `constants` says how to make a captured constant: `"normal"` (default), `"positive"`, or the numbers
     themselves; `inputs` says how to make other values: an element type, or a function of the builder. `ranges` are those
     that inputs and the `root` were seen to have, for rules that ask for them. Of results that are multiples of a `step`, a
-    few may be the next one, where a kernel rounds a little earlier. `dtypes` are the element types of all other values, and
+    few may be the next one, where a kernel rounds a little earlier, and what a definition cannot spell may change results by the
+    share `beyond` of their size. `dtypes` are the element types of all other values, and
     `typical` gives realistic sizes at which the rule's benefit is measured. `opset`
     pins a single ai.onnx version to try.
 
@@ -96,6 +97,7 @@ class Proof:
     inputs: Mapping[str, Any] = field(default_factory=dict)
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     step: float = 0.0
+    beyond: float = 0.0
     dtypes: Sequence[str] = ("float32",)
     opset: int | None = None
     typical: Sequence[Shapes] = ()

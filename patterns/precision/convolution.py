@@ -154,15 +154,16 @@ def _rounded(value: Pattern, *grid: Pattern) -> Pattern:
 
 GUARDS = (in_float32, is_weight("weight"), is_weight("bias"), sums_fit)
 FUSED: dict[str, Any] = {"activation": attr("activation"), "attributes": HOW}
+LAYER = op.Conv(x, weight, opt(bias), attributes=HOW)
+CLIPPED = op.Clip(LAYER, scalar("low"), scalar("high"))
+PLAIN = (op.Relu(LAYER) | CLIPPED | LAYER | ms.FusedConv(x, weight, opt(bias), **FUSED)).named("form")
+WITH_SUM = ms.FusedConv(x, weight, opt(bias), y, **FUSED)
 ASSUMES = {"*1e5 times as large*": "the results were seen to be in another range"}
 
 
 def _plain(method: str) -> Rule:
     spelled = _Spelled(method)
     grid = grid_of("root", method, from_zero=is_active)
-    layer = op.Conv(x, weight, opt(bias), attributes=HOW)
-    clipped = op.Clip(layer, scalar("low"), scalar("high"))
-    fused = ms.FusedConv(x, weight, opt(bias), **FUSED)
 
     def meant(match: Match) -> Pattern:
         near: Pattern = op.Relu(spelled.floats()) if is_active(match) else spelled.floats()
@@ -173,7 +174,7 @@ def _plain(method: str) -> Rule:
     return Rule(
         name=f"static_int8_conv.{method}",
         formula="act(conv(x, W) + b)",
-        pattern=(op.Relu(layer) | clipped | layer | fused).named("form"),
+        pattern=PLAIN,
         replace=op.DequantizeLinear(spelled.integers(*grid), *grid),
         definition=built(meant, makes=("Conv", "Relu", "Clip", "QuantizeLinear", "DequantizeLinear")),
         guards=(*GUARDS, is_rounded_so(method), was_observed(method, "x", "root")),
@@ -206,7 +207,7 @@ def _residual(method: str) -> Rule:
     return Rule(
         name=f"static_int8_conv.{method}_sum",
         formula="act(conv(x, W) + b + y)",
-        pattern=ms.FusedConv(x, weight, opt(bias), y, **FUSED),
+        pattern=WITH_SUM,
         replace=op.DequantizeLinear(ms.QLinearAdd(spelled.integers(*inner), *inner, y8, *other, *grid), *grid),
         definition=built(meant, makes=("Conv", "Add", "Relu", "QuantizeLinear", "DequantizeLinear")),
         guards=(*GUARDS, sum_is_plain, is_rounded_so(method), was_observed(method, "x", "y", "root", "root/product")),

@@ -78,8 +78,9 @@ def instances(rule: Rule) -> Iterator[Match]:
             coverage.learn(chooser)
             facts = Facts(model)
             for node in reversed(list(model.graph)):
-                match = matcher.match(node.outputs[0], facts, rule.allow_extra_operands)
-                if isinstance(match, Match):
+                tries = (matcher.match(output, facts, rule.allow_extra_operands) for output in node.outputs)
+                match = next((match for match in tries if isinstance(match, Match)), None)
+                if match is not None:
                     operators = tuple(sorted(node.op_type for node in match.nodes))
                     if len(found) < SPELLINGS * (number + 1) or operators not in seen:
                         found.append(match)

@@ -199,3 +199,19 @@ def test_a_channel_without_weights_keeps_its_bias() -> None:
     np.testing.assert_allclose(after, before, atol=0.06 * np.abs(before).max())
     assert np.unique(after[:, 1]).size == 1
     np.testing.assert_allclose(after[:, 1], before[:, 1], atol=0.01 * np.abs(before).max())
+
+
+@pytest.mark.parametrize("used", ["y", "h", "y h c"])
+def test_a_recurrent_layer_is_one_site_whatever_is_used_of_it(used: str) -> None:
+    body = "y, h, c = LSTM<hidden_size = 16>(x, w, r, b) " + " ".join(f"{one}2 = Neg({one})" for one in used.split())
+    outputs = ", ".join(f"float[{'1,b,16' if one != 'y' else 't,1,b,16'}] {one}2" for one in used.split())
+    made = model(body, "float[t,b,24] x", outputs, w=(1, 64, 24), r=(1, 64, 16), b=(1, 128))
+    (site,) = sites(made).values()
+    assert (site.name, site.weight) == (used[0], "w")
+    (rung,) = [rung for rung in site.rungs if ".unit" in rung]
+    low = lowered(made, {site.name: rung})
+    assert operators(low)[0] == "DynamicQuantizeLSTM"
+    assert "LSTM" not in operators(low)
+    x = np.random.default_rng(1).standard_normal((4, 2, 24)).astype(np.float32)
+    for before, after in zip(*(Session(one, threads=1).run({"x": x}).values() for one in (made, low)), strict=True):
+        assert np.linalg.norm(after - before) < 5e-2 * np.linalg.norm(before)

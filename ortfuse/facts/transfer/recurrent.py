@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from ortfuse.facts.transfer.fact import Fact
 from ortfuse.facts.transfer.op import Op, transfer
+from ortfuse.graph.traits import MICROSOFT
+
+
+@transfer("DynamicQuantizeLSTM", domain=MICROSOFT)
+def dynamic_quantize_lstm(op: Op) -> tuple[Fact, ...]:
+    """As LSTM, with weights whose last two axes are exchanged."""
+    data, weight = op.known_shape(0), op.known_shape(2)
+    last = Fact(op.dtype(), (weight[0], data[1], weight[1]))
+    return Fact(op.dtype(), (data[0], weight[0], data[1], weight[1])), last, last
 
 
 @transfer("RNN", "GRU", "LSTM")
