@@ -1,4 +1,7 @@
-"""Recurrent networks: language models whose layers are operators, cells that are unrolled, or a loop; a speech net."""
+"""Recurrent networks: language models whose layers are operators, cells that are unrolled, or a loop; a speech net.
+
+Language models of the gated delta rule (arXiv:2412.06464), as a scan and as a compiled loop.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import torch
 from drawing import Input
 from exporting import EXPORTERS, Case
 from torch import nn
-from torch.nn.functional import linear
+from torch._higher_order_ops.scan import scan
+from torch.nn.functional import linear, normalize, softplus
 
 from cases.common import TS_AND_DYNAMO, VOCABULARY
 
@@ -77,6 +81,52 @@ class _Looped(nn.Module):
         return x, None
 
 
+def _delta_step(
+    state: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rate: torch.Tensor, decay: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One step of the gated delta rule on a state [batch, heads, keys, values]: the new state, and what is read of it."""
+    state = state * decay.exp().unsqueeze(-1).unsqueeze(-1)
+    known = (state * k.unsqueeze(-1)).sum(-2)
+    state = state + k.unsqueeze(-1) * ((v - known) * rate.unsqueeze(-1)).unsqueeze(-2)
+    return state, (state * q.unsqueeze(-1)).sum(-2)
+
+
+@torch.jit.script
+def _delta_loop(
+    state: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rate: torch.Tensor, decay: torch.Tensor
+) -> torch.Tensor:
+    """A compiled loop over time: the gated delta rule, on [batch, time, heads, ...]."""
+    results: list[torch.Tensor] = []
+    for time in range(q.size(1)):
+        key = k[:, time].unsqueeze(-1)
+        state = state * decay[:, time].exp().unsqueeze(-1).unsqueeze(-1)
+        known = (state * key).sum(dim=-2)
+        state = state + key * ((v[:, time] - known) * rate[:, time].unsqueeze(-1)).unsqueeze(-2)
+        results.append((state * q[:, time].unsqueeze(-1)).sum(dim=-2))
+    return torch.stack(results, 1)
+
+
+class GatedDelta(nn.Module):
+    """A layer of the gated delta rule: 2 heads, keys of 4, values of 6."""
+
+    HEADS, KEYS, VALUES = 2, 4, HIDDEN // 2
+
+    def __init__(self, compiled: bool) -> None:
+        super().__init__()
+        sizes = (self.HEADS * self.KEYS, self.HEADS * self.KEYS, self.HEADS * self.VALUES, self.HEADS, self.HEADS)
+        self.maps, self.compiled = nn.ModuleList([nn.Linear(EMBEDDED, size) for size in sizes]), compiled
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
+        q, k, v, rate, decay = (linear_map(x) for linear_map in self.maps)
+        q, k, v = (one.view(*x.shape[:2], self.HEADS, -1) for one in (q, k, v))
+        given = (normalize(q, dim=-1), normalize(k, dim=-1), v, rate.sigmoid(), -softplus(decay))
+        first = torch.zeros(x.shape[0], self.HEADS, self.KEYS, self.VALUES)
+        if self.compiled:
+            return _delta_loop(first, *given).flatten(2), None
+        results = scan(lambda state, step: _delta_step(state, *step), first, given, dim=1)[1]
+        return results.movedim(0, 1).flatten(2), None
+
+
 class LanguageModel(nn.Module):
     """An embedding, recurrent layers, a linear head."""
 
@@ -132,6 +182,13 @@ def looped(kind: type[nn.LSTMCell | nn.GRUCell]) -> nn.Module:
     return LanguageModel(_Looped(kind))
 
 
+def gated_delta(compiled: bool) -> nn.Module:
+    """The same of a layer of the gated delta rule."""
+    return LanguageModel(GatedDelta(compiled))
+
+
+SENTENCES = {"input_ids": Input(("batch", "sequence"), "tokens", high=VOCABULARY)}
+LENGTHS = ({"batch": 2, "sequence": 6}, {"batch": 3, "sequence": 9})
 SIZES = ({"batch": 2}, {"batch": 3})
 
 CASES = (
@@ -141,6 +198,8 @@ CASES = (
     Case("gru_cells", functools.partial(unrolled, nn.GRUCell), TOKENS, SIZES, exporters=EXPORTERS, layers=LAYERS),
     Case("lstm_loop", functools.partial(looped, nn.LSTMCell), TOKENS, SIZES, exporters=("ts",), layers=LAYERS),
     Case("gru_loop", functools.partial(looped, nn.GRUCell), TOKENS, SIZES, exporters=("ts",), layers=LAYERS),
+    Case("delta_loop", functools.partial(gated_delta, True), SENTENCES, LENGTHS, exporters=("ts",), layers=1),
+    Case("delta_scan", functools.partial(gated_delta, False), TOKENS, SIZES, exporters=("dynamo",), layers=1),
     Case(
         "speech",
         Speech,
