@@ -206,6 +206,19 @@ def test_bodies_of_control_flow_are_converted(keep_io: bool) -> None:
         assert done.casts == (1 + len(done.model.graph.outputs) if keep_io else 0)
 
 
+def test_operators_with_which_the_runtime_does_not_load_the_model_stay_in_float32() -> None:
+    """Its optimiser ends the process on a Transpose before a product of float16."""
+    body = "t = Transpose<perm = [1, 0, 2]>(x) y = MatMul(t, w) f = Reshape(x, column) q = MatMul(f, one)"
+    original = model(
+        body, x="float[s,1,4] x", y="float[1,s,3] y, float[k,1] q", w=X.T.copy(), column=np.array([-1, 1]),
+        one=np.ones((1, 1), np.float32),
+    )  # fmt: skip
+    done = converted(original, X[:, None])
+    assert all("the runtime does not load the model with" in reason for reason in done.islands.values())
+    x = X[:, None].astype(np.float16)
+    assert Session(done.model, optimise=True).run({"x": x})["y"].shape == (1, 3, 3)
+
+
 def test_functions_are_converted() -> None:
     functions = '<domain: "mine", opset_import: ["": 17]> Twice (a) => (b) { b = Add(a, a) }'
     done = converted(model("p = mine.Twice(x) y = MatMul(p, w)", functions=functions, w=X.T.copy()))

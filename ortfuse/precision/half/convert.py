@@ -195,6 +195,7 @@ class _Search:
             VerificationError: The bound cannot be met.
         """
         self._keep_what_fails()
+        self._keep_what_does_not_load()
         order = self._by_error()
         limit = math.inf if bound is None else bound
         least, count = -1, 0
@@ -270,6 +271,20 @@ class _Search:
         makers = {units.makers[value] for value in node.inputs if value is not None and value in units.makers}
         return sum(units.keep(maker, reason) for maker in makers if units.units[maker].node is not None) > 0
 
+    def _keep_what_does_not_load(self) -> None:
+        """Demand float32 of the operators of one kind if the runtime loads the model only then; it executes float16 itself."""
+        if self._half != ir.DataType.FLOAT16 or not Loading.of_graph(self._rewritten()[0].model).problem():
+            return
+        kinds: dict[str, list[int]] = {}
+        for node, unit in self._units.of_node.items():
+            if self._units.units[unit].kind != "float":
+                kinds.setdefault(node.op_type, []).append(unit)
+        for kind, nodes in kinds.items():
+            if not Loading.of_graph(self._rewritten(nodes)[0].model).problem():
+                for unit in nodes:
+                    self._units.keep(unit, f"the runtime does not load the model with {kind} in float16")
+                return
+
     def _by_error(self) -> list[int]:
         """The nodes that are half, those with the largest error of their own first; what was not emulated counts as largest."""
         wide = self._units.chosen()
@@ -278,13 +293,7 @@ class _Search:
 
     def _attempt(self, limit: float, more: Sequence[int] = ()) -> tuple[list[bool], int, ir.Model, dict[str, float]]:
         """The model with some more nodes in float32, and the errors of its outputs."""
-        units = self._new_units(self._model.clone())
-        for number, one in enumerate(self._units.units):
-            units.units[number].kind = one.kind
-        for unit in more:
-            units.keep(unit, "")
-        wide = units.chosen()
-        casts = rewrite(units, wide)
+        units, wide, casts = self._rewritten(more)
         self._progress("running the result")
         runs = units.model
         if self._half == ir.DataType.BFLOAT16:
@@ -300,6 +309,16 @@ class _Search:
                 if error is not None:
                     errors[name] = max(error, errors.get(name, 0.0))
         return wide, casts, units.model, errors
+
+    def _rewritten(self, more: Sequence[int] = ()) -> tuple[Units, list[bool], int]:
+        """A copy of the model with some more nodes in float32, the choice for each unit, and the Casts it takes."""
+        units = self._new_units(self._model.clone())
+        for number, one in enumerate(self._units.units):
+            units.units[number].kind = one.kind
+        for unit in more:
+            units.keep(unit, "")
+        wide = units.chosen()
+        return units, wide, rewrite(units, wide)
 
     @staticmethod
     def _holds(errors: Mapping[str, float], limit: float) -> bool:
