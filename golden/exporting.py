@@ -12,7 +12,7 @@ import logging
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -204,13 +204,21 @@ def strip_traces(path: Path) -> None:
     model, as do the classes of the modules around each node. The modules' names (``name_scopes``) stay.
     """
     model = onnx.load(path)
-    for node in (*model.graph.node, *(node for function in model.functions for node in function.node)):
+    for node in _nodes([*model.graph.node, *(node for function in model.functions for node in function.node)]):
         kept = [(entry.key, entry.value) for entry in node.metadata_props if entry.key not in _TRACES]
         node.ClearField("metadata_props")
         node.ClearField("doc_string")
         for key, value in kept:
             node.metadata_props.add(key=key, value=value)
     onnx.save(model, path)
+
+
+def _nodes(given: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Nodes, and those in their bodies."""
+    for node in given:
+        yield node
+        for attribute in node.attribute:
+            yield from _nodes(attribute.g.node)
 
 
 def largest_error(path: Path, prepared: Prepared, *, relative: bool) -> float:
