@@ -22,6 +22,14 @@ from ortfuse.precision.outcome import Goal, Tried
 from ortfuse.precision.store import Store
 from ortfuse.precision.times import Clock
 
+MOST = 5
+"""At most so many rungs of a site are followed to the outputs."""
+
+SAME = 1.03
+"""Times and sizes that differ by less than this factor are taken to be the same."""
+
+SURPASSED = "another rung is no slower and no less exact"
+
 FASTER = 0.98
 """A rung is not considered if the site takes more than this share of its time in float32."""
 
@@ -117,6 +125,7 @@ class Measuring:
     times: Store
     progress: Callable[[int], None]
     _tables: dict[str, dict[str, list[float]]] = field(default_factory=dict, init=False)
+    _surpassed: dict[str, set[str]] = field(default_factory=dict, init=False)
 
     def measured(self, parts: Sequence[Part], rungs: Mapping[str, Sequence[str]]) -> list[MeasuredSite]:
         """The sites, each with the named rungs measured; those that cannot be run by themselves are left out."""
@@ -189,41 +198,51 @@ class Measuring:
         inputs: Sequence[Inputs],
     ) -> list[Rung]:
         """The rungs with what they do to the outputs, where that can matter."""
-        found: list[Rung] = []
+        found: dict[str, Rung] = {}
         errors = {}
         for rung in rungs:
-            if self._is_idle(rung, site):
-                found.append(replace(rung, dropped=f"no gain in {self.goal}"))
+            if why := self._superfluous(rung, site):
+                found[rung.name] = replace(rung, dropped=why)
                 continue
             model = lowered.get(rung.name) or self._lowered(part, rung.name)
             local = None if model is None else local_errors(plain, model, inputs)
             if local is None:
-                found.append(replace(rung, dropped="makes numbers that are not finite, or does not run"))
+                found[rung.name] = replace(rung, dropped="makes numbers that are not finite, or does not run")
                 continue
             errors[rung.name] = local.errors
-            found.append(replace(rung, local=local.error))
-        open_ones = [rung for rung in found if not rung.dropped]
-        return [
-            rung if rung.dropped
-            else replace(rung, dropped=f"{better} is no slower and no less exact") if (better := _dominating(rung, open_ones))
-            else replace(rung, effects=self.probe.effect(errors[rung.name]))
-            for rung in found
-        ]  # fmt: skip
+            found[rung.name] = replace(rung, local=local.error)
+        kept = _worthwhile([rung for rung in found.values() if not rung.dropped], self.goal)
+        for rung in found.values():
+            if rung.name in kept:
+                found[rung.name] = replace(rung, effects=self.probe.effect(errors[rung.name]))
+            elif not rung.dropped:
+                found[rung.name] = replace(rung, dropped=SURPASSED)
+        self._surpassed.setdefault(site.kind, {name for name, rung in found.items() if rung.dropped == SURPASSED})
+        return list(found.values())
 
-    def _is_idle(self, rung: Rung, site: MeasuredSite) -> bool:
-        if self.goal == "latency":
-            return rung.seconds > FASTER * site.seconds
-        return rung.size >= site.size
+    def _superfluous(self, rung: Rung, site: MeasuredSite) -> str:
+        """Why a rung is not looked into; empty if it is."""
+        gains = rung.seconds <= FASTER * site.seconds if self.goal == "latency" else rung.size < site.size
+        if not gains:
+            return f"no gain in {self.goal}"
+        return SURPASSED if rung.name in self._surpassed.get(site.kind, ()) else ""
 
 
-def _dominating(rung: Rung, others: Sequence[Rung]) -> str:
-    """Another rung that is at least as good in every way, and better in one; empty if there is none."""
-    for other in others:
-        ours = (rung.seconds, rung.size, rung.local or 0.0)
-        theirs = (other.seconds, other.size, other.local or 0.0)
-        if theirs[0] <= ours[0] and theirs[2] <= ours[2] and (theirs[1] <= ours[1]) and theirs != ours:
-            return other.name
-    return ""
+def _worthwhile(rungs: Sequence[Rung], goal: Goal) -> list[str]:
+    """The rungs that no other surpasses as far as times are known, and of these not more than `MOST`, spread evenly."""
+    kept: list[Rung] = []
+    for rung in sorted(rungs, key=lambda one: (one.seconds, one.local or 0.0)):
+        if not any(_surpasses(other, rung, goal) for other in kept):
+            kept = [other for other in kept if not _surpasses(rung, other, goal)] + [rung]
+    places = np.unique(np.linspace(0, len(kept) - 1, min(len(kept), MOST)).round().astype(int)) if kept else ()
+    return [kept[place].name for place in places]
+
+
+def _surpasses(one: Rung, other: Rung, goal: Goal) -> bool:
+    """Whether a rung is at least as good as another in every way that counts, within what times are known to."""
+    exact = (one.local or 0.0) <= (other.local or 0.0)
+    small = goal == "latency" or one.size <= SAME * other.size
+    return exact and small and one.seconds <= SAME * other.seconds
 
 
 def _kind(model: ir.Model, inputs: Inputs) -> str:
