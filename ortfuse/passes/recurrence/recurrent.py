@@ -30,12 +30,13 @@ from ortfuse.passes.recurrence.chain import Chain, chains
 from ortfuse.passes.recurrence.form import Source
 from ortfuse.passes.recurrence.operands import Track, common_direction, initial_state, is_zero, shape_of
 from ortfuse.passes.recurrence.operator import OLDEST, SLOWER, Rounds, operator, pays
+from ortfuse.passes.recurrence.turned import turn
 from ortfuse.passes.recurrence.zero_states import drop_zero_states
 
 
 @dataclass(frozen=True)
 class Recurrent:
-    """Makes one LSTM, GRU or RNN of a chain of cells, and leaves out initial states of zeros.
+    """Makes one LSTM, GRU or RNN of a chain of cells; leaves out initial states of zeros, and reversals around operators.
 
     `always`: also where the operator is slower than the cells.
     """
@@ -45,9 +46,10 @@ class Recurrent:
     always: bool = False
 
     def run(self, context: Context) -> int:
-        """Replace chains of at least `fewest` cells, and leave out states of zeros; returns how many times."""
+        """Replace chains of at least `fewest` cells, leave out states of zeros and reversals; returns how many times."""
         scopes = [scope for scope in context.scopes() if scope.opset >= OLDEST]
-        return sum(self._replace_within(scope, context) + drop_zero_states(scope, context) for scope in scopes)
+        steps = (self._replace_within, drop_zero_states, turn)
+        return sum(step(scope, context) for scope in scopes for step in steps)
 
     def _replace_within(self, scope: Scope, context: Context) -> int:
         count = 0
