@@ -145,6 +145,8 @@ def _refuse_unconvertible(model: ir.Model, opset: int, target: Target, facts: Fa
 def _converted_wrongly(node: ir.Node, version: int, opset: int, facts: Facts) -> str | None:
     if node.op_type == "Dropout":
         return _changed_dropout(node, version, opset)
+    if node.op_type == "Split" and version < 18 <= opset and _splits_nothing(node, facts):
+        return "equal parts of nothing would be refused"
     boundary, reason = _CONVERTED_WRONGLY.get(node.op_type, (0, ""))
     if version < boundary <= opset:
         return f"ONNX's version converter gets it wrong ({reason})"
@@ -153,6 +155,14 @@ def _converted_wrongly(node: ir.Node, version: int, opset: int, facts: Facts) ->
         if dtype != ir.DataType.FLOAT and set(node.attributes) & {"min", "max", "value"}:
             return f"ONNX's version converter takes it to be float32, and it is {dtype or 'of unknown type'}"
     return None
+
+
+def _splits_nothing(node: ir.Node, facts: Facts) -> bool:
+    """Whether an axis of size 0 is split into parts without stated sizes."""
+    shape = facts.shape(node.inputs[0])
+    sizes = "split" in node.attributes or len(node.inputs) > 1
+    axis = node.attributes.get_int("axis", 0)
+    return not sizes and shape is not None and -len(shape) <= axis < len(shape) and shape[axis] == 0
 
 
 def _changed_dropout(node: ir.Node, version: int, opset: int) -> str | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from ortfuse.errors import TargetError
 from ortfuse.facts.facts import Facts
@@ -190,7 +191,7 @@ class Target:
         before, after = ([kernel for kernel in operator.kernels if kernel.serves(at.since)] for at in (old, new))
         if not after:
             executed = bool(before) or _is_inlined(node.op_type, version)
-            lost = executed and not _is_inlined(node.op_type, opset)
+            lost = executed and not (_is_inlined(node.op_type, opset) and self._executes_body(node, opset, facts))
             return self._no_kernel(f"{node.op_type} at opset {opset}") if lost else None
         inlined = _is_inlined(node.op_type, version)
         if old.since == new.since and (not inlined or _is_inlined(node.op_type, opset)):
@@ -204,6 +205,17 @@ class Target:
         now, later = [self._decide("", node.op_type, at, inputs, outputs) for at in (version, opset)]
         # Of a body that is inlined because no kernel takes these types, the later form may need kernels that there are not.
         return later if now is None or inlined else None
+
+    def _executes_body(self, node: ir.Node, opset: int, facts: Facts) -> bool:
+        """Whether there are kernels for the operators that a node without a kernel is inlined as; true where that is unknown."""
+        for op_type in _body_of(node, opset, facts):
+            operator = self.table.operators.get(("", op_type))
+            schema = None if operator is None else operator.at(opset)
+            if operator is None or schema is None or _is_inlined(op_type, opset):
+                continue
+            if not any(kernel.serves(schema.since) for kernel in operator.kernels):
+                return False
+        return True
 
     def _decide(
         self, domain: str, op_type: str, opset: int | None, inputs: DTypes, outputs: Sequence[DType]
@@ -273,6 +285,23 @@ def _is_inlined(op_type: str, opset: int) -> bool:
         return False
     body = onnx.FunctionProto.FromString(schema.get_function_with_opset_version(written_for))
     return not any(changes(node.op_type, written_for, opset) for node in body.node)
+
+
+def _body_of(node: ir.Node, opset: int, facts: Facts) -> list[str]:
+    """The operators of the body that ONNX builds for a node; none if it has no body that depends on the node."""
+    schema = schema_at(node.op_type, opset)
+    versions = () if schema is None else schema.context_dependent_function_opset_versions
+    written_for = max((version for version in versions if version <= opset), default=None)
+    if schema is None or written_for is None:
+        return []
+    dtypes = [facts.dtype(value) or ir.DataType.FLOAT for value in node.inputs]
+    types = [onnx.helper.make_tensor_type_proto(int(dtype), None).SerializeToString() for dtype in dtypes]
+    try:
+        proto = ir.to_proto(node).SerializeToString()
+        body = schema.get_context_dependent_function_with_opset_version(written_for, proto, types)
+        return [inner.op_type for inner in onnx.FunctionProto.FromString(body).node]
+    except (RuntimeError, ValueError, DecodeError, ir.serde.SerdeError):
+        return []  # ONNX does not build a body for this node
 
 
 class _MismatchError(Exception):

@@ -248,3 +248,18 @@ def test_optional_inputs_that_are_left_out_and_unused_outputs_stay_so() -> None:
 def test_the_same_name_in_two_branches_is_no_problem() -> None:
     body = BRANCHES.replace("float b", "float a").replace("b = ReduceMean", "a = ReduceMean")
     raised_is_the_same(model_text(17, body), 23)
+
+
+@pytest.mark.parametrize(
+    ("opset", "body", "inputs", "reason"),
+    [
+        (21, "{ y = Bernoulli(x) }", "float[2,3,4] x", "no kernel"),
+        (17, "{ y, z = Split<axis = 1>(x) }", "float[2,0,4] x", "equal parts of nothing"),
+    ],
+    ids=["a body of operators without kernels", "parts of nothing"],
+)
+def test_what_would_not_run_any_more_is_not_raised(opset: int, body: str, inputs: str, reason: str) -> None:
+    model = read(model_text(opset, body, inputs))
+    with pytest.raises(TargetError, match=reason):
+        raise_opset(model, 22)
+    assert model.graph.opset_imports[""] == opset
