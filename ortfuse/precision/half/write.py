@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.graph import walk
 from ortfuse.graph.schemas import attribute_default
 from ortfuse.precision.half.masks import LARGEST, clamped, is_bound
 from ortfuse.precision.half.network import Units, Use
 from ortfuse.precision.half.ports import TYPE_ATTRIBUTES
+
+
+class _Names:
+    """Names for new values, which no value of any graph has."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._taken = {value.name for graph in walk.graphs(model) for value in walk.own_values(graph)}
+
+    def new(self, stem: str) -> str:
+        """A name that nothing has yet."""
+        name = next(
+            name
+            for name in itertools.chain([stem], (f"{stem}.{number}" for number in itertools.count(1)))
+            if name not in self._taken
+        )
+        self._taken.add(name)
+        return name
 
 
 def rewrite(units: Units, wide: Sequence[bool]) -> int:
@@ -22,18 +41,19 @@ def rewrite(units: Units, wide: Sequence[bool]) -> int:
     """
     versions = {node: units.facts.version(node) for node in units.of_node}
     hidden = clamped(units.model, units.facts, units.half).constants
+    names = _Names(units.model)
     casts = 0
     for value in dict.fromkeys((*units.makers, *units.uses)):
         uses = units.uses.get(value, {})
         if value not in units.makers:
-            _spread(value, [use for use, unit in uses.items() if not wide[unit]], len(uses), units.half, hidden)
+            _spread(value, [use for use, unit in uses.items() if not wide[unit]], len(uses), units.half, hidden, names)
             continue
         narrow = not wide[units.makers[value]]
         others = [use for use, unit in uses.items() if wide[unit] == narrow]
         if narrow:
             _retype(value, units.half)
         if others:
-            _cast(value, others, ir.DataType.FLOAT if narrow else units.half)
+            _cast(value, others, [ir.DataType.FLOAT if narrow else units.half], names)
             casts += 1
     for node, unit in units.of_node.items():
         if not wide[unit] and units.units[unit].ports.outputs:
@@ -49,7 +69,7 @@ def _retype(value: ir.Value, half: ir.DataType) -> None:
 
 
 def _spread(
-    value: ir.Value, narrow: Sequence[Use], count: int, half: ir.DataType, hidden: Collection[ir.Value]
+    value: ir.Value, narrow: Sequence[Use], count: int, half: ir.DataType, hidden: Collection[ir.Value], names: _Names
 ) -> None:
     """Let a constant be half where it is used so: itself, or a copy if something else uses it as it is."""
     assert value.const_value is not None
@@ -63,7 +83,10 @@ def _spread(
     graph = value.graph
     assert isinstance(graph, ir.Graph)
     copy = ir.Value(
-        name=f"{value.name}.{half.name.lower()}", type=ir.TensorType(half), shape=value.shape, const_value=tensor
+        name=names.new(f"{value.name}.{half.name.lower()}"),
+        type=ir.TensorType(half),
+        shape=value.shape,
+        const_value=tensor,
     )
     graph.register_initializer(copy)
     _point(narrow, copy)
@@ -82,20 +105,25 @@ def _narrowed(tensor: ir.TensorProtocol, half: ir.DataType, *, clamp: bool) -> i
     return ir.LazyTensor(make, half, ir.Shape(tensor.shape.numpy()), name=tensor.name, cache=False)
 
 
-def _cast(value: ir.Value, uses: Sequence[Use], to: ir.DataType) -> None:
-    """Cast a value once, where it is made, for the given uses. An output of the graph keeps its name."""
-    node = ir.node("Cast", [value], {"to": int(to)})
-    made, graph, producer = node.outputs[0], value.graph, value.producer()
+def _cast(value: ir.Value, uses: Sequence[Use], types: Sequence[ir.DataType], names: _Names) -> None:
+    """Cast a value where it is made, to one type after the other, for the given uses. An output of a graph keeps its name."""
+    graph, producer, made = value.graph, value.producer(), value
     assert isinstance(graph, ir.Graph)
-    made.type, made.shape = ir.TensorType(to), value.shape
+    nodes = []
+    for kind in types:
+        node = ir.node("Cast", [made], {"to": int(kind)})
+        made = node.outputs[0]
+        made.type, made.shape = ir.TensorType(kind), value.shape
+        made.name = names.new(f"{value.name}.{kind.name.lower()}")
+        nodes.append(node)
     if producer is not None:
-        graph.insert_after(producer, node)
+        graph.insert_after(producer, nodes)
     elif len(graph):
-        graph.insert_before(graph[0], node)
+        graph.insert_before(graph[0], nodes)
     else:
-        graph.append(node)
+        graph.extend(nodes)
     if producer is not None and any(place is graph for place, _ in uses):
-        name, value.name = value.name, f"{value.name}.{value.dtype.name.lower() if value.dtype else 'cast'}"
+        name, value.name = value.name, names.new(f"{value.name}.before")
         made.name = name
     _point(uses, made)
 
@@ -128,32 +156,15 @@ def imitate(units: Units, wide: Sequence[bool]) -> None:
     more accurate. Inputs and outputs stay float32.
     """
     hidden = clamped(units.model, units.facts, units.half).constants
+    names = _Names(units.model)
     for value in dict.fromkeys((*units.makers, *units.uses)):
         uses = units.uses.get(value, {})
         if value in units.makers:
             if not wide[units.makers[value]]:
-                _round(value, list(uses), units.half)
+                _cast(value, list(uses), [units.half, ir.DataType.FLOAT], names)
         elif any(not wide[unit] for unit in uses.values()):
             assert value.const_value is not None
             narrow = _narrowed(
                 value.const_value, units.half, clamp=value in hidden or units.half == ir.DataType.BFLOAT16
             )
             value.const_value = ir.Tensor(narrow.numpy().astype(np.float32))
-
-
-def _round(value: ir.Value, uses: Sequence[Use], half: ir.DataType) -> None:
-    narrow = ir.node("Cast", [value], {"to": int(half)})
-    rounded = ir.node("Cast", narrow.outputs, {"to": int(ir.DataType.FLOAT)})
-    made, graph, producer = rounded.outputs[0], value.graph, value.producer()
-    assert isinstance(graph, ir.Graph)
-    made.type, made.shape = ir.TensorType(ir.DataType.FLOAT), value.shape
-    if producer is not None:
-        graph.insert_after(producer, [narrow, rounded])
-    elif len(graph):
-        graph.insert_before(graph[0], [narrow, rounded])
-    else:
-        graph.extend([narrow, rounded])
-    if producer is not None and any(place is graph for place, _ in uses):
-        name, value.name = value.name, f"{value.name}.exact"
-        made.name = name
-    _point(uses, made)
