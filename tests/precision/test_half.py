@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import ortfuse
 from ortfuse.cli.app import app
-from ortfuse.errors import OptionError, VerificationError
+from ortfuse.errors import OptionError, TargetError, VerificationError
 from ortfuse.execution.session import Session
 from ortfuse.precision.half import Conversion, convert
 from ortfuse.precision.half.choice import Wire, choose, cost
@@ -238,6 +238,24 @@ def test_operators_without_a_definition_for_the_type_stay_in_float32() -> None:
 def test_a_model_is_raised_to_an_opset_that_has_the_type() -> None:
     done = converted(model("p = MatMul(x, w) y = Relu(p)", opset=11, w=X.T.copy()), to="bfloat16")
     assert (islands(done), done.model.graph.opset_imports[""]) == (set(), 22)
+
+
+def test_a_model_that_cannot_be_raised_is_refused() -> None:
+    """ONNX's version converter forgets how Upsample rounds positions."""
+    original = model(
+        "y = Upsample(x, two)",
+        x="float[1,1,2,2] x",
+        y="float[a,b,c,d] y",
+        opset=9,
+        two=np.array([1, 1, 2, 2], np.float32),
+    )
+    with pytest.raises(TargetError, match="bfloat16 needs opset 13"):
+        converted(original, X[None, None, :2, :2], "bfloat16")
+
+
+def test_texts_pass_by() -> None:
+    done = convert(model("t = Identity(s) y = Relu(x)", x="float[n,4] x, string[k] s", y="float[n,k] y, string[k] t"))
+    assert (done.operators, islands(done)) == (1, set())
 
 
 def test_bfloat16_holds_large_numbers_and_is_emulated() -> None:

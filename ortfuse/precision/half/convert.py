@@ -169,9 +169,10 @@ def _flat(model: ir.Model, half: ir.DataType) -> tuple[ir.Model, list[str]]:
         try:
             raise_opset(copy, _EVERYWHERE)
         except TargetError as error:
+            why = str(error).partition(";")[0]
             if opset < _AT_ALL:
-                raise
-            notes.append(f"operators that are not defined for bfloat16 at opset {opset} stay float32: {error}")
+                raise TargetError(f"bfloat16 needs opset {_AT_ALL}: {why}; export it anew, or take float16") from error
+            notes.append(f"operators that are not defined for bfloat16 at opset {opset} stay float32: {why}")
     return LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(copy).model, notes
 
 

@@ -241,6 +241,6 @@ def _apart(own: Any, other: Any, kind: ir.DataType) -> tuple[float, bool]:
 
 def overflows(array: Any, half: ir.DataType) -> bool:
     """Whether a finite number is rounded to infinity; the numbers of bfloat16 end where those of float32 do."""
-    if half == ir.DataType.BFLOAT16:
+    if half == ir.DataType.BFLOAT16 or not isinstance(array, np.ndarray) or array.dtype.kind != "f":
         return False
     return bool((np.isfinite(array) & (np.abs(array) >= LARGEST[half] * (1 + 2.0**-12))).any())
