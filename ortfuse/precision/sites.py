@@ -114,6 +114,7 @@ class Measuring:
         store: Where measurements of this model are kept.
         times: Where times of sites of any model are kept.
         progress: Called with the number of sites that are done.
+        wins_in_company: Whether a rung, given by name, wins time where all sites are on such rungs, whatever it does alone.
     """
 
     ladder: Ladder
@@ -124,6 +125,7 @@ class Measuring:
     store: Store
     times: Store
     progress: Callable[[int], None]
+    wins_in_company: Callable[[str], bool] = lambda rung: False
     _tables: dict[str, dict[str, list[float]]] = field(default_factory=dict, init=False)
     _surpassed: dict[str, set[str]] = field(default_factory=dict, init=False)
 
@@ -222,7 +224,8 @@ class Measuring:
 
     def _superfluous(self, rung: Rung, site: MeasuredSite) -> str:
         """Why a rung is not looked into; empty if it is."""
-        gains = rung.seconds <= FASTER * site.seconds if self.goal == "latency" else rung.size < site.size
+        fast = rung.seconds <= FASTER * site.seconds or self.wins_in_company(rung.name)
+        gains = fast if self.goal == "latency" else rung.size < site.size
         if not gains:
             return f"no gain in {self.goal}"
         return SURPASSED if rung.name in self._surpassed.get(site.kind, ()) else ""

@@ -15,13 +15,14 @@ from ortfuse.execution.single_site import Part, cut
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
 from ortfuse.graph.traits import RANDOM, has
+from ortfuse.precision.company import family_of, in_company, shared
 from ortfuse.precision.effects import Probe, guide_of
 from ortfuse.precision.ladder import Ladder, SiteLike
 from ortfuse.precision.metrics import Arrays, Metric
 from ortfuse.precision.outcome import Goal, Outcome, Point, SiteReport
 from ortfuse.precision.samples import Samples, samples
 from ortfuse.precision.search import Final, Search, finish
-from ortfuse.precision.sites import MeasuredSite, Measuring
+from ortfuse.precision.sites import FASTER, MeasuredSite, Measuring
 from ortfuse.precision.store import Store, inputs_digest, machine, model_digest
 from ortfuse.precision.times import CACHED, Clock, Stopwatch
 from ortfuse.precision.trial import Trial
@@ -100,14 +101,19 @@ def fastest(
     kept = store.within(*machine(), asked.threads, model_digest(model), inputs_digest(inputs.all))
     weights = weight_bytes(model)
     clock = clock or Stopwatch(asked.threads, weights)
+    rungs = {name: tuple(site.rungs) for name, site in sites.items()}
+    progress("measuring the whole")
+    seconds = clock.seconds({"": model}, inputs.search[0]).get("", 0.0)
+    company = in_company(ladder, model, parts, rungs, calibration, clock, inputs.search[0], kept)
+    winning = {family for family, one in company.items() if one.share < FASTER}
     measuring = Measuring(
         ladder, calibration, probe, clock, asked.goal, kept.within(guide_of(asked.metric).name, asked.metric.judged),
         store.within("times", *machine(), asked.threads, weights > CACHED),
         lambda done: progress(f"measuring sites: {done} of {len(parts)}"),
+        lambda rung: family_of(rung) in winning,
     )  # fmt: skip
-    measured = measuring.measured(parts, {name: tuple(site.rungs) for name, site in sites.items()})
+    measured = shared(measuring.measured(parts, rungs), company, seconds)
     trial = Trial(ladder, model, calibration, inputs, expected, asked.metric, probe, len(probed), kept, asked.threads)
-    seconds = clock.seconds({"": model}, inputs.search[0]).get("", 0.0)
     search = Search(
         measured, probe.rows // len(probed), trial, asked.metric, asked.bound, asked.goal, seconds, progress
     )

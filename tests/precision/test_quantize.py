@@ -37,7 +37,7 @@ class Told:
 
 
 def _seconds(node: ir.Node) -> float:
-    if node.op_type in ("MatMul", "Gemm", "FusedMatMul"):
+    if node.op_type in ("MatMul", "Gemm", "FusedMatMul", "Conv", "FusedConv"):
         return 1e-3
     return 5e-4 if "Integer" in node.op_type or node.op_type.startswith("Q") else 1e-6
 
@@ -136,6 +136,19 @@ def test_size_is_a_goal() -> None:
     found = ortfuse.quantize(proto(), max_error=0.03, goal="size", sizes={"n": 4}, store=None)
     assert found.outcome.taken.size is not None
     assert found.outcome.taken.size < 0.5 * found.outcome.float_size
+
+
+def test_rungs_that_win_in_company_alone_are_found() -> None:
+    """A convolution by itself takes no less time (it quantises what comes in); in a chain integers are handed on."""
+    rng = np.random.default_rng(0)
+    body = "  ".join(f"h{n} = Conv<pads = [1, 1, 1, 1]>(a{n}, w{n})  a{n + 1} = Relu(h{n})" for n in range(4))
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]>
+    g (float[n, 8, 8, 8] a0) => (float[n, 8, 8, 8] y) {{ {body}  y = Identity(a4) }}""")
+    weights = [(rng.normal(size=(8, 8, 3, 3)) / 6).astype(np.float32) for _ in range(4)]
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(w, f"w{i}") for i, w in enumerate(weights))
+    found = ortfuse.quantize(model, max_error=0.1, sizes={"n": 1}, store=None)
+    assert len(found.outcome.taken.choice) > 1
+    assert any(node.op_type == "QLinearConv" for node in found.model.graph.node)
 
 
 def command(*arguments: Any) -> int:
