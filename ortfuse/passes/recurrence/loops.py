@@ -23,6 +23,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.traits import MICROSOFT
 from ortfuse.graph.walk import Scope, describe
 from ortfuse.passes.building import Builder
 from ortfuse.passes.context import Context
@@ -76,7 +77,9 @@ class Loops:
         if iteration is None or node.graph is None:
             return False
         cells = _cells(iteration, context.facts)
-        linear = [one for one in linear_states(iteration, context.facts) if one.state.after not in cells]
+        has_linear = context.target.supports(MICROSOFT, "LinearAttention", 1, [ir.DataType.FLOAT] * 3)
+        found = linear_states(iteration, context.facts) if has_linear else ()
+        linear = [one for one in found if one.state.after not in cells]
         name = f"{Loops.name}.{'recurrent' if cells else 'linear' if linear else 'elementwise'}"
         with context.editor.change(name, rule=Rounds(name), nodes=[node]) as change:
             try:

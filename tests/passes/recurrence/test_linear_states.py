@@ -13,6 +13,7 @@ from recurrent_models import model
 import ortfuse
 from ortfuse.graph.walk import nodes
 from ortfuse.model.interop import enter
+from ortfuse.targets import Target
 
 PASSES = "canonicalize, loops{always=true}, canonicalize"
 B, H, K, V = "b", 2, 3, 4
@@ -209,3 +210,8 @@ def test_what_has_no_axis_of_values_stays_a_loop(kind: str, kept: int) -> None:
     result = ortfuse.optimize(scan(kind), passes="canonicalize, loops, canonicalize")
     assert [node.op_type for node in result.model.graph.node].count("Scan") == kept
     assert any("without an axis of values" in note for note in result.report.notes) == bool(kept)
+
+
+def test_a_target_without_the_operator_keeps_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Target, "supports", lambda self, domain, op_type, *types: op_type != "LinearAttention")
+    assert optimised(scan("gated delta rule"), verify=None)["Scan"] == 1
