@@ -29,15 +29,28 @@ Read = Callable[[int, int], Array]
 """`read(start, count)`: that many elements of a tensor in row-major order, from `start` on."""
 
 
-class MovedTensor(ir.LazyTensor):
+class KeyedTensor(ir.LazyTensor):
+    """A tensor that is computed anew on each read, and that is told from others by a key instead of its content.
+
+    Attributes:
+        key: Equal for tensors that are computed from the same in the same way.
+    """
+
+    key: Hashable
+
+
+def key_of(tensor: ir.TensorProtocol) -> Hashable:
+    """What a tensor is known by as the source of another."""
+    return tensor.key if isinstance(tensor, KeyedTensor) else id(tensor)
+
+
+class MovedTensor(KeyedTensor):
     """`source` with its axes permuted and then reshaped, computed anew on each read."""
 
     def __init__(self, source: ir.TensorProtocol, permutation: tuple[int, ...] | None, shape: tuple[int, ...]) -> None:
         super().__init__(self._moved, dtype=source.dtype, shape=ir.Shape(shape))
         self.source, self.permutation, self.target = source, permutation, shape
-        inner: Hashable = source.key if isinstance(source, MovedTensor) else id(source)
-        self.key: Hashable = (inner, permutation, shape)
-        """Equal for tensors that are the same source moved in the same way."""
+        self.key = (key_of(source), permutation, shape)
 
     def _moved(self) -> ir.Tensor[Array]:
         if self.permutation is None:

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.model.stored_tensor import chunks, in_file
-from ortfuse.passes.lazy_transpose import MovedTensor
+from ortfuse.passes.lazy_transpose import KeyedTensor
 
 SMALL = 1024
 """Bytes up to which a tensor is compared as a whole."""
@@ -89,7 +89,7 @@ def content_key(tensor: ir.TensorProtocol) -> Hashable:
     """A key that is equal for tensors of equal type, shape and content and, up to SHA-256 collisions, for no others."""
     if isinstance(tensor, ir.StringTensor):
         return tensor.dtype, tuple(tensor.shape), tuple(tensor.string_data())
-    if isinstance(tensor, MovedTensor):
+    if isinstance(tensor, KeyedTensor):
         return tensor.key
     return tensor.dtype, tuple(tensor.shape), tensor.tobytes() if tensor.nbytes <= SMALL else _digest(tensor)
 
@@ -122,7 +122,7 @@ def _remembered(take: Fingerprint) -> Fingerprint:
     def fingerprint(tensor: ir.TensorProtocol) -> Hashable:
         found = known.get(tensor)
         if found is None:
-            found = known[tensor] = tensor.key if isinstance(tensor, MovedTensor) else take(tensor)
+            found = known[tensor] = tensor.key if isinstance(tensor, KeyedTensor) else take(tensor)
         return found
 
     return fingerprint
@@ -135,7 +135,7 @@ def _kind(tensor: ir.TensorProtocol) -> Hashable:
 
 def _is_small(tensor: ir.TensorProtocol) -> bool:
     """Whether the sample of a tensor is all of it."""
-    return not isinstance(tensor, MovedTensor) and tensor.nbytes <= SMALL
+    return not isinstance(tensor, KeyedTensor) and tensor.nbytes <= SMALL
 
 
 @_remembered

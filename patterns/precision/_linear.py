@@ -61,7 +61,7 @@ def weight8(*, columns: bool, signed: bool) -> tuple[Computed, Computed, Compute
     kind = np.int8 if signed else np.uint8
     shape = per_column if columns else lambda match: ()
     return (
-        read_later("W8", kind, size, lambda match: lambda array: rounded(array)[0]),
-        read_later("W8_scale", np.float32, shape, lambda match: lambda array: rounded(array)[1]),
-        read_later("W8_zero", kind, shape, lambda match: lambda array: rounded(array)[2]),
+        read_later("W8", kind, size, lambda array: rounded(array)[0]),
+        read_later("W8_scale", np.float32, shape, lambda array: rounded(array)[1]),
+        read_later("W8_zero", kind, shape, lambda array: rounded(array)[2]),
     )

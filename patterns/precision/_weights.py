@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.passes.lazy_transpose import KeyedTensor, key_of
 from ortfuse.pattern import Match, computed
 from ortfuse.pattern.language import Computed
 from ortfuse.refusal import Refusal
@@ -30,27 +31,39 @@ def tensor_of(match: Match, name: str) -> ir.TensorProtocol:
     return ir.Tensor(match.const(name)) if found is None else found
 
 
+class _Later(KeyedTensor):
+    """A constant computed of another one, which it keeps: its key says which."""
+
+    def __init__(
+        self, source: ir.TensorProtocol, convert: Callable[[Array], Array], dtype: Any, shape: tuple[int, ...]
+    ) -> None:
+        def make() -> ir.Tensor[Array]:
+            return ir.Tensor(np.ascontiguousarray(convert(source.numpy()).astype(dtype)))
+
+        super().__init__(make, ir.DataType.from_numpy(np.dtype(dtype)), ir.Shape(shape))
+        self.key = (key_of(source), convert)
+
+
 def read_later(
+    name: str,
+    dtype: type[np.generic],
+    shape: Callable[[Match], tuple[int, ...]],
+    convert: Callable[[Array], Array],
+    of: str = "weight",
+) -> Computed:
+    """In a replacement: a constant that is computed of a captured one each time it is read."""
+    return read_later_as(name, dtype, shape, lambda match: convert, of)
+
+
+def read_later_as(
     name: str,
     dtype: type[np.generic],
     shape: Callable[[Match], tuple[int, ...]],
     make: Callable[[Match], Callable[[Array], Array]],
     of: str = "weight",
 ) -> Computed:
-    """In a replacement: a constant that is computed of a captured one each time it is read.
-
-    `make` says of the match, while that is there, how the array of the captured constant becomes the new one.
-    """
-
-    def build(match: Match) -> ir.TensorProtocol:
-        source, convert = tensor_of(match, of), make(match)
-        return ir.LazyTensor(
-            lambda: ir.Tensor(np.ascontiguousarray(convert(source.numpy()).astype(dtype))),
-            ir.DataType.from_numpy(np.dtype(dtype)),
-            ir.Shape(shape(match)),
-        )
-
-    return computed(name, build)
+    """The same where the match has a say: `make` tells, while the match is there, how the constant is to be computed."""
+    return computed(name, lambda match: _Later(tensor_of(match, of), make(match), dtype, shape(match)))
 
 
 def is_weight(name: str, most_rows: int | None = None) -> Callable[[Match], Refusal | None]:

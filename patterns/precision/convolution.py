@@ -23,7 +23,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._activations import grid, grid_of, was_observed
 from ._linear import LONGEST, in_float32, signed_limit
-from ._weights import SMALLEST_SCALE, Array, is_weight, read_later, tensor_of
+from ._weights import SMALLEST_SCALE, Array, is_weight, read_later, read_later_as, tensor_of
 
 SOURCE = "ONNX operator QLinearConv, ONNX Runtime operator com.microsoft.QLinearAdd"
 
@@ -128,11 +128,11 @@ class _Spelled:
             return _Channels(grid(match, "x", method)[0], found)
 
         self.step, self.offset = grid_of("x", method)
-        self.whole = read_later("W8", np.int8, shape, lambda match: rounding(match).weights)
-        self.scale = read_later("W8_scale", np.float32, channels, lambda match: rounding(match).scales)
-        self.zero = read_later("W8_zero", np.int8, channels, lambda match: lambda array: np.zeros(array.shape[0]))
-        self.bias = read_later("b32", np.int32, channels, lambda match: rounding(match).biases)
-        self.bias_scale = read_later("b32_scale", np.float32, channels, lambda match: rounding(match).bias_scales)
+        self.whole = read_later_as("W8", np.int8, shape, lambda match: rounding(match).weights)
+        self.scale = read_later_as("W8_scale", np.float32, channels, lambda match: rounding(match).scales)
+        self.zero = read_later("W8_zero", np.int8, channels, lambda array: np.zeros(array.shape[0]))
+        self.bias = read_later_as("b32", np.int32, channels, lambda match: rounding(match).biases)
+        self.bias_scale = read_later_as("b32_scale", np.float32, channels, lambda match: rounding(match).bias_scales)
         self.x8 = op.QuantizeLinear(x, self.step, self.offset)
 
     def integers(self, *grid: Pattern) -> Pattern:

@@ -56,14 +56,14 @@ def _matrix(name: str, *, units: bool) -> tuple[Computed, Computed, Computed, Pa
     def spread(match: Match) -> tuple[int, ...]:
         return (shape(match)[0], 1, shape(match)[2] if units else 1)
 
-    whole = read_later(f"{name}8", np.int8, shape, lambda match: rounded, of=name)
-    scale = read_later(f"{name}8_scale", np.float32, each, lambda match: scales, of=name)
-    zero = read_later(f"{name}8_zero", np.int8, each, lambda match: lambda array: np.zeros_like(scales(array)), of=name)
+    whole = read_later(f"{name}8", np.int8, shape, rounded, of=name)
+    scale = read_later(f"{name}8_scale", np.float32, each, scales, of=name)
+    zero = read_later(f"{name}8_zero", np.int8, each, lambda array: np.zeros_like(scales(array)), of=name)
     along = read_later(
         f"{name}8_scales",
         np.float32,
         spread,
-        lambda match: lambda array: scales(array).reshape(array.shape[0], 1, -1),
+        lambda array: scales(array).reshape(array.shape[0], 1, -1),
         of=name,
     )
     return whole, scale, zero, op.Transpose(op.Mul(op.Cast(whole, to=1), along), perm=(0, 2, 1))

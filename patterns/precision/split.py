@@ -43,8 +43,8 @@ def _second(array: Array) -> Array:
 
 
 first, scale1, zero = weight8(columns=True, signed=True)
-second = read_later("W8_rest", np.int8, size, lambda match: lambda array: _second(array))
-scale2 = read_later("W8_rest_scale", np.float32, per_column, lambda match: lambda array: _second_scale(array))
+second = read_later("W8_rest", np.int8, size, lambda array: _second(array))
+scale2 = read_later("W8_rest_scale", np.float32, per_column, lambda array: _second_scale(array))
 
 x1 = op.DynamicQuantizeLinear(x, outputs=3)
 near_x1 = op.DequantizeLinear(x1[0], x1[1], x1[2])

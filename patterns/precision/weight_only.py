@@ -99,25 +99,25 @@ def _rule(bits: int, block: int, level: int) -> Rule:
         "Q_packed",
         np.uint8,
         lambda match: (size(match)[1], blocks(match), block * bits // 8),
-        lambda match: lambda array: _packed(array, block, bits),
+        lambda array: _packed(array, block, bits),
     )
     scales = read_later(
         "S",
         np.float32,
         lambda match: (size(match)[1], blocks(match)),
-        lambda match: lambda array: blockwise(array, block, bits)[1].T,
+        lambda array: blockwise(array, block, bits)[1].T,
     )
     whole = read_later(
         "Q",
         np.uint8,
         lambda match: (blocks(match), block, size(match)[1]),
-        lambda match: lambda array: blockwise(array, block, bits)[0],
+        lambda array: blockwise(array, block, bits)[0],
     )
     each = read_later(
         "S_each",
         np.float32,
         lambda match: (blocks(match), 1, size(match)[1]),
-        lambda match: lambda array: blockwise(array, block, bits)[1][:, None],
+        lambda array: blockwise(array, block, bits)[1][:, None],
     )
     middle = computed("middle", lambda match: np.float32(1 << (bits - 1)))
     matrix = computed("matrix", lambda match: np.array(size(match), np.int64))

@@ -215,3 +215,19 @@ def test_a_recurrent_layer_is_one_site_whatever_is_used_of_it(used: str) -> None
     x = np.random.default_rng(1).standard_normal((4, 2, 24)).astype(np.float32)
     for before, after in zip(*(Session(one, threads=1).run({"x": x}).values() for one in (made, low)), strict=True):
         assert np.linalg.norm(after - before) < 5e-2 * np.linalg.norm(before)
+
+
+def test_a_weight_of_two_sites_stays_one() -> None:
+    made = model("p = MatMul(x, w) q = MatMul(p, w) y = Add(p, q)", outputs="float[b,s,24] y", w=(24, 24))
+    low = lowered(made, dict.fromkeys(("p", "q"), "dynamic_int8.channel"))
+    first, second = (node for node in low.graph if node.op_type == "MatMulIntegerToFloat")
+    assert first.inputs[1] is second.inputs[1]
+    assert first.inputs[3] is second.inputs[3]
+
+
+def test_a_weight_is_rounded_when_it_is_read() -> None:
+    made = model("y = MatMul(x, w)", w=(24, 16))
+    low = lowered(made, {"y": "dynamic_int8.channel"})
+    whole = next(node for node in low.graph if node.op_type == "MatMulIntegerToFloat").inputs[1]
+    assert isinstance(whole.const_value, ir.LazyTensor)
+    assert np.abs(whole.const_value.numpy().astype(int)).max() in (63, 127)
