@@ -1,1 +1,1 @@
-"""Boxes and enlarged images."""
+"""Boxes, enlarged images, places under affine maps."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from rewriting import both, ops, parse, rewritten
+from rewriting import both, ops, parse, rewritten, same
 
 import ortfuse
 
@@ -118,3 +118,22 @@ def test_repeated_pixels_are_an_enlarged_image(body: str) -> None:
     after = rewritten(before, "fuse.vision")
     assert ops(after) == ENLARGED[body]
     np.testing.assert_array_equal(*both(before, after, {"x": numbers(2, 3, 4, 4)}))
+
+
+@pytest.mark.parametrize(("maps", "found"), [("2", "MatMul"), ("n", "Transpose MatMul Transpose")])
+def test_places_under_affine_maps_are_a_product(maps: str, found: str) -> None:
+    before = parse(f"""<ir_version: 9, opset_import: ["": 17]> g (float[{maps},3,2] theta) => (float[{maps},4,2] y)
+        <float[4,3,1] grid = {{-1, -1, 1, 1, -1, 1, -1, 1, 1, 1, 1, 1}}, int64[1] one = {{1}}, int64[1] axis = {{-2}}>
+        {{ u = Unsqueeze(theta, one) p = Mul(grid, u) y = ReduceSum<keepdims=0>(p, axis) }}""")
+    after = rewritten(before, "fuse.vision")
+    assert ops(after) == found
+    for count in (2,) if maps == "2" else (1, 3):
+        same(before, after, {"theta": numbers(count, 3, 2)})
+
+
+def test_a_sum_over_another_axis_is_no_product_with_affine_maps() -> None:
+    before = parse("""<ir_version: 9, opset_import: ["": 17]> g (float[n,3,2] theta) => (float[n,4,3] y)
+        <float[4,3,1] grid = {-1, -1, 1, 1, -1, 1, -1, 1, 1, 1, 1, 1}, int64[1] one = {1}, int64[1] axis = {-1}>
+        { u = Unsqueeze(theta, one) p = Mul(grid, u) y = ReduceSum<keepdims=0>(p, axis) }""")
+    after = rewritten(before, "fuse.vision")
+    assert ops(after) == "Unsqueeze Mul ReduceSum"

@@ -1,0 +1,41 @@
+"""Grids of places under affine maps, as products.
+
+sum(grid[:, :, None] * theta[:, None], -2) = grid @ theta        grid [m, k] constant, theta [n, k, p]
+
+torch.export decomposes affine_grid so, with the grid as a constant. The runtime refuses to repeat one matrix for no others, so
+that a number of maps that is not known is on the left: (theta^T @ grid^T)^T.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ortfuse.pattern import Match, Pattern, computed, const, op, var
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+theta = var("theta", "n k p")
+
+
+def _product(match: Match) -> Pattern:
+    if match.size("n"):
+        return computed("rows", _rows) @ theta
+    columns = computed("columns", lambda match: _rows(match).T)
+    return op.Transpose(op.Transpose(theta, perm=[0, 2, 1]) @ columns, perm=[0, 2, 1])
+
+
+def _rows(match: Match) -> Any:
+    return match.const("grid")[..., 0]
+
+
+RULES = [
+    Rule(
+        name="grid.affine",
+        formula="sum(grid[:, :, None] * theta[:, None], -2)",
+        pattern=op.ReduceSum(const("grid", "m k 1") * op.Unsqueeze(theta, axes=(1,)), axes=(2,), keepdims=0),
+        replace=_product,
+        makes=("MatMul", "Transpose"),
+        exactness=Exactness.ROUNDING,
+        source="arXiv:1506.02025",
+        proof=Proof(shapes=({"m": 6, "k": 3, "p": 2, "n": 2}, {"m": 6, "k": 3, "p": 2})),
+    )
+]
