@@ -45,7 +45,7 @@ padded = op.Pad(
 ).kept()
 
 
-def _border(match: Match) -> tuple[list[int], list[int]] | None:
+def border_of(match: Match) -> tuple[list[int], list[int]] | None:
     """What is padded before and behind each axis; `None` if that is not known."""
     rank, border = match.rank("x"), match["border"]
     if rank is None:
@@ -64,7 +64,7 @@ def _border(match: Match) -> tuple[list[int], list[int]] | None:
 
 def _pads(match: Match) -> list[int] | None:
     """The padding of the window and the border together; `None` if either is not known, or not spatial."""
-    border, window = _border(match), match["window"]
+    border, window = border_of(match), match["window"]
     automatic = window.get("auto_pad", "NOTSET")
     if border is None or automatic not in ("NOTSET", "VALID"):
         return None

@@ -232,13 +232,13 @@ def _mapped(name: str, layer: Callable[[Pattern], Op], maps: Iterable[Op], sets:
 
 
 _FACTORS = layers.factors(layers.x)
-_MAPS = (*_FACTORS, *layers.offsets(layers.x))
+MAPS = (*_FACTORS, *layers.offsets(layers.x))
 
 RULES = [
     _normalised("batch_norm_before", layers.convolution, CONV),
     _normalised("batch_norm_before_fused", layers.fused, FUSED),
-    _mapped("affine_before", layers.convolution, _MAPS, CONV),
-    _mapped("affine_before_fused", layers.fused, _MAPS, FUSED),
+    _mapped("affine_before", layers.convolution, MAPS, CONV),
+    _mapped("affine_before_fused", layers.fused, MAPS, FUSED),
     _divided_offset(),
     _mapped("factor_before_transpose", layers.transposed, _FACTORS, TRANSPOSED),
 ]

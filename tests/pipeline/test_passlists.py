@@ -29,11 +29,11 @@ FAMILIES = {
     "bert.sdpa.ts": "bert", "bert.eager.dynamo": "bert", "roberta.sdpa.ts": "bert", "deberta.ts": "deberta",
     "t5_encoder.sdpa.ts": "t5", "gpt2.sdpa.ts": "gpt", "gpt2_cache.sdpa.dynamo": "gpt", "marian.sdpa.ts": "gpt",
     "llama.sdpa.ts": "llama", "llama_cache.sdpa.dynamo": "llama", "gptj.eager.ts": "llama", "cohere.sdpa.dynamo": "llama",
-    "whisper_encoder.sdpa.ts": "whisper", "wav2vec2_conformer_rotary.ts": "whisper", "vit.sdpa.ts": "vit",
+    "whisper_encoder.sdpa.ts": "whisper", "wav2vec2_conformer_rotary.ts": "conformer", "vit.sdpa.ts": "vit",
     "segformer.sdpa.ts": "vit", "swin.sdpa.ts": "swin", "sam_encoder.sdpa.ts": "swin", "unet.sdpa.ts": "unet",
     "resnet.ts": "resnet", "resnet.dynamo": "resnet", "resnet.qdq": "resnet", "detr.sdpa.ts": "mixed", "yolo.ts": "yolo",
     "mobilenet2.dynamo": "mobilenet", "efficientnet.tsbn": "efficientnet", "lstm_loop.ts": "rnn", "gru_cells.raw": "rnn",
-    "lstm_cells.ts": "rnn",
+    "lstm_cells.ts": "rnn", "speech.ts": "speech",
 }  # fmt: skip
 """The families of golden models, by what they are."""
 
@@ -47,7 +47,8 @@ def operators(path: Path, passes: str) -> tuple[dict[str, int], RunReport]:
 def test_levels_and_families_come_with_ortfuse_and_can_be_built() -> None:
     lists = built_in_lists()
     families = (
-        "bert deberta t5 gpt llama whisper vit swin clip unet resnet mobilenet efficientnet yolo rnn tree linear mixed"
+        "bert deberta t5 gpt llama whisper conformer vit swin clip unet resnet mobilenet efficientnet yolo rnn speech tree "
+        "linear mixed"
     )
     assert {*LEVELS, *families.split(), "transformer", "convnet", "quantization"} == set(lists)
     for found in lists.values():

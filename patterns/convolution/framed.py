@@ -1,0 +1,98 @@
+"""Affine maps of channels before a frame that repeats the image, and the convolution behind it, in its weights and bias.
+
+conv(pad(s x + t), W, b) = conv(pad(x), W s, b + W t)        pad: reflect, edge or wrap
+
+The elements of such a frame are mapped as the others are, so that the order of map and frame does not matter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ortfuse.facts.facts import Facts
+from ortfuse.pattern import Match, Pattern, attr, computed, op, opt, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+
+from .._common import ints
+from . import _layers as layers
+from ._instances import BARE, PADDED, images
+from .padding import border_of
+from .prologue import (
+    LINEAR,
+    MAPS,
+    maps_channels,
+    new_bias,
+    new_weight,
+    offset_is_moderate,
+    offset_stays_inside,
+    result_is_held,
+)
+
+
+def _repeats(mode: Any, facts: Facts) -> bool:
+    return mode in ("reflect", "edge", "wrap")
+
+
+def frames_images(match: Match) -> Refusal | None:
+    """The frame is known, and stands around the spatial axes alone."""
+    found = border_of(match)
+    if found is None or any(found[0][:2] + found[1][:2]):
+        return match.refuse("attribute", "border", "known numbers, none of them for batches and channels")
+    return None
+
+
+def _pads(match: Match) -> tuple[int, ...]:
+    front, back = border_of(match) or ([], [])
+    return (*front, *back)
+
+
+def _mode(match: Match) -> str:
+    return str(match["mode"])
+
+
+def _convolved(framed: Pattern) -> Pattern:
+    made: Pattern = op.Conv(framed, new_weight, new_bias, attributes=layers.CONV)
+    return made
+
+
+RULES = [
+    Rule(
+        name="conv.affine_before_frame",
+        pattern=layers.convolution(
+            op.Pad(
+                layers.one_of(MAPS).named("mapped"),
+                opt(var("filling")),
+                pads=attr("border"),
+                mode=attr("mode", _repeats, "reflect, edge or wrap"),
+            )
+        ),
+        replace=(
+            _convolved(op.Pad(layers.x, computed("pads", lambda match: ints(_pads(match))), mode=_mode)),
+            _convolved(op.Pad(layers.x, pads=_pads, mode=_mode)),
+        ),
+        guards=(
+            maps_channels,
+            frames_images,
+            offset_stays_inside,
+            offset_is_moderate,
+            result_is_held,
+            layers.growth_is_bounded,
+        ),
+        exactness=Exactness.ROUNDING,
+        source=LINEAR,
+        proof=Proof(
+            shapes={**images("n 3 6 6", "4 3 3 3", operands="3 1 1"), "filling": ""},
+            attributes={
+                "conv": [BARE],
+                "border": [(0, 0, 1, 2, 0, 0, 0, 1)],
+                "mode": ["reflect", "edge"],
+            },
+            counterexamples={
+                "a frame of zeros": Variation(attributes={"mode": "constant"}),
+                "a frame of channels": Variation(attributes={"border": (0, 1, 1, 1, 0, -1, 1, 1), "mode": "edge"}),
+                "a term and zeros around it": Variation(options={"(Mul*": "Add"}, attributes={"conv": PADDED}),
+            },
+        ),
+    )
+]
