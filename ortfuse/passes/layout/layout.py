@@ -34,6 +34,8 @@ class Layout:
         return count
 
     def _change(self, move: Move, context: Context) -> bool:
+        if any(node.graph is None for node in move.nodes):
+            return False  # an earlier part has removed one of them; the next round sees what is left
         with context.editor.change(self.name, rule=self if move.rounds else None, nodes=move.nodes) as change:
             move.make(change)
         return bool(change)
