@@ -134,6 +134,19 @@ def test_the_first_axes_are_swapped_back_through(body: str) -> None:
     assert "Transpose" not in operators(model)
 
 
+def test_constant_numbers_of_rows_are_transposed_instead_of_the_rows() -> None:
+    text = (
+        HEAD.format(opset=17)
+        + """agraph (float[3, 4] x) => (float[a, b, c] y) <int64[2, 3] numbers = {0, 1, 2, 2, 1, 1}> {
+        g = Gather(x, numbers) y = Transpose<perm = [1, 0, 2]>(g) }"""
+    )
+    report = PassManager("fixpoint(canonicalize, layout)").run(model := model_of(text))
+    assert report.after.operators == {"Gather": 1}
+    np.testing.assert_array_equal(
+        execute(model, {"x": floats(3, 4)})[0], execute(proto_of(text), {"x": floats(3, 4)})[0]
+    )
+
+
 def test_numbers_of_rows_are_transposed_instead_of_the_rows() -> None:
     text = (
         HEAD.format(opset=17)
