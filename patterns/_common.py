@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Guard, Match
+from ortfuse.graph.traits import DEQUANTISES, QUANTISES, has
+from ortfuse.pattern import Guard, Match, redundant
 from ortfuse.refusal import Refusal
 
 
@@ -67,3 +68,14 @@ def reaches(bound: Any, size: int) -> bool:
 def ints(values: Sequence[Any]) -> np.ndarray[Any, Any]:
     """An int64 vector, for axes, shapes and other parameters that are inputs."""
     return np.asarray(list(values), dtype=np.int64)
+
+
+@redundant("the rule would be right, but not worth it")
+def is_not_quantised(match: Match) -> Refusal | None:
+    """The runtime does not compute it in integers, as it does between a DequantizeLinear and a QuantizeLinear."""
+    producer = match["x"].producer()
+    if producer is None or not has(producer, DEQUANTISES):
+        return None
+    if not any(has(use.node, QUANTISES) for use in match.root.uses()):
+        return None
+    return match.refuse("kernel_limit", "x", "numbers that are not dequantised")

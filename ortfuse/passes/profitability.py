@@ -15,6 +15,7 @@ from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.rewrite import Rule
 from ortfuse.rewrite.rule import operators_of
 from ortfuse.targets import CostTable, Estimate
+from ortfuse.targets.costs import ShapeOf
 
 STANDARD = "ai.onnx."
 
@@ -144,7 +145,7 @@ class Choices:
             return refuse("pinned", Subject("rule", rule.family), found=pin)
         if self._free_of_cost(rule) or self.measures(rule):
             return None
-        estimate = self.costs.estimate(rule.name, match.shape)
+        estimate = self.costs.estimate(rule.name, _shape_of(match))
         if estimate is None or estimate.worth_it:
             return None
         self._note(rule, ", ".join(rule.targets), estimate, False, match)
@@ -182,7 +183,7 @@ class Choices:
 
     def _estimate(self, edit: Edit) -> Estimate | None:
         """The measurement at the site or, if that is not possible, the estimate of the table."""
-        estimate = self.costs.estimate(edit.rule.name, edit.match.shape)
+        estimate = self.costs.estimate(edit.rule.name, _shape_of(edit.match))
         if self.meter is None or not self.measures(edit.rule):
             return estimate
         measured = self.meter.measure(edit)
@@ -222,6 +223,11 @@ def check_pins(pins: Mapping[str, str], rules: Iterable[Rule]) -> dict[str, str]
                 f"sites as they are"
             )
     return dict(pins)
+
+
+def _shape_of(match: Match) -> ShapeOf:
+    """The shapes of captured values by name, for a table which may name values that the pattern does not capture any more."""
+    return lambda name: match.shape(name) if match.get(name) is not None else None
 
 
 def _listed(sites: Sequence[str]) -> str:

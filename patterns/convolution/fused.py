@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.graph.traits import DEQUANTISES, QUANTISES, has
 from ortfuse.pattern import Match, computed, ms, op, opt, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.targets import Quirk, unless_blocked
 
-from .._common import same_shape
+from .._common import is_not_quantised, same_shape
 from .._proofs import COST, KERNEL
 from ._instances import PADDED, images, typical
 from ._layers import CONV, bias, convolution, weight, x
@@ -36,17 +35,6 @@ def runs_in_blocks(match: Match) -> Refusal | None:
     if Quirk.UNBLOCKS_RESIDUAL_CONVOLUTIONS not in match.quirks:
         return None
     return unless_blocked(match["layer"], match.facts) or unless_blocked(match["z"], match.facts)
-
-
-@redundant(COST)
-def is_not_quantised(match: Match) -> Refusal | None:
-    """The runtime does not compute it in integers, as it does between a DequantizeLinear and a QuantizeLinear."""
-    producer = match["x"].producer()
-    if producer is None or not has(producer, DEQUANTISES):
-        return None
-    if not any(has(use.node, QUANTISES) for use in match.root.uses()):
-        return None
-    return match.refuse("kernel_limit", "x", "numbers that are not dequantised")
 
 
 def zeros(match: Match) -> Any:

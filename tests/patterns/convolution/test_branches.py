@@ -96,3 +96,19 @@ def test_joined_convolutions_of_one_input_are_one() -> None:
 def test_joined_convolutions_with_other_kernels_stay_apart() -> None:
     body = f"a = Conv{PAD}(x, w, c4) b = Conv(x, v) c = Concat<axis = 1>(a, b) y = Abs(c)"
     assert made_of(model(body, "n,4,6,6", THREE)) == ["Conv", "Conv", "Concat", "Abs"]
+
+
+def test_six_joined_convolutions_are_one_as_are_neighbours_between_others() -> None:
+    layers = " ".join(f"a{number} = Conv{PAD}(x, w{number})" for number in range(6))
+    names = ", ".join(f"a{number}" for number in range(6))
+    weights = {f"w{number}": (1 + number % 3, 4, 3, 3) for number in range(6)}
+    body = f"{layers} c = Concat<axis = 1>({names}) y = Abs(c)"
+    assert made_of(model(body, "n,4,6,6", weights)) == ["Conv", "Abs"]
+    body = f"{layers} m = Tanh(x) c = Concat<axis = 1>(a0, a1, m, a2, a3, a4, x, a5) y = Abs(c)"
+    found = made_of(model(body, "n,4,6,6", weights))
+    assert (found.count("Conv"), found.count("Concat")) == (3, 1)
+
+
+def test_a_joined_convolution_that_is_needed_elsewhere_stays() -> None:
+    body = f"a = Conv{PAD}(x, w) b = Conv{PAD}(x, u) c = Concat<axis = 1>(a, b) d = Concat<axis = 1>(c, a) y = Abs(d)"
+    assert made_of(model(body, "n,4,6,6", {"w": (4, 4, 3, 3), "u": (4, 4, 3, 3)})).count("Conv") == 2

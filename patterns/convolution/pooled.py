@@ -1,0 +1,238 @@
+"""Pools over the whole image, and pools over one axis, in the spelling that is fastest.
+
+globalaveragepool(x) = mean(x) over the spatial axes        averagepool(x) = globalaveragepool(x), a window as large as the image
+maxpool(x) = globalmaxpool(x), likewise                     pool(x) over one axis = squeeze(pool(unsqueeze(x)))
+
+On the CPU, means over the last axes take a half to a quarter of the time of GlobalAveragePool. That is the faster one in the
+blocked layout (see `ortfuse.targets.blocked_layout`), which the image does not have to leave for it. A maximum is not
+respelled: of NaN and -infinity, GlobalMaxPool makes something else than ReduceMax.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.dims import is_nonzero
+from ortfuse.pattern import Guard, Match, Op, Pattern, all_attributes, attr, computed, op, redundant, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+from ortfuse.targets import unless_blocked
+
+from .._common import ints, is_not_quantised
+from .._proofs import COST
+
+PASS = "cliffs"
+
+SOURCE = "ONNX operators GlobalAveragePool, AveragePool, MaxPool and ReduceMean"
+
+x = var("x")
+
+
+def _spatial(match: Match) -> list[int]:
+    return list(range(2, match.rank("x") or 2))
+
+
+def has_pixels(match: Match) -> Refusal | None:
+    """The image is provably not empty: the kernels of pools refuse an empty one."""
+    shape = match.shape("x")
+    if shape is None or len(shape) < 3:
+        return match.refuse("rank", "x", "at least 3")
+    wanting = [axis for axis in _spatial(match) if not is_nonzero(shape[axis])]
+    return match.refuse_dimension("x", wanting[0], "greater than 0") if wanting else None
+
+
+def is_image(match: Match) -> Refusal | None:
+    """x has spatial axes; GlobalAveragePool itself fails if there is nothing along them."""
+    rank = match.rank("x")
+    return None if rank is not None and rank >= 3 else match.refuse("rank", "x", "at least 3")
+
+
+def _blocked(wanted: bool) -> Guard:
+    def in_blocks(match: Match) -> Refusal | None:
+        refused = unless_blocked(match["x"], match.facts)
+        if wanted:
+            return refused
+        return None if refused is not None else match.refuse("needless", "x", found="it is in the blocked layout")
+
+    return redundant(COST)(in_blocks)
+
+
+def over_spatial_axes(match: Match) -> Refusal | None:
+    """The means are over all axes from the third on."""
+    return match.unless_value("axes", list(match["axes"] or ()) == _spatial(match), "all from the third on")
+
+
+def reads_everything(match: Match) -> Refusal | None:
+    """The one window is the image, with nothing padded and nothing left out."""
+    shape, window = match.shape("x"), match["window"]
+    if shape is None or tuple(window.get("kernel_shape") or ()) != shape[2:]:
+        return match.refuse("attribute", "window", "a window as large as the image", "another")
+    plain = not any(window.get("pads") or ()) and window.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    whole = plain and all(step == 1 for step in window.get("dilations") or ())
+    return None if whole else match.refuse("attribute", "window", "nothing padded or left out", "padded or dilated")
+
+
+def gives_no_indices(match: Match) -> Refusal | None:
+    """Only the maxima are asked for."""
+    others = [output for output in match.root.producer().outputs[1:] if output.name]  # type: ignore[union-attr]
+    return match.refuse("needless", "root", found="its indices are asked for") if others else None
+
+
+def _means(match: Match) -> tuple[Any, ...]:
+    return tuple(_spatial(match))
+
+
+def _given(match: Match) -> Any:
+    return ints(_spatial(match))
+
+
+spatial = computed("axes", _given)
+mean = (op.ReduceMean(x, spatial, keepdims=1), op.ReduceMean(x, axes=_means, keepdims=1))
+
+
+def _pool(kind: str) -> Op:
+    made: Op = getattr(op, kind)(x, attributes=all_attributes("window"))
+    return made
+
+
+def _rule(name: str, pattern: Pattern, replace: Any, proof: Proof, *guards: Guard, **more: Any) -> Rule:
+    return Rule(
+        name=f"pool.{name}",
+        pattern=pattern,
+        replace=replace,
+        guards=guards,
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=proof,
+        **more,
+    )
+
+
+def _convolved(build: Any) -> ir.Value:
+    """An image in the blocked layout."""
+    image = build.input("image", build.dims("x"))
+    made: ir.Value = build.node("MaxPool", [image], {"kernel_shape": [1, 1]}).outputs[0]
+    return made
+
+
+_IMAGES: Any = ({"x": "n 3 4 5"}, {"x": "n 3 7"})
+_WINDOWS: list[dict[str, Any]] = [
+    {"window": [{"kernel_shape": (4, 5)}]},
+    {"window": [{"kernel_shape": (7,), "strides": (2,)}]},
+]
+_PADDED = Variation(attributes={"window": {"kernel_shape": (4, 5), "pads": (1, 1, 1, 1)}})
+_SMALLER = Variation(attributes={"window": {"kernel_shape": (3, 3)}})
+_TYPICAL = ({"x": "1 64 56 56"}, {"x": "1 21 128 128"}, {"x": "8 256 14 14"})
+
+
+def over_one_axis(match: Match) -> Refusal | None:
+    """The pool is over one axis."""
+    return match.unless_rank("x", 3)
+
+
+_FIRST = {"kernel_shape": 1, "strides": 1, "dilations": 1}
+
+
+def _over_two_axes(kind: str) -> Any:
+    def made(match: Match) -> Pattern:
+        window = dict(match["window"])
+        for name, one in _FIRST.items():
+            if name in window:
+                window[name] = (one, *window[name])
+        if "pads" in window:
+            front, back = window["pads"]
+            window["pads"] = (0, front, 0, back)
+        axis = computed("axis", lambda match: ints([2]))
+        squeezed: Pattern = op.Squeeze(getattr(op, kind)(op.Unsqueeze(x, axis), **window), axis)
+        return squeezed
+
+    return made
+
+
+def _two_axes(kind: str, more: dict[str, Any], *guards: Guard) -> Rule:
+    far = {"kernel_shape": (3,), "strides": (2,), "pads": (1, 1), **more}
+    return _rule(
+        f"{kind.lower()}_over_two_axes",
+        _pool(kind),
+        _over_two_axes(kind),
+        Proof(
+            shapes={"x": "n 3 9"},
+            attributes={"window": [{"kernel_shape": (3,)}, far, {"kernel_shape": (2,), "auto_pad": "SAME_UPPER"}]},
+            typical=({"x": "1 256 200"}, {"x": "1 512 1500"}),
+        ),
+        over_one_axis,
+        *guards,
+        is_not_quantised,
+        makes=("Unsqueeze", kind, "Squeeze"),
+        formula=f"{kind}(x) over one axis",
+    )
+
+
+RULES = [
+    _rule(
+        "mean",
+        op.GlobalAveragePool(x),
+        mean,
+        Proof(shapes=_IMAGES, typical=_TYPICAL),
+        is_image,
+        _blocked(False),
+        is_not_quantised,
+    ),
+    _rule(
+        "average",
+        _pool("AveragePool"),
+        mean,
+        Proof(
+            shapes=_IMAGES,
+            attributes=_WINDOWS,
+            typical=_TYPICAL,
+            counterexamples={"padded": _PADDED, "smaller": _SMALLER},
+        ),
+        reads_everything,
+        _blocked(False),
+        is_not_quantised,
+    ),
+    _rule(
+        "blocked_average",
+        _pool("AveragePool"),
+        op.GlobalAveragePool(x),
+        Proof(shapes={"x": "n 16 4 5"}, attributes=_WINDOWS[0], inputs={"x": _convolved}),
+        reads_everything,
+        _blocked(True),
+        is_not_quantised,
+    ),
+    _rule(
+        "blocked_mean",
+        op.ReduceMean(x, axes=attr("axes"), keepdims=attr("keepdims")),
+        lambda match: op.GlobalAveragePool(x) if match["keepdims"] else op.Squeeze(op.GlobalAveragePool(x), spatial),
+        Proof(
+            shapes={"x": "n 16 4 5"},
+            attributes={"axes": [(2, 3), (-1, -2)], "keepdims": [0, 1]},
+            inputs={"x": _convolved},
+            never_empty={"n": "the kernel of ReduceMean keeps the axes of an empty tensor"},
+        ),
+        redundant("only what has pixels is convolved")(has_pixels),
+        over_spatial_axes,
+        _blocked(True),
+        is_not_quantised,
+        makes=("GlobalAveragePool", "Squeeze"),
+    ),
+    _rule(
+        "maximum",
+        _pool("MaxPool"),
+        op.GlobalMaxPool(x),
+        Proof(
+            shapes=_IMAGES,
+            attributes=_WINDOWS,
+            typical=_TYPICAL,
+            counterexamples={"padded": _PADDED, "smaller": _SMALLER},
+        ),
+        reads_everything,
+        redundant(COST)(gives_no_indices),
+        is_not_quantised,
+    ),
+    _two_axes("AveragePool", {"count_include_pad": 1}),
+    _two_axes("MaxPool", {"storage_order": 0}, redundant(COST)(gives_no_indices)),
+]
