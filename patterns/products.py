@@ -1,7 +1,7 @@
 """Products of matrices with constants, and the order of several products.
 
 x A B = x (A B)          (x A + a) B = x (A B) + a B          where the product A B is no larger than both
-x W + s x A B = x (W + s A B)                                                    Hu et al., arXiv:2106.09685
+x W +- s x A B = x (W +- s A B)                                                 Hu et al., arXiv:2106.09685
 (s x) W = x (s W)          s (x W + b) = x (s W) + s b          s a number or a vector
 (x y) z = x (y z)                                               where that is provably much less work
 x expand(y) = x y                                               where whole matrices are repeated
@@ -12,7 +12,7 @@ are not multiplied for the sake of a factor: they are streamed from their file a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,10 +65,13 @@ def _merged_bias(match: Match) -> Array | None:
     return found
 
 
-def _adapted(match: Match) -> Array:
-    with np.errstate(all="ignore"):
-        found: Array = _wide(match, "weight") + match["s"] * _merged(match)
-    return found
+def _adapted(sign: int) -> Callable[[Match], Array]:
+    def adapted(match: Match) -> Array:
+        with np.errstate(all="ignore"):
+            found: Array = _wide(match, "weight") + sign * match["s"] * _merged(match)
+        return found
+
+    return adapted
 
 
 def _scale(match: Match) -> Array:
@@ -257,6 +260,25 @@ _SCALED = (
     {"x": "b 4", "weight": "4 4", "scale": "1 4", "bias": "4"},
 )
 
+
+def _adapters() -> Iterator[Rule]:
+    """Adapters that are added or, to take them out again, subtracted."""
+    branch = scalar("s") * op.MatMul(op.MatMul(x, first), second)
+    for name, sign, pattern in (("adapter", 1, plain + branch), ("adapter_subtracted", -1, plain - branch)):
+        adapted = _adapted(sign)
+        yield _rule(
+            name,
+            f"x weight {'+' if sign > 0 else '-'} s x first second",
+            pattern,
+            op.MatMul(x, _made("adapted", adapted)),
+            ({"x": "b s 6", "weight": "6 5", "first": "6 2", "second": "2 5"},),
+            weight_is_not_copied,
+            is_held(adapted),
+            allow_extra_operands=True,
+            proof={"scalars": {"s": [0.5, 2.0]}},
+        )
+
+
 RULES = [
     _rule(
         "weights",
@@ -270,17 +292,7 @@ RULES = [
         product_is_no_larger,
         is_held(_merged, _merged_bias),
     ),
-    _rule(
-        "adapter",
-        "x weight + s x first second",
-        op.MatMul(x, weight) + scalar("s") * op.MatMul(op.MatMul(x, first), second),
-        op.MatMul(x, _made("adapted", _adapted)),
-        ({"x": "b s 6", "weight": "6 5", "first": "6 2", "second": "2 5"},),
-        weight_is_not_copied,
-        is_held(_adapted),
-        allow_extra_operands=True,
-        proof={"scalars": {"s": [0.5, 2.0]}},
-    ),
+    *_adapters(),
     _rule(
         "scaled_input",
         "(x * scale) weight",

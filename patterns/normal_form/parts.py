@@ -58,13 +58,37 @@ def _cuts(match: Match, prefix: str) -> dict[int, Cut] | None:
 
 
 def _composed(dim: DimLike, first: Cut, second: Cut) -> Cut | None:
-    """One cut along an axis of this size with the effect of two; `None` if the size is no number."""
+    """One cut along an axis of this size with the effect of two; `None` if that depends on a size that is no number."""
     if not isinstance(dim, int):
-        return None
+        return _composed_forwards(first, second) or _reversed_twice(first, second)
     kept = range(dim)[slice(*first)][slice(*second)]
     if not kept:
         return 0, 0, 1
     return kept.start, kept.stop if kept.step > 0 or kept.stop >= 0 else -dim - 1, kept.step
+
+
+def _composed_forwards(first: Cut, second: Cut) -> Cut | None:
+    """The same along an axis of any size, for cuts that count their starts from the front."""
+    (start, end, step), (skipped, last, stride) = first, second
+    if min(start, skipped) < 0 or min(step, stride) < 0:
+        return None
+    begin, taken = start + skipped * step, step * stride
+    if last >= TO_THE_END:
+        return begin, end, taken
+    if last >= 0:
+        return None if end < 0 else (begin, min(end, start + last * step), taken)
+    if step > 1 or 0 <= end < TO_THE_END:
+        return None
+    return begin, last if end >= TO_THE_END else end + last, taken
+
+
+def _reversed_twice(first: Cut, second: Cut) -> Cut | None:
+    """The whole axis, if both cuts turn it round."""
+    turned = all(
+        (start == -1 or start >= TO_THE_END) and end <= -TO_THE_END and step == -1
+        for start, end, step in (first, second)
+    )
+    return (0, TO_THE_END, 1) if turned else None
 
 
 def _merged_cuts(match: Match) -> dict[int, Cut] | None:

@@ -49,6 +49,8 @@ FOUND = {
     "p = MatMul(x, W) l = MatMul(x, D) u = MatMul(l, U) v = Mul(u, half) y = Add(p, v)": "MatMul",
     "l = MatMul(x, D) u = MatMul(l, U) p = MatMul(x, W) q = Add(p, b) y = Add(q, u)": "MatMul Add",
     "l = MatMul(x, D) m = Mul(two, l) u = MatMul(m, U) p = MatMul(x, W) y = Add(p, u)": "MatMul",
+    "p = MatMul(x, W) l = MatMul(x, D) u = MatMul(l, U) v = Mul(half, u) y = Sub(p, v)": "MatMul",
+    "p = MatMul(x, W) l = MatMul(x, D) u = MatMul(l, U) q = Add(p, b) y = Sub(q, u)": "MatMul Add",
     "p = Mul(s, x) y = MatMul(p, W)": "MatMul",
     "p = Div(x, two) y = MatMul(p, W)": "MatMul",
     "p = MatMul(x, W) y = Div(p, s)": "MatMul",

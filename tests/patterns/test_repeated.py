@@ -107,3 +107,29 @@ def test_a_transposed_operand_of_gemm_is_read_as_it_is_though_it_is_an_output() 
     assert gemm.attributes["transA"].value == 1
     inputs = {"x": np.arange(12, dtype=np.float32).reshape(4, 3), "w": np.ones((4, 5), np.float32)}
     exactly_same(original, result, inputs)
+
+
+CUT_TWICE = {
+    (1, 2**31 - 1, 1, 2, 2**31 - 1, 1): "Slice",
+    (1, -1, 1, 1, -2, 1): "Slice",
+    (0, 4, 1, 1, 9, 2): "Slice",
+    (0, 2**31 - 1, 2, 1, 2, 2): "Slice Slice",
+    (-1, -(2**31), -1, -1, -(2**31), -1): "",
+    (0, -1, 1, 0, 2, 1): "Slice Slice",
+    (-3, 2**31 - 1, 1, 1, 2**31 - 1, 1): "Slice Slice",
+}
+
+
+@pytest.mark.parametrize("cuts", CUT_TWICE)
+def test_slices_of_slices_along_an_axis_of_any_length(cuts: tuple[int, ...]) -> None:
+    names = ("a", "b", "c", "d", "e", "f")
+    constants = ", ".join(f"int64[1] {name} = {{{number}}}" for name, number in zip(names, cuts, strict=True))
+    original = model(
+        "s = Slice(x, a, b, axis, c) t = Slice(s, d, e, axis, f) y = Relu(t)",
+        "float[n, 6] x",
+        f"{constants}, int64[1] axis = {{0}}",
+    )
+    result = canonical(original)
+    assert ops(result) == f"{CUT_TWICE[cuts]} Relu".strip()
+    for length in range(1, 8):
+        exactly_same(original, result, {"x": np.arange(6.0 * length, dtype=np.float32).reshape(length, 6)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike, ceil_div, is_nonnegative, maximum, minimum, product
+from ortfuse.dims import DimLike, ceil_div, is_nonnegative, maximum, minimum, product, uncut
 from ortfuse.facts.transfer.fact import UNKNOWN, Elements, Fact, Shape
 from ortfuse.facts.transfer.op import Op, UnknownError, normalize_axes, transfer
 
@@ -183,6 +183,9 @@ def slice_length(dim: DimLike, start: DimLike | None, end: DimLike | None, step:
         return UNKNOWN
     if step < 0:
         return _backward_length(dim, start, end, step)
+    if isinstance(start, int) and isinstance(end, int) and start >= 0 and (end < 0 or end >= _TO_THE_END):
+        # max(0, f)[1:] has max(0, f - 1) elements.
+        return ceil_div(maximum(0, uncut(dim) - start + (end if end < 0 else 0)), step)
     first, last = _position(dim, start), _position(dim, end)
     if first is None or last is None:
         return UNKNOWN

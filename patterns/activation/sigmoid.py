@@ -1,0 +1,166 @@
+"""Sigmoid and hyperbolic tangent, spelled by exponentials or by each other.
+
+sigmoid(x) = 1 / (1 + exp(-x)) = exp(x) / (1 + exp(x)) = (1 + tanh(x/2)) / 2
+tanh(x)    = 2 sigmoid(2x) - 1 = (exp(x) - exp(-x)) / (exp(x) + exp(-x))
+           = (1 - exp(-2x)) / (1 + exp(-2x)) = (exp(2x) - 1) / (exp(2x) + 1)
+
+Where an exponential overflows, 1 / (1 + exp(-x)) is 0, as it should be. Quotients of two exponentials are NaN there: they are
+taken for what they mean only where x is known to be moderate, or on request.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.pattern import Guard, Match, Pattern, op, redundant, scalar, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from .clip import SHAPES, TYPICAL
+
+SOURCE = "ONNX operators Sigmoid and Tanh"
+
+x = var("x")
+steep = scalar("steepness") * x
+curve = op.Sigmoid(steep)
+rising, falling = op.Exp(steep), op.Exp(scalar("negated") * x)
+
+_LARGEST = {ir.DataType.FLOAT: 88.0, ir.DataType.DOUBLE: 709.0, ir.DataType.FLOAT16: 11.0}
+"""The largest numbers of which the exponential does not overflow."""
+
+_STEEPEST = 1e4
+
+_SENSITIVE = {"Log": 0, "Reciprocal": 0, "Div": 1, "Pow": 0, "Sqrt": 0}
+"""Operators that magnify the absolute error of their input near 0, and which input that is."""
+
+
+@redundant("only what magnifies small numbers shows their error")
+def nothing_looks_close(match: Match) -> Refusal | None:
+    """No logarithm or quotient is taken of the result: the kernel of Sigmoid is exact to 1e-8, not to 8 digits."""
+    for use in match.root.uses():
+        if _SENSITIVE.get(use.node.op_type) == use.idx or _is_scaled_by_exponential(use.node):
+            return match.refuse("use", "root", "numbers near 1", f"{use.node.op_type}, which magnifies small numbers")
+    return None
+
+
+def _is_scaled_by_exponential(node: ir.Node) -> bool:
+    """Whether a node multiplies by an exponential, which may be as large as its other operand is small."""
+    producers = [None if value is None else value.producer() for value in node.inputs]
+    return node.op_type == "Mul" and any(producer is not None and producer.op_type == "Exp" for producer in producers)
+
+
+def is_moderate(match: Match) -> Refusal | None:
+    """No exponential overflows."""
+    values, limit = match.facts.range(match["x"]), _LARGEST.get(match.dtype("x"), 0.0)  # type: ignore[arg-type]
+    steepness = abs(match["steepness"])
+    moderate = values is not None and max(abs(values.low), abs(values.high)) * steepness <= limit
+    return None if moderate else match.refuse("values_unknown", "x", "so small that its exponential does not overflow")
+
+
+def are_opposite(match: Match) -> Refusal | None:
+    """Both exponents are the same but for their sign."""
+    return match.unless_value("negated", match["negated"] == -match["steepness"], -match["steepness"])
+
+
+def is_steep(match: Match) -> Refusal | None:
+    """The exponent depends on x, and is not infinite for most of it."""
+    return match.unless_value("steepness", 0 < abs(match["steepness"]) <= _STEEPEST, f"of 0 to {_STEEPEST:g} in size")
+
+
+def _times(build: Callable[[Pattern], Pattern], factor: Callable[[Match], float]) -> Callable[[Match], Pattern]:
+    """`build` of x times a number."""
+
+    def made(match: Match) -> Pattern:
+        number = factor(match)
+        return build(x if number == 1 else op.Neg(x) if number == -1 else op.Mul(x, number))
+
+    return made
+
+
+def is_tanh(match: Match) -> Refusal | None:
+    """The result goes from -1 to 1, or from 1 to -1."""
+    is_line = (_gain(match), match["offset"]) in ((2.0, -1.0), (-2.0, 1.0))
+    return match.unless_value("offset", is_line, "1 and the factor -2, or -1 and the factor 2")
+
+
+def _exponent(match: Match) -> float:
+    return float(match["steepness"])
+
+
+def _half(match: Match) -> float:
+    return float(match["steepness"]) / 2
+
+
+def _gain(match: Match) -> float:
+    return float(match["gain"]) if match["gain"] is not None else -float(match["lost"])
+
+
+def _signed_half(match: Match) -> float:
+    return math.copysign(1.0, _gain(match)) * _half(match)
+
+
+def _bounded(build: Any) -> ir.Value:
+    """Numbers from -4 to 4."""
+    numbers = build.input("numbers", build.dims("x"))
+    made: ir.Value = build.node("Clip", [numbers, build.constant(-4.0), build.constant(4.0)]).outputs[0]
+    return made
+
+
+def _quotient(name: str, pattern: Pattern, kind: str, factor: Callable[[Match], float]) -> Iterator[Rule]:
+    """A quotient of exponentials, for numbers that are known to be moderate, and for any."""
+    opposite = (are_opposite,) if kind == "Tanh" and "negated" in str(pattern) else ()
+    bounded = (redundant("the exponents would not be moderate")(is_steep), is_moderate, *opposite)
+    variants: list[tuple[str, Exactness, tuple[Guard, ...], dict[str, Any]]] = [
+        ("_of_any", Exactness.APPROXIMATE, (is_steep, *opposite), {})
+    ]
+    if kind == "Tanh":  # of numbers near 0, Sigmoid is less exact than the quotient
+        variants.append(("", Exactness.ROUNDING, bounded, {"x": _bounded}))
+    for suffix, exactness, guards, inputs in variants:
+        yield Rule(
+            name=f"{name}{suffix}",
+            formula=f"{pattern}, x moderate" if inputs else str(pattern),
+            pattern=pattern,
+            replace=_times(getattr(op, kind), factor),
+            makes=(kind, "Mul", "Neg"),
+            guards=(nothing_looks_close, *guards),
+            exactness=exactness,
+            source=SOURCE,
+            allow_extra_operands=True,
+            proof=Proof(shapes=SHAPES[:2], scalars={"steepness": [1.0, 2.0], "negated": [-1.0, -2.0]}, inputs=inputs),
+        )
+
+
+RULES = [
+    Rule(
+        name="sigmoid.reciprocal",
+        pattern=1 / (1 + rising),
+        replace=_times(op.Sigmoid, lambda match: -_exponent(match)),
+        makes=("Sigmoid", "Mul", "Neg"),
+        guards=(nothing_looks_close,),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=Proof(shapes=SHAPES, scalars={"steepness": [-1.0, -2.0, 1.0]}, typical=TYPICAL),
+    ),
+    Rule(
+        name="tanh.sigmoid",
+        pattern=scalar("gain") * curve + scalar("offset") | scalar("offset") - scalar("lost") * curve,
+        replace=_times(op.Tanh, _signed_half),
+        makes=("Tanh", "Mul", "Neg"),
+        guards=(is_tanh,),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=Proof(
+            shapes=SHAPES,
+            scalars={"steepness": [2.0, 1.0, -2.0], "gain": [2.0, -2.0], "lost": [2.0], "offset": [-1.0, 1.0]},
+            typical=TYPICAL,
+        ),
+    ),
+    *_quotient("sigmoid.quotient", rising / (1 + rising), "Sigmoid", _exponent),
+    *_quotient("tanh.quotient", (rising - falling) / (rising + falling), "Tanh", _exponent),
+    *_quotient("tanh.quotient_rising", (rising - 1) / (rising + 1), "Tanh", _half),
+    *_quotient("tanh.quotient_falling", (1 - rising) / (1 + rising), "Tanh", lambda match: -_half(match)),
+]
