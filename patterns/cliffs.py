@@ -1,7 +1,7 @@
 """Operators that the runtime executes several times slower than the same in another spelling.
 
 x ** 0.5 = sqrt(x), x at least 0          logsum(x) = log(sum(x))          l1(x) = sum(|x|)
-gather(x, [2, 3, 4]) = slice(x, 2, 5)
+gather(x, [2, 3, 4]) = slice(x, 2, 5)          softmax(x) = reshape(softmax(reshape(x))), the axes behind its own as one
 
 `python -m benchmarks.kernels.cliffs` looks for them. The rules run in a pass of their own, the last one, so that the patterns of
 others need not know these spellings.
@@ -9,15 +9,17 @@ others need not know these spellings.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from ortfuse.dims import DimLike, product, reshape_target
 from ortfuse.pattern import Match, Pattern, attr, computed, const, op, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from ._common import ints
+from ._common import ints, is_not_quantised
 from ._proofs import COST
 from .normal_form.reduction import axes, given_axes
 
@@ -82,6 +84,66 @@ def _reduced(name: str, formula: str, operator: str, replace: Any) -> Rule:
     )
 
 
+# Softmax over an axis with several behind it
+
+
+def has_axes_behind(match: Match) -> Refusal | None:
+    """At least two axes that may be longer than 1 follow: the runtime transposes them one by one, and together fast."""
+    shape, node = match.shape("x"), match.root.producer()
+    if shape is None or node is None:
+        return match.refuse("shape", "x")
+    if match.facts.version(node) < 13:
+        return match.refuse("attribute", "axis", "of opset 13 on, where it is the only one")
+    behind = [dim for dim in shape[match["axis"] + 1 :] if dim != 1]
+    return None if len(behind) > 1 else match.refuse("needless", "root", found="fewer than two axes follow its own")
+
+
+def _merged(match: Match) -> tuple[DimLike, ...]:
+    shape, axis = match.shape("x") or (), match["axis"]
+    return (*shape[: axis + 1], product(shape[axis + 1 :]))
+
+
+def _constant(name: str, numbers: list[int]) -> Pattern:
+    return computed(name, lambda match: ints(numbers))
+
+
+def _over_merged(kind: str) -> Callable[[Match], Pattern]:
+    def made(match: Match) -> Pattern:
+        axis, shape, merged = match["axis"], match.shape("x"), _merged(match)
+        there, back = reshape_target(shape, merged), reshape_target(merged, shape)
+        rows = op.ReduceProd(op.Shape(x, start=axis + 1), keepdims=1)
+        target = op.Concat(op.Shape(x, start=0, end=axis + 1), rows, axis=0)
+        flat = op.Reshape(x, target, allowzero=1) if there is None else op.Reshape(x, _constant("there", there))
+        result = getattr(op, kind)(flat, axis=axis)
+        if back is None:
+            return op.Reshape(result, op.Shape(x), allowzero=1)
+        return op.Reshape(result, _constant("back", back))
+
+    return made
+
+
+def _normalised(kind: str) -> Rule:
+    return Rule(
+        name=f"{kind.lower()}.over_merged",
+        formula=f"{kind}(x), several axes behind its own",
+        pattern=getattr(op, kind)(x, axis=attr("axis")),
+        replace=_over_merged(kind),
+        makes=("Reshape", kind, "Shape", "ReduceProd", "Concat"),
+        guards=(has_axes_behind, is_not_quantised),
+        exactness=Exactness.EXACT,
+        source=f"ONNX operator {kind}",
+        proof=Proof(
+            shapes=({"x": "n 3 4 5"}, {"x": "2 n 4 s"}),
+            attributes={"axis": [1, -3]},
+            typical=({"x": "1 64 56 56"}, {"x": "1 21 128 128"}, {"x": "8 256 14 14"}, {"x": "1 1000 7 7"}),
+            counterexamples={
+                "before opset 13": Variation(attributes={"axis": 1}, opset=11),
+                "the last axis": Variation(attributes={"axis": -1}),
+            },
+        ),
+    )
+
+
 RULES = [
     Rule(
         name="power.root",
@@ -125,5 +187,6 @@ RULES = [
         ),
     ),
     _reduced("log_of_sum", "ReduceLogSum(x)", "ReduceLogSum", lambda summed: op.Log(summed(x))),
+    *map(_normalised, ("Softmax", "LogSoftmax", "Hardmax")),
     _reduced("sum_of_sizes", "ReduceL1(x)", "ReduceL1", lambda summed: summed(op.Abs(x))),
 ]

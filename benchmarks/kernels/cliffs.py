@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.kernels.identities import ANY, IMAGES, identities
+from benchmarks.kernels.layer_identities import layer_identities
 from ortfuse.errors import OrtfuseError
 from ortfuse.execution.session import Session
 from ortfuse.pipeline import load_catalogue
@@ -73,7 +74,8 @@ class Finding:
 
 def from_identities(only: str = "") -> Iterator[Candidate]:
     """The table of identities."""
-    for identity in [identity for identity in identities() if only in identity.operator.lower()]:
+    known = (*identities(), *layer_identities())
+    for identity in [identity for identity in known if only in identity.operator.lower()]:
         models = {}
         for body in identity.spellings:
             text = (

@@ -25,7 +25,8 @@ class Identity:
     constants: str = ""
 
 
-def _unary(operator: str, *spellings: str, constants: str = "", sizes: tuple[str, ...] = ANY) -> Iterator[Identity]:
+def unary(operator: str, *spellings: str, constants: str = "", sizes: tuple[str, ...] = ANY) -> Iterator[Identity]:
+    """Spellings of a function of x alone, at each size."""
     for size in sizes:
         yield Identity(operator, size, f"float[{size}] x", spellings, constants)
 
@@ -34,43 +35,43 @@ def _pointwise() -> Iterator[Identity]:
     zero, one, two, half = (f"float {name} = {{{number}}}" for name, number in
                             (("zero", 0.0), ("one", 1.0), ("two", 2.0), ("half", 0.5)))  # fmt: skip
     stable = "r = Max(x, zero) a = Abs(x) n = Neg(a) e = Exp(n) f = Add(e, one) l = Log(f) s = Add(r, l)"
-    yield from _unary("Softplus", "y = Softplus(x)", f"{stable} y = Identity(s)", constants=f"{zero}, {one}")
-    yield from _unary("Mish", "y = Mish(x)", "s = Softplus(x) t = Tanh(s) y = Mul(x, t)", f"{stable} t = Tanh(s) y = Mul(x, t)",
+    yield from unary("Softplus", "y = Softplus(x)", f"{stable} y = Identity(s)", constants=f"{zero}, {one}")
+    yield from unary("Mish", "y = Mish(x)", "s = Softplus(x) t = Tanh(s) y = Mul(x, t)", f"{stable} t = Tanh(s) y = Mul(x, t)",
                       constants=f"{zero}, {one}")  # fmt: skip
-    yield from _unary("Pow", "y = Pow(x, two)", "y = Mul(x, x)", constants=two)
-    yield from _unary("Pow 3", "y = Pow(x, three)", "q = Mul(x, x) y = Mul(q, x)", constants="float three = {3.0}")
-    yield from _unary("Pow 0.5", "a = Abs(x) y = Pow(a, half)", "a = Abs(x) y = Sqrt(a)", constants=half)
-    yield from _unary("Div", "y = Div(x, two)", "y = Mul(x, half)", constants=f"{two}, {half}")
-    yield from _unary("Reciprocal", "a = Exp(x) y = Reciprocal(a)", "a = Exp(x) y = Div(one, a)", constants=one)
-    yield from _unary(
+    yield from unary("Pow", "y = Pow(x, two)", "y = Mul(x, x)", constants=two)
+    yield from unary("Pow 3", "y = Pow(x, three)", "q = Mul(x, x) y = Mul(q, x)", constants="float three = {3.0}")
+    yield from unary("Pow 0.5", "a = Abs(x) y = Pow(a, half)", "a = Abs(x) y = Sqrt(a)", constants=half)
+    yield from unary("Div", "y = Div(x, two)", "y = Mul(x, half)", constants=f"{two}, {half}")
+    yield from unary("Reciprocal", "a = Exp(x) y = Reciprocal(a)", "a = Exp(x) y = Div(one, a)", constants=one)
+    yield from unary(
         "Where", "c = Greater(x, zero) y = Where(c, x, zero)", "y = Relu(x)", "y = Max(x, zero)", constants=zero
     )
-    yield from _unary(
+    yield from unary(
         "LeakyRelu", "y = LeakyRelu<alpha=0.1>(x)", "m = Mul(x, a) y = Max(m, x)", constants="float a = {0.1}"
     )
-    yield from _unary("PRelu", "y = PRelu(x, a)", "m = Mul(x, a) y = Max(m, x)", "y = LeakyRelu<alpha=0.1>(x)",
+    yield from unary("PRelu", "y = PRelu(x, a)", "m = Mul(x, a) y = Max(m, x)", "y = LeakyRelu<alpha=0.1>(x)",
                       constants="float[1] a = {0.1}")  # fmt: skip
-    yield from _unary("Elu", "y = Elu(x)", "m = Min(x, zero) e = Exp(m) k = Sub(e, one) r = Relu(x) y = Add(r, k)",
+    yield from unary("Elu", "y = Elu(x)", "m = Min(x, zero) e = Exp(m) k = Sub(e, one) r = Relu(x) y = Add(r, k)",
                       constants=f"{zero}, {one}")  # fmt: skip
-    yield from _unary("Clip", "y = Clip(x, zero, one)", "m = Max(x, zero) y = Min(m, one)", constants=f"{zero}, {one}")
-    yield from _unary("HardSigmoid", "y = HardSigmoid<alpha=0.5, beta=0.5>(x)",
+    yield from unary("Clip", "y = Clip(x, zero, one)", "m = Max(x, zero) y = Min(m, one)", constants=f"{zero}, {one}")
+    yield from unary("HardSigmoid", "y = HardSigmoid<alpha=0.5, beta=0.5>(x)",
                       "m = Mul(x, half) a = Add(m, half) y = Clip(a, zero, one)", constants=f"{zero}, {one}, {half}")  # fmt: skip
-    yield from _unary("HardSwish", "y = HardSwish(x)", "h = HardSigmoid<alpha=0.16666667, beta=0.5>(x) y = Mul(x, h)")
-    yield from _unary(
+    yield from unary("HardSwish", "y = HardSwish(x)", "h = HardSigmoid<alpha=0.16666667, beta=0.5>(x) y = Mul(x, h)")
+    yield from unary(
         "Sigmoid", "y = Sigmoid(x)", "h = Mul(x, half) t = Tanh(h) m = Mul(t, half) y = Add(m, half)", constants=half
     )
-    yield from _unary("Swish", "s = Sigmoid(x) y = Mul(x, s)", "y = com.microsoft.QuickGelu<alpha=1.0>(x)")
-    yield from _unary("Softsign", "y = Softsign(x)", "a = Abs(x) b = Add(a, one) y = Div(x, b)", constants=one)
-    yield from _unary("Sign", "y = Sign(x)", "p = Greater(x, zero) n = Less(x, zero) a = Cast<to=1>(p) b = Cast<to=1>(n)"
+    yield from unary("Swish", "s = Sigmoid(x) y = Mul(x, s)", "y = com.microsoft.QuickGelu<alpha=1.0>(x)")
+    yield from unary("Softsign", "y = Softsign(x)", "a = Abs(x) b = Add(a, one) y = Div(x, b)", constants=one)
+    yield from unary("Sign", "y = Sign(x)", "p = Greater(x, zero) n = Less(x, zero) a = Cast<to=1>(p) b = Cast<to=1>(n)"
                       " y = Sub(a, b)", constants=zero)  # fmt: skip
-    yield from _unary("Abs", "y = Abs(x)", "n = Neg(x) y = Max(x, n)")
-    yield from _unary("Neg", "y = Neg(x)", "y = Mul(x, m)", constants="float m = {-1.0}")
-    yield from _unary("Sum", "y = Sum(x, x)", "y = Add(x, x)")
-    yield from _unary(
+    yield from unary("Abs", "y = Abs(x)", "n = Neg(x) y = Max(x, n)")
+    yield from unary("Neg", "y = Neg(x)", "y = Mul(x, m)", constants="float m = {-1.0}")
+    yield from unary("Sum", "y = Sum(x, x)", "y = Add(x, x)")
+    yield from unary(
         "Mean", "y = Mean(x, x, x)", "a = Add(x, x) b = Add(a, x) y = Mul(b, t)", constants="float t = {0.33333333}"
     )
-    yield from _unary("IsNaN", "n = IsNaN(x) y = Cast<to=1>(n)", "e = Equal(x, x) n = Not(e) y = Cast<to=1>(n)")
-    yield from _unary("Mod", "y = Mod<fmod=1>(x, two)", "d = Div(x, two) p = Floor(d) n = Ceil(d) c = Less(x, zero)"
+    yield from unary("IsNaN", "n = IsNaN(x) y = Cast<to=1>(n)", "e = Equal(x, x) n = Not(e) y = Cast<to=1>(n)")
+    yield from unary("Mod", "y = Mod<fmod=1>(x, two)", "d = Div(x, two) p = Floor(d) n = Ceil(d) c = Less(x, zero)"
                       " t = Where(c, n, p)"
                       " m = Mul(t, two) y = Sub(x, m)", constants=f"{two}, {zero}")  # fmt: skip
 
@@ -115,8 +116,8 @@ def _reductions() -> Iterator[Identity]:
                         f"{last} a = ArgMax<axis=-1, keepdims=0>(t) y = Cast<to=1>(a)"))  # fmt: skip
     for size in ROWS:
         constants = "int64[1] end = {-1}, int64[1] k = {1}"
-        yield from _unary("TopK 1", "y, i = TopK(x, k)", "y = ReduceMax(x, end)", constants=constants, sizes=(size,))
-        yield from _unary("TopK 1, indices", "v, i = TopK(x, k) y = Cast<to=1>(i)", "i = ArgMax<axis=-1>(x) y = Cast<to=1>(i)",
+        yield from unary("TopK 1", "y, i = TopK(x, k)", "y = ReduceMax(x, end)", constants=constants, sizes=(size,))
+        yield from unary("TopK 1, indices", "v, i = TopK(x, k) y = Cast<to=1>(i)", "i = ArgMax<axis=-1>(x) y = Cast<to=1>(i)",
                           constants=constants, sizes=(size,))  # fmt: skip
         for name, other in (
             ("ReduceL2", "q = Mul(x, x) s = ReduceSum(q, end) y = Sqrt(s)"), ("ReduceL1", "a = Abs(x) y = ReduceSum(a, end)"),
@@ -128,7 +129,7 @@ def _reductions() -> Iterator[Identity]:
             yield Identity(
                 name, size, f"float[{size}] x", (f"y = {name}(x, end)", other), f"{constants}, float n = {{{count}.0}}"
             )
-        yield from _unary("LpNormalization", "y = LpNormalization<axis=-1>(x)", "n = ReduceL2(x, end) y = Div(x, n)",
+        yield from unary("LpNormalization", "y = LpNormalization<axis=-1>(x)", "n = ReduceL2(x, end) y = Div(x, n)",
                           constants=constants, sizes=(size,))  # fmt: skip
         width = int(size.rpartition(",")[2])
         yield Identity("CumSum", size, f"float[{size}] x",
@@ -142,29 +143,29 @@ def _moves() -> Iterator[Identity]:
         width = int(size.rpartition(",")[2])
         half = width // 2
         numbers = ", ".join(map(str, range(half)))
-        yield from _unary(
+        yield from unary(
             "Gather of neighbours", "y = Gather<axis=-1>(x, ids)", "y = Slice(x, start, end, axis)",
             "y, z = Split<axis=-1>(x, both)",
             constants=f"int64[{half}] ids = {{{numbers}}}, int64[1] start = {{0}}, int64[1] end = {{{half}}}, "
             f"int64[1] axis = {{-1}}, int64[2] both = {{{half}, {width - half}}}", sizes=(size,),
         )  # fmt: skip
-        yield from _unary("Gather of one", "y = Gather<axis=-1>(x, id)", "s = Slice(x, start, end, axis) y = Squeeze(s, axis)",
+        yield from unary("Gather of one", "y = Gather<axis=-1>(x, id)", "s = Slice(x, start, end, axis) y = Squeeze(s, axis)",
                           constants="int64 id = {3}, int64[1] start = {3}, int64[1] end = {4}, int64[1] axis = {-1}",
                           sizes=(size,))  # fmt: skip
-        yield from _unary("Split", "a, b = Split<axis=-1, num_outputs=2>(x) y = Add(a, b)",
+        yield from unary("Split", "a, b = Split<axis=-1, num_outputs=2>(x) y = Add(a, b)",
                           "a = Slice(x, start, mid, axis) b = Slice(x, mid, end, axis) y = Add(a, b)",
                           constants=f"int64[1] start = {{0}}, int64[1] mid = {{{half}}}, int64[1] end = {{{width}}}, "
                       "int64[1] axis = {-1}",
                           sizes=(size,))  # fmt: skip
         rank = size.count(",") + 1
         twice = ", ".join(["1"] * (rank - 1) + ["2"])
-        yield from _unary("Tile", "y = Tile(x, twice)", "y = Concat<axis=-1>(x, x)",
+        yield from unary("Tile", "y = Tile(x, twice)", "y = Concat<axis=-1>(x, x)",
                           constants=f"int64[{rank}] twice = {{{twice}}}", sizes=(size,))  # fmt: skip
-        yield from _unary("Pad", "y = Pad(x, by)", "y = Concat<axis=-1>(x, border)",
+        yield from unary("Pad", "y = Pad(x, by)", "y = Concat<axis=-1>(x, border)",
                           constants=f"int64[{2 * rank}] by = {{{', '.join(['0'] * (2 * rank - 1) + ['1'])}}}, "
                           f"float[{','.join(size.split(',')[:-1])},1] border = {{{', '.join(['0.0'] * _count(size))}}}",
                           sizes=(size,))  # fmt: skip
-    yield from _unary(
+    yield from unary(
         "Expand",
         "e = Expand(x, to) y = Add(e, x)",
         "y = Add(x, x)",
@@ -174,14 +175,14 @@ def _moves() -> Iterator[Identity]:
     for size, perm, shape, moved in (("1,128,1,12,64", "0,3,2,1,4", "128,12,64", "1,12,1,128,64"),
                                      ("1,1,64,56,56", "0,1,3,4,2", "64,3136", "1,1,56,56,64")):  # fmt: skip
         inner = "1,0,2" if shape.count(",") == 2 else "1,0"
-        yield from _unary("Transpose with axes of 1", f"y = Transpose<perm=[{perm}]>(x)",
+        yield from unary("Transpose with axes of 1", f"y = Transpose<perm=[{perm}]>(x)",
                           f"a = Reshape(x, to) b = Transpose<perm=[{inner}]>(a) y = Reshape(b, back)",
                           constants=f"int64[{shape.count(',') + 1}] to = {{{shape}}}, int64[5] back = {{{moved}}}",
                           sizes=(size,))  # fmt: skip
     for channels, side in ((64, 56), (16, 112)):
         size = f"1,{channels},{side},{side}"
         resized = "float[4] by = {1.0, 1.0, 2.0, 2.0}"
-        yield from _unary(
+        yield from unary(
             "Resize, nearest",
             'y = Resize<mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor">(x, , by)',
             "a = Reshape(x, split) b = Expand(a, to) y = Reshape(b, joined)",
@@ -189,7 +190,7 @@ def _moves() -> Iterator[Identity]:
             f"int64[6] to = {{1, {channels}, {side}, 2, {side}, 2}}, int64[4] joined = {{1, {channels}, {2 * side}, {2 * side}}}",
             sizes=(size,),
         )  # fmt: skip
-        yield from _unary(
+        yield from unary(
             "DepthToSpace", "y = DepthToSpace<blocksize=2>(x)",
             "a = Reshape(x, split) b = Transpose<perm=[0,3,4,1,5,2]>(a) y = Reshape(b, joined)",
             constants=f"int64[6] split = {{1, 2, 2, {channels // 4}, {side}, {side}}}, "

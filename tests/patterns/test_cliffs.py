@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
 from rewriting import ops, parse, rewritten, same
 
@@ -30,3 +32,105 @@ def test_a_slow_operator_is_spelled_anew(body: str) -> None:
     result = rewritten(original, "cliffs")
     assert ops(result) == RESPELLED[body]
     same(original, result, {"x": X})
+
+
+IMAGES = {
+    "y = Softmax<axis=1>(x)": "Reshape Softmax Reshape",
+    "y = LogSoftmax<axis=-3>(x)": "Reshape LogSoftmax Reshape",
+    "y = Hardmax<axis=1>(x)": "Reshape Hardmax Reshape",
+    "y = Softmax<axis=2>(x)": "Softmax",
+    "y = Softmax<axis=0>(x)": "Reshape Softmax Reshape",
+    "y = GlobalAveragePool(x)": "ReduceMean",
+    "y = AveragePool<kernel_shape=[4,5]>(x)": "ReduceMean",
+    "y = AveragePool<kernel_shape=[4,4]>(x)": "AveragePool",
+    "y = MaxPool<kernel_shape=[4,5], strides=[2,2]>(x)": "GlobalMaxPool",
+    "y = GlobalMaxPool(x)": "GlobalMaxPool",
+    "m = MaxPool<kernel_shape=[1,1]>(x) y = GlobalAveragePool(m)": "MaxPool GlobalAveragePool",
+    "m = MaxPool<kernel_shape=[1,1]>(x) y = ReduceMean<axes=[2,3]>(m)": "MaxPool GlobalAveragePool",
+    "m = MaxPool<kernel_shape=[1,1]>(x) y = ReduceMean<axes=[2,3], keepdims=0>(m)": "MaxPool GlobalAveragePool Squeeze",
+    "y = ReduceMean<axes=[2,3]>(x)": "ReduceMean",
+}
+
+
+@pytest.mark.parametrize("body", IMAGES)
+def test_images_in_another_spelling(body: str) -> None:
+    original = with_weights(f"float[n,16,4,5] x) => (y) {{ {body} }}")
+    result = rewritten(original, "cliffs")
+    assert ops(result) == IMAGES[body]
+    same(original, result, {"x": np.random.default_rng(0).standard_normal((2, 16, 4, 5)).astype(np.float32)})
+
+
+def test_what_the_runtime_computes_in_integers_keeps_its_spelling() -> None:
+    original = with_weights("""uint8[1,16,4,5] x) => (y) <float s = {0.5}, uint8 z = {0}>
+        { d = DequantizeLinear(x, s, z) p = GlobalAveragePool(d) y = QuantizeLinear(p, s, z) }""")
+    assert ops(rewritten(original, "cliffs")) == "DequantizeLinear GlobalAveragePool QuantizeLinear"
+
+
+def test_the_mean_of_an_image_of_unknown_size_is_a_reduction() -> None:
+    original = with_weights("float[n,c,h,w] x) => (y) { y = GlobalAveragePool(x) }")
+    assert ops(rewritten(original, "cliffs")) == "ReduceMean"
+
+
+def test_softmax_of_an_image_of_unknown_size_is_computed_over_rows() -> None:
+    original = with_weights("float[n,3,h,w] x) => (y) { y = Softmax<axis=1>(x) }")
+    result = rewritten(original, "cliffs")
+    assert ops(result).endswith("Reshape Softmax Shape Reshape")
+    for shape in ((2, 3, 4, 5), (1, 3, 1, 7), (2, 3, 0, 5), (0, 3, 4, 5)):
+        same(original, result, {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)})
+
+
+NEAREST = 'r = Resize<mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor">(x, , by)'
+LINEAR = 'r = Resize<mode="linear">(x, , , sizes)'
+LAYERS = {
+    f"{NEAREST} y = Conv(r, w, b)": "Conv Resize",
+    f"{LINEAR} y = Conv(r, w, b)": "Conv Resize",
+    f"{NEAREST} y = Conv<pads=[1,1,1,1]>(r, k)": "Resize Conv",
+    f"{NEAREST} y = Conv(r, wide)": "Resize Conv",
+    f'{NEAREST} y = com.microsoft.FusedConv<activation="Relu">(r, w, b)': "FusedConv Resize",
+    f'{LINEAR} y = com.microsoft.FusedConv<activation="Relu">(r, w, b)': "Resize FusedConv",
+}
+NUMBERS_OF_LAYERS = "float[4] by = {1.0, 1.0, 2.0, 2.0}, int64[4] sizes = {1, 4, 9, 12}, float[3] b = {0.5, -1.0, 2.0}"
+
+
+@pytest.mark.parametrize("body", LAYERS)
+def test_channels_are_mapped_before_an_image_is_enlarged(body: str) -> None:
+    original = with_weights(
+        f"float[1,4,4,5] x) => (y) <{NUMBERS_OF_LAYERS}> {{ {body} }}",
+        w=(3, 4, 1, 1), k=(3, 4, 3, 3), wide=(8, 4, 1, 1),
+    )  # fmt: skip
+    result = rewritten(original, "cliffs")
+    assert ops(result) == LAYERS[body]
+    same(original, result, {"x": np.random.default_rng(0).standard_normal((1, 4, 4, 5)).astype(np.float32)})
+
+
+ROWS = {
+    "y = Conv<group=4, pads=[2,0], strides=[2]>(x, w)": "Unsqueeze Conv Squeeze",
+    "y = Conv<group=2>(x, v)": "Conv",
+    "y = MaxPool<kernel_shape=[3], pads=[1,1]>(x)": "Unsqueeze MaxPool Squeeze",
+    "y, i = MaxPool<kernel_shape=[3]>(x)": "MaxPool",
+    "y = AveragePool<kernel_shape=[2], strides=[2]>(x)": "Unsqueeze AveragePool Squeeze",
+    "y = AveragePool<kernel_shape=[7]>(x)": "ReduceMean",
+}
+
+
+@pytest.mark.parametrize("body", ROWS)
+def test_rows_are_images_of_one_line(body: str) -> None:
+    original = with_weights(f"float[n,4,7] x) => (y) {{ {body} }}", w=(4, 1, 3), v=(4, 2, 3))
+    result = rewritten(original, "cliffs")
+    assert ops(result) == ROWS[body]
+    same(original, result, {"x": np.random.default_rng(0).standard_normal((2, 4, 7)).astype(np.float32)})
+
+
+def with_weights(body: str, **shapes: tuple[int, ...]) -> ir.Model:
+    """A model of the text, with those weights that occur in it as random constants."""
+    used = {name: shape for name, shape in shapes.items() if f" {name})" in body or f" {name}," in body}
+    inputs = "".join(f"float[{','.join(map(str, shape))}] {name}, " for name, shape in used.items())
+    made = ir.from_proto(
+        onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g ({inputs}{body}')
+    )
+    for value in [value for value in made.graph.inputs if value.name in used]:
+        made.graph.inputs.remove(value)
+        array = np.random.default_rng(1).standard_normal(used[str(value.name)]).astype(np.float32)
+        value.const_value = ir.tensor(array, name=value.name)
+        made.graph.register_initializer(value)
+    return made

@@ -29,7 +29,7 @@ RULES = [rule for rules in load_catalogue([]).passes().values() for rule in rule
 SPELLINGS = 6
 MOST_SPELLINGS = 40
 LARGE = 1500
-WINDOWS = ({"ceil_mode": 1}, {"pads": (1, 1, 1, 1)}, {"pads": (1, 1)}, {"dilations": (9, 9)})
+WINDOWS = ({"ceil_mode": 1}, {"mode": "linear"}, {"pads": (1, 1, 1, 1)}, {"pads": (1, 1)}, {"dilations": (9, 9)})
 """What else convolutions and pools may be told."""
 DTYPES = (None, ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.FLOAT16)
 THINGS = (
@@ -191,7 +191,7 @@ def used_otherwise(match: Match) -> Iterator[Match]:
         made = [ir.node("MatMul", [value, value])] if not value.uses() else []
         graph.extend(made)
         yield from (with_binding(match, name, (1, 0)) for name in match.bindings if name == "perm" and made)
-        for elsewhere in ("Abs", "Floor"):
+        for elsewhere in ("Abs", "Floor", "Log"):
             made.append(ir.node(elsewhere, [value]))
             graph.append(made[-1])
             made[-1].outputs[0].name = elsewhere
@@ -204,8 +204,30 @@ def used_otherwise(match: Match) -> Iterator[Match]:
         graph.remove(made, safe=True)  # the next guard is asked about the match as it was
 
 
+def made_otherwise(match: Match) -> Iterator[Match]:
+    """The match, with x a blocked image, or an integer that the runtime computes with as it is."""
+    x = match.bindings.get("x")
+    if not isinstance(x, ir.Value):
+        return
+    graph = match.nodes[0].graph
+    assert graph is not None
+    scale = ir.Value(name="scale")
+    made = [
+        ir.node("MaxPool", [x]),
+        ir.node("DequantizeLinear", [x, scale]),
+        ir.node("QuantizeLinear", [match.root, scale]),
+    ]
+    graph.extend(made)
+    shapes = {x: (1, 16, 8, 8), made[0].outputs[0]: (1, 16, 8, 8)}
+    facts = OtherFacts(match.facts, shape=shapes, dtype={x: ir.DataType.FLOAT})
+    for node in made[:2]:
+        node.outputs[0].name = f"{node.op_type} of x"
+        yield changed(with_binding(match, "x", node.outputs[0]), facts=facts)
+    graph.remove(made, safe=True)
+
+
 def refusals(guard: Callable[[Match], Any], match: Match) -> Iterator[Any]:
-    for variants in (others, all_otherwise, used_otherwise, large_and_used):
+    for variants in (others, all_otherwise, used_otherwise, large_and_used, made_otherwise):
         for other in variants(match):
             try:
                 answer = guard(other)
