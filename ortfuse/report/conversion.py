@@ -33,5 +33,7 @@ def show_conversion(console: Console, done: Conversion) -> None:
     for line in lines:
         console.print(line, markup=False, highlight=False)
     show_notes(console, done.notes)
-    if done.written:
-        console.print(f"wrote {done.written}", markup=False, highlight=False)
+    if done.written is not None:
+        console.print(f"written: {done.written}", markup=False, highlight=False)
+    else:
+        console.print("nothing was written; -o RESULT writes the model", highlight=False)

@@ -289,6 +289,8 @@ def test_the_command_writes_the_result(tmp_path: Path) -> None:
     ran = CliRunner().invoke(app, ["convert", str(original), "-o", str(output), "--to", "float16", "--keep-io"])
     assert ran.exit_code == 0, ran.output
     assert "1 operators in float16, 0 in float32, 2 Casts" in ran.output
+    assert "written: " in ran.output
+    assert "nothing was written" in CliRunner().invoke(app, ["convert", str(original)]).output
     assert onnx.load(output).graph.initializer[0].data_type == onnx.TensorProto.FLOAT16
     refused = CliRunner().invoke(
         app, ["convert", str(original), "-o", str(tmp_path / "no.onnx"), "--max-error", "1e-9"]
