@@ -192,8 +192,10 @@ class Search:
         return [known.index(name) for name, known in zip(wanted, names, strict=True)]
 
     def _saved(self, choice: Mapping[str, str]) -> float:
-        """The seconds that the sites of a choice win."""
-        return sum(
+        """The seconds that the sites of a choice win, of the time that they can have in the whole."""
+        alone = sum(site.seconds for site in self.sites)
+        scale = min(1.0, self.float_seconds / alone) if alone else 1.0
+        return scale * sum(
             site.seconds - rung.seconds
             for site in self.sites
             for rung in site.rungs

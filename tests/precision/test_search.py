@@ -226,3 +226,15 @@ def test_a_model_that_draws_random_numbers_is_refused() -> None:
 def test_an_output_to_judge_has_to_be_there() -> None:
     with pytest.raises(VerificationError, match="no output 'logits'"):
         run(chain(), 0.1, metric=metric_of("l2", ["logits"]))
+
+
+def test_sites_that_take_longer_alone_than_the_whole_win_no_more_than_it_has() -> None:
+    class Slow(Table):
+        """Every site by itself takes three times as long as in the whole."""
+
+        def seconds(self, models: Mapping[str, ir.Model], inputs: Any) -> dict[str, float]:
+            found = super().seconds(models, inputs)
+            return {name: taken * (3 if len(models) > 1 else 1) for name, taken in found.items()}
+
+    outcome = run(chain(), 0.9, clock=Slow())
+    assert outcome.taken.predicted_speedup == pytest.approx(2.5, rel=0.05)
