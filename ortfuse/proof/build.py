@@ -64,6 +64,9 @@ class Builder:
         self.rule, self.proof, self.dtype, self.opset = rule, rule.proof, dtype, opset
         self.shapes = self.proof.typical[shape_set] if typical else self.proof.shape_sets()[shape_set]
         self.attributes = self.proof.attribute_set(0 if typical else shape_set)
+        if typical and self.proof.typical_attributes:
+            fitting = {name: [value] for name, value in self.proof.typical_attributes[shape_set].items()}
+            self.attributes = {**self.attributes, **fitting}
         self.chooser = chooser or Chooser()
         self.sizes = Sizes(rule, self.shapes)
         # Numbers come from a separate generator, so that they do not depend on the spelling.

@@ -78,8 +78,8 @@ class Proof:
     that inputs and the `root` were seen to have, for rules that ask for them. Of results that are multiples of a `step`, a
     few may be the next one, where a kernel rounds a little earlier, and what a definition cannot spell may change results by the
     share `beyond` of their size. `dtypes` are the element types of all other values, and
-    `typical` gives realistic sizes at which the rule's benefit is measured. `opset`
-    pins a single ai.onnx version to try.
+    `typical` gives realistic sizes at which the rule's benefit is measured, and `typical_attributes` the attributes at each
+    of them where those of the first shape set do not fit. `opset` pins a single ai.onnx version to try.
 
     `counterexamples` names variations on which the rule must either not fire or be right, beyond the near misses that every
     proof tries. Whatever a proof leaves out is declared with a reason: `uncovered` lists options of the pattern that no
@@ -101,6 +101,7 @@ class Proof:
     dtypes: Sequence[str] = ("float32",)
     opset: int | None = None
     typical: Sequence[Shapes] = ()
+    typical_attributes: Sequence[Mapping[str, Any]] = ()
     counterexamples: Mapping[str, Variation] = field(default_factory=dict)
     uncovered: Mapping[str, str] = field(default_factory=dict)
     never_empty: Mapping[str, str] = field(default_factory=dict)

@@ -51,6 +51,7 @@ RULES = [
         proof=Proof(
             shapes={"c": 6, "l": 1, "p": 3, "weight": "6 1 4", "bias": "6"},
             attributes={"conv": [{"kernel_shape": (4,), "group": 6}]},
+            typical_attributes=({"conv": {"kernel_shape": (4,), "group": 512}},),
             typical=(
                 {
                     "x": "1 512 1",

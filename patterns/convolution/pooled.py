@@ -125,6 +125,7 @@ _WINDOWS: list[dict[str, Any]] = [
 _PADDED = Variation(attributes={"window": {"kernel_shape": (4, 5), "pads": (1, 1, 1, 1)}})
 _SMALLER = Variation(attributes={"window": {"kernel_shape": (3, 3)}})
 _TYPICAL = ({"x": "1 64 56 56"}, {"x": "1 21 128 128"}, {"x": "8 256 14 14"})
+_WHOLE = tuple({"window": {"kernel_shape": (size, size)}} for size in (56, 128, 14))
 
 
 def over_one_axis(match: Match) -> Refusal | None:
@@ -160,7 +161,7 @@ def _two_axes(kind: str, more: dict[str, Any], *guards: Guard) -> Rule:
         Proof(
             shapes={"x": "n 3 9"},
             attributes={"window": [{"kernel_shape": (3,)}, far, {"kernel_shape": (2,), "auto_pad": "SAME_UPPER"}]},
-            typical=({"x": "1 256 200"}, {"x": "1 512 1500"}),
+            typical=({"x": "1 3 1000"}, {"x": "1 256 200"}, {"x": "1 512 1500"}),
         ),
         over_one_axis,
         *guards,
@@ -188,6 +189,7 @@ RULES = [
             shapes=_IMAGES,
             attributes=_WINDOWS,
             typical=_TYPICAL,
+            typical_attributes=_WHOLE,
             counterexamples={"padded": _PADDED, "smaller": _SMALLER},
         ),
         reads_everything,
@@ -227,6 +229,7 @@ RULES = [
             shapes=_IMAGES,
             attributes=_WINDOWS,
             typical=_TYPICAL,
+            typical_attributes=_WHOLE,
             counterexamples={"padded": _PADDED, "smaller": _SMALLER},
         ),
         reads_everything,

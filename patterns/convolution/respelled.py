@@ -199,7 +199,11 @@ def _one_axis(name: str, build: Any, more: dict[str, Any]) -> Rule:
         Proof(
             shapes={"x": "n 4 9", "weight": "4 1 3", "bias": "4"},
             attributes={"conv": [{"group": 4, **more}, {"group": 4, **far, **more}]},
-            typical=({"x": "1 256 200", "weight": "256 1 31", "bias": "256"},),
+            typical=tuple(
+                {"x": f"1 256 {length}", "weight": f"256 1 {width}", "bias": "256"}
+                for length, width in ((200, 1), (200, 3), (200, 31), (1500, 7))
+            ),
+            typical_attributes=tuple({"conv": {"group": 256, **more}} for _ in range(4)),
         ),
         is_over_one_axis,
         is_depthwise,
