@@ -55,6 +55,12 @@ def _rule(
     )
 
 
+_SMALLEST = Variation(
+    inputs={"x": "int64", "y": "int64"},
+    sizes={"b": 1},
+    fixed={"x": np.full((1, 3), -(2**63)), "y": np.array([[2, 3, 5]])},
+)
+
 # Signs
 
 keeps_shape = redundant(ADDS_NO_AXES)(same_shape("x", "root"))
@@ -68,13 +74,21 @@ def is_number(match: Match) -> Refusal | None:
     return None if known else match.refuse("dtype", "x", "floating-point numbers")
 
 
+def divides_numbers(match: Match) -> Refusal | None:
+    """x is of floating-point numbers: the smallest integer is its own negative, and the processor stops where -1 divides it."""
+    return is_number(match)
+
+
 def _signs() -> Iterator[Rule]:
     yield _rule("add_negative", op.Add(x, op.Neg(y)), op.Sub(x, y), EXACT, NUMBERS)
     yield _rule("subtract_negative", op.Sub(x, op.Neg(y)), op.Add(x, y), EXACT, NUMBERS)
     # Of equal numbers, the difference is 0 and its negative -0.
     yield _rule("negative_difference", op.Neg(op.Sub(x, y)), op.Sub(y, x), ROUNDING, NUMBERS)
     yield _rule("two_negatives", op.Mul(op.Neg(x), op.Neg(y)), op.Mul(x, y), EXACT, NUMBERS)
-    yield _rule("quotient_of_negatives", op.Div(op.Neg(x), op.Neg(y)), op.Div(x, y), EXACT, NUMBERS)
+    yield _rule(
+        "quotient_of_negatives", op.Div(op.Neg(x), op.Neg(y)), op.Div(x, y), EXACT,
+        Proof(shapes=NUMBERS.shapes, counterexamples={"of integers": _SMALLEST}), divides_numbers,
+    )  # fmt: skip
     plain = Proof(shapes={"x": "b 3"})
     yield _rule("from_zero", op.Sub(0.0, x), op.Neg(x), ROUNDING, plain, keeps_shape)
     yield _rule("times_minus_one", op.Mul(x, -1.0) | op.Div(x, -1.0), op.Neg(x), EXACT, plain, keeps_shape)
