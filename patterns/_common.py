@@ -34,6 +34,17 @@ def same_shape(first: str, second: str) -> Guard:
     return guard
 
 
+def floating(name: str) -> Guard:
+    """Guard: the elements of a value are floating-point numbers; the runtime computes with some integers as if they were."""
+
+    def is_floating(match: Match) -> Refusal | None:
+        dtype = match.dtype(name)
+        known = dtype is not None and dtype.is_floating_point()
+        return None if known else match.refuse("dtype", name, "floating-point numbers")
+
+    return is_floating
+
+
 def rank_in(name: str, ranks: Sequence[int]) -> Guard:
     """The rank of a captured value is one of `ranks`."""
 

@@ -19,7 +19,7 @@ from ortfuse.pattern import Match, Pattern, attr, computed, const, op, redundant
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from ._common import ints, is_not_quantised
+from ._common import floating, ints, is_not_quantised
 from ._proofs import COST
 from .normal_form.reduction import axes, given_axes
 
@@ -72,6 +72,7 @@ def _reduced(name: str, formula: str, operator: str, replace: Any) -> Rule:
             replace(lambda operand: op.ReduceSum(operand, axes=attr("axes"), keepdims=attr("keepdims"))),
         ),
         exactness=Exactness.ROUNDING,
+        guards=(floating("x"),),
         source=f"ONNX operator {operator}",
         proof=Proof(
             shapes={"x": "b 3 4"},

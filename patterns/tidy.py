@@ -23,7 +23,7 @@ from ortfuse.pattern import Guard, Match, Pattern, attr, computed, const, op, re
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from ._common import array_like, same_shape
+from ._common import array_like, floating, same_shape
 from ._proofs import ADDS_NO_AXES, SHAPES
 
 PASS = "cliffs"
@@ -55,6 +55,7 @@ def _rule(
     )
 
 
+# It is its own negative, and the processor stops where -1 divides it.
 _SMALLEST = Variation(
     inputs={"x": "int64", "y": "int64"},
     sizes={"b": 1},
@@ -66,17 +67,7 @@ _SMALLEST = Variation(
 keeps_shape = redundant(ADDS_NO_AXES)(same_shape("x", "root"))
 
 
-@redundant("integers would be right too")
-def is_number(match: Match) -> Refusal | None:
-    """x is of floating-point numbers."""
-    dtype = match.dtype("x")
-    known = dtype is not None and dtype.is_floating_point()
-    return None if known else match.refuse("dtype", "x", "floating-point numbers")
-
-
-def divides_numbers(match: Match) -> Refusal | None:
-    """x is of floating-point numbers: the smallest integer is its own negative, and the processor stops where -1 divides it."""
-    return is_number(match)
+is_number = redundant("integers would be right too")(floating("x"))
 
 
 def _signs() -> Iterator[Rule]:
@@ -87,7 +78,7 @@ def _signs() -> Iterator[Rule]:
     yield _rule("two_negatives", op.Mul(op.Neg(x), op.Neg(y)), op.Mul(x, y), EXACT, NUMBERS)
     yield _rule(
         "quotient_of_negatives", op.Div(op.Neg(x), op.Neg(y)), op.Div(x, y), EXACT,
-        Proof(shapes=NUMBERS.shapes, counterexamples={"of integers": _SMALLEST}), divides_numbers,
+        Proof(shapes=NUMBERS.shapes, counterexamples={"of integers": _SMALLEST}), floating("x"),
     )  # fmt: skip
     plain = Proof(shapes={"x": "b 3"})
     yield _rule("from_zero", op.Sub(0.0, x), op.Neg(x), ROUNDING, plain, keeps_shape)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx_ir as ir
 
-Kind = Literal["normal", "positive", "zero"]
+Kind = Literal["normal", "positive", "zero", "extreme"]
 """The kind of random numbers."""
 
 Dims = Sequence["int | str"]
@@ -78,12 +78,15 @@ class Instance:
 
 
 def random_array(rng: np.random.Generator, shape: Sequence[int], dtype: ir.DataType, kind: Kind) -> Any:
-    """Random numbers; of booleans now and then a whole row is false, of integers each is below 4."""
+    """Random numbers; of booleans now and then a whole row is false, of integers each is below 4, or at the ends of the type."""
     if dtype == ir.DataType.BOOL:
         flags = np.asarray(rng.random(shape) < 0.7)
         if flags.ndim > 1:
             flags &= rng.random((*flags.shape[:-1], 1)) < 0.75
         return flags & (kind != "zero")
+    if dtype.is_integer() and kind == "extreme":
+        ends = np.iinfo(dtype.numpy())
+        return rng.choice(np.array([ends.min, ends.min + 1, 1, 2, 3, ends.max - 1, ends.max], dtype.numpy()), shape)
     if dtype.is_integer():
         return np.asarray(rng.integers(0, 4, shape)).astype(dtype.numpy())
     array: Any = np.zeros(shape) if kind == "zero" else np.asarray(rng.standard_normal(shape) * 1.5)

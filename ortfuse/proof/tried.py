@@ -73,7 +73,7 @@ class Tried:
                 continue
             ran = True
             new = replaced.run(inputs)
-            where = f"({_sizes_text(sizes)}{', inputs all zero' if kind == 'zero' else ''})"
+            where = f"({_sizes_text(sizes)}{_KINDS.get(kind, '')})"
             if new is None:
                 return f"{where}: the runtime cannot execute the replacement: {replaced.refusal}"
             if definition is not None:
@@ -103,8 +103,13 @@ def _conditions(instance: Instance) -> Iterator[tuple[dict[str, int], Kind]]:
     bindings = list(instance.bindings())
     yield bindings[0], "normal"
     yield bindings[0], "zero"
+    if any(value.dtype is not None and value.dtype.is_integer() for value in instance.model.graph.inputs):
+        yield bindings[0], "extreme"
     for sizes in sorted(bindings[1:], key=lambda sizes: 0 in sizes.values()):
         yield sizes, "normal"
+
+
+_KINDS = {"zero": ", inputs all zero", "extreme": ", integers at the ends of their type"}
 
 
 def _sizes_text(sizes: Mapping[str, int]) -> str:

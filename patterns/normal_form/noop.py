@@ -16,7 +16,7 @@ from ortfuse.pattern import Guard, Match, Pattern, attr, op, opt, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from .._common import is_filled_with
+from .._common import floating, is_filled_with
 from .._proofs import ADDS_NO_AXES
 
 SOURCE = "ONNX operator specification"
@@ -228,5 +228,6 @@ RULES = [
         ),
         redundant(ADDS_NO_AXES)(keeps_shape),
         redundant("a power has the type of its base")(keeps_dtype),
+        floating("x"),
     ),
 ]

@@ -14,13 +14,19 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 
 PASS = "precision.tidy"
 
+_LARGEST = 256
+"""More than the largest difference of two integers of 8 bits."""
+
 v, scale, zero = var("v"), const("scale", ""), const("zero", "")
 
 
 def is_normal(match: Match) -> Refusal | None:
     """The scale is a number that multiples of it are rounded to well, and the integers are of 8 bits."""
-    found = float(match.const("scale"))
-    fits = np.isfinite(found) and float(np.finfo(np.float32).tiny) <= found < 2.0**100
+    dtype = match.dtype("scale")
+    if dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
+        return match.refuse("dtype", "scale", "float32 or float16")
+    limits = np.finfo(dtype.numpy())
+    fits = bool(float(limits.tiny) <= float(match.const("scale")) < float(limits.max) / _LARGEST)
     return match.unless_dtype("v", ir.DataType.UINT8, ir.DataType.INT8) or match.unless_value(
         "scale", fits, "a normal number"
     )

@@ -13,6 +13,8 @@ from typing import Any
 from ortfuse.pattern import Match, Pattern, computed, const, op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
+from .._common import floating
+
 theta = var("theta", "n k p")
 
 
@@ -34,6 +36,7 @@ RULES = [
         pattern=op.ReduceSum(const("grid", "m k 1") * op.Unsqueeze(theta, axes=(1,)), axes=(2,), keepdims=0),
         replace=_product,
         makes=("MatMul", "Transpose"),
+        guards=(floating("theta"),),
         exactness=Exactness.ROUNDING,
         source="arXiv:1506.02025",
         proof=Proof(shapes=({"m": 6, "k": 3, "p": 2, "n": 2}, {"m": 6, "k": 3, "p": 2})),
