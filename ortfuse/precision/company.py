@@ -17,7 +17,7 @@ from ortfuse.errors import OrtfuseError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.single_site import Part
 from ortfuse.precision.ladder import Choice, Ladder
-from ortfuse.precision.sites import MeasuredSite, Rung
+from ortfuse.precision.measuring import MeasuredSite, Rung
 from ortfuse.precision.store import Store
 from ortfuse.precision.times import Clock
 

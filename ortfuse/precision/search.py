@@ -1,6 +1,6 @@
 """The search for the fastest model whose error stays under a bound.
 
-Every rung at every site is measured (`ortfuse.precision.sites`), the knapsack picks, the whole is run; where the error is not
+Every rung at every site is measured (`ortfuse.precision.measuring`), the knapsack picks, the whole is run; where the error is not
 what was predicted, the limit of the knapsack is moved until the bound holds on all inputs, those that were held out among them.
 The fastest choices are then measured side by side with the float32 model.
 """
@@ -17,11 +17,11 @@ from ortfuse.bench import Latency, measure
 from ortfuse.errors import BoundError, OrtfuseError
 from ortfuse.execution.session import weight_bytes
 from ortfuse.precision.knapsack import Option, choose, linear_error, total
+from ortfuse.precision.measuring import MeasuredSite
 from ortfuse.precision.metrics import Metric
 from ortfuse.precision.offenders import offender
 from ortfuse.precision.outcome import Goal, Point
 from ortfuse.precision.samples import Samples
-from ortfuse.precision.sites import MeasuredSite
 from ortfuse.precision.trial import Tested, Trial
 
 ATTEMPTS = 6

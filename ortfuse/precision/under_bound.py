@@ -18,11 +18,11 @@ from ortfuse.graph.traits import RANDOM, has
 from ortfuse.precision.company import family_of, in_company, shared
 from ortfuse.precision.effects import Probe, guide_of
 from ortfuse.precision.ladder import Ladder, SiteLike
+from ortfuse.precision.measuring import FASTER, MeasuredSite, Measuring
 from ortfuse.precision.metrics import Arrays, Metric
 from ortfuse.precision.outcome import Goal, Outcome, Point, SiteReport
 from ortfuse.precision.samples import Samples, samples
 from ortfuse.precision.search import Final, Search, finish
-from ortfuse.precision.sites import FASTER, MeasuredSite, Measuring
 from ortfuse.precision.store import Store, inputs_digest, machine, model_digest
 from ortfuse.precision.times import CACHED, Clock, Stopwatch
 from ortfuse.precision.trial import Trial

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ortfuse.precision.company import Company, family_of, shared
-from ortfuse.precision.sites import MeasuredSite, Rung
+from ortfuse.precision.measuring import MeasuredSite, Rung
 
 
 def site(name: str, seconds: float, rung: float) -> MeasuredSite:
