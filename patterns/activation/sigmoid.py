@@ -34,6 +34,10 @@ _LARGEST = {ir.DataType.FLOAT: 88.0, ir.DataType.DOUBLE: 709.0, ir.DataType.FLOA
 
 _STEEPEST = 1e4
 
+_MODERATE = dict.fromkeys(
+    ("input * of Mul before Exp is *", "input * of Div before Exp is 0"), "exponentials are taken not to overflow"
+)
+
 _SENSITIVE = {"Log": 0, "Reciprocal": 0, "Div": 1, "Pow": 0, "Sqrt": 0}
 """Operators that magnify the absolute error of their input near 0, and which input that is."""
 
@@ -130,7 +134,12 @@ def _quotient(name: str, pattern: Pattern, kind: str, factor: Callable[[Match], 
             exactness=exactness,
             source=SOURCE,
             allow_extra_operands=True,
-            proof=Proof(shapes=SHAPES[:2], scalars={"steepness": [1.0, 2.0], "negated": [-1.0, -2.0]}, inputs=inputs),
+            proof=Proof(
+                shapes=SHAPES[:2],
+                scalars={"steepness": [2.0], "negated": [-2.0]} if opposite else {"steepness": [1.0, 2.0]},
+                inputs=inputs,
+                assumes={} if inputs else _MODERATE,
+            ),
         )
 
 
@@ -155,7 +164,7 @@ RULES = [
         source=SOURCE,
         proof=Proof(
             shapes=SHAPES,
-            scalars={"steepness": [2.0, 1.0, -2.0], "gain": [2.0, -2.0], "lost": [2.0], "offset": [-1.0, 1.0]},
+            scalars={"steepness": [2.0, 1.0, -2.0], "gain": [-2.0, 2.0], "lost": [2.0], "offset": [1.0, -1.0]},
             typical=TYPICAL,
         ),
     ),

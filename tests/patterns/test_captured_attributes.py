@@ -30,6 +30,8 @@ MEANINGLESS = {
 }
 """Attributes that no rule needs to read."""
 
+_COMPARISONS = ("greater", "greaterorequal", "less", "lessorequal", "equal")
+
 LOST = {
     "noop.": "facts say that nothing is computed",
     "layernorm.casts saturate": "the Casts are between floats of 16 and 32 bits, for which it has no meaning",
@@ -42,6 +44,7 @@ LOST = {
     "parts.of_slice": "read by names that are put together",
     "parts.of_joined": "the same; the sizes of parts are facts",
     "parts.of_pad": "the same",
+    **{f"tidy.{name}_of_truth to": "truth values are 0 and 1 in every type" for name in _COMPARISONS},
     "layernorm.skip stash_type": "the runtime's kernel of LayerNormalization does not read it",
 }
 """By the beginning of the rule and attribute: why the rule may lose it."""
