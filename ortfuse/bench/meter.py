@@ -104,12 +104,12 @@ class SiteMeter:
             except CrashError:
                 return 0.0
             sessions = [Session(model, threads=self.threads, isolated=False) for model in (both.before, both.after)]
-            times = _repeats(sessions[0], inputs)
+            times = repeats(sessions[0], inputs)
             ratios = []
             for number in range(ROUNDS):
                 taken = {}
                 for side in (0, 1) if number % 2 else (1, 0):
-                    taken[side] = _seconds(sessions[side], inputs, times)
+                    taken[side] = seconds(sessions[side], inputs, times)
                 ratios.append(taken[0] / taken[1])
         except (OrtfuseError, MemoryError):
             return None
@@ -173,13 +173,14 @@ def _size(dim: Any, sizes: Sizes) -> int | None:
     return int(evaluate(dim, sizes)) if symbols(dim) <= set(sizes) else None
 
 
-def _repeats(session: Session, inputs: Inputs) -> int:
-    """How many runs make up one measurement."""
+def repeats(session: Session, inputs: Inputs, shortest: float = SHORTEST) -> int:
+    """How many runs make up one measurement, which is to take `shortest` seconds at least."""
     session.run(inputs)
-    return max(1, round(SHORTEST / max(_seconds(session, inputs, 1), 1e-6)))
+    return max(1, round(shortest / max(seconds(session, inputs, 1), 1e-6)))
 
 
-def _seconds(session: Session, inputs: Inputs, times: int) -> float:
+def seconds(session: Session, inputs: Inputs, times: int) -> float:
+    """The seconds that so many runs take."""
     started = time.perf_counter()
     for _ in range(times):
         session.run(inputs)

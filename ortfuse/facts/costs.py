@@ -264,6 +264,13 @@ def _group_query_attention(place: _Place) -> DimLike:
     return 2 * batch * length * total * width
 
 
+def _linear_attention(place: _Place) -> DimLike:
+    """For each position and head, the state is changed and read, and read once more where it is corrected (the delta rule)."""
+    batch, length, width = place.shape(0)
+    state = floor_div(width, place.integer("q_num_heads")) * place.shape(2)[2]
+    return batch * length * state * (3 if "delta" in place.text("update_rule") else 2)
+
+
 _PRODUCTS: Mapping[str, Callable[[_Place], DimLike]] = {
     "MatMul": _matmul(0, 1),
     "Gemm": _matmul(0, 1),
@@ -286,6 +293,8 @@ _PRODUCTS: Mapping[str, Callable[[_Place], DimLike]] = {
     "RNN": _recurrent,
     f"{MICROSOFT}.DynamicQuantizeLSTM": _recurrent,
     "Attention": _attention,
+    f"{MICROSOFT}.LinearAttention": _linear_attention,
+    f"{MICROSOFT}.CausalConvWithState": _convolution(1),
     f"{MICROSOFT}.MultiHeadAttention": _multi_head_attention,
     f"{MICROSOFT}.Attention": _packed_attention,
     f"{MICROSOFT}.GroupQueryAttention": _group_query_attention,

@@ -11,6 +11,17 @@ import onnx_ir as ir
 from ortfuse.graph.editor import Editor
 from ortfuse.graph.walk import Scope
 
+
+def take_over(editor: Editor, old: ir.Node, new: ir.Node) -> None:
+    """Replace a node by another one with the same outputs, some of which may be absent, as part of the open change."""
+    for before, after in zip(old.outputs, new.outputs, strict=True):
+        if before.name == "":
+            editor.rename(after, "")
+        else:
+            editor.replace(before, after)
+    editor.remove(old)
+
+
 _AXES_ARE_INPUTS = 13
 """The opset from which on axes and sizes are inputs."""
 

@@ -21,6 +21,7 @@ from ortfuse.facts.facts import Facts
 from ortfuse.graph.purity import Purity
 from ortfuse.graph.traits import BROADCASTS, ELEMENTWISE
 from ortfuse.graph.walk import branches, graphs, subgraphs
+from ortfuse.passes.building import take_over
 from ortfuse.passes.context import Context
 from ortfuse.passes.cse import computation
 from ortfuse.passes.recurrence.iteration import fails_if_empty, iteration_of
@@ -89,12 +90,7 @@ def _move(node: ir.Node, holder: ir.Node, context: Context, twin: ir.Node | None
         )  # fmt: skip
         context.editor.insert_before(holder, made)
         for one in old:
-            for before, after in zip(one.outputs, made.outputs, strict=True):
-                if before.name == "":
-                    context.editor.rename(after, "")
-                else:
-                    context.editor.replace(before, after)
-            context.editor.remove(one)
+            take_over(context.editor, one, made)
     return bool(change)
 
 

@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.bench.meter import repeats, seconds
 from ortfuse.errors import OrtfuseError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session, weight_bytes
@@ -61,7 +62,7 @@ class Stopwatch:
         runnable = {name: model for name, model in models.items() if self._runs(model, inputs)}
         sessions = {name: Session(model, threads=self._threads, isolated=False) for name, model in runnable.items()}
         cold = self._other is not None and any(weight_bytes(model) > _CHANGED for model in runnable.values())
-        repeats = {name: 1 if cold else _repeats(session, inputs) for name, session in sessions.items()}
+        counts = {name: 1 if cold else repeats(session, inputs, SHORTEST) for name, session in sessions.items()}
         times: dict[str, list[float]] = {name: [] for name in sessions}
         order, started = list(sessions), time.perf_counter()
         gc.collect()
@@ -71,7 +72,7 @@ class Stopwatch:
             for name in order:
                 if cold and self._other is not None:
                     np.add(self._other, 1, out=self._other)
-                times[name].append(_once(sessions[name], inputs, repeats[name]))
+                times[name].append(seconds(sessions[name], inputs, counts[name]) / counts[name])
             order.append(order.pop(0))
         return {name: statistics.quantiles(taken, n=4, method="inclusive")[0] for name, taken in times.items()}
 
@@ -82,16 +83,3 @@ class Stopwatch:
         except OrtfuseError:
             return False
         return True
-
-
-def _repeats(session: Session, inputs: Inputs) -> int:
-    session.run(inputs)
-    return max(1, round(SHORTEST / max(_once(session, inputs, 1), 1e-6)))
-
-
-def _once(session: Session, inputs: Inputs, times: int) -> float:
-    """The seconds of one run."""
-    started = time.perf_counter()
-    for _ in range(times):
-        session.run(inputs)
-    return (time.perf_counter() - started) / times

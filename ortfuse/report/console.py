@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -46,10 +47,8 @@ def show_result(console: Console, result: Result) -> None:
     if result.slowdown is not None:
         console.print(result.slowdown.text(), style="bold red", markup=False, highlight=False)
     show_notes(console, [*result.report.notes, *result.report.failures])
-    if result.written is not None:
-        console.print(f"written: {result.written}", markup=False, highlight=False)
-    elif result.ok:
-        console.print("nothing was written; -o RESULT writes the optimised model", highlight=False)
+    if result.written is not None or result.ok:
+        show_written(console, result.written, "optimised model")
     if result.explanation is not None:
         show_explanation(console, result.explanation)
 
@@ -70,6 +69,14 @@ def show_latencies(console: Console, found: Latencies, title: str) -> None:
 
     console.print(table(found.rows, title))
     show_notes(console, doubts(found.rows))
+
+
+def show_written(console: Console, path: Path | None, what: str = "model") -> None:
+    """Where the result is, or how to get it written."""
+    if path is not None:
+        console.print(f"written: {path}", markup=False, highlight=False)
+    else:
+        console.print(f"nothing was written; -o RESULT writes the {what}", highlight=False)
 
 
 def show_notes(console: Console, notes: Iterable[str]) -> None:

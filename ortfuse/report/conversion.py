@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from ortfuse.report.console import show_notes
+from ortfuse.report.console import show_notes, show_written
 
 if TYPE_CHECKING:
     from ortfuse.precision.half import Conversion
@@ -33,7 +33,4 @@ def show_conversion(console: Console, done: Conversion) -> None:
     for line in lines:
         console.print(line, markup=False, highlight=False)
     show_notes(console, done.notes)
-    if done.written is not None:
-        console.print(f"written: {done.written}", markup=False, highlight=False)
-    else:
-        console.print("nothing was written; -o RESULT writes the model", highlight=False)
+    show_written(console, done.written)

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ortfuse.errors import OptionError, OutputError
-from ortfuse.report.console import show_notes
+from ortfuse.report.console import show_notes, show_written
 
 if TYPE_CHECKING:
     from ortfuse.precision.outcome import Outcome, Point, SiteReport
@@ -41,10 +41,7 @@ def show_quantized(console: Console, found: Quantized) -> None:
     for line in summary(outcome):
         console.print(line, markup=False, highlight=False)
     show_notes(console, outcome.notes)
-    if found.written is not None:
-        console.print(f"written: {found.written}", markup=False, highlight=False)
-    else:
-        console.print("nothing was written; -o RESULT writes the model", highlight=False)
+    show_written(console, found.written)
 
 
 def summary(outcome: Outcome) -> list[str]:

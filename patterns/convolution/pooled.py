@@ -128,6 +128,15 @@ _TYPICAL = ({"x": "1 64 56 56"}, {"x": "1 21 128 128"}, {"x": "8 256 14 14"})
 _WHOLE = tuple({"window": {"kernel_shape": (size, size)}} for size in (56, 128, 14))
 
 
+_OF_EVERYTHING = Proof(
+    shapes=_IMAGES,
+    attributes=_WINDOWS,
+    typical=_TYPICAL,
+    typical_attributes=_WHOLE,
+    counterexamples={"padded": _PADDED, "smaller": _SMALLER},
+)
+
+
 def over_one_axis(match: Match) -> Refusal | None:
     """The pool is over one axis."""
     return match.unless_rank("x", 3)
@@ -185,13 +194,7 @@ RULES = [
         "average",
         _pool("AveragePool"),
         mean,
-        Proof(
-            shapes=_IMAGES,
-            attributes=_WINDOWS,
-            typical=_TYPICAL,
-            typical_attributes=_WHOLE,
-            counterexamples={"padded": _PADDED, "smaller": _SMALLER},
-        ),
+        _OF_EVERYTHING,
         reads_everything,
         _blocked(False),
         is_not_quantised,
@@ -225,13 +228,7 @@ RULES = [
         "maximum",
         _pool("MaxPool"),
         op.GlobalMaxPool(x),
-        Proof(
-            shapes=_IMAGES,
-            attributes=_WINDOWS,
-            typical=_TYPICAL,
-            typical_attributes=_WHOLE,
-            counterexamples={"padded": _PADDED, "smaller": _SMALLER},
-        ),
+        _OF_EVERYTHING,
         reads_everything,
         redundant(COST)(gives_no_indices),
         is_not_quantised,

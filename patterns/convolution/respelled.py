@@ -1,10 +1,10 @@
-"""Convolutions in other spellings, which the runtime executes several times faster.
+"""Convolutions in other spellings, which the runtime executes faster on some machines and at some sizes.
 
 conv(x, W) over one axis, each channel for itself = squeeze(conv(unsqueeze(x), unsqueeze(W)))
 conv(resize(x), W) = resize(conv(x, W))      if W is a single tap and resize makes larger images
 
-The runtime's fast kernels are for images of two axes. An interpolation takes means of pixels, with weights that sum up to 1, so
-that a linear map of the channels, with its bias, may be made before it.
+Some of the runtime's kernels are for images of two axes only; the table of costs says where that pays. An interpolation takes
+means of pixels, with weights that sum up to 1, so that a linear map of the channels, with its bias, may be made before it.
 """
 
 from __future__ import annotations

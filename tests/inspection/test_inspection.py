@@ -103,6 +103,17 @@ def test_bodies_are_counted_once_and_that_is_said() -> None:
     assert "bodies of loops and branches are counted once, however often they run" in found.notes
 
 
+def test_linear_states_are_counted_and_what_comes_after_them_too() -> None:
+    found = ortfuse.inspect(
+        model("""g (float[3] h, float[L, 3] x) => (float[3] z, float[L, 3] y)
+            { z, y = Scan <num_scan_inputs = 1, body = step (float[3] s, float[3] xi) => (float[3] so, float[3] yo)
+              { so = Add(s, xi)  yo = Tanh(so) }> (h, x) }"""),
+        measure=False, sizes={"L": 5},
+    )  # fmt: skip
+    assert found.total.unknown == 0
+    assert found.total.macs > 0
+
+
 def test_peaks_are_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peaks_module, "SIDE", 8)
     monkeypatch.setattr(peaks_module, "COPIED", 1 << 12)

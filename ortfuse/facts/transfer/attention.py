@@ -64,6 +64,25 @@ def multi_head_attention(op: Op) -> tuple[Fact, ...]:
     return Fact(dtype, (query[0], query[1], hidden)), Fact(dtype, present[0]), Fact(dtype, present[1])
 
 
+@transfer("LinearAttention", domain=MICROSOFT)
+def linear_attention(op: Op) -> tuple[Fact, ...]:
+    """[batch, sequence, heads*size of values] if queries have no more heads than values; the state, of the shape that it had."""
+    query, value = op.known_shape(0), op.known_shape(2)
+    if op.attr_int("q_num_heads", 0) > op.attr_int("kv_num_heads", 0) or op.attr_int("state_window", 0):
+        raise UnknownError
+    return Fact(op.dtype(), (query[0], query[1], value[2])), Fact(op.dtype(), op.shape(3) if op.has(3) else None)
+
+
+@transfer("CausalConvWithState", domain=MICROSOFT)
+def causal_convolution(op: Op) -> tuple[Fact, ...]:
+    """The shape of the input, [batch, channels, length], and the last positions that the next call needs."""
+    shape, weight = op.known_shape(0), op.known_shape(1)
+    dilation = op.attr_int("dilation", 1)
+    if len(shape) != 3 or op.attr_int("channels_last", 0) or op.attr_int("state_window", 0) or dilation != 1:
+        raise UnknownError
+    return Fact(op.dtype(), shape), Fact(op.dtype(), (shape[0], shape[1], weight[2] - 1))
+
+
 def _present(op: Op, shape: Shape, heads: int, past: int) -> Shape:
     """The shape of the new keys (or values) appended to those of input `past`."""
     if len(shape) == 4:  # [batch, heads, sequence, size], of cross attention

@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.walk import Scope
+from ortfuse.passes.building import take_over
 from ortfuse.passes.context import Context
 from ortfuse.pattern.operators import parameter
 
@@ -31,12 +32,7 @@ def _drop(node: ir.Node, context: Context) -> bool:
     with context.editor.change("recurrent", nodes=[node]) as change:
         made = ir.Node("", node.op_type, kept, list(node.attributes.values()), num_outputs=len(node.outputs))
         context.editor.insert_before(node, made)
-        for old, new in zip(node.outputs, made.outputs, strict=True):
-            if old.name == "":
-                context.editor.rename(new, "")
-            else:
-                context.editor.replace(old, new)
-        context.editor.remove(node)
+        take_over(context.editor, node, made)
     return bool(change)
 
 
