@@ -50,7 +50,10 @@ if TYPE_CHECKING:
     from ortfuse.quantized import Quantized, quantize
     from ortfuse.result import Result, WrongResultError
     from ortfuse.rewrite import Exactness, Proof, Rule
+    from ortfuse.sessions import SessionConfig, session
     from ortfuse.targets import Target
+    from ortfuse.tuning import Constraints
+    from ortfuse.tuning.tune import Tuned, tune
 
 _HOMES = {
     "ortfuse.api": "benchmark bisect bisect_runtime explain find inspect load optimize save verify",
@@ -65,12 +68,16 @@ _HOMES = {
     "ortfuse.quantized": "Quantized quantize",
     "ortfuse.result": "Result WrongResultError",
     "ortfuse.rewrite": "Exactness Proof Rule",
+    "ortfuse.sessions": "SessionConfig session",
     "ortfuse.targets": "Target",
+    "ortfuse.tuning": "Constraints",
+    "ortfuse.tuning.tune": "Tuned tune",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "BoundError",
+    "Constraints",
     "Context",
     "Exactness",
     "Facts",
@@ -85,7 +92,9 @@ __all__ = [
     "Result",
     "Rule",
     "RunReport",
+    "SessionConfig",
     "Target",
+    "Tuned",
     "WrongResultError",
     "as_ir_pass",
     "attr",
@@ -114,7 +123,9 @@ __all__ = [
     "rule_from_models",
     "save",
     "scalar",
+    "session",
     "substitute",
+    "tune",
     "var",
     "variables",
     "verify",

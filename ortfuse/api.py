@@ -6,6 +6,7 @@ They share their options: pass an `Options` object, `optimize(model, options)`, 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,10 +39,11 @@ from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.report import RunReport
 from ortfuse.pipeline.schedule import OnPass
 from ortfuse.result import Result, Timings, WrongResultError
+from ortfuse.sessions import SessionConfig, recommended, session, store, stored_config, write_beside
 from ortfuse.targets import Target, installed, use_library
 
 if TYPE_CHECKING:
-    from ortfuse.bench import Latencies
+    from ortfuse.bench import Candidate, Latencies
     from ortfuse.bisection.bisect import Bisection
     from ortfuse.bisection.runtime_optimizers import RuntimeBisection
     from ortfuse.bisection.slowdown import Slowdown
@@ -62,6 +64,7 @@ __all__ = [
     "load",
     "optimize",
     "save",
+    "session",
     "verify",
 ]
 
@@ -131,7 +134,8 @@ def _concluded(attempts: Attempts, report: RunReport, clock: _Clock, *, check: b
     if check and (options.verify == "whole" or options.bench):
         Loading.of_graph(inside).demand()
     sites = None if asked.sites is None else tuple(asked.sites.found.values())
-    result = Result(leave(inside, attempts.source), report, options, sites=sites)
+    session = _recommended_session(inside)
+    result = Result(leave(inside, attempts.source), report, options, sites=sites, session=session)
     if options.explain:
         result = replace(result, explanation=_explanation(inside, result, attempts.manager))
     if options.pins:
@@ -151,7 +155,9 @@ def _concluded(attempts: Attempts, report: RunReport, clock: _Clock, *, check: b
     if options.output is not None:
         attempts.progress(f"writing {options.output}")
         save(inside, options.output, link=options.link, check=_load_written if check else None)
-        result = replace(result, written=Path(options.output))
+        result = replace(
+            result, written=Path(options.output), session_file=write_beside(options.output, result.session)
+        )
         clock.lap("write")
     return replace(result, timings=clock.timings())
 
@@ -166,8 +172,17 @@ def _faster(attempts: Attempts, result: Result, slowdown: Slowdown) -> tuple[ir.
         if not verdict.ok:
             result.report.notes.append(f"{slowdown.offered} was not taken: {blame}")
             return attempts.inside, result
+    session = _recommended_session(inside)
     model = leave(inside, attempts.source)
-    return inside, replace(result, model=model, report=report, verdict=verdict, slowdown=replace(slowdown, taken=True))
+    slowdown = replace(slowdown, taken=True)
+    return inside, replace(result, model=model, report=report, verdict=verdict, slowdown=slowdown, session=session)
+
+
+def _recommended_session(model: ir.Model) -> SessionConfig:
+    """The settings to open a model with; they are also put into its metadata."""
+    found = recommended(model)
+    store(model, found)
+    return found
 
 
 def _load_written(path: Path, data: Mapping[str, Path]) -> Callable[[], None]:
@@ -453,11 +468,31 @@ def benchmark(
         VerificationError: The runtime refuses a model, or the first model lacks a dimension named in `sizes`.
         OrtfuseError: One of the models or options cannot be used.
     """
-    from ortfuse.bench import Latencies, measure
+    from ortfuse.bench import Latencies, measure, measure_sessions
 
     if not isinstance(models, Mapping) or not models:
         raise OptionError("models", f'give models by name, such as {{"before": a, "after": b}}, not {models!r}')
     options = _options(options, **changes, bench=True)
     entered = {name: runnable(model) for name, model in models.items()}
     sizes, inputs = inputs_to_measure(options, next(iter(entered.values())))
-    return Latencies(sizes, tuple(measure(entered, inputs, rounds=options.rounds, threads=options.threads)))
+    rows = measure(entered, inputs, rounds=options.rounds, threads=options.threads)
+    candidates = _in_their_sessions(models)
+    sessions = (
+        measure_sessions(candidates, inputs, rounds=options.rounds, threads=options.threads) if candidates else ()
+    )
+    return Latencies(sizes, tuple(rows), tuple(sessions))
+
+
+def _in_their_sessions(models: Mapping[str, AnyModel]) -> dict[str, Candidate]:
+    """Model files with the settings that are stored for them, after the first one as it is; none if no settings are stored."""
+    from ortfuse.bench import Candidate
+
+    paths = {name: Path(model) for name, model in models.items() if isinstance(model, str | os.PathLike)}
+    stored = {name: stored_config(path).values() for name, path in paths.items()}
+    if not any(stored.values()):
+        return {}
+    first = next(iter(paths))
+    found = {f"{first}, the runtime's default": Candidate(paths[first])}
+    return found | {
+        f"{name}, its settings": Candidate(paths[name], values) for name, values in stored.items() if values
+    }

@@ -76,6 +76,10 @@ class PrecisionError(OrtfuseError):
     """A model cannot be brought to a lower precision as asked: the data do not fit it, or what was chosen cannot be applied."""
 
 
+class ConstraintError(OrtfuseError):
+    """No choice keeps what was asked of a tuned model; the message says which limits are missed and by how much."""
+
+
 class VerificationError(OrtfuseError):
     """The optimised model does not compute what the original computes, or this could not be checked."""
 

@@ -13,6 +13,7 @@ import onnx
 from ortfuse.errors import VerificationError
 from ortfuse.options import Options
 from ortfuse.pipeline.report import RunReport
+from ortfuse.sessions import SessionConfig
 
 if TYPE_CHECKING:
     from ortfuse.bench import Latencies
@@ -55,7 +56,9 @@ class Result:
         pins: What became of each pin: the sites where it was followed, and what stood in the way at the others.
         latencies: The latency after each pass, if that was asked for.
         slowdown: What makes the result slower than the original, if it is, and the model that is offered instead.
+        session: The settings that are recommended for sessions of the result; they are also in its metadata.
         written: The file that the result was written to.
+        session_file: The file beside it with the settings; `None` if there are none.
         timings: Seconds spent in each part.
         left_alone: Why the model was left as it is, if it was. What a graph cannot represent is then in `model` as it was
             handed in.
@@ -71,7 +74,9 @@ class Result:
     pins: Sequence[PinOutcome] = ()
     latencies: Latencies | None = None
     slowdown: Slowdown | None = None
+    session: SessionConfig = field(default_factory=SessionConfig)
     written: Path | None = None
+    session_file: Path | None = None
     timings: Timings = field(default_factory=Timings)
     left_alone: str = ""
 
@@ -110,7 +115,9 @@ class Result:
             "latency": [row.to_dict() for row in self.latencies.rows] if self.latencies else [],
             "left_alone": self.left_alone,
             "slowdown": self.slowdown.to_dict() if self.slowdown else None,
+            "session": [setting.to_dict() for setting in self.session],
             "written": str(self.written) if self.written else None,
+            "session_file": str(self.session_file) if self.session_file else None,
             "timings": asdict(self.timings),
         }
 

@@ -5,15 +5,20 @@ from ortfuse.bench.inputs import typical_inputs
 from ortfuse.bench.latencies import Latencies
 from ortfuse.bench.latency import Latency, doubts, measure, numbered, stages_of, table
 from ortfuse.bench.meter import SiteMeter
+from ortfuse.bench.sessions import Candidate, SessionLatency, measure_sessions, sessions_table
 
 __all__ = [
+    "Candidate",
     "Latencies",
     "Latency",
+    "SessionLatency",
     "SiteMeter",
     "doubts",
     "executed_ops",
     "measure",
+    "measure_sessions",
     "numbered",
+    "sessions_table",
     "stages_of",
     "table",
     "typical_inputs",

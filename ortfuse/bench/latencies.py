@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ortfuse.bench.latency import Latency
+from ortfuse.bench.sessions import SessionLatency
 
 
 @dataclass(frozen=True)
@@ -15,11 +16,15 @@ class Latencies:
     Attributes:
         sizes: The sizes of the inputs, as text.
         rows: One per model; the first is the baseline.
+        sessions: The first model in a session of the runtime's default settings, and the others in sessions of the settings that
+            are stored for them, if any has some.
     """
 
     sizes: str
     rows: tuple[Latency, ...]
+    sessions: tuple[SessionLatency, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The measurements as JSON data."""
-        return {"inputs": self.sizes, "latency": [row.to_dict() for row in self.rows]}
+        latency, sessions = [row.to_dict() for row in self.rows], [row.to_dict() for row in self.sessions]
+        return {"inputs": self.sizes, "latency": latency, "sessions": sessions}

@@ -20,6 +20,7 @@ from ortfuse.cli.models import bench, bisect, explain, optimize, verify
 from ortfuse.cli.quantization import quantize
 from ortfuse.cli.rules import passes, prove
 from ortfuse.cli.subgraphs import substitute
+from ortfuse.cli.tuning import tune
 from ortfuse.cli.usage import Command, OneLineErrors, WithVerify, show_version
 
 app = typer.Typer(
@@ -51,7 +52,7 @@ def everything(
 
 app.command(cls=WithVerify)(optimize)
 app.command(cls=WithVerify)(substitute)
-for command in (quantize, convert, verify, bisect, explain, inspect, bench, passes, prove):
+for command in (quantize, convert, tune, verify, bisect, explain, inspect, bench, passes, prove):
     app.command(cls=Command)(command)
 
 

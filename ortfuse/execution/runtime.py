@@ -13,6 +13,7 @@ import pickle
 import signal
 import struct
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import IO, Any, Literal, NamedTuple
@@ -49,6 +50,7 @@ class Settings:
         lean: Whether to prepare for a single run: no memory arena, and no weights repacked for the kernels.
         libraries: Paths of libraries with kernels for custom operators.
         folder: Where the external data of a serialised model are; empty for none.
+        others: Further settings by the runtime's names, as `configure` takes them; they have the last word.
     """
 
     level: Level = "all"
@@ -61,6 +63,42 @@ class Settings:
     lean: bool = False
     libraries: tuple[str, ...] = ()
     folder: str = ""
+    others: tuple[tuple[str, Any], ...] = ()
+
+
+_ENUMS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "execution_mode": ("ExecutionMode", {"sequential": "ORT_SEQUENTIAL", "parallel": "ORT_PARALLEL"}),
+    "graph_optimization_level": (
+        "GraphOptimizationLevel",
+        {
+            "all": "ORT_ENABLE_ALL", "layout": "ORT_ENABLE_LAYOUT", "extended": "ORT_ENABLE_EXTENDED",
+            "basic": "ORT_ENABLE_BASIC", "none": "ORT_DISABLE_ALL",
+        },
+    ),
+}  # fmt: skip
+
+_ARGUMENTS = ("providers", "disabled_optimizers")
+
+
+def configure(options: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Put settings into the runtime's `SessionOptions`; returns those that are arguments of `InferenceSession` instead.
+
+    Args:
+        options: `onnxruntime.SessionOptions`.
+        settings: Attributes of the options by name (enumerations as words: `"parallel"`, `"basic"`), configuration entries, whose
+            names have a dot, `providers` and `disabled_optimizers`.
+    """
+    import onnxruntime
+
+    for name, value in settings.items():
+        if "." in name:
+            options.add_session_config_entry(name, value)
+        elif name in _ENUMS:
+            kind, members = _ENUMS[name]
+            setattr(options, name, getattr(getattr(onnxruntime, kind), members[value]))
+        elif name not in _ARGUMENTS:
+            setattr(options, name, value)
+    return {name: list(settings[name]) for name in _ARGUMENTS if name in settings}
 
 
 class InFile(NamedTuple):
@@ -105,9 +143,12 @@ class Loaded:
         if self._weights:
             values = [ort.OrtValue.ortvalue_from_numpy(array) for array in self._weights.values()]
             options.add_external_initializers(list(self._weights), values)
-        self._session = ort.InferenceSession(
-            source, options, providers=[settings.provider], disabled_optimizers=list(settings.disabled) or None
-        )
+        arguments: dict[str, Any] = {
+            "providers": [settings.provider],
+            "disabled_optimizers": list(settings.disabled) or None,
+        }
+        arguments |= configure(options, dict(settings.others))
+        self._session = ort.InferenceSession(source, options, **arguments)
         ends = (*self._session.get_inputs(), *self._session.get_outputs())
         self._beyond_numpy = any(value.type == _BFLOAT16 for value in ends)
         self.input_names = [value.name for value in self._session.get_inputs()]
@@ -124,6 +165,28 @@ class Loaded:
     def end_profile(self) -> str:
         """Stop profiling; returns the path of the log."""
         return str(self._session.end_profiling())  # type: ignore[no-untyped-call]
+
+    def take(self, inputs: Mapping[str, Any]) -> None:
+        """Keep inputs for `timed`."""
+        self._taken = dict(inputs)
+
+    def timed(self, runs: int) -> list[float]:
+        """The seconds of each of several runs on the inputs that were taken."""
+        found = []
+        for _ in range(runs):
+            started = time.perf_counter()
+            self.run(self._taken)
+            found.append(time.perf_counter() - started)
+        return found
+
+    def peak_bytes(self) -> int:
+        """The most memory that this process has held so far; 0 where the system does not tell."""
+        try:
+            import resource
+        except ImportError:
+            return 0
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _to_value(array: Array) -> Any:
@@ -185,8 +248,8 @@ def _read(stream: IO[bytes], size: int) -> bytearray:
 def serve(load: Any = Loaded) -> None:
     """Answer requests from standard input until it ends, each with whether it succeeded and the result or the error's text.
 
-    A request consists of the numbers of sessions that are no longer needed, an action (`open`, `run` or `end_profile`),
-    the number of a session, and the arguments.
+    A request consists of the numbers of sessions that are no longer needed, an action (`open`, or a method of `Loaded`), the
+    number of a session, and the arguments.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
     with contextlib.suppress(ImportError, ValueError, OSError):

@@ -74,6 +74,7 @@ class Session:
         lean: bool = False,
         isolated: bool = True,
         weightless: bool = False,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         """Load `model`.
 
@@ -91,12 +92,13 @@ class Session:
                 A model with more than `LARGEST` bytes of weights in memory always runs in this process, as does any model if no
                 worker can be started.
             weightless: Whether zeros stand for all large weights, which is enough to see whether a model loads.
+            settings: Further settings by the runtime's names (`ortfuse.execution.runtime.configure`), which have the last word.
 
         Raises:
             CrashError: The runtime crashes on the model.
             VerificationError: The runtime refuses the model.
         """
-        settings = Settings(
+        asked = Settings(
             level="all" if optimise else "none",
             threads=threads,
             provider=provider,
@@ -107,6 +109,7 @@ class Session:
             lean=lean,
             libraries=libraries(),
             folder=zeros_folder() if weightless else "",
+            others=tuple((settings or {}).items()),
         )
         try:
             source, weights = (
@@ -114,7 +117,7 @@ class Session:
                 if isinstance(model, ir.Model)
                 else (_source(model), {})
             )
-            self._runs = opened(source, weights, settings, isolated)
+            self._runs = opened(source, weights, asked, isolated)
         except OrtfuseError:
             raise
         except Exception as error:

@@ -97,6 +97,15 @@ class Worker:
         with self._lock, contextlib.suppress(UnavailableError):
             self._started()
 
+    def wait(self) -> None:
+        """Start the process, and wait until it is ready.
+
+        Raises:
+            UnavailableError: No process can be started.
+        """
+        with self._lock:
+            self._running()
+
     def stop(self) -> None:
         """End the process to free its memory and processor time; the next request starts a new one."""
         with self._lock:
@@ -157,34 +166,54 @@ atexit.register(WORKER.stop)
 
 
 class Remote:
-    """A session in the worker process; it is reopened after another session crashed the process."""
+    """A session in a worker process; it is reopened after another session crashed the process."""
 
     _count = 0
 
-    def __init__(self, source: str | bytes, weights: Mapping[str, Array | InFile], settings: Settings) -> None:
+    def __init__(
+        self,
+        source: str | bytes,
+        weights: Mapping[str, Array | InFile],
+        settings: Settings,
+        worker: Worker | None = None,
+    ) -> None:
         Remote._count += 1
         self._number = Remote._count
+        self._worker = WORKER if worker is None else worker
         self._arguments = runtime.request_to_open(source, weights, settings)
         self._open()
 
     def _open(self) -> None:
         doing = "creates a session of the model"
-        self.input_names, self.output_names = WORKER.request("open", self._number, self._arguments, doing)
-        self._generation = WORKER.generation()
+        self.input_names, self.output_names = self._worker.request("open", self._number, self._arguments, doing)
+        self._generation = self._worker.generation()
 
     def __del__(self) -> None:
-        WORKER.forget(self._number)
+        self._worker.forget(self._number)
 
     def run(self, inputs: Mapping[str, Any], only: Sequence[str] | None = None) -> list[Any]:
         """The outputs in order, or only those named."""
-        if self._generation != WORKER.generation():
+        if self._generation != self._worker.generation():
             self._open()
-        found: list[Any] = WORKER.request("run", self._number, (inputs, only), "executes the model")
+        found: list[Any] = self._worker.request("run", self._number, (inputs, only), "executes the model")
         return found
 
     def end_profile(self) -> str:
         """Stop profiling; returns the path of the log."""
-        return str(WORKER.request("end_profile", self._number, (), "writes the profile"))
+        return str(self._worker.request("end_profile", self._number, (), "writes the profile"))
+
+    def take(self, inputs: Mapping[str, Any]) -> None:
+        """Keep inputs for `timed`."""
+        self._worker.request("take", self._number, (inputs,), "receives inputs")
+
+    def timed(self, runs: int) -> list[float]:
+        """The seconds of each of several runs on the inputs that were taken, without the exchange with the process."""
+        found: list[float] = self._worker.request("timed", self._number, (runs,), "executes the model")
+        return found
+
+    def peak_bytes(self) -> int:
+        """The most memory that the process has held so far; 0 where the system does not tell."""
+        return int(self._worker.request("peak_bytes", self._number, (), "is asked for its memory"))
 
 
 def _cause(code: int) -> str:

@@ -63,6 +63,21 @@ def load(path: str | os.PathLike[str]) -> onnx_ir.Model:
     return model
 
 
+def metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The metadata of a model file, without loading the model.
+
+    Raises:
+        ModelFileError: The file is missing, unreadable, damaged or not ONNX.
+    """
+    name = os.fspath(path)
+    skeleton = _outline(_open(path), name).skeleton
+    try:
+        proto = onnx.ModelProto.FromString(skeleton)
+    except DecodeError as error:
+        raise ModelFileError(f"{name}: {_what_it_is(skeleton, error)}") from None
+    return {entry.key: entry.value for entry in proto.metadata_props}
+
+
 @contextmanager
 def uncollected() -> Iterator[None]:
     """Disable the garbage collector while a graph is being built: its repeated traversals take a third of the time."""

@@ -47,8 +47,12 @@ def show_result(console: Console, result: Result) -> None:
     if result.slowdown is not None:
         console.print(result.slowdown.text(), style="bold red", markup=False, highlight=False)
     show_notes(console, [*result.report.notes, *result.report.failures])
+    for setting in result.session:
+        console.print(f"session: {setting} ({setting.reason})", markup=False, highlight=False)
     if result.written is not None or result.ok:
         show_written(console, result.written, "optimised model")
+    if result.session_file is not None and len(result.session):
+        console.print(f"written: {result.session_file}; ortfuse.session(...) applies it", markup=False, highlight=False)
     if result.explanation is not None:
         show_explanation(console, result.explanation)
 
@@ -65,9 +69,11 @@ def show_substitution(console: Console, done: Substitution) -> None:
 
 def show_latencies(console: Console, found: Latencies, title: str) -> None:
     """Print the measurements, and how far they can be trusted."""
-    from ortfuse.bench import doubts, table
+    from ortfuse.bench import doubts, sessions_table, table
 
     console.print(table(found.rows, title))
+    if found.sessions:
+        console.print(sessions_table(found.sessions, "Sessions, each in a process of its own"))
     show_notes(console, doubts(found.rows))
 
 

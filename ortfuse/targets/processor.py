@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
+import os
 import platform
+from collections.abc import Iterator
+from pathlib import Path
 
 _SETS = ("AVX512F", "AVX2", "AVX", "SVE", "ASIMD", "VSX", "VX", "LSX", "RVV")
 """Instruction sets, the one that the runtime prefers first."""
@@ -32,3 +36,29 @@ def _instruction_sets() -> dict[str, bool]:
     except ImportError:
         return {}
     return dict(getattr(module, "__cpu_features__", {}))
+
+
+def granted_processors(groups: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """How many processors the system grants this process; `None` if all that the machine has.
+
+    The runtime starts a thread for each core of the machine, and does not look at what a container may use.
+
+    Args:
+        groups: Where the system shows the limits of a container, of either version of control groups.
+    """
+    limits = [*_quotas(groups)]
+    if hasattr(os, "sched_getaffinity"):
+        limits.append(len(os.sched_getaffinity(0)))
+    granted = min(limits, default=None)
+    return granted if granted is not None and granted < (os.cpu_count() or 1) else None
+
+
+def _quotas(groups: Path) -> Iterator[int]:
+    """The processor time that the process may use, in whole processors, at least one."""
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            quota, period = " ".join((groups / name).read_text() for name in names).split()
+            if quota not in ("max", "-1"):
+                yield max(1, math.floor(int(quota) / int(period)))
+        except (OSError, ValueError, ZeroDivisionError):
+            continue

@@ -1,0 +1,121 @@
+"""The tuner beside random search with the same budget, and beside each fixed pass list in a default session.
+
+    python -m benchmarks.exports.full
+    python -m benchmarks.tuner                          # every model that tuner.json does not have yet
+    python -m benchmarks.tuner bert.sdpa.ts --budget 60 # measure these again
+
+Both searches run one after the other; what they find is then measured side by side with the original and with the result of every
+fixed list, interleaved, each in a process of its own. Numbers are stored model by model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.latency.measure import SIZES
+from benchmarks.peers import versions
+
+HERE = Path(__file__).parent
+DEFAULTS = (
+    "bert.sdpa.ts",
+    "minilm.sdpa.ts",
+    "gpt2_step.sdpa.ts",
+    "llama_step.sdpa.ts",
+    "swin.sdpa.ts",
+    "segformer.sdpa.ts",
+    "vit.sdpa.ts",
+    "resnet50.ts",
+    "whisper_encoder.sdpa.ts",
+    "t5_step.sdpa.ts",
+)
+LISTS = ("disabled", "basic", "extended", "all", "auto")
+NOISE = 0.98
+
+
+def one_model(source: Path, sizes: Mapping[str, int], budget: float, rounds: int, threads: int) -> dict[str, Any]:
+    """Both searches and every list on one model, measured side by side."""
+    from ortfuse import Options, optimize, tune
+    from ortfuse.assessment import inputs_to_measure
+    from ortfuse.bench import Candidate, measure_sessions
+    from ortfuse.model.io import load
+    from ortfuse.sessions import stored_config
+
+    options = Options(sizes=dict(sizes), bench=True, threads=threads)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        candidates = {"original": Candidate(source)}
+        trials = {}
+        for sampler in ("tpe", "random"):
+            target = place / f"{sampler}.onnx"
+            tuned = tune(source, options, output=target, budget=budget, sampler=sampler, threads=threads)
+            trials[sampler] = {"trials": len(tuned.outcome.points), "choice": dict(tuned.outcome.best.choice)}
+            candidates[sampler] = Candidate(target, stored_config(target).values())
+        for name in LISTS[1:]:
+            optimize(source, passes=name, output=place / f"{name}.onnx")
+            candidates[name] = Candidate(place / f"{name}.onnx")
+        label, inputs = inputs_to_measure(options, load(source))
+        rows = measure_sessions(candidates, inputs, rounds=rounds, threads=threads)
+    return {
+        "sizes": label,
+        "budget": budget,
+        "threads": threads,
+        "load": round(os.getloadavg()[0], 2),
+        "searches": trials,
+        "sessions": {row.name: row.to_dict() for row in rows},
+    }
+
+
+def verdict(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether the tuner is as fast as the best fixed list, and as random search."""
+    speed = {name: entry["speedup"] for name, entry in row["sessions"].items()}
+    best = max((name for name in speed if name not in ("tpe", "random")), key=speed.__getitem__)
+    return {
+        "tuner": speed["tpe"],
+        "random": speed["random"],
+        "best list": best,
+        "its speedup": speed[best],
+        "as fast as the best list": speed["tpe"] >= NOISE * speed[best],
+        "beats random": speed["tpe"] > speed["random"],
+    }
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(help="Models by path, or leading parts of their names.")] = None,
+    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE.parent / ".models",
+    budget: Annotated[float, typer.Option(help="Seconds for each search.")] = 120.0,
+    rounds: Annotated[int, typer.Option(help="How often each session runs at the end.")] = 15,
+    threads: Annotated[int, typer.Option(help="Threads of the runtime.")] = 0,
+    output: Annotated[Path, typer.Option(help="Where the results are kept.")] = HERE / "tuner.json",
+) -> None:
+    """Measure, print, and store after each model."""
+    console = Console()
+    stored: dict[str, Any] = json.loads(output.read_text()) if output.is_file() else {}
+    rows: dict[str, Any] = stored.setdefault("models", {})
+    chosen = [name for name in DEFAULTS if any(name.startswith(part) for part in names)] if names else list(DEFAULTS)
+    for name in chosen:
+        source = models / f"{name}.onnx"
+        if not source.is_file() or (name in rows and not names):
+            continue
+        row = one_model(source, SIZES.get(name.partition(".")[0], {}), budget, rounds, threads)
+        rows[name] = {**row, "verdict": verdict(row)}
+        stored["versions"] = versions()
+        output.write_text(json.dumps(stored, indent=1) + "\n")
+    table = Table(title="Speedup over the original in a default session", title_justify="left")
+    for heading in ("model", "tuner", "random", "best list", "its speedup", "trials"):
+        table.add_column(heading)
+    for name, row in rows.items():
+        said = row["verdict"]
+        table.add_row(
+            name, f"{said['tuner']:.2f}", f"{said['random']:.2f}", said["best list"], f"{said['its speedup']:.2f}",
+            str(row["searches"]["tpe"]["trials"]),
+        )  # fmt: skip
+    console.print(table)

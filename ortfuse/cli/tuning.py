@@ -1,0 +1,168 @@
+"""The command `tune`: the fastest model and session for this machine, under constraints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import ortfuse
+from ortfuse.cli import arguments
+from ortfuse.cli.arguments import (
+    Config,
+    CustomOps,
+    Debug,
+    InputFiles,
+    Json,
+    Link,
+    MaxOpset,
+    Model,
+    Output,
+    Passes,
+    Patterns,
+    Rounds,
+    Seed,
+    Sizes,
+    Threads,
+    check_json,
+    write_json,
+)
+from ortfuse.cli.terminal import err, guarded, out, progress_line
+from ortfuse.cli.usage import NO, positive_number
+from ortfuse.errors import ConstraintError, OptionError
+
+_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0, "MB": 1.0, "GB": 1e3, "kB": 1e-3}
+
+
+def _quantity(units: tuple[str, ...], scale: float, example: str) -> Callable[[Any], float]:
+    """Reads a number with one of several units, as a multiple of `scale`."""
+
+    def read(text: Any) -> float:
+        found = re.fullmatch(r"\s*([0-9.eE+-]+)\s*([A-Za-z]*)\s*", str(text))
+        try:
+            number = float(found[1]) if found else 0.0
+        except ValueError:
+            number = 0.0
+        if found is None or found[2] not in units or not number > 0:
+            raise typer.BadParameter(f"write a number and a unit, such as {example}, not {text}")
+        return number * (_UNITS[found[2]] / scale if found[2] else 1.0)
+
+    return read
+
+
+def tune(
+    model: Model,
+    output: Output = None,
+    inputs: InputFiles = None,
+    budget: Annotated[
+        float,
+        typer.Option(
+            "--budget",
+            parser=_quantity(("", "s", "min", "m", "h"), 1.0, "120s"),
+            metavar="TIME",
+            help="The time for the search, such as 120s (the default) or 10min; a search that was stopped goes on with the rest.",
+            show_default=False,
+        ),
+    ] = 120.0,
+    max_error: Annotated[
+        float | None,
+        typer.Option(
+            "--max-error",
+            parser=positive_number,
+            metavar="NUMBER",
+            help="Relative error of the outputs that lower precision may make, such as 0.01; by default none is tried.",
+            show_default=False,
+        ),
+    ] = None,
+    max_latency: Annotated[
+        float | None,
+        typer.Option(
+            "--max-latency",
+            parser=_quantity(("", "ms", "s"), 1e-3, "10ms"),
+            metavar="TIME",
+            help="What 95 % of the runs have to stay under, such as 10ms.",
+            show_default=False,
+        ),
+    ] = None,
+    min_throughput: Annotated[
+        float | None,
+        typer.Option(
+            "--min-throughput",
+            parser=positive_number,
+            metavar="NUMBER",
+            help="Runs a second, one after the other.",
+            show_default=False,
+        ),
+    ] = None,
+    max_memory: Annotated[
+        float | None,
+        typer.Option(
+            "--max-memory",
+            parser=_quantity(("", "kB", "MB", "GB"), 1.0, "500MB"),
+            metavar="SIZE",
+            help="What the process of a session may hold, Python and the runtime with it, such as 500MB.",
+            show_default=False,
+        ),
+    ] = None,
+    study: Annotated[
+        Path | None,
+        typer.Option(
+            "--study",
+            metavar="FILE",
+            help="The SQLite file that keeps the trials; by default RESULT.tune.sqlite.",
+            show_default=False,
+        ),
+    ] = None,
+    sampler: Annotated[
+        str, typer.Option("--sampler", help="tpe (the default) or random, to compare with.", show_default=False)
+    ] = "tpe",
+    config: Config = None,
+    passes: Passes = None,
+    patterns: Patterns = None,
+    max_opset: MaxOpset = None,
+    size: Sizes = None,
+    seed: Seed = None,
+    threads: Threads = None,
+    rounds: Rounds = None,
+    link: Link = None,
+    custom_ops: CustomOps = None,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Find the fastest model and session here: ortfuse tune bert.onnx -o bert.tuned.onnx --budget 120s
+
+    Tries pass lists, operators, settings of the session and, with --max-error, lower precision, each measured beside the
+    original in a process of its own. Writes the model, the settings of its session and the options that make it. The exit
+    code is 1 if nothing keeps the limits, and then nothing is written.
+    """
+    with guarded(debug):
+        from ortfuse.report.tuning import show_tuned
+        from ortfuse.tuning import Constraints
+
+        options = arguments.options(
+            config, output=output, passes=passes, patterns=patterns, max_opset=max_opset, inputs=inputs, sizes=size,
+            seed=seed, threads=threads, rounds=rounds, link=link, custom_ops=custom_ops, bench=True,
+        )  # fmt: skip
+        check_json(json_file, options.output)
+        if sampler not in ("tpe", "random"):
+            raise OptionError("sampler", f"write tpe or random, not {sampler}")
+        limits = Constraints(max_latency, min_throughput, max_memory, max_error)
+        try:
+            with progress_line() as progress:
+                found = ortfuse.tune(
+                    model,
+                    options,
+                    budget=budget,
+                    constraints=limits,
+                    study=study,
+                    sampler=sampler,  # type: ignore[arg-type]
+                    progress=progress,
+                )
+        except ConstraintError as error:
+            err.print(f"{error}; nothing was written", style="red", markup=False, highlight=False, soft_wrap=True)
+            raise typer.Exit(NO) from None
+        show_tuned(out, found)
+        write_json(json_file, {"model": str(model), **found.to_dict()})

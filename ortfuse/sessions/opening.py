@@ -1,0 +1,78 @@
+"""`session`: a session of ONNX Runtime, opened as is recommended for the model and fits the machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortfuse.errors import ModelFileError, VerificationError
+from ortfuse.execution.runtime import configure
+from ortfuse.execution.session import shortened
+from ortfuse.model.io import metadata
+from ortfuse.sessions.config import SessionConfig
+from ortfuse.sessions.stored import config_beside, config_of
+from ortfuse.targets import libraries
+from ortfuse.targets.processor import granted_processors
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+THREADS = "intra_op_num_threads"
+
+
+def session(
+    path: str | os.PathLike[str],
+    settings: Mapping[str, Any] | None = None,
+    *,
+    config: SessionConfig | None = None,
+    options: onnxruntime.SessionOptions | None = None,
+) -> onnxruntime.InferenceSession:
+    """Open a session of a model file with the settings that were stored for it.
+
+    The settings are those of the file beside the model (`MODEL.session.json`), else those in its metadata; the provider is
+    the CPU's unless they name others. Where the system grants this process fewer processors than the machine has (the quota
+    of a container), it gets only so many threads.
+
+    `session.set_denormal_as_zero` holds for the runtime's own threads; for the thread that calls the session the runtime lets the
+    first session of the process decide, so open such a session first.
+
+    Args:
+        path: The model file.
+        settings: Changes by the runtime's names, such as `{"intra_op_num_threads": 4}`; `None` as a value takes one out.
+        config: Settings to take instead of the stored ones.
+        options: Options that the settings are put into, such as those with your own libraries of operators.
+
+    Raises:
+        ModelFileError: The file does not exist.
+        OptionError: A setting does not exist or has an invalid value, or the stored ones are damaged.
+        VerificationError: The runtime refuses the model.
+    """
+    import onnxruntime
+
+    if not Path(path).is_file():
+        raise ModelFileError(f"{os.fspath(path)}: no such file; check the path")
+    found = (stored_config(path) if config is None else config).with_(settings or {})
+    options = onnxruntime.SessionOptions() if options is None else options
+    for library in libraries():
+        options.register_custom_ops_library(library)
+    granted = granted_processors()
+    if THREADS not in found and not options.intra_op_num_threads and granted is not None:
+        options.intra_op_num_threads = granted
+    arguments = {"providers": ["CPUExecutionProvider"], **configure(options, found.values())}
+    try:
+        return onnxruntime.InferenceSession(os.fspath(path), options, **arguments)
+    except Exception as error:
+        raise VerificationError(f"{os.fspath(path)}: ONNX Runtime refuses the model: {shortened(error)}") from error
+
+
+def stored_config(path: str | os.PathLike[str]) -> SessionConfig:
+    """The settings that are stored for a model file: beside it, else in its metadata; none if there are none.
+
+    Raises:
+        OptionError: They are damaged.
+        ModelFileError: The file is not a model.
+    """
+    found = config_beside(path)
+    return config_of(metadata(path), os.fspath(path)) if found is None else found

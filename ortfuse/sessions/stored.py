@@ -1,0 +1,77 @@
+"""Where the settings of a session are kept: in the model's metadata, and in a file beside it that people can read and change."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ortfuse.errors import OptionError, OutputError
+from ortfuse.sessions.config import SessionConfig
+
+KEY = "ortfuse.session"
+"""The entry of the model's metadata."""
+
+ENDING = ".session.json"
+"""What is appended to the name of a model file."""
+
+
+def store(model: ir.Model, config: SessionConfig) -> None:
+    """Put settings into the metadata of a model in place of those that it has; none are taken out."""
+    if len(config):
+        model.metadata_props[KEY] = config.to_json()
+    else:
+        model.metadata_props.pop(KEY, None)
+
+
+def config_of(metadata: dict[str, str], where: str) -> SessionConfig:
+    """The settings in a model's metadata; none if there are none.
+
+    Raises:
+        OptionError: They are damaged.
+    """
+    text = metadata.get(KEY)
+    return SessionConfig() if text is None else SessionConfig.from_json(text, f"the metadata of {where}")
+
+
+def beside(path: str | os.PathLike[str]) -> Path:
+    """The file of settings that belongs to a model file."""
+    path = Path(path)
+    return path.with_name(path.name + ENDING)
+
+
+def config_beside(path: str | os.PathLike[str]) -> SessionConfig | None:
+    """The settings in the file beside a model file; `None` if there is no such file.
+
+    Raises:
+        OptionError: The file cannot be read, or is damaged.
+    """
+    file = beside(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError("session", f"{file} cannot be read: {error}; delete it to use the model's own") from None
+    return SessionConfig.from_json(text, str(file))
+
+
+def write_beside(path: str | os.PathLike[str], config: SessionConfig) -> Path | None:
+    """Write settings beside a model file; where there are none, only a file that stands there already is replaced.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    file = beside(path)
+    if not len(config) and not file.exists():
+        return None
+    aside = file.with_name(f".ortfuse-{secrets.token_hex(8)}.tmp")
+    try:
+        aside.write_text(config.to_json() + "\n", encoding="utf-8")
+        aside.replace(file)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise OutputError(f"{file}: cannot be written: {error.strerror}") from error
+    return file

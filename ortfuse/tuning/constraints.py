@@ -1,0 +1,90 @@
+"""What a tuned model must keep to, and by how much it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ortfuse.tuning.outcome import Point
+
+SLOWEST = 0.95
+"""The least speedup over the original in a default session; a result that is slower is not returned."""
+
+
+@dataclass(frozen=True)
+class Unmet:
+    """A constraint that a point does not keep.
+
+    Attributes:
+        name: What is constrained, as the option is called.
+        limit: The limit.
+        found: What was measured.
+        unit: The unit of both.
+    """
+
+    name: str
+    limit: float
+    found: float
+    unit: str
+
+    @property
+    def excess(self) -> float:
+        """By how much the limit is missed, relative to it."""
+        return abs(self.found - self.limit) / max(abs(self.limit), 1e-12)
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.limit:.4g}{self.unit} is missed by {self.excess:.0%}: {self.found:.4g}{self.unit}"
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """Limits; `None` where there is none.
+
+    Attributes:
+        max_latency: Milliseconds that 95 % of the runs stay under.
+        min_throughput: Runs a second, one after the other.
+        max_memory: Megabytes (10**6 bytes) that the process of a session holds at most, Python and the runtime with it.
+        max_error: Relative Euclidean error of any output.
+    """
+
+    max_latency: float | None = None
+    min_throughput: float | None = None
+    max_memory: float | None = None
+    max_error: float | None = None
+
+    def unmet(self, point: Point) -> list[Unmet]:
+        """The constraints that a point does not keep."""
+        found = [
+            Unmet("max-latency", self.max_latency, point.p95_ms, " ms")
+            if self.max_latency is not None and point.p95_ms > self.max_latency
+            else None,
+            Unmet("min-throughput", self.min_throughput, point.throughput, " runs/s")
+            if self.min_throughput is not None and point.throughput < self.min_throughput
+            else None,
+            Unmet("max-memory", self.max_memory, point.peak_mb, " MB")
+            if self.max_memory is not None and point.peak_mb > self.max_memory
+            else None,
+            Unmet("max-error", self.max_error, point.error, "")
+            if self.max_error is not None and point.error > self.max_error
+            else None,
+        ]
+        return [one for one in found if one is not None]
+
+    def violations(self, point: Point) -> list[float]:
+        """How far each constraint is missed, 0 or less where it is kept; of constant length, for the sampler."""
+        missed = {one.name: one.excess for one in self.unmet(point)}
+        return [missed.get(name, 0.0) for name in ("max-latency", "min-throughput", "max-memory", "max-error")]
+
+    def nearest(self, points: Sequence[Point]) -> list[Unmet]:
+        """Of each constraint that no point keeps together with the others: what the nearest point misses."""
+        if not points:
+            return []
+        return self.unmet(min(points, key=lambda point: sum(self.violations(point))))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The limits as data for JSON."""
+        return {
+            "max_latency": self.max_latency, "min_throughput": self.min_throughput, "max_memory": self.max_memory,
+            "max_error": self.max_error,
+        }  # fmt: skip

@@ -1,0 +1,77 @@
+"""What a search found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+Value = bool | int | str
+
+
+@dataclass(frozen=True)
+class Point:
+    """One choice, measured beside the original in a default session.
+
+    Attributes:
+        number: Which trial it was.
+        choice: The value of each dimension of the space.
+        speedup: The original's latency divided by this one's, the median over rounds.
+        median_ms: The median latency in milliseconds.
+        p95_ms: The latency that 95 % of the runs stay under.
+        session_ms: The time to create the session.
+        peak_mb: The most memory that its process held, in megabytes (10**6 bytes).
+        error: The largest relative Euclidean error of an output, against the original's.
+        failure: Why it could not be measured or does not compute the same; empty if it could and does.
+    """
+
+    number: int
+    choice: Mapping[str, Value]
+    speedup: float = 0.0
+    median_ms: float = 0.0
+    p95_ms: float = 0.0
+    session_ms: float = 0.0
+    peak_mb: float = 0.0
+    error: float = 0.0
+    failure: str = ""
+
+    @property
+    def throughput(self) -> float:
+        """Runs a second, one after the other."""
+        return 1e3 / self.median_ms if self.median_ms else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The point as data for JSON."""
+        return {**asdict(self), "choice": dict(self.choice)}
+
+
+@dataclass(frozen=True)
+class TuningOutcome:
+    """The result of a search.
+
+    Attributes:
+        best: The choice that was taken.
+        baseline: The original in a default session, measured beside the finalists.
+        finalists: The best choices measured again side by side, fastest first.
+        points: Every trial, in order.
+        seconds: The time that the trials took, those of interrupted runs included.
+        notes: What is worth knowing.
+    """
+
+    best: Point
+    baseline: Point
+    finalists: Sequence[Point]
+    points: Sequence[Point] = field(repr=False)
+    seconds: float = 0.0
+    notes: Sequence[str] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The outcome as data for JSON."""
+        return {
+            "best": self.best.to_dict(),
+            "baseline": self.baseline.to_dict(),
+            "finalists": [point.to_dict() for point in self.finalists],
+            "trials": [point.to_dict() for point in self.points],
+            "seconds": self.seconds,
+            "notes": list(self.notes),
+        }

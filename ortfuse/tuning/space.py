@@ -1,0 +1,134 @@
+"""The space of choices: which model, and which settings of its session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ortfuse.sessions.recommended import DENORMALS
+from ortfuse.targets.processor import granted_processors
+from ortfuse.tuning.outcome import Value
+
+Choice = Mapping[str, Value]
+"""A value for each dimension."""
+
+MODEL = "model"
+"""The dimension of the variants of the model."""
+
+SPINNING = "session.intra_op.allow_spinning"
+PREPACKING = "session.disable_prepacking"
+THREADS = "intra_op_num_threads"
+PROVIDER = "provider"
+DISABLED = "disabled"
+
+_PIN = "pin."
+
+_PLAIN: Mapping[str, tuple[Value, ...]] = {
+    "enable_mem_reuse": (True, False),
+    "enable_mem_pattern": (True, False),
+    "enable_cpu_mem_arena": (True, False),
+    SPINNING: ("1", "0"),
+    PREPACKING: ("0", "1"),
+    "execution_mode": ("sequential", "parallel"),
+    "graph_optimization_level": ("all", "extended", "basic"),
+    DISABLED: ("", "NchwcTransformer", "ConstantFolding", "TransposeOptimizer", "MatMulAddFusion"),
+}
+"""The settings that every model can have, the runtime's default first. `disabled` is one of the runtime's own optimisers."""
+
+CPU = "CPUExecutionProvider"
+
+
+@dataclass(frozen=True)
+class Space:
+    """The dimensions of the search, each with its values; the first value is what is there without a search.
+
+    Attributes:
+        dimensions: The values by name.
+        starts: Choices that are tried first.
+    """
+
+    dimensions: Mapping[str, tuple[Value, ...]]
+    starts: Sequence[Choice] = field(default=())
+
+    @classmethod
+    def of(
+        cls,
+        variants: Sequence[str],
+        *,
+        pins: Mapping[str, Sequence[str]],
+        providers: Sequence[str],
+        threads: int,
+        processors: int,
+        denormals: bool,
+        settings: Mapping[str, Any],
+    ) -> Space:
+        """The space for a model.
+
+        Args:
+            variants: The names of the variants of the model, the usual one first.
+            pins: The operators that the sites of each family may become, where there are several.
+            providers: The providers that the runtime has.
+            threads: The number of threads if it is given; 0 to search it.
+            processors: How many processors there are.
+            denormals: Whether zeros may stand for numbers below the smallest normal one.
+            settings: The settings that are recommended without a search.
+        """
+        dimensions: dict[str, tuple[Value, ...]] = {MODEL: tuple(variants)}
+        dimensions |= {_PIN + family: ("", *operators) for family, operators in pins.items()}
+        dimensions |= _PLAIN
+        if denormals:
+            dimensions[DENORMALS] = ("0", "1")
+        others = tuple(one for one in providers if one not in (CPU, "AzureExecutionProvider"))
+        if others:
+            dimensions[PROVIDER] = (CPU, *others)
+        most = granted_processors() or processors
+        counts = sorted({1, max(1, most // 2), most} - {0})
+        if not threads and len(counts) > 1:
+            dimensions[THREADS] = (0, *counts)
+        return cls(dimensions, tuple(_starts(dimensions, settings)))
+
+    @property
+    def usual(self) -> dict[str, Value]:
+        """The choice without a search."""
+        return {name: values[0] for name, values in self.dimensions.items()}
+
+    def settings(self, choice: Choice) -> dict[str, Any]:
+        """The settings of a session, without those that are the runtime's default."""
+        usual = self.usual
+        found: dict[str, Any] = {
+            name: value
+            for name, value in choice.items()
+            if name not in (MODEL, PROVIDER, DISABLED) and not name.startswith(_PIN) and value != usual[name]
+        }
+        if choice.get(PROVIDER, CPU) != CPU:
+            found["providers"] = [choice[PROVIDER], CPU]
+        if choice.get(DISABLED):
+            found["disabled_optimizers"] = [choice[DISABLED]]
+        return found
+
+    def pins(self, choice: Choice) -> dict[str, str]:
+        """The pins of a choice."""
+        return {
+            name.removeprefix(_PIN): str(value) for name, value in choice.items() if name.startswith(_PIN) and value
+        }
+
+    def completed(self, choice: Choice) -> dict[str, Value]:
+        """A choice with the usual value for whatever it leaves open; names and values of another space are left out."""
+        known = {name: value for name, value in choice.items() if value in self.dimensions.get(name, ())}
+        return {**self.usual, **known}
+
+
+def _starts(dimensions: Mapping[str, tuple[Value, ...]], settings: Mapping[str, Any]) -> Iterator[dict[str, Value]]:
+    """Each model as it is, then the recommended settings, then every other value of every dimension by itself."""
+    usual = {name: values[0] for name, values in dimensions.items()}
+    for variant in dimensions[MODEL]:
+        yield {**usual, MODEL: variant}
+    known = {name: value for name, value in settings.items() if value in dimensions.get(name, ())}
+    if known:
+        yield {**usual, **known}
+    for name, values in dimensions.items():
+        if name != MODEL:
+            for value in values[1:]:
+                if (name, value) not in known.items():
+                    yield {**usual, **known, name: value}

@@ -1,0 +1,153 @@
+"""The search: what it tries, what it keeps, and what it takes. Nothing here is measured."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ortfuse.errors import OutputError
+from ortfuse.tuning import Choice, Constraints, Point, Space, Study
+
+SPACE = Space.of(
+    ["all", "basic", "original"],
+    pins={"gelu": ["com.microsoft.FastGelu", "none"]},
+    providers=["CPUExecutionProvider"],
+    threads=2,
+    processors=4,
+    denormals=True,
+    settings={"session.set_denormal_as_zero": "1"},
+)
+
+
+def speed(choice: Choice) -> float:
+    """A landscape in which two settings help only together."""
+    found = {"all": 1.2, "basic": 1.0, "original": 0.9}[str(choice["model"])]
+    found *= 1.3 if choice["session.set_denormal_as_zero"] == "1" else 1.0
+    both = not choice["enable_mem_reuse"] and choice["session.intra_op.allow_spinning"] == "0"
+    return found * (1.4 if both else 1.0) * (0.7 if choice["execution_mode"] == "parallel" else 1.0)
+
+
+def measured(number: int, choice: Choice) -> Point:
+    fast = speed(choice)
+    return Point(number, dict(choice), fast, 10 / fast, 12 / fast, 5.0, 200 if choice["enable_mem_reuse"] else 300)
+
+
+def ticking() -> Callable[[], float]:
+    """A clock on which each trial takes a second."""
+    now = iter(range(1_000_000))
+    return lambda: float(next(now))
+
+
+def study(file: Path | None = None, constraints: Constraints | None = None, **more: object) -> Study:
+    return Study("name", SPACE, constraints or Constraints(), measured, file, clock=ticking(), **more)  # type: ignore[arg-type]
+
+
+def test_the_models_the_recommended_settings_and_each_other_value_by_itself_come_first() -> None:
+    search = study()
+    search.run(1000, trials=len(SPACE.starts))
+    assert [point.choice["model"] for point in search.points[:3]] == ["all", "basic", "original"]
+    assert search.points[3].choice == {**SPACE.usual, "session.set_denormal_as_zero": "1"}
+    tried = {(name, value) for point in search.points for name, value in point.choice.items()}
+    assert tried == {(name, value) for name, values in SPACE.dimensions.items() for value in values}
+
+
+def test_the_search_ends_with_its_budget() -> None:
+    search = study()
+    search.run(5)
+    assert len(search.points) == 5
+    assert search.seconds == 5
+
+
+def test_the_best_comes_first_and_what_helps_only_together_is_found() -> None:
+    search = study()
+    search.run(1000, trials=120)
+    best = search.best(2)
+    assert best[0].speedup >= best[1].speedup
+    assert best[0].speedup == pytest.approx(1.2 * 1.3 * 1.4)
+
+
+def test_constraints_are_kept_and_missed_ones_are_told_with_their_size() -> None:
+    search = study(constraints=Constraints(max_memory=250))
+    search.run(1000, trials=60)
+    assert all(point.peak_mb <= 250 for point in search.best(10))
+    hard = Constraints(max_latency=1.0, max_memory=250)
+    assert str(hard.nearest(search.points)[0]).startswith("max-latency of 1 ms is missed by")
+    assert not study(constraints=hard).best(3)
+
+
+def test_failures_are_kept_and_never_taken() -> None:
+    def fails(number: int, choice: Choice) -> Point:
+        return Point(number, dict(choice), failure="no") if choice["model"] == "all" else measured(number, choice)
+
+    search = Study("name", SPACE, Constraints(), fails, clock=ticking())
+    search.run(1000, trials=20)
+    assert len(search.points) == 20
+    assert all(point.choice["model"] != "all" for point in search.best(20))
+
+
+def test_a_search_goes_on_where_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "a.sqlite"
+    first = study(file)
+    first.run(1000, trials=10)
+    before = first.points
+    again = study(file)
+    assert again.points == before
+    again.run(1000, trials=30)
+    assert again.points[:10] == before
+    assert len(again.points) == 30
+    chosen = [tuple(point.choice.items()) for point in again.points[: len(SPACE.starts)]]
+    assert len(set(chosen)) == len(chosen)
+
+
+def test_a_killed_search_loses_nothing_that_was_finished(tmp_path: Path) -> None:
+    file, code = tmp_path / "a.sqlite", tmp_path / "killed.py"
+    code.write_text(
+        f"""
+import os, sys
+sys.path[:0] = {sys.path!r}
+from test_study import SPACE, measured, ticking
+from pathlib import Path
+from ortfuse.tuning import Constraints, Study
+def dies(number, choice):
+    if number == 4:
+        os._exit(9)
+    return measured(number, choice)
+Study("name", SPACE, Constraints(), dies, Path({str(file)!r}), clock=ticking()).run(1000)
+"""
+    )
+    assert subprocess.run([sys.executable, code], cwd=Path(__file__).parent, check=False).returncode == 9
+    search = study(file)
+    assert len(search.points) == 4
+    search.run(1000, trials=len(SPACE.starts))
+    chosen = {tuple(sorted(point.choice.items())) for point in search.points}
+    assert chosen == {tuple(sorted(choice.items())) for choice in SPACE.starts}
+
+
+def test_studies_of_other_models_do_not_meet(tmp_path: Path) -> None:
+    file = tmp_path / "a.sqlite"
+    study(file).run(1000, trials=3)
+    assert not Study("another", SPACE, Constraints(), measured, file).points
+
+
+def test_random_search_starts_with_the_usual_choice_only() -> None:
+    search = study(sampler="random")
+    search.run(1000, trials=8)
+    assert search.points[0].choice == SPACE.usual
+    assert len({tuple(point.choice.items()) for point in search.points}) > 5
+
+
+def test_a_file_that_cannot_hold_trials_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.sqlite").write_text("this is not a database, and long enough to be told from one" * 30)
+    with pytest.raises(OutputError, match=r"a\.sqlite: trials cannot be kept there"):
+        study(tmp_path / "a.sqlite")
+
+
+def test_settings_of_a_choice_are_those_that_are_not_usual() -> None:
+    choice = {**SPACE.usual, "enable_mem_reuse": False, "disabled": "NchwcTransformer", "pin.gelu": "none"}
+    assert SPACE.settings(choice) == {"enable_mem_reuse": False, "disabled_optimizers": ["NchwcTransformer"]}
+    assert SPACE.pins(choice) == {"gelu": "none"}
+    assert SPACE.completed({"enable_mem_reuse": False, "gone": 1})["enable_mem_reuse"] is False
