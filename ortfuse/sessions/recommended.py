@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-import onnxruntime
 
 from ortfuse.facts.facts import Facts
 from ortfuse.sessions.config import SessionConfig, Setting
@@ -19,7 +18,14 @@ def recommended(model: ir.Model) -> SessionConfig:
     What depends on the machine alone, the number of threads, is no part of them: `ortfuse.session` decides that where it runs.
     """
     found = [_denormals(model)]
-    return SessionConfig(tuple(setting for setting in found if setting is not None), onnxruntime.__version__)
+    settings = tuple(setting for setting in found if setting is not None)
+    return SessionConfig(settings, _runtime()) if settings else SessionConfig()
+
+
+def _runtime() -> str:
+    import onnxruntime  # takes longer than most runs, and most models need none of it
+
+    return str(onnxruntime.__version__)
 
 
 def _denormals(model: ir.Model) -> Setting | None:
