@@ -88,8 +88,9 @@ def _numbers(value: ir.Value) -> np.ndarray | None:
 
 
 def _is_subnormal(array: np.ndarray) -> bool:
-    share = ((array != 0) & (np.abs(array) < np.finfo(np.float32).tiny)).mean()
-    return bool(share >= NOTABLE)
+    # Told by their bits: this thread may itself be set to take them as zero.
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32) & np.uint32(0x7FFFFFFF)
+    return bool(((bits > 0) & (bits < np.uint32(0x00800000))).mean() >= NOTABLE)
 
 
 def _faint_mask(node: ir.Node) -> ir.Value | None:

@@ -36,7 +36,7 @@ def session(
     of a container), it gets only so many threads.
 
     `session.set_denormal_as_zero` holds for the runtime's own threads; for the thread that calls the session the runtime lets the
-    first session of the process decide, so open such a session first.
+    first session of the process decide (numpy in that thread then takes such numbers as zero too): open such a session first.
 
     Args:
         path: The model file.

@@ -21,6 +21,12 @@ PLAIN = '<ir_version: 10, opset_import: ["": 21]> g (float[2,4] x) => (float[2,4
 KEY = "session.set_denormal_as_zero"
 
 
+@pytest.fixture(autouse=True)
+def _the_first_session_of_the_process_is_a_plain_one() -> None:
+    """It decides for the thread of the tests, which is not to take subnormal numbers as zero from here on."""
+    onnxruntime.InferenceSession(onnx.parser.parse_model(PLAIN).SerializeToString())
+
+
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
     source, target = tmp_path / "a.onnx", tmp_path / "b.onnx"
