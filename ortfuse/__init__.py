@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     )
     from ortfuse.pipeline import PassManager, RunReport, register_pass
     from ortfuse.precision.half import convert
-    from ortfuse.quantized import Quantized, quantize
+    from ortfuse.quantized import Lowered, Quantized, lower, quantize
     from ortfuse.result import Result, WrongResultError
     from ortfuse.rewrite import Exactness, Proof, Rule
     from ortfuse.sessions import SessionConfig, session
@@ -65,7 +65,7 @@ _HOMES = {
     "ortfuse.passes": "Context",
     "ortfuse.pattern": "Match OpBuilder Pattern attr computed const maybe ms op opt rest scalar var variables",
     "ortfuse.pipeline": "PassManager RunReport register_pass",
-    "ortfuse.quantized": "Quantized quantize",
+    "ortfuse.quantized": "Lowered Quantized lower quantize",
     "ortfuse.result": "Result WrongResultError",
     "ortfuse.rewrite": "Exactness Proof Rule",
     "ortfuse.sessions": "SessionConfig session",
@@ -81,6 +81,7 @@ __all__ = [
     "Context",
     "Exactness",
     "Facts",
+    "Lowered",
     "Match",
     "OpBuilder",
     "Options",
@@ -108,6 +109,7 @@ __all__ = [
     "find",
     "inspect",
     "load",
+    "lower",
     "maybe",
     "ms",
     "op",

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ortfuse.bisection.slowdown import Slowdown
     from ortfuse.explanation import Explanation, PinOutcome
     from ortfuse.inspection import Inspection
+    from ortfuse.precision.metrics import UserFunction
     from ortfuse.verification import Verdict
 
 __all__ = [
@@ -283,28 +284,44 @@ def verify(
     options: Options | None = None,
     *,
     reference: bool = True,
+    max_error: float | None = None,
+    metric: str | UserFunction | None = None,
     **changes: Unpack[ComparisonOptions],
 ) -> Verdict:
     """Compare what two models compute, on generated inputs of several sizes or on inputs of your own.
+
+    A model that states a bound (`ortfuse.quantize` writes it into its results), and is compared with one that does not, has to
+    keep it, unless a tolerance is given; it is not expected to be equal.
 
     Args:
         original: Run without the runtime's own optimisations, which might be what is wrong.
         optimised: Run both without and with them.
         options: Only `inputs`, `seed` and `tolerance` are used.
         reference: Whether to evaluate the original in float64 too, where that is feasible.
+        max_error: The largest error in terms of the metric, instead of the bound that `optimised` states.
+        metric: How that error is measured, as in `ortfuse.quantize`; by default as `optimised` states, or `"l2"`.
         **changes: Single options; they override those of `options`.
+
+    Returns:
+        The verdict; under a bound an `ortfuse.precision.stated.BoundVerdict`.
 
     Raises:
         VerificationError: One of the models cannot be executed, or the names of their inputs or outputs differ.
         OrtfuseError: One of the models or options cannot be used.
     """
+    from ortfuse.precision.stated import bound_between, keeps
     from ortfuse.verification import verify as compare
 
     options = _options(options, **changes)
-    first = runnable(original)
+    if options.tolerance is not None and (max_error is not None or metric is not None):
+        raise OptionError("max_error", "give either a tolerance or a largest error, not both")
+    first, second = runnable(original), runnable(optimised)
+    bound = None if options.tolerance is not None else bound_between(first, second, max_error, metric)
+    if bound is not None:
+        return keeps(first, second, bound, given_inputs(options, first), options.seed)
     return compare(
         first,
-        runnable(optimised),
+        second,
         inputs=given_inputs(options, first),
         seed=options.seed,
         tolerance=options.tolerance,

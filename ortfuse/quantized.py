@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
+
+import onnx_ir as ir
 
 from ortfuse.api import optimize
 from ortfuse.assessment import Progress, given_inputs, silent
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ortfuse.execution.inputs import Inputs
     from ortfuse.precision.metrics import UserFunction
     from ortfuse.precision.outcome import Goal, Outcome
+    from ortfuse.precision.uniform import Uniform
 
 
 class QuantizeOptions(PipelineOptions, total=False):
@@ -68,6 +70,7 @@ def quantize(
     metric: str | UserFunction = "l2",
     goal: Goal = "latency",
     outputs: Sequence[str] = (),
+    rungs: Sequence[str] = (),
     curve: bool = False,
     store: PathLike | None = "",
     progress: Progress | None = None,
@@ -85,9 +88,10 @@ def quantize(
         max_error: The largest error, in terms of the metric.
         metric: `"l2"`, `"max"`, `"cosine"`, `"top1"`, `"tokens"` (see `ortfuse.precision.metrics`), a function of the original's
             outputs, the result's and the inputs (a list of arrays by name each) that returns the error, or `"module:function"`.
-        goal: What is to be small: `"latency"`, or the `"size"` of the weights or the `"memory"` that they take, without being
-            slower.
+        goal: What is to be small: `"latency"`; or without being slower the `"size"` of the weights, or the `"memory"` that a
+            process takes at most that loads and runs the model, as measured of the smallest choices.
         outputs: The names of the outputs that count; by default all.
+        rungs: The names of the rungs, or of families of them (`"dynamic_int8"`), to choose from; by default all.
         curve: Whether the choices under other bounds are run too, so that the curve has their true errors.
         store: The file that measurements are kept in, so that the search goes on where it was stopped; by default in the user's
             cache folder, `None` for none.
@@ -96,44 +100,124 @@ def quantize(
 
     Raises:
         BoundError: The bound cannot be met; nothing was written.
-        OptionError: An option has an invalid value, or scipy is missing.
+        OptionError: An option has an invalid value, there is no such rung, or scipy is missing.
         VerificationError: The inputs do not fit the model, hold NaN, or the model cannot be run on them.
         OrtfuseError: The model cannot be used.
     """
+    from ortfuse.execution.footprint import demand_footprints
     from ortfuse.precision.knapsack import demand_solver
     from ortfuse.precision.metrics import metric_of
     from ortfuse.precision.outcome import GOALS
     from ortfuse.precision.rules import Rules
+    from ortfuse.precision.rungs import rung_rules
+    from ortfuse.precision.stated import Bound, demand_bound, write_bound
     from ortfuse.precision.under_bound import Request, fastest
+    from ortfuse.precision.uniform import named
 
     progress = progress or silent
-    if isinstance(max_error, bool) or not isinstance(max_error, int | float) or not 0 < max_error < math.inf:
-        raise OptionError("max_error", f"write a number above 0, such as 0.01, not {max_error!r}")
+    demand_bound(max_error)
     if goal not in GOALS:
         raise OptionError("goal", f"write {', '.join(GOALS)}, not {goal!r}")
+    if goal == "memory":
+        demand_footprints()
     judged = metric_of(metric, outputs)
     options = Options.of(options, bench=True, **changes)
     if options.output is not None:
         writable_target(options.output)
     demand_solver()
+    rules = rung_rules(options.rules)
+    wanted = named(rules, rungs) if rungs else rules
     original, source = enter(model)
     given = given_inputs(options, original)
+    inside, target, report = _in_float32(model, options, progress)
+    asked = Request(
+        judged, float(max_error), goal, given, options.sizes, options.seed, options.threads, options.rounds, curve
+    )
+    outcome = fastest(inside, original, asked, Rules(wanted, target), _store(store), progress)
+    if outcome.taken.choice:
+        write_bound(outcome.model, Bound(judged, asked.bound))
+    return Quantized(leave(outcome.model, source), outcome, report, _written(outcome.model, options, progress))
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A model with the same rungs everywhere, of which nothing was measured.
+
+    Attributes:
+        model: The model, of the same kind as the input (an `onnx_ir.Model` for a path).
+        uniform: What was lowered.
+        report: What the optimisation in float32 did.
+        written: The file that the model was written to.
+    """
+
+    model: Any = field(repr=False)
+    uniform: Uniform
+    report: RunReport = field(repr=False)
+    written: Path | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the model as data for JSON."""
+        return {**self.uniform.to_dict(), "written": str(self.written) if self.written else None}
+
+
+def lower(
+    model: AnyModel,
+    rungs: str | Sequence[str],
+    options: Options | None = None,
+    *,
+    progress: Progress | None = None,
+    **changes: Unpack[QuantizeOptions],
+) -> Lowered:
+    """Lower every site of a model to the first of some rungs that is legal there, without a search.
+
+    Nothing is run, but for ranges where `inputs` are given; so the model may be larger than memory: its weights are lowered one
+    after the other while the result is written. The error is not known: see `ortfuse.verify(..., max_error=)`.
+
+    Args:
+        model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`.
+        rungs: Names of rungs, or of families of rungs (`"dynamic_int8"`), the best first.
+        options: How to optimise in float32, the inputs, and where to write the result; see `Options`.
+        progress: Called with short messages about what is going on.
+        **changes: Single options; they override those of `options`.
+
+    Raises:
+        OptionError: An option has an invalid value, or there is no such rung.
+        PrecisionError: No site can be lowered so.
+        VerificationError: The inputs do not fit the model.
+        OrtfuseError: The model cannot be used.
+    """
+    from ortfuse.precision.rungs import rung_rules
+    from ortfuse.precision.uniform import named, uniform
+
+    progress = progress or silent
+    options = Options.of(options, bench=True, **changes)
+    wanted = named(rung_rules(options.rules), [rungs] if isinstance(rungs, str) else rungs)
+    if options.output is not None:
+        writable_target(options.output)
+    original, source = enter(model)
+    given = given_inputs(options, original)
+    inside, target, report = _in_float32(model, options, progress)
+    progress("lowering")
+    made = uniform(inside, wanted, given, target)
+    return Lowered(leave(made.model, source), made, report, _written(made.model, options, progress))
+
+
+def _in_float32(model: AnyModel, options: Options, progress: Progress) -> tuple[ir.Model, Target, RunReport]:
+    """The model as `optimize` makes it, what runs it, and what was done."""
     plain = options.with_(output=None, verify=None, bench=False, sizes={}, inputs=None, link=False, measure=False)
     target = _target(plain)
     result = optimize(model, plain, progress=progress)
     if result.left_alone:
         raise OrtfuseError(f"the model cannot be quantised: {result.left_alone}")
-    inside = enter(result.model)[0]
-    asked = Request(
-        judged, float(max_error), goal, given, options.sizes, options.seed, options.threads, options.rounds, curve
-    )
-    outcome = fastest(inside, original, asked, Rules(target=target), _store(store), progress)
-    found = Quantized(leave(outcome.model, source), outcome, result.report)
+    return enter(result.model)[0], target, result.report
+
+
+def _written(model: ir.Model, options: Options, progress: Progress) -> Path | None:
     if options.output is None:
-        return found
+        return None
     progress(f"writing {options.output}")
-    save(outcome.model, options.output, link=options.link, check=_load_written if options.loaded else None)
-    return replace(found, written=Path(options.output))
+    save(model, options.output, link=options.link, check=_load_written if options.loaded else None)
+    return Path(options.output)
 
 
 def _target(options: Options) -> Target:

@@ -230,7 +230,10 @@ Explain = Annotated[
 ]
 
 
-FLAGS = {"sizes": "--size", "pins": "--pin", "output": "-o", "loaded": "--load", "purpose": "--for"}
+FLAGS = {
+    "sizes": "--size", "pins": "--pin", "output": "-o", "loaded": "--load", "purpose": "--for", "rungs": "--rung",
+    "outputs": "--judge",
+}  # fmt: skip
 """The command-line names of options, where these differ from their own names."""
 
 

@@ -41,7 +41,7 @@ from ortfuse.cli.arguments import (
     write_json,
 )
 from ortfuse.cli.terminal import guarded, out, progress_line
-from ortfuse.cli.usage import NO
+from ortfuse.cli.usage import NO, positive_number
 
 
 def optimize(
@@ -107,20 +107,40 @@ def verify(
     inputs: InputFiles = None,
     seed: Seed = None,
     tolerance: Tolerance = None,
+    max_error: Annotated[
+        float | None,
+        typer.Option(
+            "--max-error",
+            parser=positive_number,
+            metavar="NUMBER",
+            help="Compare under a bound instead, by --metric. `ortfuse quantize` writes its bound into its results; that one "
+            "holds unless --tolerance or --max-error is given.",
+            show_default=False,
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            "--metric",
+            help="l2, max, cosine, top1, tokens or module:function, as for `ortfuse quantize`; by default what B states, or l2.",
+            show_default=False,
+        ),
+    ] = None,
     custom_ops: CustomOps = None,
     json_file: Json = None,
     debug: Debug = False,
 ) -> None:
     """Compare two models on generated inputs of several sizes: ortfuse verify a.onnx b.onnx
 
-    The exit code is 0 if they are equal within tolerance, 1 if they are not and 2 if they could not be compared.
+    The exit code is 0 if they are equal within tolerance, or B keeps the bound that it states or that is given; 1 if not, and 2
+    if they could not be compared.
     """
     with guarded(debug):
         check_json(json_file)
         options = arguments.options(inputs=inputs, seed=seed, tolerance=tolerance, custom_ops=custom_ops)
         with progress_line() as progress:
             progress("comparing")
-            verdict = ortfuse.verify(original, optimised, options)
+            verdict = ortfuse.verify(original, optimised, options, max_error=max_error, metric=metric)
         from ortfuse.report.console import show_verdict
 
         show_verdict(out, verdict)

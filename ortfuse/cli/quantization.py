@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -31,13 +32,14 @@ from ortfuse.cli.arguments import (
 )
 from ortfuse.cli.terminal import err, guarded, out, progress_line
 from ortfuse.cli.usage import NO, positive_number
-from ortfuse.errors import BoundError
+from ortfuse.errors import BoundError, OptionError
+from ortfuse.options import Options
 
 
 def quantize(
     model: Model,
     max_error: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--max-error",
             parser=positive_number,
@@ -45,7 +47,18 @@ def quantize(
             help="The largest error of the outputs, such as 0.01; see --metric.",
             show_default=False,
         ),
-    ],
+    ] = None,
+    rung: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rung",
+            metavar="NAME",
+            help="A rung or family of rungs (weight_int4, dynamic_int8.channel) to choose from; may be given several times. "
+            "Without --max-error, all sites get the first that is legal there, without any search: also for models larger than "
+            "memory.",
+            show_default=False,
+        ),
+    ] = None,
     output: Output = None,
     inputs: InputFiles = None,
     metric: Annotated[
@@ -114,13 +127,16 @@ def quantize(
             threads=threads, rounds=rounds, link=link, loaded=load, custom_ops=custom_ops, bench=True,
         )  # fmt: skip
         check_json(json_file, options.output)
+        if max_error is None:
+            _lower(model, rung or (), options, json_file)
+            return
         if curve is not None:
             check_curve(curve)
             check_json(curve, options.output)
         try:
             with progress_line() as progress:
                 found = ortfuse.quantize(
-                    model, options, max_error=max_error, metric=metric, goal=goal, outputs=judged or (),  # type: ignore[arg-type]
+                    model, options, max_error=max_error, metric=metric, goal=goal, outputs=judged or (), rungs=rung or (),  # type: ignore[arg-type]
                     curve=curve is not None, store="" if store is None else store, progress=progress,
                 )  # fmt: skip
         except BoundError as error:
@@ -130,3 +146,15 @@ def quantize(
         if curve is not None:
             write_curve(curve, found.outcome)
         write_json(json_file, {"model": str(model), **found.to_dict()})
+
+
+def _lower(model: Path, rungs: Sequence[str], options: Options, json_file: Path | None) -> None:
+    """Lower a model without a search."""
+    from ortfuse.report.quantization import show_lowered
+
+    if not rungs:
+        raise OptionError("max_error", "say how large the error may be, such as 0.01, or name rungs with --rung")
+    with progress_line() as progress:
+        found = ortfuse.lower(model, rungs, options, progress=progress)
+    show_lowered(out, found)
+    write_json(json_file, {"model": str(model), **found.to_dict()})

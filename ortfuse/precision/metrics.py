@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ortfuse.errors import OptionError
+from ortfuse.errors import OptionError, VerificationError
 
 Array = np.ndarray[Any, Any]
 Arrays: TypeAlias = Mapping[str, Any]
@@ -75,6 +75,20 @@ class Metric:
     decides: bool = False
     judged: tuple[str, ...] = ()
     function: UserFunction | None = None
+
+    def demand_outputs(self, names: Sequence[str]) -> None:
+        """Check that a model has the outputs that count.
+
+        Args:
+            names: The names of its outputs.
+
+        Raises:
+            VerificationError: It lacks one.
+        """
+        if lacking := [name for name in self.judged if name not in names]:
+            raise VerificationError(
+                f"the model has no output '{lacking[0]}' to judge; its outputs are {', '.join(names)}"
+            )
 
     def of(self, expected: Sequence[Arrays], found: Sequence[Arrays], inputs: Sequence[Arrays]) -> Measured:
         """The error over several sets of inputs.

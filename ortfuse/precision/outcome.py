@@ -119,6 +119,8 @@ class Outcome:
         held_out: Its error on those that it never saw; `None` if there were none.
         latencies: The float32 model and the result, measured side by side; empty if the float32 model is the result.
         float_size: The bytes of weights of the float32 model.
+        memory: The bytes that a process takes at most that loads and runs the float32 model, and the result, where that was the
+            goal.
         sites: The sites, in the order of the graph.
         curve: All choices that were considered, fastest last.
         notes: Remarks for the user.
@@ -139,6 +141,7 @@ class Outcome:
     curve: Sequence[Point] = field(repr=False)
     notes: Sequence[str] = ()
     reason: str = ""
+    memory: tuple[int, int] | None = None
 
     @property
     def speedup(self) -> float:
@@ -166,6 +169,7 @@ class Outcome:
             "taken": self.taken.to_dict(),
             "latency": [row.to_dict() for row in self.latencies],
             "float_size": self.float_size,
+            "memory": self.memory,
             "sites": [_finite(asdict(site)) for site in self.sites],
             "curve": [point.to_dict() for point in self.curve],
         }

@@ -15,7 +15,7 @@ from ortfuse.rewrite import Rule
 from ortfuse.targets import Target
 
 
-class _AnyRange(Calibration):
+class AnyRange(Calibration):
     """Ranges before values are observed: sites whose rungs need ranges are found too."""
 
     def range(self, name: str, method: str) -> tuple[float, float]:
@@ -37,7 +37,7 @@ class Rules:
 
     def sites(self, model: ir.Model) -> Mapping[str, Site]:
         """The sites of a model by name."""
-        return sites(model, self._target, _AnyRange(), self._rules)
+        return sites(model, self._target, AnyRange(), self._rules)
 
     def calibrate(self, model: ir.Model, names: Collection[str], inputs: Sequence[Inputs]) -> Calibration:
         """The ranges of values by name, over sets of inputs."""

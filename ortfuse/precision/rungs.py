@@ -9,9 +9,11 @@ their values cannot be observed from outside.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import onnx_ir as ir
 
@@ -63,7 +65,7 @@ class Site:
     refused: Mapping[str, Refusal] = field(default_factory=dict)
 
 
-def rung_rules(patterns: Sequence[str] = ()) -> dict[str, Rule]:
+def rung_rules(patterns: Iterable[str | Path | Rule] = ()) -> dict[str, Rule]:
     """All lossy rules by name: those that come with ortfuse, those of installed packages, and those in `patterns`."""
     return {rule.name: rule for rule in load_catalogue(patterns).rules() if rule.exactness is Exactness.LOSSY}
 
@@ -85,7 +87,7 @@ def sites(
     copy = model.clone()
     producers = {value.name: node for node in model.graph for value in node.outputs}
     survey, spelling, log = _Survey(copy.graph), Log(), Log(explain=True)
-    _rewriter(copy, target, None, spelling, _Spelling(copy.graph)).run(_spelling_rules())
+    _rewriter(copy, target, None, spelling, _Spelling(copy.graph)).run(_rules_of(SPELLING))
     _rewriter(copy, target, calibration, log, survey).run((rung_rules() if rules is None else rules).values())
     spelled = {event.site: producers[event.site] for event in spelling.events}
     found = {name: _site(name, found, log, spelled) for name, found in survey.outermost().items() if name in producers}
@@ -115,7 +117,7 @@ def lowered(
     if unknown := sorted({*choice.values()} - {*known}):
         raise PrecisionError(f"no rung is called {unknown[0]!r}; there are {', '.join(known)}")
     copy, log = model.clone(), Log(explain=True)
-    _rewriter(copy, target, None, Log(), _Spelling(copy.graph, choice)).run(_spelling_rules())
+    _rewriter(copy, target, None, Log(), _Spelling(copy.graph, choice)).run(_rules_of(SPELLING))
     rewriter = _rewriter(copy, target, calibration, log, _Choice(copy.graph, choice))
     rewriter.run(known[name] for name in dict.fromkeys(choice.values()))
     done = {(event.site, event.rule) for event in log.events}
@@ -125,7 +127,7 @@ def lowered(
             why = f": {miss.refusal.reason}" if miss is not None else ""
             raise PrecisionError(f"{rung} cannot be applied to {site!r}{why}")
     context = Context(copy, Facts(copy), target or installed())
-    tidy = RulePass(TIDY, load_catalogue().passes()[TIDY])
+    tidy = RulePass(TIDY, _rules_of(TIDY))
     for one in (CommonSubexpressions(), tidy, DeadCode(), Finalize()):
         one.run(context)
     return copy
@@ -139,8 +141,10 @@ def _rewriter(
     return Rewriter(context.editor, context.target, log, chooser=chooser, ranges=ranges)
 
 
-def _spelling_rules() -> tuple[Rule, ...]:
-    return load_catalogue().passes()[SPELLING]
+@functools.cache
+def _rules_of(name: str) -> tuple[Rule, ...]:
+    """The rules of a pass; asking which packages bring rules along takes longer than lowering a site."""
+    return load_catalogue().passes()[name]
 
 
 class _Spelling(FirstLegal):
@@ -160,20 +164,31 @@ class _Spelling(FirstLegal):
 
 
 class _Survey(FirstLegal):
-    """Refuses each rewrite once it is ready, and remembers it."""
+    """Refuses each rewrite once it is ready, and remembers it.
+
+    Of sites that are alike, what the first becomes is legal for all: it is not built for the others.
+    """
 
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
         self._found: dict[str, dict[str, Match]] = {}
+        self._kind: tuple[object, ...] = ()
+        self._legal: set[tuple[object, ...]] = set()
 
     def refusal(self, rule: Rule, match: Match) -> Refusal | None:
         """Only the main graph is looked at."""
-        return _unless_in(self._graph, match)
+        other = _unless_in(self._graph, match)
+        self._kind = (rule.name, *_likeness(match))
+        return self._remembered(rule, match) if other is None and self._kind in self._legal else other
 
     def objection(self, edit: Edit) -> Refusal | None:
         """Always one."""
-        self._found.setdefault(edit.name, {})[edit.rule.name] = edit.match
-        return refuse("left_out", edit.match.root, found="rungs are only looked for")
+        self._legal.add(self._kind)  # as it was before the new nodes used the same values
+        return self._remembered(edit.rule, edit.match)
+
+    def _remembered(self, rule: Rule, match: Match) -> Refusal:
+        self._found.setdefault(match.root.name or "?", {})[rule.name] = match
+        return refuse("left_out", match.root, found="rungs are only looked for")
 
     def outermost(self) -> dict[str, dict[str, Match]]:
         """What was found, without the sites that are part of a larger one alone."""
@@ -201,6 +216,17 @@ class _Choice(FirstLegal):
 
 def _unless_in(graph: ir.Graph, match: Match) -> Refusal | None:
     return None if match.root.graph is graph else refuse("other_graph", match.root, needed="the main graph")
+
+
+def _likeness(match: Match) -> Iterator[object]:
+    """What it depends on whether the target executes what a match becomes: operators, attributes, types and shapes."""
+    for node in match.nodes:
+        yield node.domain, node.op_type
+        yield tuple((name, repr(one.value)) for name, one in sorted(node.attributes.items()))
+        for value in (*node.inputs, *node.outputs):
+            yield None if value is None else (
+                match.facts.dtype(value), str(match.facts.shape(value)), value.is_graph_output(), len(value.uses())
+            )  # fmt: skip
 
 
 def _first(matches: Mapping[str, Match]) -> Match:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from ortfuse.bench import Latency, measure
 from ortfuse.errors import BoundError, OrtfuseError
+from ortfuse.execution.footprint import footprint
 from ortfuse.execution.session import weight_bytes
 from ortfuse.precision.knapsack import Option, choose, linear_error, total
 from ortfuse.precision.measuring import MeasuredSite
@@ -292,13 +293,17 @@ def _worst(tested: Tested) -> float:
 
 @dataclass(frozen=True)
 class Final:
-    """The choice that is best as measured, with its model and the latencies; no choice if nothing is gained."""
+    """The choice that is best as measured, with its model and the latencies; no choice if nothing is gained.
+
+    Where memory is the goal, `memory` is that of the float32 model and of the choice.
+    """
 
     point: Point | None
     model: ir.Model
     latencies: Sequence[Latency]
     reason: str
     measured: Mapping[int, float]
+    memory: tuple[int, int] | None = None
 
 
 def finish(
@@ -327,11 +332,19 @@ def finish(
         return Final(None, plain, (), reason, measured)
     if goal == "latency":
         name = max(fast, key=lambda one: rows[one].speedup)
-    else:
-        name = min(fast, key=lambda one: weight_bytes(models[one]))
-        if weight_bytes(models[name]) >= weight_bytes(plain):
-            return Final(None, plain, (), "nothing is gained: no choice under the bound is smaller", measured)
-    return Final(points[name], models[name], (rows["float32"], rows[name]), "", measured)
+        return Final(points[name], models[name], (rows["float32"], rows[name]), "", measured)
+    taken = {one: _bytes(models[one], goal, inputs, threads) for one in ("float32", *fast)}
+    name = min(fast, key=lambda one: taken[one])
+    if taken[name] >= taken["float32"]:
+        what = "is smaller" if goal == "size" else "takes less memory"
+        return Final(None, plain, (), f"nothing is gained: no choice under the bound {what}", measured)
+    memory = (taken["float32"], taken[name]) if goal == "memory" else None
+    return Final(points[name], models[name], (rows["float32"], rows[name]), "", measured, memory)
+
+
+def _bytes(model: ir.Model, goal: Goal, inputs: Samples, threads: int) -> int:
+    """What is to be small: the bytes of the weights, or of all that a process takes that runs the model."""
+    return footprint(model, inputs.search[0], threads) if goal == "memory" else weight_bytes(model)
 
 
 def _is_fast(row: Latency, least: float) -> bool:

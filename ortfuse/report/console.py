@@ -147,7 +147,7 @@ def _add_pass(made: Table, entry: PassReport, indent: str) -> None:
 def show_verdict(console: Console, verdict: Verdict) -> None:
     """Print the verdict, the worst comparison of each output, and what was left out."""
     console.print(
-        f"verified: {verdict.summary()}" if verdict.ok else f"NOT EQUAL: {verdict.summary()}",
+        f"verified: {verdict.summary()}" if verdict.ok else f"{verdict.state.upper()}: {verdict.summary()}",
         style="green" if verdict.ok else "bold red",
         highlight=False,
     )

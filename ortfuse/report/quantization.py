@@ -20,7 +20,7 @@ from ortfuse.report.console import show_notes, show_written
 
 if TYPE_CHECKING:
     from ortfuse.precision.outcome import Outcome, Point, SiteReport
-    from ortfuse.quantized import Quantized
+    from ortfuse.quantized import Lowered, Quantized
 
 MOST_SITES = 40
 """The sites that are shown, those first that win most; --json has them all."""
@@ -44,6 +44,20 @@ def show_quantized(console: Console, found: Quantized) -> None:
     show_written(console, found.written)
 
 
+def show_lowered(console: Console, found: Lowered) -> None:
+    """Print what was lowered without a search."""
+    made = found.uniform
+    rungs = list(made.choice.values())
+    lowered = ", ".join(f"{rungs.count(rung)} {rung}" for rung in dict.fromkeys(rungs))
+    console.print(f"{len(rungs)} sites lowered: {lowered}", markup=False, highlight=False)
+    console.print(f"weights {made.size / 1e6:.1f} MB instead of {made.float_size / 1e6:.1f} MB", highlight=False)
+    notes = ["the error is not known: ortfuse verify MODEL RESULT --max-error NUMBER compares the two"]
+    if made.left:
+        notes.append(f"{len(made.left)} sites need ranges of values; give inputs with --inputs to observe them on")
+    show_notes(console, notes)
+    show_written(console, found.written)
+
+
 def summary(outcome: Outcome) -> list[str]:
     """What came out, in a few lines."""
     unseen = "" if outcome.held_out is None else f", {outcome.held_out:.3g} on inputs that the search never saw"
@@ -53,10 +67,13 @@ def summary(outcome: Outcome) -> list[str]:
     lowered = ", ".join(f"{count} {rung}" for rung, count in outcome.lowered.items())
     row = outcome.latencies[-1]
     bounds = "" if row.speedup_bounds is None else " ({:.2f} to {:.2f})".format(*row.speedup_bounds)
+    memory = ""
+    if outcome.memory is not None:
+        memory = "; at most {1:.1f} MB of memory instead of {0:.1f} MB".format(*(one / 1e6 for one in outcome.memory))
     size = f"weights {(outcome.taken.size or 0) / 1e6:.1f} MB instead of {outcome.float_size / 1e6:.1f} MB"
     return [
         f"{len(outcome.taken.choice)} of {len(outcome.sites)} sites lowered: {lowered}",
-        f"{row.speedup:.2f} times as fast as float32{bounds}; {size}",
+        f"{row.speedup:.2f} times as fast as float32{bounds}; {size}{memory}",
         error,
     ]
 

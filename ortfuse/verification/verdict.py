@@ -53,7 +53,7 @@ def _badness(difference: Difference) -> tuple[bool, float]:
     return not difference.ok, difference.relative
 
 
-State = Literal["equal", "equal within the model's own sensitivity", "not equal"]
+State = Literal["equal", "equal within the model's own sensitivity", "not equal", "within the bound", "above the bound"]
 
 
 @dataclass

@@ -36,7 +36,7 @@ def verify(
     Raises:
         VerificationError: The original cannot be executed, or the input or output names of the models differ.
     """
-    _same_interface(original, optimised)
+    demand_same_interface(original, optimised)
     found, notes = experiments(original, inputs, seed, reference)
     verdict = Verdict(judge(found, optimised, tolerance), notes)
     if tolerance is None and isinstance(original, ir.Model) and isinstance(optimised, ir.Model):
@@ -53,7 +53,12 @@ def _suspect(found: Sequence[Experiment], original: Runnable, tolerance: float |
     return "with its own optimisations the runtime is wrong on the original too"
 
 
-def _same_interface(original: Runnable, optimised: Runnable) -> None:
+def demand_same_interface(original: Runnable, optimised: Runnable) -> None:
+    """Check that two models have inputs and outputs of the same names.
+
+    Raises:
+        VerificationError: They do not.
+    """
     for what in ("inputs", "outputs"):
         before, after = (
             [value.name for value in getattr(signature_of(one).graph, what)] for one in (original, optimised)

@@ -163,6 +163,8 @@ BAD = {
     "another shape": ({"x": np.zeros((4, SIZE + 1), np.float32)}, f"float32[4, {SIZE + 1}]"),
     "another type": ({"x": np.zeros((4, SIZE), np.float64)}, "float64"),
     "NaN": ({"x": np.full((4, SIZE), np.nan, np.float32)}, "NaN"),
+    "infinity": ({"x": np.full((4, SIZE), np.inf, np.float32)}, "infinite"),
+    "nothing": ({"x": np.zeros((0, SIZE), np.float32)}, "empty"),
 }
 
 
@@ -178,6 +180,35 @@ def test_bad_inputs_are_one_line_and_nothing_is_written(
     assert said in error
     assert len(error.splitlines()) == 1
     assert not (tmp_path / "q.onnx").exists()
+
+
+@pytest.mark.parametrize("arguments", [(), ("--rung", "dynamic_int8")])
+def test_a_folder_without_inputs_is_one_line(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    (tmp_path / "in").mkdir()
+    bound = () if arguments else ("--max-error", 0.03)
+    code = command(model, "-o", tmp_path / "q.onnx", "--inputs", tmp_path / "in", *bound, *arguments)
+    assert code == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    assert not (tmp_path / "q.onnx").exists()
+
+
+def test_a_search_that_is_interrupted_writes_nothing_and_goes_on(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = (model, "-o", tmp_path / "q.onnx", "--size", "n=4", "--max-error", 0.03, "--store", tmp_path / "s")
+
+    def interrupted(*rest: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(search, "measure", interrupted)
+    assert command(*arguments) == 130
+    assert "nothing was written" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*q.onnx*"))
+    monkeypatch.setattr(search, "measure", told)
+    assert command(*arguments) == 0
+    assert (tmp_path / "q.onnx").exists()
 
 
 def test_a_bound_that_cannot_be_kept_is_one_line_and_a_no(
@@ -218,3 +249,56 @@ def test_the_errors_are_those_of_ortfuse() -> None:
     assert issubclass(BoundError, ortfuse.OrtfuseError)
     with pytest.raises(VerificationError, match="no open dimension"):
         ortfuse.quantize(proto(), max_error=0.1, sizes={"rows": 3}, store=None)
+
+
+def quantized(model: Path, folder: Path, bound: float = 0.03) -> Path:
+    ortfuse.quantize(model, max_error=bound, inputs=inputs(folder / "in"), output=folder / "q.onnx", store=None)
+    return folder / "q.onnx"
+
+
+def test_a_result_is_compared_under_the_bound_that_it_states(model: Path, tmp_path: Path) -> None:
+    result = quantized(model, tmp_path)
+    verdict = ortfuse.verify(model, result)
+    assert verdict.ok
+    assert verdict.state == "within the bound"
+    assert "the bound is 0.03" in verdict.summary()
+    assert any("states this bound" in note for note in verdict.notes)
+    assert ortfuse.verify(model, result, inputs=tmp_path / "in").ok
+    assert ortfuse.verify(model, result, tolerance=1e-4).state == "not equal"
+    assert ortfuse.verify(model, result, max_error=1e-6).state == "above the bound"
+
+
+def test_what_is_made_of_a_result_is_compared_exactly(model: Path, tmp_path: Path) -> None:
+    result = quantized(model, tmp_path)
+    ortfuse.optimize(result, output=tmp_path / "o.onnx")
+    assert ortfuse.verify(result, tmp_path / "o.onnx").state == "equal"
+    assert ortfuse.verify(model, tmp_path / "o.onnx").state == "within the bound"
+
+
+def test_the_command_verify_takes_a_bound(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = quantized(model, tmp_path)
+    for bound, code, said in ((0.5, 0, "verified: max error"), (1e-6, 1, "ABOVE THE BOUND"), (0, 2, "above 0")):
+        with pytest.raises(SystemExit) as stopped:
+            main(["verify", str(model), str(result), "--max-error", str(bound), "--metric", "max"])
+        assert stopped.value.code == code
+        shown = capsys.readouterr()
+        assert said in shown.out + shown.err
+
+
+def test_the_rungs_to_choose_from_can_be_named() -> None:
+    found = ortfuse.quantize(proto(), max_error=0.1, rungs=["weight_int8"], goal="size", sizes={"n": 4}, store=None)
+    assert found.outcome.lowered
+    assert all(rung.startswith("weight_int8") for rung in found.outcome.lowered)
+    with pytest.raises(OptionError, match="no rung is called 'int3'"):
+        ortfuse.quantize(proto(), max_error=0.1, rungs=["int3"], store=None)
+
+
+def test_memory_is_measured_where_it_is_the_goal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "footprint", lambda model, *rest: 1000 + 10 * len(model.graph.initializers))
+    found = ortfuse.quantize(proto(), max_error=0.03, goal="memory", sizes={"n": 4}, store=None)
+    assert "takes less memory" in found.outcome.reason, "lowered sites have more initializers here"
+    monkeypatch.setattr(search, "footprint", lambda model, *rest: 5000 - 10 * len(model.graph.initializers))
+    found = ortfuse.quantize(proto(), max_error=0.03, goal="memory", sizes={"n": 4}, store=None)
+    assert found.outcome.memory is not None
+    assert found.outcome.memory[1] < found.outcome.memory[0]
+    assert found.to_dict()["memory"] == found.outcome.memory

@@ -9,6 +9,7 @@ import pytest
 from ortfuse.errors import PrecisionError
 from ortfuse.precision import lowered, sites
 from ortfuse.precision.calibration import calibrate
+from ortfuse.rewrite.candidate import Candidate
 from ortfuse.verification import Session
 
 HEADER = '<ir_version: 9, opset_import: ["": 18, "com.microsoft": 1]>'
@@ -231,3 +232,19 @@ def test_a_weight_is_rounded_when_it_is_read() -> None:
     whole = next(node for node in low.graph if node.op_type == "MatMulIntegerToFloat").inputs[1]
     assert isinstance(whole.const_value, ir.LazyTensor)
     assert np.abs(whole.const_value.numpy().astype(int)).max() in (63, 127)
+
+
+def test_of_sites_that_are_alike_one_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+    build = Candidate.build
+    monkeypatch.setattr(Candidate, "build", lambda self, *rest: built.append(self) or build(self, *rest))
+    counts = []
+    for layers in (2, 6):
+        body = " ".join(f"v{n + 1} = MatMul(v{n}, w{n})" for n in range(layers))
+        made = model(f"v0 = Relu(x) {body} y = Relu(v{layers})", outputs="float[b,s,24] y",
+                     **{f"w{n}": (24, 24) for n in range(layers)})  # fmt: skip
+        assert len({site.rungs for site in sites(made).values()}) == 1
+        assert len(sites(made)) == layers
+        counts.append(len(built))
+        built.clear()
+    assert counts[0] == counts[1]

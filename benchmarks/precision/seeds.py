@@ -1,0 +1,133 @@
+"""Whether the bound holds: searches with many seeds, and the error of each result on inputs that no search has seen.
+
+    python -m benchmarks.precision.seeds                            # what seeds.json does not have yet
+    python -m benchmarks.precision.seeds bert.sdpa.ts --seeds 10    # golden models by name; these again
+
+Times are made up, others for each seed, so that each search takes other rungs and nothing depends on the machine's load; the
+errors are true. Each search has a bound between 1e-3 and 5e-2, and generates its own inputs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+from unittest import mock
+
+import onnx_ir as ir
+import typer
+from rich.console import Console
+
+import ortfuse
+from ortfuse.bench import Latency
+from ortfuse.bench.meter import content_of
+from ortfuse.errors import BoundError
+from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.session import Session
+from ortfuse.model.io import load
+from ortfuse.precision import search
+from ortfuse.precision.metrics import METRICS
+from ortfuse.precision.rules import Rules
+from ortfuse.precision.samples import generated
+from ortfuse.precision.store import Store
+from ortfuse.precision.under_bound import Request, fastest
+
+HERE = Path(__file__).parent
+GOLDEN = HERE.parents[1] / "golden" / "models"
+RESULT = HERE / "seeds.json"
+
+DEFAULTS = ("bert.sdpa.ts", "resnet.ts", "gpt2.sdpa.ts", "lstm.ts")
+SEEDS = 50
+UNSEEN = 24
+"""Sets of inputs on which the error of each result is measured."""
+
+FAR = 1_000_000
+"""Where the seeds of those begin; those of a search are below."""
+
+BOUNDS = (1e-3, 3e-3, 1e-2, 2e-2, 5e-2)
+INTEGERS = ("Integer", "NBits", "QLinear", "DynamicQuantizeLSTM")
+
+
+class MadeUp:
+    """Times that depend on the operators of a model and on a seed: products of integers take 0.2 to 1.1 times as long."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def seconds(self, models: Mapping[str, ir.Model], inputs: Inputs) -> dict[str, float]:
+        """The seconds of each model."""
+        return {name: self._of(model) for name, model in models.items()}
+
+    def measure(self, models: Mapping[str, ir.Model], inputs: Inputs, **options: Any) -> list[Latency]:
+        """The same in the form in which whole models are measured."""
+        seconds = self.seconds(models, inputs)
+        first = next(iter(seconds.values()))
+        return [Latency(n, 1.0, 1.0, 1.0, 0.0, first / s, None, 1.0, 1, 1, 1.0) for n, s in seconds.items()]
+
+    def _of(self, model: ir.Model) -> float:
+        if not any(kind in node.op_type for node in model.graph for kind in INTEGERS):
+            return 1e-3 * len(model.graph)
+        digest = hashlib.sha256(repr((self._seed, content_of(model))).encode()).digest()
+        return 1e-3 * len(model.graph) * (0.2 + 0.9 * digest[0] / 255) / 2
+
+
+def one_seed(model: ir.Model, original: ir.Model, seed: int) -> dict[str, Any]:
+    """What one search comes to: its bound, the sites it lowered, and the largest error on inputs that it never saw."""
+    bound, clock = BOUNDS[seed % len(BOUNDS)], MadeUp(seed)
+    asked = Request(METRICS["l2"], bound, seed=seed, rounds=1)
+    row: dict[str, Any] = {"seed": seed, "bound": bound}
+    try:
+        with mock.patch.object(search, "measure", clock.measure):
+            found = fastest(model, original, asked, Rules(), Store(None), lambda text: None, clock)
+    except BoundError as error:
+        return {**row, "state": "cannot be kept", "reason": str(error)}
+    session, other = Session(original), Session(found.model)
+    _, unseen = generated(session, original, {}, range(FAR + seed * UNSEEN, FAR + (seed + 1) * UNSEEN))
+    errors = [METRICS["l2"].of([session.run(arrays)], [other.run(arrays)], [arrays]).error for arrays in unseen]
+    return {
+        **row,
+        "state": "kept" if max(errors) <= bound else "BROKEN",
+        "error": float(f"{max(errors):.3g}"),
+        "seen": float(f"{max(found.error, found.held_out or 0.0):.3g}"),
+        "lowered": found.lowered,
+    }
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What came out for one model."""
+    broken = [row["seed"] for row in rows if row["state"] == "BROKEN"]
+    lowered = [row for row in rows if row.get("lowered")]
+    used = sorted(row["error"] / row["bound"] for row in lowered)
+    middle = f", half of them above {used[len(used) // 2]:.0%} of it" if used else ""
+    said = f"broken by seeds {broken}" if broken else "the bound holds in all"
+    return f"{len(rows)} searches, {len(lowered)} with lowered sites{middle}; {said}"
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(help="Golden models by name.")] = None,
+    seeds: Annotated[int, typer.Option(help="How many searches for each model.")] = SEEDS,
+    output: Annotated[Path, typer.Option(help="Where the results are kept.")] = RESULT,
+) -> None:
+    """Search, measure, and store after each search."""
+    console = Console()
+    known: dict[str, list[dict[str, Any]]] = json.loads(output.read_text())["models"] if output.is_file() else {}
+    for name in names or DEFAULTS:
+        rows = [] if names else known.get(name, [])
+        path = GOLDEN / f"{name}.onnx"
+        original, model = load(path), ortfuse.optimize(path).model
+        for seed in range(len(rows), seeds):
+            rows.append(one_seed(model, original, seed))
+            known[name] = rows
+            content = {
+                "command": "python -m benchmarks.precision.seeds",
+                "summary": {one: summary(found) for one, found in sorted(known.items())},
+                "models": dict(sorted(known.items())),
+            }
+            output.write_text(json.dumps(content, indent=1) + "\n")
+        console.print(f"{name}: {summary(rows)}", highlight=False)
+
+
+if __name__ == "__main__":
+    typer.run(main)

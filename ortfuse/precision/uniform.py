@@ -1,0 +1,95 @@
+"""Models with the same rungs everywhere, without a search: nothing is measured, and the model need not fit into memory.
+
+Weights are read and lowered tensor by tensor while the result is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.errors import OptionError, PrecisionError
+from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.session import weight_bytes
+from ortfuse.precision.calibration import calibrate
+from ortfuse.precision.company import family_of
+from ortfuse.precision.rules import AnyRange
+from ortfuse.precision.rungs import lowered, names_to_observe, sites
+from ortfuse.rewrite import Rule
+from ortfuse.targets import Target
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A model with the same rungs everywhere.
+
+    Attributes:
+        model: The model.
+        choice: The rung of each site that was lowered.
+        left: The sites that would have been lowered too if the ranges of their values had been observed.
+        float_size: The bytes of weights before.
+        size: The bytes of weights after.
+    """
+
+    model: ir.Model = field(repr=False)
+    choice: Mapping[str, str]
+    left: Sequence[str]
+    float_size: int
+    size: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the model as data for JSON."""
+        return {
+            "choice": dict(self.choice),
+            "left": list(self.left),
+            "float_size": self.float_size,
+            "size": self.size,
+        }
+
+
+def named(rules: Mapping[str, Rule], names: Sequence[str]) -> dict[str, Rule]:
+    """The rungs of these names, or of families of these names, in this order.
+
+    Raises:
+        OptionError: There is none of a name.
+    """
+    found: dict[str, Rule] = {}
+    for name in names:
+        fit = {rung: rule for rung, rule in rules.items() if name in (rung, family_of(rung))}
+        if not fit:
+            raise OptionError("rungs", f"no rung is called {name!r}; there are {', '.join(rules)}")
+        found |= {rung: rule for rung, rule in fit.items() if rung not in found}
+    return found
+
+
+def uniform(
+    model: ir.Model, rungs: Mapping[str, Rule], inputs: Sequence[Inputs] | None = None, target: Target | None = None
+) -> Uniform:
+    """Apply, at every site, the first of the rungs that is legal there.
+
+    Args:
+        model: The model in float32, best as `ortfuse.optimize` makes it; not changed.
+        rungs: The rungs, the best first.
+        inputs: What the model is run on to observe ranges, if there is any.
+        target: What executes the result.
+
+    Raises:
+        PrecisionError: No rung is legal anywhere; the message says why.
+    """
+    places = sites(model, target, AnyRange(), rungs)
+    if not places:
+        raise PrecisionError(f"{', '.join(rungs)} is legal nowhere in the model: use the result of `ortfuse optimize`")
+    calibration = calibrate(model, names_to_observe(places.values()), inputs) if inputs else None
+    found = sites(model, target, calibration, rungs)
+    choice = {name: next(rung for rung in rungs if rung in site.rungs) for name, site in found.items()}
+    if not choice:
+        raise PrecisionError(
+            f"{', '.join(rungs)} needs ranges of values: give inputs to observe them on, or take a rung without fixed ranges"
+        )
+    made = lowered(model, choice, calibration, target, rungs)
+    return Uniform(
+        made, choice, tuple(name for name in places if name not in choice), weight_bytes(model), weight_bytes(made)
+    )
