@@ -16,6 +16,7 @@ from ortfuse.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ortfuse.api import benchmark, bisect, bisect_runtime, explain, find, inspect, load, optimize, save, verify
+    from ortfuse.calibration import calibrate
     from ortfuse.ecosystem import (
         as_ir_pass,
         pattern_from,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     )
     from ortfuse.pipeline import PassManager, RunReport, register_pass
     from ortfuse.precision.half import convert
+    from ortfuse.profiled import profile
     from ortfuse.quantized import Lowered, Quantized, lower, quantize
     from ortfuse.result import Result, WrongResultError
     from ortfuse.rewrite import Exactness, Proof, Rule
@@ -57,12 +59,14 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ortfuse.api": "benchmark bisect bisect_runtime explain find inspect load optimize save verify",
+    "ortfuse.calibration": "calibrate",
     "ortfuse.ecosystem": "as_ir_pass pattern_from read_functions register_operators rule_from rule_from_models substitute",
     "ortfuse.errors": "BoundError OrtfuseError",
     "ortfuse.facts.facts": "Facts",
     "ortfuse.options": "Options",
     "ortfuse.precision.half": "convert",
     "ortfuse.passes": "Context",
+    "ortfuse.profiled": "profile",
     "ortfuse.pattern": "Match OpBuilder Pattern attr computed const maybe ms op opt rest scalar var variables",
     "ortfuse.pipeline": "PassManager RunReport register_pass",
     "ortfuse.quantized": "Lowered Quantized lower quantize",
@@ -102,6 +106,7 @@ __all__ = [
     "benchmark",
     "bisect",
     "bisect_runtime",
+    "calibrate",
     "computed",
     "const",
     "convert",
@@ -116,6 +121,7 @@ __all__ = [
     "opt",
     "optimize",
     "pattern_from",
+    "profile",
     "quantize",
     "read_functions",
     "register_operators",

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from ortfuse.targets import CPU, costs, shipped_costs
+from ortfuse.targets import CPU, calibrated, costs, shipped_costs
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _costs_of_the_processor_of_the_table() -> None:
-    """What tests expect of costs are the choices on the kind of processor of the shipped table, on whatever machine they run."""
+def _costs_of_the_processor_of_the_table(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What tests expect of costs are the choices on the kind of processor of the shipped table, on whatever machine they run.
+
+    What `ortfuse calibrate` measured on that machine does not count.
+    """
     kind = shipped_costs(CPU).processor
     costs.processor_kind = lambda: kind
+    file: Path = tmp_path_factory.mktemp("cache") / "calibration.json"
+    calibrated.calibration_file = lambda: file
     shipped_costs.cache_clear()
+    calibrated.costs_here.cache_clear()

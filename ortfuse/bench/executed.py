@@ -6,7 +6,9 @@ import json
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ortfuse.execution.as_it_is import Runnable
 from ortfuse.execution.inputs import Inputs
@@ -34,8 +36,13 @@ def profiled(
             session.run(inputs)
         finally:
             events = json.loads(session.end_profile().read_text())
-    return Counter(event["args"]["op_name"] for event in events if _is_execution(event)), created
+    return Counter(event["args"]["op_name"] for event in events if is_execution(event)), created
 
 
-def _is_execution(event: dict[str, str]) -> bool:
-    return event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
+KERNEL = "_kernel_time"
+"""The ending of the names of events that are executions of nodes; the node's name stands before it."""
+
+
+def is_execution(event: Mapping[str, Any]) -> bool:
+    """Whether an event of the runtime's profile is the execution of a node."""
+    return event.get("cat") == "Node" and event["name"].endswith(KERNEL)

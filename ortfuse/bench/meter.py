@@ -19,7 +19,6 @@ import onnxruntime
 import platformdirs
 
 from ortfuse.bench.inputs import LEADING, OTHERS, check_sizes
-from ortfuse.bench.kept import keep, kept
 from ortfuse.dims import Dim, evaluate, symbols
 from ortfuse.errors import CrashError, OrtfuseError, VerificationError
 from ortfuse.execution.experiments import attempt
@@ -30,6 +29,7 @@ from ortfuse.execution.session import Session
 from ortfuse.graph.edit import Edit
 from ortfuse.targets import Estimate
 from ortfuse.targets.costs import sizes_text
+from ortfuse.targets.kept import keep, kept
 from ortfuse.targets.processor import processor_kind
 
 ROUNDS = 25

@@ -6,7 +6,6 @@ Measured once, in about a second, and kept in the user's cache folder by process
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,9 +18,9 @@ import onnx_ir as ir
 import onnxruntime
 import platformdirs
 
-from ortfuse.bench.kept import keep, kept
 from ortfuse.execution.session import Session
-from ortfuse.targets.processor import processor_kind
+from ortfuse.targets.kept import keep, kept
+from ortfuse.targets.processor import processor_name
 
 SIDE = 1024
 """The side of the square matrices."""
@@ -70,28 +69,27 @@ def default_cache() -> Path:
     return Path(platformdirs.user_cache_dir("ortfuse")) / "peaks.json"
 
 
-def peaks(threads: int = 0, cache: Path | None = None) -> Peaks:
-    """The peaks of this machine: measured now, or when they were first asked for."""
+def peaks(threads: int = 0, cache: Path | None = None, *, again: bool = False) -> Peaks:
+    """The peaks of this machine: measured now, or when they were first asked for.
+
+    Args:
+        threads: Threads of the runtime; 0 leaves the choice to it.
+        cache: The file that keeps them.
+        again: Whether to measure them although they are known, since what is known was seen to be too low. The higher ones count.
+    """
     cache = default_cache() if cache is None else cache
     processor = processor_name()
     key = f"{onnxruntime.__version__} {processor} {os.cpu_count()} processors, {threads} threads"
     known = kept(cache).get(key, {})
     try:
-        return Peaks(float(known["flops"]), float(known["bandwidth"]), processor, threads)
+        flops, bandwidth = float(known["flops"]), float(known["bandwidth"])
+        if not again:
+            return Peaks(flops, bandwidth, processor, threads)
     except (TypeError, KeyError, ValueError):  # not measured yet, or the file is damaged
-        found = Peaks(_flops(threads), _bandwidth(threads), processor, threads)
+        flops = bandwidth = 0.0
+    found = Peaks(max(flops, _flops(threads)), max(bandwidth, _bandwidth(threads)), processor, threads)
     keep(cache, {key: {"flops": found.flops, "bandwidth": found.bandwidth}})
     return found
-
-
-def processor_name() -> str:
-    """The processor's own name where the system tells, and its instruction set."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return f"{next(named, platform.processor() or platform.machine())} ({processor_kind()})"
 
 
 def _flops(threads: int) -> float:

@@ -17,6 +17,7 @@ import typer
 from ortfuse.cli.conversion import convert
 from ortfuse.cli.inspection import inspect
 from ortfuse.cli.models import bench, bisect, explain, optimize, verify
+from ortfuse.cli.profiling import calibrate, profile
 from ortfuse.cli.quantization import quantize
 from ortfuse.cli.rules import passes, prove
 from ortfuse.cli.subgraphs import substitute
@@ -52,7 +53,9 @@ def everything(
 
 app.command(cls=WithVerify)(optimize)
 app.command(cls=WithVerify)(substitute)
-for command in (quantize, convert, tune, verify, bisect, explain, inspect, bench, passes, prove):
+for command in (
+    quantize, convert, tune, verify, bisect, explain, inspect, bench, profile, calibrate, passes, prove
+):  # fmt: skip
     app.command(cls=Command)(command)
 
 

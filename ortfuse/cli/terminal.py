@@ -25,6 +25,23 @@ def progress_line() -> Iterator[Callable[[str], None]]:
 
 
 @contextlib.contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A progress bar on the terminal, with what is done, how much there is, and a text; nothing if it is no terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn(title),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
+
+
+@contextlib.contextmanager
 def guarded(debug: bool) -> Iterator[None]:
     """Print errors that ortfuse raises on purpose without a traceback and exit with code 2."""
     try:

@@ -148,6 +148,10 @@ class Session:
         """Stop profiling; returns the path of the log (JSON in Chrome's trace format)."""
         return Path(self._runs.end_profile())
 
+    def peak_bytes(self) -> int:
+        """The most bytes of memory that the process of the session has held so far; 0 if the system does not tell."""
+        return self._runs.peak_bytes()
+
 
 def opened(
     source: str | bytes, weights: Mapping[str, ir.TensorProtocol], settings: Settings, isolated: bool

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import onnx_ir as ir
 
@@ -58,7 +58,26 @@ class Cost:
         return Cost(self.macs + other.macs, self.flops + other.flops, self.bytes + other.bytes)
 
 
-def cost_of(node: ir.Node, facts: Facts) -> Cost | None:
+class Known(Protocol):
+    """What is known about the values of a graph: facts, or what was seen in a run."""
+
+    def shape(self, value: ir.Value | None) -> Shape | None:
+        """The shape; `None` if it is not known."""
+
+    def dtype(self, value: ir.Value | None) -> ir.DataType | None:
+        """The element type; `None` if it is not known."""
+
+
+BLOCKED = "com.microsoft.nchwc"
+"""The domain of the operators that the runtime executes in its blocked layout; shapes and costs are those of ai.onnx's."""
+
+
+def operator_of(node: ir.Node) -> str:
+    """The operator, with its domain unless that is ai.onnx or the one for the blocked layout."""
+    return f"{node.domain}.{node.op_type}" if node.domain not in ("", BLOCKED) else node.op_type
+
+
+def cost_of(node: ir.Node, facts: Known) -> Cost | None:
     """The cost of a node; `None` if the operator, or a shape or element type that matters, is not known."""
     if has(node, CONTROL_FLOW) or node.op_type == "Constant" or _is_free(node):
         return Cost()
@@ -87,7 +106,7 @@ def _known(thing: T | None) -> T:
 class _Place:
     """A node with what is known about its operands and results; whatever is not known raises `_UnknownError`."""
 
-    def __init__(self, node: ir.Node, facts: Facts) -> None:
+    def __init__(self, node: ir.Node, facts: Known) -> None:
         self.node, self._facts = node, facts
 
     def has(self, index: int) -> bool:
@@ -146,15 +165,13 @@ def _is_free(node: ir.Node) -> bool:
 
 def _products(place: _Place) -> DimLike | None:
     """The multiply-accumulates of a node; `None` if it is no product."""
-    node = place.node
-    found = _PRODUCTS.get(f"{node.domain}.{node.op_type}" if node.domain else node.op_type)
+    found = _PRODUCTS.get(operator_of(place.node))
     return None if found is None else found(place)
 
 
 def _operations(place: _Place) -> DimLike | None:
     """The operations of a node that is no product; `None` if they are not known."""
-    node = place.node
-    name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    node, name = place.node, operator_of(place.node)
     if name in _PER_RESULT:
         return _PER_RESULT[name] * place.results()
     if name in _PER_OPERAND or has(node, REDUCES):
@@ -325,6 +342,7 @@ _NOTHING = frozenset(
         "ConstantOfShape", "Range", "OneHot", "EyeLike", "ScatterElements", "ScatterND", "TensorScatter", "NonZero", "Dropout",
         "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SequenceLength",
         "SplitToSequence", "ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement",
+        "ReorderInput", "ReorderOutput",
     }
 )  # fmt: skip
 """Operators that compute nothing, beyond those that move elements."""

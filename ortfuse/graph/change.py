@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ortfuse.graph.edit import Edit, Inspector, needed_elsewhere, sides_of
 from ortfuse.graph.journal import Flip
+from ortfuse.graph.modules import MODULE_KEY, common_module, module_of
 from ortfuse.graph.walk import Scope, scopes
 from ortfuse.refusal import Refusal
 
@@ -196,6 +197,10 @@ class Change:
         names: dict[str, None] = {}
         rule = None if self.rule is None else self.author
         olds = self.nodes or [node for old, _ in self.replaced if (node := old.producer()) is not None]
+        module = common_module(map(module_of, olds))
+        if module:
+            for node in self.added:
+                node.metadata_props.setdefault(MODULE_KEY, module)
         for node in olds:
             origin = node.metadata_props.get(NODES_KEY)
             if origin is None and rule is None:

@@ -11,7 +11,7 @@ from ortfuse.graph.edit import Edit
 from ortfuse.graph.traits import PLAIN, has
 from ortfuse.passes.transposing import transposes_too_much
 from ortfuse.pattern import Match, Pattern
-from ortfuse.refusal import Refusal, Subject, refuse
+from ortfuse.refusal import Refusal, Subject, refuse, words
 from ortfuse.rewrite import Rule
 from ortfuse.rewrite.rule import operators_of
 from ortfuse.targets import CostTable, Estimate
@@ -99,10 +99,7 @@ class Choices:
 
     def remarks(self) -> Sequence[str]:
         """What the user should know about the costs that decided, in words: of another processor, or not measured here."""
-        by_table = any(
-            choice.estimate and choice.estimate.source == self.costs.source for choice in self.found.values()
-        )
-        elsewhere = [self.costs.remark] if by_table and self.costs.remark else []
+        elsewhere = self.costs.remarks({one.estimate.source for one in self.found.values() if one.estimate})
         transposing = [
             f"{rule} was not applied at {_listed(list(sites))}: it would leave more to be transposed, which MatMul reads as "
             "it is, than it is worth; --pin takes it whatever it costs"
@@ -145,7 +142,7 @@ class Choices:
             return refuse("pinned", Subject("rule", rule.family), found=pin)
         if self._free_of_cost(rule) or self.measures(rule):
             return None
-        estimate = self.costs.estimate(rule.name, _shape_of(match))
+        estimate = self._by_table(rule, match)
         if estimate is None or estimate.worth_it:
             return None
         self._note(rule, ", ".join(rule.targets), estimate, False, match)
@@ -183,13 +180,18 @@ class Choices:
 
     def _estimate(self, edit: Edit) -> Estimate | None:
         """The measurement at the site or, if that is not possible, the estimate of the table."""
-        estimate = self.costs.estimate(edit.rule.name, _shape_of(edit.match))
+        estimate = self._by_table(edit.rule, edit.match)
         if self.meter is None or not self.measures(edit.rule):
             return estimate
         measured = self.meter.measure(edit)
         otherwise = "the table decided" if estimate is not None else "it was applied, as the table does not have it"
         self.metered.setdefault(edit.rule.name, {})[edit.name] = "" if measured is not None else otherwise
         return measured or estimate
+
+    def _by_table(self, rule: Rule, match: Match) -> Estimate | None:
+        """The estimate of the table at the sizes and the element type of a match."""
+        dtype = match.facts.dtype(match.root)
+        return self.costs.estimate(rule.name, _shape_of(match), *([words(dtype)] if dtype is not None else []))
 
     def _pin(self, rule: Rule) -> str | None:
         return self.pins.get(rule.name, self.pins.get(rule.family)) if self.pins else None

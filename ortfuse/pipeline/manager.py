@@ -238,11 +238,15 @@ def _target(options: Options) -> Target:
     """The target selected by the options."""
     named, opset = options.target, options.max_opset
     if named is None:
-        return Target(max_opset=opset)
+        return Target(max_opset=opset, threads=options.threads)
     if isinstance(named, Target):
         return named if opset is None or opset >= named.max_opset else _limited(named, opset)
     text = os.fspath(named)
-    return Target.from_table(text, max_opset=opset) if text.endswith(TABLE) else Target(text, max_opset=opset)
+    return (
+        Target.from_table(text, max_opset=opset)
+        if text.endswith(TABLE)
+        else Target(text, max_opset=opset, threads=options.threads)
+    )
 
 
 def _limited(target: Target, max_opset: int) -> Target:

@@ -38,7 +38,7 @@ def unless_blocked(value: ir.Value, facts: Facts) -> Refusal | None:
             return _unblocked(one, "it")
         operator = (node.domain, node.op_type)
         sources = [source for source in node.inputs if source is not None]
-        if operator in _CONVOLUTIONS and _convolves_blocks(node, facts):
+        if operator in _CONVOLUTIONS and convolves_in_blocks(node, facts):
             sources = sources[3:]  # the sum is made in the layout of the convolution
         elif operator in _POOLS and _pools_blocks(node, facts):
             sources = []
@@ -56,7 +56,7 @@ def _unblocked(value: ir.Value, what: str) -> Refusal:
     return refuse("needless", value, found=found)
 
 
-def _convolves_blocks(node: ir.Node, facts: Facts) -> bool:
+def convolves_in_blocks(node: ir.Node, facts: Facts) -> bool:
     """Whether a convolution runs in blocks: constant float32 weights for two spatial axes, and channels that fill the blocks."""
     weight = node.inputs[1]
     shape = facts.shape(weight)

@@ -29,6 +29,17 @@ def processor_kind() -> str:
     return f"{_SAME.get(machine, machine)} {widest}".strip()
 
 
+@functools.cache
+def processor_name() -> str:
+    """The processor's own name where the system tells, and its instruction set."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{next(named, platform.processor() or platform.machine())} ({processor_kind()})"
+
+
 def _instruction_sets() -> dict[str, bool]:
     """The instruction sets that numpy found when it was loaded: it is the one dependency that looks on every platform."""
     try:

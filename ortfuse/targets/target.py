@@ -21,6 +21,7 @@ from ortfuse.errors import TargetError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.schemas import changes, droppable_outputs, schema_at
 from ortfuse.refusal import Refusal, Subject, refuse
+from ortfuse.targets.calibrated import costs_here
 from ortfuse.targets.costs import CostTable, shipped_costs
 from ortfuse.targets.custom import custom_operator
 from ortfuse.targets.kernel_table import Formal, Kernel, KernelTable, Operator, Schema
@@ -60,11 +61,13 @@ class Target:
         max_opset: int | None = None,
         table: KernelTable | None = None,
         costs: CostTable | None = None,
+        threads: int = 0,
     ) -> None:
         """`table`: a stored table of another build; by default the installed runtime is asked, once per process.
 
-        `costs`: measured speedups of rules; by default those in the table, or those shipped for the provider. With an empty table
-        every legal rule counts as profitable.
+        `costs`: measured speedups of rules; by default those in the table, or those that `ortfuse calibrate` measured with the
+        installed runtime (with `threads` per operator, if there are several; 0 is as many as the runtime chooses), or those
+        shipped for the provider. With an empty table every legal rule counts as profitable.
 
         Raises:
             TargetError: The installed runtime has no kernels for `provider`, or `max_opset` is not positive.
@@ -76,7 +79,10 @@ class Target:
         self.known_opset = min(self.table.max_opset, int(onnx.defs.onnx_opset_version()))
         self.max_opset = self.known_opset if max_opset is None else min(max_opset, self.known_opset)
         own = self.table.findings
-        self.costs = costs or own.costs or shipped_costs(self.provider)
+        of_provider = (
+            costs_here(self.table.runtime, self.provider, threads) if table is None else shipped_costs(self.provider)
+        )
+        self.costs = costs or own.costs or of_provider
         self.quirks: frozenset[Quirk] = quirks_of(self.provider) if own.quirks is None else own.quirks
         self._limits: dict[tuple[str, str], list[Limit]] = {}
         found = FOUND.get(self.provider, {}).items() if own.limits is None else own.limits

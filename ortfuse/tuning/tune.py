@@ -16,7 +16,6 @@ import onnxruntime
 
 from ortfuse.assessment import Progress, given_inputs, inputs_to_measure, silent
 from ortfuse.bench import Candidate, SessionLatency, measure_sessions
-from ortfuse.bench.peaks import processor_name
 from ortfuse.errors import ConstraintError, OptionError, OrtfuseError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session
@@ -29,6 +28,7 @@ from ortfuse.quantized import QuantizeOptions
 from ortfuse.sessions import SessionConfig, Setting, recommended, write_beside
 from ortfuse.sessions.denormals import first_that_sees
 from ortfuse.sessions.stored import KEY
+from ortfuse.targets.processor import processor_name
 from ortfuse.tuning.constraints import SLOWEST, Constraints
 from ortfuse.tuning.outcome import Point, TuningOutcome
 from ortfuse.tuning.space import MODEL, Choice, Space

@@ -1,0 +1,117 @@
+"""The commands about this machine: `profile`, where the time of a model goes, and `calibrate`, what rules buy here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import ortfuse
+from ortfuse.cli import arguments
+from ortfuse.cli.arguments import (
+    CustomOps,
+    Debug,
+    InputFiles,
+    Json,
+    Model,
+    Patterns,
+    Rounds,
+    Seed,
+    Sizes,
+    Threads,
+    check_json,
+    write_json,
+)
+from ortfuse.cli.terminal import guarded, out, progress_bar, progress_line
+from ortfuse.cli.usage import positive_number
+
+
+def profile(
+    model: Model,
+    inputs: InputFiles = None,
+    size: Sizes = None,
+    seed: Seed = None,
+    threads: Threads = None,
+    rounds: Rounds = None,
+    remedies: Annotated[
+        bool,
+        typer.Option(
+            "--remedies/--no-remedies",
+            help="Find out what `ortfuse optimize` would fuse or nearly would, and where lower precision is legal (the default).",
+        ),
+    ] = True,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", help="Write a row for each executed node to this file.", show_default=False)
+    ] = None,
+    png: Annotated[
+        Path | None,
+        typer.Option("--png", help="Draw the times and the roofline (needs ortfuse[plot]).", show_default=False),
+    ] = None,
+    custom_ops: CustomOps = None,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Tell where the time of a model goes: ortfuse profile bert.onnx --size sequence=128
+
+    Time by operator, fused block, module of the original network and rule; what the runtime did at session creation; the
+    fraction of what this machine can do; latency, throughput and memory; and the bottlenecks, each with what can be done.
+    """
+    with guarded(debug):
+        from ortfuse.report.profile import check_plot, show_profile, write_csv, write_png
+
+        for path in (json_file, csv, png):
+            check_json(path)
+        check_plot(png)
+        options = arguments.options(
+            inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds, bench=True, custom_ops=custom_ops
+        )
+        with progress_line() as progress:
+            found = ortfuse.profile(model, options, remedies=remedies, progress=progress)
+        show_profile(out, found)
+        write_csv(csv, found)
+        write_png(png, found)
+        write_json(json_file, {"model": str(model), **found.to_dict()})
+
+
+def calibrate(
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            "--budget",
+            parser=positive_number,
+            metavar="SECONDS",
+            help="Begin no further measurement after so many seconds; the next run goes on. The closest decisions come first.",
+            show_default=False,
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="RULE",
+            help="A family (attention) or a rule (attention.long) to measure; may be given several times; by default all.",
+            show_default=False,
+        ),
+    ] = None,
+    threads: Threads = None,
+    patterns: Patterns = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure what is known too.")] = False,
+    json_file: Json = None,
+    debug: Debug = False,
+) -> None:
+    """Measure on this machine what rules buy that are chosen by cost: ortfuse calibrate --budget 120
+
+    Takes some minutes, with nothing else running. Each measurement is kept in your cache folder as soon as it is made, for
+    this build of the runtime, this processor and this number of threads, and `optimize` chooses by them from then on.
+    """
+    with guarded(debug):
+        from ortfuse.report.calibration import show_calibration
+
+        check_json(json_file)
+        with progress_bar("measuring") as step:
+            found = ortfuse.calibrate(
+                budget=budget, only=only or (), threads=threads or 0, patterns=patterns or (), again=again, step=step
+            )
+        show_calibration(out, found)
+        write_json(json_file, found.to_dict())

@@ -1,0 +1,176 @@
+"""Executed nodes with all that is known of them, and sums over groups of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ortfuse.profiling.origins import Made, Origin
+from ortfuse.profiling.roof import Work
+from ortfuse.profiling.trace import Executed
+
+NETWORK = "the network itself"
+"""The group of nodes that belong to no module within it, or whose names do not say."""
+
+UNCHANGED = "as in the model"
+"""The group of nodes that neither a rule nor the runtime made."""
+
+RUNTIME = "the runtime"
+"""What makes nodes that no rule of ortfuse made."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An executed node.
+
+    Attributes:
+        name: Its name in the executed graph.
+        operator: The operator, without its domain.
+        provider: The execution provider.
+        calls: How often it is executed in a run.
+        seconds: What it takes in a run, the median over runs, without the nodes in its body.
+        nodes: The names of the nodes of the model that it stands for.
+        module: The module of the original network that it belongs to; empty if that is not known.
+        rule: The rule of ortfuse that made it; empty if none did.
+        block: The names of the original nodes that the rule replaced, separated by `;`.
+        made: What the runtime did: nothing, `fused` several nodes into one, or `inserted` a node.
+        flops: Operations in a run; `None` if they are not known.
+        bytes: Bytes read and written in a run; `None` if they are not known.
+        bound: `compute` or `memory`, by what takes longer at the peaks of the machine; empty if that is not known.
+        least: The least seconds at these peaks; `None` if they are not known.
+    """
+
+    name: str
+    operator: str
+    provider: str
+    calls: int
+    seconds: float
+    nodes: tuple[str, ...]
+    module: str
+    rule: str
+    block: str
+    made: Made
+    flops: int | None
+    bytes: int | None
+    bound: str = ""
+    least: float | None = None
+
+    @property
+    def reached(self) -> float | None:
+        """The fraction of the roof: 1 if it is as fast as the machine can be; more is possible where caches hold the data."""
+        return None if self.least is None or not self.seconds else self.least / self.seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """The node as data for JSON."""
+        return {**asdict(self), "reached": self.reached}
+
+
+def kernel(seen: Executed, origin: Origin | None, work: Work | None) -> Kernel:
+    """What is known of an executed node, put together; the roof is not known yet."""
+    origin = origin or Origin()
+    return Kernel(
+        name=seen.name,
+        operator=seen.operator,
+        provider=seen.provider,
+        calls=seen.calls,
+        seconds=seen.seconds,
+        nodes=origin.nodes,
+        module=origin.module,
+        rule=origin.rule,
+        block=origin.block,
+        made=origin.made,
+        flops=None if work is None else work.flops,
+        bytes=None if work is None else work.bytes,
+    )
+
+
+@dataclass(frozen=True)
+class Group:
+    """A sum over executed nodes.
+
+    Attributes:
+        name: What they have in common.
+        kernels: How many they are.
+        calls: How often they are executed in a run.
+        seconds: What they take.
+        share: The part of the time of all kernels.
+        reached: The fraction of the roof that those reach whose work is known; `None` if none is.
+    """
+
+    name: str
+    kernels: int
+    calls: int
+    seconds: float
+    share: float
+    reached: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The sum as data for JSON."""
+        return asdict(self)
+
+
+def groups(kernels: Sequence[Kernel], key: Callable[[Kernel], str]) -> tuple[Group, ...]:
+    """The sums over nodes with the same key, the longest first; an empty key leaves out."""
+    found: dict[str, list[Kernel]] = {}
+    for one in kernels:
+        if name := key(one):
+            found.setdefault(name, []).append(one)
+    total = sum(one.seconds for one in kernels)
+    rows = (_group(name, some, total) for name, some in found.items())
+    return tuple(sorted(rows, key=lambda row: -row.seconds))
+
+
+def _group(name: str, kernels: Sequence[Kernel], total: float) -> Group:
+    seconds = sum(one.seconds for one in kernels)
+    calls = sum(one.calls for one in kernels)
+    return Group(name, len(kernels), calls, seconds, seconds / total if total else 0.0, reached(kernels))
+
+
+def reached(kernels: Iterable[Kernel]) -> float | None:
+    """The fraction of the roof that nodes reach together."""
+    known = [(one.least, one.seconds) for one in kernels if one.least is not None]
+    took = sum(seconds for _, seconds in known)
+    return sum(least for least, _ in known) / took if took else None
+
+
+def by_module(one: Kernel) -> str:
+    """The module that a node belongs to."""
+    return one.module or NETWORK
+
+
+def by_role(one: Kernel) -> str:
+    """The module that a node belongs to, with `*` for the numbers of layers: what is alike in all of them."""
+    return ".".join("*" if part.isdecimal() else part for part in by_module(one).split("."))
+
+
+def by_rule(one: Kernel) -> str:
+    """What made a node."""
+    return one.rule or (f"{RUNTIME}, {one.made}" if one.made else UNCHANGED)
+
+
+def by_block(one: Kernel) -> str:
+    """The fused block that a node is, or is part of; empty if it is none."""
+    if one.rule:
+        return f"{one.rule}: {_listed(one.block.split(';'))}"
+    return f"{RUNTIME}, {one.operator}: {_listed(one.nodes)}" if one.made == "fused" else ""
+
+
+def by_operator(one: Kernel) -> str:
+    """The operator of a node."""
+    return one.operator
+
+
+VIEWS: Mapping[str, Callable[[Kernel], str]] = {
+    "operator": by_operator,
+    "block": by_block,
+    "module": by_module,
+    "role": by_role,
+    "rule": by_rule,
+}
+"""How executed nodes are grouped."""
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The last of the nodes, which computes the result, and how many there are."""
+    return names[-1] if len(names) == 1 else f"{names[-1]} and {len(names) - 1} more"

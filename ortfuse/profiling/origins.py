@@ -1,0 +1,140 @@
+"""Which nodes of a model each executed node stands for.
+
+At session creation the runtime folds constants, fuses nodes and inserts others between them, but the values that it keeps keep
+their names. An executed node stands for the node whose value it computes, and for those above that no executed node
+computes: these were fused with it. What has neither name is found by what the runtime makes names of: `x_nchwc` computes `x`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import onnx_ir as ir
+
+from ortfuse.graph import walk
+from ortfuse.graph.change import NODES_KEY, RULE_KEY
+from ortfuse.graph.modules import common_module, module_of
+
+Made = Literal["", "fused", "inserted"]
+"""What the runtime did: nothing, fused several nodes into one, or inserted a node."""
+
+LAYOUT = frozenset({"ReorderInput", "ReorderOutput", "Transpose", "Cast", "MemcpyToHost", "MemcpyFromHost"})
+"""Operators that the runtime inserts to change the layout, type or place of a value."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What an executed node stands for.
+
+    Attributes:
+        nodes: The names of nodes of the model.
+        module: The module of the original network that they have in common; empty if that is not known.
+        rule: The rule of ortfuse that made one of them; empty if none did.
+        block: What the rule made of the same nodes; empty without a rule.
+        made: What the runtime did.
+    """
+
+    nodes: tuple[str, ...] = ()
+    module: str = ""
+    rule: str = ""
+    block: str = ""
+    made: Made = ""
+
+
+def origins(model: ir.Model, executed: ir.Model) -> dict[str, Origin]:
+    """The origin of each executed node, by its name.
+
+    Args:
+        model: The model; its nodes have names, each its own.
+        executed: The graph that the runtime made of it.
+    """
+    known = _Names(model)
+    nodes = list(walk.nodes(executed))
+    ends = {node: list(known.of(node)) for node in nodes}
+    inserted = {node for node, found in ends.items() if _is_inserted(node, found)}
+    taken = {end for node, found in ends.items() if node not in inserted for end in found}
+    fixed = _without_inputs(model)
+    found = {}
+    for node in nodes:
+        inside = ends[node] if node in inserted else list(_fused_with(ends[node], taken, fixed))
+        taken.update(inside)
+        found[node.name or ""] = _origin(inside, "inserted" if node in inserted else _made(inside))
+    return found
+
+
+class _Names:
+    """Finds nodes of a model by the names that the runtime gives to what it makes of them."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._by_value = {value.name: node for node in walk.nodes(model) for value in node.outputs if value.name}
+        self._by_name = {node.name: node for node in walk.nodes(model) if node.name}
+
+    def of(self, executed: ir.Node) -> Iterable[ir.Node]:
+        """The nodes whose values an executed node computes."""
+        values = [value.name for value in executed.outputs if value.name]
+        found = [node for name in values if (node := self._by_value.get(name)) is not None]
+        if found:
+            return dict.fromkeys(found)
+        whole = (*([executed.name] if executed.name else []), *values)
+        names = (part for text in whole for part in _parts(text))
+        one = next((node for name in names if (node := self._by_name.get(name) or self._by_value.get(name))), None)
+        return [] if one is None else [one]
+
+
+def _parts(text: str) -> Iterator[str]:
+    """A name, and what is left of it without what is before or behind an underscore."""
+    yield text
+    head, _, _ = text.rpartition("_")
+    while head:
+        yield head
+        head, _, _ = head.rpartition("_")
+    _, _, tail = text.partition("_")
+    while tail:
+        yield tail
+        _, _, tail = tail.partition("_")
+
+
+def _is_inserted(node: ir.Node, ends: Collection[ir.Node]) -> bool:
+    return node.op_type in LAYOUT and all(end.op_type != node.op_type for end in ends)
+
+
+def _without_inputs(model: ir.Model) -> set[ir.Node]:
+    """The nodes whose values are the same in every run, which the runtime computes when a session is created."""
+    varying = {value for value in model.graph.inputs if value.const_value is None}
+    bodies = [graph for graph in walk.graphs(model) if graph is not model.graph]
+    varying |= {value for graph in bodies for value in graph.inputs}
+    fixed: set[ir.Node] = set()
+    for node in walk.nodes(model):
+        producers = [value.producer() for value in walk.used_values(node)]
+        if varying.isdisjoint(walk.used_values(node)) and all(one is None or one in fixed for one in producers):
+            fixed.add(node)
+    return fixed
+
+
+def _fused_with(ends: Iterable[ir.Node], taken: Collection[ir.Node], fixed: Collection[ir.Node]) -> Iterator[ir.Node]:
+    """Nodes, and those above them that neither others stand for nor are computed beforehand."""
+    seen, waiting = set(ends), deque(ends)
+    while waiting:
+        node = waiting.popleft()
+        yield node
+        above = (value.producer() for value in walk.used_values(node))
+        new = [one for one in above if one is not None and one not in seen and one not in taken and one not in fixed]
+        new = list(dict.fromkeys(new))
+        seen.update(new)
+        waiting += new
+
+
+def _made(inside: Collection[ir.Node]) -> Made:
+    """Whether an executed node does the work of several."""
+    return "fused" if len(inside) > 1 else ""
+
+
+def _origin(inside: Collection[ir.Node], made: Made) -> Origin:
+    names = tuple(node.name or "" for node in inside)
+    ruled: Mapping[str, ir.Node] = {rule: node for node in inside if (rule := node.metadata_props.get(RULE_KEY))}
+    rule = next(iter(ruled), "")
+    block = ruled[rule].metadata_props.get(NODES_KEY, "") if rule else ""
+    return Origin(names, common_module(map(module_of, inside)), rule, block, made)

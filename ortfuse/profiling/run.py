@@ -1,0 +1,119 @@
+"""Profiles a model: the runtime's profiler, joined with the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from ortfuse.bench.peaks import Peaks
+from ortfuse.execution.as_it_is import Runnable
+from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.naming import name_all_nodes
+from ortfuse.profiling.creation import creation
+from ortfuse.profiling.kernels import Kernel, kernel
+from ortfuse.profiling.origins import origins
+from ortfuse.profiling.result import Profile
+from ortfuse.profiling.roof import Work, works
+from ortfuse.profiling.timing import Source, Timing, timing
+from ortfuse.profiling.trace import Trace, trace
+
+PROFILED_MORE = 1.15
+"""A model that is slower than this under the profiler has kernels so short that measuring them lengthens them."""
+
+LONG = 50e-6
+"""Kernels that take less are not compared with a peak that was measured over milliseconds."""
+
+CACHED = 1.5
+"""The fraction of the roof beyond which data certainly came from caches, which are faster than the memory."""
+
+_CACHES = "kernels beyond the roof read from caches, which are faster than the copy that bandwidth is measured by"
+
+
+def profile_of(
+    model: Runnable,
+    source: Source,
+    inputs: tuple[str, Inputs],
+    *,
+    rounds: int,
+    threads: int,
+    progress: Callable[[str], None],
+) -> Profile:
+    """Measure a model, run it under the profiler and put both together; peaks and bottlenecks are left to the caller.
+
+    Args:
+        model: The model. Its nodes are given names, if they have none of their own.
+        source: The same model as programs open it, for the times without the profiler.
+        inputs: What it is run on, with a description.
+        rounds: How often it is run, with and without the profiler.
+        threads: Threads per operator; 0 leaves the choice to the runtime.
+        progress: Called with short messages about what is going on.
+
+    Raises:
+        VerificationError: The runtime refuses the model, or cannot execute it on the inputs.
+    """
+    sizes, arrays = inputs
+    graph = model if isinstance(model, ir.Model) else None
+    if graph is not None:
+        name_all_nodes(graph)
+    progress("running under the profiler")
+    traced = trace(model, arrays, runs=rounds, threads=threads)
+    progress("measuring")
+    measured = timing(source, arrays, rounds=rounds, threads=threads)
+    kernels = _kernels(graph, traced)
+    return Profile(
+        sizes=sizes,
+        threads=threads,
+        timing=measured,
+        kernels=kernels,
+        run_seconds=traced.run_seconds,
+        runs=traced.runs,
+        creation=creation(graph, traced.graph, kernels),
+        peaks=None,
+        notes=tuple(_notes(graph, traced, measured, kernels)),
+    )
+
+
+def beyond(profile: Profile) -> bool:
+    """Whether products are faster than the peak, which then was measured while the machine was busy."""
+    products = [one for one in profile.kernels if one.bound == "compute" and one.seconds > LONG]
+    return any((one.reached or 0) > 1 for one in products)
+
+
+def at_peaks(profile: Profile, peaks: Peaks) -> Profile:
+    """The same profile, with the roof at these peaks."""
+    kernels = []
+    for one in profile.kernels:
+        work = None if one.bytes is None else Work(one.flops, one.bytes)
+        bound, least = ("", None) if work is None else (work.bound(peaks), work.seconds(peaks))
+        kernels.append(replace(one, bound=bound, least=least))
+    cached = any(one.bound == "memory" and (one.reached or 0) > CACHED for one in kernels)
+    notes = [note for note in profile.notes if note != _CACHES] + ([_CACHES] if cached else [])
+    return replace(profile, kernels=tuple(kernels), peaks=peaks, notes=tuple(notes))
+
+
+def _kernels(graph: ir.Model | None, traced: Trace) -> tuple[Kernel, ...]:
+    work = works(traced.nodes, traced.graph)
+    found = {} if graph is None or traced.graph is None else origins(graph, traced.graph)
+    return tuple(kernel(seen, found.get(seen.name), work.get(seen.name)) for seen in traced.nodes)
+
+
+def _notes(graph: ir.Model | None, traced: Trace, measured: Timing, kernels: Sequence[Kernel]) -> list[str]:
+    """What should be known about the numbers."""
+    notes = []
+    if graph is None:
+        notes.append(
+            "no graph can represent this model, so that modules, rules and what the runtime fused are not known"
+        )
+    elif traced.graph is None:
+        notes.append("the runtime does not write the graph that it executes, so that only operators are told apart")
+    slower = traced.run_seconds * 1e3 / measured.p50_ms
+    if slower > PROFILED_MORE:
+        notes.append(
+            f"under the profiler a run takes {slower:.2f} times as long: shares of short kernels are too large"
+        )
+    unknown = sorted({one.operator for one in kernels if one.flops is None and one.bytes is not None})
+    if unknown:
+        notes.append(f"operations of {', '.join(unknown)} are not known; their bytes alone count for the roof")
+    return notes

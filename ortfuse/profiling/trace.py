@@ -1,0 +1,194 @@
+"""Runs a model under the runtime's profiler: what each node took, and the graph that was executed.
+
+The times are those of kernels: a node that runs others in its body (If, Loop, Scan) has only what is left without these. What
+a run takes besides its kernels goes to the runtime's executor.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.bench.executed import KERNEL, is_execution
+from ortfuse.errors import CrashError, VerificationError
+from ortfuse.execution.as_it_is import Runnable
+from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.session import Session, weight_bytes
+from ortfuse.model.io import load
+
+WARMUP = 2
+"""Runs that are not counted."""
+
+MOST_EVENTS = 400_000
+"""Events that the runtime's profiler certainly keeps; it drops those after its millionth."""
+
+FEWEST_RUNS = 3
+
+LARGEST_DUMP = 1 << 30
+"""Bytes of weights up to which the runtime is asked to write the graph that it executes, which it does with its weights."""
+
+Event = Mapping[str, Any]
+"""An event of the runtime's profile."""
+
+Tensor = tuple[str, tuple[int, ...]]
+"""The element type, in the words of the runtime, and the shape."""
+
+
+@dataclass(frozen=True)
+class Executed:
+    """A node as it was executed.
+
+    Attributes:
+        name: Its name in the executed graph.
+        operator: The operator, without its domain.
+        provider: The execution provider.
+        calls: How often it is executed in a run.
+        seconds: What it takes in a run, the median over runs, without the nodes in its body.
+        inputs: Element types and shapes of its inputs, as far as the runtime tells them.
+        outputs: The same of its outputs.
+    """
+
+    name: str
+    operator: str
+    provider: str
+    calls: int
+    seconds: float
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What happened in some runs of a model.
+
+    Attributes:
+        nodes: The nodes in the order of their first execution.
+        run_seconds: The median of what a run took, under the profiler.
+        runs: How many runs were counted.
+        graph: The graph that was executed; `None` if it cannot be had.
+    """
+
+    nodes: tuple[Executed, ...]
+    run_seconds: float
+    runs: int
+    graph: ir.Model | None
+
+
+def trace(model: Runnable, inputs: Inputs, *, runs: int, threads: int = 0) -> Trace:
+    """Run a model under the profiler.
+
+    Args:
+        model: The model; its nodes have names, each its own (`ortfuse.execution.naming`).
+        inputs: What it is run on.
+        runs: How often, besides `WARMUP`; fewer if so many events would not be kept.
+        threads: Threads per operator; 0 leaves the choice to the runtime.
+
+    Raises:
+        VerificationError: The runtime refuses the model, or cannot execute it on the inputs.
+    """
+    with tempfile.TemporaryDirectory(prefix="ortfuse-") as folder:
+        target = Path(folder) / "executed.onnx"
+        try:
+            if weight_bytes(model) > LARGEST_DUMP:
+                raise VerificationError("the executed graph would be too large to be written")
+            events = _events(model, inputs, runs, threads, folder, str(target))
+            graph = load(target).clone()
+        except CrashError:
+            raise
+        except VerificationError:
+            events, graph = _events(model, inputs, runs, threads, folder, ""), None
+    nodes, took = executed(events)
+    return Trace(nodes, statistics.median(took), len(took), graph)
+
+
+def _events(model: Runnable, inputs: Inputs, runs: int, threads: int, folder: str, dump: str) -> list[dict[str, Any]]:
+    session = Session(model, threads=threads, profile=Path(folder) / "profile", dump=dump)
+    try:
+        for _ in range(WARMUP + _runs(model, runs)):
+            session.run(inputs)
+    finally:
+        log = session.end_profile()
+    found: list[dict[str, Any]] = json.loads(log.read_text())
+    return found
+
+
+def _runs(model: Runnable, runs: int) -> int:
+    nodes = sum(1 for _ in model.graph.all_nodes()) if isinstance(model, ir.Model) else model.nodes
+    return min(runs, max(FEWEST_RUNS, MOST_EVENTS // max(nodes, 1)))
+
+
+def executed(events: Iterable[Event]) -> tuple[tuple[Executed, ...], list[float]]:
+    """The nodes, and the seconds of each run, from the events of a profile; the first `WARMUP` runs are left out."""
+    known = list(events)
+    ran = sorted((event for event in known if event["name"] == "model_run"), key=_start)[WARMUP:]
+    took: dict[str, list[float]] = {}
+    calls: Counter[str] = Counter()
+    first: dict[str, Event] = {}
+    kernels = sorted((event for event in known if is_execution(event)), key=_start)
+    for number, inside in enumerate(_by_run(ran, kernels)):
+        for event, seconds in _without_bodies(inside):
+            name = event["name"].removesuffix(KERNEL)
+            first.setdefault(name, event)
+            took.setdefault(name, [0.0] * len(ran))[number] += seconds
+            calls[name] += 1
+    nodes = tuple(_node(name, event, took[name], calls[name]) for name, event in first.items())
+    return nodes, [run["dur"] * 1e-6 for run in ran]
+
+
+def _start(event: Event) -> float:
+    return float(event["ts"])
+
+
+def _by_run(runs: Sequence[Event], kernels: Sequence[Event]) -> list[list[Event]]:
+    """The events in each run."""
+    groups: list[list[Event]] = [[] for _ in runs]
+    number = 0
+    for event in kernels:
+        while number < len(runs) and _start(event) > runs[number]["ts"] + runs[number]["dur"]:
+            number += 1
+        if number < len(runs) and _start(event) >= runs[number]["ts"]:
+            groups[number].append(event)
+    return groups
+
+
+def _without_bodies(events: Sequence[Event]) -> Iterator[tuple[Event, float]]:
+    """The seconds of each event without those within it; events are sorted by their start."""
+    open_: list[list[Any]] = []  # event, end, microseconds of those within
+    for event in events:
+        while open_ and open_[-1][1] <= _start(event):
+            yield _closed(open_)
+        open_.append([event, _start(event) + event["dur"], 0.0])
+    while open_:
+        yield _closed(open_)
+
+
+def _closed(open_: list[list[Any]]) -> tuple[Event, float]:
+    event, _, within = open_.pop()
+    if open_:
+        open_[-1][2] += event["dur"]
+    return event, max(event["dur"] - within, 0.0) * 1e-6
+
+
+def _node(name: str, event: Event, took: Sequence[float], calls: int) -> Executed:
+    args = event["args"]
+    return Executed(
+        name,
+        args.get("op_name", "?"),
+        args.get("provider", ""),
+        max(1, round(calls / len(took))),
+        statistics.median(took),
+        _tensors(args.get("input_type_shape")),
+        _tensors(args.get("output_type_shape")),
+    )
+
+
+def _tensors(told: Any) -> tuple[Tensor, ...]:
+    return tuple((name, tuple(shape)) for one in told or () for name, shape in one.items())

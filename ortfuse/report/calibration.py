@@ -1,0 +1,67 @@
+"""The report of `ortfuse calibrate` for people: what was measured here, and what it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ortfuse.report.console import show_notes
+
+if TYPE_CHECKING:
+    from ortfuse.calibration import Calibration
+
+MOST_NAMED = 3
+
+
+def show_calibration(console: Console, found: Calibration) -> None:
+    """Print what was measured, the decisions that it changes, and where it is kept."""
+    sizes = sum(len(rows) for rows in found.speedups.values())
+    threads = f"{found.threads} threads" if found.threads else "threads as the runtime chooses"
+    console.print(
+        f"{found.measured} measured now, {sizes} in all ({len(found.speedups)} rules), {found.left} left: "
+        f"{found.runtime}, {found.processor}, {threads}",
+        markup=False,
+        highlight=False,
+    )
+    kind, fits = found.table
+    word = "is of this kind of processor" if fits else f"is of another kind of processor ({kind})"
+    console.print(f"the table that comes with ortfuse {word}", markup=False, highlight=False)
+    made = Table(title="Decided otherwise than by that table", title_justify="left")
+    made.add_column("rule")
+    made.add_column("sizes", overflow="fold")
+    for heading in ("speedup there", "here"):
+        made.add_column(heading, justify="right")
+    for one in found.changed:
+        made.add_row(one.rule, escape(one.sizes), f"{one.shipped:.2f}", f"{one.here:.2f}")
+    if made.row_count:
+        console.print(made)
+    elif sizes:
+        console.print("all decisions are as by that table", highlight=False)
+    console.print(
+        f"kept in {found.file}; `ortfuse optimize` chooses by it", markup=False, highlight=False, soft_wrap=True
+    )
+    show_notes(console, _notes(found))
+
+
+def _notes(found: Calibration) -> list[str]:
+    notes = [found.problem] if found.problem else []
+    if found.left:
+        notes.append(
+            f"{found.left} measurements are left for the next run; until then the table of ortfuse decides there"
+        )
+    if found.unsure:
+        notes.append(
+            f"the machine is too busy to tell: {_listed(found.unsure)}; end what can be ended, and run it again"
+        )
+    if found.silent:
+        notes.append(f"cannot be measured here: {_listed(found.silent)}")
+    return notes
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more

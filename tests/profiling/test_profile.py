@@ -1,0 +1,157 @@
+"""Where the time of a model goes."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from typer.testing import CliRunner
+
+import ortfuse
+from ortfuse.bench import peaks as peaks_module
+from ortfuse.bench.peaks import Peaks
+from ortfuse.cli.app import app
+from ortfuse.explanation import Explanation
+from ortfuse.profiling import VIEWS, Profile, Timing, at_peaks, beyond, bottlenecks, run
+from ortfuse.profiling.timing import percentile, timing
+
+BERT = str(Path(__file__).parents[2] / "golden" / "models" / "bert.sdpa.ts.onnx")
+
+WEIGHTS = ", ".join(["0.5"] * 64)
+TEXT = f"""<ir_version: 8, opset_import: ["": 20]> g (float[N, 8] x) => (float[N, 8] y)
+    <float[8, 8] w = {{{WEIGHTS}}}> {{ m = MatMul(x, w)  s = Sigmoid(m)  y = Mul(m, s) }}"""
+
+
+TIMED = Timing(3, 1.0, 2.0, 1e3, 0.0, 5.0, None)
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose peaks are known, and on which measurements take no time."""
+    monkeypatch.setattr(run, "timing", lambda *_, **__: TIMED)
+
+    def known(threads: int = 0, *, again: bool = False) -> Peaks:
+        return Peaks(1e12 if again else 1e11, 1e10, "a processor", threads)
+
+    monkeypatch.setattr(peaks_module, "peaks", known)
+
+
+def _model() -> ir.Model:
+    model = ir.from_onnx_text(TEXT)
+    for node, name in zip(model.graph, ("/layer/linear/MatMul", "/layer/act/Sigmoid", "/layer/act/Mul"), strict=True):
+        node.name = name
+    return model
+
+
+def test_kernels_are_joined_with_the_graph() -> None:
+    found = ortfuse.profile(_model(), rounds=3, sizes={"N": 4}, threads=1)
+    assert sum(group.share for group in found.by("operator")) == pytest.approx(1)
+    modules = {group.name for group in found.by("module")}
+    assert modules == {"layer.linear", "layer.act"}
+    (product,) = [one for one in found.kernels if one.operator == "MatMul"]
+    assert (product.nodes, product.flops, product.calls) == (("/layer/linear/MatMul",), 2 * 4 * 8 * 8, 1)
+    assert product.bytes == 4 * (2 * 4 * 8 + 8 * 8)
+    assert product.least is not None
+    assert (found.timing, found.runs) == (TIMED, 3)
+    assert found.creation.before == {"MatMul": 1, "Sigmoid": 1, "Mul": 1}
+
+
+def test_what_ortfuse_made_is_grouped_by_rule_and_block() -> None:
+    optimised = ortfuse.optimize(_model()).model
+    found = ortfuse.profile(optimised, rounds=3, remedies=False)
+    rules = {group.name: group.kernels for group in found.by("rule")}
+    assert rules["swish.sigmoid"] == 1
+    (block,) = [group.name for group in found.by("block") if group.name.startswith("swish")]
+    assert block == "swish.sigmoid: /layer/act/Mul and 1 more"
+    (kernel,) = [one for one in found.kernels if one.rule]
+    assert kernel.module == "layer.act"
+
+
+def test_a_peak_that_is_exceeded_was_measured_while_the_machine_was_busy() -> None:
+    found = ortfuse.profile(_model(), rounds=2, remedies=False)
+    product = replace(found.kernels[0], flops=10**9, bytes=10**6, seconds=1e-3)
+    busy: Profile = at_peaks(replace(found, kernels=(product,)), Peaks(1e10, 1e10, "", 1))
+    assert beyond(busy)
+    assert busy.kernels[0].reached == pytest.approx(100)
+    again = at_peaks(busy, Peaks(2e12, 1e10, "", 1))
+    assert not beyond(again)
+    assert again.kernels[0].reached == pytest.approx(0.5)
+
+
+def test_a_model_is_timed_in_a_session_of_its_own() -> None:
+    found = timing(_model(), {"x": np.zeros((2, 8), np.float32)}, rounds=3, threads=1)
+    assert found.rounds == 3
+    assert 0 < found.p50_ms <= found.p95_ms
+    assert found.throughput > 0
+    assert found.session_ms > 0
+
+
+def test_bottlenecks_name_what_can_be_done() -> None:
+    found = ortfuse.profile(BERT, rounds=3, remedies=False, sizes={"sequence": 8})
+    explained = ortfuse.explain(BERT)
+    named = {one.what.split(" in ")[0]: one.remedy for one in bottlenecks(found, explained)}
+    assert named["attention: 2 sites"] == "`ortfuse optimize` fuses them"
+    shares = [one.share for one in bottlenecks(found, explained)]
+    assert shares == sorted(shares, reverse=True)
+    assert not any("attention" in one.what for one in bottlenecks(found, Explanation((), (), {})))
+
+
+def test_the_command_writes_what_is_asked_for(tmp_path: Path) -> None:
+    report, table = tmp_path / "profile.json", tmp_path / "profile.csv"
+    command = [
+        "profile",
+        BERT,
+        "--rounds",
+        "2",
+        "--threads",
+        "1",
+        "--no-remedies",
+        "--json",
+        str(report),
+        "--csv",
+        str(table),
+    ]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    for text in ("By operator", "By module", "at session creation", "p95", "roofline"):
+        assert text in result.output
+    data = json.loads(report.read_text())
+    assert data["schema"] == "ortfuse.profile/1"
+    assert set(data["by"]) == set(VIEWS)
+    rows = list(csv.DictReader(table.open()))
+    assert [row["name"] for row in rows] == [one["name"] for one in data["kernels"]]
+    assert sum(float(row["share"]) for row in rows) == pytest.approx(1)
+
+
+def test_a_picture_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from ortfuse.report.profile import write_png
+
+    path = tmp_path / "profile.png"
+    write_png(path, ortfuse.profile(_model(), rounds=2, remedies=False))
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = CliRunner().invoke(app, ["profile", BERT, "--png", str(tmp_path / "p.png")])
+    assert result.exit_code == 2
+    assert "ortfuse[plot]" in result.output
+
+
+def test_what_is_alike_in_all_layers_is_added_up() -> None:
+    found = ortfuse.profile(BERT, rounds=2, remedies=False, sizes={"sequence": 8})
+    roles = {group.name: group for group in found.by("role")}
+    layers = [group for group in found.by("module") if group.name.endswith("attention.self")]
+    assert roles["module.encoder.layer.*.attention.self"].seconds == pytest.approx(sum(one.seconds for one in layers))
+
+
+def test_percentiles_are_numbers_that_were_measured() -> None:
+    numbers = [float(number) for number in range(1, 21)]
+    assert percentile(numbers, 0.95) == 19
+    assert percentile(numbers[:1], 0.95) == 1

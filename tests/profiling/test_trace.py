@@ -1,0 +1,88 @@
+"""What the events of the runtime's profiler say, and which nodes of the model executed nodes stand for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+
+from ortfuse.execution.naming import name_all_nodes
+from ortfuse.profiling.origins import origins
+from ortfuse.profiling.trace import WARMUP, executed
+
+
+def _kernel(name: str, start: int, took: int, operator: str = "Relu") -> dict[str, Any]:
+    args = {"op_name": operator, "provider": "CPU", "input_type_shape": [{"float": [2, 3]}], "output_type_shape": []}
+    return {"cat": "Node", "name": f"{name}_kernel_time", "ts": start, "dur": took, "args": args}
+
+
+def _run(start: int, took: int) -> dict[str, Any]:
+    return {"cat": "Session", "name": "model_run", "ts": start, "dur": took, "args": {}}
+
+
+def test_runs_for_warming_up_do_not_count() -> None:
+    events = []
+    for number in range(WARMUP + 3):
+        took = 100 if number < WARMUP else 10 + number - WARMUP
+        events += [_run(1000 * number, 500), _kernel("a", 1000 * number + 1, took)]
+    (node,), runs = executed(events)
+    assert runs == pytest.approx([5e-4] * 3)
+    assert (node.name, node.operator, node.calls) == ("a", "Relu", 1)
+    assert node.seconds == pytest.approx(11e-6), "the median"
+    assert node.inputs == (("float", (2, 3)),)
+
+
+def test_a_loop_has_only_the_time_that_its_body_does_not() -> None:
+    once = [
+        _kernel("loop", 10, 100, "Loop"),
+        _kernel("body", 20, 30),
+        _kernel("body", 60, 30),
+        _kernel("after", 120, 5),
+    ]
+    events = []
+    for number in range(WARMUP + 1):
+        events.append(_run(1000 * number, 200))
+        events += [{**event, "ts": event["ts"] + 1000 * number} for event in once]
+    nodes, _ = executed(events[::-1])
+    found = {node.name: (node.calls, round(node.seconds * 1e6)) for node in nodes}
+    assert found == {"loop": (1, 40), "body": (2, 60), "after": (1, 5)}
+
+
+def _model(text: str) -> ir.Model:
+    header = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1, "com.microsoft.nchwc": 1]>'
+    model = ir.from_onnx_text(f"{header} g (float[1, 16, 8, 8] x) => (float[1, 16, 8, 8] y) {text}")
+    name_all_nodes(model)
+    return model
+
+
+CONVOLUTION = "{ w = Constant<value = float[1] {1.0}>() k = Neg(w) c = Conv(x, k) y = Relu(c) }"
+
+
+def test_what_no_executed_node_computes_was_fused_with_what_follows() -> None:
+    model = _model(CONVOLUTION)
+    found = origins(model, _model("{ y = com.microsoft.FusedConv(x, k) }"))
+    ((_, origin),) = found.items()
+    assert origin.made == "fused"
+    assert [name.partition("#")[0] for name in origin.nodes] == ["Relu", "Conv"], "what is constant was computed before"
+
+
+def test_names_derived_by_the_runtime_are_understood_and_its_reorderings_are_insertions() -> None:
+    model = _model("{ c = Conv(x, x) y = Relu(c) }")
+    executed_graph = _model(
+        "{ r = com.microsoft.nchwc.ReorderInput(x) c_nchwc = com.microsoft.nchwc.Conv(r, r)"
+        " t = com.microsoft.nchwc.ReorderOutput(c_nchwc) y = Relu(t) }"
+    )
+    found = list(origins(model, executed_graph).values())
+    assert [one.made for one in found] == ["inserted", "", "inserted", ""]
+    assert [one.nodes[0].partition("#")[0] for one in found if one.nodes] == ["Conv", "Relu"]
+
+
+def test_every_node_gets_a_name_of_its_own() -> None:
+    model = ir.from_onnx_text(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[2] x, bool p) => (float[2] y)
+        { y = If(p)<then_branch = t () => (float[2] a) { a = Relu(x) }, else_branch = e () => (float[2] b) { b = Relu(x) }> }"""
+    )
+    name_all_nodes(model)
+    names = [node.name for node in model.graph.all_nodes()]
+    assert len(set(names)) == len(names) == 3
