@@ -78,6 +78,7 @@ class Editor(Changes):
         `given` are the values that its inputs stand for.
         """
         assert isinstance(place.graph, ir.Graph)
+        self.sort(graph)  # a copy takes what is computed later for a value of the graphs around it
         copy = graph.clone(allow_outer_scope_values=True)
         stands_for = dict(zip(copy.inputs, given, strict=True))
         for formal, value in stands_for.items():
@@ -87,6 +88,10 @@ class Editor(Changes):
         nodes, constants = list(copy), list(copy.initializers.values())
         for value in (output for node in nodes for output in node.outputs if given and output.name):
             value.name = None  # there will be other copies
+        taken = {node.name for node in place.graph}
+        for node in nodes:
+            if node.name in taken:
+                node.name = None  # the runtime refuses two nodes of one name in a graph
         copy.outputs.clear()
         copy.initializers.clear()
         copy.remove(nodes)

@@ -198,7 +198,9 @@ def _cut(node: ir.Node, facts: Facts) -> _Cut | None:
     if not isinstance(size, int) or not isinstance(step, int) or step < 1 or size > MOST_ITEMS * step:
         return None
     sizes_of_parts = tuple(min(step, size - start) for start in range(0, size, step))
-    return _Cut(axis, sizes_of_parts, True, drops_axis=given is None and not keeps_axis)
+    if not keeps_axis and any(part != 1 for part in sizes_of_parts):
+        return None  # the runtime fails
+    return _Cut(axis, sizes_of_parts, True, drops_axis=not keeps_axis)
 
 
 class _Parts:

@@ -75,8 +75,10 @@ def _given(iteration: Iteration, states: Sequence[ir.Value], number: int, build:
     """What the inputs of the body are in a run."""
     node = iteration.node
     if node.op_type == "Loop":
-        going = build.constant(ir.tensor(np.array(True)))
-        return [build.ints(number), going, *states]
+        counters = [np.array(number, np.int64), np.array(True)]
+        ranks = [0 if formal.shape is None else len(formal.shape) for formal in iteration.body.inputs[:2]]
+        shaped = [array.reshape([1] * rank) for array, rank in zip(counters, ranks, strict=True)]
+        return [*(build.constant(ir.tensor(array)) for array in shaped), *states]
     assert isinstance(iteration.runs, int)
     place = iteration.runs - 1 - number if iteration.is_reverse else number
     elements = [iteration.elements[value] for value in iteration.body.inputs[len(states) :]]

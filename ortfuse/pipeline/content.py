@@ -85,7 +85,8 @@ def _constant(value: ir.Value | None) -> ir.TensorProtocol | None:
         return value.const_value
     node = value.producer()
     given = node.attributes.get("value") if node is not None and node.op_type == "Constant" else None
-    return given.as_tensor() if given is not None and given.type == ir.AttributeType.TENSOR else None
+    is_given = given is not None and given.type == ir.AttributeType.TENSOR and not given.is_ref()
+    return given.as_tensor() if given is not None and is_given else None
 
 
 def _rank(value: ir.Value | None) -> int | None:
@@ -131,7 +132,8 @@ def _convolves(rank: int) -> Sign:
 def _is_depthwise(node: ir.Node) -> bool:
     group = node.attributes.get("group")
     weight = _constant(_stored(node.inputs[1])) if len(node.inputs) > 1 else None
-    return group is not None and group.value > 1 and weight is not None and weight.shape[1] == 1
+    several = group is not None and not group.is_ref() and group.as_int() > 1
+    return several and weight is not None and weight.shape[1] == 1
 
 
 def _cuts_patches(node: ir.Node) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
-from ortfuse.graph.traits import MOVES
+from ortfuse.graph.traits import FILLS, JOINS, MOVES
 from ortfuse.pattern import Guard, Match, Op, Pattern, attr, built, computed, op, opt, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
@@ -52,7 +52,7 @@ def is_at_least_0(value: ir.Value, facts: Facts) -> bool:
         inputs = [] if node is None or node.domain else [one for one in node.inputs if one is not None]
         if not inputs or node is None:
             return False
-        if node.op_type in MOVES:
+        if node.op_type in MOVES - JOINS - FILLS:
             pending.append(inputs[0])
         elif node.op_type in ("Add", "Mul", "Div", "Sum", "Concat", "Max"):
             squares = node.op_type == "Mul" and inputs[0] is inputs[1]

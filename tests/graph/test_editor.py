@@ -240,3 +240,21 @@ def test_the_shape_of_an_output_is_not_taken_from_what_computes_it(shape: list[i
         editor.replace(y, z)
     output = model.graph.outputs[0]
     assert (output.name, output.shape) == ("y", None if shape is None else ir.Shape(shape))
+
+
+def test_a_copy_is_in_order_and_has_names_that_the_graph_does_not_have() -> None:
+    model = model_of("""<ir_version: 8, opset_import: ["" : 17]> g (bool c, float[2] x) => (float[2] y) {
+        z = Neg(x) y = If(c) <then_branch = t () => (float[2] b) { a = Exp(z) b = Tanh(a) },
+            else_branch = e () => (float[2] d) { d = Identity(z) }> }""")
+    holder = producer(model, "y")
+    branch = holder.attributes["then_branch"].as_graph()
+    first, second = branch[0], branch[1]
+    branch.remove(first)
+    branch.append(first)
+    model.graph[0].name, first.name, second.name = "same", "same", "other"
+    editor = Editor(model, Facts(model))
+    (result,) = editor.insert_copy(holder, branch) or []
+    above = result.producer().inputs[0].producer()
+    assert above.graph is model.graph
+    assert above.name != "same"
+    assert result.producer().name == "other"

@@ -35,6 +35,7 @@ def resolved(written: str, **inputs: np.ndarray) -> list[str]:
         ("SplitToSequence(x)", ("zero", "one", "two"), ["Split"]),
         ("SplitToSequence<keepdims = 0>(x)", ("two", "one", "zero"), ["Split", *["Squeeze"] * 3]),
         ("SplitToSequence<axis = 1, keepdims = 0>(x)", ("one", "last"), ["Slice", "Squeeze"] * 2),
+        ("SplitToSequence<keepdims = 0>(x, one)", ("two", "one", "zero"), ["Split", *["Squeeze"] * 3]),
         ("SplitToSequence<axis = 1>(x, sizes)", ("one",), ["Slice"]),
         ("SplitToSequence(x, pairs)", ("one",), ["Slice"]),
     ],

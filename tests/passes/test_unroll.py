@@ -61,3 +61,20 @@ def test_a_scan_in_either_direction(direction: int) -> None:
 )  # fmt: skip
 def test_what_stays(made: onnx.ModelProto, why: str) -> None:
     assert "Loop" in operators(made), why
+
+
+def test_counters_that_a_body_takes_as_vectors_are_vectors() -> None:
+    inner = """body = one (int64[1] i, bool[1] on) => (bool[1] next, float[p, 2] each, int64[q] n)
+        { next = Identity(on) each = Gather(x, i) n = Shape(on) }"""
+    made = model(f"Y, N = Loop<{inner}>(two, yes)", "float[4, 2] x", "float[k, p, 2] Y, int64[k, q] N", {"two": np.int64(2), "yes": np.bool_([True])})  # fmt: skip
+    assert "Loop" not in operators(made)
+
+
+def test_nodes_of_the_runs_have_names_of_their_own() -> None:
+    made = loop()
+    for node in made.graph.node[0].attribute[0].g.node:
+        node.name = f"cell/{node.op_type}"
+    result = ortfuse.optimize(made, passes=PASSES, verify="whole")
+    names = [node.name for node in result.model.graph.node]
+    assert len(names) == len(set(names))
+    assert {"cell/MatMul", "cell/Tanh"} < {*names}

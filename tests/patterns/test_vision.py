@@ -23,7 +23,7 @@ STACKED = """c, s = Split<axis=-1>(r, twos) u, v = Split<axis=-1>(c, ones) w, h 
 def detector(corners: str, raw: str = "r = Sigmoid(x)", more: str = "", outputs: str = "") -> ir.Model:
     return parse(f"""<ir_version: 9, opset_import: ["": 17]>
         g (float[b,n,4] x, float[b,2,n] scores) => (int64[k,3] y{outputs})
-        <int64[1] at0 = {{0}}, int64[1] at2 = {{2}}, int64[1] at4 = {{4}}, int64[1] last = {{-1}}, int64[2] twos = {{2, 2}},
+        <int64[1] at0 = {{0}}, int64[1] at2 = {{2}}, int64[1] at4 = {{4}}, int64[1] last = {{-1}}, int64[2] twos = {{2, 2}}, int64[6] around = {{0, -1, 0, 0, 1, 0}}, float minus = {{-1.0}},
          int64[2] ones = {{1, 1}}, float half = {{0.5}}, float two = {{2.0}}, int64 most = {{5}}, float overlap = {{0.3}}>
         {{ {raw} {corners} {more} y = NonMaxSuppression(boxes, scores, most, overlap) }}""")
 
@@ -67,6 +67,12 @@ def test_half_of_a_size_that_was_scaled_is_one_factor() -> None:
         ("r = Mul(x, x)", True),
         ("z = Sigmoid(x) r = Neg(z)", False),
         ("z = Sigmoid(x) r = Mul(z, x)", False),
+        (
+            "z = Sigmoid(x) u, v = Split<axis=-1>(z, twos) w, d = Split<axis=-1>(x, twos) r = Concat<axis=-1>(u, d)",
+            False,
+        ),
+        ("z = Sigmoid(x) u, v = Split<axis=-1>(z, twos) r = Concat<axis=-1>(u, v)", True),
+        ("z = Exp(x) r = Pad(z, around, minus)", False),
     ],
 )
 def test_sizes_have_to_be_at_least_0(raw: str, known: bool) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx.parser
 import onnx_ir as ir
 import pytest
 
@@ -228,3 +229,13 @@ def test_a_list_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(PipelineError, match="not UTF-8"):
         read_list(tmp_path / "binary.toml")
+
+
+def test_attributes_that_a_function_is_given_say_nothing() -> None:
+    made = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17, "d": 1]>
+        g (float[1,2,5,5] x, float[2,1,3,3] w) => (float[1,2,3,3] y) { y = d.f<group = 2, k = float {2.0}>(x, w) }
+        <domain: "d", opset_import: ["": 17]> f <group, k>(x, w) => (y)
+        { c = Conv<group: int = @group>(x, w) k = Constant<value: tensor = @k>() y = Mul(c, k) }""")
+    content = Content.of(ir.from_proto(made))
+    assert content.operators == {"d.f": 1, "Conv": 1, "Constant": 1, "Mul": 1}
+    assert "depthwise convolutions" not in content

@@ -79,7 +79,10 @@ def split_to_sequence(op: Op) -> Fact:
     axis = op.axis("axis", 0, len(shape))
     sizes = _part_sizes(op, shape[axis])
     keep: list[Shape] = [(size,) for size in sizes]
-    if not op.has(1) and not op.attr_int("keepdims", 1):
+    if not op.attr_int("keepdims", 1) and (not op.has(1) or op.shape(1) == ()):
+        # The runtime minds it if all parts have one size, and fails if that is not 1; the standard, if no size is given.
+        if any(size != 1 for size in sizes):
+            raise UnknownError
         keep = [()] * len(sizes)
     return Fact(items=tuple([Fact(data.dtype, shape[:axis] + kept + shape[axis + 1 :]) for kept in keep]))
 

@@ -104,8 +104,8 @@ def _of_loop(node: ir.Node, body: ir.Graph, facts: Facts) -> Iteration | None:
     for inner in body:
         if inner.op_type == "Gather" and not inner.domain and inner.inputs[1] is body.inputs[0]:
             axis, shape = parameter(inner, "axis", facts), facts.shape(inner.inputs[0])
-            source = inner.inputs[0]
-            if source is not None and source.graph is not body and shape is not None and shape[axis] == runs:
+            source, is_number = inner.inputs[0], facts.rank(body.inputs[0]) == 0  # some bodies take it as a vector
+            if is_number and source is not None and source.graph is not body and shape and shape[axis] == runs:
                 elements[inner.outputs[0]] = Source(source, axis, body.inputs[0])
     return None if states is None else Iteration(node, body, states, stacked, elements, False, runs)
 

@@ -45,6 +45,8 @@ class Lifted:
         """The outputs of a node over all runs; `None` if it is not known how to compute them at once."""
         if node.domain or any(attribute.is_ref() for attribute in node.attributes.values()):
             return None
+        if all(self.runs.is_same(value) for value in node.inputs if value is not None):
+            return None  # the result would lack the axis of the runs
         if node.op_type == "Split":
             return self._split(node)
         found = self._output(node) if len(node.outputs) == 1 else None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
-from ortfuse.graph.traits import FILLS, MOVES
+from ortfuse.graph.traits import FILLS, JOINS, MOVES
 from ortfuse.passes.recurrence.algebra import Term
 from ortfuse.passes.recurrence.form import Source
 
@@ -74,6 +74,6 @@ class Signs:
             if value in self._elements:
                 value = self._elements[value].value
             node = value.producer()
-            if node is None or node.domain or node.op_type not in MOVES - FILLS or node.inputs[0] is None:
+            if node is None or node.domain or node.op_type not in MOVES - JOINS - FILLS or node.inputs[0] is None:
                 return None if node is None or node.domain else node
             value = node.inputs[0]

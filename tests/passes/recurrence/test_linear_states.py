@@ -185,6 +185,7 @@ def test_a_state_of_zeros_is_left_out() -> None:
     ("old", "new", "why"),
     [
         ("eg = Exp(g)", "eg = Tanh(g)", "the decay may be negative"),
+        ("eg = Exp(g)", "g0, g1 = Split<axis = 1>(g) pg = Exp(g0) eg = Concat<axis = 1>(pg, g1)", "only part of the decay is positive"),
         ("S1 = Add(D, kv)", "S1 = Mul(D, kv)", "the state is multiplied by itself"),
         ("S1 = Add(D, kv)", "n = Add(D, kv) S1 = Tanh(n)", "the state is squashed"),
         ("qs = Mul(S1, qc)", "qs = Mul(S0, qc)", "the state before is read"),

@@ -187,3 +187,20 @@ def test_an_rnn_of_many_rows_stays_a_loop() -> None:
     result = ortfuse.optimize(made, passes="canonicalize, loops, canonicalize")
     assert "Scan" in {node.op_type for node in result.model.graph.node}
     assert any("RNN is slower" in note for note in result.report.notes)
+
+
+def test_what_is_the_same_in_all_runs_is_still_stacked() -> None:
+    body = "body = one (float[b] x1) => (float[b] same, float[b] y1) { same = Add(r, two) y1 = Exp(x1) }"
+    body = body.replace("two", "in2").replace("{ same", "{ in2 = Constant<value = float[1] {2.0}>() same")
+    made = model(
+        f"S, Y = Scan<num_scan_inputs = 1, {body}>(X)", "float[t, b] X, float[b] r", "float[t, b] S, float[t, b] Y", {}
+    )
+    assert optimised(made)[0]["Scan"] == 1
+
+
+def test_elements_at_a_vector_of_one_index_keep_their_axis() -> None:
+    body = "body = one (int64[1] i, bool go) => (bool on, float[p, b] y1) { on = Identity(go) e = Gather(X, i) y1 = Exp(e) }"
+    made = model(
+        f"Y = Loop<{body}>(n, yes)", "float[9, b] X", "float[t, p, b] Y", {"n": np.int64(9), "yes": np.bool_(True)}
+    )
+    assert optimised(made)[0]["Loop"] == 1
