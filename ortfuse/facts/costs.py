@@ -293,6 +293,7 @@ _PRODUCTS: Mapping[str, Callable[[_Place], DimLike]] = {
     "Gemm": _matmul(0, 1),
     "MatMulInteger": _matmul(0, 1),
     "QLinearMatMul": _matmul(0, 3),
+    f"{MICROSOFT}.QGemm": _matmul(0, 3),
     f"{MICROSOFT}.FusedMatMul": _matmul(0, 1),
     f"{MICROSOFT}.FusedGemm": _matmul(0, 1),
     f"{MICROSOFT}.DynamicQuantizeMatMul": _matmul(0, 1),

@@ -77,6 +77,8 @@ _MATRICES = frozenset(
         f"{MICROSOFT}.FusedMatMul",
         f"{MICROSOFT}.FusedGemm",
         f"{MICROSOFT}.DynamicQuantizeMatMul",
+        f"{MICROSOFT}.MatMulIntegerToFloat",
+        f"{MICROSOFT}.QGemm",
     }
 )
 CONVOLUTIONAL = ("bottleneck", "inverted residual", "residual")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.dims import DimLike
@@ -18,8 +19,11 @@ if TYPE_CHECKING:
     from ortfuse.pattern.machine import Machine
 
 
-Ranges = Callable[[str, str], "tuple[float, float] | None"]
-"""The range that the elements of a value were seen to have: by the value's name, and by the method that tells it."""
+Ranges = Callable[[str, str], "tuple[float, ...] | None"]
+"""The range that the elements of a value were seen to have: by the value's name, and by the method that tells it.
+
+Of the method `columns`, it is the largest size at each index of the last axis; one number stands for all.
+"""
 
 _LOOK: Any = object()
 """Default for `found`: look up what the match has captured under the name."""
@@ -98,7 +102,19 @@ class Match:
         the fused node that computes `y`, without what is added to it and without activation.
         """
         captured, slash, part = name.partition("/")
-        return None if self.ranges is None else self.ranges(f"{self[captured].name}{slash}{part}", method)
+        found = None if self.ranges is None else self.ranges(f"{self[captured].name}{slash}{part}", method)
+        return None if found is None else (found[0], found[-1])
+
+    def observed_sizes(self, name: str, count: int) -> Any:
+        """The largest size that each of `count` columns of a captured value was seen to have, or `None`, as an array.
+
+        Where there is not one for each column, the largest of all stands for each.
+        """
+        found = None if self.ranges is None else self.ranges(self[name].name, "columns")
+        if found is None:
+            return None
+        sizes = np.abs(np.array(found))
+        return sizes if len(sizes) == count else np.full(count, sizes.max())
 
     def is_used_elsewhere(self, name: str) -> bool:
         """Whether a captured value is a graph output or used by a node that did not match."""

@@ -37,12 +37,16 @@ OUTSIDE = {"percentile_999": 1e-3, "percentile_9999": 1e-4, "percentile_99999": 
 
 @dataclass
 class Seen:
-    """What was seen of one value: extremes, and how often which numbers occur between `-reach` and `reach`."""
+    """What was seen of one value: extremes, and how often which numbers occur between `-reach` and `reach`.
+
+    `columns` has the largest size at each index of the last axis; a single one if its length is not always the same.
+    """
 
     low: float = np.inf
     high: float = -np.inf
     reach: float = 2.0**-40
     counts: Array = field(default_factory=lambda: np.zeros(BINS, np.int64))
+    columns: Array = field(default_factory=lambda: np.zeros(0, np.float32))
 
     def add(self, array: Array) -> None:
         """Count the numbers of an array, which are all finite."""
@@ -54,6 +58,10 @@ class Seen:
             self.reach *= 2
             self._halve()
         self.counts += np.histogram(array, BINS, (-self.reach, self.reach))[0]
+        sizes = np.abs(array).reshape(-1, array.shape[-1] if array.ndim else 1).max(axis=0)
+        if self.columns.size and self.columns.shape != sizes.shape:
+            self.columns, sizes = self.columns.max(keepdims=True), sizes.max(keepdims=True)
+        self.columns = np.maximum(self.columns, sizes) if self.columns.size else sizes
 
     def _halve(self) -> None:
         """Let each two neighbouring bins be one: there are as many new ones at the sides."""
@@ -115,6 +123,9 @@ METHODS: Mapping[str, Callable[[Seen], Range]] = {
 }
 """How a range is told, by name."""
 
+COLUMNS = "columns"
+"""What is asked for as a method to be told the largest size in each column, instead of a range."""
+
 
 @dataclass
 class Calibration:
@@ -122,6 +133,11 @@ class Calibration:
 
     seen: dict[str, Seen] = field(default_factory=dict)
     _ranges: dict[tuple[str, str], Range] = field(default_factory=dict, repr=False)
+
+    def columns(self, name: str) -> tuple[float, ...] | None:
+        """The largest size of each column of a value; `None` if the value was not observed, or was always empty."""
+        found = self.seen.get(name)
+        return None if found is None or not found.columns.size else tuple(found.columns.tolist())
 
     def range(self, name: str, method: str) -> Range | None:
         """The range of a value as one of `METHODS` tells it; `None` if the value was not observed, or was always empty."""
@@ -173,25 +189,40 @@ def calibrate(model: ir.Model, names: Collection[str], inputs: Sequence[Mapping[
 
 
 PRODUCT = "/product"
-"""What is put behind the name of a value for the convolution in the fused node that computes it."""
+"""What is put behind the name of a value for the convolution that is computed and added to something on the way to it."""
 
 
 def _with_products(model: ir.Model, names: Collection[str]) -> tuple[ir.Model, list[str]]:
-    """A copy that also computes convolutions without the sums that they are fused with, and the names of these."""
-    fused = [node for node in model.graph if node.op_type == "FusedConv" and node.outputs[0].name in names]
-    if not any(len(node.inputs) > 3 for node in fused):
+    """A copy that also computes convolutions without what is added to them, and the names of these."""
+    names = frozenset(names)
+    if not any(_residual(value) for node in model.graph for value in node.outputs if value.name in names):
         return model, []
     copy, found = model.clone(), []
     editor = Editor(copy, Facts(copy))
     for node in list(copy.graph):
         name = node.outputs[0].name if node.outputs else None
-        if node.op_type == "FusedConv" and len(node.inputs) > 3 and name in names:
-            how = [one for one in node.attributes.values() if not one.name.startswith("activation")]
-            product = ir.Node("", "Conv", node.inputs[:3], how)
+        product = _residual(node.outputs[0]) if name in names else None
+        if product is not None:
             editor.insert_after(node, product)
             editor.rename(product.outputs[0], f"{name}{PRODUCT}")
             found.append(f"{name}{PRODUCT}")
     return copy, found
+
+
+def _residual(value: ir.Value) -> ir.Node | None:
+    """A further node for the convolution that something is added to on the way to a value; `None` if there is none."""
+    node = value.producer()
+    if node is not None and node.op_type == "FusedConv" and len(node.inputs) > 3:
+        how = [one for one in node.attributes.values() if not one.name.startswith("activation")]
+        return ir.Node("", "Conv", node.inputs[:3], how)
+    while node is not None and node.op_type == "Relu" and not node.domain and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    if node is None or node.op_type != "Add":
+        return None
+    parts = (part for part in node.inputs if part is not None and len(part.uses()) == 1 and not part.is_graph_output())
+    convolved = (part for part in parts if (above := part.producer()) is not None and above.op_type == "Conv")
+    first = next(convolved, None)
+    return None if first is None else ir.Node("", "Identity", [first])
 
 
 def _add(calibration: Calibration, name: str, array: Array) -> None:

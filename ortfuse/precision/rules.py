@@ -22,6 +22,10 @@ class AnyRange(Calibration):
         """Some range."""
         return -1.0, 1.0
 
+    def columns(self, name: str) -> tuple[float, ...]:
+        """Some size."""
+        return (1.0,)
+
 
 class Rules:
     """Lossy rules as rungs.

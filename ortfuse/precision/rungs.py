@@ -25,6 +25,7 @@ from ortfuse.passes import CommonSubexpressions, Context, DeadCode, Finalize, Ru
 from ortfuse.pattern import Match
 from ortfuse.pipeline import load_catalogue
 from ortfuse.precision.calibration import Calibration
+from ortfuse.precision.shared_ranges import ranges_of
 from ortfuse.refusal import Refusal, refuse
 from ortfuse.rewrite import Exactness, FirstLegal, Log, Rewriter, Rule
 from ortfuse.targets import Target, installed
@@ -137,7 +138,7 @@ def _rewriter(
     model: ir.Model, target: Target | None, calibration: Calibration | None, log: Log, chooser: FirstLegal
 ) -> Rewriter:
     context = Context(model, Facts(model), target or installed(), log)
-    ranges = None if calibration is None else calibration.range
+    ranges = None if calibration is None else ranges_of(model.graph, calibration)
     return Rewriter(context.editor, context.target, log, chooser=chooser, ranges=ranges)
 
 

@@ -266,7 +266,8 @@ class Search:
     def _uniform(self) -> None:
         """Run what users of other tools would take: one rung everywhere, where it is predicted to be better than the best."""
         for rung in dict.fromkeys(rung.name for site in self.sites for rung in site.rungs):
-            choice = {site.name: rung for site in self.sites if any(one.name == rung for one in site.rungs)}
+            taken = {site.name: _like(rung, [one.name for one in site.rungs]) for site in self.sites}
+            choice = {name: found for name, found in taken.items() if found}
             point = self.point(f"{rung} everywhere", choice)
             kept = [one for one in self.points if one.choice and self._keeps(one)]
             best = max((one.predicted_speedup for one in kept), default=WORTH)
@@ -285,6 +286,11 @@ class Search:
                 else:
                     self.points.append(self.point(label, choice))
         return sorted(self.points, key=lambda point: point.predicted_speedup)
+
+
+def _like(rung: str, names: Sequence[str]) -> str:
+    """A rung or, where there is none, that for another form of the operator: called the same, and more."""
+    return next((name for name in sorted(names) if name == rung or name.startswith(f"{rung}_")), "")
 
 
 def _worst(tested: Tested) -> float:

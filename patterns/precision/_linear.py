@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx_ir as ir
 
@@ -10,7 +12,7 @@ from ortfuse.pattern import Match, const, op, opt, var
 from ortfuse.pattern.language import Computed
 from ortfuse.refusal import Refusal
 
-from ._weights import Array, asymmetric, is_weight, read_later, symmetric, tensor_of
+from ._weights import Array, asymmetric, is_weight, read_later_as, symmetric, tensor_of
 
 x = var("x", "... m k")
 weight = const("weight", "k n")
@@ -48,8 +50,13 @@ def per_column(match: Match) -> tuple[int, ...]:
     return (size(match)[1],)
 
 
-def weight8(*, columns: bool, signed: bool) -> tuple[Computed, Computed, Computed]:
-    """The weight in 8 bits, with its scales and zero points: one for each column, or one for all."""
+def weight8(
+    *, columns: bool, signed: bool, rows: Callable[[Match], Array] | None = None
+) -> tuple[Computed, Computed, Computed]:
+    """The weight in 8 bits, with its scales and zero points: one for each column, or one for all.
+
+    `rows` are factors that each row is multiplied with first.
+    """
     axis = 1 if columns else None
 
     def rounded(array: Array) -> tuple[Array, Array, Array]:
@@ -58,10 +65,27 @@ def weight8(*, columns: bool, signed: bool) -> tuple[Computed, Computed, Compute
         whole, scale = symmetric(array, axis, signed_limit())
         return whole, scale, np.zeros(scale.shape, np.int8)
 
+    def part(number: int) -> Callable[[Match], Callable[[Array], Array]]:
+        if rows is None:
+            plain = _part(rounded, number)
+            return lambda match: plain
+        return lambda match: _part(_scaled(rounded, rows(match)), number)
+
     kind = np.int8 if signed else np.uint8
     shape = per_column if columns else lambda match: ()
     return (
-        read_later("W8", kind, size, lambda array: rounded(array)[0]),
-        read_later("W8_scale", np.float32, shape, lambda array: rounded(array)[1]),
-        read_later("W8_zero", kind, shape, lambda array: rounded(array)[2]),
+        read_later_as("W8", kind, size, part(0)),
+        read_later_as("W8_scale", np.float32, shape, part(1)),
+        read_later_as("W8_zero", kind, shape, part(2)),
     )
+
+
+Rounding = Callable[[Array], tuple[Array, Array, Array]]
+
+
+def _part(rounded: Rounding, number: int) -> Callable[[Array], Array]:
+    return lambda array: rounded(array)[number]
+
+
+def _scaled(rounded: Rounding, rows: Array) -> Rounding:
+    return lambda array: rounded(array * rows[:, None])

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.passes.lazy_transpose import KeyedTensor, key_of
+from ortfuse.passes.lazy_transpose import KeyedTensor, MovedTensor, key_of
 from ortfuse.pattern import Match, computed
 from ortfuse.pattern.language import Computed
 from ortfuse.refusal import Refusal
@@ -31,6 +31,11 @@ def tensor_of(match: Match, name: str) -> ir.TensorProtocol:
     return ir.Tensor(match.const(name)) if found is None else found
 
 
+def turned(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """The transpose of a matrix, made when it is read."""
+    return MovedTensor(tensor, (1, 0), tuple(reversed(tensor.shape.numpy())))
+
+
 class _Later(KeyedTensor):
     """A constant computed of another one, which it keeps: its key says which."""
 
@@ -50,9 +55,16 @@ def read_later(
     shape: Callable[[Match], tuple[int, ...]],
     convert: Callable[[Array], Array],
     of: str = "weight",
+    *,
+    transposed: bool = False,
 ) -> Computed:
-    """In a replacement: a constant that is computed of a captured one each time it is read."""
-    return read_later_as(name, dtype, shape, lambda match: convert, of)
+    """In a replacement: a constant that is computed of a captured one, or of its transpose, each time it is read."""
+
+    def made(match: Match) -> ir.TensorProtocol:
+        source = tensor_of(match, of)
+        return _Later(turned(source) if transposed else source, convert, dtype, shape(match))
+
+    return computed(name, made)
 
 
 def read_later_as(

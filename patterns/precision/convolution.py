@@ -61,7 +61,8 @@ def sums_fit(match: Match) -> Refusal | None:
 
 def is_active(match: Match) -> bool:
     """Whether there is an activation."""
-    return bool(match.get("activation")) or match.choices.get("form") in (RELU, CLIP)
+    alone = match.choices.get("form") in (RELU, CLIP) or match.choices.get("sum") == RELU
+    return alone or bool(match.get("activation"))
 
 
 def sum_is_plain(match: Match) -> Refusal | None:
@@ -157,7 +158,8 @@ FUSED: dict[str, Any] = {"activation": attr("activation"), "attributes": HOW}
 LAYER = op.Conv(x, weight, opt(bias), attributes=HOW)
 CLIPPED = op.Clip(LAYER, scalar("low"), scalar("high"))
 PLAIN = (op.Relu(LAYER) | CLIPPED | LAYER | ms.FusedConv(x, weight, opt(bias), **FUSED)).named("form")
-WITH_SUM = ms.FusedConv(x, weight, opt(bias), y, **FUSED)
+SUM = op.Add(op.Conv(x, weight, opt(bias), attributes=HOW), y)
+WITH_SUM = (op.Relu(SUM) | SUM | ms.FusedConv(x, weight, opt(bias), y, **FUSED)).named("sum")
 ASSUMES = {"*1e5 times as large*": "the results were seen to be in another range"}
 
 

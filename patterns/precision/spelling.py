@@ -13,12 +13,11 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.passes.lazy_transpose import MovedTensor
 from ortfuse.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._weights import is_weight, tensor_of
+from ._weights import is_weight, tensor_of, turned
 
 PASS = "precision.spelling"
 
@@ -39,7 +38,7 @@ def _turned(match: Match) -> ir.TensorProtocol:
     """The weight, transposed if the operator says so, times its factor."""
     tensor = tensor_of(match, "weight")
     if _is_turned(match):
-        tensor = MovedTensor(tensor, (1, 0), tuple(reversed(tensor.shape.numpy())))
+        tensor = turned(tensor)
     factor, source = np.float32(_factor(match)), tensor
     if factor == 1:
         return tensor

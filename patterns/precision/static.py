@@ -4,33 +4,59 @@ x W + b  ~  dq(q(x)) dq(W8) + b
 
 q(x) = clip(round(x / s) + z, ...), with s and z constants by which the range becomes all 8-bit numbers; numbers outside of the
 range are cut off. The name says how the range is told (`ortfuse.precision.calibration`), and whether the numbers are signed.
-W8 is signed, with one scale for each column. The result is in float32: it is rounded no further.
+W8 is signed, with one scale for each column. The result is in float32: it is rounded no further. The rung `smooth` moves
+outliers into the weight first (`_smooth`).
 """
 
 from __future__ import annotations
 
-from ortfuse.pattern import ms, op
+import numpy as np
+
+from ortfuse.pattern import Match, Pattern, computed, ms, op
+from ortfuse.pattern.language import Computed
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._activations import grid_of, was_observed
 from ._linear import GUARDS_OF_INTEGERS, LINEAR, SHAPES, bias, weight8, x
+from ._smooth import COLUMNS, factors, reach, smoothed
+from ._smooth import SOURCE as SMOOTH_SOURCE
+from ._weights import SMALLEST_SCALE
 
 SOURCE = "ONNX operators QuantizeLinear and MatMulInteger"
 
 
 def _rule(method: str, *, signed: bool = False) -> Rule:
-    whole, scale, zero = weight8(columns=True, signed=True)
     step, offset = grid_of("x", method, signed=signed)
-    x8 = op.QuantizeLinear(x, step, offset)
-    near_x = op.DequantizeLinear(x8, step, offset)
+    whole = weight8(columns=True, signed=True)
+    return _made(f"{method}{'_signed' if signed else ''}", method, x, (step, offset), whole, SOURCE)
+
+
+def _smooth() -> Rule:
+    def grid(match: Match) -> tuple[float, int]:
+        seen = match.observed("x", "extremes")
+        leans = seen is not None and seen[0] >= 0
+        return max(reach(match) * (1 if leans else 2) / 255, SMALLEST_SCALE), 0 if leans else 128
+
+    step = computed("x_scale", lambda match: np.float32(grid(match)[0]))
+    offset = computed("x_zero", lambda match: np.uint8(grid(match)[1]))
+    whole = weight8(columns=True, signed=True, rows=factors)
+    return _made("smooth", COLUMNS, smoothed, (step, offset), whole, SMOOTH_SOURCE)
+
+
+def _made(
+    name: str, method: str, given: Pattern, grid: tuple[Computed, Computed], weight: tuple[Computed, ...], source: str
+) -> Rule:
+    whole, scale, zero = weight
+    x8 = op.QuantizeLinear(given, *grid)
+    near_x = op.DequantizeLinear(x8, *grid)
     return Rule(
-        name=f"static_int8.{method}{'_signed' if signed else ''}",
+        name=f"static_int8.{name}",
         pattern=LINEAR,
-        replace=ms.MatMulIntegerToFloat(x8, whole, step, scale, offset, zero, bias),
+        replace=ms.MatMulIntegerToFloat(x8, whole, grid[0], scale, grid[1], zero, bias),
         definition=op.MatMul(near_x, op.DequantizeLinear(whole, scale, zero, axis=1)) + bias,
         guards=(*GUARDS_OF_INTEGERS, was_observed(method, "x")),
         exactness=Exactness.LOSSY,
-        source=SOURCE,
+        source=source,
         proof=Proof(shapes=SHAPES, ranges={"x": (-5.0, 4.5)}),
     )
 
@@ -38,4 +64,5 @@ def _rule(method: str, *, signed: bool = False) -> Rule:
 RULES = [
     *(_rule(method) for method in ("extremes", "percentile_9999", "least_squares", "entropy")),
     _rule("least_squares", signed=True),
+    _smooth(),
 ]

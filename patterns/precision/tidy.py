@@ -1,14 +1,18 @@
 """What rungs leave between them: integers that are made floats and the same integers again.
 
-q(dq(v)) = v          both with the same scale and zero point
+q(dq(v)) = v                      both with the same scale and zero point
+q(reshape(x)) = reshape(q(x))     so that what computes x may take and give integers; also Flatten, Squeeze, Unsqueeze
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, const, op, var
+from ortfuse.pattern import Match, Pattern, attr, const, op, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
@@ -32,7 +36,32 @@ def is_normal(match: Match) -> Refusal | None:
     )
 
 
+def _rounded_first(name: str, reshaped: Callable[[Pattern], Pattern], proof: Proof) -> Rule:
+    return Rule(
+        name=f"tidy.rounded_before_{name}",
+        pattern=op.QuantizeLinear(reshaped(var("x")), scale, zero),
+        replace=reshaped(op.QuantizeLinear(var("x"), scale, zero)),
+        exactness=Exactness.EXACT,
+        source="ONNX operator QuantizeLinear: each element by itself",
+        proof=replace(proof, constants={**proof.constants, "scale": np.float32(0.03), "zero": np.uint8(7)}),
+    )
+
+
+ONE_AXIS = Proof(shapes={"x": "b 1 4", "axes": "1"}, constants={"axes": [1]})
+
 RULES = [
+    _rounded_first(
+        "reshape",
+        lambda x: op.Reshape(x, var("shape"), allowzero=attr("zeros")),
+        Proof(shapes={"x": "b 3 4", "shape": "2"}, constants={"shape": [-1, 12]}, attributes={"zeros": [0]}),
+    ),
+    _rounded_first(
+        "flatten",
+        lambda x: op.Flatten(x, axis=attr("axis")),
+        Proof(shapes={"x": "b 3 4"}, attributes={"axis": [1, 2]}),
+    ),
+    _rounded_first("squeeze", lambda x: op.Squeeze(x, const("axes", "_")), ONE_AXIS),
+    _rounded_first("unsqueeze", lambda x: op.Unsqueeze(x, const("axes", "_")), ONE_AXIS),
     Rule(
         name="tidy.quantised_again",
         pattern=op.QuantizeLinear(op.DequantizeLinear(v, scale, zero).kept(), scale, zero),
@@ -43,5 +72,5 @@ RULES = [
         proof=Proof(
             shapes={"v": "b 3"}, inputs={"v": "uint8"}, constants={"scale": np.float32(0.3), "zero": np.uint8(7)}
         ),
-    )
+    ),
 ]

@@ -6,9 +6,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from ortfuse.bench.executed import executed_ops
 from ortfuse.errors import PrecisionError
+from ortfuse.execution.session import weight_bytes
 from ortfuse.precision import lowered, sites
-from ortfuse.precision.calibration import calibrate
+from ortfuse.precision.calibration import Calibration, Seen, calibrate
+from ortfuse.precision.shared_ranges import ranges_of
 from ortfuse.rewrite.candidate import Candidate
 from ortfuse.verification import Session
 
@@ -22,21 +25,33 @@ def model(
     rng = np.random.default_rng(0)
     made = ir.from_onnx_text(f"{HEADER} g ({inputs}) => ({outputs}) {{ {body} }}")
     for name, shape in weights.items():
-        tensor = ir.Tensor(rng.standard_normal(shape).astype(np.float32), name=name)
-        for node in made.graph:
-            for index, value in enumerate(node.inputs):
-                if value is not None and value.name == name:
-                    known = made.graph.initializers.get(name)
-                    if known is None:
-                        value.const_value, value.type, value.shape = (
-                            tensor,
-                            ir.TensorType(tensor.dtype),
-                            ir.Shape(shape),
-                        )
-                        made.graph.register_initializer(value)
-                    else:
-                        node.replace_input_with(index, known)
+        put(made, name, rng.standard_normal(shape).astype(np.float32))
     return made
+
+
+def put(made: ir.Model, name: str, array: np.ndarray) -> None:
+    """Make what a model takes under this name a constant."""
+    tensor = ir.Tensor(array, name=name)
+    for node in made.graph:
+        for index, value in enumerate(node.inputs):
+            if value is not None and value.name == name:
+                known = made.graph.initializers.get(name)
+                if known is None:
+                    value.const_value, value.type, value.shape = (
+                        tensor,
+                        ir.TensorType(tensor.dtype),
+                        ir.Shape(array.shape),
+                    )
+                    made.graph.register_initializer(value)
+                else:
+                    node.replace_input_with(index, known)
+
+
+def seen(low: float, high: float) -> Seen:
+    """What was seen of a value that has just these two numbers."""
+    found = Seen()
+    found.add(np.array([low, high], np.float32))
+    return found
 
 
 def run(made: ir.Model, seed: int = 1) -> np.ndarray:
@@ -174,9 +189,59 @@ def test_convolutions_in_a_row_hand_on_integers() -> None:
     assert np.linalg.norm(after - before) < 2e-2 * np.linalg.norm(before)
 
 
-def test_a_residual_is_added_in_integers() -> None:
-    body = """a = com.microsoft.FusedConv<pads = [1,1,1,1], activation = "Relu">(x, v, c)
-              y = com.microsoft.FusedConv<pads = [1,1,1,1], activation = "Relu">(a, w, c, x)"""
+MOVED = (
+    "p = MaxPool<kernel_shape = [2, 2]>(a)",
+    "p = Transpose<perm = [0, 1, 3, 2]>(a)",
+    "f = Flatten<axis = 1>(a) p = Reshape(f, shape)",
+    "p = Slice(a, zeros, ones, axes)",
+)
+
+
+@pytest.mark.parametrize("between", MOVED)
+def test_integers_are_moved_and_picked_between_convolutions(between: str) -> None:
+    body = f"a = Conv<pads = [1,1,1,1]>(x, v, c) {between} y = Conv<pads = [1,1,1,1]>(p, w, c)"
+    made = model(body, "float[b,4,6,6] x", "float[b,4,h,w] y", v=(4, 4, 3, 3), w=(4, 4, 3, 3), c=(4,))
+    for name, numbers in {"shape": [-1, 4, 6, 6], "zeros": [0, 1], "ones": [5, 6], "axes": [2, 3]}.items():
+        put(made, name, np.array(numbers, np.int64))
+    data = [{"x": np.random.default_rng(seed).standard_normal((2, 4, 6, 6)).astype(np.float32)} for seed in range(3)]
+    calibration = calibrate(made, ("x", "a", "p", "y"), data)
+    low = lowered(made, dict.fromkeys(("a", "y"), "static_int8_conv.extremes"), calibration)
+    executed = executed_ops(low, data[0])
+    assert (executed["QuantizeLinear"], executed["DequantizeLinear"]) == (1, 1)
+    before, after = (next(iter(Session(one, threads=1).run(data[0]).values())) for one in (made, low))
+    assert np.linalg.norm(after - before) < 2e-2 * np.linalg.norm(before)
+
+
+def test_a_pool_before_a_product_takes_and_gives_integers() -> None:
+    body = "a = Conv<pads = [1,1,1,1]>(x, v, c) g = GlobalAveragePool(a) f = Flatten(g) y = MatMul(f, w)"
+    made = model(body, "float[b,4,6,6] x", "float[b,8] y", v=(4, 4, 3, 3), c=(4,), w=(4, 8))
+    data = [{"x": np.random.default_rng(seed).standard_normal((2, 4, 6, 6)).astype(np.float32)} for seed in range(3)]
+    calibration = calibrate(made, ("x", "a", "f"), data)
+    low = lowered(made, {"a": "static_int8_conv.extremes", "y": "static_int8.extremes"}, calibration)
+    executed = executed_ops(low, data[0])
+    assert (executed["QuantizeLinear"], executed["DequantizeLinear"], executed["GlobalAveragePool"]) == (1, 0, 0)
+
+
+def test_a_much_wider_range_is_not_shared() -> None:
+    made = model(
+        "p = Slice(x, zeros, ones, axes) y = Conv(p, w)", "float[b,4,6,6] x", "float[b,4,m,n] y", w=(4, 4, 1, 1)
+    )
+    calibration = Calibration({"x": seen(-100.0, 100.0), "p": seen(-1.0, 1.0)})
+    assert ranges_of(made.graph, calibration)("p", "extremes") == (-1.0, 1.0)
+    calibration = Calibration({"x": seen(-1.25, 1.0), "p": seen(-1.0, 1.0)})
+    assert ranges_of(made.graph, calibration)("p", "extremes") == (-1.25, 1.0)
+
+
+RESIDUAL = """a = com.microsoft.FusedConv<pads = [1,1,1,1], activation = "Relu">(x, v, c)"""
+SUMS = {
+    "fused": """y = com.microsoft.FusedConv<pads = [1,1,1,1], activation = "Relu">(a, w, c, x)""",
+    "spelled": "p = Conv<pads = [1,1,1,1]>(a, w, c) s = Add(x, p) y = Relu(s)",
+}
+
+
+@pytest.mark.parametrize("spelling", SUMS)
+def test_a_residual_is_added_in_integers(spelling: str) -> None:
+    body = f"{RESIDUAL} {SUMS[spelling]}"
     made = model(body, "float[b,4,6,6] x", "float[b,4,6,6] y", v=(4, 4, 3, 3), w=(4, 4, 3, 3), c=(4,))
     data = [{"x": np.random.default_rng(seed).standard_normal((2, 4, 6, 6)).astype(np.float32)} for seed in range(3)]
     calibration = calibrate(made, ("x", "a", "y"), data)
@@ -248,3 +313,79 @@ def test_of_sites_that_are_alike_one_is_built(monkeypatch: pytest.MonkeyPatch) -
         counts.append(len(built))
         built.clear()
     assert counts[0] == counts[1]
+
+
+PRODUCTS = {
+    "q = MatMul(x, w) r = Relu(q) y = MatMul(r, v)": ["QLinearMatMul"],
+    "p = MatMul(x, w) q = Add(p, c) r = Relu(q) y = MatMul(r, v)": ["QGemm"],
+    "q = MatMul(x, w) y = MatMul(q, v)": ["QLinearMatMul"],
+    "q = MatMul(x, w) r = Sigmoid(q) y = MatMul(r, v)": ["MatMulIntegerToFloat", "Sigmoid", "QuantizeLinear"],
+}
+
+
+@pytest.mark.parametrize("body", PRODUCTS)
+def test_products_in_a_row_hand_on_integers(body: str) -> None:
+    made = model(body, "float[b,24] x", "float[b,8] y", w=(24, 16), v=(16, 8), c=(16,))
+    data = [{"x": np.random.default_rng(seed).standard_normal((9, 24)).astype(np.float32)} for seed in range(3)]
+    calibration = calibrate(made, ("x", "q", "r", "y"), data)
+    low = lowered(made, dict.fromkeys(("q", "y"), "static_int8.extremes"), calibration)
+    assert operators(low) == ["QuantizeLinear", *PRODUCTS[body], "MatMulIntegerToFloat"]
+    before, after = (next(iter(Session(one, threads=1).run(data[0]).values())) for one in (made, low))
+    assert np.linalg.norm(after - before) < 2e-2 * np.linalg.norm(before)
+
+
+TIED = "e = Gather(t, x) turned = Transpose<perm = [1,0]>(t) y = MatMul(e, turned)"
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_table_that_is_a_weight_too_is_kept_once(bits: int) -> None:
+    made = model(TIED, "int64[b,s] x", "float[b,s,10] y", t=(10, 32))
+    found = sites(made)
+    assert [(site.name, site.operator, site.activations, site.weight) for site in found.values()] == [
+        ("e", "Gather", ("x",), "t"),
+        ("y", "MatMul", ("e",), "t"),
+    ]
+    low = lowered(made, {"e": f"table_int{bits}.block16", "y": f"weight_int{bits}.block16_level1"})
+    table, head = (node for node in low.graph if node.op_type in ("GatherBlockQuantized", "MatMulNBits"))
+    assert table.inputs[0] is head.inputs[1]
+    assert weight_bytes(low) < 10 * 32 * bits / 8 + 10 * 2 * 4 + 64  # and a few shapes
+    ids = {"x": np.array([[0, 9, 3], [-1, -10, 7]])}
+    before, after = (next(iter(Session(one, threads=1).run(ids).values())) for one in (made, low))
+    assert np.linalg.norm(after - before) < (0.2 if bits == 4 else 0.02) * np.linalg.norm(before)
+
+
+def test_rows_that_are_no_whole_blocks_and_other_lookups_are_no_tables() -> None:
+    assert not sites(model("y = Gather(t, x)", "int64[b,s] x", "float[b,s,24] y", t=(10, 24)))
+    for body in ("y = Gather<axis = 1>(t, x)", "y = GatherElements(t, x)"):
+        assert not sites(model(body, "int64[b,s] x", "float[b,s,24] y", t=(32, 32)))
+
+
+def test_blocks_with_a_zero_of_their_own_lose_less_where_weights_lean() -> None:
+    made = model("y = MatMul(x, w)", "float[b,32] x", "float[b,16] y", w=(32, 16))
+    leaning = np.abs(np.random.default_rng(2).standard_normal((32, 16))).astype(np.float32)
+    made.graph.initializers["w"].const_value = ir.Tensor(leaning)
+    x = {"x": np.random.default_rng(3).standard_normal((5, 32)).astype(np.float32)}
+    rungs = ("weight_int4.block16_level1", "weight_int4.block16_level1_zeros")
+    before, even, own = (
+        next(iter(Session(one, threads=1).run(x).values())) for one in (made, *(lowered(made, {"y": r}) for r in rungs))
+    )
+    assert np.linalg.norm(own - before) < 0.7 * np.linalg.norm(even - before)
+
+
+@pytest.mark.parametrize("family", ["dynamic_int8.channel", "static_int8.extremes"])
+def test_outliers_are_moved_into_the_weight(family: str) -> None:
+    body = "n = LayerNormalization(x, g, o) p = MatMul(n, w) q = MatMul(n, v) y = Add(p, q)"
+    made = model(body, w=(24, 16), v=(24, 16), o=(24,))
+    gains = np.ones(24, np.float32)
+    gains[[3, 7]] = 200.0, 60.0
+    put(made, "g", gains)
+    for name in ("w", "v"):
+        value = made.graph.initializers[name]
+        value.const_value = ir.Tensor(value.const_value.numpy() / gains[:, None])
+    data = [{"x": np.random.default_rng(seed).standard_normal((2, 3, 24)).astype(np.float32)} for seed in range(1, 3)]
+    calibration = calibrate(made, ("n",), data)
+    smooth = f"{family.partition('.')[0]}.smooth"
+    plain, low = (lowered(made, dict.fromkeys(("p", "q"), rung), calibration) for rung in (family, smooth))
+    assert operators(low) == operators(plain), "the normalisation takes the factors in"
+    before, after, better = (run(one) for one in (made, plain, low))
+    assert np.linalg.norm(better - before) < 0.5 * np.linalg.norm(after - before)

@@ -39,12 +39,15 @@ def matmul_integer(op: Op) -> Fact:
 @transfer("Gemm")
 def gemm(op: Op) -> Fact:
     """Product of two matrices, each optionally transposed, plus a bias."""
-    a, b = op.known_shape(0), op.known_shape(1)
+    return Fact(op.dtype(0) or op.dtype(1), gemm_shape(op, op.known_shape(0), op.known_shape(1)))
+
+
+def gemm_shape(op: Op, a: Shape, b: Shape) -> Shape:
+    """The shape of the product of two matrices, each transposed if an attribute says so."""
     if len(a) != 2 or len(b) != 2:
         raise UnknownError
     rows = a[1] if op.attr_int("transA", 0) else a[0]
-    columns = b[0] if op.attr_int("transB", 0) else b[1]
-    return Fact(op.dtype(0) or op.dtype(1), (rows, columns))
+    return (rows, b[0] if op.attr_int("transB", 0) else b[1])
 
 
 transfer("FusedGemm", domain=MICROSOFT)(gemm)

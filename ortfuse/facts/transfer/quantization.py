@@ -7,7 +7,7 @@ import onnx_ir as ir
 from ortfuse.facts.transfer.broadcasting import broadcast_shapes
 from ortfuse.facts.transfer.convolution import conv_shape
 from ortfuse.facts.transfer.fact import Fact
-from ortfuse.facts.transfer.linear import product_shape
+from ortfuse.facts.transfer.linear import gemm_shape, product_shape
 from ortfuse.facts.transfer.op import Op, transfer
 from ortfuse.graph.traits import MICROSOFT
 
@@ -46,6 +46,12 @@ def qlinear_matmul(op: Op) -> Fact:
     return Fact(op.dtype(7), product_shape(op.shape(0), op.shape(3)))
 
 
+@transfer("QGemm", domain=MICROSOFT)
+def qgemm(op: Op) -> Fact:
+    """Product of two quantised matrices (inputs 0 and 3) and a bias, quantised again if there is a scale to do so."""
+    return Fact(op.dtype(8) if op.has(8) else op.dtype(1), gemm_shape(op, op.known_shape(0), op.known_shape(3)))
+
+
 @transfer("QLinearConv")
 def qlinear_conv(op: Op) -> Fact:
     """Convolution of quantised data (input 0) with quantised weights (input 3)."""
@@ -68,3 +74,13 @@ def matmul_to_float(op: Op) -> Fact:
 def matmul_nbits(op: Op) -> Fact:
     """Product with a matrix of N columns stored with a few bits per number."""
     return Fact(op.dtype(), (*op.known_shape()[:-1], op.attr_int("N", 0)))
+
+
+@transfer("GatherBlockQuantized", domain=MICROSOFT)
+def gather_block_quantized(op: Op) -> Fact:
+    """Rows of a table of small integers, several in each byte along the last axis, as floats of the scale's type."""
+    shape, indices = list(op.known_shape(0)), op.known_shape(1)
+    axis = op.axis("gather_axis", 0, len(shape))
+    if op.dtype(0) == ir.DataType.UINT8:
+        shape[-1] *= 8 // op.attr_int("bits", 4)
+    return Fact(op.dtype(2), (*shape[:axis], *indices, *shape[axis + 1 :]))

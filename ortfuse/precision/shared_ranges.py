@@ -1,0 +1,43 @@
+"""One range for values that consist of the same numbers, so that sites can hand them on as integers.
+
+Where an operator only moves or picks elements (a Reshape, a MaxPool), what comes out has the range of what goes in, although
+the numbers that are left may have a somewhat smaller one: both are on the same grid then, and nothing is rounded in between.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortfuse.graph.traits import FILLS, JOINS, MOVES
+from ortfuse.pattern.result import Ranges
+from ortfuse.precision.calibration import COLUMNS, Calibration
+
+_KEEPING = (MOVES - JOINS - FILLS) | {"MaxPool"}
+"""Operators whose results are numbers of their first input, and that the runtime has for integers of 8 bits."""
+
+MOST_WIDER = 1.5
+"""A range that is wider than this many times what the values themselves need is not shared: too many steps would be lost."""
+
+
+def ranges_of(graph: ir.Graph, calibration: Calibration) -> Ranges:
+    """The ranges by name of value and method: those that the first observed values with these numbers have."""
+    producers = {value.name: node for node in graph for value in node.outputs}
+
+    def found(name: str, method: str) -> tuple[float, ...] | None:
+        if method == COLUMNS:
+            return calibration.columns(name)
+        own = known = calibration.range(name, method)
+        node = producers.get(name)
+        while node is not None and not node.domain and node.op_type in _KEEPING and node.inputs[0] is not None:
+            name = node.inputs[0].name or ""
+            wider = calibration.range(name, method)
+            if own is not None and wider is not None and _width(wider) <= MOST_WIDER * _width(own):
+                known = wider
+            node = producers.get(name)
+        return known
+
+    return found
+
+
+def _width(found: tuple[float, float]) -> float:
+    return max(found[1], 0.0) - min(found[0], 0.0)

@@ -1,0 +1,133 @@
+"""Matrices as integers of few bits, with a scale for each block of so many rows of a column, as MatMulNBits stores them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ortfuse.pattern import Match
+from ortfuse.refusal import Refusal
+
+from ._linear import size
+from ._weights import SMALLEST_SCALE, Array
+
+BLOCKS = (16, 32, 64, 128, 256)
+
+AT_ONCE = 1 << 20
+"""How many numbers of a weight are rounded at a time, so that memory is needed for these only."""
+
+
+@functools.cache
+def blocks_of(bits: int, block: int, *, zeros: bool) -> Blocks:
+    """The one object for a way to round: constants that it makes of one weight are known to be the same by it."""
+    return Blocks(bits, block, zeros)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a matrix [rows, columns] is rounded; each scale is, of a few, the one that loses least in its block.
+
+    Attributes:
+        bits: The bits of the integers.
+        block: The rows of a block.
+        zeros: Whether each block has a number that stands for 0, too; else the middle of the integers does.
+    """
+
+    bits: int
+    block: int
+    zeros: bool
+
+    @property
+    def middle(self) -> int:
+        """The integer that stands for 0 where blocks have none of their own."""
+        return 1 << (self.bits - 1)
+
+    def packed(self, array: Array) -> Array:
+        """The integers as they are stored: [columns, blocks, bytes], the first of two in the lower bits."""
+        return self._packed(np.ascontiguousarray(self._rounded(array)[0].transpose(2, 0, 1)))
+
+    def scales(self, array: Array) -> Array:
+        """The scales [columns, blocks]."""
+        return self._rounded(array)[1].T
+
+    def packed_zeros(self, array: Array) -> Array:
+        """What stands for 0, as it is stored: [columns, bytes]."""
+        found = self._rounded(array)[2].T
+        odd = found.shape[1] % 2 if self.bits == 4 else 0
+        return self._packed(np.pad(found, ((0, 0), (0, odd))))
+
+    def whole(self, array: Array) -> Array:
+        """The integers [blocks, block, columns]."""
+        return self._rounded(array)[0]
+
+    def each(self, array: Array) -> Array:
+        """The scales [blocks, 1, columns]."""
+        return self._rounded(array)[1][:, None]
+
+    def each_zero(self, array: Array) -> Array:
+        """What stands for 0, [blocks, 1, columns]."""
+        return self._rounded(array)[2][:, None]
+
+    def _packed(self, whole: Array) -> Array:
+        return whole if self.bits == 8 else whole[..., ::2] | whole[..., 1::2] << 4
+
+    def _rounded(self, array: Array) -> tuple[Array, Array, Array]:
+        """The integers, the scales and what stands for 0, some columns after the other."""
+        step = max(1, AT_ONCE // array.shape[0])
+        parts = (array[:, start : start + step] for start in range(0, array.shape[1], step))
+        whole, scales, zeros = zip(*map(self._best, parts), strict=True)
+        return np.concatenate(whole, axis=-1), np.concatenate(scales, axis=-1), np.concatenate(zeros, axis=-1)
+
+    def _best(self, array: Array) -> tuple[Array, Array, Array]:
+        parts = array.reshape(-1, self.block, array.shape[1])
+        best: Array | None = None
+        for candidate, zero in self._candidates(parts):
+            scale = np.where(np.abs(candidate) < SMALLEST_SCALE, np.float32(SMALLEST_SCALE), candidate)
+            whole = np.clip(np.rint(parts / scale[:, None]) + zero[:, None], 0, 2 * self.middle - 1)
+            lost = np.square((whole - zero[:, None]) * scale[:, None] - parts).sum(axis=1)
+            if best is None:
+                best, kept, chosen, nothing = lost, scale, whole.astype(np.uint8), zero.astype(np.uint8)
+                continue
+            better = lost < best
+            best, kept = np.where(better, lost, best), np.where(better, scale, kept)
+            chosen = np.where(better[:, None], whole, chosen).astype(np.uint8)
+            nothing = np.where(better, zero, nothing).astype(np.uint8)
+        return chosen, kept, nothing
+
+    def _candidates(self, parts: Array) -> Iterator[tuple[Array, Array]]:
+        """The scales that are tried, with what stands for 0."""
+        low, high = parts.min(axis=1), parts.max(axis=1)
+        if self.zeros:
+            yield from self._uneven(np.minimum(low, 0), np.maximum(high, 0))
+            return
+        middle = np.full(low.shape, self.middle, np.float32)
+        largest = np.maximum(-low, high)
+        even = (largest / (self.middle - 1)).astype(np.float32)
+        yield even, middle
+        if self.bits == 4:
+            # The end that has a number more may be the one with the larger weights.
+            uneven = (np.where(-low > high, largest, -largest) / self.middle).astype(np.float32)
+            factors = ((uneven, 1.0), (even, 0.92), (even, 0.84), (even, 0.76), (uneven, 0.9))
+            for scale, part in factors:
+                yield scale * np.float32(part), middle
+
+    def _uneven(self, low: Array, high: Array) -> Iterator[tuple[Array, Array]]:
+        """From the smallest to the largest number, and less."""
+        most = 2 * self.middle - 1
+        for part in (1.0, 0.92, 0.84):
+            scale = np.maximum((high - low) * np.float32(part) / most, np.float32(SMALLEST_SCALE)).astype(np.float32)
+            yield scale, np.clip(np.rint(-low * np.float32(part) / scale), 0, most).astype(np.float32)
+
+
+def fills_blocks(
+    block: int, length: Callable[[Match], int] = lambda match: size(match)[0]
+) -> Callable[[Match], Refusal | None]:
+    """The rows of the weight are whole blocks; `length` tells how many rows there are."""
+
+    def guard(match: Match) -> Refusal | None:
+        return match.unless_value("weight", length(match) % block == 0, f"of a multiple of {block} rows")
+
+    return guard

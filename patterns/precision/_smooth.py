@@ -1,0 +1,45 @@
+"""Outliers of activations moved into the weight, so that 8 bits are enough for what is left (SmoothQuant).
+
+x W = (x 1/s) (s W)
+
+s are powers of two, so that this alone rounds nothing: near the square root of how large each column of x was seen to be, next to
+the others. A normalisation before takes 1/s into its own factors (pass `precision.tidy`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ortfuse.pattern import Match, Pattern, computed, op
+
+from ._linear import size, x
+from ._weights import Array
+
+SOURCE = "arXiv:2211.10438 (SmoothQuant)"
+
+COLUMNS = "columns"
+"""How the sizes of columns are asked for (`ortfuse.precision.calibration`)."""
+
+MOST = 8
+"""The largest exponent of a factor, and the negative of the smallest."""
+
+
+def factors(match: Match) -> Array:
+    """What each row of the weight is multiplied with: s."""
+    sizes = match.observed_sizes("x", size(match)[0])
+    assert sizes is not None
+    present = sizes[sizes > 0]
+    usual = np.log2(present).mean() if present.size else 0.0
+    exponents = np.clip(np.rint((np.log2(np.where(sizes > 0, sizes, 2.0**usual)) - usual) / 2), -MOST, MOST)
+    found: Array = np.exp2(exponents).astype(np.float32)
+    return found
+
+
+def reach(match: Match) -> float:
+    """The largest size that was seen, divided by the factors."""
+    sizes = match.observed_sizes("x", size(match)[0])
+    assert sizes is not None
+    return float((sizes / factors(match)).max())
+
+
+smoothed: Pattern = op.Mul(x, computed("1/s", lambda match: 1 / factors(match)))

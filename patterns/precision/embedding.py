@@ -1,0 +1,73 @@
+"""Tables of embeddings with 4 or 8 bits and a scale for each block of a row: smaller, and taken apart where rows are looked up.
+
+T[x]  ~  ((Q - 2^(bits - 1)) S)[x]
+
+Q and S are what MatMulNBits takes as its weight (`weight_only`), so that a table that is the weight of a product, too, is kept
+once where both have the same bits and blocks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ortfuse.pattern import Match, computed, const, ms, op, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from ._blocks import BLOCKS, blocks_of, fills_blocks
+from ._linear import size
+from ._weights import Array, is_weight, read_later
+
+SOURCE = "ONNX Runtime operator com.microsoft.GatherBlockQuantized"
+
+x = var("x")
+weight = const("weight", "v k")
+LOOKUP = op.Gather(weight, x, axis=0)
+
+
+def rank_is_known(match: Match) -> Refusal | None:
+    """The rank of the indices is known."""
+    return match.refuse("rank", "x") if match.rank("x") is None else None
+
+
+def _rule(bits: int, block: int) -> Rule:
+    made = blocks_of(bits, block, zeros=False)
+
+    def blocks(match: Match) -> int:
+        return size(match)[1] // block
+
+    def rows(match: Match) -> Array:
+        return np.array([*[0] * (match.rank("x") or 0), size(match)[1]], np.int64)
+
+    packed = read_later(
+        "Q_packed",
+        np.uint8,
+        lambda match: (size(match)[0], blocks(match), block * bits // 8),
+        made.packed,
+        transposed=True,
+    )
+    scales = read_later("S", np.float32, lambda match: (size(match)[0], blocks(match)), made.scales, transposed=True)
+    by_block = computed("by_block", lambda match: np.array([size(match)[0], blocks(match), 1], np.int64))
+    whole = read_later("Q", np.uint8, lambda match: (blocks(match), block, size(match)[0]), made.whole, transposed=True)
+    scale = read_later(
+        "S_each", np.float32, lambda match: (blocks(match), 1, size(match)[0]), made.each, transposed=True
+    )
+    middle = computed("middle", lambda match: np.float32(made.middle))
+    matrix = computed("matrix", lambda match: np.array(size(match)[::-1], np.int64))
+    near = op.Transpose(op.Reshape(op.Mul(op.Sub(op.Cast(whole, to=1), middle), scale), matrix), perm=(1, 0))
+    found = ms.GatherBlockQuantized(
+        packed, x, op.Reshape(scales, by_block), gather_axis=0, quantize_axis=2, block_size=block, bits=bits
+    )
+    return Rule(
+        name=f"table_int{bits}.block{block}",
+        pattern=LOOKUP,
+        replace=op.Reshape(found, computed("rows", rows)),
+        definition=op.Gather(near, x, axis=0),
+        guards=(is_weight("weight"), rank_is_known, fills_blocks(block, lambda match: size(match)[1])),
+        exactness=Exactness.LOSSY,
+        source=SOURCE,
+        proof=Proof(shapes={"x": "b s", "v": 7, "k": 2 * block}, inputs={"x": "int64"}),
+    )
+
+
+RULES = [_rule(bits, block) for bits in (8, 4) for block in BLOCKS]
