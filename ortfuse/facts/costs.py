@@ -296,6 +296,7 @@ _PRODUCTS: Mapping[str, Callable[[_Place], DimLike]] = {
     f"{MICROSOFT}.QGemm": _matmul(0, 3),
     f"{MICROSOFT}.FusedMatMul": _matmul(0, 1),
     f"{MICROSOFT}.FusedGemm": _matmul(0, 1),
+    f"{MICROSOFT}.QGemm": _matmul(0, 3),
     f"{MICROSOFT}.DynamicQuantizeMatMul": _matmul(0, 1),
     f"{MICROSOFT}.MatMulIntegerToFloat": _matmul(0, 1),
     f"{MICROSOFT}.MatMulNBits": lambda place: place.size(0) * place.integer("N"),
@@ -326,12 +327,15 @@ _PER_RESULT: Mapping[str, int] = {
     "LRN": 6, f"{MICROSOFT}.SkipLayerNormalization": 9, f"{MICROSOFT}.SkipSimplifiedLayerNormalization": 6,
     "Gelu": 5, f"{MICROSOFT}.Gelu": 5, f"{MICROSOFT}.BiasGelu": 6, f"{MICROSOFT}.FastGelu": 8, f"{MICROSOFT}.QuickGelu": 3,
     "HardSigmoid": 4, "HardSwish": 5, "Swish": 3, "Sigmoid": 3, "Mish": 4, "Clip": 2,
+    f"{MICROSOFT}.QLinearAdd": 1, f"{MICROSOFT}.QLinearMul": 1, f"{MICROSOFT}.QLinearConcat": 0, f"{MICROSOFT}.QLinearSoftmax": 5,
+    f"{MICROSOFT}.QLinearSigmoid": 3, f"{MICROSOFT}.QLinearLeakyRelu": 1, f"{MICROSOFT}.BiasSoftmax": 6,
     "RotaryEmbedding": 3, f"{MICROSOFT}.RotaryEmbedding": 3, "Resize": 0, "Upsample": 0, "GridSample": 8,
 }  # fmt: skip
 """Operations for each element of the result, where that is not 1."""
 
 _PER_OPERAND: Mapping[str, int] = {
     "ReduceL2": 2, "ReduceSumSquare": 2, "ReduceLogSumExp": 2, "ArgMax": 1, "ArgMin": 1, "CumSum": 1, "CumProd": 1, "TopK": 1,
+    f"{MICROSOFT}.QLinearGlobalAveragePool": 1, f"{MICROSOFT}.QLinearReduceMean": 1,
     "GlobalAveragePool": 1, "GlobalMaxPool": 1, "GlobalLpPool": 2,
 }  # fmt: skip
 """Operations for each element of the first operand; 1 for all other reductions."""

@@ -3,12 +3,15 @@
 At session creation the runtime folds constants, fuses nodes and inserts others between them, but the values that it keeps keep
 their names. An executed node stands for the node whose value it computes, and for those above that no executed node
 computes: these were fused with it. What has neither name is found by what the runtime makes names of: `x_nchwc` computes `x`.
+A kernel for the very operator of its node cannot compute others too, apart from what moves or pads its inputs; these were fused
+with what stands before them.
 """
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +20,7 @@ import onnx_ir as ir
 from ortfuse.graph import walk
 from ortfuse.graph.change import NODES_KEY, RULE_KEY
 from ortfuse.graph.modules import common_module, module_of
+from ortfuse.graph.traits import MOVES, SIZES, has
 
 Made = Literal["", "fused", "inserted"]
 """What the runtime did: nothing, fused several nodes into one, or inserted a node."""
@@ -56,13 +60,19 @@ def origins(model: ir.Model, executed: ir.Model) -> dict[str, Origin]:
     ends = {node: list(known.of(node)) for node in nodes}
     inserted = {node for node, found in ends.items() if _is_inserted(node, found)}
     taken = {end for node, found in ends.items() if node not in inserted for end in found}
-    fixed = _without_inputs(model)
-    found = {}
+    fixed = _computed_before(model)
+    inside: dict[ir.Node, list[ir.Node]] = {}
     for node in nodes:
-        inside = ends[node] if node in inserted else list(_fused_with(ends[node], taken, fixed))
-        taken.update(inside)
-        found[node.name or ""] = _origin(inside, "inserted" if node in inserted else _made(inside))
-    return found
+        plain = any(end.op_type == node.op_type for end in ends[node])
+        found = ends[node] if node in inserted else list(_fused_with(ends[node], taken, fixed, plain))
+        taken.update(found)
+        inside[node] = found
+    _add_what_follows(model, {node: some for node, some in inside.items() if node not in inserted}, taken | fixed)
+    made: dict[ir.Node, Made] = {
+        node: "inserted" if node in inserted else _made(node, found) for node, found in inside.items()
+    }
+    own = {node.name or "": _origin(found, made[node]) for node, found in inside.items()}
+    return own | _of_neighbours(inside, inserted)
 
 
 class _Names:
@@ -85,51 +95,81 @@ class _Names:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """A name, and what is left of it without what is before or behind an underscore."""
-    yield text
-    head, _, _ = text.rpartition("_")
-    while head:
-        yield head
-        head, _, _ = head.rpartition("_")
-    _, _, tail = text.partition("_")
-    while tail:
-        yield tail
-        _, _, tail = tail.partition("_")
+    """A name, and what is left of it without what is behind or before an underscore or slash."""
+    cuts = [found.start() for found in re.finditer("[_/]", text)]
+    return (
+        part for part in (text, *(text[:cut] for cut in reversed(cuts)), *(text[cut + 1 :] for cut in cuts)) if part
+    )
 
 
 def _is_inserted(node: ir.Node, ends: Collection[ir.Node]) -> bool:
     return node.op_type in LAYOUT and all(end.op_type != node.op_type for end in ends)
 
 
-def _without_inputs(model: ir.Model) -> set[ir.Node]:
-    """The nodes whose values are the same in every run, which the runtime computes when a session is created."""
+def _computed_before(model: ir.Model) -> set[ir.Node]:
+    """The nodes that the runtime may compute when a session is created: of constants, and of sizes that are known then."""
     varying = {value for value in model.graph.inputs if value.const_value is None}
     bodies = [graph for graph in walk.graphs(model) if graph is not model.graph]
     varying |= {value for graph in bodies for value in graph.inputs}
     fixed: set[ir.Node] = set()
     for node in walk.nodes(model):
-        producers = [value.producer() for value in walk.used_values(node)]
-        if varying.isdisjoint(walk.used_values(node)) and all(one is None or one in fixed for one in producers):
+        used = list(walk.used_values(node))
+        producers = [value.producer() for value in used]
+        constant = varying.isdisjoint(used) and all(one is None or one in fixed for one in producers)
+        if constant or has(node, SIZES):
             fixed.add(node)
     return fixed
 
 
-def _fused_with(ends: Iterable[ir.Node], taken: Collection[ir.Node], fixed: Collection[ir.Node]) -> Iterator[ir.Node]:
-    """Nodes, and those above them that neither others stand for nor are computed beforehand."""
+def _fused_with(
+    ends: Iterable[ir.Node], taken: Collection[ir.Node], fixed: Collection[ir.Node], plain: bool
+) -> Iterator[ir.Node]:
+    """Nodes, and those above them that neither others stand for nor are computed beforehand; only what moves, if `plain`."""
     seen, waiting = set(ends), deque(ends)
     while waiting:
         node = waiting.popleft()
         yield node
-        above = (value.producer() for value in walk.used_values(node))
+        above = dict.fromkeys(value.producer() for value in walk.used_values(node))
         new = [one for one in above if one is not None and one not in seen and one not in taken and one not in fixed]
-        new = list(dict.fromkeys(new))
+        new = [one for one in new if not plain or has(one, MOVES) or one.op_type == "Cast"]
         seen.update(new)
         waiting += new
 
 
-def _made(inside: Collection[ir.Node]) -> Made:
-    """Whether an executed node does the work of several."""
-    return "fused" if len(inside) > 1 else ""
+def _add_what_follows(model: ir.Model, inside: Mapping[ir.Node, list[ir.Node]], accounted: Collection[ir.Node]) -> None:
+    """Add nodes that nothing stands for yet to what stands for a node before them."""
+    owner = {one: node for node, found in inside.items() for one in found}
+    for one in walk.nodes(model):
+        if one in accounted or one in owner:
+            continue
+        above = (value.producer() for value in walk.used_values(one))
+        before = next((owner[node] for node in above if node is not None and node in owner), None)
+        if before is not None:
+            inside[before].append(one)
+            owner[one] = before
+
+
+def _made(node: ir.Node, inside: Sequence[ir.Node]) -> Made:
+    """Whether an executed node computes what several did; what only moves or casts may just have been taken out."""
+    computing = [one for one in inside if not (has(one, MOVES) or one.op_type == "Cast")]
+    other = len(inside) > 1 and all(one.op_type != node.op_type for one in inside)
+    return "fused" if other or len(computing) > 1 else ""
+
+
+def _of_neighbours(inside: Mapping[ir.Node, list[ir.Node]], inserted: Collection[ir.Node]) -> dict[str, Origin]:
+    """Inserted nodes without an origin of their own, as of what reads or computes the value that they change."""
+    found = {}
+    for node in inserted:
+        if inside[node]:
+            continue
+        readers = [reader for value in node.outputs for reader in value.consumers()]
+        near = [
+            *readers,
+            *(one for value in node.inputs if value is not None and (one := value.producer()) is not None),
+        ]
+        origin = next((inside[one] for one in near if inside.get(one)), [])
+        found[node.name or ""] = _origin(origin[:1], "inserted")
+    return found
 
 
 def _origin(inside: Collection[ir.Node], made: Made) -> Origin:

@@ -12,7 +12,7 @@ from ortfuse.execution.as_it_is import Runnable
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.naming import name_all_nodes
 from ortfuse.profiling.creation import creation
-from ortfuse.profiling.kernels import Kernel, kernel
+from ortfuse.profiling.kernels import Kernel, kernel, reached
 from ortfuse.profiling.origins import origins
 from ortfuse.profiling.result import Profile
 from ortfuse.profiling.roof import Work, works
@@ -23,7 +23,7 @@ PROFILED_MORE = 1.15
 """A model that is slower than this under the profiler has kernels so short that measuring them lengthens them."""
 
 LONG = 50e-6
-"""Kernels that take less are not compared with a peak that was measured over milliseconds."""
+"""Products that take less are not compared with a peak that was measured over milliseconds."""
 
 CACHED = 1.5
 """The fraction of the roof beyond which data certainly came from caches, which are faster than the memory."""
@@ -77,8 +77,10 @@ def profile_of(
 
 def beyond(profile: Profile) -> bool:
     """Whether products are faster than the peak, which then was measured while the machine was busy."""
-    products = [one for one in profile.kernels if one.bound == "compute" and one.seconds > LONG]
-    return any((one.reached or 0) > 1 for one in products)
+    products = [one for one in profile.kernels if one.bound == "compute"]
+    long = [one for one in products if one.seconds > LONG]
+    together = sum(one.seconds for one in products) > LONG
+    return any((one.reached or 0) > 1 for one in long) or (together and (reached(products) or 0) > 1)
 
 
 def at_peaks(profile: Profile, peaks: Peaks) -> Profile:

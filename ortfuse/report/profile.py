@@ -202,7 +202,7 @@ def _bars(axes: Any, title: str, rows: Sequence[Group]) -> None:
     axes.set_xlabel("ms a run")
     for index, row in enumerate(shown):
         axes.annotate(f" {row.share:.1%}", (row.seconds * 1e3, index), va="center")
-    axes.margins(x=0.15)
+    axes.margins(x=0.2)
 
 
 def _short(name: str) -> str:

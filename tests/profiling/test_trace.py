@@ -75,7 +75,26 @@ def test_names_derived_by_the_runtime_are_understood_and_its_reorderings_are_ins
     )
     found = list(origins(model, executed_graph).values())
     assert [one.made for one in found] == ["inserted", "", "inserted", ""]
-    assert [one.nodes[0].partition("#")[0] for one in found if one.nodes] == ["Conv", "Relu"]
+    assert [one.nodes[0].partition("#")[0] for one in found] == ["Conv", "Conv", "Relu", "Relu"], (
+        "or those of neighbours"
+    )
+
+
+def test_a_plain_kernel_computes_nothing_else_so_that_what_stands_before_it_was_fused_further_up() -> None:
+    model = _model("{ c = Conv(x, x) s = Add(c, x) t = Cast<to = 1>(s) y = MaxPool<kernel_shape = [1, 1]>(t) }")
+    executed_graph = _model(
+        "{ c_nchwc = com.microsoft.nchwc.Conv(x, x, x) y = MaxPool<kernel_shape = [1, 1]>(c_nchwc) }"
+    )
+    fused, pool = origins(model, executed_graph).values()
+    assert [name.partition("#")[0] for name in fused.nodes] == ["Conv", "Add"]
+    assert (fused.made, pool.made) == ("fused", "")
+    assert [name.partition("#")[0] for name in pool.nodes] == ["MaxPool", "Cast"], "which was taken out"
+
+
+def test_sizes_that_are_known_were_computed_before() -> None:
+    model = _model("{ s = Shape(x) k = Gather(s, s) r = Relu(x) y = Reshape(r, k) }")
+    found = list(origins(model, _model("{ r = Relu(x) y = Reshape(r, k) }")).values())
+    assert [len(one.nodes) for one in found] == [1, 1]
 
 
 def test_every_node_gets_a_name_of_its_own() -> None:
