@@ -296,7 +296,6 @@ _PRODUCTS: Mapping[str, Callable[[_Place], DimLike]] = {
     f"{MICROSOFT}.QGemm": _matmul(0, 3),
     f"{MICROSOFT}.FusedMatMul": _matmul(0, 1),
     f"{MICROSOFT}.FusedGemm": _matmul(0, 1),
-    f"{MICROSOFT}.QGemm": _matmul(0, 3),
     f"{MICROSOFT}.DynamicQuantizeMatMul": _matmul(0, 1),
     f"{MICROSOFT}.MatMulIntegerToFloat": _matmul(0, 1),
     f"{MICROSOFT}.MatMulNBits": lambda place: place.size(0) * place.integer("N"),
