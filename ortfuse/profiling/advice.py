@@ -160,7 +160,8 @@ def _short(profile: Profile) -> Iterator[Bottleneck]:
     total = profile.seconds + profile.between
     share = (sum(one.seconds for one in short) + profile.between) / total if total else 0.0
     remedy = "fewer nodes (`ortfuse optimize`), more work for each (a larger batch), and --threads 1 if all are short"
-    yield Bottleneck(f"{_counted(calls, 'run')} of kernels under {SHORT * 1e6:.0f} µs, and handing over", share, remedy)
+    runs = f"{_counted(calls, 'run')} of kernels under {SHORT * 1e6:.0f} µs, and " if calls else ""
+    yield Bottleneck(f"{runs}handing over from kernel to kernel", share, remedy)
 
 
 def _counted(number: int, one: str, several: str = "") -> str:

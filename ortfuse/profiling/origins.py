@@ -79,8 +79,10 @@ class _Names:
     """Finds nodes of a model by the names that the runtime gives to what it makes of them."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._by_value = {value.name: node for node in walk.nodes(model) for value in node.outputs if value.name}
-        self._by_name = {node.name: node for node in walk.nodes(model) if node.name}
+        # Bodies of functions may call their values as the main graph does, which comes first.
+        nodes = list(walk.nodes(model))[::-1]
+        self._by_value = {value.name: node for node in nodes for value in node.outputs if value.name}
+        self._by_name = {node.name: node for node in nodes if node.name}
 
     def of(self, executed: ir.Node) -> Iterable[ir.Node]:
         """The nodes whose values an executed node computes."""

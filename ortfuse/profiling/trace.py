@@ -18,7 +18,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.bench.executed import KERNEL, is_execution
-from ortfuse.errors import CrashError, VerificationError
+from ortfuse.errors import CrashError, OrtfuseError, VerificationError
 from ortfuse.execution.as_it_is import Runnable
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session, weight_bytes
@@ -96,15 +96,16 @@ def trace(model: Runnable, inputs: Inputs, *, runs: int, threads: int = 0) -> Tr
     """
     with tempfile.TemporaryDirectory(prefix="ortfuse-") as folder:
         target = Path(folder) / "executed.onnx"
+        dumped = isinstance(model, ir.Model) and weight_bytes(model) <= LARGEST_DUMP
         try:
-            if weight_bytes(model) > LARGEST_DUMP:
-                raise VerificationError("the executed graph would be too large to be written")
-            events = _events(model, inputs, runs, threads, folder, str(target))
-            graph = load(target).clone()
+            events = _events(model, inputs, runs, threads, folder, str(target) if dumped else "")
         except CrashError:
             raise
         except VerificationError:
-            events, graph = _events(model, inputs, runs, threads, folder, ""), None
+            if not dumped:
+                raise
+            events = _events(model, inputs, runs, threads, folder, "")
+        graph = _executed_graph(target)
     nodes, took = executed(events)
     return Trace(nodes, statistics.median(took), len(took), graph)
 
@@ -118,6 +119,14 @@ def _events(model: Runnable, inputs: Inputs, runs: int, threads: int, folder: st
         log = session.end_profile()
     found: list[dict[str, Any]] = json.loads(log.read_text())
     return found
+
+
+def _executed_graph(path: Path) -> ir.Model | None:
+    """The graph that the runtime wrote; `None` if it did not, or wrote what no graph can represent."""
+    try:
+        return load(path).clone() if path.exists() else None
+    except OrtfuseError:
+        return None
 
 
 def _runs(model: Runnable, runs: int) -> int:
