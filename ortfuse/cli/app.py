@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from ortfuse.cli.conversion import convert
+from ortfuse.cli.difference import diff
 from ortfuse.cli.inspection import inspect
 from ortfuse.cli.models import bench, bisect, explain, optimize, verify
 from ortfuse.cli.profiling import calibrate, profile
@@ -54,7 +55,7 @@ def everything(
 app.command(cls=WithVerify)(optimize)
 app.command(cls=WithVerify)(substitute)
 for command in (
-    quantize, convert, tune, verify, bisect, explain, inspect, bench, profile, calibrate, passes, prove
+    quantize, convert, tune, verify, diff, bisect, explain, inspect, bench, profile, calibrate, passes, prove
 ):  # fmt: skip
     app.command(cls=Command)(command)
 

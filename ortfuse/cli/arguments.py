@@ -126,6 +126,15 @@ InputFiles = Annotated[
 Json = Annotated[
     Path | None, typer.Option("--json", help="Write the whole report as JSON to this file.", show_default=False)
 ]
+Report = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        metavar="FILE.html",
+        help="Write a page to look at: one file, which needs no network.",
+        show_default=False,
+    ),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")]
 Seed = Annotated[
     int | None,

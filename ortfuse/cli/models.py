@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,6 +30,7 @@ from ortfuse.cli.arguments import (
     Passes,
     Patterns,
     Pins,
+    Report,
     Rounds,
     Seed,
     Sizes,
@@ -40,8 +41,12 @@ from ortfuse.cli.arguments import (
     check_json,
     write_json,
 )
+from ortfuse.cli.pages import check_report, write_report
 from ortfuse.cli.terminal import guarded, out, progress_line
 from ortfuse.cli.usage import NO, positive_number
+
+if TYPE_CHECKING:
+    from ortfuse.result import Result
 
 
 def optimize(
@@ -71,6 +76,7 @@ def optimize(
     load: Load = None,
     custom_ops: CustomOps = None,
     json_file: Json = None,
+    report: Report = None,
     debug: Debug = False,
 ) -> None:
     """Optimise a model: ortfuse optimize bert.onnx -o bert.opt.onnx --verify --bench
@@ -88,6 +94,9 @@ def optimize(
             loaded=load, custom_ops=custom_ops,
         )  # fmt: skip
         check_json(json_file, options.output)
+        check_report(report)
+        if report is not None:
+            options = options.with_(explain=options.explain or True)
         try:
             with progress_line() as progress:
                 result = ortfuse.optimize(model, options, progress=progress)
@@ -97,8 +106,21 @@ def optimize(
 
         show_result(out, result)
         write_json(json_file, {"model": str(model), **result.to_dict()})
+        if report is not None:
+            _write_page(model, result, report)
     if not result.ok:
         raise typer.Exit(NO)
+
+
+def _write_page(model: Path, result: Result, path: Path) -> None:
+    from ortfuse.pipeline import load_catalogue
+    from ortfuse.report.pages import optimisation_page
+
+    if result.left_alone:
+        out.print("no page was written, since the model was left as it is", highlight=False)
+        return
+    formulas = {rule.name: rule.formula for rule in load_catalogue(result.options.rules).rules()}
+    write_report(path, optimisation_page(str(model), result, ortfuse.load(model), result.model, formulas))
 
 
 def verify(
@@ -243,6 +265,7 @@ def bench(
     rounds: Rounds = None,
     custom_ops: CustomOps = None,
     json_file: Json = None,
+    report: Report = None,
     debug: Debug = False,
 ) -> None:
     """Measure models side by side: ortfuse bench bert.onnx bert.opt.onnx
@@ -258,8 +281,13 @@ def bench(
         options = arguments.options(
             inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds, bench=True, custom_ops=custom_ops
         )
+        check_report(report)
         with progress_line() as progress:
             progress("measuring")
             found = ortfuse.benchmark(numbered((str(path), path) for path in model), options)
         show_latencies(out, found, f"Latency at {found.sizes}")
         write_json(json_file, found.to_dict())
+        if report is not None:
+            from ortfuse.report.pages import bench_page
+
+            write_report(report, bench_page(found))

@@ -23,6 +23,7 @@ from ortfuse.cli.arguments import (
     Output,
     Passes,
     Patterns,
+    Report,
     Rounds,
     Seed,
     Sizes,
@@ -30,6 +31,7 @@ from ortfuse.cli.arguments import (
     check_json,
     write_json,
 )
+from ortfuse.cli.pages import check_report, write_report
 from ortfuse.cli.terminal import err, guarded, out, progress_line
 from ortfuse.cli.usage import NO, positive_number
 from ortfuse.errors import BoundError, OptionError
@@ -111,6 +113,7 @@ def quantize(
     load: Load = None,
     custom_ops: CustomOps = None,
     json_file: Json = None,
+    report: Report = None,
     debug: Debug = False,
 ) -> None:
     """Find the fastest model under an error bound: ortfuse quantize bert.onnx -o bert.q.onnx --inputs DIR --max-error 0.01
@@ -127,6 +130,7 @@ def quantize(
             threads=threads, rounds=rounds, link=link, loaded=load, custom_ops=custom_ops, bench=True,
         )  # fmt: skip
         check_json(json_file, options.output)
+        check_report(report)
         if max_error is None:
             _lower(model, rung or (), options, json_file)
             return
@@ -146,6 +150,10 @@ def quantize(
         if curve is not None:
             write_curve(curve, found.outcome)
         write_json(json_file, {"model": str(model), **found.to_dict()})
+        if report is not None:
+            from ortfuse.report.pages import quantisation_page
+
+            write_report(report, quantisation_page(str(model), found))
 
 
 def _lower(model: Path, rungs: Sequence[str], options: Options, json_file: Path | None) -> None:

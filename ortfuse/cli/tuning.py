@@ -23,6 +23,7 @@ from ortfuse.cli.arguments import (
     Output,
     Passes,
     Patterns,
+    Report,
     Rounds,
     Seed,
     Sizes,
@@ -30,6 +31,7 @@ from ortfuse.cli.arguments import (
     check_json,
     write_json,
 )
+from ortfuse.cli.pages import check_report, write_report
 from ortfuse.cli.terminal import err, guarded, out, progress_line
 from ortfuse.cli.usage import NO, positive_number
 from ortfuse.errors import ConstraintError, OptionError
@@ -130,6 +132,7 @@ def tune(
     link: Link = None,
     custom_ops: CustomOps = None,
     json_file: Json = None,
+    report: Report = None,
     debug: Debug = False,
 ) -> None:
     """Find the fastest model and session here: ortfuse tune bert.onnx -o bert.tuned.onnx --budget 120s
@@ -147,6 +150,7 @@ def tune(
             seed=seed, threads=threads, rounds=rounds, link=link, custom_ops=custom_ops, bench=True,
         )  # fmt: skip
         check_json(json_file, options.output)
+        check_report(report)
         if sampler not in ("tpe", "random"):
             raise OptionError("sampler", f"write tpe or random, not {sampler}")
         limits = Constraints(max_latency, min_throughput, max_memory, max_error)
@@ -166,3 +170,7 @@ def tune(
             raise typer.Exit(NO) from None
         show_tuned(out, found)
         write_json(json_file, {"model": str(model), **found.to_dict()})
+        if report is not None:
+            from ortfuse.report.pages import tuning_page
+
+            write_report(report, tuning_page(str(model), found))

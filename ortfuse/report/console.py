@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import onnx_ir as ir
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -83,6 +84,24 @@ def show_written(console: Console, path: Path | None, what: str = "model") -> No
         console.print(f"written: {path}", markup=False, highlight=False)
     else:
         console.print(f"nothing was written; -o RESULT writes the {what}", highlight=False)
+
+
+def show_difference(console: Console, before: ir.Model, after: ir.Model) -> None:
+    """Print the operators of two models that differ in number, and in how many regions the models differ."""
+    from ortfuse.page.pictures import Pictures, operators
+
+    was, became = operators(before), operators(after)
+    made = Table(title=f"{sum(was.values())} and {sum(became.values())} nodes", title_justify="left")
+    for heading in ("operator", "A", "B", "change"):
+        made.add_column(heading, justify="left" if heading == "operator" else "right", overflow="fold")
+    for name in {**was, **became}:
+        one, other = was.get(name, 0), became.get(name, 0)
+        if one != other:
+            made.add_row(name, str(one), str(other), f"{other - one:+d}")
+    regions = Pictures(before, after).regions()
+    if made.row_count:
+        console.print(made)
+    console.print(f"they differ in {len(regions)} regions" if regions else "they have the same nodes", highlight=False)
 
 
 def show_notes(console: Console, notes: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ortfuse.tuning import Point
+from ortfuse.report.pages.tuning import changed
 from ortfuse.tuning.tune import Tuned
 
 
@@ -26,7 +26,7 @@ def show_tuned(console: Console, tuned: Tuned) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     for name, point in (
         ("the original, default session", outcome.baseline),
-        *((_name(one, usual), one) for one in outcome.finalists),
+        *((changed(one, usual), one) for one in outcome.finalists),
     ):
         table.add_row(
             name, f"{point.median_ms:.4g}", f"{point.p95_ms:.4g}", f"{point.speedup:.2f}", f"{point.session_ms:.0f}",
@@ -46,12 +46,3 @@ def show_tuned(console: Console, tuned: Tuned) -> None:
         console.print(f"written: {path}", markup=False, highlight=False)
     if not tuned.written:
         console.print("nothing was written; -o RESULT writes the model and its settings", highlight=False)
-
-
-def _name(point: Point, usual: object) -> str:
-    """What a choice changes, in words."""
-    plain = dict(usual) if isinstance(usual, dict) else {}
-    changed = [
-        f"{name}={value}" for name, value in point.choice.items() if name != "model" and plain.get(name) != value
-    ]
-    return ", ".join([str(point.choice["model"]), *changed])

@@ -1,0 +1,208 @@
+"""What pages consist of. Each block is drawn by the part of the template that has its `kind`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias
+
+
+@dataclass(frozen=True)
+class Card:
+    """A number that matters: its name, the number, and what belongs to it in small print."""
+
+    name: str
+    value: str
+    note: str = ""
+    good: bool | None = None
+
+
+@dataclass(frozen=True)
+class Cards:
+    """The numbers that matter most."""
+
+    cards: Sequence[Card]
+    kind: ClassVar[str] = "cards"
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar: its label, its length, where it may as well end, and the text beside it."""
+
+    label: str
+    value: float
+    text: str
+    low: float | None = None
+    high: float | None = None
+    strong: bool = False
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Bars from one zero; `mark` is a value with a line through all of them."""
+
+    title: str
+    bars: Sequence[Bar]
+    about: str = ""
+    mark: float | None = None
+    kind: ClassVar[str] = "bars"
+
+    @property
+    def largest(self) -> float:
+        """The end of the longest bar."""
+        ends = [bar.high if bar.high is not None else bar.value for bar in self.bars]
+        usual = max((bar.value for bar in self.bars), default=1.0)
+        return max(min(max(ends, default=1.0), 1.5 * usual), self.mark or 0.0) or 1.0
+
+    def share(self, value: float) -> float:
+        """Where a value lies, in percent of the longest bar."""
+        return round(100 * min(1.0, max(0.0, value / self.largest)), 2)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a timeline, in seconds from the start, with what it changed."""
+
+    label: str
+    start: float
+    seconds: float
+    text: str
+    depth: int = 0
+    changed: bool = True
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Steps one after the other."""
+
+    title: str
+    steps: Sequence[Step]
+    about: str = ""
+    kind: ClassVar[str] = "timeline"
+
+    @property
+    def total(self) -> float:
+        """The end of the last step."""
+        return max((step.start + step.seconds for step in self.steps), default=0.0) or 1.0
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table. Columns of numbers are named in `numbers`; long tables are folded."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    about: str = ""
+    numbers: frozenset[int] = frozenset()
+    folded: bool = False
+    kind: ClassVar[str] = "rows"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A part of the model before and after, with a caption."""
+
+    title: str
+    about: str
+    before: str
+    after: str
+    was: str
+    became: str
+    count: int = 1
+    places: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Parts of the model before and after, drawn."""
+
+    title: str
+    sites: Sequence[Site]
+    about: str = ""
+    kind: ClassVar[str] = "sites"
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A point of a plane, with its name; `strong` is the one that was taken."""
+
+    x: float
+    y: float
+    text: str
+    strong: bool = False
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Points in a plane with a logarithmic horizontal axis; `limit` is a vertical line."""
+
+    title: str
+    x_name: str
+    y_name: str
+    dots: Sequence[Dot]
+    about: str = ""
+    limit: float | None = None
+    kind: ClassVar[str] = "scatter"
+
+    WIDTH: ClassVar[float] = 640.0
+    HEIGHT: ClassVar[float] = 260.0
+
+    def _span(self) -> tuple[float, float]:
+        found = [math.log10(dot.x) for dot in self.dots if dot.x > 0] + ([math.log10(self.limit)] if self.limit else [])
+        low, high = (math.floor(min(found)), math.ceil(max(found))) if found else (-3, 0)
+        return low, max(high, low + 1)
+
+    def across(self, x: float) -> float:
+        """Where a number lies on the horizontal axis; zero lies at its left end."""
+        low, high = self._span()
+        share = (math.log10(x) - low) / (high - low) if x > 0 else 0.0
+        return round(50 + (self.WIDTH - 70) * share, 1)
+
+    def up(self, y: float) -> float:
+        """Where a number lies on the vertical axis."""
+        return round(self.HEIGHT - 40 - (self.HEIGHT - 60) * y / self.top, 1)
+
+    @property
+    def top(self) -> float:
+        """The end of the vertical axis."""
+        return 1.1 * max((dot.y for dot in self.dots), default=1.0)
+
+    @property
+    def ticks(self) -> list[float]:
+        """The numbers that the horizontal axis names."""
+        low, high = self._span()
+        return [10.0**power for power in range(int(low), int(high) + 1)]
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Remarks, one a line."""
+
+    title: str
+    lines: Sequence[str]
+    kind: ClassVar[str] = "notes"
+
+
+Block: TypeAlias = Cards | Bars | Timeline | Rows | Sites | Scatter | Notes
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page.
+
+    Attributes:
+        title: What it is about.
+        summary: The answer in a sentence.
+        blocks: Its parts, in order.
+        command: What repeats it.
+        environment: Names and versions of what it depends on.
+    """
+
+    title: str
+    summary: str
+    blocks: Sequence[Block]
+    command: str = ""
+    environment: Sequence[tuple[str, str]] = field(default=())

@@ -1,0 +1,65 @@
+"""Writes a page to a file."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from ortfuse.errors import OptionError, OutputError
+from ortfuse.model.atomic_write import writable_target
+from ortfuse.page.blocks import Page
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def demand_libraries(path: str | os.PathLike[str]) -> None:
+    """Check early that a page can be made and written.
+
+    Raises:
+        OptionError: Jinja is not installed.
+        OutputError: The file cannot be written.
+    """
+    _jinja()
+    writable_target(path)
+
+
+def write_page(page: Page, path: str | os.PathLike[str]) -> None:
+    """Write a page as one HTML file without references to anything else.
+
+    Raises:
+        OptionError: Jinja is not installed.
+        OutputError: The file cannot be written.
+    """
+    path = Path(path)
+    text = html(page)
+    aside = path.with_name(f".ortfuse-{secrets.token_hex(8)}.tmp")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise OutputError(f"{path}: the report cannot be written: {error.strerror}") from error
+
+
+def html(page: Page) -> str:
+    """The text of a page."""
+    jinja = _jinja()
+    environment = jinja.Environment(
+        loader=jinja.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja.StrictUndefined,
+    )
+    style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    return str(environment.get_template("page.html").render(page=page, style=style, script=script))
+
+
+def _jinja() -> Any:
+    try:
+        import jinja2
+    except ImportError as error:
+        raise OptionError("report", "needs Jinja; install it with `pip install ortfuse[report]`") from error
+    return jinja2

@@ -1,0 +1,9 @@
+"""The results of commands as pages (`--report FILE.html`)."""
+
+from ortfuse.report.pages.difference import difference_page
+from ortfuse.report.pages.latencies import bench_page
+from ortfuse.report.pages.optimisation import optimisation_page
+from ortfuse.report.pages.quantisation import quantisation_page
+from ortfuse.report.pages.tuning import tuning_page
+
+__all__ = ["bench_page", "difference_page", "optimisation_page", "quantisation_page", "tuning_page"]

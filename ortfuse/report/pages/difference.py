@@ -1,0 +1,72 @@
+"""The page of `ortfuse diff`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ortfuse.page.blocks import Block, Card, Cards, Notes, Page, Sites
+from ortfuse.page.pictures import Pictures, operators
+from ortfuse.report.pages.common import change, command, counted, environment, grouped, site
+
+MOST = 60
+"""The most different regions that are drawn."""
+
+
+def difference_page(first: str, second: str, before: ir.Model, after: ir.Model) -> Page:
+    """Two models side by side: where they differ, and how."""
+    was, became = operators(before), operators(after)
+    regions = Pictures(before, after).regions()
+    groups = grouped((f"{counted(pair.was, 3)} → {counted(pair.became, 3)}", pair, _place(pair)) for pair in regions)
+    drawn = [site(title, "", pair, places) for title, pair, places in groups[:MOST]]
+    blocks: list[Block] = [
+        Cards(
+            [
+                Card("nodes", f"{sum(was.values())} → {sum(became.values())}"),
+                Card("operators", f"{len(was)} → {len(became)}", "different ones"),
+                Card("regions that differ", str(len(regions))),
+            ]
+        ),
+        change(was, became),
+    ]
+    if drawn:
+        more = f" The first {MOST} of {len(groups)} different ones." if len(groups) > MOST else ""
+        blocks.append(
+            Sites(
+                "Where they differ",
+                drawn,
+                f"Nodes that both have, with the same names around them, are not shown.{more}",
+            )
+        )
+    if lines := _signatures(before, after):
+        blocks.append(Notes("Inputs and outputs", lines))
+    names, counts = (Path(first).name, Path(second).name), (sum(was.values()), sum(became.values()))
+    summary = f"{names[0]} has {counts[0]} nodes, {names[1]} {counts[1]}; they differ in {len(regions)} regions."
+    if not regions:
+        summary = f"{names[0]} and {names[1]} have the same nodes."
+    return Page(f"{Path(first).name} and {Path(second).name}", summary, blocks, command(), environment())
+
+
+def _place(pair: object) -> str:
+    for picture in (getattr(pair, "after", None), getattr(pair, "before", None)):
+        if picture is not None:
+            return next((box.detail for box in picture.boxes if box.kind == "output"), "")
+    return ""
+
+
+def _signatures(before: ir.Model, after: ir.Model) -> list[str]:
+    lines = []
+    for what, one, other in (
+        ("input", before.graph.inputs, after.graph.inputs),
+        ("output", before.graph.outputs, after.graph.outputs),
+    ):
+        first, second = ({value.name: f"{value.dtype}{value.shape}" for value in values} for values in (one, other))
+        lines += [
+            f"{what} {name}: {first[name]} became {second[name]}"
+            for name in first
+            if name in second and first[name] != second[name]
+        ]
+        lines += [f"{what} {name} is gone" for name in first if name not in second]
+        lines += [f"{what} {name} is new" for name in second if name not in first]
+    return lines

@@ -1,0 +1,155 @@
+"""The page of `ortfuse optimize`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ortfuse.page.blocks import Block, Card, Cards, Notes, Page, Rows, Sites, Step, Timeline
+from ortfuse.page.pictures import Pictures
+from ortfuse.pipeline.report import PassReport
+from ortfuse.report.pages.common import (
+    change,
+    command,
+    environment,
+    grouped,
+    latency_bars,
+    latency_rows,
+    session_bars,
+    site,
+)
+from ortfuse.result import Result
+
+NOTABLE = 0.02
+"""The share of the engine's time from which on a pass that changed nothing is shown."""
+
+MOST = 60
+"""The most different sites that are drawn."""
+
+
+def optimisation_page(
+    name: str, result: Result, original: ir.Model, optimised: ir.Model, formulas: Mapping[str, str]
+) -> Page:
+    """What was done to a model, what it bought, and what was not done.
+
+    Args:
+        name: What the model is called.
+        result: The result.
+        original: The model as it was.
+        optimised: The model as it is.
+        formulas: The formula of each rule.
+    """
+    report = result.report
+    blocks: list[Block] = [Cards(_cards(result))]
+    if result.latencies is not None:
+        blocks += [latency_bars(result.latencies.rows, "Speed after each pass", result.latencies.sizes)]
+        if result.latencies.sessions:
+            blocks.append(session_bars(result.latencies.sessions))
+    blocks += _sites(result, original, optimised, formulas)
+    blocks += _missed(result)
+    blocks.append(_timeline(report.passes))
+    blocks.append(change(report.before.operators, report.after.operators))
+    blocks += _choices(result)
+    if result.latencies is not None:
+        blocks.append(latency_rows(result.latencies.rows))
+    remarks = [*report.notes, *report.failures, *(line for pin in result.pins for line in pin.lines())]
+    remarks += [f"{setting}: {setting.reason}" for setting in result.session]
+    if result.left_alone:
+        remarks.append(result.left_alone)
+    if remarks:
+        blocks.append(Notes("Remarks", remarks))
+    return Page(f"{Path(name).name}, optimised", _summary(result), blocks, command(), environment())
+
+
+def _summary(result: Result) -> str:
+    before, after = result.report.before.nodes, result.report.after.nodes
+    said = f"{before} nodes became {after}"
+    if result.latencies is not None and len(result.latencies.rows) > 1:
+        last = result.latencies.rows[-1]
+        said += f", and a run takes {last.median_ms:.3g} ms instead of {result.latencies.rows[0].median_ms:.3g}"
+    if result.verdict is not None:
+        said += f"; the outputs are {result.verdict.state}"
+    families = result.report.families()
+    fused = ", ".join(f"{count} {family}" for family, count in families.items())
+    return f"{said}." + (f" Fused: {fused}." if fused else "")
+
+
+def _cards(result: Result) -> list[Card]:
+    report = result.report
+    cards = [Card("nodes", f"{report.before.nodes} → {report.after.nodes}")]
+    if result.latencies is not None and len(result.latencies.rows) > 1:
+        first, last = result.latencies.rows[0], result.latencies.rows[-1]
+        bounds = "95 %: {:.2f} to {:.2f}".format(*last.speedup_bounds) if last.speedup_bounds else ""
+        cards += [
+            Card("speedup", f"{last.speedup:.2f}×", bounds, last.speedup > 1),
+            Card("median latency", f"{last.median_ms:.3g} ms", f"was {first.median_ms:.3g} ms"),
+            Card("executed nodes", f"{first.executed} → {last.executed}", "after the runtime's own optimisations"),
+            Card("file", f"{last.file_mb:.3g} MB", f"was {first.file_mb:.3g} MB"),
+        ]
+    if result.verdict is not None:
+        cards.append(Card("verified", result.verdict.state, f"{len(result.verdict.trials)} runs", result.verdict.ok))
+    sites = sum(report.families().values())
+    cards.append(Card("sites fused", str(sites), f"engine {report.seconds:.2f} s"))
+    return cards
+
+
+def _timeline(passes: list[PassReport]) -> Timeline:
+    steps, total = list(_steps(passes, 0.0, 0)), sum(report.seconds for report in passes)
+    shown = [step for step in steps if step.changed or step.seconds >= NOTABLE * total]
+    about = "Time of the engine in each pass. A pass that is repeated is shown once, with all its runs."
+    if len(shown) < len(steps):
+        about += f" Not shown are {len(steps) - len(shown)} that changed nothing and took less than {NOTABLE:.0%} of the time."
+    return Timeline("Passes", shown, about)
+
+
+def _steps(passes: list[PassReport], start: float, depth: int) -> Iterator[Step]:
+    for report in passes:
+        label = report.name if len(report.name) < 60 else report.name.partition("(")[0]
+        nodes = f"{report.nodes_before} → {report.nodes_after} nodes" if report.changes else "nothing to do"
+        text = f"{1e3 * report.seconds:.0f} ms, {nodes}"
+        yield Step(label, start, report.seconds, text, min(depth, 2), bool(report.changes))
+        yield from _steps(report.parts, start, depth + 1)
+        start += report.seconds
+
+
+def _sites(result: Result, original: ir.Model, optimised: ir.Model, formulas: Mapping[str, str]) -> Iterator[Block]:
+    if result.explanation is None or not result.explanation.fused:
+        return
+    pictures = Pictures(original, optimised)
+    pairs = [
+        (one.rule, pictures.site(one.site, one.nodes, one.operators), one.site) for one in result.explanation.fused
+    ]
+    groups = grouped(pairs)
+    drawn = [site(rule, formulas.get(rule, ""), pair, places) for rule, pair, places in groups[:MOST]]
+    more = f" The first {MOST} of {len(groups)} different ones." if len(groups) > MOST else ""
+    about = f"What each rule found, and what it made of it; places that look alike are shown once.{more}"
+    yield Sites("What was fused", drawn, about)
+
+
+def _missed(result: Result) -> Iterator[Block]:
+    if result.explanation is None or not result.explanation.missed:
+        return
+    rows = [
+        (miss.rule, miss.site, f"{miss.matched} of at least {miss.least}", miss.refusal.reason, miss.refusal.remedy)
+        for miss in result.explanation.missed
+    ]
+    headings = ("rule that came nearest", "place", "nodes matched", "what stopped it", "it would match if")
+    yield Rows("What was not fused, and why", headings, rows, folded=len(rows) > 8)
+
+
+def _choices(result: Result) -> Iterator[Block]:
+    if not result.report.choices:
+        return
+    rows = [
+        (
+            choice.rule, choice.makes, f"{choice.estimate.speedup:.2f}" if choice.estimate else "pinned",
+            choice.estimate.sizes if choice.estimate else "", str(len(choice.sites)),
+            "taken" if choice.taken else "left as it was",
+        )
+        for choice in result.report.choices
+    ]  # fmt: skip
+    headings = ("rule", "makes", "speedup", "measured at", "places", "decision")
+    about = "Where several operators are legal, what they were measured to take decides."
+    yield Rows("Choices by cost", headings, rows, about, frozenset({2, 4}), folded=len(rows) > 8)

@@ -1,0 +1,121 @@
+"""The page of `ortfuse quantize`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ortfuse.page.blocks import Block, Card, Cards, Dot, Notes, Page, Rows, Scatter
+from ortfuse.precision.outcome import Outcome, Point, SiteReport
+from ortfuse.quantized import Quantized
+from ortfuse.report.pages.common import command, environment, latency_bars
+
+
+def quantisation_page(name: str, found: Quantized) -> Page:
+    """Where lower precision was taken, what it bought, and what it cost."""
+    outcome = found.outcome
+    blocks: list[Block] = [Cards(_cards(outcome))]
+    if outcome.latencies:
+        blocks.append(latency_bars(outcome.latencies, "Speed over float32"))
+    blocks += [*_curve(outcome), _sites(outcome), _rungs(outcome)]
+    remarks = [*([outcome.reason] if outcome.reason else []), *outcome.notes]
+    if remarks:
+        blocks.append(Notes("Remarks", remarks))
+    return Page(f"{Path(name).name} under an error bound", _summary(outcome), blocks, command(), environment())
+
+
+def _summary(outcome: Outcome) -> str:
+    if outcome.reason:
+        return f"The float32 model is the result: {outcome.reason}."
+    lowered = len(outcome.taken.choice)
+    return (
+        f"{lowered} of {len(outcome.sites)} sites are in lower precision: {outcome.speedup:.2f} times as fast as float32, with "
+        f"an error ({outcome.metric}) of {_largest(outcome):.2g} where {outcome.bound:.2g} is allowed."
+    )
+
+
+def _largest(outcome: Outcome) -> float:
+    return max(outcome.error, outcome.held_out or 0.0)
+
+
+def _cards(outcome: Outcome) -> list[Card]:
+    size = outcome.taken.size
+    held_out = "on inputs that the search never saw" if outcome.held_out is not None else "no inputs were held out"
+    cards = [
+        Card("speedup over float32", f"{outcome.speedup:.2f}×", "", outcome.speedup > 1),
+        Card(
+            "error",
+            f"{_largest(outcome):.2g}",
+            f"bound {outcome.bound:.2g}, {held_out}",
+            _largest(outcome) <= outcome.bound,
+        ),
+        Card("sites lowered", f"{len(outcome.taken.choice)} of {len(outcome.sites)}"),
+    ]
+    if size:
+        cards.append(Card("weights", f"{size / 1e6:.3g} MB", f"were {outcome.float_size / 1e6:.3g} MB"))
+    return cards
+
+
+def _curve(outcome: Outcome) -> Iterator[Block]:
+    dots = [
+        Dot(error, speedup, f"{point.label}: error {error:.2g}, {speedup:.2f}×", point.choice == outcome.taken.choice)
+        for point in outcome.curve
+        if (error := _error(point)) is not None
+        for speedup in [point.speedup or point.predicted_speedup]
+    ]
+    if dots:
+        about = "Every choice that was considered; the dashed line is the bound. Speedups that were not measured are predicted."
+        yield Scatter("Error against speed", "error", "speedup", dots, about, outcome.bound)
+
+
+def _error(point: Point) -> float | None:
+    return point.error if point.error is not None else point.predicted_error
+
+
+def _sites(outcome: Outcome) -> Rows:
+    rows = []
+    for site in outcome.sites:
+        chosen = site.chosen
+        rows.append(
+            (
+                site.name, site.operator, site.shapes, site.rung or "float32", f"{1e6 * site.seconds:.0f}",
+                f"{1e6 * chosen.seconds:.0f}" if chosen else "", _optional(chosen.local if chosen else None),
+                _optional(chosen.propagated if chosen else None), _spread(site), site.left,
+            )
+        )  # fmt: skip
+    headings = (
+        "site",
+        "operator",
+        "shapes",
+        "rung",
+        "float32 µs",
+        "rung µs",
+        "error here",
+        "error of outputs",
+        "values",
+        "remark",
+    )
+    about = "What was chosen at each site, what it saves there, and what it alone does to the outputs."
+    return Rows("Site by site", headings, rows, about, frozenset({4, 5, 6, 7}), folded=len(rows) > 12)
+
+
+def _spread(site: SiteReport) -> str:
+    spread = site.spread
+    return "" if spread is None else f"{spread.low:.3g} to {spread.high:.3g}, outliers {spread.outliers:.1f}×"
+
+
+def _rungs(outcome: Outcome) -> Rows:
+    rows = [
+        (
+            site.name, one.rung, f"{1e6 * one.saved:+.0f}", _optional(one.local), _optional(one.propagated),
+            f"{one.size / 1e3:.0f}", one.dropped,
+        )
+        for site in outcome.sites
+        for one in site.tried
+    ]  # fmt: skip
+    headings = ("site", "rung", "saved µs", "error here", "error of outputs", "weights kB", "why not followed")
+    return Rows("Everything that was tried", headings, rows, numbers=frozenset({2, 3, 4, 5}), folded=True)
+
+
+def _optional(value: float | None) -> str:
+    return "" if value is None else f"{value:.1e}"

@@ -1,0 +1,57 @@
+"""The page of `ortfuse tune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ortfuse.page.blocks import Bar, Bars, Block, Card, Cards, Notes, Page, Rows
+from ortfuse.report.pages.common import command, environment
+from ortfuse.tuning import Point
+from ortfuse.tuning.tune import Tuned
+
+
+def tuning_page(name: str, tuned: Tuned) -> Page:
+    """What was tried, and what was best."""
+    outcome = tuned.outcome
+    best, usual = outcome.best, outcome.baseline.choice
+    cards = [
+        Card("speedup", f"{best.speedup:.2f}×", "over the original in a default session", best.speedup > 1),
+        Card("median latency", f"{best.median_ms:.3g} ms", f"was {outcome.baseline.median_ms:.3g} ms"),
+        Card("95 % under", f"{best.p95_ms:.3g} ms"),
+        Card("peak memory", f"{best.peak_mb:.0f} MB", f"was {outcome.baseline.peak_mb:.0f} MB"),
+        Card("trials", str(len(outcome.points)), f"in {outcome.seconds:.0f} s"),
+    ]
+    bars = [Bar("the original, default session", 1.0, f"{outcome.baseline.median_ms:.3g} ms")]
+    bars += [
+        Bar(
+            changed(point, usual),
+            point.speedup,
+            f"{point.speedup:.2f}×, {point.median_ms:.3g} ms",
+            strong=point == best,
+        )
+        for point in outcome.finalists
+    ]
+    blocks: list[Block] = [Cards(cards), Bars("The best, side by side", bars, mark=1.0)]
+    settings = [(setting.name, str(setting.value), setting.reason) for setting in tuned.session]
+    if settings:
+        blocks.append(Rows("Settings of the session", ("name", "value", "reason"), settings))
+    trials = [
+        (
+            str(point.number + 1), changed(point, usual), f"{point.speedup:.2f}" if not point.failure else "",
+            f"{point.median_ms:.3g}", f"{point.peak_mb:.0f}", f"{point.error:.1e}", point.failure,
+        )
+        for point in outcome.points
+    ]  # fmt: skip
+    headings = ("trial", "choice", "speedup", "median ms", "peak MB", "error", "failure")
+    blocks.append(Rows("Every trial", headings, trials, numbers=frozenset({0, 2, 3, 4, 5}), folded=len(trials) > 12))
+    if outcome.notes:
+        blocks.append(Notes("Remarks", list(outcome.notes)))
+    summary = f"{changed(best, usual)} is {best.speedup:.2f} times as fast as the original in a default session."
+    return Page(f"{Path(name).name}, tuned", summary, blocks, command(), environment())
+
+
+def changed(point: Point, usual: object) -> str:
+    """What a choice changes, in words."""
+    plain = dict(usual) if isinstance(usual, dict) else {}
+    names = [f"{name}={value}" for name, value in point.choice.items() if name != "model" and plain.get(name) != value]
+    return ", ".join([str(point.choice["model"]), *names])

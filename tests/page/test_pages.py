@@ -1,0 +1,144 @@
+"""Pages of commands: whole, self-contained, and safe whatever nodes are called."""
+
+from __future__ import annotations
+
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import onnx
+import pytest
+
+import ortfuse
+from ortfuse.bench import Latencies, Latency
+from ortfuse.cli.app import main
+from ortfuse.errors import OptionError
+from ortfuse.page import write_page
+from ortfuse.page.write import html
+from ortfuse.precision.outcome import Outcome, Point, SiteReport, Tried
+from ortfuse.quantized import Quantized
+from ortfuse.report.pages import bench_page, quantisation_page, tuning_page
+from ortfuse.sessions import SessionConfig
+from ortfuse.tuning import Point as Trial
+from ortfuse.tuning import TuningOutcome
+from ortfuse.tuning.tune import Tuned
+
+EVIL = "</script><script>alert(1)</script>"
+TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[n,8] x) => (float[n,8] y)
+<float half = {0.5}, float one = {1}, float root = {1.4142135}> {
+    d = Div(x, root) e = Erf(d) a = Add(e, one) h = Mul(x, a) y = Mul(h, half) }"""
+
+VOID = {"meta", "br", "input", "link", "img", "hr"}
+
+
+class Reader(HTMLParser):
+    """Demands that tags are closed in order, and notes references, headings and ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.references: list[str] = []
+        self.ids: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.references += [str(found[key]) for key in ("src", "href") if key in found]
+        self.ids += [str(found["id"])] if "id" in found else []
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def read(path: Path | str) -> Reader:
+    text = path.read_text(encoding="utf-8") if isinstance(path, Path) else path
+    reader = Reader()
+    reader.feed(text)
+    reader.close()
+    assert not reader.open
+    assert all(reference.startswith("#") for reference in reader.references)
+    assert {reference[1:] for reference in reader.references} <= set(reader.ids)
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert EVIL not in text
+    return reader
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    model = onnx.parser.parse_model(TEXT)
+    for number, node in enumerate(model.graph.node):
+        node.name = f"{EVIL}{number}"
+    onnx.save(model, tmp_path / "a.onnx")
+    return tmp_path / "a.onnx"
+
+
+def test_optimize_writes_a_page_with_every_site(path: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    with pytest.raises(SystemExit) as end:
+        main(["optimize", str(path), "-o", str(tmp_path / "b.onnx"), "--verify", "--report", str(page)])
+    assert end.value.code in (0, None)
+    said = " ".join(read(page).text)
+    result = ortfuse.optimize(path)
+    assert "5 → 1" in said
+    for family in result.report.families():
+        assert f"{family}." in said
+    assert "a.onnx, optimised" in said
+
+
+def test_diff_shows_where_models_differ(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ortfuse.optimize(path, output=tmp_path / "b.onnx")
+    with pytest.raises(SystemExit):
+        main(["diff", str(path), str(tmp_path / "b.onnx"), "--report", str(tmp_path / "d.html")])
+    assert "they differ in 1 regions" in capsys.readouterr().out.replace("\n", " ")
+    assert "regions that differ" in " ".join(read(tmp_path / "d.html").text)
+
+
+def latency(name: str, speedup: float, bounds: tuple[float, float] | None = None) -> Latency:
+    return Latency(name, 10 / speedup, 9 / speedup, 12 / speedup, 0.01, speedup, bounds, 5, 10, 8, 1.5)
+
+
+def test_a_benchmark_is_bars_and_numbers() -> None:
+    page = bench_page(Latencies("batch=1", (latency(EVIL, 1.0), latency("b", 1.3, (1.2, 1.4)))))
+    said = " ".join(read(html(page)).text)
+    assert "b is the fastest: 1.30 times" in said
+
+
+def test_a_quantised_model_is_shown_site_by_site() -> None:
+    sites = [
+        SiteReport(
+            "s", "MatMul", "[1, 4]", "dynamic_int8", 1e-4, tried=(Tried("dynamic_int8", 5e-5, 5e-5, 9, 1e-3, 1e-4),)
+        ),
+        SiteReport(EVIL, "Conv", "[1]", left="nothing"),
+    ]
+    taken = Point("knapsack", {"s": "dynamic_int8"}, 1e-3, 1e-3, 1.4, 2e-3, 3e-3, 1.5, 100)
+    other = Point("all", {}, 0.0, 0.0, 1.0, 0.0)
+    outcome = Outcome(
+        None, "l2", 0.01, "latency", "4 sets", taken, 2e-3, 3e-3, [latency("float32", 1), latency("result", 1.5)], 400, sites,
+        [taken, other],
+    )  # type: ignore[arg-type]  # fmt: skip
+    page = quantisation_page("m.onnx", Quantized(None, outcome, None))  # type: ignore[arg-type]
+    said = " ".join(read(html(page)).text)
+    assert "1 of 2 sites are in lower precision: 1.50 times as fast" in said
+    assert "0.003 where 0.01 is allowed" in said
+
+
+def test_a_tuned_model_is_shown_with_every_trial() -> None:
+    usual = {"model": "original", "enable_mem_reuse": True}
+    best = Trial(3, {"model": "all", "enable_mem_reuse": False}, 1.4, 7, 8, 5, 100)
+    outcome = TuningOutcome(
+        best, Trial(-1, usual, 1, 10, 12, 5, 120), [best], [best, Trial(4, usual, failure=EVIL)], 9.0
+    )
+    said = " ".join(read(html(tuning_page("m.onnx", Tuned(outcome, ortfuse.Options(), SessionConfig())))).text)
+    assert "all, enable_mem_reuse=False is 1.40 times as fast" in said
+
+
+def test_without_the_library_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(OptionError, match=r"pip install ortfuse\[report\]"):
+        write_page(bench_page(Latencies("", (latency("a", 1.0),))), tmp_path / "a.html")
+    assert not list(tmp_path.iterdir())
