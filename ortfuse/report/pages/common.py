@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 
 from ortfuse.bench import Latency, SessionLatency
-from ortfuse.bench.peaks import processor_name
 from ortfuse.page.blocks import Bar, Bars, Rows, Site
 from ortfuse.page.drawing import svg
 from ortfuse.page.pictures import Pair
+from ortfuse.targets.processor import processor_name
 from ortfuse.version import __version__
 
 _PACKAGES = ("onnx", "onnxruntime", "onnx_ir", "numpy")
