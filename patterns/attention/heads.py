@@ -1,7 +1,7 @@
 """The heads of attention: nodes that split, merge and repeat heads, and caches, are absorbed into the operator.
 
-`merged_heads` absorbs the nodes that split the heads off the last axis, so that the kernel reads and writes [batch, length,
-heads * size]; `grouped_heads` absorbs the repetition of key and value heads (Ainslie et al., arXiv:2305.13245).
+`merged_heads` and its like absorb what splits the heads off the last axis and moves them, so that the kernel reads and writes
+[batch, length, heads * size]; `grouped_heads` absorbs the repetition of key and value heads (Ainslie et al., arXiv:2305.13245).
 """
 
 from __future__ import annotations
@@ -95,6 +95,29 @@ def heads_of_queries_are_known(match: Match) -> Refusal | None:
     return None
 
 
+query_apart, key_apart, value_apart = var("query", "b s h d"), var("key", "b t g d"), var("value", "b t g v")
+apart = attention(
+    rearrange("b s h d -> b s (h d)", query_apart), rearrange("b t g d -> b t (g d)", key_apart),
+    rearrange("b t g v -> b t (g v)", value_apart), mask, is_causal=attr("is_causal"), outputs=4,
+    q_num_heads=lambda match: match.size("h"), kv_num_heads=lambda match: match.size("g"),
+)  # fmt: skip
+
+
+def _heads_first(operand: Pattern) -> Op:
+    """The middle axes, length and heads, swapped."""
+    made: Op = op.Transpose(operand, perm=(0, 2, 1, 3)).kept()
+    return made
+
+
+@redundant("of unknown sizes the replacement could not say the shape of its result")
+def heads_have_known_sizes(match: Match) -> Refusal | None:
+    """The numbers of heads and their sizes are known."""
+    for name, dim in (("query", "h"), ("query", "d"), ("key", "g"), ("value", "v")):
+        if match.size(dim) is None:
+            return match.refuse_dimension(name, -1 if dim in "dv" else -2, f"a known number ({dim})")
+    return None
+
+
 RULES = [
     _rule(
         # As torch.nn.MultiheadAttention writes it; what is transposed is as much as before, but in one piece with its heads.
@@ -170,5 +193,24 @@ RULES = [
             redundant={"dimension *": "the operator on split heads asks for it too"},
         ),
         (heads_are_known,),
+    ),
+    _rule(
+        # Of positions in rows and columns, which are split after the heads, or not at all: merging the heads again moves nothing.
+        "merged_heads_apart", "transpose(attention(transpose(query), transpose(key), transpose(value), mask))", PAPER,
+        op.Transpose(
+            attention(
+                _heads_first(query_apart), _heads_first(key_apart),
+                _heads_first(value_apart), mask, is_causal=attr("is_causal"),
+            ).naming(weights=3),
+            perm=(0, 2, 1, 3),
+        ),
+        rearrange("b s (h v) -> b s h v", apart[0]), apart, ("weights",),
+        Proof(
+            shapes={"h": 2, "g": 2, "d": 4, "v": 4, "mask": "b 1 s t"},
+            attributes={**_LAYOUT, "mode": [0]},
+            inputs={"mask": masked(-math.inf)},
+            redundant={"dimension *": "the operator on split heads asks for it too"},
+        ),
+        (heads_have_known_sizes,),
     ),
 ]  # fmt: skip

@@ -3,7 +3,8 @@
 m(x) reshapes [a, b, m, n] to [a * b, m, n]; it is moved after operators that work on the last two axes only, until a Reshape
 undoes it:
 
-m(x) m(y) = m(x y)     m(x)^T = m(x^T)     softmax(m(x)) = m(softmax(x))     c m(x) = m(c x)     split(m(x) + y) = x + split(y)
+m(x) m(y) = m(x y)     m(x) + y = m(x + split(y))     m(x)^T = m(x^T)     softmax(m(x)) = m(softmax(x))     c m(x) = m(c x)
+split(m(x) + y) = x + split(y)
 
 Exporters write the batched products of attention in three dimensions, with a (batch * heads) axis; the attention rules are
 written for four dimensions.
@@ -123,6 +124,23 @@ def other_is_broadcast(match: Match) -> Refusal | None:
     return None if other[0] == 1 else match.refuse_dimension("other", 0, 1)
 
 
+def _other_split(match: Match) -> tuple[DimLike, ...]:
+    """The shape of the other operand with its merged axis split as x has it."""
+    return (*(match.shape("x") or ())[:2], *(match.shape("other") or ())[1:])
+
+
+def other_splits_alike(match: Match) -> Refusal | None:
+    """The other operand has the merged axis too, which a constant Reshape target splits."""
+    refused = other_is_merged_alike(match)
+    return refused or unless_constant_target(match, match.shape("other"), _other_split(match))
+
+
+def _other_target(match: Match) -> Any:
+    found = reshape_target(match.shape("other"), _other_split(match))
+    assert found is not None
+    return ints(found)
+
+
 def _split_shape(match: Match) -> tuple[DimLike, ...] | None:
     """The shape of the plain value after splitting its leading axis as in the root."""
     before, after = match.shape("plain"), match.facts.shape(match.root)
@@ -232,6 +250,22 @@ RULES = [
             opset=17,
         ),
         redundant(SHAPES)(merges_leading_axes("x")),
+    ),
+    _moved(
+        "add",
+        op.Add(_merged("x"), var("other")),
+        _merge_as_before(op.Add(x, op.Reshape(var("other"), computed("other_split", _other_target)))),
+        Proof(
+            shapes=(
+                {"x": "3 2 3 4", "x_target": "3", "other": "6 3 4"},
+                {"x": "3 2 3 4", "x_target": "3", "other": "6 1 4"},
+            ),
+            constants=_targets(x=[-1, 3, 4]),
+            attributes={"x_zero": [0]},
+            opset=17,
+        ),
+        redundant(SHAPES)(merges_leading_axes("x")),
+        other_splits_alike,
     ),
     _moved(
         "softmax",

@@ -2,7 +2,7 @@
 
 reshape(x, shape(...)-arithmetic) = reshape(x, constant)       if each target dimension is known, copied or the single rest
 reshape(reshape(x)) = reshape(x)          transpose(transpose(x)) = transpose(x)        unsqueeze(unsqueeze(x)) = unsqueeze(x)
-squeeze(unsqueeze(x)) = x
+squeeze(unsqueeze(x)) = x          reshape(transpose(x)) = reshape(transpose(reshape(x))), of fewer axes
 and(true, x) = x           where(true, x, y) = x, or x expanded           range(0, n) >= 0 is true
 """
 
@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike, reshape_target
+from ortfuse.dims import DimLike, product, reshape_target
 from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, all_attributes, attr, computed, op, opt, redundant, var
+from ortfuse.pattern import Match, Pattern, all_attributes, attr, computed, op, opt, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import ints, is_filled_with, text
-from .._proofs import SHAPES, computed_shape
+from .._proofs import COST, SHAPES, computed_shape
 
 SOURCE = "ONNX operator specification"
 
@@ -73,6 +73,59 @@ inner_reshape = (
 def composed(match: Match) -> list[int]:
     """The composed permutation: first `inner`, then `outer`."""
     return [match["inner"][axis] for axis in match["outer"]]
+
+
+FAST_AXES = 4
+"""How many axes the runtime transposes fast: several times as fast as more, even if these are of size 1."""
+
+
+def _together(match: Match) -> tuple[Shape, list[int]] | None:
+    """The shape of x with axes merged that stay together and without those of size 1, and how the others are permuted."""
+    before, perm = match.shape("x"), match["perm"]
+    if before is None or not isinstance(perm, tuple | list) or len(perm) != len(before):
+        return None
+    kept = [axis for axis in perm if before[axis] != 1]
+    longer = sorted(kept)
+    groups: list[list[int]] = []
+    for axis in kept:
+        if groups and longer.index(axis) == longer.index(groups[-1][-1]) + 1:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    order = sorted(groups)
+    return tuple(product(before[axis] for axis in group) for group in order), [order.index(group) for group in groups]
+
+
+def has_needless_axes(match: Match) -> Refusal | None:
+    """x has more axes than are transposed fast, some of size 1 or not moved apart."""
+    found, before = _together(match), match.shape("x") or ()
+    if found is None:
+        return match.refuse("shape", "x")
+    shape, perm = found
+    if len(before) <= FAST_AXES or len(shape) == len(before):
+        return match.refuse("needless", "x", found="all of its axes are moved apart, or there are few")
+    refused = unless_constant_target(match, before, shape)
+    return refused or unless_constant_target(match, tuple(shape[axis] for axis in perm), match.shape("root"))
+
+
+@redundant(COST)
+def is_only_reshaped(match: Match) -> Refusal | None:
+    """Nothing needs what is transposed with all its axes."""
+    users = match["turned"].consumers()
+    alone = all(user.op_type == "Reshape" and not user.domain for user in users)
+    if alone and not match["turned"].is_graph_output():
+        return None
+    return match.refuse("needless", "turned", found="something else needs it with all its axes")
+
+
+def _moved_together(match: Match) -> Pattern:
+    before, (shape, perm) = match.shape("x"), _together(match) or ((), [])
+    there = reshape_target(before, shape)
+    back = reshape_target(tuple(shape[axis] for axis in perm), match.shape("root"))
+    assert there is not None and back is not None
+    turned = op.Transpose(op.Reshape(x, computed("there", lambda match: ints(there))), perm=perm)
+    made: Pattern = op.Reshape(turned, computed("back", lambda match: ints(back)))
+    return made
 
 
 def merges_and_splits_batch(match: Match) -> Refusal | None:
@@ -187,6 +240,23 @@ RULES = [
         source=SOURCE,
         proof=Proof(
             shapes={"x": "b 2 3"}, attributes={"inner": [(1, 0, 2), (2, 0, 1)], "outer": [(0, 2, 1), (2, 0, 1)]}
+        ),
+    ),
+    Rule(
+        name="shapes.transpose_together",
+        formula="Reshape(Transpose(x)), x with axes that stay together",
+        pattern=op.Reshape(
+            op.Transpose(x, perm=attr("perm")).kept().named("turned"), var("shape"), allowzero=attr("allowzero")
+        ),
+        replace=_moved_together,
+        makes=("Reshape", "Transpose"),
+        guards=(has_needless_axes, is_only_reshaped),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes=({"x": "b 5 1 4 3", "shape": "4"}, {"x": "b 4 5 3 1", "shape": "4"}),
+            constants={"shape": [-1, 4, 5, 3]},
+            attributes=({"perm": [(2, 0, 3, 1, 4)], "allowzero": [0]}, {"perm": [(0, 2, 3, 1, 4)], "allowzero": [0]}),
         ),
     ),
     Rule(

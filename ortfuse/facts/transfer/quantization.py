@@ -9,6 +9,7 @@ from ortfuse.facts.transfer.convolution import conv_shape
 from ortfuse.facts.transfer.fact import Fact
 from ortfuse.facts.transfer.linear import gemm_shape, product_shape
 from ortfuse.facts.transfer.op import Op, transfer
+from ortfuse.facts.transfer.shaping import concatenated
 from ortfuse.graph.traits import MICROSOFT
 
 
@@ -62,6 +63,18 @@ def qlinear_conv(op: Op) -> Fact:
 def qlinear_binary(op: Op) -> Fact:
     """Sum or product of two quantised tensors (inputs 0 and 3)."""
     return Fact(op.dtype(0), broadcast_shapes(op.shape(0), op.shape(3)))
+
+
+@transfer("QLinearLeakyRelu", "QLinearSigmoid", domain=MICROSOFT)
+def qlinear_elementwise(op: Op) -> Fact:
+    """A function of each element of a quantised tensor."""
+    return Fact(op.dtype(0), op.shape(0))
+
+
+@transfer("QLinearConcat", domain=MICROSOFT)
+def qlinear_concat(op: Op) -> Fact:
+    """Quantised tensors, every third input from the third on, joined along an axis."""
+    return concatenated([op.fact(index) for index in range(2, len(op.inputs), 3)], op.attr_int("axis", 0))
 
 
 @transfer("DynamicQuantizeMatMul", "MatMulIntegerToFloat", domain=MICROSOFT)

@@ -2,7 +2,8 @@
 
 A Transpose is worse where it keeps a convolution apart from what that would take in: arithmetic with constants, or an activation
 behind it. Otherwise it is better beside a convolution, since the runtime does it together with the conversion from or to its
-blocked layout.
+blocked layout. Else that place is the best which has no more than four axes: those that a Reshape splits behind it, or merged
+before, need not be moved one by one, and it is there that rules look for the Transposes of their operators.
 """
 
 from __future__ import annotations
@@ -18,9 +19,17 @@ _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", f"{MICROSOFT}.FusedConv"})
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
 _BEHIND = frozenset({"BatchNormalization", "Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid"})
 
+_FAST_AXES, _MOST_BEYOND = 4, 7
+"""How many axes the runtime transposes fast, several times as fast as more of them; and how many beyond them count."""
+
+
+def axes_beyond(source: ir.Value, facts: Facts) -> int:
+    """How many axes more than is fast a Transpose there has; in units of a price for each of its elements."""
+    return min(max(0, (facts.rank(source) or 0) - _FAST_AXES), _MOST_BEYOND)
+
 
 def disadvantage(source: ir.Value, transposed: Iterable[ir.Value], facts: Facts) -> int:
-    """How bad it is to transpose a value there: 1 if that keeps something apart, -1 beside a convolution, else 0."""
+    """1 if a Transpose there keeps something apart from a convolution, -1 beside one that takes nothing in, else 0."""
     maker = source.producer()
     readers = [use for value in transposed for use in value.uses()]
     if maker is not None and has(maker, _CONVOLUTIONS):

@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.traits import MICROSOFT
 from ortfuse.passes.layout.draft import Draft
 from ortfuse.passes.layout.permutation import Order, unmoved
 from ortfuse.passes.layout.unit import Framed, Port, Unit, nothing
 from ortfuse.pattern.operators import attribute_value, parameter
 
 POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool"})
-CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "ConvTranspose", "QLinearConv", f"{MICROSOFT}.FusedConv"})
 NORMALISES_CHANNELS = frozenset({"BatchNormalization", "GroupNormalization", "InstanceNormalization", "LRN"})
 RESIZES = frozenset({"Resize", "Upsample"})
 
@@ -29,6 +30,12 @@ _SINCE_CHANNELS = 9
 
 _FLAT = 4
 """The number of axes of batches of flat images, whose channels may be last where the kernel interpolates."""
+
+_WEIGHTS = {"QLinearConv": 3}
+"""Where the weights are, if not the second input."""
+
+_ADDED = 3
+"""What is added to the result of FusedConv."""
 
 _PER_AXIS = ("kernel_shape", "strides", "dilations", "output_padding", "output_shape")
 """Attributes with a number for each axis behind the channels."""
@@ -42,17 +49,20 @@ def pool(node: ir.Node, facts: Facts) -> Unit | None:
 
 
 def convolution(node: ir.Node, facts: Facts) -> Unit | None:
-    """A convolution with constant weights."""
-    weight = node.inputs[1]
-    if not facts.is_const(weight) or facts.is_const(node.inputs[0]):
+    """A convolution with constant weights; to that of FusedConv, something of its shape may be added."""
+    position = _WEIGHTS.get(node.op_type, 1)
+    if not facts.is_const(node.inputs[position]) or facts.is_const(node.inputs[0]):
         return None
-    write_windows = _windows(node)
+    write_windows, added = _windows(node), node.inputs[_ADDED:] if node.op_type == "FusedConv" else ()
+    constant = [position, *([_ADDED] if added and facts.is_const(added[0]) else [])]
 
     def write(draft: Draft, order: Order) -> None:
         write_windows(draft, order)
-        draft.move_constant(1, order, whole=True)
+        for place in constant:
+            draft.move_constant(place, order, whole=True)
 
-    return _of_images(node, facts, write)
+    more = [_ADDED] if added and added[0] is not None and len(constant) == 1 else []
+    return _of_images(node, facts, write, more)
 
 
 def _windows(node: ir.Node) -> Callable[[Draft, Order], None]:
@@ -69,20 +79,29 @@ def _windows(node: ir.Node) -> Callable[[Draft, Order], None]:
     return write
 
 
-def _of_images(node: ir.Node, facts: Facts, write: Callable[[Draft, Order], None]) -> Unit | None:
+def _of_images(
+    node: ir.Node, facts: Facts, write: Callable[[Draft, Order], None], more: Sequence[int] = ()
+) -> Unit | None:
     """A unit that keeps batch and channels where they are."""
-    return _unit(node, facts, lambda order: order[:2] == (0, 1), write)
+    return _unit(node, facts, lambda order: order[:2] == (0, 1), write, more)
 
 
 def _unit(
-    node: ir.Node, facts: Facts, allows: Callable[[Order], bool], write: Callable[[Draft, Order], None]
+    node: ir.Node,
+    facts: Facts,
+    allows: Callable[[Order], bool],
+    write: Callable[[Draft, Order], None],
+    more: Sequence[int] = (),
 ) -> Unit | None:
-    rank, operand = facts.rank(node.inputs[0]), node.inputs[0]
-    if operand is None or rank is None or facts.rank(node.outputs[0]) != rank:
+    rank = facts.rank(node.inputs[0])
+    if rank is None or any(
+        facts.rank(value) != rank for value in (node.outputs[0], *(node.inputs[place] for place in more))
+    ):
         return None
     axes = unmoved(rank)
-    ports = (Port(operand, 0, False, axes), Port(node.outputs[0], 0, True, axes))
-    return Framed(node, ports, rank, allows, write)
+    operands = [(place, value) for place in (0, *more) if (value := node.inputs[place]) is not None]
+    ports = [*(Port(value, place, False, axes) for place, value in operands), Port(node.outputs[0], 0, True, axes)]
+    return Framed(node, tuple(ports), rank, allows, write)
 
 
 def normalisation(node: ir.Node, facts: Facts) -> Unit | None:

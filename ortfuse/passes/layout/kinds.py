@@ -22,14 +22,16 @@ from ortfuse.graph.traits import (
     TRAILING,
     has,
 )
-from ortfuse.passes.layout import images, positions
+from ortfuse.passes.layout import images, indexed, positions, quantised
 from ortfuse.passes.layout.draft import Draft
+from ortfuse.passes.layout.equation import equation
 from ortfuse.passes.layout.flattened import flattened
 from ortfuse.passes.layout.permutation import Order
+from ortfuse.passes.layout.ports import is_movable, is_single, keeps_last, operand_of, rank_of, results_of
 from ortfuse.passes.layout.product import product
 from ortfuse.passes.layout.reshaped import reshaped
 from ortfuse.passes.layout.sizes import typical_elements
-from ortfuse.passes.layout.unit import Framed, Port, Unit
+from ortfuse.passes.layout.unit import Framed, Unit
 from ortfuse.pattern.operators import UNKNOWN, attribute_value, parameter
 
 _SINCE_REPEATS = 6
@@ -53,57 +55,32 @@ def units_of(node: ir.Node, facts: Facts) -> list[Unit]:
     return list(found) if isinstance(found, list) else [found]
 
 
-def _operand(node: ir.Node, position: int, axes: Iterable[int]) -> Port | None:
-    value = node.inputs[position] if position < len(node.inputs) else None
-    return None if value is None else Port(value, position, False, tuple(axes))
-
-
-def _results(node: ir.Node, axes: Sequence[int]) -> list[Port]:
-    return [Port(value, index, True, tuple(axes)) for index, value in enumerate(node.outputs) if value.name != ""]
-
-
-def _is_movable(value: ir.Value | None, facts: Facts) -> bool:
-    return value is not None and not facts.is_const(value)
-
-
-def _rank(value: ir.Value | None, facts: Facts) -> int:
-    rank = facts.rank(value)
-    assert rank is not None
-    return rank
-
-
-def _is_single(value: ir.Value | None, facts: Facts) -> bool:
-    shape = facts.shape(value)
-    return value is None or (shape is not None and all(size == 1 for size in shape) and len(shape) <= 1)
-
-
 def _elementwise(node: ir.Node, facts: Facts) -> Unit | None:
     """One operand; the others are single numbers, or a bias for the last axis."""
-    rank = _rank(node.inputs[0], facts)
-    others = [value for value in node.inputs[1:] if not _is_single(value, facts)]
-    biased = bool(others) and node.domain != "" and all(_rank(value, facts) == 1 for value in others)
-    if (others and not biased and node.op_type != "CastLike") or not _is_movable(node.inputs[0], facts):
+    rank = rank_of(node.inputs[0], facts)
+    others = [value for value in node.inputs[1:] if not is_single(value, facts)]
+    biased = bool(others) and node.domain != "" and all(rank_of(value, facts) == 1 for value in others)
+    if (others and not biased and node.op_type != "CastLike") or not is_movable(node.inputs[0], facts):
         return None
-    operand = _operand(node, 0, range(rank))
+    operand = operand_of(node, 0, range(rank))
     assert operand is not None
-    ports = (operand, *_results(node, range(rank)))
-    return Framed(node, ports, rank, _keeps_last(rank)) if biased else Framed(node, ports, rank)
-
-
-def _keeps_last(rank: int) -> Callable[[Order], bool]:
-    return lambda order: order[-1] == rank - 1
+    ports = (operand, *results_of(node, range(rank)))
+    return Framed(node, ports, rank, keeps_last(rank)) if biased else Framed(node, ports, rank)
 
 
 def _broadcast(node: ir.Node, facts: Facts) -> Unit | None:
-    rank = _rank(node.outputs[0], facts)
+    rank = rank_of(node.outputs[0], facts)
     if "axis" in node.attributes or "broadcast" in node.attributes:
         return None  # as before opset 7
-    moved = [index for index, value in enumerate(node.inputs) if _is_movable(value, facts)]
-    fixed = [index for index, value in enumerate(node.inputs) if value is not None and index not in moved]
+    data = (0, 3) if has(node, quantised.PAIRS) else range(len(node.inputs))
+    if not all(index in data or is_single(value, facts) for index, value in enumerate(node.inputs)):
+        return None
+    moved = [index for index in data if is_movable(node.inputs[index], facts)]
+    fixed = [index for index in data if node.inputs[index] is not None and index not in moved]
     ports = []
     for index in moved:
-        own = _rank(node.inputs[index], facts)
-        port = _operand(node, index, range(rank - own, rank))
+        own = rank_of(node.inputs[index], facts)
+        port = operand_of(node, index, range(rank - own, rank))
         assert port is not None
         ports.append(port)
     if not ports or any(facts.dtype(node.inputs[index]) == ir.DataType.STRING for index in fixed):
@@ -115,13 +92,13 @@ def _broadcast(node: ir.Node, facts: Facts) -> Unit | None:
             draft.move_constant(index, order, whole=whole)
 
     # One operand has all axes, so that the result does not lose any.
-    if whole and not any(_rank(node.inputs[index], facts) == rank for index in fixed):
+    if whole and not any(rank_of(node.inputs[index], facts) == rank for index in fixed):
         return None
-    return Framed(node, (*ports, *_results(node, range(rank))), rank, rewrite=write, aligns=True)
+    return Framed(node, (*ports, *results_of(node, range(rank))), rank, rewrite=write, aligns=True)
 
 
 def _reduction(node: ir.Node, facts: Facts) -> Unit | None:
-    rank = _rank(node.inputs[0], facts)
+    rank = rank_of(node.inputs[0], facts)
     axes, keeps = parameter(node, "axes", facts), attribute_value(node, "keepdims", facts)
     if attribute_value(node, "noop_with_empty_axes", facts) and not axes:
         return None
@@ -135,9 +112,9 @@ def _reduction(node: ir.Node, facts: Facts) -> Unit | None:
         if not whole:
             draft.parameter("axes", sorted(order.index(axis) for axis in reduced))
 
-    operand = _operand(node, 0, range(rank))
+    operand = operand_of(node, 0, range(rank))
     assert operand is not None
-    return Framed(node, (operand, *_results(node, kept)), rank, rewrite=write)
+    return Framed(node, (operand, *results_of(node, kept)), rank, rewrite=write)
 
 
 def _are_axes(axes: object, rank: int) -> bool:
@@ -149,12 +126,12 @@ def _along_axis(node: ir.Node, facts: Facts) -> Unit | None:
     """One axis is special: all operands and results have the same axes, but for one that ArgMax drops."""
     parameters = set(PARAMETER_INPUTS.get(node.op_type, {}).values())
     data = [index for index, value in enumerate(node.inputs) if value is not None and index not in parameters]
-    rank, axis = _rank(node.inputs[0], facts), parameter(node, "axis", facts)
+    rank, axis = rank_of(node.inputs[0], facts), parameter(node, "axis", facts)
     if not isinstance(axis, int) or not 0 <= axis < rank:
         return None
-    if any(_rank(node.inputs[index], facts) != rank for index in data):
+    if any(rank_of(node.inputs[index], facts) != rank for index in data):
         return None
-    moved = [index for index in data if _is_movable(node.inputs[index], facts)]
+    moved = [index for index in data if is_movable(node.inputs[index], facts)]
     kept = [one for one in range(rank) if one != axis or attribute_value(node, "keepdims", facts) != 0]
     if not moved:
         return None
@@ -175,25 +152,25 @@ def _along_axis(node: ir.Node, facts: Facts) -> Unit | None:
         # The kernels transpose what they normalise along any axis but the last, and the result back.
         return 2 * elements if normalises and order[-1] != axis else 0
 
-    ports = [port for index in moved if (port := _operand(node, index, range(rank))) is not None]
-    allows = _keeps_last(rank) if old else (lambda order: True)
-    return Framed(node, (*ports, *_results(node, kept)), rank, allows, write, price)
+    ports = [port for index in moved if (port := operand_of(node, index, range(rank))) is not None]
+    allows = keeps_last(rank) if old else (lambda order: True)
+    return Framed(node, (*ports, *results_of(node, kept)), rank, allows, write, price)
 
 
 def _trailing(node: ir.Node, facts: Facts) -> Unit | None:
     """All axes from one on are normalised together."""
-    rank, axis = _rank(node.inputs[0], facts), parameter(node, "axis", facts)
+    rank, axis = rank_of(node.inputs[0], facts), parameter(node, "axis", facts)
     if not isinstance(axis, int) or not 0 <= axis < rank or sum(output.name != "" for output in node.outputs) > 1:
         return None
-    operand = _operand(node, 0, range(rank))
+    operand = operand_of(node, 0, range(rank))
     assert operand is not None
     last = tuple(range(axis, rank))
-    ports = (operand, *_results(node, range(rank)))
+    ports = (operand, *results_of(node, range(rank)))
     return Framed(node, ports, rank, lambda order: order[axis:] == last)
 
 
 def _slice(node: ir.Node, facts: Facts) -> Unit | None:
-    rank, axes = _rank(node.inputs[0], facts), parameter(node, "axes", facts)
+    rank, axes = rank_of(node.inputs[0], facts), parameter(node, "axes", facts)
     if axes is None and len(node.inputs) > 1:
         shape = facts.shape(node.inputs[1])
         axes = tuple(range(shape[0])) if shape and isinstance(shape[0], int) else UNKNOWN
@@ -213,13 +190,13 @@ def _slice(node: ir.Node, facts: Facts) -> Unit | None:
 
 
 def _one_to_one(node: ir.Node, rank: int, write: Callable[[Draft, Order], None]) -> Unit:
-    operand = _operand(node, 0, range(rank))
+    operand = operand_of(node, 0, range(rank))
     assert operand is not None
-    return Framed(node, (operand, *_results(node, range(rank))), rank, rewrite=write)
+    return Framed(node, (operand, *results_of(node, range(rank))), rank, rewrite=write)
 
 
 def _pad(node: ir.Node, facts: Facts) -> Unit | None:
-    rank = _rank(node.inputs[0], facts)
+    rank = rank_of(node.inputs[0], facts)
     chosen = node.inputs[3] if len(node.inputs) > 3 else None
     if chosen is not None:
         known = facts.ints(chosen)
@@ -242,7 +219,7 @@ def _pad(node: ir.Node, facts: Facts) -> Unit | None:
 
 
 def _tile(node: ir.Node, facts: Facts) -> Unit | None:
-    rank, repeats = _rank(node.inputs[0], facts), parameter(node, "repeats", facts)
+    rank, repeats = rank_of(node.inputs[0], facts), parameter(node, "repeats", facts)
     if not isinstance(repeats, tuple | list) or len(repeats) != rank or not _are_ints(repeats):
         if facts.version(node) < _SINCE_REPEATS or facts.shape(node.inputs[1]) != (rank,):
             return None
@@ -255,12 +232,12 @@ def _are_ints(numbers: Iterable[object]) -> bool:
 
 
 def _expand(node: ir.Node, facts: Facts) -> Unit | None:
-    rank, own, shape = _rank(node.outputs[0], facts), _rank(node.inputs[0], facts), facts.const(node.inputs[1])
+    rank, own, shape = rank_of(node.outputs[0], facts), rank_of(node.inputs[0], facts), facts.const(node.inputs[1])
     if shape is None and facts.shape(node.inputs[1]) != (rank,):
         return None
-    operand = _operand(node, 0, range(rank - own, rank))
+    operand = operand_of(node, 0, range(rank - own, rank))
     assert operand is not None
-    ports = (operand, *_results(node, range(rank)))
+    ports = (operand, *results_of(node, range(rank)))
 
     def write(draft: Draft, order: Order) -> None:
         if shape is None:
@@ -275,14 +252,14 @@ def _expand(node: ir.Node, facts: Facts) -> Unit | None:
 def _squeeze(node: ir.Node, facts: Facts) -> Unit | None:
     """Squeeze and Unsqueeze: the axes of the side that has more."""
     more = node.inputs[0] if node.op_type == "Squeeze" else node.outputs[0]
-    rank, axes = _rank(more, facts), parameter(node, "axes", facts)
+    rank, axes = rank_of(more, facts), parameter(node, "axes", facts)
     if not _are_axes(axes, rank):
         return None
     kept = [axis for axis in range(rank) if axis not in axes]
     wide, narrow = range(rank), kept
-    operand = _operand(node, 0, wide if node.op_type == "Squeeze" else narrow)
+    operand = operand_of(node, 0, wide if node.op_type == "Squeeze" else narrow)
     assert operand is not None
-    ports = (operand, *_results(node, narrow if node.op_type == "Squeeze" else wide))
+    ports = (operand, *results_of(node, narrow if node.op_type == "Squeeze" else wide))
     return Framed(
         node,
         ports,
@@ -292,17 +269,17 @@ def _squeeze(node: ir.Node, facts: Facts) -> Unit | None:
 
 
 def _gather(node: ir.Node, facts: Facts) -> Unit | None:
-    rank, axis, numbers = _rank(node.inputs[0], facts), parameter(node, "axis", facts), _rank(node.inputs[1], facts)
+    rank, axis, numbers = rank_of(node.inputs[0], facts), parameter(node, "axis", facts), rank_of(node.inputs[1], facts)
     if not isinstance(axis, int) or not 0 <= axis < rank:
         return None
-    if numbers > 1 or not _is_movable(node.inputs[0], facts):
-        return _numbered(node, axis, numbers, _rank(node.outputs[0], facts))
+    if numbers > 1 or not is_movable(node.inputs[0], facts):
+        return _numbered(node, axis, numbers, rank_of(node.outputs[0], facts))
     kept = [one for one in range(rank) if one != axis or numbers == 1]
-    operand = _operand(node, 0, range(rank))
+    operand = operand_of(node, 0, range(rank))
     assert operand is not None
     return Framed(
         node,
-        (operand, *_results(node, kept)),
+        (operand, *results_of(node, kept)),
         rank,
         rewrite=lambda draft, order: draft.attribute("axis", order.index(axis)),
     )
@@ -311,7 +288,7 @@ def _gather(node: ir.Node, facts: Facts) -> Unit | None:
 def _numbered(node: ir.Node, axis: int, numbers: int, rank: int) -> Unit | None:
     """The numbers of elements, whose axes stand together in the result."""
     first, behind = tuple(range(axis)), tuple(range(axis + numbers, rank))
-    operand = _operand(node, 1, range(axis, axis + numbers))
+    operand = operand_of(node, 1, range(axis, axis + numbers))
     if operand is None or not numbers:
         return None
 
@@ -321,41 +298,33 @@ def _numbered(node: ir.Node, axis: int, numbers: int, rank: int) -> Unit | None:
     def allows(order: Order) -> bool:
         return order[:axis] == first and order[axis + numbers :] == behind
 
-    return Framed(node, (operand, *_results(node, range(rank))), rank, allows, complete=complete)
+    return Framed(node, (operand, *results_of(node, range(rank))), rank, allows, complete=complete)
 
 
-def _rows(node: ir.Node, facts: Facts) -> Unit | None:
-    """A product of quantised numbers with a matrix: all axes but the last are rows."""
-    rank = _rank(node.inputs[0], facts)
-    if node.op_type != "MatMulNBits" and _rank(node.inputs[1], facts) != 2:
+def _fused_product(node: ir.Node, facts: Facts) -> Unit | None:
+    """FusedMatMul with a plain matrix, nothing of which is transposed."""
+    turned = any(attribute_value(node, name, facts) for name in ("transA", "transB", "transBatchA", "transBatchB"))
+    rank = rank_of(node.inputs[0], facts)
+    return None if turned or rank_of(node.inputs[1], facts) != 2 else quantised.product_of_rows(node, rank, facts)
+
+
+def _skip(node: ir.Node, facts: Facts) -> Unit | None:
+    """The sum of two tensors of equal shapes, normalised over the last axis; weights and bias are for that one."""
+    rank, (first, second) = rank_of(node.inputs[0], facts), node.inputs[:2]
+    if facts.shape(first) != facts.shape(second) or any(output.name != "" for output in node.outputs[1:3]):
         return None
-    operand = _operand(node, 0, range(rank))
-    if operand is None or rank < 2 or _rank(node.outputs[0], facts) != rank:
+    ports = [port for index in (0, 1) if (port := operand_of(node, index, range(rank))) is not None]
+    if not all(is_movable(port.value, facts) for port in ports):
         return None
-    return Framed(node, (operand, *_results(node, range(rank))), rank, _keeps_last(rank))
+    return Framed(node, (*ports, *results_of(node, range(rank))), rank, keeps_last(rank))
 
 
-def _quantisation(node: ir.Node, facts: Facts) -> Unit | None:
-    """QuantizeLinear and DequantizeLinear of activations: one scale, or one for each element of an axis."""
-    rank, axis = _rank(node.inputs[0], facts), parameter(node, "axis", facts)
-    if not _is_movable(node.inputs[0], facts) or attribute_value(node, "block_size", facts):
-        return None
-    if all(_is_single(value, facts) for value in node.inputs[1:]):
-        return _one_to_one(node, rank, lambda draft, order: None)
-    if not isinstance(axis, int) or not 0 <= axis < rank or any(_rank(value, facts) > 1 for value in node.inputs[1:]):
-        return None
-    return _one_to_one(node, rank, lambda draft, order: draft.attribute("axis", order.index(axis)))
-
-
-_QUANTISES = frozenset(
-    {f"{domain}{name}" for domain in ("", f"{MICROSOFT}.") for name in ("QuantizeLinear", "DequantizeLinear")}
-)
-
-_ROWS = frozenset({f"{MICROSOFT}.DynamicQuantizeMatMul", f"{MICROSOFT}.MatMulNBits"})
+_FUSED = frozenset({f"{MICROSOFT}.FusedMatMul", f"{MICROSOFT}.TransposeMatMul"})
+_SKIPS = frozenset({f"{MICROSOFT}.{name}" for name in ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")})
 
 _KINDS: Sequence[tuple[frozenset[str], Callable[[ir.Node, Facts], Unit | list[Unit] | None]]] = (
-    (ELEMENTWISE | IN_PLACE, _elementwise),
-    (BROADCASTS, _broadcast),
+    (ELEMENTWISE | IN_PLACE | quantised.ELEMENTWISE, _elementwise),
+    (BROADCASTS | quantised.PAIRS, _broadcast),
     (REDUCES, _reduction),
     (ALONG_AXIS, _along_axis),
     (TRAILING, _trailing),
@@ -365,7 +334,7 @@ _KINDS: Sequence[tuple[frozenset[str], Callable[[ir.Node, Facts], Unit | list[Un
     (frozenset({"Expand"}), _expand),
     (frozenset({"Squeeze", "Unsqueeze"}), _squeeze),
     (frozenset({"Gather"}), _gather),
-    (_QUANTISES, _quantisation),
+    (quantised.CONVERSIONS, quantised.conversion),
     (images.POOLS, images.pool),
     (images.CONVOLUTIONS, images.convolution),
     (images.NORMALISES_CHANNELS, images.normalisation),
@@ -374,11 +343,23 @@ _KINDS: Sequence[tuple[frozenset[str], Callable[[ir.Node, Facts], Unit | list[Un
     (frozenset({"Compress"}), positions.compress),
     (frozenset({"ReverseSequence"}), positions.reverse_sequence),
     (frozenset({"OneHot"}), positions.one_hot),
+    (frozenset({"Det"}), positions.determinant),
+    (frozenset({"CenterCropPad"}), positions.cropped),
     (frozenset({"Trilu"}), positions.trilu),
     (frozenset({"MeanVarianceNormalization"}), positions.mean_variance),
     (frozenset({"DynamicQuantizeLinear"}), positions.dynamic_quantisation),
     (frozenset({"Reshape", "Flatten"}), reshaped),
     (frozenset({"MatMul"}), product),
-    (_ROWS, _rows),
+    (quantised.ROWS, quantised.rows),
+    (quantised.JOINS, quantised.joined),
+    (_FUSED, _fused_product),
+    (_SKIPS, _skip),
+    (frozenset({"Einsum"}), equation),
+    (frozenset({"GatherND"}), indexed.gather_nd),
+    (frozenset({"ScatterND"}), indexed.scatter_nd),
+    (frozenset({"GridSample"}), indexed.grid_sample),
     (frozenset({"Gemm"}), flattened),
 )
+
+MOVABLE = frozenset[str]().union(*(operators for operators, _ in _KINDS))
+"""Operators whose axes can be moved, as far as a node's attributes and operands allow it."""

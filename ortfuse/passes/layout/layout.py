@@ -12,7 +12,9 @@ from ortfuse.passes.layout.bound import bound
 from ortfuse.passes.layout.mapping import Map
 from ortfuse.passes.layout.moving import Move
 from ortfuse.passes.layout.region import Region, joined_by_node
-from ortfuse.passes.layout.unit import State, Unit
+from ortfuse.passes.layout.unit import State, Unit, start
+
+_REMARK = "layout: "
 
 
 @dataclass(frozen=True)
@@ -24,13 +26,19 @@ class Layout:
     def run(self, context: Context) -> int:
         """Choose the order of axes of every region; returns how many parts of regions were changed."""
         count = 0
+        for text in [text for text in context.notes if text.startswith(_REMARK)]:
+            del context.notes[text]  # of an earlier round
         for scope in context.scopes():
             found = Map(scope.graph, context.facts)
             for region in list(found.regions()):
                 states = choice.best(region)
-                _note_gap(region, states, context)
-                for part in _parts(region, states, found):
-                    count += self._change(Move(found, part, states, context.editor, context.facts), context)
+                parts = list(_parts(region, states, found))
+                changed = [
+                    self._change(Move(found, part, states, context.editor, context.facts), context) for part in parts
+                ]
+                count += sum(changed)
+                if len(region.orders) > 2 or not all(changed):
+                    _note_gap(region, states if all(changed) else choice.as_it_is(region), context)
         return count
 
     def _change(self, move: Move, context: Context) -> bool:
@@ -42,12 +50,17 @@ class Layout:
 
 
 def _note_gap(region: Region, states: Mapping[Unit, State], context: Context) -> None:
-    """Say how far the choice may be from the best one; with two orders it is the best."""
-    if len(region.orders) > 2:
-        left, least = choice.transposed(region, states), bound(region)
-        if left > least:
-            what = f"{len(region.units)} nodes around '{region.tensors[0].base.name}'"
-            context.note(f"layout: {what} transpose {left} elements at usual sizes; at least {least} have to be")
+    """Say how far the choice may be from the best one; with two orders it is the best, unless a change was not made."""
+    left = choice.transposed(region, states) + sum(unit.cost(states[unit]) for unit in region.units)
+    least = bound(region) + sum(_least(unit, region) for unit in region.units)
+    if left > least:
+        what = f"{len(region.units)} nodes around '{region.tensors[0].base.name}'"
+        context.note(f"{_REMARK}{what} transpose {left} elements at usual sizes; at least {least} have to be")
+
+
+def _least(unit: Unit, region: Region) -> int:
+    """The fewest elements that the kernel of a unit has to move by itself."""
+    return min(unit.cost(state) for state in (start(unit), *(order[unit] for order in region.orders if unit in order)))
 
 
 def _parts(region: Region, states: Mapping[Unit, State], found: Map) -> Iterator[list[Unit]]:
@@ -55,9 +68,9 @@ def _parts(region: Region, states: Mapping[Unit, State], found: Map) -> Iterator
     left = {unit: None for unit in region.units if not states[unit].is_unmoved}
     siblings = joined_by_node(left)
     while left:
-        start = next(iter(left))
-        del left[start]
-        part, pending = {start: None}, [start]
+        first = next(iter(left))
+        del left[first]
+        part, pending = {first: None}, [first]
         while pending:
             unit = pending.pop()
             ends = (use.unit for tensor in found.tensors_at(unit) for use in tensor.ends)

@@ -9,10 +9,11 @@ import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
-from ortfuse.passes.layout.beside import disadvantage
+from ortfuse.passes.layout.beside import axes_beyond, disadvantage
 from ortfuse.passes.layout.flattened import Flattened
 from ortfuse.passes.layout.kinds import units_of
 from ortfuse.passes.layout.permutation import Order, between, then, unmoved
+from ortfuse.passes.layout.product import Batched
 from ortfuse.passes.layout.region import Region, Tensor, Use, split
 from ortfuse.passes.layout.sizes import moved_ones, typical_elements
 from ortfuse.passes.layout.unit import State, Unit
@@ -70,6 +71,7 @@ class Map:
         made = Tensor(base, {}, typical_elements(base, self._facts), ones)
         self._gather(made, base, unmoved(len(shape)))
         made.beside = disadvantage(base, made.aliases, self._facts)
+        made.beyond = axes_beyond(base, self._facts)
         producer = base.producer()
         if producer is not None and producer in self.place:
             made.maker = next(self._ports(producer, base, True, unmoved(len(shape))), None)
@@ -155,9 +157,12 @@ class Map:
         while pending:
             tensor = heapq.heappop(pending)[2]
             for use in tensor.ends:
+                lies = between(use.order, orders[tensor])
                 if use.unit in states:
+                    if isinstance(use.unit, Batched):
+                        states[use.unit] = use.unit.both(states[use.unit], use.port, lies)
                     continue
-                state = use.unit.follow(use.port, between(use.order, orders[tensor]))
+                state = use.unit.follow(use.port, lies)
                 if state is None:
                     continue
                 states[use.unit] = state

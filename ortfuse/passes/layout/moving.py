@@ -12,14 +12,14 @@ from ortfuse.facts.facts import Facts
 from ortfuse.graph.change import Change
 from ortfuse.graph.editor import Editor
 from ortfuse.graph.traits import EXACT, has
-from ortfuse.passes.layout.beside import disadvantage
+from ortfuse.passes.layout.beside import axes_beyond, disadvantage
 from ortfuse.passes.layout.draft import Draft
 from ortfuse.passes.layout.flattened import Flattened
 from ortfuse.passes.layout.mapping import Map
 from ortfuse.passes.layout.permutation import Order, between, swaps_last_two, then, unmoved
 from ortfuse.passes.layout.product import ABSORBING
 from ortfuse.passes.layout.region import Tensor
-from ortfuse.passes.layout.sizes import elements, moved_ones, moves_only_ones
+from ortfuse.passes.layout.sizes import elements, moved_ones, moves_only_ones, typical_elements
 from ortfuse.passes.layout.unit import Port, State, Unit
 from ortfuse.pattern.operators import parameter
 from ortfuse.refusal import Refusal, refuse
@@ -164,9 +164,10 @@ class _Moved(NamedTuple):
             beside += 0 if source is None else disadvantage(source, node.outputs, facts)
             if _moves_ones(node, facts):
                 ones += 1
-            elif node.op_type == "Transpose" and not _is_absorbed(node, facts):
+            elif source is not None and node.op_type == "Transpose" and not _is_absorbed(node, facts):
                 size = elements(node.outputs[0], facts)
                 number, total = number + 1, None if size is None or total is None else total + size
+                beside += typical_elements(source, facts) * axes_beyond(source, facts)
         return cls(number, total, ones, beside)
 
     def unless_less_than(self, before: _Moved, value: ir.Value) -> Refusal | None:

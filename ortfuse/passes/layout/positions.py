@@ -78,6 +78,28 @@ def reverse_sequence(node: ir.Node, facts: Facts) -> Unit | None:
     return _alike(node, facts, lambda order: {*order[:2]} == {0, 1}, write)
 
 
+def determinant(node: ir.Node, facts: Facts) -> Unit | None:
+    """One number for each matrix in the last two axes."""
+    found = _operand(node, facts)
+    if found is None:
+        return None
+    value, rank = found
+    ports = (Port(value, 0, False, unmoved(rank)), Port(node.outputs[0], 0, True, unmoved(rank - 2)))
+    return Framed(node, ports, rank, lambda order: order[-2:] == (rank - 2, rank - 1))
+
+
+def cropped(node: ir.Node, facts: Facts) -> Unit | None:
+    """CenterCropPad: a size for each of some axes, or of all."""
+    found, axes = _operand(node, facts), attribute_value(node, "axes", facts)
+    if found is None:
+        return None
+    rank = found[1]
+    cut = range(rank) if axes is None else [axis + rank if axis < 0 else axis for axis in axes]
+    return _alike(
+        node, facts, anything, lambda draft, order: draft.attribute("axes", [order.index(axis) for axis in cut])
+    )
+
+
 def trilu(node: ir.Node, facts: Facts) -> Unit | None:
     """The last two axes are rows and columns."""
     return _alike(node, facts, lambda order: order[-2:] == unmoved(len(order))[-2:], nothing)

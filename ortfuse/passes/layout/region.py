@@ -16,7 +16,7 @@ from ortfuse.passes.layout.permutation import Order, then
 from ortfuse.passes.layout.unit import State, Unit, start
 
 ELEMENT = 1 << 16
-"""The price of transposing an element; places that cost as much differ by 1 or 2 (`beside`)."""
+"""The price of transposing an element; places that cost as much differ by a few units in all, or for each element (`beside`)."""
 
 MOST_ORDERS = 6
 """The most orders that are tried in one region; further ones are tried together with others that they never meet."""
@@ -47,6 +47,7 @@ class Tensor:
         weight: How many elements it has at usual sizes.
         ones: Its axes of size 1, which can be moved without moving anything.
         beside: How much worse or better a Transpose of it is than another one of as many elements.
+        beyond: How much worse each of its elements is to transpose than one of a tensor with fewer axes.
     """
 
     base: ir.Value
@@ -54,6 +55,7 @@ class Tensor:
     weight: int
     ones: frozenset[int]
     beside: int = 0
+    beyond: int = 0
     maker: Use | None = None
     uses: list[Use] = field(default_factory=list)
     fixed: set[Order] = field(default_factory=set)
@@ -61,14 +63,12 @@ class Tensor:
     @property
     def prices(self) -> Iterator[tuple[int, Callable[[Order], Order]]]:
         """What telling orders apart costs: all elements if axes that may be longer than 1 are moved, else next to nothing."""
+        whole = self.weight * (ELEMENT + self.beyond) + self.beside
         if self.ones:
-            yield (
-                self.weight * ELEMENT + self.beside,
-                lambda order: tuple(axis for axis in order if axis not in self.ones),
-            )
+            yield whole, lambda order: tuple(axis for axis in order if axis not in self.ones)
             yield ELEMENT + self.beside, lambda order: order
         else:
-            yield self.weight * ELEMENT + self.beside, lambda order: order
+            yield whole, lambda order: order
 
     @property
     def ends(self) -> Iterator[Use]:

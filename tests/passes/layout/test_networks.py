@@ -60,3 +60,24 @@ def test_attention_with_the_length_first_has_its_heads_merged() -> None:
     assert found.count("Transpose") == 4
     assert found.count("Reshape") == 0
     assert result.report.families()["attention"] == 1
+
+
+WINDOWS = """<ir_version: 9, opset_import: ["": 18]>
+    agraph (float[2, 3, 4, 24] x) => (float[2, 3, 4, 8] y)
+    <int64[5] heads = {2, 12, 3, 2, 4}, int64[4] flat = {3, 4, 12, 4}, int64 zero = {0}, int64 one = {1}, int64 two = {2},
+     int64[5] rows = {2, 2, 3, 4, 4}, int64[4] joined = {2, 3, 4, 8}, float scale = {0.5}> {
+        h = Reshape(x, heads) t = Transpose<perm = [2, 0, 3, 1, 4]>(h) f = Reshape(t, flat)
+        q = Gather(f, zero) k = Gather(f, one) v = Gather(f, two) kt = Transpose<perm = [0, 2, 1]>(k)
+        s = MatMul(q, kt) m = Mul(s, scale) p = Softmax<axis = -1>(m) o = MatMul(p, v)
+        r = Reshape(o, rows) b = Transpose<perm = [0, 2, 3, 1, 4]>(r) y = Reshape(b, joined)
+    }"""
+
+
+def test_attention_over_rows_and_columns_has_its_heads_merged() -> None:
+    """As in image encoders, whose positions are rows and columns before and behind."""
+    model = onnx.parser.parse_model(WINDOWS)
+    result = ortfuse.optimize(model)
+    found = [node.op_type for node in result.model.graph.node]
+    assert {*found} == {"Attention", "Reshape", "Slice"}
+    given = {"x": np.random.default_rng(0).standard_normal((2, 3, 4, 24)).astype(np.float32)}
+    np.testing.assert_allclose(execute(result.model, given)[0], execute(model, given)[0], rtol=1e-4, atol=1e-5)
