@@ -30,6 +30,11 @@ def family_of(rung: str) -> str:
     return rung.partition(".")[0]
 
 
+def is_like(rung: str, name: str) -> bool:
+    """Whether a rung is the one of this name, or one for another form of the operator: called so, and more."""
+    return rung == name or rung.startswith(f"{name}_")
+
+
 @dataclass(frozen=True)
 class Company:
     """A family of rungs at every site where one of them is legal.

@@ -17,6 +17,7 @@ from ortfuse.bench import Latency, measure
 from ortfuse.errors import BoundError, OrtfuseError
 from ortfuse.execution.footprint import footprint
 from ortfuse.execution.session import weight_bytes
+from ortfuse.precision.company import is_like
 from ortfuse.precision.knapsack import Option, choose, linear_error, total
 from ortfuse.precision.measuring import MeasuredSite
 from ortfuse.precision.metrics import Metric
@@ -266,8 +267,8 @@ class Search:
     def _uniform(self) -> None:
         """Run what users of other tools would take: one rung everywhere, where it is predicted to be better than the best."""
         for rung in dict.fromkeys(rung.name for site in self.sites for rung in site.rungs):
-            taken = {site.name: _like(rung, [one.name for one in site.rungs]) for site in self.sites}
-            choice = {name: found for name, found in taken.items() if found}
+            like = {site.name: sorted(one.name for one in site.rungs if is_like(one.name, rung)) for site in self.sites}
+            choice = {name: found[0] for name, found in like.items() if found}
             point = self.point(f"{rung} everywhere", choice)
             kept = [one for one in self.points if one.choice and self._keeps(one)]
             best = max((one.predicted_speedup for one in kept), default=WORTH)
@@ -286,11 +287,6 @@ class Search:
                 else:
                     self.points.append(self.point(label, choice))
         return sorted(self.points, key=lambda point: point.predicted_speedup)
-
-
-def _like(rung: str, names: Sequence[str]) -> str:
-    """A rung or, where there is none, that for another form of the operator: called the same, and more."""
-    return next((name for name in sorted(names) if name == rung or name.startswith(f"{rung}_")), "")
 
 
 def _worst(tested: Tested) -> float:

@@ -15,7 +15,7 @@ from ortfuse.errors import OptionError, PrecisionError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import weight_bytes
 from ortfuse.precision.calibration import calibrate
-from ortfuse.precision.company import family_of
+from ortfuse.precision.company import family_of, is_like
 from ortfuse.precision.rules import AnyRange
 from ortfuse.precision.rungs import lowered, names_to_observe, sites
 from ortfuse.rewrite import Rule
@@ -51,14 +51,14 @@ class Uniform:
 
 
 def named(rules: Mapping[str, Rule], names: Sequence[str]) -> dict[str, Rule]:
-    """The rungs of these names, or of families of these names, in this order.
+    """The rungs of these names, or of families of these names, in this order, with those for other forms of their operators.
 
     Raises:
         OptionError: There is none of a name.
     """
     found: dict[str, Rule] = {}
     for name in names:
-        fit = {rung: rule for rung, rule in rules.items() if name in (rung, family_of(rung))}
+        fit = {rung: rule for rung, rule in rules.items() if family_of(rung) == name or is_like(rung, name)}
         if not fit:
             raise OptionError("rungs", f"no rung is called {name!r}; there are {', '.join(rules)}")
         found |= {rung: rule for rung, rule in fit.items() if rung not in found}

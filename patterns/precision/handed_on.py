@@ -1,7 +1,8 @@
-"""Products of integers whose results are quantised at once are rounded by the kernel of the product.
+"""Products and means of integers whose results are quantised at once are rounded by their kernels.
 
 q(act(dq(a) dq(W)))      = QLinearMatMul(a, W)              act: none, or Relu where z = 0
 q(act(dq(a) dq(W) + b))  = QGemm(a, W, b32)                 for two axes
+q(mean(dq(a)))           = QLinearGlobalAveragePool(a)      over all positions of an image
 
 q(x) = clip(round(x / s) + z, ...); b32 are multiples of the scale of the products, which are many times finer than s.
 """
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Pattern, computed, const, ms, op, var
+from ortfuse.pattern import Match, Pattern, attr, computed, const, ms, op, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
@@ -28,6 +29,9 @@ LARGEST_BIAS = 1 << 30
 
 FINER = 64
 """How many steps of the products make up one of the result at least, so that rounding the bias to them does not matter."""
+
+MOST_APART = 128
+"""How many times larger one scale may be than the other: the kernel of the mean refuses quotients that are too far from 1."""
 
 RELU = 0
 
@@ -98,6 +102,26 @@ PLAIN = ms.MatMulIntegerToFloat(*FACTORS)
 WITH_BIAS = ms.MatMulIntegerToFloat(*FACTORS, bias)
 ENDS = (a, a_scale, a_zero, weight, weight_scale, weight_zero)
 
+
+def mean_of_positions(match: Match) -> Refusal | None:
+    """All axes but the first two are averaged, and stay as axes of size 1."""
+    rank, axes = match.rank("a"), match["axes"]
+    if axes is None:
+        return match.refuse("value", "axes", "all but the first two")
+    if rank is None or rank < 3:
+        return match.refuse("rank", "a", "at least 3")
+    wanted = list(range(2, rank))
+    return match.unless_value("axes", sorted(axis % rank for axis in axes) == wanted, f"{wanted}")
+
+
+def image_scale_fits(match: Match) -> Refusal | None:
+    """The scales are positive, and their quotient is what the kernel takes."""
+    before, after = float(match.const("a_scale")), float(match.const("scale"))
+    tiny = float(np.finfo(np.float32).tiny)
+    fits = before >= tiny and after >= tiny and 1 / MOST_APART < before / after < MOST_APART
+    return match.unless_value("scale", fits, "a positive number near the other scale")
+
+
 SHAPES = {"weight": "6 5", "weight_scale": "5", "weight_zero": "5", "bias": "5"}
 CONSTANTS = {
     "weight": np.random.default_rng(0).integers(-127, 128, (6, 5)).astype(np.int8),
@@ -109,7 +133,26 @@ CONSTANTS = {
     "zero": np.uint8(0),
 }
 
+MEAN = op.ReduceMean(op.DequantizeLinear(a, a_scale, a_zero).kept(), axes=attr("axes"), keepdims=1)
+
 RULES = [
+    Rule(
+        name="tidy.mean_of_integers",
+        pattern=op.QuantizeLinear(MEAN, scale, zero),
+        replace=ms.QLinearGlobalAveragePool(a, a_scale, a_zero, scale, zero, channels_last=0),
+        guards=(kinds_agree, image_scale_fits, mean_of_positions),
+        exactness=Exactness.ROUNDING,
+        source="ONNX Runtime operator com.microsoft.QLinearGlobalAveragePool",
+        proof=Proof(
+            shapes={"a": "b 3 4 5"},
+            attributes={"axes": [(2, 3)]},
+            inputs={"a": "uint8"},
+            constants={**CONSTANTS, "scale": np.float32(0.0317)},
+            never_empty={"*": "the runtime's mean of nothing is not a number"},
+            step=1.0,
+            followed_by=_as_floats,
+        ),
+    ),
     Rule(
         name="tidy.product_of_integers",
         pattern=_quantised(PLAIN),

@@ -236,6 +236,7 @@ QUANTIZATION = [
     Case("uint8[b, s, 8] x, uint8[8, 4] w", "y = MatMulInteger(x, w)", {"y": "b, s, 4"}),
     Case("uint8[b, 8] x, uint8[8, 4] w", "k = Constant <value = float {0.5}> () z = Constant <value = uint8 {0}> () y = QLinearMatMul(x, k, z, w, k, z, k, z)", {"y": "b, 4"}),
     Case("uint8[b, 8] x, uint8[8, 4] w", "k = Constant <value = float {0.5}> () z = Constant <value = uint8 {0}> () y = com.microsoft.QGemm(x, k, z, w, k, z, , k, z)", {"y": "b, 4"}),
+    Case("uint8[b, 3, s, t] x", "k = Constant <value = float {0.5}> () z = Constant <value = uint8 {0}> () y = com.microsoft.QLinearGlobalAveragePool(x, k, z, k, z) w = com.microsoft.QLinearGlobalAveragePool <channels_last = 1> (x, k, z, k, z)", {"y": "b, 3, 1, 1", "w": "b, 1, 1, t"}),
     Case("int64[b, s] x, uint8[9, 2, 8] t, float[9, 2, 1] k", "y = com.microsoft.GatherBlockQuantized <gather_axis = 0, quantize_axis = 2, block_size = 16, bits = 4> (t, x, k)", {"y": "b, s, 2, 16"}, runs=False),
     Case("uint8[b, 1, s] x, uint8[2, 1, 1] w", "k = Constant <value = float {0.5}> () z = Constant <value = uint8 {0}> () y = QLinearConv(x, k, z, w, k, z, k, z)", {"y": "b, 2, s"}),
     Case("float[b, s, 8] x, uint8[8, 4] w", "k = Constant <value = float {0.5}> () y = com.microsoft.DynamicQuantizeMatMul(x, w, k)", {"y": "b, s, 4"}),

@@ -212,14 +212,19 @@ def test_integers_are_moved_and_picked_between_convolutions(between: str) -> Non
     assert np.linalg.norm(after - before) < 2e-2 * np.linalg.norm(before)
 
 
-def test_a_pool_before_a_product_takes_and_gives_integers() -> None:
-    body = "a = Conv<pads = [1,1,1,1]>(x, v, c) g = GlobalAveragePool(a) f = Flatten(g) y = MatMul(f, w)"
+@pytest.mark.parametrize("pool", ["GlobalAveragePool(a)", "ReduceMean(a, axes)"])
+def test_a_pool_before_a_product_takes_and_gives_integers(pool: str) -> None:
+    body = f"a = Conv<pads = [1,1,1,1]>(x, v, c) g = {pool} f = Flatten(g) y = MatMul(f, w)"
     made = model(body, "float[b,4,6,6] x", "float[b,8] y", v=(4, 4, 3, 3), c=(4,), w=(4, 8))
+    put(made, "axes", np.array([2, 3]))
     data = [{"x": np.random.default_rng(seed).standard_normal((2, 4, 6, 6)).astype(np.float32)} for seed in range(3)]
     calibration = calibrate(made, ("x", "a", "f"), data)
     low = lowered(made, {"a": "static_int8_conv.extremes", "y": "static_int8.extremes"}, calibration)
     executed = executed_ops(low, data[0])
-    assert (executed["QuantizeLinear"], executed["DequantizeLinear"], executed["GlobalAveragePool"]) == (1, 0, 0)
+    assert (executed["QuantizeLinear"], executed["DequantizeLinear"]) == (1, 0)
+    assert executed["QLinearGlobalAveragePool"] == 1
+    before, after = (next(iter(Session(one, threads=1).run(data[0]).values())) for one in (made, low))
+    assert np.linalg.norm(after - before) < 5e-2 * np.linalg.norm(before)
 
 
 def test_a_much_wider_range_is_not_shared() -> None:
@@ -389,3 +394,49 @@ def test_outliers_are_moved_into_the_weight(family: str) -> None:
     assert operators(low) == operators(plain), "the normalisation takes the factors in"
     before, after, better = (run(one) for one in (made, plain, low))
     assert np.linalg.norm(better - before) < 0.5 * np.linalg.norm(after - before)
+
+
+POINTWISE = {
+    "y = Conv(x, w, c)": "pointwise",
+    "p = Conv(x, w, c) y = Relu(p)": "pointwise",
+    "p = Conv(x, w) y = Clip(p, zero, six)": "pointwise",
+    "p = Conv(x, w, c) s = Add(r, p) y = Relu(s)": "pointwise_sum",
+    """y = com.microsoft.FusedConv<activation = "Relu">(x, w, c, r)""": "pointwise_sum",
+}
+
+
+@pytest.mark.parametrize("body", POINTWISE)
+def test_a_convolution_of_single_positions_is_a_product(body: str) -> None:
+    rung = f"dynamic_int8_conv.{POINTWISE[body]}"
+    ends = ("float[b,24,5,7] x, float[b,16,5,7] r", "float[b,16,5,7] y")
+    made = model(body, *ends, w=(16, 24, 1, 1), c=(16,))
+    put(made, "zero", np.float32(0))
+    put(made, "six", np.float32(6))
+    assert rung in sites(made)["y"].rungs
+    low = lowered(made, {"y": rung})
+    assert "MatMulIntegerToFloat" in operators(low)
+    assert not {"Conv", "FusedConv"} & set(operators(low))
+    rng = np.random.default_rng(1)
+    data = {"x": rng.standard_normal((2, 24, 5, 7)), "r": rng.standard_normal((2, 16, 5, 7))}
+    inputs = {name: array.astype(np.float32) for name, array in data.items()}
+    before, after = (next(iter(Session(one, threads=1).run(inputs).values())) for one in (made, low))
+    assert np.linalg.norm(after - before) < 2e-2 * np.linalg.norm(before)
+
+
+def test_one_axis_of_positions_is_enough_for_a_product() -> None:
+    made = model("y = Conv(x, w, c)", "float[b,24,7] x", "float[b,16,7] y", w=(16, 24, 1), c=(16,))
+    low = lowered(made, {"y": "dynamic_int8_conv.pointwise"})
+    x = {"x": np.random.default_rng(1).standard_normal((2, 24, 7)).astype(np.float32)}
+    before, after = (next(iter(Session(one, threads=1).run(x).values())) for one in (made, low))
+    assert np.linalg.norm(after - before) < 2e-2 * np.linalg.norm(before)
+
+
+@pytest.mark.parametrize(
+    "how", ["strides = [2,2]", "group = 2", "pads = [0,1,0,1]", 'kernel_shape = [1,1], auto_pad = "SAME_UPPER"']
+)
+def test_other_convolutions_are_no_products(how: str) -> None:
+    weight = (16, 12, 1, 1) if "group" in how else (16, 24, 1, 1)
+    made = model(f"y = Conv<{how}>(x, w)", "float[b,24,5,7] x", "float[b,16,p,q] y", w=weight)
+    assert not sites(made)
+    made = model("y = Conv(x, w)", "float[b,24,5,7] x", "float[b,16,p,q] y", w=(16, 24, 1, 3))
+    assert not sites(made)

@@ -97,3 +97,12 @@ def gather_block_quantized(op: Op) -> Fact:
     if op.dtype(0) == ir.DataType.UINT8:
         shape[-1] *= 8 // op.attr_int("bits", 4)
     return Fact(op.dtype(2), (*shape[:axis], *indices, *shape[axis + 1 :]))
+
+
+@transfer("QLinearGlobalAveragePool", domain=MICROSOFT)
+def qlinear_global_average_pool(op: Op) -> Fact:
+    """The mean over all positions of an image, with axes of size 1 in their place."""
+    shape = op.known_shape(0)
+    ones = (1,) * (len(shape) - 2)
+    last = op.attr_int("channels_last", 0)
+    return Fact(op.dtype(0), (shape[0], *ones, shape[-1]) if last else (*shape[:2], *ones))
