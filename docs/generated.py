@@ -1,0 +1,74 @@
+"""Makes the pages of the site that the code itself tells: the catalogue of rules and the pass lists."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+from ortfuse.pipeline import lists_with, load_catalogue
+from ortfuse.pipeline import passes as registered
+from ortfuse.rewrite import Rule
+from ortfuse.targets import CPU, shipped_costs
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that are made here."""
+    files.append(File.generated(config, "catalogue.md", content="\n".join(_catalogue())))
+    files.append(File.generated(config, "passes.md", content="\n".join(_passes())))
+    return files
+
+
+def _catalogue() -> Iterator[str]:
+    catalogue = load_catalogue()
+    rules = list(catalogue.rules())
+    yield "# Catalogue of rules\n"
+    yield (
+        f"All {len(rules)} rules, made from the rules. *Exactness* says what a rule does to numbers: `exact` (the same "
+        "bits), `rounding` (the same mathematics), `approximate` (other mathematics, only with `--approximate`), `lossy` (lower "
+        "precision, only in `ortfuse quantize`). Each rule is proved by the tests on instances of its pattern at the shapes below "
+        "and on near misses on which it must stay silent or be right. Speedups are those of the shipped table of costs "
+        f"({shipped_costs(CPU).source}).\n"
+    )
+    for name, group in catalogue.passes().items():
+        yield f"## {name}\n"
+        for rule in group:
+            yield from _rule(rule)
+
+
+def _rule(rule: Rule) -> Iterator[str]:
+    yield f"### {rule.name}\n"
+    yield f"```text\n{rule.formula}\n```\n"
+    makes = ", ".join(f"`{name}`" for name in rule.targets) or "its input"
+    yield f"- {rule.exactness.value}; makes {makes}"
+    yield f"- source: {rule.source}"
+    for guard in rule.guards:
+        said = (inspect.getdoc(guard) or "").partition("\n")[0]
+        if said:
+            yield f"- only where: {said[0].lower()}{said[1:]}"
+    shapes = rule.proof.shapes if isinstance(rule.proof.shapes, (list, tuple)) else [rule.proof.shapes]
+    proved = "; ".join(", ".join(f"{key}: [{value}]" for key, value in one.items()) for one in shapes if one)
+    if proved:
+        yield f"- proved at {_plain(proved)}, in {', '.join(rule.proof.dtypes)}"
+    for condition, why in rule.proof.assumes.items():
+        yield f"- assumes: {_plain(why)} ({_plain(condition)})"
+    measured = shipped_costs(CPU).speedups.get(rule.name, ())
+    if measured:
+        numbers = sorted(one.speedup for one in measured)
+        yield f"- measured {numbers[0]:.2f} to {numbers[-1]:.2f} times as fast, at {len(numbers)} sizes"
+    yield ""
+
+
+def _passes() -> Iterator[str]:
+    yield "# Passes and pass lists\n\n## Passes\n\n| pass | what it does |\n|---|---|"
+    for name, kind in registered().items():
+        yield f"| `{name}` | {_plain((inspect.getdoc(kind) or '').partition(chr(10))[0])} |"
+    yield "\n## Lists\n\nA list is a TOML file of a few lines. `auto` takes the first that the content of a model speaks for.\n"
+    for entry in lists_with([]).values():
+        yield f"### {entry.name}\n\n{_plain(entry.description)} {_plain(entry.reason)}\n\n```text\n{entry.pipeline}\n```\n"
+
+
+def _plain(text: object) -> str:
+    return str(text).replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
