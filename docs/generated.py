@@ -28,8 +28,8 @@ def _catalogue() -> Iterator[str]:
     yield (
         f"All {len(rules)} rules, made from the rules. *Exactness* says what a rule does to numbers: `exact` (the same "
         "bits), `rounding` (the same mathematics), `approximate` (other mathematics, only with `--approximate`), `lossy` (lower "
-        "precision, only in `ortfuse quantize`). Each rule is proved by the tests on instances of its pattern at the shapes below "
-        "and on near misses on which it must stay silent or be right. Speedups are those of the shipped table of costs "
+        "precision, only in `ortfuse quantize`). Each rule is proved by the tests on instances of the pattern at the shapes "
+        "below, and on near misses on which it must stay silent or be right. Speedups are those of the shipped table of costs "
         f"({shipped_costs(CPU).source}).\n"
     )
     for name, group in catalogue.passes().items():
