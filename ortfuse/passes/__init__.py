@@ -18,6 +18,7 @@ from ortfuse.passes.profitability import LEAVE, Choice, Choices, Meter, check_pi
 from ortfuse.passes.recurrence import Loops, Recurrent, Stacks
 from ortfuse.passes.rules import RulePass
 from ortfuse.passes.sequences import Sequences
+from ortfuse.passes.splits import Splits
 from ortfuse.passes.unroll import Unroll
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "Recurrent",
     "RulePass",
     "Sequences",
+    "Splits",
     "Stacks",
     "Unroll",
     "check_pins",

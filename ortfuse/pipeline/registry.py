@@ -27,6 +27,7 @@ from ortfuse.passes import (
     Pass,
     Recurrent,
     Sequences,
+    Splits,
     Stacks,
     Unroll,
 )
@@ -58,6 +59,7 @@ BUILT_IN: Mapping[str, type[Any]] = {
         Finalize,
         AsFunctions,
         MergeProducts,
+        Splits,
     )
 }
 _registered: dict[str, type[Any] | ForeignPass] = {}

@@ -1,0 +1,57 @@
+"""Slices that take a tensor apart: which become a Split, and that parts are what they were."""
+
+from __future__ import annotations
+
+import pytest
+from small_models import apply, floats, operators
+
+from ortfuse.passes import Splits
+
+NUMBERS = (
+    "int64[1] a = {0}, int64[1] b = {2}, int64[1] c = {5}, int64[1] d = {8}, int64[1] last = {-1}, int64[1] far = {9223372036854775807}, "
+    "int64[1] one = {1}, int64[1] two = {2}, int64[2] from = {0, 0}, int64[2] to = {2, 2}"
+)
+
+
+def text(body: str, shape: str = "n, 8") -> str:
+    return f"g (float[{shape}] x, int64[1] i) => (p, q, r) <{NUMBERS}> {{ {body} }}"
+
+
+SPLIT = {
+    "neighbours": "p = Slice(x, a, b, one) q = Slice(x, b, c, one) r = Slice(x, c, d, one)",
+    "in another order": "r = Slice(x, c, far, one) p = Slice(x, a, b, last) m = Neg(x) s = Slice(x, b, c, one) q = Add(s, s)",
+    "with steps of 1": "p = Slice(x, a, b, one, one) q = Slice(x, b, c, one, one) r = Slice(x, c, d, one)",
+}
+
+
+@pytest.mark.parametrize("kind", SPLIT)
+def test_slices_of_one_axis_are_one_split(kind: str) -> None:
+    model, counts, _ = apply(text(SPLIT[kind]), Splits(), inputs={"x": floats(3, 8), "i": [0]})
+    assert counts == [3]
+    assert operators(model).count("Split") == 1
+    assert "Slice" not in operators(model)
+
+
+def test_sizes_are_an_attribute_before_opset_13() -> None:
+    head = '<ir_version: 8, opset_import: ["" : 11]>\n'
+    model, counts, _ = apply(head + text(SPLIT["neighbours"]), Splits(), inputs={"x": floats(3, 8), "i": [0]})
+    assert counts == [3]
+    assert operators(model) == ["Split"]
+
+
+OTHERS = {
+    "they overlap": "p = Slice(x, a, c, one) q = Slice(x, b, d, one) r = Neg(x)",
+    "some is left": "p = Slice(x, a, one, one) q = Slice(x, one, c, one) r = Neg(x)",
+    "bounds are computed": "p = Slice(x, a, i, one) q = Slice(x, i, d, one) r = Neg(x)",
+    "every second element": "p = Slice(x, a, d, one, two) q = Slice(x, one, d, one, two) r = Neg(x)",
+    "several axes": "p = Slice(x, from, to) q = Slice(x, b, d, one) r = Neg(x)",
+    "different axes": "p = Slice(x, a, b, one) q = Slice(x, b, d, a) r = Neg(x)",
+    "an axis of any size": "p = Slice(x, a, b, a) q = Slice(x, b, far, a) r = Neg(x)",
+    "different tensors": "m = Neg(x) p = Slice(x, a, b, one) q = Slice(m, b, d, one) r = Neg(m)",
+    "nothing": "p = Slice(x, b, b, one) q = Slice(x, a, d, one) r = Neg(x)",
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_slices_stay(kind: str) -> None:
+    assert apply(text(OTHERS[kind]), Splits())[1] == [0]
