@@ -1,6 +1,7 @@
 """Operators that the runtime executes several times slower than the same in another spelling.
 
-x ** 0.5 = sqrt(x), x at least 0          logsum(x) = log(sum(x))          l1(x) = sum(|x|)
+x ** 0.5 = sqrt(x), x at least 0          logsum(x) = log(sum(x))          l1(x) = sum(|x|)          l2(x) = sqrt(sum(x x))
+logsumexp(x) = m + log(sum(exp(x - m))), m = max(x), brought to the nearest finite number if it is infinite
 gather(x, [2, 3, 4]) = slice(x, 2, 5)          softmax(x) = reshape(softmax(reshape(x))), the axes behind its own as one
 
 `python -m benchmarks.kernels.cliffs` looks for them. The rules run in a pass of their own, the last one, so that the patterns of
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ortfuse.dims import DimLike, product, reshape_target
-from ortfuse.pattern import Match, Pattern, attr, computed, const, op, redundant, var
+from ortfuse.pattern import Guard, Match, Pattern, attr, computed, const, op, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
@@ -61,8 +62,19 @@ def _positive(build: Any) -> Any:
     return build.node("Abs", [build.input("numbers", build.dims("x"))]).outputs[0]
 
 
-def _reduced(name: str, formula: str, operator: str, replace: Any) -> Rule:
+@redundant(COST)
+def reduces_the_last(match: Match) -> Refusal | None:
+    """The last axis is reduced: over others, the sum of squares has the faster kernel itself."""
+    rank = match.rank("x")
+    return match.unless_value("axes", rank is not None and match["axes"][-1] == rank - 1, "up to the last axis")
+
+
+no_integers = redundant("there is no kernel of roots and logarithms of integers")(floating("x"))
+
+
+def _reduced(name: str, formula: str, operator: str, replace: Any, *guards: Guard) -> Rule:
     """A reduction, as a sum."""
+    of_matrix = {"x": "128 768"} if reduces_the_last in guards else {"x": "1 128 768"}
     return Rule(
         name=f"reduction.{name}",
         formula=formula,
@@ -72,15 +84,62 @@ def _reduced(name: str, formula: str, operator: str, replace: Any) -> Rule:
             replace(lambda operand: op.ReduceSum(operand, axes=attr("axes"), keepdims=attr("keepdims"))),
         ),
         exactness=Exactness.ROUNDING,
-        guards=(floating("x"),),
+        guards=guards,
         source=f"ONNX operator {operator}",
         proof=Proof(
-            shapes={"x": "b 3 4"},
+            shapes=({"x": "b 4"}, {"x": "b 3 4"}),
             inputs={"x": _positive},
-            attributes={"axes": [(1,), (1, 2)], "keepdims": [0, 1]},
-            typical=({"x": "1 128 768"}, {"x": "64 1000"}),
+            attributes=({"axes": [(1,)], "keepdims": [0, 1]}, {"axes": [(1, 2)], "keepdims": [0, 1]}),
+            typical=(of_matrix, {"x": "64 1000"}),
             never_empty={"b": "the kernels of some reductions keep the last axis of an empty tensor"},
-            redundant={"check of attribute axes": "without axes both reduce over all of them"},
+        ),
+    )
+
+
+# The logarithm of a sum of exponentials
+
+
+def _is_bounded(match: Match) -> bool:
+    values = match.facts.range(match["x"])
+    return values is not None and -np.inf < values.low <= values.high < np.inf
+
+
+def _spelled_log_sum_exp(max_axes: Any, sum_axes: Any) -> Callable[[Match], Pattern]:
+    """Spelled out, with the axes of the maximum and of the sum as inputs or as attributes."""
+    (max_inputs, max_attributes), (sum_inputs, sum_attributes) = max_axes, sum_axes
+
+    def made(match: Match) -> Pattern:
+        largest: Pattern = op.ReduceMax(x, *max_inputs, keepdims=1, **max_attributes)
+        if not _is_bounded(match):
+            limits = np.finfo(match.dtype("x").numpy())  # type: ignore[union-attr]
+            largest = op.Max(op.Min(largest, float(limits.max)), float(limits.min))
+        total = op.ReduceSum(op.Exp(op.Sub(x, largest)), *sum_inputs, keepdims=1, **sum_attributes)
+        result = op.Add(op.Log(total), largest)
+        return result if match["keepdims"] else op.Squeeze(result, *sum_inputs, **sum_attributes)
+
+    return made
+
+
+def _log_sum_exp() -> Rule:
+    as_input: Any = ((given_axes(),), {})
+    as_attribute: Any = ((), {"axes": attr("axes")})
+    return Rule(
+        name="reduction.log_of_exponentials",
+        formula="ReduceLogSumExp(x)",
+        pattern=op.ReduceLogSumExp(x, axes=axes, keepdims=attr("keepdims")),
+        replace=tuple(
+            _spelled_log_sum_exp(*forms)
+            for forms in ((as_input, as_input), (as_attribute, as_input), (as_attribute, as_attribute))
+        ),
+        makes=("ReduceMax", "Max", "Min", "Sub", "Exp", "ReduceSum", "Log", "Add", "Squeeze"),
+        guards=(floating("x"),),
+        exactness=Exactness.ROUNDING,
+        source="ONNX operator ReduceLogSumExp",
+        proof=Proof(
+            shapes={"x": "b 3 4"},
+            attributes={"axes": [(1,), (1, 2)], "keepdims": [0, 1]},
+            typical=({"x": "1 128 768"}, {"x": "64 1000"}, {"x": "1 16"}),
+            never_empty={"b": "the kernels of some reductions keep the last axis of an empty tensor"},
         ),
     )
 
@@ -187,7 +246,24 @@ RULES = [
             },
         ),
     ),
-    _reduced("log_of_sum", "ReduceLogSum(x)", "ReduceLogSum", lambda summed: op.Log(summed(x))),
+    _reduced("log_of_sum", "ReduceLogSum(x)", "ReduceLogSum", lambda summed: op.Log(summed(x)), no_integers),
     *map(_normalised, ("Softmax", "LogSoftmax", "Hardmax")),
-    _reduced("sum_of_sizes", "ReduceL1(x)", "ReduceL1", lambda summed: summed(op.Abs(x))),
+    _reduced("sum_of_sizes", "ReduceL1(x)", "ReduceL1", lambda summed: summed(op.Abs(x)), floating("x")),
+    _reduced(
+        "sum_of_squares",
+        "ReduceSumSquare(x)",
+        "ReduceSumSquare",
+        lambda summed: summed(op.Mul(x, x)),
+        floating("x"),
+        reduces_the_last,
+    ),
+    _reduced(
+        "length",
+        "ReduceL2(x)",
+        "ReduceL2",
+        lambda summed: op.Sqrt(summed(op.Mul(x, x))),
+        no_integers,
+        reduces_the_last,
+    ),
+    _log_sum_exp(),
 ]

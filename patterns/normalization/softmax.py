@@ -3,21 +3,26 @@
 softmax(x)     = exp(x - max(x)) / sum(exp(x - max(x)))
 log_softmax(x) = x - max(x) - log(sum(exp(x - max(x)))) = log(softmax(x)) = x - logsumexp(x)
 softmax(a (b x - max(b x))) = softmax(a b x)
+logsumexp(x)   = m + log(sum(exp(x - m))), m = max(x), or 0 where that is infinite
 
 With the maximum subtracted, a row with an infinity gives NaN on both sides. The last two forms of log_softmax differ: the
-logarithm of a softmax that underflows is infinite, and logsumexp of a row with an infinity is infinite, not NaN.
+logarithm of a softmax that underflows is infinite, and logsumexp of a row with an infinity is infinite, not NaN. So is the last
+line without the 0.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-from ortfuse.pattern import Match, attr, computed, op, scalar, var
+import numpy as np
+
+from ortfuse.pattern import Match, Pattern, attr, computed, op, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import array_like
-from ..normal_form.reduction import axes
+from ..normal_form.reduction import axes, given_axes
 
 SOURCE = "ONNX operator LogSoftmax"
 
@@ -77,7 +82,51 @@ _PROOF = Proof(
     counterexamples={"all axes, not given": Variation(shapes={"x": "8"}, attributes={"axes": None})},
     typical=({"x": "1 12 128 128"}, {"x": "1 1000"}, {"x": "16 50257"}),
 )
+
+
+# The logarithm of a sum of exponentials
+
+
+def limit_is_infinite(match: Match) -> Refusal | None:
+    """What the size of the maximum is compared with is infinity, if it is compared."""
+    limit = match.get("limit")
+    return match.unless_value("limit", limit is None or limit == math.inf, "infinity")
+
+
+_shift = op.Where(op.IsInf(maximum) | op.Equal(op.Abs(maximum), scalar("limit")), 0.0, maximum)
+
+
+def _log_sum_exp(name: str, added: Pattern, keepdims: int) -> Rule:
+    return Rule(
+        name=f"logsumexp.{name}",
+        pattern=op.Log(op.ReduceSum(op.Exp(x - _shift), axes=axes, keepdims=keepdims)) + added,
+        replace=(
+            op.ReduceLogSumExp(x, given_axes(), keepdims=keepdims),
+            op.ReduceLogSumExp(x, axes=attr("axes"), keepdims=keepdims),
+        ),
+        guards=(limit_is_infinite,),
+        exactness=Exactness.ROUNDING,
+        source="ONNX operator ReduceLogSumExp",
+        proof=Proof(
+            shapes={"x": "2 3 4"},
+            attributes={"axes": [(1,)]},
+            scalars={"limit": [math.inf]},
+            opset=20,
+            redundant={"check of attribute axes": "the maximum has to be subtracted from x, and so to keep the axes"},
+            counterexamples={
+                "infinity, and another limit": Variation(
+                    options={"(IsInf*": "Equal"},
+                    scalars={"limit": 2.0},
+                    fixed={"x": np.full((2, 3, 4), np.inf, np.float32)},
+                )
+            },
+        ),
+    )
+
+
 RULES = [
+    _log_sum_exp("guarded", _shift, 1),
+    _log_sum_exp("guarded_dropped", op.Squeeze(_shift, axes=axes), 0),
     Rule(
         name="softmax.decomposed",
         formula="exp(x - max(x)) / sum(exp(x - max(x)))",

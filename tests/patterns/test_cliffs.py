@@ -21,6 +21,11 @@ RESPELLED = {
     "y = ReduceLogSum(x, last)": "ReduceSum Log",
     "y = ReduceL1(x, last)": "Abs ReduceSum",
     "y = ReduceL1(x)": "ReduceL1",
+    "y = ReduceSumSquare(x, last)": "Mul ReduceSum",
+    "y = ReduceL2(x, last)": "Mul ReduceSum Sqrt",
+    "y = ReduceLogSumExp(x, last)": "ReduceMax Min Max Sub Exp ReduceSum Log Add",
+    "y = ReduceLogSumExp<keepdims=0>(x, last)": "ReduceMax Min Max Sub Exp ReduceSum Log Add Squeeze",
+    "s = Sin(x) y = ReduceLogSumExp(s, last)": "Sin ReduceMax Sub Exp ReduceSum Log Add",
 }
 
 

@@ -93,6 +93,31 @@ def test_the_logarithm_of_softmax_is_fused_when_other_results_are_allowed() -> N
     assert new[0, 1] == pytest.approx(-202.4076, abs=1e-3)
 
 
+SUM = "e = Exp(d) s = ReduceSum(e, last) l = Log(s)"
+GUARDED = f"m = ReduceMax(x, last) i = IsInf(m) k = Where(i, none, m) d = Sub(x, k) {SUM}"
+LOG_SUM_EXP = {
+    f"{GUARDED} y = Add(l, k)": "ReduceLogSumExp",
+    f"{GUARDED.replace('i = IsInf(m)', 'a = Abs(m) i = Equal(a, inf)')} y = Add(k, l)": "ReduceLogSumExp",
+    f"{GUARDED.replace('(e, last)', '<keepdims=0>(e, last)')} z = Squeeze(k, last) y = Add(l, z)": "ReduceLogSumExp",
+    f"m = ReduceMax(x, last) d = Sub(x, m) {SUM} y = Add(l, m)": "ReduceMax Sub Exp ReduceSum Log Add",
+    f"{GUARDED.replace('none, m', 'm, m')} y = Add(l, k)": "ReduceMax IsInf Where Sub Exp ReduceSum Log Add",
+    f"{GUARDED.replace('i = IsInf(m)', 'a = Abs(m) i = Equal(a, large)')} y = Add(k, l)": (
+        "ReduceMax Abs Equal Where Sub Exp ReduceSum Log Add"
+    ),
+}
+
+
+@pytest.mark.parametrize("body", LOG_SUM_EXP)
+def test_the_logarithm_of_a_sum_of_exponentials(body: str) -> None:
+    original = parse(
+        f"""<ir_version: 9, opset_import: ["": 20]> g (float[n,4] x) => (float y)
+        <int64[1] last = {{-1}}, float none = {{0}}, float large = {{100}}, float inf = {{inf}}> {{ {body} }}"""
+    )
+    result = rewritten(original, NORMALIZATION)
+    assert ops(result) == LOG_SUM_EXP[body]
+    same(original, result, {"x": ROWS})
+
+
 LAYER = {
     "m = ReduceMean(x, last) d = Sub(x, m) q = Mul(d, d) v = ReduceMean(q, last) a = Add(v, eps) p = Pow(a, minus)"
     " n = Mul(d, p) s = Mul(n, w) y = Add(s, b)": "LayerNormalization",

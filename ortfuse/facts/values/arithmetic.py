@@ -82,8 +82,26 @@ def subtract(op: Asking) -> Range | None:
 
 @ranges("Mul", by_element=True)
 def product_(op: Asking) -> Range | None:
-    """Products."""
+    """Products; squares of floats are not negative."""
+    if op.operand(0) is op.operand(1) and op.result_dtype.is_floating_point():
+        return _square(op)
     return multiply(op.range(0), op.range(1), op.result_dtype)
+
+
+def _square(op: Asking) -> Range | None:
+    found = op.range_or_anything(0)
+    pieces = [
+        (0.0 if low < 0 < high else min(low * low, high * high), max(low * low, high * high))
+        for low, high in found.pieces
+    ]
+    return stored(pieces, op.result_dtype, found.nan)
+
+
+@ranges("Pow", by_element=True)
+def power(op: Asking) -> Range | None:
+    """Squares."""
+    exponent = op.range(1)
+    return _square(op) if exponent == one_of(2) and op.result_dtype.is_floating_point() else None
 
 
 @ranges("Div", by_element=True)
