@@ -1,26 +1,30 @@
-"""Einsum of up to three operands as the products, transpositions and sums that its equation says.
+"""Einsum of up to four operands as the products, transpositions and sums that its equation says.
 
     bihd,bjhd->bhij        MatMul of [b, h, i, d] and [b, h, d, j]
     ibh,hnd->ibnd          MatMul of [i, b, h] and [h, n * d]
     i,j->ij                Mul of [i, 1] and [1, j]
     ijb->bij, ij->j        Transpose, ReduceSum
-    ij,jk,kl->il           two Einsums of two operands each, in the order that is the least work
+    bij,bj->bi             MatMul of [b, i, j] and [b, j, 1]
+    bqd,bqd->bq            Mul, ReduceSum
+    ij,kl->il              Einsums of one operand each, which sum over j and k, then one of both
+    ij,jk,kl->il           Einsums of two operands each, in the order that is the least work
 
 A label is of the *batch* if both operands and the result have it, *contracted* if only the operands have it, and of the rows
 or columns if one operand and the result have it. The runtime's Einsum transposes its operands to such a product as well, and
 the result back, on every run; Transposes in the graph are merged with those next to them, those of weights are folded.
 The runtime dies of an Einsum of an empty batch; its MatMul does not.
-Leading axes that are equal in both operands and called `...` are given labels first. Any other ellipsis, a label that one
-operand has twice, and one of two operands that only a sum is taken over, are left alone.
+Leading axes that are equal in both operands and called `...` are given labels first. Any other ellipsis, and a label that one
+operand has twice, are left alone.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +32,7 @@ from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, rearr
 from ortfuse.refusal import Refusal, words
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from ._common import ints
+from ._common import floating, ints
 from ._proofs import COST, SHAPES
 
 FEWEST_ROWS = 8
@@ -74,7 +78,7 @@ def _moved(before: str, after: str, operand: Pattern) -> Pattern:
 @redundant("the runtime refuses every other Einsum")
 def labels_all_axes(match: Match) -> Refusal | None:
     """There is one label for each axis of each operand."""
-    ranks, operands = [match.rank(name) for name in "abc" if name in match.bindings], _equation(match).operands
+    ranks, operands = [match.rank(name) for name in NAMES if name in match.bindings], _equation(match).operands
     fits = len(ranks) == len(operands) and all(map(lambda rank, part: rank in (None, len(part)), ranks, operands))
     return match.unless_value("equation", fits, "one label for each axis")
 
@@ -142,8 +146,11 @@ class Product:
         self.refusal = self._why_not(match)
 
     def _why_not(self, match: Match) -> Refusal | None:
-        if not self.contracted or not self.columns or (self.batch and (self.merged or not self.row)):
-            needed = "a product with axes of columns and axes summed over; within a batch, one of each and rows"
+        lacks_columns = not self.columns and not (self.batch and self.row)
+        if not self.contracted or lacks_columns or (self.batch and (self.merged or not self.row)):
+            needed = (
+                "a product with axes of columns and axes summed over; within a batch, rows and one axis summed over"
+            )
             return match.refuse("attribute", "equation", needed)
         if self.batch and self.lead and (match.size(self.row) or 0) < FEWEST_ROWS:
             return match.refuse("needless", "root", found=f"too few rows for a product of each: {match.dim(self.row)}")
@@ -153,10 +160,10 @@ class Product:
 
     def matrices(self) -> Pattern:
         """The product, and its axes in the order of the result."""
-        rows = self.lead + self.batch + self.row
+        rows, columns = self.lead + self.batch + self.row, f"({self.columns})" if self.columns else "1"
         left = _moved(self.left, f"{rows}({self.contracted})", (a, b)[self.first])
-        right = _moved(self.right, f"{self.batch}({self.contracted})({self.columns})", (b, a)[self.first])
-        return _moved(f"{rows}({self.columns})", self.result, left @ right)
+        right = _moved(self.right, f"{self.batch}({self.contracted}){columns}", (b, a)[self.first])
+        return _moved(f"{rows}{columns}", self.result, left @ right)
 
 
 def _product(match: Match) -> Product:
@@ -174,7 +181,6 @@ def _product(match: Match) -> Product:
     return min(orders, key=drawbacks)
 
 
-@redundant(COST)
 def is_a_product(match: Match) -> Refusal | None:
     """One order of the operands makes a matrix product."""
     return _product(match).refusal
@@ -184,43 +190,114 @@ USUAL_SIZE = 64
 """What an unknown size is taken for where the work of two orders is compared."""
 
 
-def _orders(match: Match) -> list[tuple[int, int, int, str, int]]:
-    """Each pair of operands that can come first, the other one, the labels that the pair keeps, and the work of both products."""
-    found = _equation(match)
+def _sizes(match: Match) -> dict[str, int]:
+    """The size of each label, as far as it is known."""
     sizes: dict[str, int] = {}
-    for name, labels in zip("abc", found.operands, strict=True):
+    for name, labels in zip(NAMES, _equation(match).operands, strict=False):
         for label, dim in zip(labels, match.shape(name) or (), strict=False):
             sizes[label] = max(sizes.get(label, 1), dim if isinstance(dim, int) else USUAL_SIZE)
-    made = []
-    for first, second, last in ((0, 1, 2), (0, 2, 1), (1, 2, 0)):
-        both = dict.fromkeys(found.operands[first] + found.operands[second])
-        kept = "".join(label for label in both if label in found.operands[last] + found.result)
-        every = {*kept, *found.operands[last]}
-        work = [math.prod(sizes.get(label, USUAL_SIZE) for label in labels) for labels in (both, every)]
-        if kept:
-            made.append((first, second, last, kept, sum(work)))
-    return made
+    return sizes
+
+
+def _first_pair(
+    terms: Sequence[str], result: str, sizes: Mapping[str, int]
+) -> tuple[float, tuple[int, int] | None, str]:
+    """The work of all products in the best order, the two terms that come first in it, and the labels that this pair keeps."""
+
+    def work(labels: str) -> int:
+        return math.prod(sizes.get(label, USUAL_SIZE) for label in set(labels))
+
+    if len(terms) == 2:
+        return work("".join(terms)), (0, 1), result
+    best: tuple[float, tuple[int, int] | None, str] = math.inf, None, ""
+    for first, second in itertools.combinations(range(len(terms)), 2):
+        rest = [term for number, term in enumerate(terms) if number not in (first, second)]
+        both, needed = terms[first] + terms[second], "".join(rest) + result
+        kept = "".join(label for label in dict.fromkeys(both) if label in needed)
+        total = work(both) + _first_pair([kept, *rest], result, sizes)[0]
+        if kept and total < best[0]:
+            best = total, (first, second), kept
+    return best
 
 
 def a_pair_keeps_labels(match: Match) -> Refusal | None:
     """Of some two operands more is left than a number, which an equation cannot name in the middle."""
-    return None if _orders(match) else match.refuse("attribute", "equation", "one of operands with labels")
+    found = _equation(match)
+    _, pair, _ = _first_pair(found.operands, found.result, _sizes(match))
+    return match.refuse("attribute", "equation", "one of operands with labels") if pair is None else None
 
 
 def _pair_first(match: Match) -> Pattern:
-    """Two Einsums, in the order that is the least work."""
-    found, operands = _equation(match), (a, b, c)
-    first, second, last, kept, _ = min(_orders(match), key=lambda order: order[-1])
-    left, right, other = (found.operands[number] for number in (first, second, last))
-    pair = op.Einsum(operands[first], operands[second], equation=f"{left},{right}->{kept}")
-    return op.Einsum(pair, operands[last], equation=f"{kept},{other}->{found.result}")
+    """An Einsum of two operands and one of the rest, in the order that is the least work."""
+    found = _equation(match)
+    _, pair, kept = _first_pair(found.operands, found.result, _sizes(match))
+    assert pair is not None
+    left, right = (found.operands[number] for number in pair)
+    others = [number for number in range(len(found.operands)) if number not in pair]
+    made = op.Einsum(*(OPERANDS[number] for number in pair), equation=f"{left},{right}->{kept}")
+    terms = ",".join([kept, *(found.operands[number] for number in others)])
+    return op.Einsum(made, *(OPERANDS[number] for number in others), equation=f"{terms}->{found.result}")
 
 
-a, b, c = var("a"), var("b"), var("c")
+# Labels of one operand alone, and of both without rows and columns
+
+
+def _own_labels(match: Match) -> list[str]:
+    """For each of two operands the labels that only a sum is taken over."""
+    left, right = _equation(match).operands
+    summed = _equation(match).summed
+    return ["".join(label for label in one if label in summed and label not in other)
+            for one, other in ((left, right), (right, left))]  # fmt: skip
+
+
+def sums_one_alone(match: Match) -> Refusal | None:
+    """There are labels that one operand alone has and the result lacks; what it keeps is not a number."""
+    own, operands = _own_labels(match), _equation(match).operands
+    keeps = all(len(labels) < len(term) for labels, term in zip(own, operands, strict=True))
+    return match.unless_value("equation", any(own) and keeps, "one with a label that one operand alone is summed over")
+
+
+def _summed_first(match: Match) -> Pattern:
+    """Each operand summed over the labels of its own, then both."""
+    found, made, terms = _equation(match), [], []
+    for operand, term, own in zip(OPERANDS, found.operands, _own_labels(match), strict=False):
+        kept = "".join(label for label in term if label not in own)
+        made.append(op.Einsum(operand, equation=f"{term}->{kept}") if own else operand)
+        terms.append(kept)
+    return op.Einsum(*made, equation=f"{','.join(terms)}->{found.result}")
+
+
+def labels_are_alike(match: Match) -> Refusal | None:
+    """Both operands have the same labels, which are the same sizes of both."""
+    (left, right), shapes = _equation(match).operands, match.shapes("a", "b")
+    if isinstance(shapes, Refusal):
+        return shapes
+    alike = set(left) == set(right) and all(
+        shapes[0][place] == shapes[1][right.index(label)] for place, label in enumerate(left)
+    )
+    return match.unless_value("equation", alike, "one of the same labels of both operands, of equal sizes")
+
+
+def _inner_product(summed: Any) -> Any:
+    """The sum of the products of elements; `summed` builds it from these and the axes."""
+
+    def made(match: Match) -> Pattern:
+        found = _equation(match)
+        order = found.result + found.summed
+        first, second = (_moved(labels, order, one) for labels, one in zip(found.operands, (a, b), strict=True))
+        result: Pattern = summed(first * second, list(range(len(found.result), len(order))))
+        return result
+
+    return made
+
+
+NAMES = "abcd"
+OPERANDS = tuple(map(var, NAMES))
+a, b = OPERANDS[:2]
 readable = attr("equation", lambda text, facts: parsed(text) is not None,
                 "one without ellipsis, repeated labels and labels out of nowhere")  # fmt: skip
 one, two = op.Einsum(a, equation=readable), op.Einsum(a, b, equation=readable)
-three = op.Einsum(a, b, c, equation=readable)
+several = {count: op.Einsum(*OPERANDS[:count], equation=readable) for count in (3, 4)}
 transposed = op.Transpose(a, perm=_kept_first)
 
 _Case = tuple[Sequence[str], str]
@@ -231,6 +308,7 @@ _PRODUCTS: tuple[_Case, ...] = (
     (("b 8 9 4", "8 t 4"), "bhwc,hkc->bhwk"), (("b 8 9 4", "9 t 4"), "bhwc,wkc->bhwk"),
     (("b s t 4", "4 5"), "bijc,cd->bijd"), (("b s 4", "4 t"), "bsd,dt->tsb"),
     (("s b 6", "6 2 3"), "ibh,hnd->ibnd"), (("s b 2 3", "6 2 3"), "ibnd,hnd->ibh"),
+    (("b 2 s 4", "b 2 4"), "bhij,bhj->bhi"), (("b 2 4", "b 2 s 4"), "bhj,bhij->bih"), (("b s 4", "b 4"), "bij,bj->bi"),
     (("2 s 3 b", "5 3 2"), "nidb,hdn->bih"), (("6", "6 2 3"), "h,hnd->dn"), (("x", "x 2"), "d,dk->k"), (("4", "4 2"), "d,dk->k"),
 )  # fmt: skip
 
@@ -238,6 +316,15 @@ _PRODUCTS: tuple[_Case, ...] = (
 def _exchanged(shapes: Sequence[str], equation: str) -> _Case:
     operands, arrow, result = equation.partition("->")
     return shapes[::-1], ",".join(operands.split(",")[::-1]) + arrow + result
+
+
+def _counterexamples(pattern: Op, equation: str) -> dict[str, Variation]:
+    found = {"an ellipsis": Variation(attributes={"equation": re.sub("-> ?.", "->...", equation)})}
+    if pattern in several.values():
+        count = len(pattern.inputs)
+        labels, shapes = ",".join("ijkl"[:count]), dict(zip(NAMES, "2345"[:count], strict=False))
+        found["only numbers are left of each pair"] = Variation(attributes={"equation": f"{labels}->"}, shapes=shapes)
+    return {} if "..." in equation else found
 
 
 def _rule(name: str, formula: str, pattern: Op, replace: Any, guards: tuple[Guard, ...],
@@ -248,12 +335,11 @@ def _rule(name: str, formula: str, pattern: Op, replace: Any, guards: tuple[Guar
         name=f"einsum.{name}", formula=formula, pattern=pattern, replace=replace, makes=makes, guards=(*counted, *guards),
         exactness=exactness, source="ONNX operator Einsum",
         proof=Proof(
-            shapes=tuple(dict(zip("abc", shapes, strict=False)) for shapes, _ in cases),
+            shapes=tuple(dict(zip(NAMES, shapes, strict=False)) for shapes, _ in cases),
             never_empty={"*": "the runtime dies of an empty batch"},
-            assumes={} if pattern is not three else {
+            assumes={} if pattern not in several.values() else {
                 "input * is inf in its last element*": "operands are taken to be finite: infinity times 0 is NaN"},
-            counterexamples={"an ellipsis": Variation(attributes={"equation": re.sub("-> ?.", "->...", cases[0][1])})}
-            if "..." not in cases[0][1] else {},
+            counterexamples=_counterexamples(pattern, cases[0][1]),
             attributes=tuple({"equation": [equation]} for _, equation in cases),
         ),
     )  # fmt: skip
@@ -295,9 +381,28 @@ RULES = [
         exactness=Exactness.EXACT, counted=(),
     ),
     _rule(
-        "three", "einsum(a, b, c)", three, _pair_first, (a_pair_keeps_labels,),
+        "three", "einsum(a, b, c)", several[3], _pair_first, (a_pair_keeps_labels,),
         (("2 3", "3 s", "s 5"), "ij,jk,kl->il"), (("b 2", "b 3", "b 4"), "bi,bj,bk->bijk"), (("s", "s", "s 4"), "i,i,ij->j"),
         makes=("Einsum",),
+    ),
+    _rule(
+        "four", "einsum(a, b, c, d)", several[4], _pair_first, (a_pair_keeps_labels,),
+        (("2 3", "3 s", "s 5", "5 2"), "ij,jk,kl,lm->im"), makes=("Einsum",),
+    ),
+    _rule(
+        "summed_first", "einsum(a, b), labels of one alone summed over", two, _summed_first, (sums_one_alone,),
+        (("s 3", "4 b"), "ij,kl->il"), (("b s 3", "b 4"), "bij,bk->bik"), (("b 4", "b s 3"), "bk,bij->bik"),
+        makes=("Einsum",),
+    ),
+    _rule(
+        "inner", "einsum(a, b), the same labels", two,
+        (
+            _inner_product(lambda products, axes: op.ReduceSum(products, computed("axes", lambda match: ints(axes)), keepdims=0)),
+            _inner_product(lambda products, axes: op.ReduceSum(products, axes=tuple(axes), keepdims=0)),
+        ),
+        (redundant(SHAPES)(sums), redundant(COST)(labels_are_alike), floating("a")),
+        (("b s 4", "b s 4"), "bqd,bqd->bq"), (("b 3 4", "4 3 b"), "bij,jib->b"), (("3 4", "3 4"), "ij,ij->"),
+        makes=("Transpose", "Mul", "ReduceSum"),
     ),
     _rule(
         "transpose", "einsum(a), all labels kept", one, transposed, (redundant(SHAPES)(sums_nothing),),
