@@ -140,6 +140,8 @@ class Choices:
         leaves = pin is not None and (pin == LEAVE or rule.spells_out or _takes_away(pin, rule))
         if pin is not None and leaves and not names_one(pin, rule.targets):
             return refuse("pinned", Subject("rule", rule.family), found=pin)
+        if rule.on_request and not self._free_of_cost(rule):
+            return refuse("needless", match.root, found=f"{', '.join(rule.targets)} is made where --pin asks for it")
         if self._free_of_cost(rule) or self.measures(rule):
             return None
         estimate = self._by_table(rule, match)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from ortfuse.pattern import Match, Pattern, const, ms, op, redundant, scalar, var
+from ortfuse.pattern import Match, Pattern, attr, const, ms, op, redundant, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
@@ -118,6 +118,18 @@ RULES = [
         source="arXiv:1710.05941",
         allow_extra_operands=True,
         proof=Proof(shapes=SHAPES, typical=TYPICAL),
+    ),
+    Rule(
+        # The standard has it from opset 24 on; where there is no kernel, the runtime executes its definition.
+        name="swish.operator",
+        is_refinement=True,
+        by_definition=True,
+        on_request=True,
+        pattern=ms.QuickGelu(x, alpha=attr("alpha", lambda alpha, facts: alpha is not None, "given")),
+        replace=op.Swish(x, alpha=attr("alpha")),
+        exactness=Exactness.ROUNDING,
+        source="ONNX operator Swish",
+        proof=Proof(shapes=SHAPES[:2], attributes={"alpha": [1.0, 1.702]}),
     ),
     Rule(
         name="gelu.erf",

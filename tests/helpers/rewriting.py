@@ -25,10 +25,12 @@ def parse(text: str) -> ir.Model:
 
 
 def rewritten(model: ir.Model, name: str, approximate: bool = False) -> ir.Model:
-    """A copy of `model` after the rules of the pass `name`, those left out for their cost included."""
+    """A copy of `model` after the rules of the pass `name`, also those left out for their cost, but none made on request."""
     copy = model.clone()
     rules = [
-        rule for rule in load_catalogue([]).passes()[name] if approximate or rule.exactness is not Exactness.APPROXIMATE
+        rule
+        for rule in load_catalogue([]).passes()[name]
+        if not rule.on_request and (approximate or rule.exactness is not Exactness.APPROXIMATE)
     ]
     Rewriter(Editor(copy, Facts(copy)), Target()).run(rules)
     needed = max((node.version or 0 for node in copy.graph if not node.domain), default=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from rewriting import both, ops, parse, rewritten, same
@@ -209,3 +210,12 @@ def test_a_clip_without_lower_bound_is_no_minimum() -> None:
     text = """<ir_version: 9, opset_import: ["": 17]> g (float[n] x) => (float[n] y) <float zero = {0}, float slope = {0.01}>
         { r = Relu(x) c = Clip(x, , zero) s = Mul(c, slope) y = Add(r, s) }"""
     assert "LeakyRelu" not in [node.op_type for node in ortfuse.optimize(ir.from_onnx_text(text)).model.graph]
+
+
+def test_swish_is_the_operator_of_the_standard_where_a_pin_asks_for_it() -> None:
+    original = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 20]> g (float[n] x) => (float[n] y) { s = Sigmoid(x) y = Mul(x, s) }'
+    )
+    for pins, made in (({}, "QuickGelu"), ({"swish": "Swish"}, "Swish")):
+        result = ortfuse.optimize(original, pins=pins, verify="whole")
+        assert [node.op_type for node in result.model.graph.node] == [made]
