@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ortfuse.facts.facts import Facts
 from ortfuse.pattern import Match, Pattern, attr, computed, op, opt, var
 from ortfuse.refusal import Refusal
@@ -56,6 +58,15 @@ def _convolved(framed: Pattern) -> Pattern:
     return made
 
 
+def _filled(number: float) -> Any:
+    return np.full((3, 1, 1), number, np.float32)
+
+
+def _near(number: float, reach: float) -> Any:
+    """An image of numbers that are so far from one number."""
+    return (number + reach * np.sin(np.arange(108.0)).reshape(1, 3, 6, 6)).astype(np.float32)
+
+
 RULES = [
     Rule(
         name="conv.affine_before_frame",
@@ -92,6 +103,15 @@ RULES = [
                 "a frame of zeros": Variation(attributes={"mode": "constant"}),
                 "a frame of channels": Variation(attributes={"border": (0, 1, 1, 1, 0, -1, 1, 1), "mode": "edge"}),
                 "a term and zeros around it": Variation(options={"(Mul*": "Add"}, attributes={"conv": PADDED}),
+                "a term that takes a large number away": Variation(
+                    options={"(Mul*": "Add"},
+                    constants={"added": _filled(1e5)},
+                    fixed={"x": _near(-1e5, 1.0)},
+                    sizes={"n": 1},
+                ),
+                "a factor that the weights cannot hold": Variation(
+                    constants={"factor": _filled(3e38)}, fixed={"x": _near(0.0, 2e-38)}, sizes={"n": 1}
+                ),
             },
         ),
     )
