@@ -8,8 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import statistics
-import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,24 +18,24 @@ import onnxruntime
 import platformdirs
 
 from ortfuse.bench.inputs import LEADING, OTHERS, check_sizes
+from ortfuse.bench.side_by_side import ratios
+from ortfuse.bench.surrounded import runs_in_blocks
 from ortfuse.dims import Dim, evaluate, symbols
 from ortfuse.errors import CrashError, OrtfuseError, VerificationError
 from ortfuse.execution.experiments import attempt
 from ortfuse.execution.extract import Sides, sides
 from ortfuse.execution.input_sizes import Sizes, open_dims, uniform
-from ortfuse.execution.inputs import Inputs, input_specs
+from ortfuse.execution.inputs import input_specs
 from ortfuse.execution.session import Session
 from ortfuse.graph.edit import Edit
 from ortfuse.targets import Estimate
+from ortfuse.targets.blocked_layout import reads_blocks, unless_blocked
 from ortfuse.targets.costs import sizes_text
 from ortfuse.targets.kept import keep, kept
 from ortfuse.targets.processor import processor_kind
 
 ROUNDS = 25
 """How often each side is run, interleaved."""
-
-SHORTEST = 0.002
-"""The minimum seconds per side and round: a faster side is repeated until it takes that long."""
 
 
 def default_cache() -> Path:
@@ -82,9 +81,10 @@ class SiteMeter:
         except OrtfuseError:
             return None
         bound = {**uniform(open_dims(both.inputs), LEADING, OTHERS), **self.sizes}
-        key = self._key(site, both.before, both.after, bound)
+        blocked = _in_blocks(site, both)
+        key = self._key(site, both, bound, blocked)
         if key not in self._known:
-            self._known[key] = self._speedup(both, bound)
+            self._known[key] = self._speedup(both, bound, blocked)
             self._store()
         speedup = self._known[key]
         if speedup is None:
@@ -92,38 +92,34 @@ class SiteMeter:
         source = "measured here" if speedup else "the runtime crashes on it"
         return Estimate(speedup, sizes_text(_shapes(site, bound)), source)
 
-    def _speedup(self, both: Sides, sizes: Sizes) -> float | None:
+    def _speedup(self, both: Sides, sizes: Sizes, blocked: Collection[str]) -> float | None:
         """How many times faster the new nodes run; 0 if they crash the runtime, `None` if one of the sides cannot be run."""
         try:
             ran, _ = attempt(Session(both.before, threads=self.threads), both.inputs, sizes, 0, sizes)
             if ran is None:
                 return None
-            inputs = ran[1]
             try:
-                Session(both.after, threads=self.threads).run(inputs)
+                Session(both.after, threads=self.threads).run(ran[1])
             except CrashError:
                 return 0.0
-            sessions = [Session(model, threads=self.threads, isolated=False) for model in (both.before, both.after)]
-            times = repeats(sessions[0], inputs)
-            ratios = []
-            for number in range(ROUNDS):
-                taken = {}
-                for side in (0, 1) if number % 2 else (1, 0):
-                    taken[side] = seconds(sessions[side], inputs, times)
-                ratios.append(taken[0] / taken[1])
+            found = ratios(
+                (both.before, both.after), ran[1], ran[2], lambda some, _: len(some) >= ROUNDS,
+                threads=self.threads, blocked=blocked,
+            )  # fmt: skip
         except (OrtfuseError, MemoryError):
             return None
-        return round(statistics.median(ratios), 3)
+        return round(statistics.median(found), 3)
 
-    def _key(self, site: Edit, before: ir.Model, after: ir.Model, sizes: Sizes) -> str:
+    def _key(self, site: Edit, both: Sides, sizes: Sizes, blocked: Collection[str]) -> str:
         """A cache key made of everything that the speedup depends on."""
         content = [
-            content_of(before),
-            content_of(after),
+            content_of(both.before),
+            content_of(both.after),
             sorted(sizes.items()),
             self.threads,
             os.cpu_count(),
             processor_kind(),
+            *([sorted(blocked)] if blocked else []),
         ]
         digest = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
         return f"{onnxruntime.__version__} {site.rule.name} {sizes_text(_shapes(site, sizes))} {digest}"
@@ -173,15 +169,11 @@ def _size(dim: Any, sizes: Sizes) -> int | None:
     return int(evaluate(dim, sizes)) if symbols(dim) <= set(sizes) else None
 
 
-def repeats(session: Session, inputs: Inputs, shortest: float = SHORTEST) -> int:
-    """How many runs make up one measurement, which is to take `shortest` seconds at least."""
-    session.run(inputs)
-    return max(1, round(shortest / max(seconds(session, inputs, 1), 1e-6)))
-
-
-def seconds(session: Session, inputs: Inputs, times: int) -> float:
-    """The seconds that so many runs take."""
-    started = time.perf_counter()
-    for _ in range(times):
-        session.run(inputs)
-    return time.perf_counter() - started
+def _in_blocks(site: Edit, both: Sides) -> set[str]:
+    """The inputs and outputs of a site that the runtime has in its blocked layout, if one of its sides computes in that."""
+    if not (runs_in_blocks(both.before) or runs_in_blocks(both.after)):
+        return set()
+    given = zip(both.inputs, both.border, strict=True)
+    inputs = {spec.name for spec, value in given if unless_blocked(value, site.facts) is None}
+    made = zip(both.before.graph.outputs, site.outputs, strict=True)
+    return inputs | {result.name or "" for result, (old, _) in made if reads_blocks(old, site.facts)}

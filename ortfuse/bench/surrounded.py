@@ -8,7 +8,7 @@ and reorderings take is measured by themselves and subtracted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 import onnx_ir as ir
 
@@ -17,9 +17,6 @@ from ortfuse.targets.blocked_layout import LARGEST_BLOCK, convolves_in_blocks
 
 _CONVOLUTIONS = frozenset({"Conv", "FusedConv"})
 
-Image = tuple[int, ...]
-"""The shape of an image: batch, channels, height, width."""
-
 
 def runs_in_blocks(model: ir.Model) -> bool:
     """Whether a convolution of a model runs in blocks."""
@@ -27,11 +24,24 @@ def runs_in_blocks(model: ir.Model) -> bool:
     return any(node.op_type in _CONVOLUTIONS and convolves_in_blocks(node, facts) for node in model.graph)
 
 
-def surrounded(model: ir.Model) -> tuple[ir.Model, list[Image]]:
-    """A copy with pools around it, and the shapes of the images that go through them."""
+def surrounded(model: ir.Model, names: Collection[str] | None = None) -> tuple[ir.Model, list[str]]:
+    """A copy with pools around it, and the names of the inputs and outputs that go through them.
+
+    Args:
+        model: The model.
+        names: The inputs and outputs that are in blocks within the network; by default all that can be.
+    """
     copy = model.clone()
     facts = Facts(copy)
-    return copy, [*_before(copy.graph, facts), *_behind(copy.graph, facts)]
+    images = [value for value in (*copy.graph.inputs, *copy.graph.outputs) if _is_image(value, facts)]
+    chosen = [value for value in images if names is None or value.name in names]
+    inputs, outputs = ([value for value in chosen if value.is_graph_input() is of] for of in (True, False))
+    found = [value.name or "" for value in (*inputs, *outputs) if value.uses() or value in outputs]
+    for value in inputs:
+        _before(copy.graph, value)
+    for value in outputs:
+        _behind(copy.graph, value)
+    return copy, found
 
 
 def pools(shape: Sequence[int]) -> ir.Model:
@@ -44,31 +54,21 @@ def pools(shape: Sequence[int]) -> ir.Model:
     return ir.Model(graph, ir_version=8)
 
 
-def _before(graph: ir.Graph, facts: Facts) -> Iterator[Image]:
-    for value in list(graph.inputs):
-        shape = _image(value, facts)
-        if shape is None:
-            continue
-        uses = list(value.uses())
-        node = _pool(value)
-        node.outputs[0].name = f"{value.name}#before"
-        graph.insert_before(graph[0], node)
-        for use in uses:
-            use.node.replace_input_with(use.idx, node.outputs[0])
-        yield shape
+def _before(graph: ir.Graph, value: ir.Value) -> None:
+    uses = list(value.uses())
+    node = _pool(value)
+    node.outputs[0].name = f"{value.name}#before"
+    graph.insert_before(graph[0], node)
+    for use in uses:
+        use.node.replace_input_with(use.idx, node.outputs[0])
 
 
-def _behind(graph: ir.Graph, facts: Facts) -> Iterator[Image]:
-    for index, value in enumerate(list(graph.outputs)):
-        shape = _image(value, facts)
-        if shape is None:
-            continue
-        node = _pool(value)
-        result = node.outputs[0]
-        result.name, result.type, result.shape = f"{value.name}#behind", value.type, value.shape
-        graph.append(node)
-        graph.outputs[index] = result
-        yield shape
+def _behind(graph: ir.Graph, value: ir.Value) -> None:
+    node = _pool(value)
+    result = node.outputs[0]
+    result.name, result.type, result.shape = f"{value.name}#behind", value.type, value.shape
+    graph.append(node)
+    graph.outputs[list(graph.outputs).index(value)] = result
 
 
 def _pool(value: ir.Value, result: ir.Value | None = None) -> ir.Node:
@@ -78,10 +78,8 @@ def _pool(value: ir.Value, result: ir.Value | None = None) -> ir.Node:
     return ir.Node("", "MaxPool", [value], attributes, outputs=[result])
 
 
-def _image(value: ir.Value, facts: Facts) -> Image | None:
-    """The shape of a value that the runtime can keep in blocks; `None` if it cannot."""
+def _is_image(value: ir.Value, facts: Facts) -> bool:
+    """Whether the runtime can keep a value in blocks."""
     shape = facts.shape(value)
-    if facts.dtype(value) != ir.DataType.FLOAT or shape is None or len(shape) != 4:
-        return None
-    numbers = tuple(dim for dim in shape if isinstance(dim, int))
-    return numbers if len(numbers) == 4 and numbers[1] % LARGEST_BLOCK == 0 else None
+    channels = shape[1] if shape is not None and len(shape) == 4 else None
+    return facts.dtype(value) == ir.DataType.FLOAT and isinstance(channels, int) and channels % LARGEST_BLOCK == 0

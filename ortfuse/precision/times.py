@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.bench.meter import repeats, seconds
+from ortfuse.bench.side_by_side import repeats, seconds
 from ortfuse.errors import OrtfuseError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session, weight_bytes

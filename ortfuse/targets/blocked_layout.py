@@ -51,6 +51,17 @@ def unless_blocked(value: ir.Value, facts: Facts) -> Refusal | None:
     return None
 
 
+def reads_blocks(value: ir.Value, facts: Facts) -> bool:
+    """Whether something that runs in blocks reads a value, so that whoever computes it in blocks need not reorder it for that."""
+    for node in value.consumers():
+        operator = (node.domain, node.op_type)
+        if operator in _CONVOLUTIONS and convolves_in_blocks(node, facts):
+            return True
+        if operator in _FOLLOWING | _POOLS and unless_blocked(node.outputs[0], facts) is None:
+            return True
+    return False
+
+
 def _unblocked(value: ir.Value, what: str) -> Refusal:
     found = f"{what} is outside of the blocked layout, which the runtime would leave for a sum with it"
     return refuse("needless", value, found=found)

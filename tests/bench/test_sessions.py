@@ -11,6 +11,7 @@ import pytest
 import ortfuse
 from ortfuse.bench import Candidate, measure_sessions, sessions_table
 from ortfuse.errors import VerificationError
+from ortfuse.sessions import write_beside
 
 TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[2,4] x) => (float[2,4] y) { y = Relu(x) }'
 X = {"x": np.ones((2, 4), np.float32)}
@@ -40,7 +41,7 @@ def test_what_the_runtime_refuses_is_named(path: Path) -> None:
 
 
 def test_a_benchmark_measures_stored_settings(path: Path, tmp_path: Path) -> None:
-    ortfuse.sessions.write_beside(path, ortfuse.SessionConfig().with_({"enable_mem_reuse": False}))
+    write_beside(path, ortfuse.SessionConfig().with_({"enable_mem_reuse": False}))
     found = ortfuse.benchmark({"a": path}, rounds=1)
     assert [row.name for row in found.sessions] == ["a, the runtime's default", "a, its settings"]
     assert len(found.to_dict()["sessions"]) == 2
