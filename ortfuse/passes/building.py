@@ -25,6 +25,11 @@ def take_over(editor: Editor, old: ir.Node, new: ir.Node) -> None:
 _AXES_ARE_INPUTS = 13
 """The opset from which on axes and sizes are inputs."""
 
+SLICES_HAVE_STEPS = 10
+"""The opset from which on the bounds of a Slice are inputs, and its steps may be others than 1."""
+
+_PADS_ARE_INPUTS = 11
+
 
 class Builder:
     """Inserts nodes before a place, one after the other, as part of the open change, for the opset of the scope."""
@@ -84,7 +89,15 @@ class Builder:
 
     def slice(self, value: ir.Value, axis: int, start: int, end: int) -> ir.Value:
         """The elements from `start` to before `end` along an axis."""
-        return self.node("Slice", [value, *(self.ints([number]) for number in (start, end, axis))])[0]
+        if self.opset >= SLICES_HAVE_STEPS:
+            return self.node("Slice", [value, *(self.ints([number]) for number in (start, end, axis))])[0]
+        return self.node("Slice", [value], {"starts": [start], "ends": [end], "axes": [axis]})[0]
+
+    def pad(self, value: ir.Value, pads: Sequence[int]) -> ir.Value:
+        """The value with so many zeros before each axis, and then behind each."""
+        if self.opset >= _PADS_ARE_INPUTS:
+            return self.node("Pad", [value, self.ints(pads)])[0]
+        return self.node("Pad", [value], {"pads": list(pads)})[0]
 
     def gather(self, value: ir.Value, axis: int, index: Sequence[int] | int) -> ir.Value:
         """Elements along an axis; without the axis if `index` is one number."""

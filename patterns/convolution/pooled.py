@@ -5,13 +5,17 @@ maxpool(x) = globalmaxpool(x), likewise                     pool(x) over one axi
 
 On the CPU, means over the last axes take a half to a quarter of the time of GlobalAveragePool. That is the faster one in the
 blocked layout (see `ortfuse.targets.blocked_layout`), which the image does not have to leave for it. A maximum is not
-respelled: of NaN and -infinity, GlobalMaxPool makes something else than ReduceMax.
+respelled as ReduceMax: of NaN and -infinity, the kernels of pools make something else, and not all the same, so that MaxPool
+stays as it is too unless every element is above -infinity.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.dims import is_nonzero
@@ -126,6 +130,7 @@ _PADDED = Variation(attributes={"window": {"kernel_shape": (4, 5), "pads": (1, 1
 _SMALLER = Variation(attributes={"window": {"kernel_shape": (3, 3)}})
 _TYPICAL = ({"x": "1 64 56 56"}, {"x": "1 21 128 128"}, {"x": "8 256 14 14"})
 _WHOLE = tuple({"window": {"kernel_shape": (size, size)}} for size in (56, 128, 14))
+_CASES = {"padded": _PADDED, "smaller": _SMALLER}
 
 
 _OF_EVERYTHING = Proof(
@@ -133,13 +138,32 @@ _OF_EVERYTHING = Proof(
     attributes=_WINDOWS,
     typical=_TYPICAL,
     typical_attributes=_WHOLE,
-    counterexamples={"padded": _PADDED, "smaller": _SMALLER},
+    counterexamples=_CASES,
 )
 
 
 def over_one_axis(match: Match) -> Refusal | None:
     """The pool is over one axis."""
     return match.unless_rank("x", 3)
+
+
+def is_above_minus_infinity(match: Match) -> Refusal | None:
+    """No element is -infinity: some kernels make the lowest finite number of such elements, others -infinity."""
+    values = match.facts.range(match["x"])
+    low = values is not None and values.low > -math.inf
+    return None if low else match.refuse("values_unknown", "x", "above -infinity")
+
+
+def _positive(build: Any) -> ir.Value:
+    """The sizes of the numbers of an input."""
+    made: ir.Value = build.node("Abs", [build.input("numbers", build.dims("x"))]).outputs[0]
+    return made
+
+
+def _of_the_lowest(*sizes: int) -> dict[str, Variation]:
+    """A counterexample: images of -infinity."""
+    lowest = np.full((1, *sizes), -np.inf, np.float32)
+    return {"of -infinity": Variation(inputs={"x": "float32"}, sizes={"n": 1}, fixed={"x": lowest})}
 
 
 _FIRST = {"kernel_shape": 1, "strides": 1, "dilations": 1}
@@ -161,7 +185,7 @@ def _over_two_axes(kind: str) -> Any:
     return made
 
 
-def _two_axes(kind: str, more: dict[str, Any], *guards: Guard) -> Rule:
+def _two_axes(kind: str, more: dict[str, Any], *guards: Guard, **proof: Any) -> Rule:
     far = {"kernel_shape": (3,), "strides": (2,), "pads": (1, 1), **more}
     return _rule(
         f"{kind.lower()}_over_two_axes",
@@ -171,6 +195,7 @@ def _two_axes(kind: str, more: dict[str, Any], *guards: Guard) -> Rule:
             shapes={"x": "n 3 9"},
             attributes={"window": [{"kernel_shape": (3,)}, far, {"kernel_shape": (2,), "auto_pad": "SAME_UPPER"}]},
             typical=({"x": "1 3 1000"}, {"x": "1 256 200"}, {"x": "1 512 1500"}),
+            **proof,
         ),
         over_one_axis,
         *guards,
@@ -228,11 +253,21 @@ RULES = [
         "maximum",
         _pool("MaxPool"),
         op.GlobalMaxPool(x),
-        _OF_EVERYTHING,
+        dataclasses.replace(
+            _OF_EVERYTHING, inputs={"x": _positive}, counterexamples={**_CASES, **_of_the_lowest(3, 4, 5)}
+        ),
         reads_everything,
         redundant(COST)(gives_no_indices),
+        is_above_minus_infinity,
         is_not_quantised,
     ),
     _two_axes("AveragePool", {"count_include_pad": 1}),
-    _two_axes("MaxPool", {"storage_order": 0}, redundant(COST)(gives_no_indices)),
+    _two_axes(
+        "MaxPool",
+        {"storage_order": 0},
+        redundant(COST)(gives_no_indices),
+        is_above_minus_infinity,
+        inputs={"x": _positive},
+        counterexamples=_of_the_lowest(3, 9),
+    ),
 ]

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.traits import MICROSOFT
-from ortfuse.passes.building import Builder
+from ortfuse.passes.building import SLICES_HAVE_STEPS, Builder
 from ortfuse.passes.recurrence.algebra import Factor, Labels, Term
 from ortfuse.passes.recurrence.iteration import Iteration
 from ortfuse.passes.recurrence.linear import LinearState, Reading, Rule
@@ -175,6 +175,8 @@ class LinearAttention:
         """The elements in the order of the runs, or back: a loop may take elements from the last to the first."""
         if not self._iteration.is_reverse or (factor is not None and not self._varies(factor)):
             return value
+        if self._build.opset < SLICES_HAVE_STEPS:
+            raise UnfitError("its elements are taken from the last to the first, which needs opset 10 to be written")
         ends = [self._build.ints([number]) for number in (_FIRST, _BEFORE_FIRST, 0, -1)]
         return self._build.node("Slice", [value, *ends])[0]
 

@@ -291,7 +291,7 @@ class _Whole:
         """A sequence with a step of zeros behind its last one, for a kernel that ends the process if it is given none."""
         pads = [0] * 6
         pads[0 if self._iteration.is_reverse else 3] = 1
-        return self.build.node("Pad", [sequence, self.build.ints(pads)])[0]
+        return self.build.pad(sequence, pads)
 
     def _input(self, source: Source) -> ir.Value:
         if source.axis is None:

@@ -204,3 +204,17 @@ def test_elements_at_a_vector_of_one_index_keep_their_axis() -> None:
         f"Y = Loop<{body}>(n, yes)", "float[9, b] X", "float[t, p, b] Y", {"n": np.int64(9), "yes": np.bool_(True)}
     )
     assert optimised(made)[0]["Loop"] == 1
+
+
+@pytest.mark.parametrize("opset", [9, 17])
+def test_a_gru_over_a_sequence_of_open_length_is_padded_as_the_opset_writes_it(opset: int) -> None:
+    body = scan("gru").replace(
+        "Split<axis = 1>(a1, three)",
+        "Split<axis = 1, split = [2, 2, 2]>(a1)" if opset < 13 else "Split<axis = 1>(a1, three)",
+    )
+    body = body.replace(
+        "Split<axis = 1>(r1, three)",
+        "Split<axis = 1, split = [2, 2, 2]>(r1)" if opset < 13 else "Split<axis = 1>(r1, three)",
+    )
+    made = model(body, inputs_of("gru"), f"float[t, b, {HIDDEN}] Y1", weights_of("gru"), opset)
+    assert optimised(made)[0]["GRU"] == 1
