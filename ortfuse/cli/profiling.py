@@ -16,6 +16,7 @@ from ortfuse.cli.arguments import (
     Json,
     Model,
     Patterns,
+    Report,
     Rounds,
     Seed,
     Sizes,
@@ -23,6 +24,7 @@ from ortfuse.cli.arguments import (
     check_json,
     write_json,
 )
+from ortfuse.cli.pages import check_report, write_report
 from ortfuse.cli.terminal import guarded, out, progress_bar, progress_line
 from ortfuse.cli.usage import positive_number
 
@@ -48,6 +50,7 @@ def profile(
         Path | None,
         typer.Option("--png", help="Draw the times and the roofline (needs ortfuse[plot]).", show_default=False),
     ] = None,
+    report: Report = None,
     custom_ops: CustomOps = None,
     json_file: Json = None,
     debug: Debug = False,
@@ -63,6 +66,7 @@ def profile(
         for path in (json_file, csv, png):
             check_json(path)
         check_plot(png)
+        check_report(report)
         options = arguments.options(
             inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds, bench=True, custom_ops=custom_ops
         )
@@ -72,6 +76,10 @@ def profile(
         write_csv(csv, found)
         write_png(png, found)
         write_json(json_file, {"model": str(model), **found.to_dict()})
+        if report is not None:
+            from ortfuse.report.pages import profile_page
+
+            write_report(report, profile_page(model.name, found))
 
 
 def calibrate(

@@ -146,7 +146,7 @@ def _moves(shares: _Shares) -> Iterator[Bottleneck]:
     names = ", ".join(dict.fromkeys(one.operator for one in sorted(kernels, key=lambda one: -one.seconds)))
     optimised = any(one.rule for one in shares.kernels)
     remedy = (
-        "what is left of them is read in that layout by operators that take no other"
+        "they are left after `ortfuse optimize`, which knows no form with fewer of them"
         if optimised
         else "`ortfuse optimize` merges them, and moves them where they cost least"
     )

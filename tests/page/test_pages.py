@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,13 +12,16 @@ import pytest
 
 import ortfuse
 from ortfuse.bench import Latencies, Latency
+from ortfuse.bench.peaks import Peaks
 from ortfuse.cli.app import main
 from ortfuse.errors import OptionError
 from ortfuse.page import write_page
+from ortfuse.page.pictures import operators
 from ortfuse.page.write import html
 from ortfuse.precision.outcome import Outcome, Point, SiteReport, Tried
+from ortfuse.profiling import Bottleneck, Creation, Fusion, Kernel, Profile, Timing
 from ortfuse.quantized import Quantized
-from ortfuse.report.pages import bench_page, quantisation_page, tuning_page
+from ortfuse.report.pages import bench_page, profile_page, quantisation_page, tuning_page
 from ortfuse.sessions import SessionConfig
 from ortfuse.tuning import Point as Trial
 from ortfuse.tuning import TuningOutcome
@@ -135,6 +139,21 @@ def test_a_tuned_model_is_shown_with_every_trial() -> None:
     )
     said = " ".join(read(html(tuning_page("m.onnx", Tuned(outcome, ortfuse.Options(), SessionConfig())))).text)
     assert "all, enable_mem_reuse=False is 1.40 times as fast" in said
+
+
+def test_a_profile_is_shown_with_every_kernel(path: Path) -> None:
+    model = ortfuse.load(path)
+    kernel = Kernel(
+        EVIL, "Erf", "CPU", 1, 1e-3, ("n1",), "layer.0", "", "", "fused", 1000, 100, "compute", least=5e-4
+    )  # fmt: skip
+    found = Profile(
+        "n=4", 1, Timing(3, 1.0, 2.0, 900.0, 0.0, 5.0, 10**6), (kernel, replace(kernel, name="b", rule="gelu.erf")), 3e-3, 3,
+        Creation(operators(model), {"Erf": 2}, {}, 0.0, (Fusion("Erf", EVIL, ("n1", "n2")),)), Peaks(1e6, 1e6, "p", 1),
+        (Bottleneck("Erf", 1.0, "less of it"),), ("a remark",),
+    )  # fmt: skip
+    said = " ".join(read(html(profile_page("a.onnx", found))).text)
+    for text in ("layer.*", "gelu.erf", "Where the time of a.onnx goes", "less of it", "a remark", "50% of the roof"):
+        assert text in said
 
 
 def test_without_the_library_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
