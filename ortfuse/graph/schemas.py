@@ -28,7 +28,9 @@ def attribute_default(domain: str, op_type: str, version: int, name: str) -> Any
     if attribute is None or not attribute.default_value.name:
         return None
     value = onnx.helper.get_attribute_value(attribute.default_value)
-    return value.decode() if isinstance(value, bytes) else tuple(value) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(one.decode() if isinstance(one, bytes) else one for one in value)
+    return value.decode() if isinstance(value, bytes) else value
 
 
 @functools.cache

@@ -1,13 +1,14 @@
 """Tensors that are put into a sequence and taken out again are passed on directly, where it is known which is which.
 
     at(sequence(a, b), 1) = b        at(split(x), i) = part i of x        join(sequence(a, b)) = concat(a, b)
+    at(split(x), i) = gather(x, i)   at a position that is computed, if the parts have size 1
 
 Resolved are SequenceAt at a constant position and ConcatFromSequence, on sequences made in the same graph by SequenceEmpty,
 SequenceConstruct, SequenceInsert, SequenceErase and SplitToSequence. The parts of a SplitToSequence are those of one Split,
-or Slices if only some of them are used.
+or Slices if only some of them are used. Parts of size 1 are elements, wherever they are read: a Loop takes one in each run.
 
-Left alone: sequences that are computed by a loop or a branch, inputs or outputs; positions that are computed or do not exist,
-and joining nothing, which fail when the model runs; parts whose number depends on a size that is not known.
+Left alone: sequences that are computed by a loop or a branch, inputs or outputs; positions in other parts that are computed, or
+do not exist, and joining nothing, which fail when the model runs; parts whose number depends on a size that is not known.
 """
 
 from __future__ import annotations
@@ -64,8 +65,34 @@ class Sequences:
     name: ClassVar[str] = "sequences"
 
     def run(self, context: Context) -> int:
-        """Resolve what reads a sequence at known places; returns how many readers were replaced."""
-        return sum(_resolve(scope, context) for scope in list(context.scopes()))
+        """Resolve what reads a sequence; returns how many readers were replaced."""
+        return sum(_resolve(scope, context) + _take_elements(scope, context) for scope in list(context.scopes()))
+
+
+def _take_elements(scope: Scope, context: Context) -> int:
+    """Take elements of a tensor directly that is split into parts of size 1."""
+    found = [node for node in scope.graph if node.op_type == "SequenceAt" and not node.domain]
+    return sum(_take_element(node, scope, context) for node in found)
+
+
+def _take_element(node: ir.Node, scope: Scope, context: Context) -> bool:
+    facts, (sequence, position) = context.facts, node.inputs
+    split = None if sequence is None else sequence.producer()
+    if split is None or split.op_type != "SplitToSequence" or split.domain or facts.rank(position) != 0:
+        return False
+    source, size = split.inputs[0], split.inputs[1] if len(split.inputs) > 1 else None
+    axis, keeps_axis = parameter(split, "axis", facts), size is not None or parameter(split, "keepdims", facts)
+    if source is None or position is None or not isinstance(axis, int) or keeps_axis not in (True, False, 0, 1):
+        return False
+    if size is not None and (facts.scalar(size) != 1 or facts.rank(size) != 0):
+        return False
+    with context.editor.change(Sequences.name, nodes=[split, node] if split.graph is node.graph else [node]) as change:
+        build = Builder(scope, context.editor, node)
+        place = build.unsqueeze(position, 0) if keeps_axis else position
+        taken = build.node("Gather", [source, place], {"axis": axis})[0]
+        context.editor.replace(node.outputs[0], taken)
+        context.editor.remove(node)
+    return bool(change)
 
 
 def _resolve(scope: Scope, context: Context) -> int:

@@ -123,3 +123,28 @@ def test_sequences_are_resolved_on_the_way_to_the_normal_form_and_checked() -> N
     assert [node.op_type for node in result.model.graph] == ["Split", "Neg", "Concat"]
     (check,) = [check for check in result.sites or () if check.rule == "sequences"]
     assert check.state == "equal"
+
+
+@pytest.mark.parametrize(
+    ("split", "place"),
+    [
+        ("SplitToSequence<axis = 1, keepdims = 0>(x)", "place"),
+        ("SplitToSequence<axis = -1>(x)", "place"),
+        ("SplitToSequence(x, one)", "place"),
+        ("SplitToSequence<keepdims = 0>(x)", "one"),
+    ],
+)
+def test_an_element_at_a_computed_place(split: str, place: str) -> None:
+    rank = "p" if "keepdims" in split else "p, q"
+    written = text(f"s = {split} y = SequenceAt(s, {place})", f"float[{rank}] y", "float[n, m] x, int64 place")
+    for number in (0, -2):
+        found = resolved(written, place=np.array(number), **X)
+        assert "SequenceAt" not in found and "Gather" in found
+
+
+def test_a_loop_takes_elements_of_a_tensor() -> None:
+    body = """s = SplitToSequence<keepdims = 0>(x) go = Cast<to = 9>(one)
+        last_, y = Loop<body = g (int64 i, bool c, float[4] a) => (bool d, float[4] b, float[4] o)
+        { d = Identity(c) e = SequenceAt(s, i) b = Add(a, e) o = Tanh(b) }>(two, go, first)"""
+    found = resolved(text(body, inputs="float[3, 4] x, float[4] first"), first=floats(4), **X)
+    assert "SplitToSequence" not in found

@@ -5,7 +5,8 @@
 A body is resolved as a whole, or not at all: elements of sequences are the sequences, cells whose states are handed on are an
 LSTM, GRU or RNN, states that change linearly are a LinearAttention of the runtime (see `linear`), and operators that treat runs
 alike are applied to all of them at once (see `lifted`). States are stacked as outputs of the loop, or in a sequence that is
-joined to one tensor behind it.
+joined to one tensor behind it. Rows that keep their states from the end of their length on are sequences of that length (see
+`lengths`).
 
 Left alone: loops that may end early or run an unknown number of times; Loops that may not run at all, of whose results the
 runtime makes up the sizes (a Scan of nothing fails in the runtime, as does joining a sequence without elements, so that what
@@ -16,26 +17,27 @@ the user.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortfuse.facts.facts import Facts
 from ortfuse.graph.traits import MICROSOFT
 from ortfuse.graph.walk import Scope, describe
 from ortfuse.passes.building import Builder
 from ortfuse.passes.context import Context
-from ortfuse.passes.recurrence.cell import Cell, Cells
 from ortfuse.passes.recurrence.form import Source
 from ortfuse.passes.recurrence.iteration import Iteration, State, fails_if_empty, inserted, iteration_of
+from ortfuse.passes.recurrence.lengths import OLDEST as OLDEST_WITH_LENGTHS
+from ortfuse.passes.recurrence.lengths import Choice, Choices, Lengths
 from ortfuse.passes.recurrence.lifted import Lifted
 from ortfuse.passes.recurrence.linear import LinearState, Reading, linear_states
 from ortfuse.passes.recurrence.linear_attention import LinearAttention, UnfitError
 from ortfuse.passes.recurrence.operands import from_front, initial_state, is_zero, shape_of, to_front
-from ortfuse.passes.recurrence.operator import OLDEST, SLOWER, Rounds, operator, pays
-from ortfuse.passes.recurrence.weights import Weights, weights_of
+from ortfuse.passes.recurrence.operator import OLDEST, SLOWER, Rounds, operands_of, operator, pays, results_of
+from ortfuse.passes.recurrence.recurrences import Recurrence, recurrences
+from ortfuse.passes.recurrence.stepped import Step, steps_in
 from ortfuse.pattern.operators import parameter
 from ortfuse.refusal import refuse
 
@@ -76,71 +78,77 @@ class Loops:
         iteration = iteration_of(node, context.facts)
         if iteration is None or node.graph is None:
             return False
-        cells = _cells(iteration, context.facts)
-        has_linear = context.target.supports(MICROSOFT, "LinearAttention", 1, [ir.DataType.FLOAT] * 3)
-        found = linear_states(iteration, context.facts) if has_linear else ()
-        linear = [one for one in found if one.state.after not in cells]
-        name = f"{Loops.name}.{'recurrent' if cells else 'linear' if linear else 'elementwise'}"
+        body = _body(iteration, context)
+        kind = "recurrent" if body.cells or body.steps else "linear" if body.linear else "elementwise"
+        name = f"{Loops.name}.{kind}"
         with context.editor.change(name, rule=Rounds(name), nodes=[node]) as change:
             try:
-                if not self.always and not all(
-                    pays(cell.kind, cell.output, context.facts) for cell, _, _ in cells.values()
-                ):
+                is_slower = not all(pays(one.kind, one.output, context.facts) for one in body.cells.values())
+                if is_slower and not self.always:
                     raise _UnresolvedError(f"{SLOWER} (`loops{{always=true}}`)")
-                _resolve(iteration, cells, linear, scope, context, self)
+                _resolve(body, scope, context, self)
             except _UnresolvedError as why:
                 change.cancel(refuse("left_out", node, found=str(why)))
-                held = [cell.kind for cell, _, _ in cells.values()] + ["linear"] * bool(linear)
-                if held:
-                    kinds = ", ".join(sorted(set(held)))
+                if held := body.kinds:
                     context.note(
-                        f"{describe(node)} holds states of a recurrent network ({kinds}) and stays as it is: {why}"
+                        f"{describe(node)} holds states of a recurrent network ({held}) and stays as it is: {why}"
                     )
         if change:
             context.log.statistics(name).hits += 1
         return bool(change)
 
 
-_Recurrence = tuple[Cell, Weights, tuple[Source, ...]]
+@dataclass(frozen=True)
+class _Body:
+    """What is recognised in the body of a loop.
+
+    Attributes:
+        iteration: What is handed on, taken and stacked.
+        choices: What depends on the lengths of rows.
+        cells: The recurrent cells, by their new hidden states.
+        steps: The operators that make one step of a recurrence.
+        linear: The states that change linearly.
+    """
+
+    iteration: Iteration
+    choices: Choices
+    cells: Mapping[ir.Value, Recurrence]
+    steps: Mapping[ir.Node, Step]
+    linear: Sequence[LinearState]
+
+    @property
+    def kinds(self) -> str:
+        """The recurrences by their names."""
+        cells, steps = (one.kind for one in self.cells.values()), (node.op_type for node in self.steps)
+        return ", ".join(sorted({*cells, *steps, *(["linear"] if self.linear else [])}))
 
 
-def _cells(iteration: Iteration, facts: Facts) -> dict[ir.Value, _Recurrence]:
-    """The cells of a body by their new hidden state, which is handed on, as the cell state of an LSTM is."""
-    finder, handed_on = Cells(facts, iteration.elements), {state.after: state.before for state in iteration.states}
-    found = {}
-    for state in iteration.states:
-        cell = None if state.after.graph is not iteration.body else finder.cell(state.after)
-        if cell is None or (cell.hidden is not None and cell.hidden is not state.before):
-            continue
-        if cell.memory is not None and handed_on.get(cell.memory[0]) is not cell.memory[1]:
-            continue
-        made = weights_of(cell, Source(state.before), finder.forms.columns(state.after) or 0)
-        if made is not None:
-            found[state.after] = (cell, *made)
-    return found
+def _body(iteration: Iteration, context: Context) -> _Body:
+    choices = Choices(iteration, context.facts)
+    cells, steps = recurrences(iteration, choices, context.facts), steps_in(iteration, context.facts)
+    has_linear = context.target.supports(MICROSOFT, "LinearAttention", 1, [ir.DataType.FLOAT] * 3)
+    found = linear_states(iteration, context.facts) if has_linear else ()
+    handed_on = [one.states for one in cells.values()] + [one.states for one in steps.values()]
+    recurrent = {state.after for states in handed_on for state in states}
+    return _Body(iteration, choices, cells, steps, [one for one in found if one.state.after not in recurrent])
 
 
-def _resolve(
-    iteration: Iteration,
-    cells: dict[ir.Value, _Recurrence],
-    linear: Sequence[LinearState],
-    scope: Scope,
-    context: Context,
-    options: Loops,
-) -> None:
+def _resolve(body: _Body, scope: Scope, context: Context, options: Loops) -> None:
     """Replace the results of a loop that are used, and the loop."""
+    iteration = body.iteration
     may_be_empty = iteration.node.op_type == "Loop" and iteration.may_be_empty and not fails_if_empty(iteration)
     if may_be_empty and not options.nonempty:
         why = f"it may not run at all (it runs {iteration.runs} times; `loops{{nonempty=true}}` takes for granted that it does)"
         raise _UnresolvedError(why)
-    whole = _Whole(iteration, cells, linear, Builder(scope, context.editor, iteration.node), context, options.always)
+    build = Builder(scope, context.editor, iteration.node)
+    whole = _Whole(body, build, context, options.always)
     replacements = []
     # What is stacked comes first: of a linear state, what is read says which axis is which.
     for stacked in iteration.stacked:
         if stacked.result.uses() or stacked.result.is_graph_output():
             rank = whole.rank(stacked.value) + 1
             replacements.append((stacked.result, from_front(whole.of(stacked.value), stacked.axis, rank, whole.build)))
-    changing = {one.state.after for one in linear}
+    changing = {one.state.after for one in body.linear}
     for state in sorted(iteration.states, key=lambda state: state.after in changing):
         if state.final.uses() or state.final.is_graph_output():
             replacements += whole.final(state)
@@ -155,22 +163,16 @@ def _resolve(
 class _Whole:
     """The values of a body over all runs, computed outside of the loop."""
 
-    def __init__(
-        self,
-        iteration: Iteration,
-        cells: dict[ir.Value, _Recurrence],
-        linear: Sequence[LinearState],
-        build: Builder,
-        context: Context,
-        always: bool,
-    ) -> None:
+    def __init__(self, body: _Body, build: Builder, context: Context, always: bool) -> None:
         self._always = always
         self.build = build
-        self._iteration, self._cells, self._context, self._facts = iteration, cells, context, context.facts
-        self._linear = {one.state.after: one for one in linear}
+        self._iteration, self._cells, self._choices, self._steps = body.iteration, body.cells, body.choices, body.steps
+        self._context, self._facts = context, context.facts
+        self._linear = {one.state.after: one for one in body.linear}
         self._lifted = Lifted(self, build, context.facts)
         self._made: dict[ir.Value, ir.Value] = {}
         self._finals: dict[ir.Value, ir.Value] = {}
+        self._states: dict[ir.Value, ir.Value] = {}
 
     def of(self, value: ir.Value) -> ir.Value:
         """The values of all runs along a new first axis.
@@ -195,12 +197,8 @@ class _Whole:
             return [(state.final, state.initial)]
         if (value := inserted(state)) is not None:
             return [self._joined(use.node, value) for use in state.final.uses()]
-        memory = {cell.memory[0]: output for output, (cell, _, _) in self._cells.items() if cell.memory is not None}
-        if state.after in memory:
-            self.of(memory[state.after])
-        elif state.after in self._cells:
-            self.of(state.after)
-        elif state.after in self._linear and state.after not in self._finals:
+        self._follow(state)
+        if state.after in self._linear and state.after not in self._finals:
             self._read(self._linear[state.after], None)
         if state.after in self._finals:
             return [(state.final, self._finals[state.after])]
@@ -219,8 +217,20 @@ class _Whole:
         if element is not None and element.axis is not None:
             return to_front(element.value, element.axis, self.rank(value) + 1, self.build)
         if value in self._cells:
-            return self._recurrent(*self._cells[value])
+            if self._cells[value].lengths is not None:
+                raise _UnresolvedError("what is computed behind the end of a row is used")
+            return self._hidden(self._cells[value])
+        if self._iteration.node.op_type == "Loop" and value is self._iteration.body.inputs[0]:
+            return self._numbers()
+        choice = self._choices.choice(value)
+        if choice is not None and choice.before in self._cells:
+            return self._chosen(value, choice, self._cells[choice.before])
         node = value.producer()
+        if node is not None and node in self._steps:
+            self._step(node, self._steps[node])
+            if value not in self._made:
+                raise _UnresolvedError(f"a cell state of {describe(node)} is used")
+            return self._made[value]
         if node is None or value.graph is not self._iteration.body:
             raise _UnresolvedError(f"'{value.name}' is not known for all runs at once")
         if node.op_type in _READING or value in self._linear:
@@ -259,38 +269,126 @@ class _Whole:
             raise _UnresolvedError(f"'{value.name}' is computed in the body")
         return self.build.constant(value.const_value)
 
-    def _recurrent(self, cell: Cell, weights: Weights, inputs: Sequence[Source]) -> ir.Value:
-        """The hidden states of a cell, of which the final ones are kept too."""
-        states = {state.after: state.initial for state in self._iteration.states}
-        initial = [states[cell.output], *([] if cell.memory is None else [states[cell.memory[0]]])]
-        self._demand_sizes(cell, inputs, initial)
-        sequence = self.build.concat([self._input(source) for source in inputs], 2)
-        constants = [
-            self.build.constant(self._context.spill.keep(array[None])) for array in weights.arrays(self._facts)
-        ]
+    def _follow(self, state: State) -> None:
+        """Compute the recurrence that a state is of, or whose hidden state it takes from 0 on, with its final states."""
+        for one in self._cells.values():
+            if any(state.after is own.after for own in one.states):
+                self._hidden(one)
+        for node, step in self._steps.items():
+            if any(state.after is own.after for own in step.states):
+                self._step(node, step)
+        choice = self._choices.choice(state.after)
+        taken = None if choice is None else self._cells.get(choice.before)
+        if choice is None or taken is None or state.after in self._finals:
+            return
+        if (choice.lengths, choice.behind) == (taken.lengths, state.before) and self._facts.fill(state.initial) == 0:
+            self._hidden(taken)
+            self._finals[state.after] = self._finals[taken.states[0].after]
+
+    def _step(self, node: ir.Node, step: Step) -> None:
+        """Run an operator of the body over all runs."""
+        if self._made.keys() & {*node.outputs}:
+            return
+        if self._iteration.may_be_empty and node.op_type == "GRU":
+            raise _UnresolvedError("its GRU may have no step, for which the runtime's kernel does not return")
+        operands = operands_of(node)
+        weights = [None if operands[place] is None else self.constant(operands[place]) for place in (1, 2, 3, 7)]  # type: ignore[arg-type]
+        sequence = self.of(operands[0])  # type: ignore[arg-type]
+        made = step.over_runs(sequence, weights, self._iteration.is_reverse, self.build, self._facts)
+        states, final, *_ = results_of(node)
+        self._made |= {value: self.build.unsqueeze(made[0], 1) for value in [states] if value is not None}
+        self._made |= {value: made[0] for value in [final] if value is not None}
+        self._finals |= step.finals(made, self.build, self._facts)
+
+    def _hidden(self, one: Recurrence) -> ir.Value:
+        """The hidden states of a cell in all runs; the final ones are kept too."""
+        if one.output not in self._states:
+            self._states[one.output] = self._recurrent(one)
+        return self._states[one.output]
+
+    def _recurrent(self, one: Recurrence) -> ir.Value:
+        initial = [state.initial for state in one.states]
+        self._demand_sizes(one, initial)
+        sequence = self.build.concat([self._input(source) for source in one.inputs], 2)
+        arrays = one.weights.arrays(self._facts)
+        constants = [self.build.constant(self._context.spill.keep(array[None])) for array in arrays]
         given = [initial_state(Source(value), self.build, self._facts) for value in initial]
-        pads = self._iteration.may_be_empty and cell.kind == "GRU"
+        pads, is_reverse = self._iteration.may_be_empty and one.kind == "GRU", self._iteration.is_reverse
+        at_front = is_reverse and one.lengths is None
         made = operator(
-            weights,
-            [self._padded(sequence) if pads else sequence, *constants, None, *given],
-            -1 if self._iteration.is_reverse else 1,
+            one.weights,
+            [self._padded(sequence, at_front) if pads else sequence, *constants, self._lengths(one, initial), *given],
+            -1 if is_reverse else 1,
             self.build,
         )
-        states_of_runs = self.build.squeeze(made[0], 1)
+        states = self.build.squeeze(made[0], 1)
         if pads:
-            first, end = (1, _ALL) if self._iteration.is_reverse else (0, -1)
-            states_of_runs = self.build.slice(states_of_runs, 0, first, end)
-        finals = [cell.output] if cell.memory is None else [cell.output, cell.memory[0]]
-        self._finals |= {state: self.build.squeeze(value, 0) for state, value in zip(finals, made[1:], strict=True)}
-        if pads:
-            last = 0 if self._iteration.is_reverse else -1
-            self._finals[cell.output] = self.build.gather(states_of_runs, 0, last)
-        return states_of_runs
+            states = self.build.slice(states, 0, *((1, _ALL) if at_front else (0, -1)))
+        for state, value in zip(one.states, made[1:], strict=True):
+            self._finals[state.after] = self.build.squeeze(value, 0)
+        if pads and one.lengths is None:
+            self._finals[one.states[0].after] = self.build.gather(states, 0, 0 if is_reverse else -1)
+        return states
 
-    def _padded(self, sequence: ir.Value) -> ir.Value:
-        """A sequence with a step of zeros behind its last one, for a kernel that ends the process if it is given none."""
+    def _lengths(self, one: Recurrence, initial: Sequence[ir.Value]) -> ir.Value | None:
+        """The lengths of the rows as the operator takes them; `None` if all are whole."""
+        if one.lengths is None:
+            return None
+        if self.build.opset < OLDEST_WITH_LENGTHS:
+            raise _UnresolvedError(f"lengths of rows are not compared before opset {OLDEST_WITH_LENGTHS}")
+        if not one.lengths.is_positive(self._facts) and not all(self._facts.fill(value) == 0 for value in initial):
+            raise _UnresolvedError("a row may be empty, of which the operator does not keep the initial state")
+        return self.build.node("Cast", [self._ends(one.lengths)], {"to": ir.DataType.INT32})[0]
+
+    def _ends(self, lengths: Lengths) -> ir.Value:
+        return lengths.vector(self._runs(), self.build)
+
+    def _runs(self) -> ir.Value:
+        """The number of runs as a vector of one element."""
+        runs, element = self._iteration.runs, next(iter(self._iteration.elements.values()), None)
+        if isinstance(runs, int):
+            return self.build.ints([runs])
+        if element is None:
+            raise _UnresolvedError("the number of its runs is not that of the elements of a value")
+        return self.build.gather(self.build.node("Shape", [element.value])[0], 0, [element.axis or 0])
+
+    def _numbers(self) -> ir.Value:
+        """The numbers of the runs."""
+        runs = self.build.squeeze(self._runs(), 0)
+        return self.build.node("Range", [self.build.ints(0), runs, self.build.ints(1)])[0]
+
+    def _chosen(self, value: ir.Value, choice: Choice, one: Recurrence) -> ir.Value:
+        """The hidden states before the end of each row, and something else from there on."""
+        if choice.lengths != one.lengths or one.lengths is None:
+            raise _UnresolvedError("rows end elsewhere than their states are kept")
+        if self._facts.shape(value) != self._facts.shape(one.output):
+            raise _UnresolvedError("the sizes of what rows are behind their ends are not known")
+        states = self._hidden(one)
+        rest = self._behind(value, choice, one)
+        if rest is None:
+            return states
+        numbers = self.build.unsqueeze(self._numbers(), 1, 2)
+        is_before = self.build.node("Less", [numbers, self.build.unsqueeze(self._ends(one.lengths), 0, 2)])[0]
+        return self.build.node("Where", [is_before, states, rest])[0]
+
+    def _behind(self, value: ir.Value, choice: Choice, one: Recurrence) -> ir.Value | None:
+        """What rows are behind their ends in all runs; `None` if it is 0, as the operator has it."""
+        if self._facts.fill(choice.behind) == 0:
+            return None
+        for state in self._iteration.states:
+            if (state.before, state.after) == (choice.behind, value):
+                is_zero = self._facts.fill(state.initial) == 0
+                if state is not one.states[0] and not is_zero:
+                    raise _UnresolvedError(f"the state '{state.before.name}' is handed on in another way")
+                if self._iteration.is_reverse:
+                    return None if is_zero else self.build.unsqueeze(state.initial, 0)
+                return self.build.unsqueeze(self._finals[one.states[0].after], 0)
+        return self.constant(choice.behind) if self.is_same(choice.behind) else self.of(choice.behind)
+
+    def _padded(self, sequence: ir.Value, at_front: bool) -> ir.Value:
+        """A sequence with one step of zeros more, for a kernel that ends the process if it is given none."""
         pads = [0] * 6
-        pads[0 if self._iteration.is_reverse else 3] = 1
+        pads[0 if at_front else 3] = 1
         return self.build.pad(sequence, pads)
 
     def _input(self, source: Source) -> ir.Value:
@@ -300,10 +398,10 @@ class _Whole:
             raise _UnresolvedError(f"an element of '{source.value.name}' is the same in all runs")
         return to_front(source.value, source.axis, 3, self.build)
 
-    def _demand_sizes(self, cell: Cell, inputs: Sequence[Source], initial: Sequence[ir.Value]) -> None:
+    def _demand_sizes(self, one: Recurrence, initial: Sequence[ir.Value]) -> None:
         """Refuse a cell whose operands are not known to have the sizes and the type that the operator takes."""
-        facts, shape = self._facts, self._facts.shape(cell.output)
-        shapes = [shape_of(source, facts) for source in inputs]
+        facts, shape = self._facts, self._facts.shape(one.output)
+        shapes = [shape_of(source, facts) for source in one.inputs]
         if (
             shape is None
             or len(shape) != 2
@@ -312,7 +410,8 @@ class _Whole:
             raise _UnresolvedError("the sizes of batch and states are not known to be equal")
         if any(not is_zero(Source(value), facts) and facts.shape(value) != shape for value in initial):
             raise _UnresolvedError("an initial state is not known to have the size of the others")
-        if any(
-            facts.dtype(value) != ir.DataType.FLOAT for value in (cell.output, *initial, *(one.value for one in inputs))
-        ):
-            raise _UnresolvedError("only float32 has a kernel")
+        values = (one.output, *initial, *(source.value for source in one.inputs))
+        kinds = [ir.DataType.FLOAT] * 4
+        has_kernel = self._context.target.supports("", one.kind, self.build.opset, kinds)
+        if any(facts.dtype(value) != ir.DataType.FLOAT for value in values) or not has_kernel:
+            raise _UnresolvedError(f"the target has no kernel of {one.kind} for its types")

@@ -9,12 +9,17 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.traits import RESHAPES
 from ortfuse.passes.building import Builder
 from ortfuse.passes.recurrence.weights import Weights
+from ortfuse.pattern.operators import attribute_value
 from ortfuse.rewrite import Exactness
 
-_USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 """The activations that need not be given."""
+
+_MOST_INPUTS, LENGTHS, STATES = 8, 4, 5
+"""How many inputs the operators have, and which says how long each sequence is, and which is the first of the initial states."""
 
 OLDEST = 7
 """The opset from which on the operators have the form that is written here."""
@@ -32,6 +37,42 @@ SLOWER = "the runtime's RNN is slower than its cells unless the batch is 1"
 """What stands in the way where an operator does not pay."""
 
 
+def is_operator(node: ir.Node) -> bool:
+    """Whether a node is one of the operators."""
+    return node.op_type in USUAL and not node.domain
+
+
+def operands_of(node: ir.Node) -> list[ir.Value | None]:
+    """The inputs of an operator, absent ones included."""
+    return [*node.inputs, *([None] * (_MOST_INPUTS - len(node.inputs)))]
+
+
+def results_of(node: ir.Node) -> list[ir.Value | None]:
+    """The outputs of an operator, absent ones included."""
+    given = [None if value.name == "" else value for value in node.outputs]
+    return [*given, *([None] * (_results(node.op_type) - len(given)))]
+
+
+def _results(kind: str) -> int:
+    return 3 if kind == "LSTM" else 2
+
+
+def steps_of(node: ir.Node, facts: Facts) -> int | None:
+    """The number of steps of an operator that runs forward over all of its sequences."""
+    shape, lengths = facts.shape(node.inputs[0]), operands_of(node)[LENGTHS]
+    options = [attribute_value(node, name, facts) for name in ("direction", "layout")]
+    if shape is None or lengths is not None or options[0] != "forward" or options[1] not in (None, 0):
+        return None
+    return shape[0] if isinstance(shape[0], int) and shape[0] > 0 else None
+
+
+def origin(value: ir.Value | None) -> ir.Value | None:
+    """The value whose elements a value has in their order."""
+    while value is not None and (node := value.producer()) is not None and node.op_type in RESHAPES and not node.domain:
+        value = node.inputs[0]
+    return value
+
+
 def pays(kind: str, output: ir.Value, facts: Facts) -> bool:
     """Whether the runtime's operator is as fast as cells with this output, [batch, size].
 
@@ -47,11 +88,11 @@ def operator(weights: Weights, inputs: Sequence[ir.Value | None], direction: int
     attributes: dict[str, Any] = {"hidden_size": weights.size}
     if direction < 0:
         attributes["direction"] = "reverse"
-    if [name for name, _, _ in weights.activations] != _USUAL[weights.kind]:
+    if [name for name, _, _ in weights.activations] != USUAL[weights.kind]:
         attributes["activations"] = [name for name, _, _ in weights.activations]
         for number, name in enumerate(("activation_alpha", "activation_beta"), 1):
             if numbers := [one[number] for one in weights.activations if one[number] is not None]:
                 attributes[name] = numbers
     if weights.reset_offsets is not None:
         attributes["linear_before_reset"] = 1
-    return build.node(weights.kind, inputs, attributes, 3 if weights.kind == "LSTM" else 2)
+    return build.node(weights.kind, inputs, attributes, _results(weights.kind))

@@ -1,5 +1,7 @@
 """Chains of recurrent cells, as a loop over time leaves them when it is unrolled, become one LSTM, GRU or RNN.
 
+So do chains of operators (see `consecutive`) and operators of both directions (see `directions`).
+
 Recognised are cells in any spelling that has the same mathematics (see `cell`): products of x and h apart or joined, for one step
 or for all steps at once, gates in any order, split before or after their activations, with any biases, HardSigmoid for Sigmoid,
 the forms of the GRU that reset before and after the product, and the update gate with either meaning. The inputs of the steps may
@@ -27,6 +29,8 @@ from ortfuse.passes.building import Builder
 from ortfuse.passes.context import Context
 from ortfuse.passes.recurrence.cell import Cell
 from ortfuse.passes.recurrence.chain import Chain, chains
+from ortfuse.passes.recurrence.consecutive import join_consecutive
+from ortfuse.passes.recurrence.directions import join_directions
 from ortfuse.passes.recurrence.form import Source
 from ortfuse.passes.recurrence.operands import Track, common_direction, initial_state, is_zero, shape_of
 from ortfuse.passes.recurrence.operator import OLDEST, SLOWER, Rounds, operator, pays
@@ -36,7 +40,9 @@ from ortfuse.passes.recurrence.zero_states import drop_zero_states
 
 @dataclass(frozen=True)
 class Recurrent:
-    """Makes one LSTM, GRU or RNN of a chain of cells; leaves out initial states of zeros, and reversals around operators.
+    """Makes one LSTM, GRU or RNN of a chain of cells, of a chain of operators, and of operators of both directions.
+
+    Initial states of zeros are left out, and reversals around operators.
 
     `always`: also where the operator is slower than the cells.
     """
@@ -46,9 +52,9 @@ class Recurrent:
     always: bool = False
 
     def run(self, context: Context) -> int:
-        """Replace chains of at least `fewest` cells, leave out states of zeros and reversals; returns how many times."""
+        """Replace chains of at least `fewest` cells, and what else is to be replaced; returns how many times."""
         scopes = [scope for scope in context.scopes() if scope.opset >= OLDEST]
-        steps = (self._replace_within, drop_zero_states, turn)
+        steps = (self._replace_within, drop_zero_states, join_consecutive, turn, join_directions)
         return sum(step(scope, context) for scope in scopes for step in steps)
 
     def _replace_within(self, scope: Scope, context: Context) -> int:
