@@ -81,8 +81,8 @@ def _take_element(node: ir.Node, scope: Scope, context: Context) -> bool:
     if split is None or split.op_type != "SplitToSequence" or split.domain or facts.rank(position) != 0:
         return False
     source, size = split.inputs[0], split.inputs[1] if len(split.inputs) > 1 else None
-    axis, keeps_axis = parameter(split, "axis", facts), size is not None or parameter(split, "keepdims", facts)
-    if source is None or position is None or not isinstance(axis, int) or keeps_axis not in (True, False, 0, 1):
+    axis, keeps_axis = parameter(split, "axis", facts), parameter(split, "keepdims", facts)
+    if source is None or position is None or not isinstance(axis, int) or keeps_axis not in (0, 1):
         return False
     if size is not None and (facts.scalar(size) != 1 or facts.rank(size) != 0):
         return False

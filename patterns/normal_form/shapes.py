@@ -309,6 +309,19 @@ RULES = [
         ),
     ),
     Rule(
+        name="shapes.unsqueeze_squeezed",
+        pattern=op.Unsqueeze(op.Squeeze(x, axes=attr("inner")).kept(), axes=attr("outer")),
+        replace=x,
+        guards=(lambda match: match.unless_same_shape("root", "x"),),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes=({"x": "1 b 1 3"}, {"x": "1 b 1 3"}),
+            attributes=({"inner": [(0,)], "outer": [(0,)]}, {"inner": [(0, 2)], "outer": [(0, 2)]}),
+            opset=13,
+        ),
+    ),
+    Rule(
         name="shapes.cast_like",
         pattern=op.CastLike(x, y, attributes=all_attributes("how")),
         replace=op.Cast(x, to=lambda match: int(match.dtype("y")), attributes=all_attributes("how")),

@@ -131,6 +131,7 @@ def test_sequences_are_resolved_on_the_way_to_the_normal_form_and_checked() -> N
         ("SplitToSequence<axis = 1, keepdims = 0>(x)", "place"),
         ("SplitToSequence<axis = -1>(x)", "place"),
         ("SplitToSequence(x, one)", "place"),
+        ("SplitToSequence<keepdims = 0>(x, one)", "place"),
         ("SplitToSequence<keepdims = 0>(x)", "one"),
     ],
 )

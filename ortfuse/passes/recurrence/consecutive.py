@@ -10,7 +10,7 @@ that are used elsewhere; and an input that depends on the state before, as where
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import onnx_ir as ir
@@ -20,6 +20,8 @@ from ortfuse.graph.traits import RESHAPES
 from ortfuse.graph.walk import Scope, used_values
 from ortfuse.passes.building import Builder
 from ortfuse.passes.context import Context
+from ortfuse.passes.recurrence.form import Forms
+from ortfuse.passes.recurrence.operands import Track
 from ortfuse.passes.recurrence.operator import STATES, Rounds, is_operator, operands_of, origin, results_of, steps_of
 from ortfuse.pattern.operators import UNKNOWN, attribute_value
 
@@ -107,7 +109,7 @@ def _join(chain: _Chain, scope: Scope, context: Context) -> bool:
     counts = [steps_of(node, facts) or 0 for node in chain]
     with context.editor.change(_NAME, rule=Rounds(_NAME), nodes=chain) as change:
         build = Builder(scope, context.editor, last)
-        sequence = build.concat([node.inputs[0] for node in chain if node.inputs[0] is not None], 0)
+        sequence = _sequence([node.inputs[0] for node in chain if node.inputs[0] is not None], build, facts)
         results = results_of(last)
         made = build.node(
             last.op_type,
@@ -130,3 +132,13 @@ def _join(chain: _Chain, scope: Scope, context: Context) -> bool:
     if change:
         context.log.statistics(_NAME).hits += 1
     return bool(change)
+
+
+def _sequence(inputs: Sequence[ir.Value], build: Builder, facts: Facts) -> ir.Value:
+    """The inputs of all steps, [steps, batch, size]."""
+    parts = [part for part in map(Forms(facts).unit_part, inputs) if part is not None]
+    if len(parts) == len(inputs) and all(place == 0 for _, place in parts):
+        track = Track.of([source for source, _ in parts])
+        if track.direction == 1:
+            return track.sequence(build, facts, 1)
+    return build.concat(inputs, 0)

@@ -22,7 +22,15 @@ from ortfuse.facts.facts import Facts
 from ortfuse.graph.walk import Scope, used_values
 from ortfuse.passes.building import Builder
 from ortfuse.passes.context import Context
-from ortfuse.passes.recurrence.operator import LENGTHS, USUAL, Rounds, is_operator, operands_of, results_of
+from ortfuse.passes.recurrence.operator import (
+    LENGTHS,
+    USUAL,
+    Rounds,
+    dropped_axes,
+    is_operator,
+    operands_of,
+    results_of,
+)
 from ortfuse.pattern.operators import UNKNOWN, attribute_value, parameter
 
 _NAME = "recurrent.both_directions"
@@ -209,11 +217,9 @@ def _uses(value: ir.Value | None, labels: str, facts: Facts) -> list[_Use] | Non
 
 
 def _moved(node: ir.Node, labels: str, facts: Facts) -> str | None:
-    """The axes behind a Transpose, or a Squeeze of the axis of the directions."""
+    """The axes behind a node that moves them, or drops that of the directions."""
     if node.op_type == "Transpose":
         perm = parameter(node, "perm", facts)
         return "".join(labels[axis] for axis in perm) if isinstance(perm, tuple | list) else None
-    axes = parameter(node, "axes", facts) if node.op_type == "Squeeze" else None
-    if isinstance(axes, tuple | list) and len(axes) == 1 and "d" in labels and axes[0] == labels.index("d"):
-        return labels.replace("d", "")
-    return None
+    is_dropped = "d" in labels and dropped_axes(node, facts) == (labels.index("d"),)
+    return labels.replace("d", "") if is_dropped else None

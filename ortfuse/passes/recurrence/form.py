@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.traits import RESHAPES
 from ortfuse.pattern.operators import parameter
 
 _DEEPEST = 40
@@ -129,6 +130,37 @@ class Forms:
         if at.axis is not None:
             return at
         return self._element(at.value) or at
+
+    def unit_part(self, value: ir.Value) -> tuple[Source, int] | None:
+        """The element of another value that a value is, and where it has an axis of size 1 more than that."""
+        shape, above = self.facts.shape(value), value
+        while (node := above.producer()) is not None and self._keeps_order(node):
+            if (element := self._element(above)) is not None:
+                break
+            if node.inputs[0] is None:
+                return None
+            above = node.inputs[0]
+        else:
+            taken, before = self._taken(above), self.facts.shape(above)
+            if taken is None or before is None or before[taken[1]] != 1:
+                return None
+            element = Source(*taken)
+        whole = self.facts.shape(element.value)
+        if shape is None or whole is None or element.axis is None:
+            return None
+        own = whole[: element.axis] + whole[element.axis + 1 :]
+        places = [place for place, size in enumerate(shape) if size == 1 and shape[:place] + shape[place + 1 :] == own]
+        return (element, places[0]) if places else None
+
+    def _keeps_order(self, node: ir.Node) -> bool:
+        """Whether a node moves nothing but axes of size 1."""
+        if node.domain or node.op_type != "Transpose":
+            return not node.domain and node.op_type in RESHAPES
+        perm, shape = parameter(node, "perm", self.facts), self.facts.shape(node.inputs[0])
+        if shape is None or not isinstance(perm, tuple | list):
+            return False
+        held = [axis for axis in perm if shape[axis] != 1]
+        return held == sorted(held)
 
     def part(self, part: Part) -> Part | None:
         """The columns of another value that columns of a value are, if a node does nothing but to take or join columns."""

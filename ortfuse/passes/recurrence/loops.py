@@ -44,6 +44,9 @@ from ortfuse.refusal import refuse
 _ALL = 2**31
 """An end of a Slice that is behind every element."""
 
+_RANGES = 11
+"""The opset from which on there is Range."""
+
 _READING = ("MatMul", "ReduceSum", "Einsum")
 """The operators that read a state by summing over an axis of it."""
 
@@ -220,7 +223,8 @@ class _Whole:
             if self._cells[value].lengths is not None:
                 raise _UnresolvedError("what is computed behind the end of a row is used")
             return self._hidden(self._cells[value])
-        if self._iteration.node.op_type == "Loop" and value is self._iteration.body.inputs[0]:
+        is_number = self._iteration.node.op_type == "Loop" and value is self._iteration.body.inputs[0]
+        if is_number and self.rank(value) == 0:
             return self._numbers()
         choice = self._choices.choice(value)
         if choice is not None and choice.before in self._cells:
@@ -354,6 +358,8 @@ class _Whole:
 
     def _numbers(self) -> ir.Value:
         """The numbers of the runs."""
+        if self.build.opset < _RANGES:
+            raise _UnresolvedError(f"the numbers of its runs are not known before opset {_RANGES}")
         runs = self.build.squeeze(self._runs(), 0)
         return self.build.node("Range", [self.build.ints(0), runs, self.build.ints(1)])[0]
 

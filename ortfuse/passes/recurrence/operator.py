@@ -12,7 +12,7 @@ from ortfuse.facts.facts import Facts
 from ortfuse.graph.traits import RESHAPES
 from ortfuse.passes.building import Builder
 from ortfuse.passes.recurrence.weights import Weights
-from ortfuse.pattern.operators import attribute_value
+from ortfuse.pattern.operators import attribute_value, parameter
 from ortfuse.rewrite import Exactness
 
 USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
@@ -71,6 +71,20 @@ def origin(value: ir.Value | None) -> ir.Value | None:
     while value is not None and (node := value.producer()) is not None and node.op_type in RESHAPES and not node.domain:
         value = node.inputs[0]
     return value
+
+
+def dropped_axes(node: ir.Node, facts: Facts) -> tuple[int, ...] | None:
+    """The axes of size 1 that a Squeeze drops, or a Reshape that does nothing else; `None` for other nodes."""
+    if node.domain or node.op_type not in ("Squeeze", "Reshape"):
+        return None
+    if node.op_type == "Squeeze":
+        axes = parameter(node, "axes", facts)
+        is_known = isinstance(axes, tuple | list) and all(isinstance(axis, int) for axis in axes)
+        return tuple(axes) if is_known else None
+    before, after = facts.shape(node.inputs[0]), facts.shape(node.outputs[0])
+    places = [place for place, size in enumerate(before or ()) if size == 1]
+    found = [place for place in places if before is not None and before[:place] + before[place + 1 :] == after]
+    return (found[0],) if found else None
 
 
 def pays(kind: str, output: ir.Value, facts: Facts) -> bool:

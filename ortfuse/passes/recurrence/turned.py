@@ -18,7 +18,7 @@ from ortfuse.facts.facts import Facts
 from ortfuse.graph.walk import Scope
 from ortfuse.passes.building import Builder
 from ortfuse.passes.context import Context
-from ortfuse.passes.recurrence.operator import LENGTHS, Rounds, is_operator, operands_of
+from ortfuse.passes.recurrence.operator import LENGTHS, Rounds, dropped_axes, is_operator, operands_of
 from ortfuse.pattern.operators import attribute_value, parameter
 
 _OTHER = {"forward": "reverse", "reverse": "forward"}
@@ -114,16 +114,14 @@ class _Reversal:
         return found
 
     def _moved(self, node: ir.Node, axis: int | None) -> int | None:
-        """Where an axis is behind a Transpose or Squeeze."""
-        if axis is None or node.domain or node.op_type not in ("Transpose", "Squeeze"):
+        """Where an axis is behind a node that moves or drops axes."""
+        if axis is None or node.domain:
             return None
         if node.op_type == "Transpose":
             perm = parameter(node, "perm", self._facts)
             return list(perm).index(axis) if isinstance(perm, tuple | list) else None
-        axes = parameter(node, "axes", self._facts)
-        if not isinstance(axes, tuple | list) or axis in axes or not all(isinstance(one, int) for one in axes):
-            return None
-        return axis - len([one for one in axes if one < axis])
+        axes = dropped_axes(node, self._facts)
+        return None if axes is None or axis in axes else axis - len([one for one in axes if one < axis])
 
     def _is_one(self, node: ir.Node, axes: _Axes) -> bool:
         if node.domain or not node.inputs or node.inputs[0] is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import onnx
 import pytest
 from recurrent_models import HIDDEN, INPUTS, constants, model
@@ -64,6 +65,16 @@ def test_final_states_are_parts_or_joined() -> None:
     assert operators(both(end=end, outputs=outputs)) == Counter({"LSTM": 1, "Transpose": 2, "Reshape": 2})
     found = operators(both(end=end, outputs=outputs + f", float[1, b, {HIDDEN}] N"))
     assert (found["LSTM"], found["Neg"]) == (1, 1)
+
+
+def test_a_reshape_may_drop_the_axis_of_the_directions() -> None:
+    made = both()
+    text = (
+        onnx.printer.to_text(made).replace("[t,b,3] X", "[5,2,3] X").replace("Squeeze (F, no1)", "Reshape (F, shape)")
+    )
+    made = onnx.parser.parse_model(text.replace("Squeeze (B, no1)", "Reshape (B, shape)"))
+    made.graph.initializer.append(onnx.numpy_helper.from_array(np.array([5, 2, HIDDEN]), "shape"))
+    assert operators(made)["LSTM"] == 1
 
 
 def test_joined_along_the_directions_and_behind_moves() -> None:
