@@ -476,7 +476,7 @@ class Rearrange(Pattern):
 
     @property
     def heads(self) -> frozenset[str] | None:
-        return _MOVES | {"Expand"} if self.repeated else _MOVES
+        return _MOVES | {"Expand", "Tile"} if self.repeated else _MOVES
 
     def children(self) -> Sequence[Pattern]:
         return (self.inner,)

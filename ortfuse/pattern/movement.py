@@ -104,7 +104,7 @@ def _moved(axes: list[list[Piece]], chain: Sequence[ir.Node], facts: Facts) -> l
             if not isinstance(perm, tuple | list) or len(perm) != len(axes):
                 return None
             axes = [axes[axis] for axis in perm]
-        elif node.op_type == "Expand":
+        elif node.op_type in ("Expand", "Tile"):
             repeated = _repeated(axes, after)
             if repeated is None:
                 return None
@@ -135,7 +135,7 @@ def _grouped(pieces: list[Piece], shape: Sequence[DimLike]) -> list[list[Piece]]
 
 
 def _repeated(axes: list[list[Piece]], shape: Sequence[DimLike]) -> list[list[Piece]] | None:
-    """The axes after an Expand to a shape, which may lengthen axes of size 1 and add leading axes."""
+    """The axes after an Expand (or Tile) to a shape, which may lengthen axes of size 1 and add leading axes."""
     found: list[list[Piece]] = []
     axes = [[] for _ in range(len(shape) - len(axes))] + axes
     if len(axes) != len(shape):

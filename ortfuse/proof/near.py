@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from ortfuse.proof.instance import Instance
 from ortfuse.proof.near_graph import attribute_changes, graph_changes
@@ -16,8 +17,29 @@ Change = Callable[[Instance], bool]
 """Changes a copy of the instance in place; false if there was nothing to change."""
 
 
-def near_misses(instance: Instance, seen: set[str] | None = None, numbers_only: bool = False) -> Iterator[Instance]:
-    """Every near miss of `instance`, each a changed copy with a short description of the change.
+@dataclass(frozen=True)
+class Possible:
+    """A near miss that is made when it is asked for: an instance, the change, and a short description of it."""
+
+    instance: Instance
+    text: str
+    change: Change
+
+    def made(self) -> Instance | None:
+        """The changed copy; `None` if there was nothing to change."""
+        given = self.instance
+        copy = dataclasses.replace(
+            given, model=given.model.clone(), text=self.text, shapes=dict(given.shapes), fixed=dict(given.fixed),
+            pinned=dict(given.pinned),
+        )  # fmt: skip
+        if not self.change(copy):
+            return None
+        _forget_results(copy)
+        return copy
+
+
+def near_misses(instance: Instance, seen: set[str] | None = None, numbers_only: bool = False) -> Iterator[Possible]:
+    """Every near miss of `instance`.
 
     Those whose description is in `seen` are skipped, and the others added to it: spellings of one pattern share most of
     them. `numbers_only` restricts them to changes of one-element constants: scales, epsilons, mask fillers.
@@ -31,16 +53,10 @@ def near_misses(instance: Instance, seen: set[str] | None = None, numbers_only: 
             if text in seen:
                 continue
             seen.add(text)
-        copy = dataclasses.replace(
-            instance, model=instance.model.clone(), text=f"{text}, {instance.text}" if numbers_only else text,
-            shapes=dict(instance.shapes), fixed=dict(instance.fixed), pinned=dict(instance.pinned),
-        )  # fmt: skip
-        if change(copy):
-            _forget_results(copy)
-            yield copy
+        yield Possible(instance, f"{text}, {instance.text}" if numbers_only else text, change)
 
 
-def near_misses_with_less_known(instance: Instance) -> Iterator[Instance]:
+def near_misses_with_less_known(instance: Instance) -> Iterator[Possible]:
     """Near misses with two changes, one of which hides information: a guard that cannot know must refuse."""
     for known in ("ranks", "types"):
         less = dataclasses.replace(instance, model=instance.model.clone(), shapes=dict(instance.shapes))
@@ -54,16 +70,16 @@ def near_misses_with_less_known(instance: Instance) -> Iterator[Instance]:
             numbers = number_changes(less, names, at_run_time=False)
         changes = itertools.chain(numbers, attribute_changes(less, names), input_changes(less))
         for other, change in changes:
-            copy = dataclasses.replace(
-                less,
-                model=less.model.clone(),
-                text=f"{other}, {text}",
-                shapes=dict(less.shapes),
-                fixed=dict(less.fixed),
-            )
-            if change(copy):
-                _forget_results(copy)
-                yield copy
+            yield Possible(less, f"{other}, {text}", change)
+
+
+def evenly(found: Sequence[Possible], most_nodes: int | None) -> Sequence[Possible]:
+    """All, or as many as have so many nodes together, with the same distance from one to the next."""
+    nodes = max((len(one.instance.model.graph) for one in found), default=0)
+    if most_nodes is None or len(found) * nodes <= most_nodes:
+        return found
+    count = -(-most_nodes // nodes)
+    return [found[number * len(found) // count] for number in range(count)]
 
 
 def _forget_results(instance: Instance) -> None:

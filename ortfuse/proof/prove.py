@@ -15,9 +15,9 @@ from ortfuse.pattern.language import Op
 from ortfuse.proof.build import OPSETS, Builder, element_type, exists, missing_at_all, opsets_for
 from ortfuse.proof.choice import Chooser, Coverage, spellings
 from ortfuse.proof.instance import Instance
-from ortfuse.proof.near import near_misses, near_misses_with_less_known
+from ortfuse.proof.near import Possible, evenly, near_misses, near_misses_with_less_known
 from ortfuse.proof.near_shapes import hidden
-from ortfuse.proof.run import Runner, rewrite
+from ortfuse.proof.run import Rewritten, Runner, may_fire, rewrite
 from ortfuse.proof.tried import Tried
 from ortfuse.rewrite import Rule, Variation
 from ortfuse.targets import Target, installed
@@ -84,13 +84,15 @@ def prove(
     pairs: int = PAIRS,
     *,
     near_misses: bool = True,
+    most_nodes: int | None = None,
     witness: Witness = lambda tried: True,
 ) -> ProofReport:
     """Try `rule` on instances of its pattern, on near misses of them and on its declared counterexamples.
 
     Every shape set is tried in every element type and opset, and every option of the pattern and of the proof at least once;
     `pairs` more spellings cover as many pairs of options as possible. Without `near_misses` only the declared ones are tried:
-    that says nothing about the pattern and the guards.
+    that says nothing about the pattern and the guards. With `most_nodes`, no more of them are tried than have so many nodes
+    together, spread evenly over their kinds and places.
     """
     report = ProofReport(rule.name)
     proof = _Proof(rule, target or installed(), report, witness)
@@ -98,7 +100,7 @@ def prove(
         proof.try_counterexamples()
         proof.try_instances(pairs)
         if near_misses:
-            proof.try_near_misses()
+            proof.try_near_misses(most_nodes)
     except _Enough:
         return report
     return report
@@ -122,7 +124,10 @@ class _Proof:
 
     def _try(self, instance: Instance, runner: Runner, exact: Callable[[], ir.Model] | None = None) -> Tried:
         """Apply the rule to a model, which is a near miss unless `exact` makes it in float64."""
-        rewritten = rewrite(self.rule, instance.model, self.target)
+        if exact is None and not may_fire(self.rule, instance.model, self.target):
+            rewritten = Rewritten(instance.model, 0, "its pattern is nowhere")
+        else:
+            rewritten = rewrite(self.rule, instance.model, self.target)
         tried = Tried(instance, runner, rewritten, is_near=exact is None, exact=exact)
         if not self.witness(tried):
             raise _Enough
@@ -199,30 +204,35 @@ class _Proof:
 
     # Near misses and counterexamples
 
-    def try_near_misses(self) -> None:
-        seen: set[str] = set()
-        for instance in list(self.spelled.values()):
-            for near in near_misses(instance, seen):
+    def try_near_misses(self, most_nodes: int | None) -> None:
+        for possible in evenly(list(self._near_misses()), most_nodes):
+            near = possible.made()
+            if near is not None:
                 self._try_near_miss(near)
-        first = next(iter(self.spelled.values()), None)
-        for near in near_misses_with_less_known(first) if first is not None else ():
-            self._try_near_miss(near)
-        for near in self._other_types_and_opsets():
-            self._try_near_miss(near)
 
-    def _other_types_and_opsets(self) -> Iterator[Instance]:
+    def _near_misses(self) -> Iterator[Possible]:
+        seen: set[str] = set()
+        for instance in self.spelled.values():
+            yield from near_misses(instance, seen)
+        first = next(iter(self.spelled.values()), None)
+        if first is not None:
+            yield from near_misses_with_less_known(first)
+        yield from self._other_types_and_opsets()
+
+    def _other_types_and_opsets(self) -> Iterator[Possible]:
         proof = self.rule.proof
         opset = opsets_for(self.rule)[0]
         for number in range(len(proof.shape_sets())):
             for dtype in OTHER_DTYPES:
                 if dtype not in proof.dtypes:
                     instance = Builder(self.rule, number, element_type(dtype), opset).instance(f"in {dtype}")
-                    yield instance
+                    yield Possible(instance, instance.text, _as_it_is)
                     if dtype in ("float16", "float64"):
                         yield from near_misses(instance, numbers_only=True)
             for other in OLDER_OPSETS:
                 if other not in opsets_for(self.rule) and self._exists_at(other):
-                    yield Builder(self.rule, number, element_type(proof.dtypes[0]), other).instance(f"at opset {other}")
+                    instance = Builder(self.rule, number, element_type(proof.dtypes[0]), other).instance()
+                    yield Possible(instance, f"at opset {other}", _as_it_is)
 
     def _exists_at(self, opset: int) -> bool:
         return all(exists(part, opset) for part in self.rule.pattern.walk() if isinstance(part, Op))
@@ -245,6 +255,10 @@ class _Proof:
         for name, variation in self.rule.proof.counterexamples.items():
             self.report.counterexamples_tried += 1
             self._try_near_miss(_varied(self.rule, name, variation), must_run=True)
+
+
+def _as_it_is(instance: Instance) -> bool:
+    return True
 
 
 def _varied(rule: Rule, name: str, variation: Variation) -> Instance:

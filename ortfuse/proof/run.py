@@ -62,6 +62,25 @@ def rewrite(rule: Rule, model: ir.Model, target: Target) -> Rewritten:
     return dataclasses.replace(rewritten, error=defined.error, defined=defined.model)
 
 
+def may_fire(rule: Rule, model: ir.Model, target: Target) -> bool:
+    """Whether the pattern of `rule` and its guards hold anywhere in `model`, or what they ask raises an error."""
+    facts, matcher, ranges = Facts(model), rule.matcher, _seen(rule, model)
+    values = (
+        output
+        for node in nodes(model)
+        if node.op_type in matcher.heads and matcher.may_match(node)
+        for output in node.outputs
+    )
+    try:
+        return any(
+            isinstance(matcher.match(value, facts, rule.allow_extra_operands, target.quirks, ranges), Match)
+            for value in values
+        )
+    except Exception:
+        # Guards are arbitrary code; `rewrite` reports what they raise.
+        return True
+
+
 class _Once(FirstLegal):
     """Refuses to rewrite what is not part of the model as it was: a definition may have what it defines in it."""
 

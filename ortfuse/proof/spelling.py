@@ -83,7 +83,9 @@ def _reshaped(
 
 
 def _computed(build: Builder, operand: ir.Value, before: Axes, wanted: Sequence[Axis]) -> ir.Value:
-    """A Reshape target computed from the shape of the rearranged value."""
+    """A Reshape target computed from the shape of the rearranged value, unless all of it are numbers."""
+    if all(isinstance(_size(build, axis), int) for axis in wanted):
+        return build.constant([_size(build, axis) for axis in wanted])
     shape = build.node("Shape", [operand]).outputs[0]
     known = [_size(build, axis) for axis in before.axes]
     sizes = [_size(build, axis) for axis in wanted]

@@ -1,1 +1,1 @@
-"""Boxes, enlarged images, places under affine maps."""
+"""Boxes, enlarged images, places under affine maps, images sampled at given places."""

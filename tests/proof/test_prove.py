@@ -83,7 +83,7 @@ def test_a_rule_that_forgets_what_two_parameters_have_in_common_is_found() -> No
     proof = Proof(shapes={"x": "3 3"}, attributes={"axes": [(1,)]})
     axes, last = attr("axes"), computed("last", lambda match: np.array([1]))
     spread = op.ReduceMax(x, axes=axes, keepdims=0) - op.ReduceMin(x, axes=axes, keepdims=0)
-    careless = rule(spread, op.ReduceMax(x, last, keepdims=0) - op.ReduceMin(x, last, keepdims=0), proof=proof)
+    careless = rule(op.Relu(spread), op.ReduceMax(x, last, keepdims=0) - op.ReduceMin(x, last, keepdims=0), proof=proof)
     assert any("all 2 [1] are [0]" in failure for failure in prove(careless).failures)
 
 
