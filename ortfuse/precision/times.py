@@ -34,6 +34,9 @@ LONGEST = 2.0
 CACHED = 64 << 20
 """Weights of more bytes than this are taken to come from memory in every run."""
 
+HOPELESS = 1.5
+"""A model that takes at least this many times as long as the first one, however often it is run, is not run more often."""
+
 _LEAST = 3
 _CHANGED = 1 << 20
 
@@ -42,7 +45,10 @@ class Clock(Protocol):
     """Measures models side by side."""
 
     def seconds(self, models: Mapping[str, ir.Model], inputs: Inputs) -> dict[str, float]:
-        """The seconds of a run of each model; those that cannot be run are left out."""
+        """The seconds of a run of each model; those that cannot be run are left out.
+
+        The first is what the others are compared with: how much slower one is does not matter.
+        """
 
 
 class Stopwatch:
@@ -60,6 +66,8 @@ class Stopwatch:
     def seconds(self, models: Mapping[str, ir.Model], inputs: Inputs) -> dict[str, float]:
         """The seconds of a run of each model; those that cannot be run are left out."""
         runnable = {name: model for name, model in models.items() if self._runs(model, inputs)}
+        if not runnable:
+            return {}
         sessions = {name: Session(model, threads=self._threads, isolated=False) for name, model in runnable.items()}
         cold = self._other is not None and any(weight_bytes(model) > _CHANGED for model in runnable.values())
         counts = {name: 1 if cold else repeats(session, inputs, SHORTEST) for name, session in sessions.items()}
@@ -67,6 +75,8 @@ class Stopwatch:
         order, started = list(sessions), time.perf_counter()
         gc.collect()
         for number in range(ROUNDS):
+            if number == _LEAST:
+                order = _hopeful(times, order)
             if number >= _LEAST and time.perf_counter() - started > LONGEST:
                 break
             for name in order:
@@ -83,3 +93,9 @@ class Stopwatch:
         except OrtfuseError:
             return False
         return True
+
+
+def _hopeful(times: Mapping[str, list[float]], order: list[str]) -> list[str]:
+    """Those of the models, in this order, that may not be slower than the first."""
+    most = HOPELESS * min(next(iter(times.values()), [0.0]))
+    return [name for name in order if min(times[name]) <= most]

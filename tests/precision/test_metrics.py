@@ -77,6 +77,16 @@ def test_on_other_inputs_more_is_expected_the_more_the_errors_scatter() -> None:
     assert likely(1.1) == pytest.approx(0.125, rel=1e-3)
 
 
+def test_an_output_that_varies_much_is_not_hidden_by_one_that_is_worse() -> None:
+    steady, varying = [1.1] * 8, [1.0, 1.09] * 4
+    found = [{"a": A * one, "b": A * other} for one, other in zip(steady, varying, strict=True)]
+    metric = METRICS["l2"]
+    both = metric.of([{"a": A, "b": A}] * 8, found, [{}] * 8)
+    alone = metric.of([{"b": A}] * 8, found, [{}] * 8)
+    assert both.error == pytest.approx(0.1, rel=1e-3)
+    assert both.likely == alone.likely > 0.3
+
+
 def test_a_function_of_the_user_gets_all_sets() -> None:
     metric = metric_of(lambda expected, found, inputs: len(expected) + len(found) + len(inputs))
     assert metric.of([{}, {}], [{}, {}], [{}, {}]).error == 6.0
