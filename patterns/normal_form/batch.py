@@ -4,7 +4,7 @@ m(x) reshapes [a, b, m, n] to [a * b, m, n]; it is moved after operators that wo
 undoes it:
 
 m(x) m(y) = m(x y)     m(x) + y = m(x + split(y))     m(x)^T = m(x^T)     softmax(m(x)) = m(softmax(x))     c m(x) = m(c x)
-split(m(x) + y) = x + split(y)
+split(m(x) + y) = x + split(y)     transpose(m(x)) = m(transpose(x))     for [length, batch * heads, size], too
 
 Exporters write the batched products of attention in three dimensions, with a (batch * heads) axis; the attention rules are
 written for four dimensions.
@@ -210,7 +210,89 @@ def _split_sums(name: str) -> list[Rule]:
     ]
 
 
+long = var("long", "_ _ _")
+
+
+def _heads(match: Match) -> tuple[int, int] | None:
+    """The number and the size of what the last axis is split into, the number being merged into the axis before."""
+    before, after = match.shape("long"), match.shape("long_merged")
+    if before is None or after is None or len(after) != 3 or not isinstance(before[2], int):
+        return None
+    size = after[2]
+    if (
+        not isinstance(size, int)
+        or not size
+        or before[2] % size
+        or after[:2] != (before[0], before[1] * (before[2] // size))
+    ):
+        return None
+    return before[2] // size, size
+
+
+def splits_last_axis(match: Match) -> Refusal | None:
+    """The Reshape splits a known number of heads off the last axis, and merges them into the axis before."""
+    found = _heads(match)
+    if found is not None and found[0] > 1:
+        return None
+    return match.refuse("shape", "long_merged", "one with parts of the last axis as part of the second")
+
+
+def _parted(match: Match) -> Pattern:
+    """The axes [length, batch, heads, size] apart, moved, and batch and heads merged."""
+    number, size = _heads(match) or (1, 1)
+    last = list(match["perm"]) == [1, 0, 2]
+    apart = op.Reshape(long, computed("apart", lambda match: ints([0, 0, number, size])))
+    turned = op.Transpose(apart, perm=(1, 2, 0, 3) if last else (1, 2, 3, 0))
+    shape = op.Shape(long)
+    merged = op.Mul(_between(shape, 1, 2), computed("number", lambda match: ints([number])))
+    length, width = _between(shape, 0, 1), computed("size", lambda match: ints([size]))
+    made: Pattern = op.Reshape(
+        turned, op.Concat(merged, *((length, width) if last else (width, length)), axis=0), allowzero=1
+    )
+    return made
+
+
+def _length_first() -> Op:
+    """[length, batch * heads, size] of [batch, heads, length, size]."""
+    shape = op.Shape(x)
+    merged = op.Mul(_between(shape, 0, 1), _between(shape, 1, 2))
+    target = op.Concat(_between(shape, 2, 3), merged, _between(shape, 3, 4), axis=0)
+    made: Op = op.Reshape(op.Transpose(x, perm=(2, 0, 1, 3)), target, allowzero=1)
+    return made
+
+
 RULES = [
+    Rule(
+        name="batch.heads_apart",
+        formula="Transpose(Reshape(x)), parts of the last axis merged into the second one",
+        pattern=op.Transpose(
+            op.Reshape(long, var("long_target"), allowzero=attr("long_zero")).kept().named("long_merged"),
+            perm=attr("perm", lambda perm, facts: list(perm or ()) in ([1, 0, 2], [1, 2, 0]), "(1, 0, 2) or (1, 2, 0)"),
+        ),
+        replace=_parted,
+        makes=("Reshape", "Transpose", "Shape", "Slice", "Mul", "Concat"),
+        guards=(splits_last_axis,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"long": "s 2 12", "long_target": "3"},
+            constants={"long_target": [-1, 6, 4]},
+            attributes={"long_zero": [0], "perm": [(1, 0, 2), (1, 2, 0)]},
+            opset=17,
+        ),
+    ),
+    _moved(
+        "length_first",
+        op.Transpose(_merged("x"), perm=(1, 0, 2)),
+        _length_first(),
+        Proof(
+            shapes={"x": "b 2 3 4", "x_target": "3"},
+            constants=_targets(x=[-1, 3, 4]),
+            attributes={"x_zero": [0]},
+            opset=17,
+        ),
+        redundant(SHAPES)(merges_leading_axes("x")),
+    ),
     _moved(
         "split_before_transposition",
         op.Reshape(

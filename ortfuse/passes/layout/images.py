@@ -17,7 +17,9 @@ from ortfuse.passes.layout.permutation import Order, unmoved
 from ortfuse.passes.layout.unit import Framed, Port, Unit, nothing
 from ortfuse.pattern.operators import attribute_value, parameter
 
-POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool"})
+POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool"}) | {
+    f"{MICROSOFT}.QLinearGlobalAveragePool"
+}
 CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "ConvTranspose", "QLinearConv", f"{MICROSOFT}.FusedConv"})
 NORMALISES_CHANNELS = frozenset({"BatchNormalization", "GroupNormalization", "InstanceNormalization", "LRN"})
 RESIZES = frozenset({"Resize", "Upsample"})
@@ -42,8 +44,8 @@ _PER_AXIS = ("kernel_shape", "strides", "dilations", "output_padding", "output_s
 
 
 def pool(node: ir.Node, facts: Facts) -> Unit | None:
-    """A pool without indices."""
-    if sum(output.name != "" for output in node.outputs) > 1:
+    """A pool without indices, with channels first."""
+    if sum(output.name != "" for output in node.outputs) > 1 or attribute_value(node, "channels_last", facts):
         return None
     return _of_images(node, facts, _windows(node))
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-from random_layouts import assignments, combinations, random_text
-from small_models import apply, context_of, floats, model_of, operators
+import math
+import re
 
+import pytest
+from random_layouts import SIZES, assignments, combinations, random_text
+from small_models import apply, context_of, floats, model_of, operators, proto_of
+
+import ortfuse
 from ortfuse.passes import Layout
 from ortfuse.passes.layout import choice
 from ortfuse.passes.layout.bound import bound
@@ -32,6 +36,18 @@ def test_two_orders_reach_the_bound_however_large_the_graph(seed: int) -> None:
     context = context_of(model_of(random_text(seed, nodes=60)))
     for region in Map(context.model.graph, context.facts).regions():
         assert choice.transposed(region, choice.best(region)) == bound(region)
+
+
+def test_the_gap_to_the_bound_stands_in_the_report_and_in_explanations() -> None:
+    """With three orders; what is said is what is left in the end, not what an earlier round left."""
+    text = random_text(20, nodes=14, kinds=3)
+    result = ortfuse.optimize(proto_of(text), passes="fixpoint(canonicalize, layout)")
+    (note,) = [note for note in result.report.notes if note.startswith("layout: ")]
+    left = sum(math.prod(SIZES) for node in result.model.graph.node if node.op_type == "Transpose")
+    assert re.fullmatch(
+        rf"layout: \d+ nodes around '\w+' transpose {left} elements at usual sizes; at least \d+ have to be", note
+    )
+    assert note in ortfuse.explain(proto_of(text), passes="fixpoint(canonicalize, layout)").notes
 
 
 def test_transposes_meet_through_a_thousand_nodes() -> None:
