@@ -21,7 +21,7 @@ from ortfuse.calibration import candidates
 from ortfuse.calibration.speedup import speedup
 from ortfuse.pipeline import load_catalogue
 from ortfuse.targets import CPU, shipped_costs
-from ortfuse.targets.costs import shipped_file
+from ortfuse.targets.costs import FLOAT32, shipped_file
 from ortfuse.targets.processor import processor_kind
 
 
@@ -42,6 +42,8 @@ def main(
     table = Table("rule", "size", "speedup")
     for one in candidates(load_catalogue([]).rules(), rules or (), shipped_costs(CPU)):
         found = speedup(one, threads)
+        if found is None and one.dtype != FLOAT32:
+            continue
         table.add_row(
             one.rule.name, one.sizes, "silent" if found is None else f"{found.speedup:.2f}" + " ?" * found.unsure
         )

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ortfuse.calibration.candidates import Candidate, candidates
+from ortfuse.calibration.candidates import DTYPES, Candidate, candidates
 from ortfuse.calibration.speedup import speedup
 from ortfuse.execution.worker import WORKER
 from ortfuse.options import PathLike
@@ -54,7 +54,7 @@ class Calibration:
         measured: How many of these are new.
         left: How many are still to be measured, because the budget was used up.
         unsure: What could not be told because the machine was busy; it is measured again next time.
-        silent: What cannot be measured here: the runtime has no kernel for it in that type.
+        silent: What cannot be measured here in float32: a rule is silent on what it declares, or the runtime refuses it.
         changed: The decisions that are others than those of the shipped table.
         table: The kind of processor of the shipped table, and whether it is this one's.
         file: Where the costs are kept.
@@ -112,7 +112,7 @@ def calibrate(
     wanted = candidates(load_catalogue([Path(path) for path in paths]).rules(), only, shipped)
     known = stored(runtime, CPU, threads, place)
     open_ = [one for one in wanted if again or one.sizes not in known.get(one.rule.name, {})]
-    started, done, problem = time.monotonic(), 0, ""
+    started, done, new, problem = time.monotonic(), 0, 0, ""
     silent, unsure = list[str](), list[str]()
     for one in open_:
         if budget is not None and done and time.monotonic() - started > budget:
@@ -122,8 +122,12 @@ def calibrate(
         found = speedup(one, threads)
         done += 1
         if found is None or found.unsure:
-            (silent if found is None else unsure).append(f"{one.rule.name} at {one.sizes}")
+            if found is not None:
+                unsure.append(f"{one.rule.name} at {one.sizes}")
+            elif one.dtype == DTYPES[0]:
+                silent.append(f"{one.rule.name} at {one.sizes}")
             continue
+        new += 1
         known.setdefault(one.rule.name, {})[one.sizes] = found.speedup
         if not store(runtime, CPU, threads, known, place):
             problem = f"{place} cannot be written, so nothing is kept"
@@ -133,7 +137,7 @@ def calibrate(
         processor=processor_name(),
         threads=threads,
         speedups=known,
-        measured=done - len(silent) - len(unsure),
+        measured=new,
         left=len(open_) - done + len(unsure),
         unsure=tuple(unsure),
         silent=tuple(silent),

@@ -41,6 +41,9 @@ LONGEST = 3.0
 NOISY = 0.2
 """Bounds that are this share of the median apart, with 1 between them, tell nothing."""
 
+WILD = 0.5
+"""Nor do bounds that are this share of it apart, wherever they are."""
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -58,7 +61,7 @@ class Measurement:
     def unsure(self) -> bool:
         """Whether the machine is too busy to tell whether the replacement is worth it."""
         low, high = self.bounds
-        return low < WORTH_IT <= high and high - low > NOISY * self.speedup
+        return high - low > (NOISY if low < WORTH_IT <= high else WILD) * self.speedup
 
 
 def speedup(candidate: Candidate, threads: int = 0) -> Measurement | None:

@@ -111,7 +111,8 @@ def _rule(**proof: object) -> Rule:
 
 def test_a_rule_is_measured_at_its_typical_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ortfuse.calibration.speedup.LONGEST", 0.0)
-    (one,) = candidates([_rule(typical=[{"x": "2 8"}])], (), CostTable({}))
+    one, half = candidates([_rule(typical=[{"x": "2 8"}])], (), CostTable({}))
+    assert speedup(half, threads=1) is None, "the runtime has no kernel for it"
     assert (one.sizes, one.dtype) == ("x 2x8", "float32")
     found = speedup(one, threads=1)
     assert found is not None
@@ -124,11 +125,12 @@ def test_what_a_busy_machine_cannot_tell_is_left_for_the_next_run(file: Path, mo
     assert (found.measured, found.left, found.speedups) == (0, len(found.unsure), {})
     assert not file.exists()
     assert not Measurement(0.9, (0.88, 0.98)).unsure, "near the border, where both decisions are as good"
-    assert not Measurement(0.5, (0.2, 0.9)).unsure, "slower in any case"
+    assert not Measurement(0.5, (0.4, 0.6)).unsure, "slower in any case"
+    assert Measurement(0.2, (0.1, 0.9)).unsure, "whatever that is"
 
 
-def test_types_that_a_rule_is_for_are_measured_after_float32() -> None:
-    found = candidates([_rule(typical=[{"x": "2 8"}, {"x": "4 8"}], dtypes=("float32", "float16"))], (), CostTable({}))
+def test_float16_is_measured_after_float32() -> None:
+    found = candidates([_rule(typical=[{"x": "2 8"}, {"x": "4 8"}])], (), CostTable({}))
     assert [one.sizes for one in found] == ["x 2x8", "x 4x8", "float16: x 2x8", "float16: x 4x8"]
     assert Measured.parse("float16: x 2x8", 2.0) == Measured({"x": (2, 8)}, 2.0, "float16")
 
@@ -139,7 +141,8 @@ def test_the_closest_decisions_are_measured_first() -> None:
 
     far = _rule(typical=[{"x": "2 8"}])
     rules = [dataclasses.replace(far, name=name) for name in ("calibrated.swish", "near.swish", "new.swish")]
-    assert [one.rule.name for one in candidates(rules, (), CostTable(rows))] == [
+    found = candidates(rules, (), CostTable(rows))
+    assert [one.rule.name for one in found if one.dtype == "float32"] == [
         "new.swish",
         "near.swish",
         "calibrated.swish",
