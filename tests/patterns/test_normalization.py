@@ -125,6 +125,8 @@ LAYER = {
     " a = Add(v, eps) r = Sqrt(a) i = Reciprocal(r) n = Mul(d, i) s = Mul(n, w) y = Add(s, b)": "LayerNormalization",
     "q = Mul(x, x) v = ReduceMean(q, last) a = Add(v, eps) p = Pow(a, minus) n = Mul(x, p) y = Mul(w, n)": "RMSNormalization",
     "q = Mul(x, x) v = ReduceSum(q, last) a = Add(v, eps) r = Sqrt(a) y = Div(x, r)": "RMSNormalization",
+    "q = Mul(x, x) v = ReduceMean<noop_with_empty_axes=1>(q, last) a = Add(v, eps) r = Sqrt(a) i = Reciprocal(r) k = Mul(i, w)"
+    " y = Mul(x, k)": "RMSNormalization",
     "q = Mul(x, x) v = ReduceSum(q, last) a = Add(v, eps) r = Sqrt(a) n = Div(x, r) s = Mul(n, half) y = Mul(s, w)": (
         "RMSNormalization Mul"
     ),
