@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ortfuse.dims import DimLike
-from ortfuse.pattern import Match, attr, computed, const, ms, op, opt, redundant, scalar, var
+from ortfuse.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, redundant, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
@@ -45,6 +45,7 @@ normalised = deviation / variance**0.5
 by_power = deviation * op.Pow(variance, -0.5)
 inverse = (opt(scale) / variance**0.5 | opt(scale) * op.Pow(variance, -0.5)).named("inverse")
 expanded = x * inverse - mean * inverse + opt(bias)
+by_opposite = x * inverse + op.Neg(mean) * inverse + opt(bias)
 by_products = deviation / (op.ReduceMean(x**2, axes=axes, keepdims=1) - mean**2 + scalar("epsilon")) ** 0.5
 
 mean_square = op.ReduceMean(x**2, axes=axes, keepdims=1)
@@ -63,7 +64,31 @@ def normalises_last_axes(match: Match) -> Refusal | None:
     if match["epsilon"] < 0:
         return match.refuse("value", "epsilon", "at least 0")
     wanted = shape[normalised_axes[0] :]
-    return match.unless_shape(wanted, "scale", "bias") or _unless_scale_can_be_made(match, wanted)
+    for name in ("scale", "bias"):
+        if match.get(name) is not None and _without_leading_ones(match, name, len(wanted)) != wanted:
+            return match.refuse("shape", name, wanted)
+    return _unless_scale_can_be_made(match, wanted)
+
+
+def _without_leading_ones(match: Match, name: str, rank: int) -> tuple[DimLike, ...] | None:
+    """The shape of a captured value; of a constant of a higher rank without the axes of size 1 in front."""
+    shape = match.shape(name)
+    if shape is None or len(shape) <= rank or not match.facts.is_const(match[name]):
+        return shape
+    leading = len(shape) - rank
+    return shape[leading:] if all(dim == 1 for dim in shape[:leading]) else shape
+
+
+def _vector(name: str) -> Pattern:
+    """The captured value, without axes of size 1 in front."""
+
+    def made(match: Match) -> Pattern:
+        rank = (match.rank("x") or 0) - match["axes"][0]
+        if match.get(name) is None or match.rank(name) == rank:
+            return var(name)
+        return computed(f"{name}_vector", lambda match: match.const(name).reshape(match.const(name).shape[-rank:]))
+
+    return built(made, makes=())
 
 
 def _unless_scale_can_be_made(match: Match, shape: Sequence[DimLike]) -> Refusal | None:
@@ -163,7 +188,11 @@ RULES = [
         formula="(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) * scale + bias",
         pattern=normalised * opt(scale) + opt(bias) | by_power * opt(scale) + opt(bias),
         replace=op.LayerNormalization(
-            x, scale | computed("ones", ones), opt(bias), axis=first_axis, epsilon=scalar("epsilon")
+            x,
+            _vector("scale") | computed("ones", ones),
+            opt(_vector("bias")),
+            axis=first_axis,
+            epsilon=scalar("epsilon"),
         ),
         guards=(normalises_last_axes,),
         exactness=Exactness.ROUNDING,
@@ -173,9 +202,13 @@ RULES = [
     Rule(
         name="layernorm.expanded",
         formula="x f + (bias - mean(x) f), f = scale / sqrt(mean((x - mean(x))^2) + epsilon)",
-        pattern=expanded,
+        pattern=expanded | by_opposite,
         replace=op.LayerNormalization(
-            x, scale | computed("ones", ones), opt(bias), axis=first_axis, epsilon=scalar("epsilon")
+            x,
+            _vector("scale") | computed("ones", ones),
+            opt(_vector("bias")),
+            axis=first_axis,
+            epsilon=scalar("epsilon"),
         ),
         guards=(normalises_last_axes, scale_is_finite),
         exactness=Exactness.ROUNDING,
@@ -192,7 +225,9 @@ RULES = [
         name="rmsnorm.decomposed",
         formula="x / sqrt(mean(x^2) + epsilon) * scale",
         pattern=rms_normalised * opt(scale) | rms_by_power * opt(scale),
-        replace=op.RMSNormalization(x, scale | computed("ones", ones), axis=first_axis, epsilon=scalar("epsilon")),
+        replace=op.RMSNormalization(
+            x, _vector("scale") | computed("ones", ones), axis=first_axis, epsilon=scalar("epsilon")
+        ),
         guards=(normalises_last_axes,),
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,
@@ -213,7 +248,11 @@ RULES = [
         formula="(x - mean(x)) / sqrt(mean(x^2) - mean(x)^2 + epsilon) * scale + bias",
         pattern=by_products * opt(scale) + opt(bias),
         replace=op.LayerNormalization(
-            x, scale | computed("ones", ones), opt(bias), axis=first_axis, epsilon=scalar("epsilon")
+            x,
+            _vector("scale") | computed("ones", ones),
+            opt(_vector("bias")),
+            axis=first_axis,
+            epsilon=scalar("epsilon"),
         ),
         guards=(normalises_last_axes,),
         exactness=Exactness.APPROXIMATE,

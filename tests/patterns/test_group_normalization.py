@@ -51,6 +51,8 @@ TENSORFLOW = {
     "s = Sqrt(e) r = Reciprocal(s) f = Mul(r, w) xf = Mul(x, f) mf = Mul(m, f) k = Sub(b, mf) y = Add(xf, k)": True,
     "s = Sqrt(e) f = Div(w, s) xf = Mul(f, x) mf = Mul(f, m) k = Sub(b, mf) y = Add(k, xf)": True,
     "s = Sqrt(e) f = Div(w, s) xf = Mul(f, x) mf = Mul(f, m) k = Sub(mf, b) y = Add(k, xf)": False,
+    "s = Sqrt(e) f = Div(rw, s) xf = Mul(f, x) o = Neg(m) mf = Mul(f, o) k = Add(rb, mf) y = Add(k, xf)": True,
+    "s = Sqrt(e) f = Div(column, s) xf = Mul(f, x) mf = Mul(f, m) k = Sub(rb, mf) y = Add(k, xf)": False,
     "s = Sqrt(e) f = Div(w, s) g = Div(b, s) xf = Mul(f, x) mf = Mul(g, m) k = Sub(b, mf) y = Add(k, xf)": False,
 }
 
@@ -58,7 +60,8 @@ TENSORFLOW = {
 @pytest.mark.parametrize("body", TENSORFLOW)
 def test_layer_normalisation_as_tensorflow_writes_it(body: str) -> None:
     original = parse(f"""<ir_version: 9, opset_import: ["": 17]> g (float[n,s,4] x) => (float[n,s,4] y)
-        <float[4] w = {{1.0, 2.0, 3.0, 4.0}}, float[4] b = {{0.5, 0.0, 1.0, -1.0}}, float epsilon = {{0.001}}> {{
+        <float[4] w = {{1.0, 2.0, 3.0, 4.0}}, float[4] b = {{0.5, 0.0, 1.0, -1.0}}, float epsilon = {{0.001}},
+         float[1,1,4] rw = {{1.0, 2.0, 3.0, 4.0}}, float[1,1,4] rb = {{0.5, 0.0, 1.0, -1.0}}, float[1,3,1] column = {{1.0, 2.0, 3.0}}> {{
             m = ReduceMean<axes=[-1]>(x) d = Sub(x, m) q = Mul(d, d) v = ReduceMean<axes=[-1]>(q) e = Add(v, epsilon) {body} }}""")
     result = rewritten(original, "fuse.normalization")
     assert (ops(result) == "LayerNormalization") == TENSORFLOW[body]
