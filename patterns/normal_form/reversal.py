@@ -8,10 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
-from ortfuse.dims import DimLike
-from ortfuse.facts.facts import Facts
+from ortfuse.facts.filled import holds_size
 from ortfuse.pattern import Guard, Match, Pattern, attr, computed, op, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
@@ -21,29 +19,13 @@ from .._common import ints
 SOURCE = "https://onnx.ai/onnx/operators/onnx__ReverseSequence.html"
 
 _BEFORE_FIRST = np.iinfo(np.int64).min
-_REPEATS = ("Expand", "Tile", "Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-"""Operators whose results have no other elements than their first operands."""
-
 x, lengths = var("x"), var("lengths")
-
-
-def _are_all(value: ir.Value | None, size: DimLike, facts: Facts) -> bool:
-    """Whether all elements are provably this size."""
-    while value is not None:
-        known = facts.ints(value)
-        if known is not None and None not in known.elements:
-            return all(one == size for one in known.elements)
-        if isinstance(size, int) and facts.fill(value) == size:
-            return True
-        node = value.producer()
-        value = node.inputs[0] if node is not None and not node.domain and node.op_type in _REPEATS else None
-    return False
 
 
 def are_whole(match: Match) -> Refusal | None:
     """All sequences are as long as the axis of time."""
     shape, axis = match.shape("x"), match["time"]
-    if shape is None or not isinstance(axis, int) or not _are_all(match["lengths"], shape[axis], match.facts):
+    if shape is None or not isinstance(axis, int) or not holds_size(match["lengths"], shape[axis], match.facts):
         return match.refuse("values_unknown", "lengths", "the size of the axis of time")
     return None
 

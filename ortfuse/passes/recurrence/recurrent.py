@@ -32,17 +32,17 @@ from ortfuse.passes.recurrence.chain import Chain, chains
 from ortfuse.passes.recurrence.consecutive import join_consecutive
 from ortfuse.passes.recurrence.directions import join_directions
 from ortfuse.passes.recurrence.form import Source
+from ortfuse.passes.recurrence.needless import drop_needless
 from ortfuse.passes.recurrence.operands import Track, common_direction, initial_state, is_zero, shape_of
 from ortfuse.passes.recurrence.operator import OLDEST, SLOWER, Rounds, operator, pays
 from ortfuse.passes.recurrence.turned import turn
-from ortfuse.passes.recurrence.zero_states import drop_zero_states
 
 
 @dataclass(frozen=True)
 class Recurrent:
     """Makes one LSTM, GRU or RNN of a chain of cells, of a chain of operators, and of operators of both directions.
 
-    Initial states of zeros are left out, and reversals around operators.
+    Initial states of zeros and lengths of whole sequences are left out, and reversals around operators.
 
     `always`: also where the operator is slower than the cells.
     """
@@ -54,7 +54,7 @@ class Recurrent:
     def run(self, context: Context) -> int:
         """Replace chains of at least `fewest` cells, and what else is to be replaced; returns how many times."""
         scopes = [scope for scope in context.scopes() if scope.opset >= OLDEST]
-        steps = (self._replace_within, drop_zero_states, join_consecutive, turn, join_directions)
+        steps = (self._replace_within, drop_needless, join_consecutive, turn, join_directions)
         return sum(step(scope, context) for scope in scopes for step in steps)
 
     def _replace_within(self, scope: Scope, context: Context) -> int:

@@ -216,3 +216,27 @@ def test_nested_sums_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Facts, "is_const", lambda self, value: asked.append(value) or is_const(self, value))
     ortfuse.optimize(made, passes="recurrent")
     assert len(asked) < 25 * len(names)
+
+
+@pytest.mark.parametrize(
+    ("kind", "axis", "steps", "left_out"),
+    [
+        ("LSTM", 0, "t", True),
+        ("RNN", 0, "t", True),
+        ("GRU", 0, "5", True),
+        ("GRU", 0, "t", False),
+        ("LSTM", 1, "t", False),
+    ],
+)
+def test_lengths_of_whole_sequences_are_left_out(kind: str, axis: int, steps: str, left_out: bool) -> None:
+    """Of no step, the runtime's GRU ends the process unless it is given lengths."""
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind] * HIDDEN
+    found = constants() | {"w": constants()["W"][None, :gates], "r": constants()["R"][None, :gates]}
+    body = f"""s = Shape(X) b1 = Slice(s, no1, no2) t1 = Gather(s, no{axis}) l = Expand(t1, b1) n = Cast<to = 6>(l)
+        Y, last = {kind}<hidden_size = {HIDDEN}>(X, w, r, , n)"""
+    made = model(
+        body, X.replace("4, b", f"{steps}, b"), f"float[{steps}, 1, b, {HIDDEN}] Y, float[1, b, {HIDDEN}] last", found
+    )
+    result = ortfuse.optimize(made, passes=PASSES, verify="whole" if left_out else None)
+    given = [len(node.input) for node in result.model.graph.node if node.op_type == kind]
+    assert (given == [3]) is left_out
