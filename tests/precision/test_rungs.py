@@ -11,7 +11,9 @@ from ortfuse.errors import PrecisionError
 from ortfuse.execution.session import weight_bytes
 from ortfuse.precision import lowered, sites
 from ortfuse.precision.calibration import Calibration, Seen, calibrate
+from ortfuse.precision.rungs import rung_rules
 from ortfuse.precision.shared_ranges import ranges_of
+from ortfuse.precision.uniform import named
 from ortfuse.rewrite.candidate import Candidate
 from ortfuse.verification import Session
 
@@ -440,3 +442,13 @@ def test_other_convolutions_are_no_products(how: str) -> None:
     assert not sites(made)
     made = model("y = Conv(x, w)", "float[b,24,5,7] x", "float[b,16,p,q] y", w=(16, 24, 1, 3))
     assert not sites(made)
+
+
+def test_a_rung_of_one_name_takes_in_the_other_forms_of_its_operator() -> None:
+    found = named(rung_rules(), ["static_int8_conv.extremes", "dynamic_int8_lstm.unit"])
+    assert list(found) == [
+        "static_int8_conv.extremes",
+        "static_int8_conv.extremes_sum",
+        "dynamic_int8_lstm.unit",
+        "dynamic_int8_lstm.unit_last",
+    ]
