@@ -212,7 +212,7 @@ class Lifter:
         if attribute.type == ir.AttributeType.TENSOR:
             return np.asarray(attribute.value.numpy())
         if attribute.name in ("value_float", "value_floats"):
-            return np.asarray(attribute.value, np.float64)
+            return np.asarray(attribute.value, np.float32 if self.body.is_typed else np.float64)
         if attribute.name in ("value_int", "value_ints"):
             return np.asarray(attribute.value, np.int64)
         raise RuleError(f"function {self.body.name}: {walk.describe(node)} holds no numbers, which a rule cannot have")

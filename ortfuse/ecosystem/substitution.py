@@ -19,7 +19,7 @@ from ortfuse.explanation import Explanation
 from ortfuse.facts.facts import Facts
 from ortfuse.model.interop import AnyModel
 from ortfuse.options import AllOptions, Options, PipelineOptions
-from ortfuse.pattern import Guard, Match, Matcher
+from ortfuse.pattern import Guard, Match, Matcher, redundant
 from ortfuse.pattern.find import matches
 from ortfuse.pipeline.catalogue import GIVEN
 from ortfuse.proof import ProofReport, prove
@@ -28,6 +28,9 @@ from ortfuse.result import Result
 from ortfuse.rewrite import RULE_KEY, Exactness, Proof, Rule, unproved
 
 _GATHERS = frozenset({"Gather", "GatherElements", "GatherND"})
+
+_ALONG_ONE_AXIS = 13
+"""The opset from which on Softmax and its kin are computed along one axis; before, over all axes from that one on."""
 
 
 def rule_from_models(
@@ -76,7 +79,7 @@ def rule_from_models(
         exactness=exactness,
         source=source or f"given as models: {sought.name}, {made.name}",
         proof=_completed(proof or Proof(), sought),
-        guards=(*_types(sought), *fields.pop("guards", ())),
+        guards=(*_types(sought), *_meanings(sought), *fields.pop("guards", ())),
         **fields,
     )
     if missing := unproved(rule):
@@ -137,6 +140,29 @@ def _has_type(name: str, dtype: ir.DataType) -> Guard:
         return match.unless_dtype(name, dtype)
 
     return has_its_type
+
+
+def _meanings(sought: Formula) -> Iterable[Guard]:
+    """A guard where an operator of the model means something else at other opsets."""
+    if any(_changed_meaning(node) for node in sought.graph):
+        is_new = sought.model.graph.opset_imports.get("", 1) >= _ALONG_ONE_AXIS
+
+        @redundant("of two axes, both meanings may be the same")
+        def has_its_meaning(match: Match) -> Refusal | None:
+            """Softmax and its kin are meant as at the opset of the model."""
+            for node in filter(_changed_meaning, match.nodes):
+                if (version := match.facts.version(node)) and (version >= _ALONG_ONE_AXIS) != is_new:
+                    needed = (
+                        f"of opset {_ALONG_ONE_AXIS} or newer" if is_new else f"of an opset before {_ALONG_ONE_AXIS}"
+                    )
+                    return match.refuse("condition", "root", needed, f"{node.op_type} of opset {version}")
+            return None
+
+        yield has_its_meaning
+
+
+def _changed_meaning(node: ir.Node) -> bool:
+    return not node.domain and node.op_type in ("Softmax", "LogSoftmax", "Hardmax")
 
 
 def _once(name: str) -> Guard:

@@ -255,3 +255,22 @@ def test_a_single_operator_that_nearly_fits_is_reported() -> None:
     given = model("g (float16[N, 8] x) => (float16[N, 8] y) { y = Relu(x) }")
     (miss,) = ortfuse.substitute(given, find, replace).explanation.missed
     assert (miss.site, miss.refusal.code) == ("y", "dtype")
+
+
+def test_a_softmax_means_what_it_means_at_the_opset_of_its_model() -> None:
+    head = '<ir_version: 8, opset_import: ["": {}]> g (float[b,3,n] x) => (float[b,3,n] y) {{ {} }}'
+    softmax = "y = Softmax<axis = 1>(x)"
+    moved = "t = Transpose<perm = [0, 2, 1]>(x) s = Softmax<axis = 2>(t) y = Transpose<perm = [0, 2, 1]>(s)"
+    old, new = (onnx.parser.parse_model(head.format(opset, softmax)) for opset in (11, 13))
+    rewritten = onnx.parser.parse_model(head.format(13, moved))
+    assert ortfuse.substitute(new, new, rewritten, verify="whole").count == 1
+    assert ortfuse.substitute(old, new, rewritten).count == 0
+
+
+def test_constants_that_are_written_as_numbers_are_float32() -> None:
+    head = '<ir_version: 8, opset_import: ["": 17]> g (float[b,n] x) => (float[b,n] y) {{ {} }}'
+    swish = onnx.parser.parse_model(head.format("s = Sigmoid(x) y = Mul(x, s)"))
+    spelled = onnx.parser.parse_model(
+        head.format("n = Neg(x) e = Exp(n) o = Constant<value_float = 1.0>() d = Add(e, o) y = Div(x, d)")
+    )
+    assert ortfuse.substitute(swish, swish, spelled, verify="whole").count == 1
