@@ -23,7 +23,7 @@ _PATIENT_DEPTH = 3
 @transfer("If")
 def if_(op: Op) -> tuple[Fact, ...]:
     """What both branches agree on; with a constant condition, only the branch that is taken counts."""
-    branches: list[ir.Graph] = [op.attribute("then_branch"), op.attribute("else_branch")]
+    branches = [op.graph("then_branch"), op.graph("else_branch")]
     for branch in branches:
         if op.analysis.enter(branch, op.node):
             op.analysis.run(branch)
@@ -64,7 +64,7 @@ def _common_elements(a: Fact, b: Fact) -> Elements | None:
 @transfer("Loop")
 def loop(op: Op) -> tuple[Fact, ...]:
     """The carried values as every iteration leaves them, and the stacked outputs of the iterations."""
-    body: ir.Graph = op.attribute("body")
+    body = op.graph("body")
     analysis = op.analysis
     carried = len(body.inputs) - 2
     if analysis.enter(body, op.node):
@@ -179,7 +179,7 @@ def scan(op: Op) -> tuple[Fact, ...]:
     """A loop over slices of the scanned inputs (opset 9 and later)."""
     if op.version < 9:
         raise UnknownError
-    body: ir.Graph = op.attribute("body")
+    body = op.graph("body")
     scanned = op.attr_int("num_scan_inputs", 0)
     states = len(op.inputs) - scanned
     in_axes = op.attr_ints("scan_input_axes") or (0,) * scanned

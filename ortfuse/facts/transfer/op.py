@@ -106,6 +106,17 @@ class Op:
             raise UnknownError
         return attribute.value
 
+    def graph(self, name: str) -> ir.Graph:
+        """A graph that is an attribute.
+
+        Raises:
+            UnknownError: the node does not have it, or it differs between calls.
+        """
+        found: ir.Graph | None = self.attribute(name)
+        if found is None:
+            raise UnknownError
+        return found
+
     def attr_int(self, name: str, default: int) -> int:
         """An integer attribute."""
         value = self.attribute(name)
