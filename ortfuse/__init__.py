@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from ortfuse.errors import BoundError, OrtfuseError
     from ortfuse.facts.facts import Facts
+    from ortfuse.fleet import Sweep, sweep
     from ortfuse.options import Options
     from ortfuse.passes import Context
     from ortfuse.pattern import (
@@ -63,6 +64,7 @@ _HOMES = {
     "ortfuse.ecosystem": "as_ir_pass pattern_from read_functions register_operators rule_from rule_from_models substitute",
     "ortfuse.errors": "BoundError OrtfuseError",
     "ortfuse.facts.facts": "Facts",
+    "ortfuse.fleet": "Sweep sweep",
     "ortfuse.options": "Options",
     "ortfuse.precision.half": "convert",
     "ortfuse.passes": "Context",
@@ -98,6 +100,7 @@ __all__ = [
     "Rule",
     "RunReport",
     "SessionConfig",
+    "Sweep",
     "Target",
     "Tuned",
     "WrongResultError",
@@ -133,6 +136,7 @@ __all__ = [
     "scalar",
     "session",
     "substitute",
+    "sweep",
     "tune",
     "var",
     "variables",

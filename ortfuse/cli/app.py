@@ -16,6 +16,7 @@ import typer
 
 from ortfuse.cli.conversion import convert
 from ortfuse.cli.difference import diff
+from ortfuse.cli.fleet import sweep
 from ortfuse.cli.inspection import inspect
 from ortfuse.cli.models import bench, bisect, explain, optimize, verify
 from ortfuse.cli.profiling import calibrate, profile
@@ -55,7 +56,7 @@ def everything(
 app.command(cls=WithVerify)(optimize)
 app.command(cls=WithVerify)(substitute)
 for command in (
-    quantize, convert, tune, verify, diff, bisect, explain, inspect, bench, profile, calibrate, passes, prove
+    quantize, convert, tune, sweep, verify, diff, bisect, explain, inspect, bench, profile, calibrate, passes, prove
 ):  # fmt: skip
     app.command(cls=Command)(command)
 

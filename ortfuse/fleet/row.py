@@ -1,0 +1,55 @@
+"""`Row`: what came of one model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Status = Literal["ok", "wrong", "refused", "crashed", "hung"]
+"""`refused`: something could not be used, as the reason says. `crashed` and `hung`: the process of the model did."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of one model.
+
+    Attributes:
+        model: Its path.
+        status: How it ended.
+        nodes_before: Nodes of the model.
+        nodes_after: Nodes of the result.
+        families: Sites fused, by family.
+        seconds: Time of the whole.
+        verdict: How the result compares with the original, in words.
+        median_ms: The latency of the original and of the result, in milliseconds; 0 if they were not measured.
+        speedup: The median over rounds of the former divided by the latter; 0 if it was not measured.
+        speedup_bounds: Its 95 % confidence interval.
+        reason: Why it is not ok, or was left alone.
+        written: The file of the result; empty if it was not kept.
+    """
+
+    model: str
+    status: Status
+    nodes_before: int = 0
+    nodes_after: int = 0
+    families: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    verdict: str = ""
+    median_ms: tuple[float, float] = (0.0, 0.0)
+    speedup: float = 0.0
+    speedup_bounds: tuple[float, float] | None = None
+    reason: str = ""
+    written: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row as data for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Row:
+        """The row of `to_dict`, read back from JSON."""
+        bounds = data.get("speedup_bounds")
+        both = data.get("median_ms") or (0.0, 0.0)
+        given = {**data, "speedup_bounds": tuple(bounds) if bounds else None, "median_ms": (both[0], both[1])}
+        return cls(**given)

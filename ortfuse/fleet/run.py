@@ -1,0 +1,226 @@
+"""Runs the models of a sweep: in processes of this machine, or on a cluster of Ray."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ortfuse.errors import OptionError, OutputError
+from ortfuse.fleet.models import find_models
+from ortfuse.fleet.row import Row
+from ortfuse.options import Options
+from ortfuse.version import __version__
+
+LIMIT = 1800.0
+"""The seconds that one model may take."""
+
+RETRIES = 2
+"""How often a model is tried again on another worker of a cluster, after one has died."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The rows of a sweep.
+
+    Attributes:
+        rows: One a model, in the order in which they were named.
+        kept: How many of them were known from an earlier run.
+    """
+
+    rows: Sequence[Row]
+    kept: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether all is well with every model."""
+        return all(row.status == "ok" for row in self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The sweep as data for JSON."""
+        return {"ok": self.ok, "kept": self.kept, "rows": [row.to_dict() for row in self.rows]}
+
+
+@dataclass(frozen=True)
+class _Job:
+    key: str
+    model: str
+    output: str
+    options: Mapping[str, Any]
+    measured: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"model": self.model, "output": self.output, "options": dict(self.options), "measured": self.measured}
+
+
+def sweep(
+    places: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    options: Options | None = None,
+    *,
+    jobs: int = 1,
+    output: str | os.PathLike[str] | None = None,
+    store: str | os.PathLike[str] | None = None,
+    measured: bool = True,
+    ray: str | None = None,
+    limit: float = LIMIT,
+    progress: Callable[[Row, int, int], None] = lambda row, done, total: None,
+) -> Sweep:
+    """Optimise, verify and measure many models. One that fails, hangs or crashes is a row, and not the end.
+
+    Args:
+        places: Folders, lists of paths, or models; see `find_models`.
+        options: How to optimise and measure; those that can stand in a file.
+        jobs: How many models are worked on at a time. Measurements are made one at a time on each machine, while nothing else of
+            a sweep runs there.
+        output: The folder for the results; `None` keeps none.
+        store: The file (JSON lines) that keeps rows, so that a sweep that was stopped goes on; rows are known by the contents of
+            the model and by the options. By default `sweep.jsonl` in `output`.
+        measured: Whether to measure.
+        ray: The address of a cluster of Ray (`auto` for the one that this machine belongs to) instead of processes here. Its
+            workers must see the models and `output` under the same paths.
+        limit: The seconds that one model may take.
+        progress: Called with each row, how many there are, and how many there will be.
+
+    Raises:
+        ModelFileError: A place does not exist, or holds no model.
+        OptionError: An option cannot stand in a file, or Ray is not installed or not reached.
+        OutputError: The folder or the file cannot be written.
+    """
+    one = isinstance(places, str | os.PathLike)
+    models = find_models([places] if one else places)  # type: ignore[list-item,arg-type]
+    asked = _as_data(options or Options())
+    kept = None if store is None and output is None else Path(store or Path(output or "") / "sweep.jsonl")
+    with tempfile.TemporaryDirectory(prefix="ortfuse") as folder:
+        place = Path(folder if output is None else output)
+        named = [
+            _Job(_key(path, asked, measured), str(path), str(_target(path, models, place)), asked, measured)
+            for path in models
+        ]
+        known = _read(kept)
+        found = {job.model: known[job.key] for job in named if job.key in known}
+        waiting = [job for job in named if job.model not in found]
+        for done, (job, row) in enumerate(_rows(waiting, jobs, ray, limit), len(found) + 1):
+            found[job.model] = row
+            _append(kept, job.key, row)
+            progress(row, done, len(named))
+    return Sweep([found[job.model] for job in named], len(named) - len(waiting))
+
+
+def _rows(waiting: Sequence[_Job], jobs: int, ray: str | None, limit: float) -> Iterator[tuple[_Job, Row]]:
+    if ray is not None:
+        yield from _on_ray(waiting, ray, limit)
+        return
+    with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
+        running = {pool.submit(in_process, job.to_dict(), limit): job for job in waiting}
+        for future in as_completed(running):
+            yield running[future], future.result()
+
+
+def in_process(asked: Mapping[str, Any], limit: float) -> Row:
+    """A model in a process of its own."""
+    command = [sys.executable, "-P", "-m", "ortfuse.fleet.job"]
+    paths = os.pathsep.join(entry for entry in sys.path if entry)
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(asked), capture_output=True, text=True, timeout=limit, check=False,
+            env={**os.environ, "PYTHONPATH": paths},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Row(str(asked["model"]), "hung", seconds=limit, reason=f"not done after {limit:.0f} s")
+    try:
+        return Row.from_dict(json.loads(done.stdout))
+    except ValueError:
+        return Row(str(asked["model"]), "crashed", reason=_how(done.returncode, done.stderr))
+
+
+def _how(code: int, said: str) -> str:
+    if code < 0:
+        return f"ended by signal {-code} ({signal.Signals(-code).name})"
+    last = next((line for line in reversed(said.splitlines()) if line.strip()), "no message")
+    return f"ended with code {code}: {last.strip()[:300]}"
+
+
+def _on_ray(
+    waiting: Sequence[_Job], address: str, limit: float, work: Callable[..., Row] = in_process
+) -> Iterator[tuple[_Job, Row]]:
+    try:
+        import ray
+    except ImportError as error:
+        raise OptionError("ray", "is not installed; install it with `pip install ortfuse[ray]`") from error
+    try:
+        ray.init(address=address, ignore_reinit_error=True, logging_level="ERROR", log_to_driver=False)
+    except Exception as error:
+        raise OptionError("ray", f"{address} is not reached: {str(error).splitlines()[0]}") from None
+    try:
+        remote = ray.remote(max_retries=RETRIES, num_cpus=1)(work)
+        running = {remote.remote(job.to_dict(), limit): job for job in waiting}
+        while running:
+            (ready, *_), _rest = ray.wait(list(running), num_returns=1)
+            job = running.pop(ready)
+            try:
+                yield job, ray.get(ready)
+            except Exception as error:
+                yield job, Row(job.model, "crashed", reason=str(error).splitlines()[0][:300])
+    finally:
+        ray.shutdown()
+
+
+def _target(path: Path, models: Sequence[Path], folder: Path) -> Path:
+    """Where the result of a model goes: under its path from the folder that all models are in."""
+    root = Path(os.path.commonpath([model.resolve().parent for model in models]))
+    return folder / path.resolve().relative_to(root)
+
+
+def _as_data(options: Options) -> dict[str, Any]:
+    """The options that are not at their defaults, as JSON can carry them.
+
+    Raises:
+        OptionError: One is an object.
+    """
+    options.to_toml()
+    return json.loads(json.dumps(options.to_dict()))  # type: ignore[no-any-return]
+
+
+def _key(path: Path, options: Mapping[str, Any], measured: bool) -> str:
+    digest = hashlib.sha256(repr((sorted(options.items()), measured, __version__)).encode())
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 24):
+                digest.update(block)
+    except OSError:
+        digest.update(str(path).encode())
+    return digest.hexdigest()[:32]
+
+
+def _read(path: Path | None) -> dict[str, Row]:
+    """The rows of earlier runs; a line that was cut off is left out."""
+    found: dict[str, Row] = {}
+    if path is None or not path.is_file():
+        return found
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            entry = json.loads(line)
+            found[entry["key"]] = Row.from_dict(entry["row"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def _append(path: Path | None, key: str, row: Row) -> None:
+    if path is None or row.status in ("crashed", "hung"):  # these are tried again
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"key": key, "row": row.to_dict()}) + "\n")
+    except OSError as error:
+        raise OutputError(f"{path}: rows cannot be kept there: {error.strerror}") from error

@@ -1,0 +1,128 @@
+"""Many models in one go."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+import onnx
+import pytest
+
+import ortfuse
+from ortfuse.cli.app import main
+from ortfuse.errors import ModelFileError
+from ortfuse.fleet import Row, find_models, turn
+from ortfuse.fleet.job import run
+from ortfuse.fleet.run import in_process
+
+TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[2,8] x) => (float[2,8] y)
+<float half = {0.5}, float one = {1}, float root = {1.4142135}> {
+    d = Div(x, root) e = Erf(d) a = Add(e, one) h = Mul(x, a) y = Mul(h, half) }"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "models"
+    (place / "inner").mkdir(parents=True)
+    onnx.save(onnx.parser.parse_model(TEXT), place / "a.onnx")
+    onnx.save(onnx.parser.parse_model(TEXT.replace("0.5", "0.25")), place / "inner" / "a.onnx")
+    (place / "broken.onnx").write_bytes(b"\x08\x0a\xff")
+    return place
+
+
+def test_models_are_found_in_folders_and_lists(folder: Path, tmp_path: Path) -> None:
+    listed = tmp_path / "list.txt"
+    listed.write_text("# those that matter\nmodels/a.onnx\n\n")
+    assert [path.name for path in find_models([folder])] == ["a.onnx", "broken.onnx", "a.onnx"]
+    assert find_models([listed, folder / "a.onnx"]) == [folder / "a.onnx"]
+    (tmp_path / "empty").mkdir()
+    for place, text in ((tmp_path / "empty", "no model"), (tmp_path / "none", "no such file")):
+        with pytest.raises(ModelFileError, match=text):
+            find_models([place])
+    (tmp_path / "binary.dat").write_bytes(b"\xff\xfe\x00\x80")
+    with pytest.raises(ModelFileError, match="neither a model"):
+        find_models([tmp_path / "binary.dat"])
+
+
+def test_every_model_is_a_row_and_a_second_run_knows_them(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    seen: list[str] = []
+    found = ortfuse.sweep(
+        folder, output=out, jobs=2, measured=False, progress=lambda row, done, total: seen.append(row.status)
+    )
+    assert [row.status for row in found.rows] == ["ok", "refused", "ok"]
+    assert not found.ok
+    assert "broken.onnx" in found.rows[1].reason
+    assert found.rows[0].nodes_before == 5
+    assert found.rows[0].nodes_after < 5
+    assert (out / "inner" / "a.onnx").is_file()
+    assert sorted(seen) == ["ok", "ok", "refused"]
+    with (out / "sweep.jsonl").open("a") as file:
+        file.write('{"key": "cut o')  # the process was killed while it wrote
+    again = ortfuse.sweep(folder, output=out, measured=False)
+    assert again.kept == 3
+    assert again.rows == found.rows
+    other = ortfuse.Options(passes="disabled")
+    assert ortfuse.sweep(folder / "a.onnx", other, output=out, measured=False).kept == 0
+
+
+def test_a_result_is_measured_beside_its_original(folder: Path, tmp_path: Path) -> None:
+    row = run(str(folder / "a.onnx"), str(tmp_path / "b.onnx"), {"rounds": 6, "bench": True}, True)
+    assert row.status == "ok"
+    assert row.speedup > 0
+    assert row.speedup_bounds is not None
+    assert all(row.median_ms)
+    assert Row.from_dict(json.loads(json.dumps(row.to_dict()))) == row
+
+
+def test_a_crash_and_a_hang_are_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, body, limit, status in (("dies", "kill -9 $$", 30, "crashed"), ("hangs", "exec sleep 30", 0.2, "hung")):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{body}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
+        row = in_process({"model": "m.onnx"}, limit)
+        assert (row.model, row.status) == ("m.onnx", status)
+        assert row.reason
+
+
+def test_who_measures_is_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fcntl")
+    monkeypatch.setattr(turn, "FOLDER", tmp_path)
+    events: list[str] = []
+
+    def measure() -> None:
+        with turn.measuring():
+            events.append("measured")
+
+    with turn.working(), turn.working():
+        waiting = threading.Thread(target=measure)
+        waiting.start()
+        time.sleep(0.1)
+        events.append("worked")
+    waiting.join(10)
+    assert events == ["worked", "measured"]
+
+
+def test_the_command_prints_a_table_and_ends_with_1_if_one_is_not_ok(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(
+            [
+                "sweep",
+                str(folder),
+                "--no-bench",
+                "--json",
+                str(tmp_path / "s.json"),
+                "--report",
+                str(tmp_path / "s.html"),
+            ]
+        )
+    assert end.value.code == 1
+    assert "2 of 3 models are ok" in capsys.readouterr().out
+    assert len(json.loads((tmp_path / "s.json").read_text())["rows"]) == 3
+    assert "broken.onnx" in (tmp_path / "s.html").read_text()
