@@ -1,11 +1,13 @@
-"""BatchNormalization moved before a Concat or a Slice to the convolutions there, which then take it.
+"""BatchNormalization moved before a Concat, a Slice or rows of channels to the convolutions there, which then take it.
 
 bn(concat(a, b, ...)) = concat(bn_a(a), bn_b(b), ...)      each with the statistics of its own channels
+bn(rows of channels(a)) = rows of channels(bn(a))          as networks with channels last normalise
 bn(slice(a)) = slice(bn(a))                                if all channels stay
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -112,6 +114,22 @@ def keeps_channels(match: Match) -> Refusal | None:
 whole = op.BatchNormalization(a, *(var(name) for name in STATISTICS), epsilon=attr("epsilon"))
 
 
+turned = op.Transpose(a, perm=attr("perm"))
+rows = op.Reshape(turned, var("target"), allowzero=attr("allowzero")).named("rows")
+
+
+def has_channels_as_columns(match: Match) -> Refusal | None:
+    """The channels of a are moved behind its other axes, and these are merged."""
+    shapes = match.shapes("a", "rows")
+    if isinstance(shapes, Refusal):
+        return shapes
+    rank = len(shapes[0])
+    if rank < 2 or list(match["perm"] or ()) != [0, *range(2, rank), 1]:
+        return match.refuse("attribute", "perm", "one that moves the second axis to the end")
+    wanted = len(shapes[1]) == 2 and shapes[1][1] == shapes[0][1]
+    return None if wanted else match.refuse("shape", "rows", ("*", shapes[0][1]))
+
+
 def _convolved(name: str) -> Callable[[Any], ir.Value]:
     """Makes two channels by a convolution of an input."""
 
@@ -160,5 +178,16 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source=SOURCE,
         proof=_proof("a"),
+    ),
+    Rule(
+        name="conv.batch_norm_of_rows",
+        pattern=layers.batch_norm(rows).named("mapped"),
+        replace=op.Reshape(op.Transpose(whole, perm=attr("perm")), var("target"), allowzero=attr("allowzero")),
+        guards=(layers.only_the_result, has_channels_as_columns, of_convolutions("a")),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=dataclasses.replace(
+            _proof("a", perm=[(0, 2, 3, 1)], allowzero=[0]), shapes={"target": "2"}, constants={"target": [-1, 2]}
+        ),
     ),
 ]

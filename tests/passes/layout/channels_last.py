@@ -49,6 +49,12 @@ class Builder:
         scaled = self.node("Mul", x, self.constant(1 + self._random.random(channels)))
         return self.node("Add", scaled, self.constant(self._random.standard_normal(channels)))
 
+    def norm_of_rows(self, x: str, channels: int) -> str:
+        """Batch normalisation of all pixels as rows of channels."""
+        rows = self.node("Reshape", x, self.constant([-1, channels], np.int64))
+        statistics = [self.constant(0.5 + self._random.random(channels)) for _ in range(4)]
+        return self.node("Reshape", self.node("BatchNormalization", rows, *statistics), self.node("Shape", x))
+
     def swish(self, x: str) -> str:
         return self.node("Mul", x, self.node("Sigmoid", x))
 
@@ -135,4 +141,12 @@ def flat() -> onnx.ModelProto:
     return net.model(net.node("MatMul", rows, net.weight(512, 10)), ["n", 10])
 
 
-NETWORKS = {made.__name__: made for made in (residual, separable, gated, nested, flat)}
+def in_rows() -> onnx.ModelProto:
+    """Pixels are rows where they are normalised."""
+    net = Builder()
+    y = net.node("Relu", net.norm_of_rows(net.conv("x", 3, 8), 8))
+    y = net.node("Add", net.node("Relu", net.norm_of_rows(net.conv(y, 8, 8), 8)), y)
+    return net.model(net.head(y, 8), ["n", 10])
+
+
+NETWORKS = {made.__name__: made for made in (residual, separable, gated, nested, flat, in_rows)}
