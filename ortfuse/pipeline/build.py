@@ -87,6 +87,11 @@ class Builder:
         self._fusions = [name for name in self._rules if name.startswith("fuse.")]
         self._users = catalogue.passes_from("package", "user")
         self._named: set[str] = set()
+        hidden = sorted(self._lists.keys() & {CANONICALIZE, FUSIONS, USER, AUTO, *self._rules, *registry.passes()})
+        if hidden:
+            raise PipelineError(
+                f"the pass list {hidden[0]!r} has the name of a pass, which it would hide; call it otherwise"
+            )
 
     def build(self, items: Sequence[Item | Pass]) -> tuple[Step, ...]:
         """The steps of a pipeline. Pass lists and wildcards are expanded; passes given as objects are used as they are.

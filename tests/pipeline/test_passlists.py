@@ -239,3 +239,10 @@ def test_attributes_that_a_function_is_given_say_nothing() -> None:
     content = Content.of(ir.from_proto(made))
     assert content.operators == {"d.f": 1, "Conv": 1, "Constant": 1, "Mul": 1}
     assert "depthwise convolutions" not in content
+
+
+@pytest.mark.parametrize("name", ["canonicalize", "fold", "fuse.attention", "auto"])
+def test_a_list_does_not_hide_a_pass(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.toml").write_text('passes = ["dce"]')
+    with pytest.raises(PipelineError, match=f"'{name}' has the name of a pass"):
+        PassManager(Options(lists=tmp_path))
