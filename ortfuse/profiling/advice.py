@@ -154,11 +154,11 @@ def _moves(shares: _Shares) -> Iterator[Bottleneck]:
 
 
 def _short(profile: Profile) -> Iterator[Bottleneck]:
-    """Kernels that are shorter than handing over to them, together with that."""
+    """Kernels shorter than handing over to them, together with that: what a run without the profiler takes besides the others."""
     short = [one for one in profile.kernels if one.seconds < SHORT * one.calls]
     calls = sum(one.calls for one in short)
-    total = profile.seconds + profile.between
-    share = (sum(one.seconds for one in short) + profile.between) / total if total else 0.0
+    long = profile.seconds - sum(one.seconds for one in short)
+    share = max(0.0, 1 - long / (profile.timing.p50_ms * 1e-3))
     remedy = "fewer nodes (`ortfuse optimize`), more work for each (a larger batch), and --threads 1 if all are short"
     runs = f"{_counted(calls, 'run')} of kernels under {SHORT * 1e6:.0f} µs, and " if calls else ""
     yield Bottleneck(f"{runs}handing over from kernel to kernel", share, remedy)

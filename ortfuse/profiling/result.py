@@ -20,7 +20,7 @@ class Bottleneck:
 
     Attributes:
         what: What takes the time.
-        share: Its part of the time of all kernels.
+        share: Its part of the time of all kernels; of handing over from one to the next, of the time of a run.
         remedy: What can be done.
     """
 

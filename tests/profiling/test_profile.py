@@ -103,6 +103,15 @@ def test_bottlenecks_name_what_can_be_done() -> None:
     assert not any("attention" in one.what for one in bottlenecks(found, Explanation((), (), {})))
 
 
+def test_handing_over_is_what_a_run_takes_besides_long_kernels() -> None:
+    found = ortfuse.profile(_model(), rounds=2, remedies=False)
+    long, short = (replace(found.kernels[0], seconds=seconds, bound="") for seconds in (6e-4, 2e-6))
+    found = replace(found, kernels=(long, short, short))
+    (one,) = [one for one in bottlenecks(found) if "handing over" in one.what]
+    assert one.share == pytest.approx(0.4), "of 1 ms"
+    assert one.what.startswith("2 runs of kernels under 10 µs")
+
+
 def test_the_command_writes_what_is_asked_for(tmp_path: Path) -> None:
     report, table = tmp_path / "profile.json", tmp_path / "profile.csv"
     command = [
