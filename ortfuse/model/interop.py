@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
 
 import onnx
 import onnx_ir
@@ -28,8 +28,17 @@ from ortfuse.model.wire_format import Extent
 if TYPE_CHECKING:
     from onnx_graphsurgeon.ir.graph import Graph as SurgeonGraph
 
-AnyModel: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | onnx_ir.Model | SurgeonGraph"
-"""What a user may pass: the path of a model file, or a model object of one of the three common kinds."""
+
+class Program(Protocol):
+    """What `torch.onnx.export` returns (`torch.onnx.ONNXProgram`), as far as it matters here."""
+
+    @property
+    def model(self) -> onnx_ir.Model:
+        """The exported model."""
+
+
+AnyModel: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | onnx_ir.Model | SurgeonGraph | Program"
+"""What a user may pass: the path of a model file, a model object of one of the three common kinds, or PyTorch's `ONNXProgram`."""
 
 K = TypeVar("K")
 
@@ -64,6 +73,8 @@ def enter(model: onnx.ModelProto, *, copy: bool = True) -> tuple[onnx_ir.Model, 
 def enter(model: onnx_ir.Model, *, copy: bool = True) -> tuple[onnx_ir.Model, Source[onnx_ir.Model]]: ...
 @overload
 def enter(model: SurgeonGraph, *, copy: bool = True) -> tuple[onnx_ir.Model, Source[SurgeonGraph]]: ...
+@overload
+def enter(model: Program, *, copy: bool = True) -> tuple[onnx_ir.Model, Source[onnx_ir.Model]]: ...
 def enter(model: AnyModel, *, copy: bool = True) -> tuple[onnx_ir.Model, Source[Any]]:
     """Turn any kind of model into a valid, topologically sorted graph.
 
@@ -71,7 +82,8 @@ def enter(model: AnyModel, *, copy: bool = True) -> tuple[onnx_ir.Model, Source[
     the file, so the caller must not overwrite them while the graph is in use.
 
     Args:
-        model: The path of a model file, an `onnx.ModelProto`, an `onnx_ir.Model` or an `onnx_graphsurgeon.Graph`.
+        model: The path of a model file, an `onnx.ModelProto`, an `onnx_ir.Model`, an `onnx_graphsurgeon.Graph`, or what
+            `torch.onnx.export` returns.
         copy: If False, an `onnx_ir.Model` is taken over and changed in place.
 
     Returns:
@@ -88,12 +100,14 @@ def enter(model: AnyModel, *, copy: bool = True) -> tuple[onnx_ir.Model, Source[
         return _enter_proto(model), Source("proto", model.graph.name or "ModelProto", None, to_proto)
     if isinstance(model, onnx_ir.Model):
         return _enter_ir(model, copy=copy), Source("ir", model.graph.name or "onnx_ir.Model", None, _same)
+    if isinstance(exported := getattr(model, "model", None), onnx_ir.Model):
+        return _enter_ir(exported, copy=copy), Source("ir", exported.graph.name or "ONNXProgram", None, _same)
     # A user who has such a graph has already imported its package; nobody else should have to wait for the import.
     surgeon = sys.modules.get("onnx_graphsurgeon")
     if surgeon is not None and isinstance(model, surgeon.Graph):
         return _enter_surgeon(model), Source("graphsurgeon", model.name or "onnx_graphsurgeon.Graph", None, _to_surgeon)
     raise TypeError(
-        "a model is a path, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, "
+        "a model is a path, an onnx.ModelProto, an onnx_ir.Model, an onnx_graphsurgeon.Graph or an ONNXProgram of PyTorch, "
         f"not {type(model).__module__}.{type(model).__qualname__}"
     )
 

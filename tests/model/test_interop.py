@@ -200,3 +200,18 @@ def test_an_empty_protobuf_is_refused() -> None:
 def test_what_is_no_model_is_refused(thing: Any) -> None:
     with pytest.raises(TypeError, match=r"a model is a path, an onnx\.ModelProto, .*, not"):
         enter(thing)
+
+
+def test_what_pytorch_exports_is_taken_as_it_is() -> None:
+    class Exported:
+        """As `torch.onnx.ONNXProgram`."""
+
+        model = onnx_ir.from_onnx_text(
+            '<ir_version: 10, opset_import: ["": 21]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
+        )
+
+    program = Exported()
+    entered, source = enter(program)
+    assert entered is not program.model
+    assert leave(entered, source) is entered
+    assert [node.op_type for node in entered.graph] == ["Relu"]
