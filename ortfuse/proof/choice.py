@@ -123,16 +123,16 @@ def spellings(attempt: Callable[[Chooser], bool], coverage: Coverage, budget: in
 
     `attempt` builds what a chooser says, records it in `coverage`, and returns whether to continue.
     """
+    tried: set[Option] = set()
     if not attempt(Chooser()):
         return
-    # As many options at once as go together; then those that no such spelling has shown to be right, one by one.
-    for most in (None, 1):
-        tried: set[Option] = set()
-        while missing := [option for option in coverage.uncovered() if option not in tried]:
-            chosen = _together(coverage, missing[:most])
-            tried |= {option for option in missing if chosen.get(option[0]) == option[1]}
-            if not attempt(Chooser(chosen)):
-                return
+    while True:
+        missing = next((option for option in coverage.uncovered() if option not in tried), None)
+        if missing is None:
+            break
+        tried.add(missing)
+        if not attempt(Chooser({**dict(coverage.points[missing[0]].context), missing[0]: missing[1]})):
+            return
     # Freedoms that their context alone does not lead to are reached by the choices that led to them before.
     for label, index in coverage.uncovered():
         if not attempt(Chooser({**coverage.asked[label], label: index})):
@@ -142,16 +142,6 @@ def spellings(attempt: Callable[[Chooser], bool], coverage: Coverage, budget: in
         wanted = _next_pair(coverage, generator)
         if wanted is None or not attempt(Chooser(wanted)):
             return
-
-
-def _together(coverage: Coverage, options: Sequence[Option]) -> dict[str, int]:
-    """The first of the options, with what leads to it, and those of the others that do not contradict."""
-    wanted: dict[str, int] = {}
-    for label, index in options:
-        needed = {**dict(coverage.points[label].context), label: index}
-        if all(wanted.get(other, option) == option for other, option in needed.items()):
-            wanted |= needed
-    return wanted
 
 
 def _next_pair(coverage: Coverage, generator: random.Random) -> dict[str, int] | None:
