@@ -18,7 +18,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, Pattern, attr, const, op, rearrange, scalar, var
+from ortfuse.pattern import Guard, Match, Pattern, attr, const, op, rearrange, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
@@ -38,19 +38,18 @@ def _is_number(value: ir.Value, facts: Facts) -> bool:
 zero, one = const("zero", _is(0), "0"), const("one", _is(1), "1")
 
 
-def _pixel(axis: int, name: str) -> Pattern:
+def _pixel(axis: int, name: str, aligned: bool) -> Pattern:
     """Where the grid points to along one axis of the image: `axis` is 0 for x and 1 for y, `name` its letter."""
     place = op.Gather(grid, const(f"number_{name}", _is(axis), str(axis)), axis=3)
-    corners = scalar(f"scale_{name}") * (place + 1.0)
-    centres = 0.5 * (scalar(f"size_{name}") * (place + 1.0) - 1.0)
-    return (centres | corners).named(f"pixel_{name}")
+    scaled = scalar(f"size_{name}") * (place + 1.0)
+    return (scaled if aligned else 0.5 * (scaled - 1.0)).named(f"pixel_{name}")
 
 
 class _OnBorder:
     """What is computed along one axis where places outside are moved to the border of zeros."""
 
-    def __init__(self, axis: int, name: str) -> None:
-        pixel = rearrange("b r s -> b (r s)", _pixel(axis, name))
+    def __init__(self, axis: int, name: str, aligned: bool) -> None:
+        pixel = rearrange("b r s -> b (r s)", _pixel(axis, name, aligned))
         first = op.Cast(op.Floor(pixel), to=7)
         second = op.Add(first, one)
         self.shares = (op.Cast(second, to=1) - pixel, pixel - op.Cast(first, to=1))
@@ -67,8 +66,8 @@ class _OnBorder:
 class _Clamped:
     """What is computed along one axis where the nearest pixel stands for what is outside."""
 
-    def __init__(self, axis: int, name: str) -> None:
-        pixel = _pixel(axis, name)
+    def __init__(self, axis: int, name: str, aligned: bool) -> None:
+        pixel = _pixel(axis, name, aligned)
         first = op.Floor(pixel)
         second = (first + 1.0).named(f"second_{name}")
         self.shares = (second - pixel, pixel - first)
@@ -76,23 +75,18 @@ class _Clamped:
         self.numbers = [op.Clip(number, const("lowest", _is(0), "0"), last) for number in (first, second)]
 
 
-def _aligned(match: Match) -> tuple[bool, bool] | None:
-    """Whether -1 and 1 are the centres of the outer pixels, along x and y; `None` if the places are computed otherwise."""
-    found = []
-    for axis, name in (("w", "x"), ("h", "y")):
-        size, is_scaled = match.size(axis), match.choice(f"pixel_{name}") == 1
-        number, wanted = (match[f"scale_{name}"], 0.5) if is_scaled else (match[f"size_{name}"], 1.0)
-        if size is None or not math.isclose(number, wanted * (size - is_scaled), rel_tol=1e-6):
-            return None
-        found.append(is_scaled)
-    return found[0], found[1]
+def _points_to_pixels(aligned: bool) -> Guard:
+    """-1 and 1 are the centres of the outer pixels, or the borders of the image, along both axes."""
 
+    def points_to_pixels(match: Match) -> Refusal | None:
+        for axis, name in (("w", "x"), ("h", "y")):
+            size, number = match.size(axis), match[f"size_{name}"]
+            wanted = None if size is None else (size - 1) / 2 if aligned else size
+            if wanted is None or not math.isclose(number, wanted, rel_tol=1e-6):
+                return match.unless_value(f"size_{name}", False, "the size of the image")
+        return None
 
-def points_to_pixels(match: Match) -> Refusal | None:
-    """-1 and 1 are the borders of the image, or the centres of its outer pixels, along both axes."""
-    aligned = _aligned(match)
-    fits = aligned is not None and aligned[0] == aligned[1]
-    return None if fits else match.refuse("value", "grid", "scaled to the size of the image")
+    return points_to_pixels
 
 
 def _ends_at(match: Match, border: int, width: float | None) -> Refusal | None:
@@ -123,7 +117,7 @@ def _sum(across: Any, down: Any, part: Callable[[Pattern, Pattern, Pattern], Pat
     return parts[0] + parts[1] + parts[2] + parts[3]
 
 
-def _on_border() -> Pattern:
+def _on_border(aligned: bool) -> Pattern:
     padded = op.Pad(image, pads=BORDER, constant_value=attr("filling", lambda number, facts: not number, "0"))
     pixels = rearrange("b c p q -> b c (p q)", padded)
     width = const("width", _is_number, "a number")
@@ -132,10 +126,10 @@ def _on_border() -> Pattern:
         number = rearrange("b n -> b c n", op.Add(column, op.Mul(row, width)))
         return op.GatherElements(pixels, number, axis=2) * rearrange("b n -> b 1 n", share)
 
-    return rearrange("b c (r s) -> b c r s", _sum(_OnBorder(0, "x"), _OnBorder(1, "y"), part))
+    return rearrange("b c (r s) -> b c r s", _sum(_OnBorder(0, "x", aligned), _OnBorder(1, "y", aligned), part))
 
 
-def _clamped() -> Pattern:
+def _clamped(aligned: bool) -> Pattern:
     pixels = rearrange("b c h w -> b c (h w)", image)
 
     def part(column: Pattern, row: Pattern, share: Pattern) -> Pattern:
@@ -143,41 +137,39 @@ def _clamped() -> Pattern:
         sampled = rearrange("b c (r s) -> b c r s", op.GatherElements(pixels, number, axis=2))
         return sampled * rearrange("b r s -> b 1 r s", share)
 
-    return _sum(_Clamped(0, "x"), _Clamped(1, "y"), part)
+    return _sum(_Clamped(0, "x", aligned), _Clamped(1, "y", aligned), part)
 
 
-def _rule(
-    name: str, formula: str, pattern: Pattern, padding: str | None, constants: dict[str, Any], **more: Any
-) -> Rule:
+def _rules(name: str, formula: str, pattern: Callable[[bool], Pattern], padding: str | None, constants: dict[str, Any],
+           stays: Guard) -> list[Rule]:  # fmt: skip
     numbers = {"zero": 0, "one": 1, "number_x": 0, "number_y": 1, **constants}
-    return Rule(
-        name=f"sample.{name}",
-        formula=formula,
-        pattern=pattern,
-        replace=op.GridSample(
-            image, grid, align_corners=lambda match: int((_aligned(match) or (False,))[0]), padding_mode=padding
-        ),
-        exactness=Exactness.ROUNDING,
-        source="ONNX operator GridSample",
-        proof=Proof(
-            shapes={"b": 2, "c": 2, "h": 3, "w": 4, "r": 2, "s": 5, "p": 5, "q": 6, "n": 10}
-            | dict.fromkeys(numbers, ""),
-            constants=numbers,
-            attributes={"filling": [None, 0.0]},
-            scalars={"size_x": [4], "size_y": [3], "scale_x": [1.5], "scale_y": [1.0], "width": [4]},
-            opset=17,
-        ),
-        **more,
-    )
+    return [
+        Rule(
+            name=f"sample.{name}{'_aligned' if aligned else ''}",
+            formula=formula,
+            pattern=pattern(aligned),
+            replace=op.GridSample(image, grid, align_corners=int(aligned), padding_mode=padding),
+            guards=(_points_to_pixels(aligned), stays),
+            exactness=Exactness.ROUNDING,
+            source="ONNX operator GridSample",
+            proof=Proof(
+                shapes={"b": 2, "c": 2, "h": 3, "w": 4, "r": 2, "s": 5, "p": 5, "q": 6, "n": 10}
+                | dict.fromkeys(numbers, ""),
+                constants=numbers,
+                attributes={"filling": [None, 0.0]},
+                scalars={"size_x": [1.5 if aligned else 4], "size_y": [1.0 if aligned else 3], "width": [4]},
+                opset=17,
+            ),
+        )
+        for aligned in (False, True)
+    ]
 
+
+SAMPLE = "sum of the four pixels around each place, each with its share, "
 
 RULES = [
-    _rule(
-        "on_border", "sum of the four pixels around each place, each with its share, 0 outside", _on_border(), None,
-        {"last_x": 5, "last_y": 4, "width": 6}, guards=(points_to_pixels, stays_within_the_border),
-    ),
-    _rule(
-        "clamped", "sum of the four pixels around each place, each with its share, clamped", _clamped(), "border",
-        {"lowest": 0.0, "last_x": 3.0, "last_y": 2.0}, guards=(points_to_pixels, stays_within_the_image),
-    ),
+    *_rules("on_border", SAMPLE + "0 outside", _on_border, None, {"last_x": 5, "last_y": 4, "width": 6},
+            stays_within_the_border),
+    *_rules("clamped", SAMPLE + "clamped", _clamped, "border", {"lowest": 0.0, "last_x": 3.0, "last_y": 2.0},
+            stays_within_the_image),
 ]  # fmt: skip
