@@ -14,14 +14,19 @@ from ortfuse.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+PYTHON = (ROOT / "docs" / "python.md").read_text()
+RULE = (ROOT / "docs" / "first-rule.md").read_text()
+
+
+def blocks(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
 def test_the_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "golden").symlink_to(ROOT / "golden")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    for block in BLOCKS[:4]:
+    for block in (*blocks(README), *blocks(PYTHON)):
         exec(compile(block, "README.md", "exec"), names)
     assert (tmp_path / "bert.opt.onnx").exists()
     assert (tmp_path / "bert.eager.ts.opt.onnx").exists()
@@ -29,8 +34,9 @@ def test_the_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_the_rule_runs_and_is_proved(tmp_path: Path) -> None:
     file = tmp_path / "my_rules.py"
-    file.write_text(BLOCKS[4])
-    assert len(BLOCKS[4].splitlines()) <= 25
+    (rule,) = blocks(RULE)
+    file.write_text(rule)
+    assert len(rule.splitlines()) <= 25
     model = ir.from_onnx_text(
         '<ir_version: 9, opset_import: ["": 18]> g (float[b,8] x) => (float[b,8] y) { s = Sigmoid(x) y = Mul(s, x) }'
     )
