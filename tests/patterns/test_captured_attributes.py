@@ -46,6 +46,10 @@ LOST = {
     "parts.of_pad": "the same",
     **{f"tidy.{name}_of_truth to": "truth values are 0 and 1 in every type" for name in _COMPARISONS},
     "layernorm.skip stash_type": "the runtime's kernel of LayerNormalization does not read it",
+    "embedding.layernorm stash_type": "the same",
+    "reversal.whole batch_axis": "all sequences are whole, whichever axis they are counted along",
+    "reversal.twice": "both reversals have the same axes, which are gone with them",
+    "shapes.unsqueeze_squeezed axes": "the shape is the same before and after",
 }
 """By the beginning of the rule and attribute: why the rule may lose it."""
 

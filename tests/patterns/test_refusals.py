@@ -191,7 +191,7 @@ def used_otherwise(match: Match) -> Iterator[Match]:
         made = [ir.node("MatMul", [value, value])] if not value.uses() else []
         graph.extend(made)
         yield from (with_binding(match, name, (1, 0)) for name in match.bindings if name == "perm" and made)
-        for elsewhere in ("Abs", "Floor", "Log"):
+        for elsewhere in ("Abs", "Floor", "Log", "ReduceMean"):
             made.append(ir.node(elsewhere, [value]))
             graph.append(made[-1])
             made[-1].outputs[0].name = elsewhere

@@ -316,7 +316,7 @@ class Forms:
         if value in self.elements:
             return self.elements[value]
         node = value.producer()
-        if node is None or node.domain or node.inputs[0] is None:
+        if node is None or node.domain or not node.inputs or node.inputs[0] is None:
             return None
         if node.op_type == "Gather":
             index, axis = self.facts.scalar(node.inputs[1]), parameter(node, "axis", self.facts)
@@ -342,7 +342,7 @@ class Forms:
     def _taken(self, value: ir.Value) -> tuple[ir.Value, int, int] | None:
         """The value, axis and first element of which a value is a part: an output of a Split, or a Slice along one axis."""
         node = value.producer()
-        if node is None or node.domain or node.inputs[0] is None:
+        if node is None or node.domain or not node.inputs or node.inputs[0] is None:
             return None
         if node.op_type == "Split":
             axis = parameter(node, "axis", self.facts)

@@ -171,7 +171,13 @@ class Choices:
                 first = None if rank is None else self._first_of_range(element.value, (element.axis or 0) - rank)
                 return None if first is None else total + first
             node = value.producer()
-            if node is None or node.domain or node.graph is not self._iteration.body or node.inputs[0] is None:
+            if (
+                node is None
+                or node.domain
+                or node.graph is not self._iteration.body
+                or not node.inputs
+                or node.inputs[0] is None
+            ):
                 return None
             more = self._step(node)
             if more is None:

@@ -66,3 +66,10 @@ def test_steps_may_keep_their_axis(axis: int) -> None:
 def test_what_stays(body: str, why: str) -> None:
     outputs = "float[p, q, r] Y" + (", float[p, q] Z" if "Z =" in body else "")
     assert operators(f"{body} Y = Concat<axis = 0>(u0, u1, u2)", outputs)["MatMul"] > 1, why
+
+
+def test_steps_that_are_made_of_nothing_are_left() -> None:
+    body = f"{steps('y{t} = RandomNormal<shape = [2]>()', STACKED)} Y = Concat<axis = 0>(u0, u1, u2)"
+    result = ortfuse.optimize(model(body, X, "float[p, q] Y", WEIGHTS), passes="canonicalize")
+    assert not result.report.failures
+    assert Counter(node.op_type for node in result.model.graph.node)["RandomNormal"] == 3
