@@ -59,11 +59,6 @@ class SessionLatency:
     session_ms: float
     peak_mb: float
 
-    @property
-    def throughput(self) -> float:
-        """Runs a second."""
-        return 1e3 / self.median_ms
-
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON data."""
         return asdict(self)

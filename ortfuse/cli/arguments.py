@@ -314,13 +314,9 @@ def write_json(path: Path | None, content: dict[str, Any]) -> None:
     """Write a report to a temporary file and move it into place."""
     if path is None:
         return
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        aside.write_text(json.dumps(content, indent=1, default=str) + "\n")
-        aside.replace(path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise OutputError(f"{path}: the report cannot be written: {error.strerror or error}") from error
+    from ortfuse.model.atomic_write import write_text
+
+    write_text(path, json.dumps(content, indent=1, default=str) + "\n")
 
 
 def check_folder(path: Path) -> None:

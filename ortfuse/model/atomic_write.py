@@ -208,3 +208,18 @@ def writable_target(path: str | os.PathLike[str]) -> Path:
     if present is not None and not os.access(target, os.W_OK):
         raise OutputError(f"{path}: cannot be written: the file is read-only")
     return target
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file to a temporary one in the same folder and move it into place.
+
+    Raises:
+        OutputError: It cannot be written; what was there is unchanged.
+    """
+    aside = path.with_name(f".ortfuse-{secrets.token_hex(8)}.tmp")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 from typing import Any
 
-from ortfuse.errors import OptionError, OutputError
-from ortfuse.model.atomic_write import writable_target
+from ortfuse.errors import OptionError
+from ortfuse.model.atomic_write import writable_target, write_text
 from ortfuse.page.blocks import Page
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -32,15 +31,7 @@ def write_page(page: Page, path: str | os.PathLike[str]) -> None:
         OptionError: Jinja is not installed.
         OutputError: The file cannot be written.
     """
-    path = Path(path)
-    text = html(page)
-    aside = path.with_name(f".ortfuse-{secrets.token_hex(8)}.tmp")
-    try:
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise OutputError(f"{path}: the report cannot be written: {error.strerror}") from error
+    write_text(Path(path), html(page))
 
 
 def html(page: Page) -> str:

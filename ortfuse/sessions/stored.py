@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 
 import onnx_ir as ir
 
-from ortfuse.errors import OptionError, OutputError
+from ortfuse.errors import OptionError
+from ortfuse.model.atomic_write import write_text
 from ortfuse.sessions.config import SessionConfig
 
 KEY = "ortfuse.session"
@@ -67,11 +67,5 @@ def write_beside(path: str | os.PathLike[str], config: SessionConfig) -> Path | 
     file = beside(path)
     if not len(config) and not file.exists():
         return None
-    aside = file.with_name(f".ortfuse-{secrets.token_hex(8)}.tmp")
-    try:
-        aside.write_text(config.to_json() + "\n", encoding="utf-8")
-        aside.replace(file)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise OutputError(f"{file}: cannot be written: {error.strerror}") from error
+    write_text(file, config.to_json() + "\n")
     return file

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ortfuse.tuning.outcome import Point
 
@@ -81,10 +80,3 @@ class Constraints:
         if not points:
             return []
         return self.unmet(min(points, key=lambda point: sum(self.violations(point))))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The limits as data for JSON."""
-        return {
-            "max_latency": self.max_latency, "min_throughput": self.min_throughput, "max_memory": self.max_memory,
-            "max_error": self.max_error,
-        }  # fmt: skip

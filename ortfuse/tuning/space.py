@@ -113,11 +113,6 @@ class Space:
             name.removeprefix(_PIN): str(value) for name, value in choice.items() if name.startswith(_PIN) and value
         }
 
-    def completed(self, choice: Choice) -> dict[str, Value]:
-        """A choice with the usual value for whatever it leaves open; names and values of another space are left out."""
-        known = {name: value for name, value in choice.items() if value in self.dimensions.get(name, ())}
-        return {**self.usual, **known}
-
 
 def _starts(dimensions: Mapping[str, tuple[Value, ...]], settings: Mapping[str, Any]) -> Iterator[dict[str, Value]]:
     """Each model as it is, then the recommended settings, then every other value of every dimension by itself."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ortfuse.errors import OptionError, OutputError
+from ortfuse.errors import OrtfuseError, OutputError
 from ortfuse.tuning.constraints import Constraints
 from ortfuse.tuning.outcome import Point
 from ortfuse.tuning.space import Choice, Space
@@ -125,7 +125,7 @@ class Study:
         try:
             import optuna
         except ImportError as error:
-            raise OptionError("tune", "needs Optuna; install it with `pip install ortfuse[tune]`") from error
+            raise OrtfuseError("tuning needs Optuna; install it with `pip install ortfuse[tune]`") from error
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         try:

@@ -19,7 +19,7 @@ from ortfuse.bench import Candidate, SessionLatency, measure_sessions
 from ortfuse.errors import ConstraintError, OptionError, OrtfuseError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session
-from ortfuse.model.atomic_write import writable_target
+from ortfuse.model.atomic_write import writable_target, write_text
 from ortfuse.model.interop import AnyModel, enter
 from ortfuse.model.io import load, save
 from ortfuse.options import Options, PathLike
@@ -99,7 +99,8 @@ def tune(
     Args:
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`.
         options: How to optimise; `inputs` are what is measured on, `output` is where the result goes.
-        budget: Seconds for the trials, those of an interrupted search included.
+        budget: Seconds for the trials, those of an interrupted search included; making and verifying the models before the
+            first trial, and measuring the best again at the end, come on top.
         constraints: What the result must keep to.
         study: The SQLite file that keeps the trials; by default `OUTPUT.tune.sqlite`, and none without an output.
         sampler: `"tpe"` learns from trials, `"random"` is what it is compared with.
@@ -110,8 +111,8 @@ def tune(
 
     Raises:
         ConstraintError: No choice keeps the constraints; nothing was written.
-        OptionError: An option has an invalid value, or Optuna is not installed.
-        OrtfuseError: The model cannot be used.
+        OptionError: An option has an invalid value.
+        OrtfuseError: The model cannot be used, or Optuna is not installed.
     """
     options = Options.of(options, **changes)
     progress, limits = progress or silent, constraints or Constraints()
@@ -276,7 +277,7 @@ def _written(variant: Variant, session: SessionConfig, output: Path, link: bool)
     metadata = {KEY: session.to_json()} if len(session) else {}
     write(variant, output, link=link, metadata=metadata)
     options = output.with_name(output.name + OPTIONS)
-    options.write_text(_portable(variant, Options()).to_toml(), encoding="utf-8")
+    write_text(options, _portable(variant, Options()).to_toml())
     beside = write_beside(output, session)
     return tuple(path for path in (output, beside, options) if path is not None)
 

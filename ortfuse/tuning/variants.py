@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -135,8 +135,3 @@ def write(variant: Variant, target: Path, *, link: bool, metadata: Mapping[str, 
     model: Any = load(variant.path)
     model.metadata_props.update(metadata)
     save(model, target, link=link)
-
-
-def unusable(variants: Sequence[Variant]) -> list[str]:
-    """What is said about variants that cannot be used."""
-    return [f"{one.name} was left out: {one.failure}" for one in variants if one.failure]

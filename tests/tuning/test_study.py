@@ -150,4 +150,3 @@ def test_settings_of_a_choice_are_those_that_are_not_usual() -> None:
     choice = {**SPACE.usual, "enable_mem_reuse": False, "disabled": "NchwcTransformer", "pin.gelu": "none"}
     assert SPACE.settings(choice) == {"enable_mem_reuse": False, "disabled_optimizers": ["NchwcTransformer"]}
     assert SPACE.pins(choice) == {"gelu": "none"}
-    assert SPACE.completed({"enable_mem_reuse": False, "gone": 1})["enable_mem_reuse"] is False
