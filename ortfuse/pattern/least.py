@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ortfuse.pattern.language import Alt, Chain, Op, Opt, Part, Pattern, Rearrange
+from ortfuse.pattern.language import Alt, Chain, Op, Opt, Part, Pattern
+from ortfuse.pattern.rearrangement import Rearrange
 
 
 def least_nodes(pattern: Pattern) -> int:

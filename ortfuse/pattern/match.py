@@ -24,7 +24,6 @@ from ortfuse.pattern.language import (
     Part,
     Pattern,
     Product,
-    Rearrange,
     Rest,
     Scalar,
     Sum,
@@ -45,6 +44,7 @@ from ortfuse.pattern.outline import (
     required_ops,
 )
 from ortfuse.pattern.placing import Placement, match_chain, place
+from ortfuse.pattern.rearrangement import Rearrange
 from ortfuse.pattern.result import Guard, Match, Miss, Ranges, describe
 from ortfuse.pattern.unify import has_axes, labelled, settle_all
 from ortfuse.refusal import Refusal, Subject, refuse

@@ -15,9 +15,10 @@ import onnx_ir as ir
 from ortfuse.dims import DimLike
 from ortfuse.facts.facts import Facts
 from ortfuse.pattern.axes import Axes
-from ortfuse.pattern.language import MOST_MOVES, Part, Rearrange
+from ortfuse.pattern.language import Part
 from ortfuse.pattern.machine import FAIL, Goals, Machine, computed_by
 from ortfuse.pattern.operators import UNKNOWN, parameter
+from ortfuse.pattern.rearrangement import MOST_MOVES, Rearrange
 from ortfuse.pattern.unify import Bound, Place, has_axes, labelled, settle, size_of
 from ortfuse.refusal import Subject, refuse
 

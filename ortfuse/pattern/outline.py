@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from ortfuse.graph.traits import COMMUTES, PARAMETER_INPUTS
 from ortfuse.pattern.language import (
-    MOST_MOVES,
     Alt,
     Attr,
     Chain,
@@ -15,9 +14,9 @@ from ortfuse.pattern.language import (
     Out,
     Part,
     Pattern,
-    Rearrange,
     Rest,
 )
+from ortfuse.pattern.rearrangement import MOST_MOVES, Rearrange
 
 Below = tuple[tuple["int | None", frozenset[str]], ...]
 """The operator types that must produce inputs of a node, by position, or at any position for `None`."""

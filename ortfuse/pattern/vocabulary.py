@@ -19,12 +19,12 @@ from ortfuse.pattern.language import (
     Operand,
     Opt,
     Pattern,
-    Rearrange,
     Rest,
     Scalar,
     Var,
     lift,
 )
+from ortfuse.pattern.rearrangement import Rearrange
 
 
 class OpBuilder:

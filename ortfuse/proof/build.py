@@ -33,11 +33,11 @@ from ortfuse.pattern.language import (
     Part,
     Pattern,
     Product,
-    Rearrange,
     Rest,
     Scalar,
     Var,
 )
+from ortfuse.pattern.rearrangement import Rearrange
 from ortfuse.proof.choice import Chooser
 from ortfuse.proof.instance import Instance, random_array
 from ortfuse.proof.sizes import Sizes

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
-from ortfuse.pattern.language import Attr, Op, Pattern, Rearrange, Var
+from ortfuse.pattern.language import Attr, Op, Pattern, Var
+from ortfuse.pattern.rearrangement import Rearrange
 from ortfuse.pattern.redundancy import redundant_because
 from ortfuse.proof.prove import prove
 from ortfuse.proof.run import Rewritten, rewrite

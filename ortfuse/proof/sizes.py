@@ -9,7 +9,8 @@ from typing import Any
 
 from ortfuse.errors import RuleError
 from ortfuse.pattern.axes import Axes, Axis
-from ortfuse.pattern.language import Part, Pattern, Rearrange, Var
+from ortfuse.pattern.language import Part, Pattern, Var
+from ortfuse.pattern.rearrangement import Rearrange
 from ortfuse.rewrite import Rule
 
 Dims = Sequence["int | str"]

@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.pattern.axes import Axes, Axis
-from ortfuse.pattern.language import Part, Rearrange
+from ortfuse.pattern.language import Part
+from ortfuse.pattern.rearrangement import Rearrange
 
 if TYPE_CHECKING:
     from ortfuse.proof.build import Builder

@@ -23,13 +23,13 @@ from ortfuse.pattern.language import (
     Part,
     Pattern,
     Product,
-    Rearrange,
     Rest,
     Scalar,
     Sum,
     Var,
 )
 from ortfuse.pattern.match import Match
+from ortfuse.pattern.rearrangement import Rearrange
 from ortfuse.refusal import Refusal, refuse
 from ortfuse.rewrite.moving import part, rearranged
 

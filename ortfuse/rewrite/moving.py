@@ -11,7 +11,8 @@ import onnx_ir as ir
 from ortfuse.dims import DimLike, is_nonzero
 from ortfuse.errors import RuleError
 from ortfuse.pattern.axes import Axes, Factor
-from ortfuse.pattern.language import Part, Rearrange
+from ortfuse.pattern.language import Part
+from ortfuse.pattern.rearrangement import Rearrange
 from ortfuse.refusal import refuse
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.errors import RuleError
-from ortfuse.pattern.language import Attr, Built, Chain, Op, Opt, Part, Pattern, Rearrange, Scalar, Var, bare
+from ortfuse.pattern.language import Attr, Built, Chain, Op, Opt, Part, Pattern, Scalar, Var, bare
 from ortfuse.pattern.match import Guard, Match, Matcher
 from ortfuse.pattern.outline import names_in_bodies
+from ortfuse.pattern.rearrangement import Rearrange
 from ortfuse.targets.quirks import Quirk
 
 _NAME = re.compile(r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")

@@ -1,0 +1,129 @@
+"""What comes after the pipeline: its result is checked, measured and written, as the options ask."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from ortfuse.attempts import Attempts
+from ortfuse.execution.loading import Loading
+from ortfuse.model.interop import leave
+from ortfuse.model.io import save
+from ortfuse.pipeline.manager import PassManager
+from ortfuse.pipeline.report import RunReport
+from ortfuse.result import Result, Timings, WrongResultError
+from ortfuse.sessions import SessionConfig, recommended, store, write_beside
+
+if TYPE_CHECKING:
+    from ortfuse.bisection.slowdown import Slowdown
+    from ortfuse.explanation import Explanation, PinOutcome
+
+
+class Clock:
+    """Collects the times of `Timings`."""
+
+    def __init__(self) -> None:
+        self._laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        """Book the time since the last lap under this name."""
+        now = time.perf_counter()
+        self._laps[name], self._last = self._laps.get(name, 0.0) + now - self._last, now
+
+    def timings(self) -> Timings:
+        """The times of all laps."""
+        return Timings(**self._laps)
+
+
+def concluded(attempts: Attempts, report: RunReport, clock: Clock, *, check: bool) -> Result:
+    """Check, measure and write the result of a pipeline, as asked.
+
+    Raises:
+        UnloadableError: With `check`: the runtime does not load the result. Nothing was written.
+        WrongResultError: It is wrong. Nothing was written.
+    """
+    inside, asked, options = attempts.inside, attempts.asked, attempts.options
+    if check and (options.verify == "whole" or options.bench):
+        Loading.of_graph(inside).demand()
+    sites = None if asked.sites is None else tuple(asked.sites.found.values())
+    session = _recommended_session(inside)
+    result = Result(leave(inside, attempts.source), report, options, sites=sites, session=session)
+    if options.explain:
+        result = replace(result, explanation=_explanation(inside, result, attempts.manager))
+    if options.pins:
+        result = replace(result, pins=_pin_outcomes(inside, result, attempts.manager))
+    if options.verify == "whole":
+        verdict, blame = asked.verdict(inside)
+        clock.lap("verify")
+        result = replace(result, verdict=verdict, blame=blame)
+        if not result.ok:
+            raise WrongResultError(replace(result, timings=clock.timings()))
+    if options.bench:
+        found = asked.latencies()
+        result = replace(result, latencies=found, slowdown=asked.slowdown(inside, report, found, attempts.without))
+        if options.fastest and result.slowdown is not None:
+            inside, result = _faster(attempts, result, result.slowdown)
+        clock.lap("bench")
+    if options.output is not None:
+        attempts.progress(f"writing {options.output}")
+        save(inside, options.output, link=options.link, check=_load_written if check else None)
+        result = replace(
+            result, written=Path(options.output), session_file=write_beside(options.output, result.session)
+        )
+        clock.lap("write")
+    return replace(result, timings=clock.timings())
+
+
+def _faster(attempts: Attempts, result: Result, slowdown: Slowdown) -> tuple[ir.Model, Result]:
+    """The model that is faster than the result, in the place of the result, unless it is wrong."""
+    inside, report, verdict = slowdown.model, slowdown.report, result.verdict
+    if report is None:
+        report = replace(result.report, notes=[*result.report.notes, "the result is the original, which was faster"])
+    elif verdict is not None:
+        verdict, blame = attempts.asked.verdict(inside)
+        if not verdict.ok:
+            result.report.notes.append(f"{slowdown.offered} was not taken: {blame}")
+            return attempts.inside, result
+    session = _recommended_session(inside)
+    model = leave(inside, attempts.source)
+    slowdown = replace(slowdown, taken=True)
+    return inside, replace(result, model=model, report=report, verdict=verdict, slowdown=slowdown, session=session)
+
+
+def _recommended_session(model: ir.Model) -> SessionConfig:
+    """The settings to open a model with; they are also put into its metadata."""
+    found = recommended(model)
+    store(model, found)
+    return found
+
+
+def _load_written(path: Path, data: Mapping[str, Path]) -> Callable[[], None]:
+    """Have the runtime load what is written but not yet in place."""
+    return Loading.of_files(path, data).demand
+
+
+def _explanation(model: ir.Model, result: Result, manager: PassManager) -> Explanation:
+    from ortfuse.explanation import explanation
+
+    asked = result.options.explain
+    return explanation(model, result.report, manager.catalogue, () if isinstance(asked, bool) else asked)
+
+
+def _pin_outcomes(model: ir.Model, result: Result, manager: PassManager) -> tuple[PinOutcome, ...]:
+    from ortfuse.explanation import pin_outcomes
+
+    options = result.options
+    return pin_outcomes(
+        options.pins,
+        model,
+        result.report,
+        manager.catalogue,
+        approximate=options.approximate,
+        quirks=manager.target.quirks,
+    )
