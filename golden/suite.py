@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from collections import Counter
@@ -12,6 +13,7 @@ from typing import Any
 import onnx_ir as ir
 
 import ortfuse
+from ortfuse.bench import executed_ops, typical_inputs
 from ortfuse.targets import CPU, Target, shipped_costs
 
 FOLDER = Path(__file__).parent
@@ -64,9 +66,20 @@ def expected_names() -> list[str]:
     return [name for name in names() if (EXPECTED / f"{name}.json").is_file()]
 
 
+@functools.cache
 def optimised(name: str) -> ortfuse.Result:
-    """One golden model after the pass list that `auto` picks for it, chosen by the costs that come with ortfuse."""
+    """One golden model after the pass list that `auto` picks for it, chosen by the costs that come with ortfuse.
+
+    Who asks again gets the same result, so nobody may change it.
+    """
     return ortfuse.optimize(MODELS / f"{name}.onnx", target=Target(costs=shipped_costs(CPU)))
+
+
+@functools.cache
+def executed(name: str) -> Counter[str]:
+    """The operators that the runtime executes of that, on inputs of usual sizes."""
+    model = optimised(name).model
+    return executed_ops(model, typical_inputs(model)[1])
 
 
 def outcome(report: ortfuse.RunReport) -> dict[str, Any]:

@@ -5,8 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from ortfuse.targets import CPU, calibrated, costs, shipped_costs
+
+# The same examples at every run, however long a busy machine takes for them; --hypothesis-profile=default tries others.
+settings.register_profile(
+    "same", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("same")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -345,7 +345,8 @@ import sys, time
 import numpy as np, onnx_ir
 from ortfuse.model.io import load, save
 one, other = (load(path) for path in sys.argv[2:])
-print("ready", flush=True)
+save(one, sys.argv[1])
+print("written", flush=True)
 while True:
     save(one, sys.argv[1])
     save(other, sys.argv[1])

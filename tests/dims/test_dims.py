@@ -7,7 +7,7 @@ import doctest
 import pickle
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ortfuse import dims
@@ -40,9 +40,6 @@ from ortfuse.dims import (
 
 NAMES = ("b", "s", "t")
 b, s, t = (symbol(name) for name in NAMES)
-
-settings.register_profile("shared machine", deadline=None)
-settings.load_profile("shared machine")
 
 numbers = st.integers(-9, 9)
 sizes = st.fixed_dictionaries({name: st.integers(0, 12) for name in NAMES})

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ortfuse.bench import executed_ops, typical_inputs
 from ortfuse.model.io import load
 from ortfuse.verification import verify
 
@@ -81,7 +80,7 @@ def test_the_runtime_executes_what_was_fused_and_fuses_nothing_that_is_slower(na
     model = suite.optimised(name).model
     fused = {node.op_type for node in model.graph.all_nodes()} & EXECUTED_AS_THEY_ARE
     made = Counter(node.op_type for node in model.graph if node.op_type in fused)
-    executed = executed_ops(model, typical_inputs(model)[1])
+    executed = suite.executed(name)
     assert {kind: executed[kind] for kind in made} == made
     assert not executed.keys() & SLOWER
 

@@ -25,6 +25,7 @@ NAMES = [name for name in suite.expected_names() if not name.startswith((*IN_PAR
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_more_is_transposed_than_by_the_runtime_alone(name: str) -> None:
-    original, result = load(suite.MODELS / f"{name}.onnx"), suite.optimised(name).model
-    executed = [executed_ops(model, typical_inputs(model)[1])["Transpose"] for model in (original, result)]
-    assert executed[1] <= executed[0]
+    executed = suite.executed(name)["Transpose"]
+    if executed:
+        original = load(suite.MODELS / f"{name}.onnx")
+        assert executed <= executed_ops(original, typical_inputs(original)[1])["Transpose"]

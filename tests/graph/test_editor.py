@@ -205,7 +205,7 @@ def test_what_an_inspector_objects_to_is_undone_with_and_without_a_block(name: s
     assert state(model, editor) == before
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.sampled_from(sorted(OPERATIONS)), min_size=1, max_size=6), st.booleans())
 def test_any_sequence_of_operations_can_be_undone(names: list[str], inspected: bool) -> None:
     model, editor = make()
