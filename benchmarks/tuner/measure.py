@@ -3,6 +3,7 @@
     python -m benchmarks.exports.full
     python -m benchmarks.tuner                          # every model that tuner.json does not have yet
     python -m benchmarks.tuner bert.sdpa.ts --budget 60 # measure these again
+    python -m benchmarks.tuner --goldens --minutes 10   # ten small models in ten minutes
 
 Both searches run one after the other; what they find is then measured side by side with the original and with the result of every
 fixed list, interleaved, each in a process of its own. Numbers are stored model by model.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +27,10 @@ from benchmarks.latency.measure import SIZES
 from benchmarks.peers import versions
 
 HERE = Path(__file__).parent
+GOLDEN = HERE.parent.parent / "golden" / "models"
+SHARES = 2.8
+"""The time for a model, in budgets: two searches, and what the comparison takes."""
+SHORTEST = 5.0
 DEFAULTS = (
     "bert.sdpa.ts",
     "minilm.sdpa.ts",
@@ -37,7 +43,19 @@ DEFAULTS = (
     "whisper_encoder.sdpa.ts",
     "t5_step.sdpa.ts",
 )
-LISTS = ("disabled", "basic", "extended", "all", "auto")
+GOLDENS = (
+    "bert.sdpa.ts",
+    "gpt2_cache.sdpa.ts",
+    "llama.sdpa.dynamo",
+    "t5_encoder.sdpa.ts",
+    "whisper_encoder.sdpa.ts",
+    "vit.sdpa.dynamo",
+    "convnext.ts",
+    "resnet.ts",
+    "segformer.sdpa.ts",
+    "lstm.ts",
+)
+LISTS = ("basic", "extended", "all", "auto")
 NOISE = 0.98
 
 
@@ -49,6 +67,7 @@ def one_model(source: Path, sizes: Mapping[str, int], budget: float, rounds: int
     from ortfuse.model.io import load
     from ortfuse.sessions import stored_config
 
+    started = time.monotonic()
     options = Options(sizes=dict(sizes), bench=True, threads=threads)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -56,10 +75,16 @@ def one_model(source: Path, sizes: Mapping[str, int], budget: float, rounds: int
         trials = {}
         for sampler in ("tpe", "random"):
             target = place / f"{sampler}.onnx"
-            tuned = tune(source, options, output=target, budget=budget, sampler=sampler, threads=threads)
-            trials[sampler] = {"trials": len(tuned.outcome.points), "choice": dict(tuned.outcome.best.choice)}
+            began = time.monotonic()
+            tuned = tune(source, options, output=target, budget=budget, sampler=sampler)
+            seconds = round(time.monotonic() - began, 1)
+            trials[sampler] = {
+                "trials": len(tuned.outcome.points),
+                "seconds": seconds,
+                "choice": dict(tuned.outcome.best.choice),
+            }
             candidates[sampler] = Candidate(target, stored_config(target).values())
-        for name in LISTS[1:]:
+        for name in LISTS:
             optimize(source, passes=name, output=place / f"{name}.onnx")
             candidates[name] = Candidate(place / f"{name}.onnx")
         label, inputs = inputs_to_measure(options, load(source))
@@ -69,6 +94,7 @@ def one_model(source: Path, sizes: Mapping[str, int], budget: float, rounds: int
         "budget": budget,
         "threads": threads,
         "load": round(os.getloadavg()[0], 2),
+        "seconds": round(time.monotonic() - started),
         "searches": trials,
         "sessions": {row.name: row.to_dict() for row in rows},
     }
@@ -91,7 +117,9 @@ def verdict(row: Mapping[str, Any]) -> dict[str, Any]:
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Models by path, or leading parts of their names.")] = None,
     models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE.parent / ".models",
+    goldens: Annotated[bool, typer.Option(help="Small models, of the golden tests, instead.")] = False,
     budget: Annotated[float, typer.Option(help="Seconds for each search.")] = 120.0,
+    minutes: Annotated[float, typer.Option(help="The time for everything, instead of a budget.")] = 0.0,
     rounds: Annotated[int, typer.Option(help="How often each session runs at the end.")] = 15,
     threads: Annotated[int, typer.Option(help="Threads of the runtime.")] = 0,
     output: Annotated[Path, typer.Option(help="Where the results are kept.")] = HERE / "tuner.json",
@@ -99,23 +127,38 @@ def main(
     """Measure, print, and store after each model."""
     console = Console()
     stored: dict[str, Any] = json.loads(output.read_text()) if output.is_file() else {}
-    rows: dict[str, Any] = stored.setdefault("models", {})
-    chosen = [name for name in DEFAULTS if any(name.startswith(part) for part in names)] if names else list(DEFAULTS)
-    for name in chosen:
-        source = models / f"{name}.onnx"
-        if not source.is_file() or (name in rows and not names):
-            continue
-        row = one_model(source, SIZES.get(name.partition(".")[0], {}), budget, rounds, threads)
+    rows: dict[str, Any] = stored.setdefault("goldens" if goldens else "models", {})
+    usual, folder = (GOLDENS, GOLDEN) if goldens else (DEFAULTS, models)
+    chosen = [name for name in usual if any(name.startswith(part) for part in names)] if names else list(usual)
+    open_ = [name for name in chosen if (folder / f"{name}.onnx").is_file() and (name not in rows or names)]
+    end = time.monotonic() + 60 * minutes
+    for number, name in enumerate(open_):
+        if minutes:
+            budget = max(SHORTEST, (end - time.monotonic()) / (len(open_) - number) / SHARES)
+        sizes = {} if goldens else SIZES.get(name.partition(".")[0], {})
+        row = one_model(folder / f"{name}.onnx", sizes, budget, rounds, threads)
         rows[name] = {**row, "verdict": verdict(row)}
         stored["versions"] = versions()
         output.write_text(json.dumps(stored, indent=1) + "\n")
-    table = Table(title="Speedup over the original in a default session", title_justify="left")
-    for heading in ("model", "tuner", "random", "best list", "its speedup", "trials"):
-        table.add_column(heading)
+        console.print(f"{name}: {row['seconds']} s", highlight=False)
+    console.print(table(rows))
+    good = [name for name, row in rows.items() if row["verdict"]["as fast as the best list"]]
+    better = [name for name, row in rows.items() if row["verdict"]["beats random"]]
+    console.print(
+        f"as fast as the best list: {len(good)} of {len(rows)}; faster than random search: {len(better)}",
+        highlight=False,
+    )
+
+
+def table(rows: Mapping[str, Any]) -> Table:
+    """The models, and what each search found."""
+    made = Table(title="Speedup over the original in a default session", title_justify="left")
+    for heading in ("model", "tuner", "random", "best list", "its speedup", "trials", "seconds of the searches"):
+        made.add_column(heading)
     for name, row in rows.items():
-        said = row["verdict"]
-        table.add_row(
+        said, searches = row["verdict"], row["searches"]
+        made.add_row(
             name, f"{said['tuner']:.2f}", f"{said['random']:.2f}", said["best list"], f"{said['its speedup']:.2f}",
-            str(row["searches"]["tpe"]["trials"]),
+            str(searches["tpe"]["trials"]), ", ".join(str(one["seconds"]) for one in searches.values()),
         )  # fmt: skip
-    console.print(table)
+    return made

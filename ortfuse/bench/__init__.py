@@ -5,13 +5,14 @@ from ortfuse.bench.inputs import typical_inputs
 from ortfuse.bench.latencies import Latencies
 from ortfuse.bench.latency import Latency, doubts, measure, numbered, stages_of, table
 from ortfuse.bench.meter import SiteMeter
-from ortfuse.bench.sessions import Candidate, SessionLatency, measure_sessions, sessions_table
+from ortfuse.bench.sessions import Candidate, SessionLatency, SessionMeter, measure_sessions, sessions_table
 
 __all__ = [
     "Candidate",
     "Latencies",
     "Latency",
     "SessionLatency",
+    "SessionMeter",
     "SiteMeter",
     "doubts",
     "executed_ops",

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeAlias
 
 from rich import box
 from rich.table import Table
@@ -27,6 +26,12 @@ from ortfuse.targets import libraries
 
 LEAST_SECONDS = 0.01
 """Shorter runs are repeated within a round until they take about as long."""
+
+Enough: TypeAlias = Callable[[Mapping[str, Sequence[float]]], Collection[str]]
+"""From the speedups of each round so far, by name: the candidates that need no more rounds."""
+
+Check: TypeAlias = Callable[[str, Mapping[str, Any]], None]
+"""Looks at the outputs of a candidate, by name."""
 
 
 @dataclass(frozen=True)
@@ -80,41 +85,136 @@ def measure_sessions(
         CrashError: The runtime crashes.
         VerificationError: The runtime refuses a model, or cannot execute it on the inputs; the message names the candidate.
     """
-    with _opened(candidates, inputs, threads) as (sessions, created):
-        for session in sessions.values():
-            session.timed(max(1, warmup))
-        times = _interleaved(sessions, rounds)
-        peaks = {name: session.peak_bytes() / 1e6 for name, session in sessions.items()}
-    first = next(iter(candidates))
-    return [_latency(name, times[name], times[first], created[name], peaks[name], name == first) for name in candidates]
+    first, *others = candidates
+    with SessionMeter(candidates[first], inputs, threads, first) as meter:
+        return meter.measure({name: candidates[name] for name in others}, rounds, warmup=warmup)
 
 
-def _interleaved(sessions: Mapping[str, Remote], rounds: int) -> dict[str, list[list[float]]]:
-    """The seconds of the runs of each session, a list for each round."""
+class SessionMeter:
+    """Measures sessions beside a baseline, which stays open from one measurement to the next.
+
+    Use as a context manager.
+
+    Args:
+        baseline: What the others are compared with.
+        inputs: Arrays by input name.
+        threads: Threads per operator, for those whose settings do not say; 0 leaves the choice to the runtime.
+        name: The name of the baseline.
+    """
+
+    def __init__(self, baseline: Candidate, inputs: Inputs, threads: int = 0, name: str = "baseline") -> None:
+        self._baseline, self._inputs, self._threads, self._name = baseline, inputs, threads, name
+        self._first: _Opened | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._first is not None:
+            self._first.worker.stop()
+            self._first = None
+
+    def measure(
+        self,
+        candidates: Mapping[str, Candidate],
+        rounds: int,
+        *,
+        warmup: int = 2,
+        enough: Enough | None = None,
+        check: Check | None = None,
+    ) -> list[SessionLatency]:
+        """Measure candidates; the baseline is the first of the result.
+
+        Args:
+            candidates: The model files and settings, by their names in the result.
+            rounds: How often each is run at most; the one that goes first changes from round to round.
+            warmup: Rounds beforehand that are not counted.
+            enough: After each round, says which candidates need no more of them.
+            check: Called with the name of each candidate and its outputs, last; may raise what it has against them.
+
+        Raises:
+            CrashError: The runtime crashes.
+            VerificationError: The runtime refuses a model, or cannot execute it on the inputs; the message names the candidate.
+        """
+        opened: dict[str, _Opened] = {}
+        try:
+            if self._first is None or not self._first.alive:
+                self._first = _open(self._name, self._baseline, self._inputs, self._threads)
+            for name, candidate in candidates.items():
+                opened[name] = _open(name, candidate, self._inputs, self._threads)
+            every = {self._name: self._first, **opened}
+            for one in every.values():
+                one.session.timed(max(1, warmup))
+            times = _interleaved({name: one.session for name, one in every.items()}, rounds, enough)
+            rows = [
+                _latency(name, times[name], times[self._name], one, one is self._first) for name, one in every.items()
+            ]
+            if check is not None:
+                for name, one in opened.items():
+                    check(name, one.outputs(self._inputs))  # last: handing over outputs takes memory
+            return rows
+        finally:
+            for one in opened.values():
+                one.worker.stop()
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A session in a process of its own, and the seconds it took to create it."""
+
+    session: Remote
+    worker: Worker
+    seconds: float
+    generation: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process still runs."""
+        return self.worker.generation() == self.generation
+
+    def outputs(self, inputs: Inputs) -> dict[str, Any]:
+        """The outputs by name."""
+        given = {name: inputs[name] for name in self.session.input_names if name in inputs}
+        return dict(zip(self.session.output_names, self.session.run(given), strict=True))
+
+
+def _interleaved(
+    sessions: Mapping[str, Remote], rounds: int, enough: Enough | None = None
+) -> dict[str, list[list[float]]]:
+    """The seconds of the runs of each session, a list for each round; of the first for all rounds that another has."""
     runs = {name: _repetitions(session) for name, session in sessions.items()}
     times: dict[str, list[list[float]]] = {name: [] for name in sessions}
-    order = list(sessions)
+    order, (first, *others) = list(sessions), sessions
     for _ in range(rounds):
         for name in order:
             times[name].append(sessions[name].timed(runs[name]))
         order.append(order.pop(0))
+        if enough is not None:
+            done = enough({name: _ratios(times[name], times[first]) for name in others if name in order})
+            order = [name for name in order if name not in done]
+            if order == [first]:
+                break
     return times
 
 
+def _ratios(times: Sequence[Sequence[float]], first: Sequence[Sequence[float]]) -> list[float]:
+    """The first session's latency divided by another's, round by round; the latter may have fewer rounds."""
+    return [statistics.median(there) / statistics.median(own) for there, own in zip(first, times, strict=False)]
+
+
 def _latency(
-    name: str, times: list[list[float]], first: list[list[float]], created: float, peak: float, is_first: bool
+    name: str, times: Sequence[Sequence[float]], first: Sequence[Sequence[float]], opened: _Opened, is_first: bool
 ) -> SessionLatency:
-    medians = [statistics.median(one) for one in times]
-    ratios = [statistics.median(one) / own for one, own in zip(first, medians, strict=True)]
+    ratios = _ratios(times, first)
     every = sorted(second for one in times for second in one)
     return SessionLatency(
         name=name,
-        median_ms=statistics.median(medians) * 1e3,
+        median_ms=statistics.median(statistics.median(one) for one in times) * 1e3,
         p95_ms=every[min(len(every) - 1, int(0.95 * len(every)))] * 1e3,
         speedup=statistics.median(ratios),
         speedup_bounds=None if is_first else median_bounds(ratios),
-        session_ms=created * 1e3,
-        peak_mb=peak,
+        session_ms=opened.seconds * 1e3,
+        peak_mb=opened.session.peak_bytes() / 1e6,
     )
 
 
@@ -123,39 +223,22 @@ def _repetitions(session: Remote) -> int:
     return max(1, min(50, int(LEAST_SECONDS / seconds))) if seconds else 50
 
 
-@contextmanager
-def _opened(
-    candidates: Mapping[str, Candidate], inputs: Inputs, threads: int
-) -> Iterator[tuple[dict[str, Remote], dict[str, float]]]:
-    """A session for each candidate, in a process of its own, and the seconds it took to create it."""
-    workers: list[Worker] = []
-    sessions: dict[str, Remote] = {}
-    created: dict[str, float] = {}
-    try:
-        for name, candidate in candidates.items():
-            workers.append(Worker())
-            sessions[name], created[name] = _open(name, candidate, inputs, threads, workers[-1])
-        yield sessions, created
-    finally:
-        sessions.clear()
-        for worker in workers:
-            worker.stop()
-
-
-def _open(name: str, candidate: Candidate, inputs: Inputs, threads: int, worker: Worker) -> tuple[Remote, float]:
+def _open(name: str, candidate: Candidate, inputs: Inputs, threads: int) -> _Opened:
     settings = Settings(threads=threads, libraries=libraries(), others=tuple(candidate.settings.items()))
+    worker = Worker()
     try:
         worker.wait()
         started = time.perf_counter()
         session = Remote(str(Path(candidate.path).absolute()), {}, settings, worker)
-        seconds = time.perf_counter() - started
+        opened = _Opened(session, worker, time.perf_counter() - started, worker.generation())
         session.take({key: inputs[key] for key in session.input_names if key in inputs})
         session.timed(1)
-    except OrtfuseError:
-        raise
-    except Exception as error:
+    except BaseException as error:
+        worker.stop()
+        if isinstance(error, OrtfuseError) or not isinstance(error, Exception):
+            raise
         raise VerificationError(f"{name}: {shortened(error)}") from error
-    return session, seconds
+    return opened
 
 
 def sessions_table(rows: Sequence[SessionLatency], title: str) -> Table:

@@ -55,6 +55,18 @@ def _quantity(units: tuple[str, ...], scale: float, example: str) -> Callable[[A
     return read
 
 
+def _share(text: Any) -> float:
+    """Reads a share: `5%` or `0.05`."""
+    written = str(text).strip()
+    try:
+        share = float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise typer.BadParameter(f"write a share such as 5% or 0.05, not {text}")
+    return share
+
+
 def tune(
     model: Model,
     output: Output = None,
@@ -109,6 +121,16 @@ def tune(
             show_default=False,
         ),
     ] = None,
+    max_regression: Annotated[
+        float,
+        typer.Option(
+            "--max-regression",
+            parser=_share,
+            metavar="SHARE",
+            help="How much longer than the original's a run may take where other limits ask for it, such as 10%; by default 5%.",
+            show_default=False,
+        ),
+    ] = 0.05,
     study: Annotated[
         Path | None,
         typer.Option(
@@ -153,7 +175,7 @@ def tune(
         check_report(report)
         if sampler not in ("tpe", "random"):
             raise OptionError("sampler", f"write tpe or random, not {sampler}")
-        limits = Constraints(max_latency, min_throughput, max_memory, max_error)
+        limits = Constraints(max_latency, min_throughput, max_memory, max_error, max_regression)
         try:
             with progress_line() as progress:
                 found = ortfuse.tune(

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ortfuse.tuning.outcome import Point
 
-SLOWEST = 0.95
-"""The least speedup over the original in a default session; a result that is slower is not returned."""
+NAMES = ("max-latency", "min-throughput", "max-memory", "max-error", "max-regression")
+"""What can be constrained, as the options are called."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,14 @@ class Constraints:
         min_throughput: Runs a second, one after the other.
         max_memory: Megabytes (10**6 bytes) that the process of a session holds at most, Python and the runtime with it.
         max_error: Relative Euclidean error of any output.
+        max_regression: How much longer a run may take than the original's in a default session, relative to it.
     """
 
     max_latency: float | None = None
     min_throughput: float | None = None
     max_memory: float | None = None
     max_error: float | None = None
+    max_regression: float = 0.05
 
     def unmet(self, point: Point) -> list[Unmet]:
         """The constraints that a point does not keep."""
@@ -67,13 +69,16 @@ class Constraints:
             Unmet("max-error", self.max_error, point.error, "")
             if self.max_error is not None and point.error > self.max_error
             else None,
+            Unmet("max-regression", 1 + self.max_regression, 1 + point.regression, " of the original's time")
+            if point.regression > self.max_regression
+            else None,
         ]
         return [one for one in found if one is not None]
 
     def violations(self, point: Point) -> list[float]:
         """How far each constraint is missed, 0 or less where it is kept; of constant length, for the sampler."""
         missed = {one.name: one.excess for one in self.unmet(point)}
-        return [missed.get(name, 0.0) for name in ("max-latency", "min-throughput", "max-memory", "max-error")]
+        return [missed.get(name, 0.0) for name in NAMES]
 
     def nearest(self, points: Sequence[Point]) -> list[Unmet]:
         """Of each constraint that no point keeps together with the others: what the nearest point misses."""

@@ -22,6 +22,7 @@ class Point:
         session_ms: The time to create the session.
         peak_mb: The most memory that its process held, in megabytes (10**6 bytes).
         error: The largest relative Euclidean error of an output, against the original's.
+        content: A digest of the model.
         failure: Why it could not be measured or does not compute the same; empty if it could and does.
     """
 
@@ -33,12 +34,18 @@ class Point:
     session_ms: float = 0.0
     peak_mb: float = 0.0
     error: float = 0.0
+    content: str = ""
     failure: str = ""
 
     @property
     def throughput(self) -> float:
         """Runs a second, one after the other."""
         return 1e3 / self.median_ms if self.median_ms else 0.0
+
+    @property
+    def regression(self) -> float:
+        """How much longer a run takes than the original's in a default session, relative to it; 0 if it is faster."""
+        return max(0.0, 1.0 / self.speedup - 1.0) if self.speedup else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """The point as data for JSON."""
@@ -54,7 +61,7 @@ class TuningOutcome:
         baseline: The original in a default session, measured beside the finalists.
         finalists: The best choices measured again side by side, fastest first.
         points: Every trial, in order.
-        seconds: The time that the trials took, those of interrupted runs included.
+        seconds: The time that all of it took, trials of interrupted runs included.
         notes: What is worth knowing.
     """
 

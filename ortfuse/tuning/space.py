@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,9 @@ Choice = Mapping[str, Value]
 
 MODEL = "model"
 """The dimension of the variants of the model."""
+
+ORIGINAL = "original"
+QUANTIZED = "quantized"
 
 SPINNING = "session.intra_op.allow_spinning"
 PREPACKING = "session.disable_prepacking"
@@ -45,11 +48,11 @@ class Space:
 
     Attributes:
         dimensions: The values by name.
-        starts: Choices that are tried first.
+        recommended: The settings that are recommended without a search, as far as they are no default.
     """
 
     dimensions: Mapping[str, tuple[Value, ...]]
-    starts: Sequence[Choice] = field(default=())
+    recommended: Choice = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -86,7 +89,8 @@ class Space:
         counts = sorted({1, max(1, most // 2), most} - {0})
         if not threads and len(counts) > 1:
             dimensions[THREADS] = (0, *counts)
-        return cls(dimensions, tuple(_starts(dimensions, settings)))
+        known = {name: value for name, value in settings.items() if value in dimensions.get(name, ())[1:]}
+        return cls(dimensions, known)
 
     @property
     def usual(self) -> dict[str, Value]:
@@ -113,17 +117,14 @@ class Space:
             name.removeprefix(_PIN): str(value) for name, value in choice.items() if name.startswith(_PIN) and value
         }
 
+    def is_of_model(self, name: str) -> bool:
+        """Whether a dimension says which model it is, and not how its session is opened."""
+        return name == MODEL or name.startswith(_PIN)
 
-def _starts(dimensions: Mapping[str, tuple[Value, ...]], settings: Mapping[str, Any]) -> Iterator[dict[str, Value]]:
-    """Each model as it is, then the recommended settings, then every other value of every dimension by itself."""
-    usual = {name: values[0] for name, values in dimensions.items()}
-    for variant in dimensions[MODEL]:
-        yield {**usual, MODEL: variant}
-    known = {name: value for name, value in settings.items() if value in dimensions.get(name, ())}
-    if known:
-        yield {**usual, **known}
-    for name, values in dimensions.items():
-        if name != MODEL:
-            for value in values[1:]:
-                if (name, value) not in known.items():
-                    yield {**usual, **known, name: value}
+    def model(self, choice: Choice) -> dict[str, Value]:
+        """The part of a choice that says which model it is."""
+        return {name: value for name, value in choice.items() if self.is_of_model(name)}
+
+    def matters(self, name: str, choice: Choice) -> bool:
+        """Whether a dimension makes a difference to the model of a choice."""
+        return not name.startswith(_PIN) or choice[MODEL] not in (ORIGINAL, QUANTIZED)

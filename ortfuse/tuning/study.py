@@ -1,15 +1,20 @@
-"""Drives the search with Optuna and keeps every trial in SQLite, so that a search that was stopped goes on where it was."""
+"""Drives the search and keeps every trial in SQLite, so that a search that was stopped goes on where it was.
+
+First come the models and single changes (`ortfuse.tuning.ascent`); from then on Optuna proposes settings for the best model. What
+is proposed follows from the finished trials and the seed alone: a search that was stopped proposes what it would have proposed.
+"""
 
 from __future__ import annotations
 
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortfuse.errors import OrtfuseError, OutputError
+from ortfuse.tuning.ascent import Ascent
 from ortfuse.tuning.constraints import Constraints
 from ortfuse.tuning.outcome import Point
 from ortfuse.tuning.space import Choice, Space
@@ -20,8 +25,14 @@ if TYPE_CHECKING:
 Sampler = Literal["tpe", "random"]
 """How choices are proposed: by what was learned, or at random (the baseline that the former has to beat)."""
 
+Measure: TypeAlias = Callable[[int, Choice, Sequence[Point]], Point]
+"""Measures a choice, as the trial of a number, with the points of all trials before."""
+
 MOST = 10_000
 """The most trials, whatever the budget."""
+
+REPEATS = 30
+"""A search in which so many proposals in a row are known already has found what there is."""
 
 _POINT, _SECONDS = "point", "seconds"
 
@@ -39,59 +50,82 @@ class Study:
         sampler: How choices are proposed.
         seed: The seed of the sampler.
         clock: Seconds that pass.
+        points: Every trial so far, in order.
+        seconds: What the trials so far took, and what was charged besides.
     """
 
     name: str
     space: Space
     constraints: Constraints
-    measure: Callable[[int, Choice], Point]
+    measure: Measure
     file: Path | None = None
     sampler: Sampler = "tpe"
     seed: int = 0
     clock: Callable[[], float] = time.monotonic
+    points: list[Point] = field(default_factory=list, init=False)
+    seconds: float = field(default=0.0, init=False)
     _study: optuna.Study = field(init=False)
 
     def __post_init__(self) -> None:
         self._study = self._opened()
+        trials = self._study.get_trials(False)
+        self.points = [Point(**trial.user_attrs[_POINT]) for trial in trials if _POINT in trial.user_attrs]
+        self.seconds = float(
+            sum(trial.user_attrs.get(_SECONDS, 0.0) for trial in trials) + sum(self._study.user_attrs.values())
+        )
 
-    def run(self, budget: float, *, trials: int = MOST, progress: Callable[[str], None] = lambda text: None) -> None:
-        """Try choices until the budget is spent.
+    def run(
+        self,
+        budget: float,
+        *,
+        trials: int = MOST,
+        reserve: Callable[[], float] = lambda: 0.0,
+        progress: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """Try choices until the budget is spent, at least one.
 
         Args:
             budget: Seconds, those of interrupted runs included.
             trials: The most trials, those of interrupted runs included.
+            reserve: The seconds that have to be left.
             progress: Called with short messages.
         """
-        while self.seconds < budget and len(self.points) < trials:
+        repeated = 0
+        while len(self.points) < trials and (not self.points or self.seconds + reserve() < budget):
             started = self.clock()
-            trial = self._study.ask()
+            trial = self._asked()
             choice: dict[str, Any] = {
                 name: trial.suggest_categorical(name, values) for name, values in self.space.dimensions.items()
             }
-            known = next((point for point in self.points if point.choice == choice), None)
-            point = self.measure(trial.number, choice) if known is None else known
+            known = self.known(choice)
+            point = self.measure(len(self.points), choice, self.points) if known is None else known
+            seconds = self.clock() - started
             trial.set_user_attr(_POINT, point.to_dict())
-            trial.set_user_attr(_SECONDS, self.clock() - started)
+            trial.set_user_attr(_SECONDS, seconds)
             for number, excess in enumerate([] if point.failure else self.constraints.violations(point)):
                 trial.set_constraint(str(number), excess)
             self._tell(trial, point)
+            self.points.append(point)
+            self.seconds += seconds
             progress(self._said(point))
-            if known is not None and self._is_exhausted():
+            repeated = 0 if known is None else repeated + 1
+            if repeated == REPEATS:
                 break
 
-    @property
-    def points(self) -> list[Point]:
-        """Every trial so far, in order."""
-        import optuna
+    def charge(self, what: str, seconds: float) -> None:
+        """Count time that no trial took. What is done again after an interruption is counted once."""
+        before = float(self._study.user_attrs.get(what, 0.0))
+        if seconds > before:
+            self._study.set_user_attr(what, seconds)
+            self.seconds += seconds - before
 
-        finished = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.FAIL)
-        kept = [trial.user_attrs.get(_POINT) for trial in self._study.get_trials(False, finished)]
-        return [Point(**one) for one in kept if one is not None]
+    def refuse(self, content: str, why: str) -> None:
+        """Take no choice of a model whose digest is `content`."""
+        self.points = [replace(point, failure=why) if point.content == content else point for point in self.points]
 
-    @property
-    def seconds(self) -> float:
-        """The seconds that the trials so far took."""
-        return float(sum(trial.user_attrs.get(_SECONDS, 0.0) for trial in self._study.get_trials(False)))
+    def known(self, choice: Choice) -> Point | None:
+        """The point of a choice that was tried."""
+        return next((point for point in self.points if point.choice == choice), None)
 
     def best(self, count: int) -> list[Point]:
         """The fastest different choices that keep all constraints, fastest first."""
@@ -100,6 +134,29 @@ class Study:
             if not point.failure and not self.constraints.unmet(point):
                 found.setdefault(tuple(sorted(point.choice.items())), point)
         return sorted(found.values(), key=lambda point: -point.speedup)[:count]
+
+    def _asked(self) -> optuna.Trial:
+        """The next trial. Each has a sampler of its own, so that it does not matter which of them an earlier process had."""
+        import optuna
+
+        waiting = self._study.get_trials(False, (optuna.trial.TrialState.WAITING,))
+        given = self._given()
+        if given and not waiting:
+            self._study.enqueue_trial(dict(given))
+        seed = self.seed + len(self.points)
+        if self.sampler == "random":
+            self._study.sampler = optuna.samplers.RandomSampler(seed=seed)
+        else:
+            self._study.sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=1)
+        return self._study.ask()
+
+    def _given(self) -> Choice:
+        """What is known of the next choice: all of it at first, and later its model, since another takes long to make."""
+        if self.sampler == "random":
+            return {} if self.points else self.space.usual
+        ascent = Ascent(self.space, self.constraints, self.known)
+        proposal = ascent.proposal()
+        return self.space.model(ascent.base) if proposal is None else proposal
 
     def _tell(self, trial: optuna.Trial, point: Point) -> None:
         import optuna
@@ -112,14 +169,7 @@ class Study:
     def _said(self, point: Point) -> str:
         best = self.best(1)
         so_far = f"; best so far {best[0].speedup:.2f} times as fast" if best else ""
-        return f"trial {point.number + 1}, {self.seconds:.0f} s{so_far}"
-
-    def _is_exhausted(self) -> bool:
-        """Whether the space is so small that every choice has been tried."""
-        size = 1
-        for values in self.space.dimensions.values():
-            size *= len(values)
-        return len({tuple(sorted(point.choice.items())) for point in self.points}) >= size
+        return f"trial {len(self.points)}, {self.seconds:.0f} s{so_far}"
 
     def _opened(self) -> optuna.Study:
         try:
@@ -141,24 +191,4 @@ class Study:
         for trial in study.get_trials(False):
             if trial.state == trial.state.RUNNING:  # its process was killed
                 study.tell(trial.number, state=trial.state.FAIL)
-        # A sampler that goes on must not propose again what it proposed at the start.
-        study.sampler = self._sampler(self.seed + len(study.get_trials(False)))
-        for choice in self._not_yet(study):
-            study.enqueue_trial(dict(choice))
         return study
-
-    def _not_yet(self, study: optuna.Study) -> Sequence[Choice]:
-        """The choices to start with that were not tried yet; none for the random search."""
-        if self.sampler == "random":
-            return [self.space.usual] if not study.get_trials(False) else []
-        trials = study.get_trials(False)
-        tried = [trial.params for trial in trials if _POINT in trial.user_attrs]
-        tried += [trial.system_attrs.get("fixed_params", {}) for trial in trials if trial.state == trial.state.WAITING]
-        return [choice for choice in self.space.starts if dict(choice) not in tried]
-
-    def _sampler(self, seed: int) -> Any:
-        import optuna
-
-        if self.sampler == "random":
-            return optuna.samplers.RandomSampler(seed=seed)
-        return optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=len(self.space.starts))

@@ -6,7 +6,8 @@ import hashlib
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -15,41 +16,31 @@ import numpy as np
 import onnxruntime
 
 from ortfuse.assessment import Progress, given_inputs, inputs_to_measure, silent
-from ortfuse.bench import Candidate, SessionLatency, measure_sessions
-from ortfuse.errors import ConstraintError, OptionError, OrtfuseError
+from ortfuse.bench import Candidate, SessionMeter
+from ortfuse.errors import OptionError
 from ortfuse.execution.inputs import Inputs
-from ortfuse.execution.session import Session
 from ortfuse.model.atomic_write import writable_target, write_text
 from ortfuse.model.interop import AnyModel, enter
 from ortfuse.model.io import load, save
 from ortfuse.options import Options, PathLike
-from ortfuse.precision.metrics import relative_l2
 from ortfuse.quantized import QuantizeOptions
 from ortfuse.sessions import SessionConfig, Setting, recommended, write_beside
 from ortfuse.sessions.denormals import first_that_sees
 from ortfuse.sessions.stored import KEY
 from ortfuse.targets.processor import processor_name
-from ortfuse.tuning.constraints import SLOWEST, Constraints
-from ortfuse.tuning.outcome import Point, TuningOutcome
-from ortfuse.tuning.space import MODEL, Choice, Space
+from ortfuse.tuning.constraints import Constraints
+from ortfuse.tuning.outcome import TuningOutcome
+from ortfuse.tuning.space import MODEL, Space
 from ortfuse.tuning.study import MOST, Sampler, Study
-from ortfuse.tuning.variants import ORIGINAL, Variant, Variants, write
+from ortfuse.tuning.trials import Meter, Trials
+from ortfuse.tuning.variants import Variant, Variants, write
 from ortfuse.version import __version__
-
-FINALISTS = 3
-"""How many choices are measured again, side by side."""
-
-SHORT = 7
-"""The rounds of a trial."""
 
 ERROR = 1e-3
 """The relative Euclidean error that a session may make where none is stated: providers compute in their own precision."""
 
 OPTIONS = ".options.toml"
 """What is appended to the name of the result for the file of options that make the same model."""
-
-Meter = Callable[..., list[SessionLatency]]
-"""Measures candidates side by side; `ortfuse.bench.measure_sessions`."""
 
 
 @dataclass(frozen=True)
@@ -88,25 +79,25 @@ def tune(
     sampler: Sampler = "tpe",
     trials: int = MOST,
     progress: Progress | None = None,
-    meter: Meter = measure_sessions,
+    meter: Callable[[Candidate, Inputs, int, str], Meter] = SessionMeter,
     **changes: Unpack[QuantizeOptions],
 ) -> Tuned:
     """Find the fastest model and session for this machine: pass lists, operators, precision and settings, all measured here.
 
-    Each trial is measured beside the original in a default session, in processes of their own. Every model that takes part has
-    been verified, and every session's outputs are compared with the original's. The best are measured again at the end.
+    Each trial is measured beside the original in a default session, in processes of their own, and its outputs are compared with
+    the original's. The best are measured again at the end, beside the best pass list, and what is taken is verified in full.
 
     Args:
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`.
         options: How to optimise; `inputs` are what is measured on, `output` is where the result goes.
-        budget: Seconds for the trials, those of an interrupted search included; making and verifying the models before the
-            first trial, and measuring the best again at the end, come on top.
+        budget: Seconds for making models, trials, verifying and measuring the best again, those of an interrupted search
+            included. What was begun is ended, and one choice is tried at least.
         constraints: What the result must keep to.
         study: The SQLite file that keeps the trials; by default `OUTPUT.tune.sqlite`, and none without an output.
         sampler: `"tpe"` learns from trials, `"random"` is what it is compared with.
         trials: The most trials.
         progress: Called with short messages, with the best so far.
-        meter: Measures candidates side by side.
+        meter: What measures candidates beside a baseline, from that, the inputs, the threads and its name.
         **changes: Single options; they override those of `options`.
 
     Raises:
@@ -118,129 +109,49 @@ def tune(
     progress, limits = progress or silent, constraints or Constraints()
     if not budget > 0:
         raise OptionError("budget", f"write seconds, more than 0, not {budget!r}")
+    started = time.monotonic()
     output = None if options.output is None else writable_target(options.output)
     with tempfile.TemporaryDirectory(prefix="ortfuse") as folder:
         original = _as_file(model, Path(folder))
         _, inputs = inputs_to_measure(options, load(original))
-        making = replace(options, output=None, inputs=given_inputs(options, load(original)), sizes={})
+        making = replace(options, output=None, inputs=given_inputs(options, load(original)), sizes={}, bench=False)
         variants = Variants(original, making, Path(folder), limits.max_error, progress)
         space = _space(variants, options.threads)
-        trial = _Trial(original, variants, space, inputs, limits.max_error, options, meter)
         file = None if study is None and output is None else Path(study or f"{output}.tune.sqlite")
-        name = _digest(original, inputs, space, options, limits)
-        search = Study(name, space, limits, trial.measured, file, sampler, options.seed)
-        search.run(budget, trials=trials, progress=progress)
-        progress("measuring the best side by side")
-        outcome = trial.outcome(search)
+        name = _digest(original, inputs, space, options, limits, sampler)
+        allowed = ERROR if limits.max_error is None else limits.max_error
+        with meter(Candidate(original), inputs, options.threads, "the original in a default session") as side_by_side:
+            measuring = Trials(
+                original,
+                variants,
+                space,
+                inputs,
+                allowed=allowed,
+                budget=budget,
+                rounds=options.rounds,
+                meter=side_by_side,
+            )
+            search = Study(name, space, limits, measuring.measured, file, sampler, options.seed)
+            search.charge("preparing", time.monotonic() - started)
+            outcome = _searched(search, measuring, budget, trials, progress)
         chosen = variants.of(space, outcome.best.choice)
         session = _session(space, outcome)
         written = () if output is None else _written(chosen, session, output, options.link)
         return Tuned(outcome, _portable(chosen, options), session, written)
 
 
-class _Trial:
-    """Measures choices of one search beside the original in a default session."""
+def _searched(search: Study, measuring: Trials, budget: float, trials: int, progress: Progress) -> TuningOutcome:
+    """Try the models as they are, verify the best of them, go on with settings, and measure the best again.
 
-    def __init__(
-        self,
-        original: Path,
-        variants: Variants,
-        space: Space,
-        inputs: Inputs,
-        max_error: float | None,
-        options: Options,
-        meter: Meter,
-    ) -> None:
-        self._original, self._variants, self._space, self._inputs = original, variants, space, inputs
-        self._allowed = ERROR if max_error is None else max_error
-        self._rounds, self._threads, self._meter = options.rounds, options.threads, meter
-        self._expected = Session(str(original), optimise=False).run(inputs)
-
-    def measured(self, number: int, choice: Choice) -> Point:
-        """A choice as a trial."""
-        variant = self._variants.of(self._space, choice)
-        if variant.failure:
-            return Point(number, dict(choice), failure=variant.failure)
-        settings = self._space.settings(choice)
-        try:
-            error = self._error(variant, settings)
-            if not error <= self._allowed:
-                return Point(number, dict(choice), error=error, failure=f"the outputs are off by {error:.2g}")
-            rows = self._side_by_side({"": Candidate(variant.path, settings)}, SHORT)
-        except OrtfuseError as failure:
-            return Point(number, dict(choice), failure=str(failure))
-        return _point(Point(number, dict(choice), error=error), rows[1])
-
-    def outcome(self, search: Study) -> TuningOutcome:
-        """The best of a search, measured again side by side.
-
-        Raises:
-            ConstraintError: No choice keeps the constraints.
-        """
-        best = search.best(FINALISTS)
-        if not best:
-            raise ConstraintError(_why(search))
-        candidates = {
-            str(point.number): Candidate(
-                self._variants.of(self._space, point.choice).path, self._space.settings(point.choice)
-            )
-            for point in best
-        }
-        rows = self._side_by_side(candidates, max(SHORT, self._rounds))
-        baseline = _point(Point(-1, {**self._space.usual, MODEL: ORIGINAL}), rows[0])
-        again = [_point(point, row) for point, row in zip(best, rows[1:], strict=True)]
-        kept = [point for point in again if not search.constraints.unmet(point)]
-        finalists = sorted(kept or again, key=lambda point: -point.speedup)
-        if not kept:
-            missed = "; ".join(map(str, search.constraints.unmet(finalists[0])))
-            raise ConstraintError(
-                f"what kept the constraints in its trial did not when it was measured again: {missed}"
-            )
-        notes = []
-        first = finalists[0]
-        if first.speedup < SLOWEST and not search.constraints.unmet(baseline):
-            first = replace(baseline, speedup=1.0)
-            notes.append("nothing is faster than the original in a default session, which is the result")
-        return TuningOutcome(first, baseline, finalists, search.points, search.seconds, notes)
-
-    def _side_by_side(self, candidates: Mapping[str, Candidate], rounds: int) -> list[SessionLatency]:
-        baseline = {"the original, the runtime's default": Candidate(self._original)}
-        return self._meter({**baseline, **candidates}, self._inputs, rounds=rounds, threads=self._threads)
-
-    def _error(self, variant: Variant, settings: Mapping[str, Any]) -> float:
-        found = Session(str(variant.path), settings=settings, threads=self._threads).run(self._inputs)
-        return max((_apart(array, found[name]) for name, array in self._expected.items()), default=0.0)
-
-
-def _apart(expected: Any, found: Any) -> float:
-    if not isinstance(expected, np.ndarray) or not np.issubdtype(expected.dtype, np.floating):
-        return 0.0
-    return relative_l2(expected, found)
-
-
-def _point(point: Point, row: SessionLatency) -> Point:
-    return replace(
-        point,
-        speedup=row.speedup,
-        median_ms=row.median_ms,
-        p95_ms=row.p95_ms,
-        session_ms=row.session_ms,
-        peak_mb=row.peak_mb,
-    )
-
-
-def _why(search: Study) -> str:
-    """Why no choice can be taken."""
-    points = [point for point in search.points if not point.failure]
-    if not points:
-        failures = [point.failure for point in search.points]
-        return (
-            f"no trial succeeded: {failures[0]}"
-            if failures
-            else "the budget is too small for a single trial; give more"
-        )
-    missed = "; ".join(map(str, search.constraints.nearest(points)))
-    return f"no choice of {len(points)} keeps the constraints; of the nearest, {missed}"
+    Raises:
+        ConstraintError: No choice keeps the constraints.
+    """
+    models = len(search.space.dimensions[MODEL])
+    search.run(budget, trials=min(models, trials), reserve=lambda: measuring.reserve(search), progress=progress)
+    measuring.verify_leader(search)
+    search.run(budget, trials=trials, reserve=lambda: measuring.reserve(search), progress=progress)
+    progress("measuring the best side by side")
+    return measuring.outcome(search)
 
 
 def _as_file(model: AnyModel, folder: Path) -> Path:
@@ -288,7 +199,9 @@ def _portable(variant: Variant, options: Options) -> Options:
     return replace(made, inputs=None, output=None, sizes={}, verify=None, rounds=options.rounds, seed=options.seed)
 
 
-def _digest(original: Path, inputs: Inputs, space: Space, options: Options, limits: Constraints) -> str:
+def _digest(
+    original: Path, inputs: Inputs, space: Space, options: Options, limits: Constraints, sampler: Sampler
+) -> str:
     """What the trials depend on."""
     digest = hashlib.sha256()
     digest.update(original.read_bytes())
@@ -297,5 +210,7 @@ def _digest(original: Path, inputs: Inputs, space: Space, options: Options, limi
         digest.update(repr((name, getattr(array, "shape", None))).encode())
         digest.update(np.ascontiguousarray(array).tobytes() if isinstance(array, np.ndarray) else repr(array).encode())
     machine = (processor_name(), platform.machine(), os.cpu_count(), onnxruntime.__version__, __version__)
-    digest.update(repr((machine, sorted(space.dimensions.items()), options.threads, limits.max_error)).encode())
+    digest.update(
+        repr((machine, sorted(space.dimensions.items()), options.threads, limits.max_error, sampler)).encode()
+    )
     return digest.hexdigest()[:24]

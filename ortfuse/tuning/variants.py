@@ -1,4 +1,7 @@
-"""The variants of a model that the tuner chooses from: results of several pass lists, pins and precisions, each verified."""
+"""The variants of a model that the tuner chooses from: results of several pass lists, pins and precisions.
+
+Each is made when it is first asked for, and only the one that is taken is verified in full: every trial compares outputs.
+"""
 
 from __future__ import annotations
 
@@ -8,34 +11,38 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ortfuse.api import optimize
+from ortfuse.api import optimize, verify
 from ortfuse.errors import OrtfuseError
 from ortfuse.model.io import load, save
 from ortfuse.options import Options
 from ortfuse.quantized import quantize
 from ortfuse.result import Result
-from ortfuse.tuning.space import Choice, Space
+from ortfuse.sessions.stored import KEY
+from ortfuse.tuning.space import MODEL, ORIGINAL, QUANTIZED, Choice, Space
 
-ORIGINAL = "original"
-QUANTIZED = "quantized"
-LISTS = ("auto", "all", "extended", "basic")
+USUAL = "auto"
+"""The pass list of the options, by default the one that the model's content chooses."""
+
+LISTS = (USUAL, "all", "extended", "basic")
 """The pass lists and levels that are tried."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A model that was made, verified and written.
+    """A model that was made and written.
 
     Attributes:
         name: Its name in the space.
-        path: Its file.
+        path: Its file; that of an earlier variant if both are the same.
         options: How it was made.
+        content: A digest of the file and its data.
         failure: Why it cannot be used; empty if it can.
     """
 
     name: str
     path: Path
     options: Options
+    content: str = ""
     failure: str = ""
 
 
@@ -58,32 +65,25 @@ class Variants:
     progress: Callable[[str], None] = lambda text: None
     _made: dict[tuple[str, tuple[tuple[str, str], ...]], Variant] = field(default_factory=dict, init=False)
     _by_content: dict[str, Path] = field(default_factory=dict, init=False)
-    _results: dict[str, Result] = field(default_factory=dict, init=False)
+    _verified: dict[Path, str] = field(default_factory=dict, init=False)
+    _usual: Result | None = field(default=None, init=False)
 
     def names(self) -> list[str]:
-        """The variants that differ from each other, the usual one first and the original last."""
-        found = dict[Path, str]()
-        for name in LISTS:
-            variant = self.get(name)
-            if not variant.failure:
-                found.setdefault(variant.path, name)
-        names = list(found.values())
-        if self.max_error is not None and not self.get(QUANTIZED).failure:
-            names.insert(0, QUANTIZED)
-        return [*names, ORIGINAL]
+        """The names of the variants, the usual one first."""
+        return [*LISTS, ORIGINAL, *([] if self.max_error is None else [QUANTIZED])]
 
     def alternatives(self) -> dict[str, list[str]]:
         """The operators that the sites of each family may become by cost, where there are several, from the usual variant."""
-        result = self._results.get("auto")
+        self.get(USUAL)
         found: dict[str, dict[str, None]] = {}
-        for choice in result.report.choices if result is not None else ():
+        for choice in self._usual.report.choices if self._usual is not None else ():
             if "," not in choice.makes and not choice.makes.isspace():
                 found.setdefault(choice.rule.partition(".")[0], {})[choice.makes] = None
         return {family: [*operators, "none"] for family, operators in found.items()}
 
     def of(self, space: Space, choice: Choice) -> Variant:
         """The variant of a choice."""
-        return self.get(str(choice["model"]), space.pins(choice))
+        return self.get(str(choice[MODEL]), space.pins(choice))
 
     def get(self, name: str, pins: Mapping[str, str] | None = None) -> Variant:
         """A variant by name, with pins of operators."""
@@ -94,36 +94,65 @@ class Variants:
             self._made[key] = self._make(name, pins)
         return self._made[key]
 
+    def refused(self, variant: Variant) -> str:
+        """Verify a variant, once; returns why it cannot be taken, which is empty if it can.
+
+        What is in lower precision was held to its bound when it was made, on inputs of its own.
+        """
+        if variant.name in (ORIGINAL, QUANTIZED):
+            return ""
+        if variant.path not in self._verified:
+            self.progress(f"verifying the variant {variant.name}")
+            self._verified[variant.path] = self._refusal(variant)
+        return self._verified[variant.path]
+
+    def is_verified(self, variant: Variant) -> bool:
+        """Whether `refused` would answer at once."""
+        return variant.name in (ORIGINAL, QUANTIZED) or variant.path in self._verified
+
+    def _refusal(self, variant: Variant) -> str:
+        options = self.options
+        try:
+            verdict = verify(
+                self.original, variant.path, inputs=options.inputs, seed=options.seed, tolerance=options.tolerance
+            )
+        except OrtfuseError as error:
+            return str(error)
+        return "" if verdict.ok else f"the outputs of the variant {variant.name} differ from the original's"
+
     def _make(self, name: str, pins: Mapping[str, str]) -> Variant:
         if name == ORIGINAL:
-            return Variant(name, self.original, replace(self.options, passes="disabled", level=None))
+            options = replace(self.options, passes="disabled", level=None)
+            return Variant(name, self.original, options, _digest(self.original))
         target = self.folder / f"{len(self._made)}.onnx"
         options = self.options.with_(pins={**self.options.pins, **pins})
         try:
             if name == QUANTIZED:
                 return self._quantized(target, options)
-            options = options.with_(passes=name) if name != "auto" else options
-            result = optimize(self.original, options, verify="whole", output=target)
+            options = options.with_(passes=name, level=None) if name != USUAL else options
+            result = optimize(self.original, options.with_(inputs=None), output=target, verify=None, loaded=False)
         except OrtfuseError as error:
-            return Variant(name, self.original, options, str(error))
-        if not pins:
-            self._results[name] = result
-        return Variant(name, self._unique(target), options)
+            return Variant(name, self.original, options, failure=str(error))
+        if name == USUAL and not pins:
+            self._usual = result
+        content = _digest(target)
+        return Variant(name, self._by_content.setdefault(content, target), options, content)
 
     def _quantized(self, target: Path, options: Options) -> Variant:
         assert self.max_error is not None
         made = quantize(self.original, options, max_error=self.max_error, output=target, progress=self.progress)
         if not made.outcome.lowered:
-            return Variant(QUANTIZED, self.original, options, made.outcome.reason)
-        return Variant(QUANTIZED, target, options)
+            return Variant(QUANTIZED, self.original, options, failure=made.outcome.reason)
+        return Variant(QUANTIZED, target, options, _digest(target))
 
-    def _unique(self, path: Path) -> Path:
-        """The first file with the same content, so that equal models are one variant."""
-        digest = hashlib.sha256(path.read_bytes())
-        data = path.with_name(path.name + ".data")
-        if data.exists():
-            digest.update(data.read_bytes())
-        return self._by_content.setdefault(digest.hexdigest(), path)
+
+def _digest(path: Path) -> str:
+    """What tells models from each other: equal ones are one variant."""
+    digest = hashlib.sha256(path.read_bytes())
+    data = path.with_name(path.name + ".data")
+    if data.exists():
+        digest.update(data.read_bytes())
+    return digest.hexdigest()[:24]
 
 
 def write(variant: Variant, target: Path, *, link: bool, metadata: Mapping[str, str]) -> None:
@@ -133,5 +162,6 @@ def write(variant: Variant, target: Path, *, link: bool, metadata: Mapping[str, 
         OutputError: It cannot be written.
     """
     model: Any = load(variant.path)
+    model.metadata_props.pop(KEY, None)  # what was recommended when it was made, and not measured
     model.metadata_props.update(metadata)
     save(model, target, link=link)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import onnx
@@ -27,20 +28,37 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "a.onnx"
 
 
-def meter(candidates: Mapping[str, Candidate], inputs: Any, *, rounds: int, threads: int) -> list[SessionLatency]:
+class Meter:
     """Models with fewer nodes are faster, and so are sessions without spinning."""
-    base = len(onnx.load(next(iter(candidates.values())).path).graph.node)
-    found = []
-    for name, candidate in candidates.items():
+
+    def __init__(self, baseline: Candidate, inputs: Any, threads: int, name: str) -> None:
+        self.baseline, self.base = baseline, self.nodes(baseline)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    @staticmethod
+    def nodes(candidate: Candidate) -> int:
+        return len(onnx.load(candidate.path).graph.node)
+
+    def speedup(self, candidate: Candidate) -> float:
         quick = 1.5 if candidate.settings.get("session.intra_op.allow_spinning") == "0" else 1.0
-        speedup = base / len(onnx.load(candidate.path).graph.node) * quick
-        found.append(SessionLatency(name, 10 / speedup, 12 / speedup, speedup, None, 5.0, 100.0))
-    return found
+        return self.base / self.nodes(candidate) * quick
+
+    def measure(self, candidates: Mapping[str, Candidate], rounds: int, **more: Any) -> list[SessionLatency]:
+        found = [(name, self.speedup(candidate)) for name, candidate in candidates.items()]
+        return [
+            SessionLatency(name, 10 / speedup, 12 / speedup, speedup, None, 5.0, 100.0)
+            for name, speedup in [("", 1.0), *found]
+        ]
 
 
 def test_the_model_its_session_and_its_options_are_written(path: Path, tmp_path: Path) -> None:
     target = tmp_path / "b.onnx"
-    tuned = ortfuse.tune(path, output=target, trials=25, meter=meter)
+    tuned = ortfuse.tune(path, output=target, trials=12, meter=Meter)
     assert tuned.outcome.best.speedup > 2
     assert {file.name for file in tuned.written} == {"b.onnx", "b.onnx.session.json", "b.onnx.options.toml"}
     assert stored_config(target).value("session.intra_op.allow_spinning") == "0"
@@ -56,23 +74,76 @@ def test_the_model_its_session_and_its_options_are_written(path: Path, tmp_path:
 def test_limits_that_nothing_keeps_are_told_and_nothing_is_written(path: Path, tmp_path: Path) -> None:
     limits = ortfuse.Constraints(max_memory=50)
     with pytest.raises(ConstraintError, match="max-memory of 50 MB is missed by 100%: 100 MB"):
-        ortfuse.tune(path, output=tmp_path / "b.onnx", trials=3, constraints=limits, meter=meter)
+        ortfuse.tune(path, output=tmp_path / "b.onnx", trials=3, constraints=limits, meter=Meter)
     assert not (tmp_path / "b.onnx").exists()
 
 
 def test_the_original_comes_back_where_nothing_is_faster(path: Path, tmp_path: Path) -> None:
-    def slower(candidates: Mapping[str, Candidate], inputs: Any, **more: Any) -> list[SessionLatency]:
-        first, *others = candidates
-        return [
-            SessionLatency(first, 1, 1, 1, None, 1, 1),
-            *(SessionLatency(name, 2, 2, 0.5, None, 1, 1) for name in others),
-        ]
+    class Slower(Meter):
+        def speedup(self, candidate: Candidate) -> float:
+            return 0.97
 
-    tuned = ortfuse.tune(path, output=tmp_path / "b.onnx", trials=4, meter=slower)
+    tuned = ortfuse.tune(path, output=tmp_path / "b.onnx", trials=5, meter=Slower)
     assert tuned.outcome.best.choice["model"] == "original"
     assert "nothing is faster" in tuned.outcome.notes[0]
     assert len(onnx.load(tmp_path / "b.onnx").graph.node) == len(onnx.load(path).graph.node)
     assert not len(tuned.session)
+
+
+def test_what_is_slower_is_taken_for_a_limit_and_told_by_how_much(path: Path) -> None:
+    class Hungry(Meter):
+        """The original needs more memory than what is slower."""
+
+        def speedup(self, candidate: Candidate) -> float:
+            return 1.0 if candidate == self.baseline else 0.9
+
+        def measure(self, candidates: Mapping[str, Candidate], rounds: int, **more: Any) -> list[SessionLatency]:
+            first, *others = super().measure(candidates, rounds)
+            slow = [replace(row, peak_mb=60.0) if row.speedup < 1 else row for row in others]
+            return [first, *slow]
+
+    with pytest.raises(
+        ConstraintError, match=r"max-regression of 1\.05 of the original's time is missed by 6%: 1\.111"
+    ):
+        ortfuse.tune(path, trials=5, constraints=ortfuse.Constraints(max_memory=80), meter=Hungry)
+    limits = ortfuse.Constraints(max_memory=80, max_regression=0.2)
+    assert ortfuse.tune(path, trials=5, constraints=limits, meter=Hungry).outcome.best.speedup == 0.9
+
+
+def test_a_pass_list_is_taken_unless_something_is_clearly_faster(path: Path) -> None:
+    class Even(Meter):
+        def speedup(self, candidate: Candidate) -> float:
+            return 1.5 + (0.005 if candidate.settings else 0.0)
+
+    tuned = ortfuse.tune(path, trials=12, meter=Even)
+    assert tuned.outcome.best.choice["model"] == "auto"
+    assert not len(tuned.session)
+
+
+def test_a_model_that_is_not_verified_is_not_taken(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong:
+        ok = False
+
+    monkeypatch.setattr("ortfuse.tuning.variants.verify", lambda *models, **more: Wrong())
+    tuned = ortfuse.tune(path, trials=8, meter=Meter)
+    assert tuned.outcome.best.choice["model"] == "original"
+    assert any("differ from the original's" in point.failure for point in tuned.outcome.points)
+
+
+def test_only_the_model_that_is_taken_is_verified(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verified = []
+
+    class Right:
+        ok = True
+
+    monkeypatch.setattr("ortfuse.tuning.variants.verify", lambda *models, **more: verified.append(models) or Right())
+    ortfuse.tune(path, trials=8, meter=Meter)
+    assert len(verified) == 1
+
+
+def test_sessions_are_measured_and_their_outputs_compared(path: Path) -> None:
+    tuned = ortfuse.tune(path, trials=1, rounds=6)
+    assert all(0 <= point.error < 1e-5 and not point.failure for point in tuned.outcome.points)
 
 
 def test_a_budget_has_to_be_one(path: Path) -> None:

@@ -1,0 +1,270 @@
+"""Measures the choices of one search beside the original in a default session: few rounds at first, more for what is fast.
+
+A trial ends after `FEW` rounds unless it may be among the fastest. The best are measured side by side in the end, with the pass
+lists in a default session among them, and the slower half is left out every `LEAST_ROUNDS` rounds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from ortfuse.bench import Candidate, SessionLatency
+from ortfuse.bench.sessions import LEAST_SECONDS, Check, Enough
+from ortfuse.errors import ConstraintError, OrtfuseError
+from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.session import Session
+from ortfuse.precision.metrics import relative_l2
+from ortfuse.tuning.outcome import Point, TuningOutcome
+from ortfuse.tuning.space import MODEL, ORIGINAL, Choice, Space
+from ortfuse.tuning.study import Study
+from ortfuse.tuning.variants import Variants
+
+FINALISTS = 4
+"""How many of the fastest choices are measured again, side by side."""
+
+PLAIN = 2
+"""How many of the fastest models in a default session are measured beside them."""
+
+FEW, MANY = 3, 9
+"""The rounds of a trial: at least, and at most."""
+
+HOPELESS = 0.93
+"""A trial ends early if it is slower than this share of the fastest so far."""
+
+PLAINER = 1.01
+"""How much faster another choice has to be than a pass list in a default session, so that it is taken instead."""
+
+LEAST_ROUNDS = 6
+"""The fewest rounds side by side."""
+
+SHARE = 0.25
+"""The share of the budget that measuring side by side may take, apart from the fewest rounds."""
+
+START = 0.5
+"""Seconds until a process is ready, about."""
+
+
+class Meter(Protocol):
+    """Measures candidates beside a baseline; `ortfuse.bench.SessionMeter`."""
+
+    def __enter__(self) -> Self:
+        """Measure from here on."""
+
+    def __exit__(self, *error: object) -> None:
+        """End what was kept open."""
+
+    def measure(
+        self,
+        candidates: Mapping[str, Candidate],
+        rounds: int,
+        *,
+        enough: Enough | None = None,
+        check: Check | None = None,
+    ) -> list[SessionLatency]:
+        """The latencies of the baseline and of the candidates."""
+
+
+class Trials:
+    """Measures choices, and in the end the best of them.
+
+    Args:
+        original: The model file.
+        variants: Makes models.
+        space: The space.
+        inputs: What is measured on, by name.
+        allowed: The relative Euclidean error that an output may have.
+        budget: The seconds of the search.
+        rounds: How often the best are run side by side at most.
+        meter: Measures.
+    """
+
+    def __init__(
+        self,
+        original: Path,
+        variants: Variants,
+        space: Space,
+        inputs: Inputs,
+        *,
+        allowed: float,
+        budget: float,
+        rounds: int,
+        meter: Meter,
+    ) -> None:
+        self._variants, self._space, self._allowed = variants, space, allowed
+        self._budget, self._rounds, self._meter = budget, rounds, meter
+        self._expected = Session(str(original), optimise=False).run(inputs)
+        self._verification = 0.0
+
+    def measured(self, number: int, choice: Choice, earlier: Sequence[Point]) -> Point:
+        """A choice as a trial."""
+        plain = Point(number, dict(choice))
+        variant = self._variants.of(self._space, choice)
+        if variant.failure:
+            return replace(plain, failure=variant.failure)
+        settings = self._space.settings(choice)
+        for point in earlier:
+            if point.content == variant.content and self._space.settings(point.choice) == settings:
+                return replace(point, number=number, choice=dict(choice))
+        plain, errors = replace(plain, content=variant.content), dict[str, float]()
+        try:
+            rows = self._meter.measure(
+                {"": Candidate(variant.path, settings)},
+                MANY,
+                enough=_hopeless(max((point.speedup for point in earlier if not point.failure), default=0.0)),
+                check=lambda name, found: errors.update({name: self._error(found)}),
+            )
+        except OrtfuseError as failure:
+            return replace(plain, failure=str(failure))
+        found = _point(replace(plain, error=errors.get("", 0.0)), rows[1])
+        if not found.error <= self._allowed:
+            return replace(found, failure=f"the outputs are off by {found.error:.2g}")
+        return found
+
+    def verify_leader(self, search: Study) -> None:
+        """Verify the fastest model so far; one that is refused is not gone on with."""
+        while best := search.best(1):
+            variant, started = self._variants.of(self._space, best[0].choice), time.monotonic()
+            refusal = self._variants.refused(variant)
+            self._verification += time.monotonic() - started
+            search.charge("verifying", self._verification)
+            if not refusal:
+                return
+            search.refuse(variant.content, refusal)
+
+    def reserve(self, search: Study) -> float:
+        """The seconds that are needed after the last trial."""
+        best = search.best(1)
+        verified = not best or self._variants.is_verified(self._variants.of(self._space, best[0].choice))
+        finalists = self._finalists(search)
+        return _seconds(finalists, self._final_rounds(finalists)) + (0.0 if verified else self._verification)
+
+    def outcome(self, search: Study) -> TuningOutcome:
+        """The best of a search, measured again side by side.
+
+        Raises:
+            ConstraintError: No choice keeps the constraints.
+        """
+        started, limits = time.monotonic(), search.constraints
+        finalists = self._finalists(search)
+        candidates = {str(point.number): self._candidate(point) for point in finalists}
+        enough = _halved if len(finalists) > 2 else None
+        rows = self._meter.measure(candidates, self._final_rounds(finalists), enough=enough)
+        usual = {**self._space.usual, MODEL: ORIGINAL}
+        baseline = replace(_point(Point(-1, usual), rows[0]), speedup=1.0)
+        again = [_point(point, row) for point, row in zip(finalists, rows[1:], strict=True)]
+        again.sort(key=lambda point: -point.speedup * (PLAINER if self._is_plain(point) else 1.0))
+        kept = [point for point in again if not limits.unmet(point)]
+        notes = self._not_tried(search)
+        best = self._first_verified([point for point in kept if point.speedup >= 1.0], search, notes)
+        if best is None and not limits.unmet(baseline):
+            best = baseline
+            notes.append("nothing is faster than the original in a default session, which is the result")
+        if best is None:
+            best = self._first_verified(kept, search, notes)
+        if best is None:
+            raise ConstraintError(_why(search, [baseline, *again]))
+        seconds = search.seconds + time.monotonic() - started
+        return TuningOutcome(best, baseline, again, search.points, seconds, notes)
+
+    def _first_verified(self, points: Sequence[Point], search: Study, notes: list[str]) -> Point | None:
+        for point in points:
+            variant = self._variants.of(self._space, point.choice)
+            refusal = self._variants.refused(variant)
+            if not refusal:
+                return point
+            search.refuse(variant.content, refusal)
+            if refusal not in notes:
+                notes.append(refusal)
+        return None
+
+    def _finalists(self, search: Study) -> list[Point]:
+        """The fastest choices and the fastest models in a default session."""
+        best = search.best(len(search.points))
+        chosen = [*best[:FINALISTS], *[point for point in best if self._is_plain(point)][:PLAIN]]
+        return list({self._identity(point): point for point in reversed(chosen)}.values())[::-1]
+
+    def _identity(self, point: Point) -> object:
+        return point.content, str(self._space.settings(point.choice))
+
+    def _is_plain(self, point: Point) -> bool:
+        return point.choice == {**self._space.usual, MODEL: point.choice[MODEL]}
+
+    def _candidate(self, point: Point) -> Candidate:
+        return Candidate(self._variants.of(self._space, point.choice).path, self._space.settings(point.choice))
+
+    def _final_rounds(self, points: Sequence[Point]) -> int:
+        affordable = int(SHARE * self._budget / max(_round(points), 1e-9))
+        return max(LEAST_ROUNDS, min(self._rounds, affordable))
+
+    def _not_tried(self, search: Study) -> list[str]:
+        tried = {point.choice[MODEL] for point in search.points}
+        left = [str(name) for name in self._space.dimensions[MODEL] if name not in tried]
+        if not left or search.sampler == "random":
+            return []
+        return [f"the budget was used up before these models were tried: {', '.join(left)}"]
+
+    def _error(self, found: Mapping[str, Any]) -> float:
+        return max((_apart(array, found[name]) for name, array in self._expected.items()), default=0.0)
+
+
+def _apart(expected: Any, found: Any) -> float:
+    if not isinstance(expected, np.ndarray) or not np.issubdtype(expected.dtype, np.floating):
+        return 0.0
+    return relative_l2(expected, found)
+
+
+def _hopeless(fastest: float) -> Enough:
+    """Ends a trial that is clearly slower than the fastest so far."""
+    return lambda speedups: [
+        name for name, found in speedups.items() if len(found) >= FEW and statistics.median(found) < HOPELESS * fastest
+    ]
+
+
+def _halved(speedups: Mapping[str, Sequence[float]]) -> Collection[str]:
+    """Leaves out the slower half of the candidates every few rounds, but never one of the last two."""
+    rounds = max((len(found) for found in speedups.values()), default=0)
+    if rounds % LEAST_ROUNDS or len(speedups) <= 2:
+        return ()
+    order = sorted(speedups, key=lambda name: -statistics.median(speedups[name]))
+    return order[max(2, (len(order) + 1) // 2) :]
+
+
+def _round(points: Sequence[Point]) -> float:
+    """The seconds of a round with the original and these points."""
+    if not points:
+        return LEAST_SECONDS
+    original = max(point.speedup * point.median_ms for point in points)
+    return sum(max(LEAST_SECONDS, milliseconds / 1e3) for milliseconds in (original, *(p.median_ms for p in points)))
+
+
+def _seconds(points: Sequence[Point], rounds: int) -> float:
+    """The seconds to measure these points side by side."""
+    return (rounds + 4) * _round(points) + sum(START + point.session_ms / 1e3 for point in points)
+
+
+def _point(point: Point, row: SessionLatency) -> Point:
+    return replace(
+        point,
+        speedup=row.speedup,
+        median_ms=row.median_ms,
+        p95_ms=row.p95_ms,
+        session_ms=row.session_ms,
+        peak_mb=row.peak_mb,
+    )
+
+
+def _why(search: Study, again: Sequence[Point]) -> str:
+    """Why no choice can be taken."""
+    points = [point for point in search.points if not point.failure]
+    if any(not search.constraints.unmet(point) for point in points):
+        missed = "; ".join(map(str, search.constraints.nearest(again)))
+        return f"what kept the constraints in its trial did not when it was measured again: {missed}"
+    missed = "; ".join(map(str, search.constraints.nearest([*points, *again])))
+    return f"no choice of {len(points)} keeps the constraints; of the nearest, {missed}"
