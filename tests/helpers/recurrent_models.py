@@ -48,14 +48,26 @@ SPELLINGS: Mapping[str, str] = {
     + GATES.replace("Sigmoid(", "HardSigmoid<alpha = 0.3>(") + " " + CELL,
     "lstm with a relu": f"{BOTH} s{{t}} = Add(a{{t}}, r{{t}}) p{{t}}, q{{t}}, u{{t}}, v{{t}} = Split<axis = 1>(s{{t}}, four) "
     + (GATES + " " + CELL).replace("Tanh", "Relu"),
+    "lstm with peepholes": f"{BOTH} s{{t}} = Add(a{{t}}, r{{t}}) p{{t}}, q{{t}}, u{{t}}, v{{t}} = Split<axis = 1>(s{{t}}, four) "
+    "pp{t} = Mul({c}, pi) ip{t} = Add(p{t}, pp{t}) i{t} = Sigmoid(ip{t}) qp{t} = Mul(pf, {c}) iq{t} = Sub(q{t}, qp{t}) f{t} = Sigmoid(iq{t}) "
+    "g{t} = Tanh(u{t}) fc{t} = Mul(f{t}, {c}) ig{t} = Mul(i{t}, g{t}) c{t} = Add(fc{t}, ig{t}) vp{t} = Mul(po, c{t}) "
+    "iv{t} = Add(vp{t}, v{t}) o{t} = Sigmoid(iv{t}) tc{t} = Tanh(c{t}) h{t} = Mul(o{t}, tc{t})",
+    "lstm that forgets 1 - i": f"{BOTH} s{{t}} = Add(a{{t}}, r{{t}}) p{{t}}, q{{t}}, u{{t}}, v{{t}} = Split<axis = 1>(s{{t}}, four) "
+    + (GATES + " " + CELL).replace("f{t} = Sigmoid(q{t})", "f{t} = Sub(one, i{t})"),
+    "lstm that enters 1 - f": f"{BOTH} s{{t}} = Add(a{{t}}, r{{t}}) p{{t}}, q{{t}}, u{{t}}, v{{t}} = Split<axis = 1>(s{{t}}, four) {GATES} "
+    "cg{t} = Sub({c}, g{t}) fc{t} = Mul(f{t}, cg{t}) c{t} = Add(fc{t}, g{t}) tc{t} = Tanh(c{t}) h{t} = Mul(o{t}, tc{t})",
+    "lstm with other activations": f"{BOTH} s{{t}} = Add(a{{t}}, r{{t}}) p{{t}}, q{{t}}, u{{t}}, v{{t}} = Split<axis = 1>(s{{t}}, four) "
+    + (GATES + " " + CELL).replace("g{t} = Tanh(", "g{t} = Elu<alpha = 0.5>(").replace("tc{t} = Tanh(", "tc{t} = Softsign("),
     "gru": GRU + " d{t} = Sub({h}, n{t}) zd{t} = Mul(d{t}, z{t}) h{t} = Add(zd{t}, n{t})",
     "gru with 1 - z": GRU + " w{t} = Sub(one, z{t}) wn{t} = Mul(w{t}, n{t}) zh{t} = Mul(z{t}, {h}) h{t} = Add(wn{t}, zh{t})",
     "gru that keeps 1 - z": GRU + " w{t} = Sub(one, z{t}) wh{t} = Mul({h}, w{t}) zn{t} = Mul(z{t}, n{t}) h{t} = Add(wh{t}, zn{t})",
     "gru that moves towards n": GRU + " d{t} = Sub({h}, n{t}) zd{t} = Mul(d{t}, z{t}) h{t} = Sub({h}, zd{t})",
     "gru with hard gates": GRU.replace("Sigmoid(", "HardSigmoid(") + " w{t} = Sub(one, z{t}) wh{t} = Mul({h}, w{t}) zn{t} = Mul(z{t}, n{t}) h{t} = Add(wh{t}, zn{t})",
     "gru that resets first": FIRST_RESET + " d{t} = Sub({h}, n{t}) zd{t} = Mul(d{t}, z{t}) h{t} = Add(zd{t}, n{t})",
+    "gru with a leaky relu": GRU.replace("Tanh(", "LeakyRelu<alpha = 0.2>(") + " d{t} = Sub({h}, n{t}) zd{t} = Mul(d{t}, z{t}) h{t} = Add(zd{t}, n{t})",
     "rnn": BOTH.replace("W", "V").replace("R,", "U,").replace("rb", "cb").replace(" b)", " db)") + " s{t} = Add(a{t}, r{t}) h{t} = Tanh(s{t})",
     "rnn with relu": BOTH.replace("W", "V").replace("R,", "U,").replace("rb", "cb").replace(" b)", " db)") + " s{t} = Add(a{t}, r{t}) h{t} = Relu(s{t})",
+    "rnn with softplus": BOTH.replace("W", "V").replace("R,", "U,").replace("rb", "cb").replace(" b)", " db)") + " s{t} = Add(a{t}, r{t}) h{t} = Softplus(s{t})",
 }  # fmt: skip
 """One step of each spelling, of {x}, {h} and {c}."""
 
@@ -78,7 +90,7 @@ def constants(seed: int = 0) -> dict[str, Any]:
         "J": weights(both, gates), "V": weights(HIDDEN, INPUTS), "U": weights(HIDDEN, HIDDEN), "cb": weights(HIDDEN),
         "db": weights(1, HIDDEN), "K": weights(INPUTS, HIDDEN), "Z": weights(both, 2 * HIDDEN), "N": weights(both, HIDDEN),
         "nb": weights(HIDDEN), "one": np.float32(1), "three": [HIDDEN] * 3, "two": [HIDDEN] * 2, "four": [HIDDEN] * 4,
-        "by_gate": [-1, 4, HIDDEN], "zeros": np.zeros((2, HIDDEN), np.float32),
+        "by_gate": [-1, 4, HIDDEN], "zeros": np.zeros((2, HIDDEN), np.float32), "pi": weights(HIDDEN), "pf": weights(1, HIDDEN), "po": weights(HIDDEN),
     }  # fmt: skip
     found |= {f"from{first}": [0, first] for first in (0, 2, 4)} | {f"to{end}": [2**62, end] for end in (2, 4, 6, 8)}
     found |= {"axes": [0, 1], "last2": [0, -2]}

@@ -1,19 +1,21 @@
 """Recurrent cells: one step of an LSTM, GRU or RNN, found by its formulas in whatever way they are spelled.
 
-    LSTM:  c' = f * c + i * g,  h' = o * tanh(c')        i, f, o = sigmoid(form),  g = tanh(form)
+    LSTM:  c' = f * c + i * g,  h' = o * tanh(c')        i, f, o = sigmoid(form),  g = tanh(form);  f may be 1 - i
     GRU:   h' = (1 - z) * n + z * h                      z, r = sigmoid(form),     n = tanh(form of x + form of r * h)
     RNN:   h' = tanh(form) or relu(form)                                        or tanh(form of x + r * form of h)
 
+The forms of i and f may have a peephole, a vector times c, and that of o one times c'.
+
 The sums of products are multiplied out, so that n + z * (h - n) is the same; an update gate that keeps what another spelling
-replaces is the sigmoid of the negated form. Which term of a form is the previous h, is for the caller to say: within one step, x
-and h look alike.
+replaces, as 1 - i does, is the sigmoid of the negated form. Which term of a form is the previous h, is for the caller to say:
+within one step, x and h look alike.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import TypeAlias
 
@@ -21,7 +23,7 @@ import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.traits import PRODUCT, SUM
-from ortfuse.passes.recurrence.form import Form, Forms, Part, Source
+from ortfuse.passes.recurrence.form import Form, Forms, Offset, Part, Source
 from ortfuse.pattern.operators import parameter
 
 _MOST_MONOMIALS, _DEEPEST = 8, 3
@@ -30,16 +32,26 @@ Activation: TypeAlias = tuple[str, float | None, float | None]
 """The operator of an activation, with the attributes that the recurrent operators call alpha and beta."""
 
 _GATES = ("Sigmoid", "HardSigmoid")
-_CANDIDATES = ("Tanh", "Relu")
+_CANDIDATES = ("Tanh", "Relu", "Elu", "LeakyRelu", "Softplus", "Softsign", "Sigmoid")
+_PARAMETERS = {"HardSigmoid": ("alpha", "beta"), "Elu": ("alpha",), "LeakyRelu": ("alpha",)}
 
 
 @dataclass(frozen=True)
 class Gate:
-    """An activation of a form: columns of a form behind the node `node`."""
+    """An activation of a form: columns of a form behind the node `node`; `peephole` times a state is added to the form."""
 
     activation: Activation
     form: Form
     node: ir.Node
+    peephole: tuple[Offset, ...] = ()
+    inner: frozenset[ir.Node] = frozenset()
+
+    @property
+    def opposite(self) -> Gate | None:
+        """The gate that is 1 minus this one; `None` if that is no gate."""
+        if self.activation[0] == "HardSigmoid" and self.activation[2] != 0.5:
+            return None  # it is the gate of the negated form only around one half
+        return replace(self, form=self.form.times(-1.0), peephole=Form((), self.peephole).times(-1.0).offsets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +67,7 @@ class Cell:
         hidden: The old hidden state of a GRU.
         reset: The form of h that the reset gate of a GRU multiplies, if it multiplies a form; else it multiplies h itself,
             and `is_reset` is the product.
+        peepholes: What i, o and f multiply the cell state by, as sums of vectors.
         inner: The nodes whose results only the step itself may use, without those that compute h' and c'.
     """
 
@@ -66,6 +79,7 @@ class Cell:
     hidden: ir.Value | None = None
     reset: Form | None = None
     is_reset: ir.Value | None = None
+    peepholes: tuple[tuple[Offset, ...], ...] = ((), (), ())
     inner: frozenset[ir.Node] = field(default_factory=frozenset)
 
 
@@ -107,48 +121,68 @@ class Cells:
 
     def _lstm_of(self, value: ir.Value, output: Gate, cell: ir.Value, squash: ir.Node) -> Cell | None:
         terms, inner = self._multiplied_out(cell)
-        if not self._are_shaped(terms, value) or sorted(map(len, terms)) != [2, 2] or {*terms.values()} != {1}:
+        if not self._are_shaped(terms, value):
             return None
-        for kept, added in permutations(terms):
-            for (forget, memory), (enter, candidate) in _pairs(kept, added):
-                gates = [self._gate(one, _GATES) for one in (enter, forget)]
-                new = self._gate(candidate, _CANDIDATES)
-                if new is None or any(gate is None or gate.activation != output.activation for gate in gates):
-                    continue
-                i, f = (gate for gate in gates if gate is not None)
-                nodes = {squash, output.node, i.node, f.node, new.node, *inner}
-                activations = (output.activation, new.activation, _activation(squash, self.facts))
-                forms = (i.form, output.form, f.form, new.form)
-                return Cell("LSTM", value, forms, activations, memory=(cell, memory), inner=frozenset(nodes))
+        output = self._with_peephole(output, cell, value)
+        for forget, memory, enter, candidate in self._updates(terms):
+            new = self._gate(candidate, _CANDIDATES)
+            if new is None or any(gate.activation != output.activation for gate in (forget, enter)):
+                continue
+            i, f = (self._with_peephole(gate, memory, value) for gate in (enter, forget))
+            nodes = frozenset({squash, new.node, *inner}).union(*({one.node, *one.inner} for one in (i, output, f)))
+            activations = (output.activation, new.activation, _activation(squash, self.facts))
+            forms, peepholes = (i.form, output.form, f.form, new.form), (i.peephole, output.peephole, f.peephole)
+            return Cell("LSTM", value, forms, activations, memory=(cell, memory), peepholes=peepholes, inner=nodes)
         return None
+
+    def _updates(self, terms: Counter[Monomial]) -> Iterator[tuple[Gate, ir.Value, Gate, ir.Value]]:
+        """What terms may be as f * c + i * g: f, c, i and g."""
+        if sorted(map(len, terms)) == [2, 2] and {*terms.values()} == {1}:
+            for kept, added in permutations(terms):
+                for (forget, memory), (enter, candidate) in _pairs(kept, added):
+                    f, i = self._gate(forget, _GATES), self._gate(enter, _GATES)
+                    if f is not None and i is not None:
+                        yield f, memory, i, candidate
+        elif (mixed := _mixed(terms)) is not None:
+            gate = self._gate(mixed[0], _GATES)
+            if gate is not None and gate.opposite is not None:
+                yield gate.opposite, mixed[1], gate, mixed[2]
+                yield gate, mixed[2], gate.opposite, mixed[1]
+
+    def _with_peephole(self, gate: Gate, state: ir.Value, value: ir.Value) -> Gate:
+        """The gate without a term that is a vector times a state, which is its peephole."""
+        for term in gate.form.terms:
+            (source, block), node = term, term[0].value.producer()
+            if source.axis is not None or block.matrix is not None or block.rows != (0, self.forms.columns(value)):
+                continue
+            if node is None or node.op_type != "Mul" or node.domain or state not in node.inputs:
+                continue
+            vector = node.inputs[1 if node.inputs[0] is state else 0]
+            if vector is None or not self._are_shaped({(node.outputs[0],): 1}, value):
+                continue
+            found = self.forms.form((vector, *block.rows)) if self.facts.is_const(vector) else None
+            if found is not None and not found.terms:
+                rest = Form(tuple(one for one in gate.form.terms if one is not term), gate.form.offsets)
+                return replace(gate, form=rest, peephole=found.times(block.factor).offsets, inner=frozenset({node}))
+        return gate
 
     def _gru(self, value: ir.Value) -> Cell | None:
         terms, inner = self._multiplied_out(value)
-        if not self._are_shaped(terms, value) or sorted(map(len, terms)) != [1, 2, 2]:
+        mixed = _mixed(terms) if self._are_shaped(terms, value) else None
+        gate = None if mixed is None else self._gate(mixed[0], _GATES)
+        if mixed is None or gate is None:
             return None
-        (alone,) = next(term for term in terms if len(term) == 1)
-        products = [term for term in terms if len(term) == 2]
-        minus = [term for term in products if alone in term]
-        plus = [term for term in products if alone not in term]
-        if len(minus) != 1 or (terms[(alone,)], terms[minus[0]], terms[plus[0]]) != (1, -1, 1):
-            return None
-        (update,) = set(minus[0]) - {alone} or {alone}
-        (other,) = set(plus[0]) - {update} or {update}
-        gate = self._gate(update, _GATES)
-        if gate is None or update not in plus[0]:
-            return None
-        for new, hidden, sign in ((alone, other, 1.0), (other, alone, -1.0)):
-            if sign < 0 and gate.activation[0] == "HardSigmoid" and gate.activation[2] != 0.5:
-                continue  # 1 - z is the gate of the negated form only around one half
-            candidate = self._gate(new, _CANDIDATES)
-            if candidate is not None:
-                found = self._gru_of(value, gate, sign, candidate, hidden, inner)
+        _, alone, other = mixed
+        for new, hidden, update in ((alone, other, gate), (other, alone, gate.opposite)):
+            candidate = None if update is None else self._gate(new, _CANDIDATES)
+            if update is not None and candidate is not None:
+                found = self._gru_of(value, update, candidate, hidden, inner)
                 if found is not None:
                     return found
         return None
 
     def _gru_of(
-        self, value: ir.Value, update: Gate, sign: float, candidate: Gate, hidden: ir.Value, inner: set[ir.Node]
+        self, value: ir.Value, update: Gate, candidate: Gate, hidden: ir.Value, inner: set[ir.Node]
     ) -> Cell | None:
         """The GRU with this candidate, in whose form one term is the reset gate times h, or times a form of h."""
         for term in candidate.form.terms:
@@ -164,7 +198,7 @@ class Cells:
                 rest = Form(tuple(one for one in candidate.form.terms if one is not term), candidate.form.offsets)
                 nodes = frozenset({update.node, candidate.node, reset.node, node, *inner})
                 activations = (update.activation, candidate.activation)
-                gates = (update.form.times(sign), reset.form)
+                gates = (update.form, reset.form)
                 size = self.forms.columns(other) or 0
                 if block.matrix is None:
                     is_whole = block.factor == 1 and block.rows == (0, size)
@@ -228,6 +262,10 @@ class Cells:
             return whole
         operands = [self._expanded(operand, depth + 1) for operand in node.inputs if operand is not None]
         found = _combined(node.op_type, [terms for terms, _ in operands])
+        if node.op_type == "Mul" and any(len(term) > 2 for term in found):
+            return Counter({tuple(sorted((one for one in node.inputs if one is not None), key=id)): 1}), frozenset(
+                [node]
+            )
         if len(found) > _MOST_MONOMIALS or any(len(term) > 2 for term in found):
             return whole
         return found, frozenset([node]).union(*(inner for _, inner in operands))
@@ -258,7 +296,22 @@ def _pairs(kept: Monomial, added: Monomial) -> Iterator[tuple[tuple[ir.Value, ir
             yield (forget, memory), (enter, candidate)
 
 
+def _mixed(terms: Counter[Monomial]) -> tuple[ir.Value, ir.Value, ir.Value] | None:
+    """The values z, a and b if terms are a + z * (b - a)."""
+    if sorted(map(len, terms)) != [1, 2, 2]:
+        return None
+    (alone,) = next(term for term in terms if len(term) == 1)
+    products = [term for term in terms if len(term) == 2]
+    minus, plus = ([term for term in products if (alone in term) is wanted] for wanted in (True, False))
+    if len(minus) != 1 or (terms[(alone,)], terms[minus[0]], terms[plus[0]]) != (1, -1, 1):
+        return None
+    (update,) = set(minus[0]) - {alone} or {alone}
+    (other,) = set(plus[0]) - {update} or {update}
+    return (update, alone, other) if update in plus[0] else None
+
+
 def _activation(node: ir.Node, facts: Facts) -> Activation:
-    if node.op_type != "HardSigmoid":
-        return node.op_type, None, None
-    return node.op_type, parameter(node, "alpha", facts), parameter(node, "beta", facts)
+    names = _PARAMETERS.get(node.op_type, ())
+    numbers = [parameter(node, name, facts) for name in names]
+    alpha, beta = (*numbers, None, None)[:2]
+    return node.op_type, alpha, beta

@@ -175,7 +175,9 @@ class _Whole:
         self._lifted = Lifted(self, build, context.facts)
         self._made: dict[ir.Value, ir.Value] = {}
         self._finals: dict[ir.Value, ir.Value] = {}
+        self._ended: dict[ir.Value, ir.Value] = {}
         self._states: dict[ir.Value, ir.Value] = {}
+        self._ends_of: dict[Lengths, ir.Value] = {}
 
     def of(self, value: ir.Value) -> ir.Value:
         """The values of all runs along a new first axis.
@@ -287,7 +289,7 @@ class _Whole:
             return
         if (choice.lengths, choice.behind) == (taken.lengths, state.before) and self._facts.fill(state.initial) == 0:
             self._hidden(taken)
-            self._finals[state.after] = self._finals[taken.states[0].after]
+            self._finals[state.after] = self._ended[taken.output]
 
     def _step(self, node: ir.Node, step: Step) -> None:
         """Run an operator of the body over all runs."""
@@ -314,38 +316,36 @@ class _Whole:
         initial = [state.initial for state in one.states]
         self._demand_sizes(one, initial)
         sequence = self.build.concat([self._input(source) for source in one.inputs], 2)
-        arrays = one.weights.arrays(self._facts)
-        constants = [self.build.constant(self._context.spill.keep(array[None])) for array in arrays]
         given = [initial_state(Source(value), self.build, self._facts) for value in initial]
+        ends = None if one.lengths is None else self._ends(one.lengths)
         pads, is_reverse = self._iteration.may_be_empty and one.kind == "GRU", self._iteration.is_reverse
         at_front = is_reverse and one.lengths is None
-        made = operator(
-            one.weights,
-            [self._padded(sequence, at_front) if pads else sequence, *constants, self._lengths(one, initial), *given],
-            -1 if is_reverse else 1,
-            self.build,
-        )
+        sequence = self._padded(sequence, at_front) if pads else sequence
+        counts = None if ends is None else self.build.node("Cast", [ends], {"to": ir.DataType.INT32})[0]
+        direction = -1 if is_reverse else 1
+        made = operator(one.weights, sequence, counts, given, direction, self.build, self._context)
+        finals = made[1:]
+        if one.lengths is not None and ends is not None:
+            finals = one.lengths.finals(finals, given, ends, self.build, self._facts)
         states = self.build.squeeze(made[0], 1)
         if pads:
             states = self.build.slice(states, 0, *((1, _ALL) if at_front else (0, -1)))
-        for state, value in zip(one.states, made[1:], strict=True):
+        for state, value in zip(one.states, finals, strict=True):
             self._finals[state.after] = self.build.squeeze(value, 0)
+        self._ended[one.output] = (
+            self.build.squeeze(made[1], 0) if finals[0] is not made[1] else self._finals[one.states[0].after]
+        )
         if pads and one.lengths is None:
             self._finals[one.states[0].after] = self.build.gather(states, 0, 0 if is_reverse else -1)
         return states
 
-    def _lengths(self, one: Recurrence, initial: Sequence[ir.Value]) -> ir.Value | None:
-        """The lengths of the rows as the operator takes them; `None` if all are whole."""
-        if one.lengths is None:
-            return None
-        if self.build.opset < OLDEST_WITH_LENGTHS:
-            raise _UnresolvedError(f"lengths of rows are not compared before opset {OLDEST_WITH_LENGTHS}")
-        if not one.lengths.is_positive(self._facts) and not all(self._facts.fill(value) == 0 for value in initial):
-            raise _UnresolvedError("a row may be empty, of which the operator does not keep the initial state")
-        return self.build.node("Cast", [self._ends(one.lengths)], {"to": ir.DataType.INT32})[0]
-
     def _ends(self, lengths: Lengths) -> ir.Value:
-        return lengths.vector(self._runs(), self.build)
+        """The lengths of the rows, at most the number of runs."""
+        if lengths not in self._ends_of:
+            if self.build.opset < OLDEST_WITH_LENGTHS:
+                raise _UnresolvedError(f"lengths of rows are not compared before opset {OLDEST_WITH_LENGTHS}")
+            self._ends_of[lengths] = lengths.vector(self._runs(), self.build)
+        return self._ends_of[lengths]
 
     def _runs(self) -> ir.Value:
         """The number of runs as a vector of one element."""
@@ -379,7 +379,7 @@ class _Whole:
 
     def _behind(self, value: ir.Value, choice: Choice, one: Recurrence) -> ir.Value | None:
         """What rows are behind their ends in all runs; `None` if it is 0, as the operator has it."""
-        if self._facts.fill(choice.behind) == 0:
+        if choice.behind is None or self._facts.fill(choice.behind) == 0:
             return None
         for state in self._iteration.states:
             if (state.before, state.after) == (choice.behind, value):
@@ -388,7 +388,8 @@ class _Whole:
                     raise _UnresolvedError(f"the state '{state.before.name}' is handed on in another way")
                 if self._iteration.is_reverse:
                     return None if is_zero else self.build.unsqueeze(state.initial, 0)
-                return self.build.unsqueeze(self._finals[one.states[0].after], 0)
+                final = self._finals[state.after] if state is one.states[0] else self._ended[one.output]
+                return self.build.unsqueeze(final, 0)
         return self.constant(choice.behind) if self.is_same(choice.behind) else self.of(choice.behind)
 
     def _padded(self, sequence: ir.Value, at_front: bool) -> ir.Value:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.traits import RESHAPES
 from ortfuse.passes.building import Builder
+from ortfuse.passes.context import Context
 from ortfuse.passes.recurrence.weights import Weights
 from ortfuse.pattern.operators import attribute_value, parameter
 from ortfuse.rewrite import Exactness
@@ -97,8 +98,21 @@ def pays(kind: str, output: ir.Value, facts: Facts) -> bool:
     return kind != "RNN" or (shape is not None and shape[0] == 1)
 
 
-def operator(weights: Weights, inputs: Sequence[ir.Value | None], direction: int, build: Builder) -> Sequence[ir.Value]:
-    """The outputs of a recurrent operator on these inputs, run in this direction (1 or -1)."""
+def operator(
+    weights: Weights,
+    sequence: ir.Value,
+    counts: ir.Value | None,
+    states: Sequence[ir.Value | None],
+    direction: int,
+    build: Builder,
+    context: Context,
+) -> Sequence[ir.Value]:
+    """The outputs of a recurrent operator on a sequence with lengths of rows and initial states, run in a direction (1 or -1)."""
+    arrays = [*weights.arrays(context.facts), weights.peephole(context.facts)]
+    *constants, peephole = [None if one is None else build.constant(context.spill.keep(one[None])) for one in arrays]
+    inputs = [sequence, *constants, counts, *states, *([] if peephole is None else [peephole])]
+    while inputs[-1] is None:
+        inputs.pop()
     attributes: dict[str, Any] = {"hidden_size": weights.size}
     if direction < 0:
         attributes["direction"] = "reverse"

@@ -3,16 +3,17 @@
 So do chains of operators (see `consecutive`) and operators of both directions (see `directions`).
 
 Recognised are cells in any spelling that has the same mathematics (see `cell`): products of x and h apart or joined, for one step
-or for all steps at once, gates in any order, split before or after their activations, with any biases, HardSigmoid for Sigmoid,
+or for all steps at once, gates in any order, split before or after their activations, with any biases, peepholes and activations,
 the forms of the GRU that reset before and after the product, and the update gate with either meaning. The inputs of the steps may
 be elements of a sequence along any axis, in rising or falling order, of several sequences that are joined, one for all steps,
-or values of any origin. Hidden states that are used elsewhere are elements of the operator's Y.
+or values of any origin. Hidden states that are used elsewhere are elements of the operator's Y. Rows that keep their states from
+the end of their length on are sequences of that length (see `bounds`).
 
 Left alone: chains of fewer than `fewest` steps, and of RNN cells for a batch that may be larger than 1, where the operator
-does not pay; steps with different weights; cell states between two steps and gates that are used elsewhere, of which the
-operator says nothing; an input that depends on a state; element types other than float32, for which the runtime has no
-kernel; sizes of batch and state that are not known to be equal. An open batch size must be at least 1 when the model runs,
-as the runtime's kernels do not take 0, and no input may be NaN, which they turn into numbers.
+does not pay; steps with different weights; cell states between two steps, gates, and new states of rows that have ended, if
+they are used elsewhere, of which the operator says nothing; an input that depends on a state; element types other than float32,
+for which the runtime has no kernel; sizes of batch and state that are not known to be equal. An open batch size must be at
+least 1 when the model runs, as the runtime's kernels do not take 0, and no input may be NaN, which they turn into numbers.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ from ortfuse.passes.recurrence.chain import Chain, chains
 from ortfuse.passes.recurrence.consecutive import join_consecutive
 from ortfuse.passes.recurrence.directions import join_directions
 from ortfuse.passes.recurrence.form import Source
+from ortfuse.passes.recurrence.lengths import OLDEST as OLDEST_WITH_LENGTHS
 from ortfuse.passes.recurrence.needless import drop_needless
 from ortfuse.passes.recurrence.operands import Track, common_direction, initial_state, is_zero, shape_of
 from ortfuse.passes.recurrence.operator import OLDEST, SLOWER, Rounds, operator, pays
+from ortfuse.passes.recurrence.results import Results
 from ortfuse.passes.recurrence.turned import turn
 
 
@@ -75,18 +78,21 @@ class Recurrent:
 
 
 def _replace(chain: Chain, scope: Scope, context: Context) -> bool:
-    inside = _between([value for cell in chain.cells for value in _results(cell)], _border(chain), context.facts)
+    results = Results(chain, context.facts)
+    values = [*results.values, *(value for cell in chain.cells for value in _results(cell))]
+    inside = _between(values, _border(chain), context.facts)
     nodes = [node for node in scope.graph if node in inside]
     tracks = [Track.of(sources) for sources in zip(*chain.inputs, strict=True)]
-    if not _is_legal(chain, scope, context) or not _is_private(chain, inside) or _feeds_back(chain, tracks, scope):
+    dead = results.dead(nodes)
+    if not _is_legal(chain, scope, context) or not _is_private(chain, dead) or _feeds_back(chain, tracks, scope):
         return False
     place = chain.cells[-1].output.producer()
     assert place is not None
     name = f"{Recurrent.name}.{chain.weights.kind.lower()}"
     with context.editor.change(name, rule=Rounds(name), nodes=nodes) as change:
-        build, direction = Builder(scope, context.editor, place), common_direction(tracks)
-        made = _operator(chain, tracks, direction, build, context)
-        for old, new in _outputs(chain, made, direction, inside, build):
+        build, direction = Builder(scope, context.editor, place), chain.direction or common_direction(tracks)
+        made, initial, ends = _operator(chain, tracks, direction, build, context)
+        for old, new in results.replacements(made, initial, ends, dead, direction, build):
             context.editor.replace(old, new)
         for node in reversed(nodes):
             if not any(output.uses() or output.is_graph_output() for output in node.outputs):
@@ -127,7 +133,10 @@ def _is_legal(chain: Chain, scope: Scope, context: Context) -> bool:
     states = [chain.hidden, None if chain.memory is None else Source(chain.memory)]
     inputs = [source for step in chain.inputs for source in step]
     shape = facts.shape(output)
-    if shape is None or len(shape) != 2 or any(facts.shape(cell.output) != shape for cell in chain.cells):
+    after = [one.value for pair in chain.after for one in pair if one is not None]
+    if shape is None or len(shape) != 2 or any(facts.shape(value) != shape for value in after):
+        return False
+    if chain.bound(0) is not None and (not chain.direction or scope.opset < OLDEST_WITH_LENGTHS):
         return False
     if any(not is_zero(state, facts) and shape_of(state, facts) != shape for state in states if state is not None):
         return False
@@ -140,19 +149,19 @@ def _is_legal(chain: Chain, scope: Scope, context: Context) -> bool:
     return context.target.supports("", chain.weights.kind, scope.opset, [ir.DataType.FLOAT] * 4)
 
 
-def _is_private(chain: Chain, inside: Collection[ir.Node]) -> bool:
-    """Whether only the chain uses what is computed within its cells."""
-    outputs = [output for cell in chain.cells for node in cell.inner for output in node.outputs]
-    return all(_is_used_within(output, inside) for output in outputs)
-
-
-def _is_used_within(value: ir.Value, inside: Collection[ir.Node]) -> bool:
-    return not value.is_graph_output() and all(use.node in inside for use in value.uses())
+def _is_private(chain: Chain, dead: Collection[ir.Node]) -> bool:
+    """Whether nothing needs what is computed within the cells, nor new states if rows keep others."""
+    inner = [node for cell in chain.cells for node in cell.inner]
+    if chain.bound(0) is not None:
+        inner += [node for cell in chain.cells for value in _results(cell) if (node := value.producer()) is not None]
+    return all(node in dead for node in inner)
 
 
 def _feeds_back(chain: Chain, tracks: Sequence[Track], scope: Scope) -> bool:
     """Whether an input of a step may depend on the state before it; elements of one value cannot, as the first step has it."""
     wanted = {source.value.producer() for track in tracks if track.is_scattered for source in track.sources}
+    if (lengths := chain.lengths) is not None:
+        wanted.add(lengths.value.producer())
     pending = _results(chain.cells[0]) if wanted else []
     seen: set[ir.Node] = set()
     while pending:
@@ -167,32 +176,16 @@ def _feeds_back(chain: Chain, tracks: Sequence[Track], scope: Scope) -> bool:
 
 def _operator(
     chain: Chain, tracks: Sequence[Track], direction: int, build: Builder, context: Context
-) -> Sequence[ir.Value]:
-    """The outputs of the operator: Y, the last hidden state and, for an LSTM, the last cell state."""
-    facts, weights = context.facts, chain.weights
+) -> tuple[Sequence[ir.Value], ir.Value | None, ir.Value | None]:
+    """Y and the final states, the initial hidden state (`None`: it is 0), and the lengths of rows that end before others."""
+    facts, lengths = context.facts, chain.lengths
     sequence = build.concat([track.sequence(build, facts, direction) for track in tracks], 2)
-    constants = [build.constant(context.spill.keep(array[None])) for array in weights.arrays(facts)]
     states = [initial_state(chain.hidden, build, facts)]
     if chain.memory is not None:
         states.append(initial_state(Source(chain.memory), build, facts))
-    while states and states[-1] is None:
-        states.pop()
-    return operator(weights, [sequence, *constants, *([None, *states] if states else [])], direction, build)
-
-
-def _outputs(
-    chain: Chain, made: Sequence[ir.Value], direction: int, inside: Collection[ir.Node], build: Builder
-) -> list[tuple[ir.Value, ir.Value]]:
-    """The states that are used elsewhere, each with what it is of the operator's outputs."""
-    cells, last = chain.cells, chain.cells[-1]
-    needed = [number for number, cell in enumerate(cells) if not _is_used_within(cell.output, inside)]
-    found = []
-    if needed == [len(cells) - 1]:
-        found.append((last.output, build.squeeze(made[1], 0)))
-    elif needed:
-        states = build.squeeze(made[0], 1)
-        places = range(len(cells))[::direction]
-        found += [(cells[number].output, build.gather(states, 0, places[number])) for number in needed]
-    if last.memory is not None and not _is_used_within(last.memory[0], inside):
-        found.append((last.memory[0], build.squeeze(made[2], 0)))
-    return found
+    ends = None if lengths is None else lengths.vector(build.ints([len(chain.cells)]), build)
+    counts = None if ends is None else build.node("Cast", [ends], {"to": ir.DataType.INT32})[0]
+    made = operator(chain.weights, sequence, counts, states, direction, build, context)
+    if lengths is None or ends is None:
+        return made, states[0], None
+    return [made[0], *lengths.finals(made[1:], states, ends, build, facts)], states[0], ends

@@ -31,6 +31,7 @@ class Weights:
         inputs: For each input, the blocks of each gate.
         offsets: For each gate, what is added.
         reset_offsets: What is added to the form of h that the reset gate of a GRU multiplies; `None` if it multiplies h itself.
+        peepholes: For the gates i, o and f of an LSTM, what they multiply the cell state by.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class Weights:
     inputs: tuple[tuple[Blocks, ...], ...]
     offsets: tuple[tuple[Offset, ...], ...]
     reset_offsets: tuple[Offset, ...] | None
+    peepholes: tuple[tuple[Offset, ...], ...]
 
     def arrays(self, facts: Facts) -> tuple[Array, Array, Array]:
         """The operands W [gates * size, inputs], R [gates * size, size] and B [2 * gates * size] of the operator, in float32."""
@@ -52,9 +54,22 @@ class Weights:
         made = np.concatenate(inputs, axis=1).T, np.concatenate(recurrent, axis=1).T, np.concatenate(biases)
         return made[0].astype(np.float32), made[1].astype(np.float32), made[2].astype(np.float32)
 
-    def starts_from_zero(self, first: Weights, facts: Facts) -> bool:
-        """Whether the weights of a first step are these but for a hidden state of 0, which constants were computed with."""
-        if replace(first, recurrent=self.recurrent, offsets=self.offsets, reset_offsets=self.reset_offsets) != self:
+    def peephole(self, facts: Facts) -> Array | None:
+        """The operand P [3 * size] of an LSTM, in float32; `None` if it has none."""
+        if not any(self.peepholes):
+            return None
+        return np.concatenate([Form((), one).offset(self.size, facts) for one in self.peepholes]).astype(np.float32)
+
+    def starts_from_zero(self, first: Weights, has_memory: bool, facts: Facts) -> bool:
+        """Whether the weights of a first step are these but for states of 0, which constants were computed with.
+
+        `has_memory`: whether its cell state is not 0.
+        """
+        alike = replace(first, recurrent=self.recurrent, offsets=self.offsets, reset_offsets=self.reset_offsets)
+        if not has_memory:
+            i, o, f = first.peepholes
+            alike = replace(alike, peepholes=(i or self.peepholes[0], o, f or self.peepholes[2]))
+        if alike != self:
             return False
         if any(first.recurrent) or (first.reset_offsets is None) != (self.reset_offsets is None):
             return False
@@ -109,6 +124,7 @@ def weights_of(cell: Cell, previous: Source | None, size: int) -> tuple[Weights,
             tuple(tuple(inputs[source]) for source in ordered),
             tuple(gate.offsets for gate in cell.gates),
             reset_offsets,
+            cell.peepholes,
         ),
         tuple(ordered),
     )

@@ -103,6 +103,7 @@ def test_the_mask_may_be_spelled_in_any_way(mask: str) -> None:
     [
         ("nm{0} = Not(m) {0}k = Where(nm{0}, {0}0, {0}1)", ZERO),
         ("w{0} = Cast<to = 1>(m) v{0} = Sub(float1, w{0}) a{0} = Mul(w{0}, {0}1) e{0} = Mul({0}0, v{0}) {0}k = Add(a{0}, e{0})", HELD),
+        ("w{0} = Cast<to = 1>(m) v{0} = Sub({0}1, {0}0) a{0} = Mul(v{0}, w{0}) {0}k = Add({0}0, a{0})", "mf = Cast<to = 1>(m) y1 = Mul(h1, mf)"),
     ],
 )  # fmt: skip
 def test_the_choice_may_be_spelled_in_any_way(kept: str, result: str) -> None:
@@ -120,6 +121,13 @@ def test_lengths_of_32_bits_in_a_loop() -> None:
     assert is_one_operator(made)
 
 
+@pytest.mark.parametrize("spelling", [LSTM, "gru"])
+@pytest.mark.parametrize("direction", [0, 1])
+@pytest.mark.parametrize("result", [ZERO, HELD])
+def test_empty_rows_keep_their_initial_states(spelling: str, direction: int, result: str) -> None:
+    assert is_one_operator(scan(spelling, direction=direction, result=result, initial="given"))
+
+
 def test_initial_states_of_rows_that_are_not_empty() -> None:
     clipped = MASK.replace("Less(rc, L)", "Less(rc, Lc)").replace("sx =", "Lc = Max(L, no1) sx =")
     assert is_one_operator(scan(mask=clipped, initial="given"))
@@ -128,7 +136,6 @@ def test_initial_states_of_rows_that_are_not_empty() -> None:
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        (scan(initial="given"), "a row may be empty"),
         (scan(mask="M = Unsqueeze(L, no2)", lengths="bool[t, b] L"), "a mask may have holes"),
         (scan(result="y1 = Tanh(h1)"), "what is computed behind the end is used"),
         (scan(kept="{0}k = Where(m, {0}0, {0}1)"), "states are kept before the end"),
