@@ -8,6 +8,11 @@ form is MatMul + Add, which the runtime executes for any rank; Gemm on a two-dim
     gemm(transpose(x), w) = gemm(x, w, transA=1)        the same for w
 
 The runtime merges the Transpose too, but deletes it even if it is a graph output, so that the model does not load.
+
+    fused_gemm(x, W, c, activation) = activation(gemm(x, W, c))
+
+The runtime makes one operator of the two again when it loads the model; models that it has saved have that one already, which
+no other rule knows.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ortfuse.pattern import Match, Pattern, attr, const, op, opt, var
+from ortfuse.pattern import Match, Pattern, attr, built, const, ms, op, opt, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
@@ -94,6 +99,45 @@ def _transposed(name: str) -> Rule:
     )
 
 
+ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu")
+
+
+def activation_is_known(match: Match) -> Refusal | None:
+    """It is one of `ACTIVATIONS`, with its slope if it has one."""
+    slope = match["slope"] is not None
+    fits = match["activation"] in ACTIVATIONS and slope == (match["activation"] == "LeakyRelu")
+    return match.unless_value("activation", fits, f"one of {', '.join(ACTIVATIONS)}, with a slope for the last alone")
+
+
+def _activated(match: Match) -> Pattern:
+    flags = {name: attr(name) for name in ("transA", "transB", "alpha", "beta")}
+    gemm = op.Gemm(var("a"), var("b"), var("c"), **flags)
+    slope = {"alpha": attr("slope")} if match["activation"] == "LeakyRelu" else {}
+    made: Pattern = getattr(op, match["activation"])(gemm, **slope)
+    return made
+
+
+def _fused() -> Rule:
+    names = ("transA", "transB", "alpha", "beta", "activation")
+    how: dict[str, Any] = {name: attr(name) for name in names}
+    flags: dict[str, list[Any]] = {"transA": [0], "transB": [1], "alpha": [0.5], "beta": [2.0]}
+    return Rule(
+        name="linear.fused_gemm",
+        pattern=ms.FusedGemm(var("a"), var("b"), var("c"), activation_alpha=attr("slope"), **how),
+        replace=built(_activated, makes=("Gemm", *ACTIVATIONS)),
+        guards=(activation_is_known,),
+        exactness=Exactness.ROUNDING,
+        source="ONNX Runtime operator com.microsoft.FusedGemm",
+        proof=Proof(
+            shapes=({"a": "m 4", "b": "5 4", "c": "5"}, {"a": "m 4", "b": "5 4", "c": "5"}),
+            attributes=(
+                {**flags, "activation": list(ACTIVATIONS[:3]), "slope": [None]},
+                {**flags, "activation": ["LeakyRelu"], "slope": [0.3]},
+            ),
+        ),
+    )
+
+
 _FLAGS = ((0, 0), (0, 1), (1, 0), (1, 1))
 _SHAPES = {
     side: tuple(
@@ -108,6 +152,7 @@ _SHAPES = {
 }
 
 RULES = [
+    _fused(),
     _transposed("A"),
     _transposed("B"),
     _reshape_gemm("linear.reshape_gemm", 0, weight),

@@ -15,6 +15,7 @@ from ortfuse.execution.part import forced
 from ortfuse.execution.session import Session
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.editor import Editor
+from ortfuse.precision.between import names_between
 
 Array = np.ndarray[Any, Any]
 Range = tuple[float, float]
@@ -156,7 +157,8 @@ def calibrate(model: ir.Model, names: Collection[str], inputs: Sequence[Mapping[
 
     Args:
         model: The model; not changed.
-        names: The values to observe. Those that the model does not have, or that are not float32, are left out.
+        names: The values to observe, with what stands between them. Those that the model does not have, or that are not
+            float32, are left out.
         inputs: The inputs of each run by name.
 
     Raises:
@@ -165,7 +167,7 @@ def calibrate(model: ir.Model, names: Collection[str], inputs: Sequence[Mapping[
     """
     calibration = Calibration()
     model, inner = _with_products(model, names)
-    names = (*names, *inner)
+    names = (*names, *inner, *names_between(model, names))
     for name in names:
         for given in inputs:
             if name in given and np.asarray(given[name]).dtype == np.float32:

@@ -21,9 +21,10 @@ from ortfuse.dims import DimLike
 from ortfuse.errors import PrecisionError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.edit import Edit
-from ortfuse.passes import CommonSubexpressions, Context, DeadCode, Finalize, RulePass
+from ortfuse.passes import CommonSubexpressions, Context, DeadCode, Finalize, Pass, RulePass
 from ortfuse.pattern import Match
 from ortfuse.pipeline import load_catalogue
+from ortfuse.precision.between import IntegersBetween
 from ortfuse.precision.calibration import Calibration
 from ortfuse.precision.shared_ranges import ranges_of
 from ortfuse.refusal import Refusal, refuse
@@ -128,8 +129,10 @@ def lowered(
             why = f": {miss.refusal.reason}" if miss is not None else ""
             raise PrecisionError(f"{rung} cannot be applied to {site!r}{why}")
     context = Context(copy, Facts(copy), target or installed())
-    tidy = RulePass(TIDY, _rules_of(TIDY))
-    for one in (CommonSubexpressions(), tidy, DeadCode(), Finalize()):
+    tidy, passes = RulePass(TIDY, _rules_of(TIDY)), list[Pass]([CommonSubexpressions()])
+    if calibration is not None:
+        passes += [tidy, IntegersBetween(calibration.range)]
+    for one in (*passes, tidy, DeadCode(), Finalize()):
         one.run(context)
     return copy
 

@@ -8,9 +8,8 @@ import numpy as np
 
 from ortfuse.pattern import Match, computed
 from ortfuse.pattern.language import Computed
+from ortfuse.precision.grids import SMALLEST_SCALE, unsigned_grid
 from ortfuse.refusal import Refusal
-
-from ._weights import SMALLEST_SCALE
 
 
 def was_observed(method: str, *names: str) -> Callable[[Match], Refusal | None]:
@@ -37,11 +36,10 @@ def grid(
     """
     found = match.observed(name, method)
     assert found is not None
-    low, high = 0.0 if from_zero(match) else min(found[0], 0.0), max(found[1], 0.0)
+    low, high = 0.0 if from_zero(match) else found[0], found[1]
     if signed:
-        return max(max(-low, high) / 127, SMALLEST_SCALE), 0
-    scale = max((high - low) / 255, SMALLEST_SCALE)
-    return scale, round(min(max(-low / scale, 0.0), 255.0))
+        return max(-low, high, 127 * SMALLEST_SCALE) / 127, 0
+    return unsigned_grid(low, high)
 
 
 def grid_of(

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ortfuse.pattern import Match
+from ortfuse.precision.grids import SMALLEST_SCALE
 from ortfuse.refusal import Refusal
 
 from ._linear import size
-from ._weights import SMALLEST_SCALE, Array
+from ._weights import Array
 
 BLOCKS = (16, 32, 64, 128, 256)
 

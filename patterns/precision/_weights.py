@@ -12,12 +12,10 @@ import onnx_ir as ir
 from ortfuse.passes.lazy_transpose import KeyedTensor, MovedTensor, key_of
 from ortfuse.pattern import Match, computed
 from ortfuse.pattern.language import Computed
+from ortfuse.precision.grids import SMALLEST_SCALE
 from ortfuse.refusal import Refusal
 
 Array = np.ndarray[Any, Any]
-
-SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
-"""The scale of what is zero, or so small that its own scale would be no normal number."""
 
 _LARGEST = 2.0**100
 """Products of larger numbers are more likely to overflow than to mean anything."""

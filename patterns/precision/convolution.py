@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from ortfuse.pattern import Match, Pattern, all_attributes, attr, built, const, ms, op, opt, scalar, var
+from ortfuse.precision.grids import SMALLEST_SCALE
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._activations import grid, grid_of, was_observed
 from ._linear import LONGEST, in_float32, signed_limit
-from ._weights import SMALLEST_SCALE, Array, is_weight, read_later, read_later_as, tensor_of
+from ._weights import Array, is_weight, read_later, read_later_as, tensor_of
 
 SOURCE = "ONNX operator QLinearConv, ONNX Runtime operator com.microsoft.QLinearAdd"
 

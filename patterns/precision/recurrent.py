@@ -12,11 +12,12 @@ import numpy as np
 
 from ortfuse.pattern import Match, Pattern, all_attributes, const, ms, op, opt, var
 from ortfuse.pattern.language import Computed
+from ortfuse.precision.grids import SMALLEST_SCALE
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._linear import in_float32, signed_limit
-from ._weights import SMALLEST_SCALE, Array, is_weight, read_later, tensor_of
+from ._weights import Array, is_weight, read_later, tensor_of
 
 SOURCE = "ONNX Runtime operator com.microsoft.DynamicQuantizeLSTM"
 

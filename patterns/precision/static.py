@@ -14,13 +14,13 @@ import numpy as np
 
 from ortfuse.pattern import Match, Pattern, computed, ms, op
 from ortfuse.pattern.language import Computed
+from ortfuse.precision.grids import SMALLEST_SCALE
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._activations import grid_of, was_observed
 from ._linear import GUARDS_OF_INTEGERS, LINEAR, SHAPES, bias, weight8, x
 from ._smooth import COLUMNS, factors, reach, smoothed
 from ._smooth import SOURCE as SMOOTH_SOURCE
-from ._weights import SMALLEST_SCALE
 
 SOURCE = "ONNX operators QuantizeLinear and MatMulInteger"
 

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+import ortfuse
 from ortfuse.bench.executed import executed_ops
 from ortfuse.errors import PrecisionError
 from ortfuse.execution.session import weight_bytes
@@ -452,3 +453,10 @@ def test_a_rung_of_one_name_takes_in_the_other_forms_of_its_operator() -> None:
         "dynamic_int8_lstm.unit",
         "dynamic_int8_lstm.unit_last",
     ]
+
+
+def test_a_product_fused_with_its_activation_is_a_site_once_it_is_optimised() -> None:
+    body = 'p = com.microsoft.FusedGemm<activation = "Relu", transB = 1>(x, w, c) y = Sigmoid(p)'
+    made = model(body, "float[b,24] x", "float[b,16] y", w=(16, 24), c=(16,))
+    found = sites(ortfuse.optimize(made).model)
+    assert [(site.operator, site.weight_shape) for site in found.values()] == [("Gemm", (24, 16))]
