@@ -18,7 +18,7 @@ from ortfuse.targets.calibrated import calibration_file, store, stored
 from ortfuse.targets.costs import WORTH_IT, Measured
 from ortfuse.targets.processor import processor_kind, processor_name
 
-SCHEMA = "ortfuse.calibration/1"
+SCHEMA = "ortfuse.calibrate/1"
 """The name and version of the JSON data."""
 
 Step: TypeAlias = Callable[[int, int, str], None]

@@ -49,7 +49,7 @@ def everything(
     """Rewrite ONNX models into the operators that ONNX Runtime has fast kernels for, and prove them equal.
 
     Exit codes: 0 if all is well; 1 if the answer is no (outputs differ, so that nothing is written; a rule is not proved);
-    2 if something cannot be used, with one line that says what to do.
+    2 if something cannot be used, with one line that says what to do; 3 if something is worse than what --check names.
     """
 
 

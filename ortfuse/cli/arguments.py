@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
@@ -125,6 +124,16 @@ InputFiles = Annotated[
 ]
 Json = Annotated[
     Path | None, typer.Option("--json", help="Write the whole report as JSON to this file.", show_default=False)
+]
+Check = Annotated[
+    Path | None,
+    typer.Option(
+        "--check",
+        metavar="FILE",
+        help="Compare with what the same command wrote with --json before; the exit code is 3 if it has become worse: more nodes "
+        "or executed operators, fewer sites, a larger error, a speedup lower beyond noise.",
+        show_default=False,
+    ),
 ]
 Report = Annotated[
     Path | None,
@@ -294,29 +303,6 @@ def _pins(texts: list[str]) -> dict[str, str]:
         if pins.setdefault(name, operator) != operator:
             raise OptionError("pins", f"{name} is pinned to {pins[name]} and to {operator}; write one of the two")
     return pins
-
-
-def check_json(path: Path | None, output: Any = None) -> None:
-    """Check that a report can be written, before minutes of work are spent on its contents.
-
-    Raises:
-        OutputError: It cannot be written, or would overwrite the result.
-    """
-    from ortfuse.model.atomic_write import writable_target
-
-    if path is not None:
-        writable_target(path)
-        if output is not None and Path(output).resolve() == path.resolve():
-            raise OutputError(f"{output}: -o and --json name the same file; write two names")
-
-
-def write_json(path: Path | None, content: dict[str, Any]) -> None:
-    """Write a report to a temporary file and move it into place."""
-    if path is None:
-        return
-    from ortfuse.model.atomic_write import write_text
-
-    write_text(path, json.dumps(content, indent=1, default=str) + "\n")
 
 
 def check_folder(path: Path) -> None:

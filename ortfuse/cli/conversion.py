@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 import ortfuse
-from ortfuse.cli.arguments import Debug, InputFiles, Json, Model, Output, Seed, check_json, write_json
+from ortfuse.cli.arguments import Debug, InputFiles, Json, Model, Output, Seed
+from ortfuse.cli.output import check_json, write_json
 from ortfuse.cli.terminal import guarded, out, progress_line
 from ortfuse.cli.usage import positive_number
 
@@ -59,4 +60,4 @@ def convert(
         from ortfuse.report.conversion import show_conversion
 
         show_conversion(out, done)
-        write_json(json_file, {"model": str(model), **done.to_dict()})
+        write_json(json_file, "convert", {"model": str(model), **done.to_dict()})

@@ -10,6 +10,7 @@ import typer
 import ortfuse
 from ortfuse.cli import arguments
 from ortfuse.cli.arguments import (
+    Check,
     Config,
     CustomOps,
     Debug,
@@ -25,10 +26,10 @@ from ortfuse.cli.arguments import (
     Threads,
     Tolerance,
     check_folder,
-    check_json,
-    write_json,
 )
+from ortfuse.cli.output import check_json, write_json
 from ortfuse.cli.pages import check_report, write_report
+from ortfuse.cli.regression import demand_no_regression, stored
 from ortfuse.cli.terminal import err, guarded, out
 from ortfuse.cli.usage import NO, positive_number, whole_number
 
@@ -102,13 +103,14 @@ def sweep(
     rounds: Rounds = None,
     custom_ops: CustomOps = None,
     json_file: Json = None,
+    check: Check = None,
     report: Report = None,
     debug: Debug = False,
 ) -> None:
     """Optimise, verify and measure many models: ortfuse sweep models/ -o optimised/ --jobs 4 --report sweep.html
 
     Each model has a process of its own: one that fails, hangs or crashes is a row, and not the end. Measurements are never made
-    two at a time on one machine. The exit code is 1 if a model is not ok.
+    two at a time on one machine. The exit code is 1 if a model is not ok, 3 if one is worse than what --check names.
     """
     with guarded(debug):
         from ortfuse.report.fleet import show_sweep
@@ -120,6 +122,7 @@ def sweep(
         if output is not None:
             check_folder(output)
         check_json(json_file)
+        known = stored(check, "sweep", json_file)
         check_report(report)
         with err.status("starting") as status:
             found = ortfuse.sweep(
@@ -128,10 +131,11 @@ def sweep(
                 progress=lambda row, done, total: status.update(f"{done} of {total}: {row.model} {row.status}"),
             )  # fmt: skip
         show_sweep(out, found)
-        write_json(json_file, found.to_dict())
+        write_json(json_file, "sweep", found.to_dict())
         if report is not None:
             from ortfuse.report.pages import fleet_page
 
             write_report(report, fleet_page(found))
+        demand_no_regression(out, "sweep", known, found.to_dict())
     if not found.ok:
         raise typer.Exit(NO)

@@ -8,7 +8,8 @@ import typer
 
 import ortfuse
 from ortfuse.cli import arguments
-from ortfuse.cli.arguments import CustomOps, Debug, Json, Model, Sizes, Target, Threads, check_json, write_json
+from ortfuse.cli.arguments import CustomOps, Debug, Json, Model, Sizes, Target, Threads
+from ortfuse.cli.output import check_json, write_json
 from ortfuse.cli.terminal import guarded, out, progress_line
 
 
@@ -41,4 +42,4 @@ def inspect(
         from ortfuse.report.inspection import show_inspection
 
         show_inspection(out, found)
-        write_json(json_file, {"model": str(model), **found.to_dict()})
+        write_json(json_file, "inspect", {"model": str(model), **found.to_dict()})

@@ -12,6 +12,7 @@ from ortfuse.cli import arguments
 from ortfuse.cli.arguments import (
     Approximate,
     Bench,
+    Check,
     Config,
     CustomOps,
     Debug,
@@ -38,10 +39,10 @@ from ortfuse.cli.arguments import (
     Threads,
     Tolerance,
     Verify,
-    check_json,
-    write_json,
 )
+from ortfuse.cli.output import check_json, write_json
 from ortfuse.cli.pages import check_report, write_report
+from ortfuse.cli.regression import demand_no_regression, stored
 from ortfuse.cli.terminal import guarded, out, progress_line
 from ortfuse.cli.usage import NO, positive_number
 
@@ -76,6 +77,7 @@ def optimize(
     load: Load = None,
     custom_ops: CustomOps = None,
     json_file: Json = None,
+    check: Check = None,
     report: Report = None,
     debug: Debug = False,
 ) -> None:
@@ -83,7 +85,7 @@ def optimize(
 
     Prints the nodes before and after, the fused sites of each family, the passes with their time and changes and, when
     asked for, the largest error against the original and the latency after each pass. The exit code is 1 if the result is
-    wrong, and then it is not written.
+    wrong, and then it is not written; 3 if it is worse than what --check names.
     """
     with guarded(debug):
         options = arguments.options(
@@ -94,6 +96,7 @@ def optimize(
             loaded=load, custom_ops=custom_ops,
         )  # fmt: skip
         check_json(json_file, options.output)
+        known = stored(check, "optimize", json_file)
         check_report(report)
         if report is not None:
             options = options.with_(explain=options.explain or True)
@@ -105,11 +108,13 @@ def optimize(
         from ortfuse.report.console import show_result
 
         show_result(out, result)
-        write_json(json_file, {"model": str(model), **result.to_dict()})
+        content = {"model": str(model), **result.to_dict()}
+        write_json(json_file, "optimize", content)
         if report is not None:
             _write_page(model, result, report)
-    if not result.ok:
-        raise typer.Exit(NO)
+        if not result.ok:
+            raise typer.Exit(NO)
+        demand_no_regression(out, "optimize", known, content)
 
 
 def _write_page(model: Path, result: Result, path: Path) -> None:
@@ -166,7 +171,7 @@ def verify(
         from ortfuse.report.console import show_verdict
 
         show_verdict(out, verdict)
-        write_json(json_file, verdict.to_dict())
+        write_json(json_file, "verify", verdict.to_dict())
     if not verdict.ok:
         raise typer.Exit(NO)
 
@@ -206,7 +211,7 @@ def bisect(
             found = (ortfuse.bisect_runtime if runtime else ortfuse.bisect)(model, options, progress=progress)
         for line in found.lines():
             out.print(line, markup=False, highlight=False)
-        write_json(json_file, {"model": str(model), **found.to_dict()})
+        write_json(json_file, "bisect", {"model": str(model), **found.to_dict()})
     if found.moved:
         raise typer.Exit(NO)
 
@@ -248,7 +253,7 @@ def explain(
 
         show_explanation(out, found)
         show_notes(out, found.notes)
-        write_json(json_file, {"model": str(model), **found.to_dict()})
+        write_json(json_file, "explain", {"model": str(model), **found.to_dict()})
 
 
 def bench(
@@ -265,6 +270,7 @@ def bench(
     rounds: Rounds = None,
     custom_ops: CustomOps = None,
     json_file: Json = None,
+    check: Check = None,
     report: Report = None,
     debug: Debug = False,
 ) -> None:
@@ -278,6 +284,7 @@ def bench(
         from ortfuse.report.console import show_latencies
 
         check_json(json_file)
+        known = stored(check, "bench", json_file)
         options = arguments.options(
             inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds, bench=True, custom_ops=custom_ops
         )
@@ -286,8 +293,9 @@ def bench(
             progress("measuring")
             found = ortfuse.benchmark(numbered((str(path), path) for path in model), options)
         show_latencies(out, found, f"Latency at {found.sizes}")
-        write_json(json_file, found.to_dict())
+        write_json(json_file, "bench", found.to_dict())
         if report is not None:
             from ortfuse.report.pages import bench_page
 
             write_report(report, bench_page(found))
+        demand_no_regression(out, "bench", known, found.to_dict())

@@ -21,9 +21,8 @@ from ortfuse.cli.arguments import (
     Seed,
     Sizes,
     Threads,
-    check_json,
-    write_json,
 )
+from ortfuse.cli.output import check_json, write_json
 from ortfuse.cli.pages import check_report, write_report
 from ortfuse.cli.terminal import guarded, out, progress_bar, progress_line
 from ortfuse.cli.usage import positive_number
@@ -75,7 +74,7 @@ def profile(
         show_profile(out, found)
         write_csv(csv, found)
         write_png(png, found)
-        write_json(json_file, {"model": str(model), **found.to_dict()})
+        write_json(json_file, "profile", {"model": str(model), **found.to_dict()})
         if report is not None:
             from ortfuse.report.pages import profile_page
 
@@ -122,4 +121,4 @@ def calibrate(
                 budget=budget, only=only or (), threads=threads or 0, patterns=patterns or (), again=again, step=step
             )
         show_calibration(out, found)
-        write_json(json_file, found.to_dict())
+        write_json(json_file, "calibrate", found.to_dict())

@@ -28,9 +28,8 @@ from ortfuse.cli.arguments import (
     Seed,
     Sizes,
     Threads,
-    check_json,
-    write_json,
 )
+from ortfuse.cli.output import check_json, write_json
 from ortfuse.cli.pages import check_report, write_report
 from ortfuse.cli.terminal import err, guarded, out, progress_line
 from ortfuse.cli.usage import NO, positive_number
@@ -149,7 +148,7 @@ def quantize(
         show_quantized(out, found)
         if curve is not None:
             write_curve(curve, found.outcome)
-        write_json(json_file, {"model": str(model), **found.to_dict()})
+        write_json(json_file, "quantize", {"model": str(model), **found.to_dict()})
         if report is not None:
             from ortfuse.report.pages import quantisation_page
 
@@ -165,4 +164,4 @@ def _lower(model: Path, rungs: Sequence[str], options: Options, json_file: Path 
     with progress_line() as progress:
         found = ortfuse.lower(model, rungs, options, progress=progress)
     show_lowered(out, found)
-    write_json(json_file, {"model": str(model), **found.to_dict()})
+    write_json(json_file, "quantize", {"model": str(model), **found.to_dict()})

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ortfuse.cli.arguments import Debug, Json, Lists, Patterns, check_folder, check_json, write_json
+from ortfuse.cli.arguments import Debug, Json, Lists, Patterns, check_folder
+from ortfuse.cli.output import check_json, write_json
 from ortfuse.cli.terminal import guarded, out, progress_line
 from ortfuse.cli.usage import NO, whole_number
 
@@ -74,6 +75,6 @@ def prove(
                 path = counterexamples / f"{rule.name}.onnx"
                 save(report.smallest[1], path)
                 out.print(f"  written: {path}", markup=False, highlight=False)
-        write_json(json_file, {"rules": [report.to_dict() for report in reports]})
+        write_json(json_file, "prove", {"rules": [report.to_dict() for report in reports]})
     if not all(report.proved for report in reports):
         raise typer.Exit(NO)

@@ -29,9 +29,8 @@ from ortfuse.cli.arguments import (
     Threads,
     Tolerance,
     Verify,
-    check_json,
-    write_json,
 )
+from ortfuse.cli.output import check_json, write_json
 from ortfuse.cli.terminal import guarded, out, progress_line
 from ortfuse.cli.usage import NO
 
@@ -99,13 +98,13 @@ def substitute(
         except UnprovedError as error:
             show_proof(out, error.report)
             out.print("nothing was replaced; --unproved with --verify=sites or --verify does without the proof")
-            write_json(json_file, {"model": str(model), "ok": False, "proof": error.report.to_dict()})
+            write_json(json_file, "substitute", {"model": str(model), "ok": False, "proof": error.report.to_dict()})
             raise typer.Exit(NO) from None
         except ortfuse.WrongResultError as error:
             show_result(out, error.result)
-            write_json(json_file, {"model": str(model), **error.result.to_dict()})
+            write_json(json_file, "substitute", {"model": str(model), **error.result.to_dict()})
             raise typer.Exit(NO) from None
         show_substitution(out, done)
-        write_json(json_file, {"model": str(model), **done.to_dict()})
+        write_json(json_file, "substitute", {"model": str(model), **done.to_dict()})
     if not done.ok:
         raise typer.Exit(NO)

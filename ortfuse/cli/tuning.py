@@ -28,9 +28,8 @@ from ortfuse.cli.arguments import (
     Seed,
     Sizes,
     Threads,
-    check_json,
-    write_json,
 )
+from ortfuse.cli.output import check_json, write_json
 from ortfuse.cli.pages import check_report, write_report
 from ortfuse.cli.terminal import err, guarded, out, progress_line
 from ortfuse.cli.usage import NO, positive_number
@@ -191,7 +190,7 @@ def tune(
             err.print(f"{error}; nothing was written", style="red", markup=False, highlight=False, soft_wrap=True)
             raise typer.Exit(NO) from None
         show_tuned(out, found)
-        write_json(json_file, {"model": str(model), **found.to_dict()})
+        write_json(json_file, "tune", {"model": str(model), **found.to_dict()})
         if report is not None:
             from ortfuse.report.pages import tuning_page
 

@@ -1,7 +1,7 @@
 """How the command line parses arguments, and reports what it cannot parse: one line that says what to write instead.
 
 Exit codes: 0 if all is well; 1 if the answer is no (outputs differ, so that nothing is written, or a rule is not proved);
-2 if something cannot be used; 130 after an interrupt.
+2 if something cannot be used; 3 if something is worse than what is stored (`--check`); 130 after an interrupt.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ NO = 1
 
 UNUSABLE = 2
 """The exit code where a file, an option or a rule cannot be used."""
+
+REGRESSED = 3
+"""The exit code where something is worse than what `--check` names."""
 
 INTERRUPTED = 130
 """The exit code after an interrupt."""

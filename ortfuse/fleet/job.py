@@ -36,18 +36,20 @@ def run(model: str, output: str, options: Mapping[str, Any], measured: bool) -> 
         return Row(model, "wrong", seconds=time.perf_counter() - started, reason=str(error))
     except (OrtfuseError, OSError) as error:
         return Row(model, "refused", seconds=time.perf_counter() - started, reason=str(error))
-    times, speedup, bounds = (0.0, 0.0), 0.0, None
+    times, speedup, bounds, executed = (0.0, 0.0), 0.0, None, (0, 0)
     if measured and not result.left_alone:
         try:
             with measuring():
                 found = benchmark({"original": model, "result": output}, asked.with_(verify=None)).rows
             times, speedup, bounds = (found[0].median_ms, found[1].median_ms), found[1].speedup, found[1].speedup_bounds
+            executed = found[0].executed, found[1].executed
         except OrtfuseError as error:
             return Row(model, "refused", seconds=time.perf_counter() - started, reason=f"cannot be measured: {error}")
     report = result.report
     return Row(
         model, "ok", report.before.nodes, report.after.nodes, report.families(), time.perf_counter() - started,
         result.verdict.summary() if result.verdict is not None else "", times, speedup, bounds, result.left_alone, output,
+        executed,
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ class Row:
         seconds: Time of the whole.
         verdict: How the result compares with the original, in words.
         median_ms: The latency of the original and of the result, in milliseconds; 0 if they were not measured.
+        executed: The operators that the runtime executes of the original and of the result; 0 if they were not measured.
         speedup: The median over rounds of the former divided by the latter; 0 if it was not measured.
         speedup_bounds: Its 95 % confidence interval.
         reason: Why it is not ok, or was left alone.
@@ -41,6 +42,7 @@ class Row:
     speedup_bounds: tuple[float, float] | None = None
     reason: str = ""
     written: str = ""
+    executed: tuple[int, int] = (0, 0)
 
     def to_dict(self) -> dict[str, Any]:
         """The row as data for JSON."""
@@ -50,6 +52,6 @@ class Row:
     def from_dict(cls, data: Mapping[str, Any]) -> Row:
         """The row of `to_dict`, read back from JSON."""
         bounds = data.get("speedup_bounds")
-        both = data.get("median_ms") or (0.0, 0.0)
-        given = {**data, "speedup_bounds": tuple(bounds) if bounds else None, "median_ms": (both[0], both[1])}
+        pairs = {name: tuple(data[name]) for name in ("median_ms", "executed") if data.get(name)}
+        given = {**data, "speedup_bounds": tuple(bounds) if bounds else None, **pairs}
         return cls(**given)

@@ -160,6 +160,6 @@ def test_the_command_says_what_it_changes(file: Path, measured: list[str], tmp_p
     assert result.exit_code == 0, result.output
     assert "Decided otherwise than by that table" in result.output
     data = json.loads(report.read_text())
-    assert data["schema"] == "ortfuse.calibration/1"
+    assert data["schema"] == "ortfuse.calibrate/1"
     assert data["left"] == 0
     assert data["changed"][0]["rule"] == "clip.chain"

@@ -1,0 +1,57 @@
+"""What commands write as JSON: each with the name and version of its form, and what made it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import ortfuse
+from ortfuse.errors import OutputError
+
+VERSION = 1
+"""The version of the forms: a new one when a name goes or changes its meaning. Names that are added change nothing."""
+
+COMMANDS = (
+    "optimize", "substitute", "quantize", "convert", "tune", "sweep", "verify", "bisect", "explain", "inspect", "bench",
+    "profile", "calibrate", "prove",
+)  # fmt: skip
+"""The commands that write JSON; `ortfuse/schemas/` has the schema of each."""
+
+
+def name_of(command: str) -> str:
+    """The name of the form of a command's data, with its version."""
+    return f"ortfuse.{command}/{VERSION}"
+
+
+def check_json(path: Path | None, output: Any = None) -> None:
+    """Check that a report can be written, before minutes of work are spent on its contents.
+
+    Raises:
+        OutputError: It cannot be written, or would overwrite the result.
+    """
+    from ortfuse.model.atomic_write import writable_target
+
+    if path is not None:
+        writable_target(path)
+        if output is not None and Path(output).resolve() == path.resolve():
+            raise OutputError(f"{output}: -o and --json name the same file; write two names")
+
+
+def as_data(command: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """What is written: the content with the name of its form and the versions of what it depends on, as JSON has it."""
+    versions = {"ortfuse": ortfuse.__version__, **{name: version(name) for name in ("onnx", "onnxruntime")}}
+    whole = {**content, "schema": name_of(command), "versions": versions}
+    data: dict[str, Any] = json.loads(json.dumps({"schema": "", "versions": {}, **whole}, default=str))
+    return data
+
+
+def write_json(path: Path | None, command: str, content: Mapping[str, Any]) -> None:
+    """Write a report to a temporary file and move it into place."""
+    if path is None:
+        return
+    from ortfuse.model.atomic_write import write_text
+
+    write_text(path, json.dumps(as_data(command, content), indent=1) + "\n")

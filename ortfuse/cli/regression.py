@@ -1,0 +1,161 @@
+"""`--check FILE`: whether what a command found is worse than what it found before and wrote with `--json FILE`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from ortfuse.cli.output import as_data, name_of
+from ortfuse.cli.usage import REGRESSED
+from ortfuse.errors import OptionError
+
+Data = Mapping[str, Any]
+
+NOISE = 0.98
+"""A speedup that is lower by a factor nearer to 1 than this is not lower, however narrow its bounds are."""
+
+ERRORS = 4.0
+"""Rounding differs from one kernel to the next: an error must be larger by this factor to have grown."""
+
+LEAST = 1e-6
+"""Errors below this, relative to an output's largest magnitude, are rounding whatever they were before."""
+
+
+def stored(path: Path | None, command: str, json_file: Path | None) -> Data | None:
+    """What the command found before; `None` if nothing is to be checked.
+
+    Raises:
+        OptionError: The file cannot be read, is not of this command and version, or is to be overwritten.
+    """
+    if path is None:
+        return None
+    if json_file is not None and path.resolve() == json_file.resolve():
+        raise OptionError("check", f"{path} is also the file of --json; write two names")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OptionError("check", f"{path} cannot be read: {error.strerror}; make it with --json {path}") from None
+    except ValueError:
+        raise OptionError("check", f"{path} is no JSON; make it with `ortfuse {command} --json {path}`") from None
+    found = data.get("schema") if isinstance(data, dict) else None
+    if found != name_of(command):
+        said = f"is {found}" if found else "does not say what it is"
+        raise OptionError(
+            "check", f"{path} {said}, and not {name_of(command)}; make it with `ortfuse {command} --json {path}`"
+        )
+    known: Data = data
+    return known
+
+
+def demand_no_regression(console: Console, command: str, before: Data | None, content: Data) -> None:
+    """Print where it has become worse, and end with code 3 if it has; nothing if nothing is to be checked.
+
+    Raises:
+        OptionError: What was stored is of another model.
+        typer.Exit: It has become worse.
+    """
+    if before is None:
+        return
+    now = as_data(command, content)
+    other = {
+        name: (was, now["versions"][name])
+        for name, was in before["versions"].items()
+        if was != now["versions"].get(name)
+    }
+    for name, (was, this) in other.items():
+        console.print(f"stored with {name} {was}, and this is {this}", markup=False, highlight=False)
+    found = list(_COMPARED[command](before, now))
+    for line in found:
+        console.print(f"WORSE: {line}", markup=False, highlight=False)
+    if found:
+        raise typer.Exit(REGRESSED)
+    console.print("not worse than what is stored", markup=False, highlight=False)
+
+
+def _of_optimize(before: Data, now: Data) -> Iterator[str]:
+    if before["before"] != now["before"]:
+        was, this = before["before"]["nodes"], now["before"]["nodes"]
+        raise OptionError(
+            "check", f"what is stored is of another model, of {was} nodes; this one has {this}; store it anew"
+        )
+    if now["left_alone"] and not before["left_alone"]:
+        yield f"the model is left as it is: {now['left_alone']}"
+        return
+    yield from _more("nodes", before["after"]["nodes"], now["after"]["nodes"])
+    yield from _fewer_sites(before["families"], now["families"])
+    if before["latency"] and now["latency"]:
+        yield from _slower("the result", before["latency"][-1], now["latency"][-1])
+    yield from _further_off(before["verdict"], now["verdict"])
+
+
+def _of_bench(before: Data, now: Data) -> Iterator[str]:
+    rows = {row["name"]: row for row in now["latency"]}
+    for was in before["latency"]:
+        if was["name"] not in rows:
+            raise OptionError("check", f"{was['name']} is stored and was not measured; name the same models")
+        this = rows[was["name"]]
+        if this["crash"] and not was["crash"]:
+            yield f"{was['name']}: {this['crash']}"
+            continue
+        yield from _more(f"{was['name']}: nodes", was["nodes"], this["nodes"])
+        yield from _slower(was["name"], was, this)
+
+
+def _of_sweep(before: Data, now: Data) -> Iterator[str]:
+    rows = {row["model"]: row for row in now["rows"]}
+    for was in before["rows"]:
+        name, this = was["model"], rows.get(was["model"])
+        if this is None:
+            yield f"{name}: is not there any more"
+        elif this["status"] != "ok":
+            if was["status"] == "ok":
+                yield f"{name}: {this['status']}: {this['reason']}"
+        elif was["status"] == "ok":
+            yield from _more(f"{name}: nodes", was["nodes_after"], this["nodes_after"])
+            yield from (f"{name}: {line}" for line in _fewer_sites(was["families"], this["families"]))
+            yield from _slower(name, *({**row, "executed": row["executed"][1]} for row in (was, this)))
+
+
+_COMPARED = {"optimize": _of_optimize, "bench": _of_bench, "sweep": _of_sweep}
+
+
+def _more(what: str, before: int, now: int) -> Iterator[str]:
+    if now > before:
+        yield f"{what}: {before} became {now}"
+
+
+def _fewer_sites(before: Mapping[str, int], now: Mapping[str, int]) -> Iterator[str]:
+    for family, count in before.items():
+        if now.get(family, 0) < count:
+            yield f"sites of {family}: {count} became {now.get(family, 0)}"
+
+
+def _slower(name: str, before: Data, now: Data) -> Iterator[str]:
+    """Whether more is executed, and whether the speedup is lower beyond the bounds of both measurements."""
+    if before.get("executed") and now.get("executed"):
+        yield from _more(f"{name}: executed operators", before["executed"], now["executed"])
+    was, this = before["speedup_bounds"], now["speedup_bounds"]
+    if was and this and this[1] < was[0] and now["speedup"] < NOISE * before["speedup"]:
+        yield f"{name}: speedup {_with_bounds(before['speedup'], was)} became {_with_bounds(now['speedup'], this)}"
+
+
+def _with_bounds(speedup: float, bounds: Sequence[float]) -> str:
+    return f"{speedup:.3f} ({bounds[0]:.3f} to {bounds[1]:.3f})"
+
+
+def _further_off(before: Data | None, now: Data | None) -> Iterator[str]:
+    if before is None or now is None:
+        return
+    was, this = (_largest(verdict) for verdict in (before, now))
+    if this > max(ERRORS * was, LEAST):
+        yield f"largest error of an output, relative to its magnitude: {was:.3g} became {this:.3g}"
+
+
+def _largest(verdict: Data) -> float:
+    errors = (output["relative"] for trial in verdict["trials"] for output in trial["outputs"])
+    return max((float("inf") if error is None else error for error in errors), default=0.0)
