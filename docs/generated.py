@@ -1,9 +1,11 @@
-"""Makes the pages of the site that the code itself tells: the catalogue of rules and the pass lists."""
+"""Makes the pages of the site that the code itself tells: the catalogue of rules, the pass lists, and what each of both buys."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
@@ -13,11 +15,14 @@ from ortfuse.pipeline import passes as registered
 from ortfuse.rewrite import Rule
 from ortfuse.targets import CPU, shipped_costs
 
+LEFT_OUT = Path(__file__).parents[1] / "benchmarks" / "passes" / "passes.json"
+
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are made here."""
     files.append(File.generated(config, "catalogue.md", content="\n".join(_catalogue())))
     files.append(File.generated(config, "passes.md", content="\n".join(_passes())))
+    files.append(File.generated(config, "left-out.md", content="\n".join(_left_out(json.loads(LEFT_OUT.read_text())))))
     return files
 
 
@@ -68,6 +73,40 @@ def _passes() -> Iterator[str]:
     yield "\n## Lists\n\nA list is a TOML file of a few lines. `auto` takes the first that the content of a model speaks for.\n"
     for entry in lists_with([]).values():
         yield f"### {entry.name}\n\n{_plain(entry.description)} {_plain(entry.reason)}\n\n```text\n{entry.pipeline}\n```\n"
+
+
+def _left_out(found: Mapping[str, Any]) -> Iterator[str]:
+    """What each pass and each rule buys, as the benchmark has stored it."""
+    yield "# What each pass buys\n"
+    yield (
+        f"Each pass of each family's list, and each rule, left out alone on {found['models']} small models "
+        f"(`{found['command']}`). Operators are those that the runtime executes in a run, after its own optimisations. The time "
+        "is estimated from them and from their work, and so the same in every run; latency is measured, where it stands. "
+        "A number is what leaving the pass out costs: 1.05 is 5 % more. What is less than 1 is cheaper without it.\n"
+    )
+    for name, entry in found["lists"].items():
+        yield f"## {name}\n"
+        yield (
+            f"{entry['models']} models; all passes together: {entry['executed']:.2f} times fewer operators, "
+            f"{entry['microseconds']:.2f} times less time.\n"
+        )
+        yield "| pass | models | operators | time | latency |\n|---|---|---|---|---|"
+        for one, cost in sorted(entry["passes"].items(), key=lambda item: -item[1].get("executed", float("inf"))):
+            numbers = " | ".join(_times(cost.get(price)) for price in ("executed", "microseconds", "latency"))
+            needed = " (no result without it)" if cost.get("needed") else ""
+            yield f"| `{one}`{needed} | {cost['models']} | {numbers} |"
+        yield f"\nChange nothing there: {', '.join(f'`{one}`' for one in entry['idle']) or 'none'}.\n"
+    rules = found["rules"]
+    yield "## Rules\n\n| rule | models | sites | operators | time | most on |\n|---|---|---|---|---|---|"
+    for kind in ("buys", "nothing", "costs"):
+        for one, cost in sorted(rules[kind].items(), key=lambda item: -item[1].get("executed", float("inf"))):
+            numbers = " | ".join(_times(cost.get(price)) for price in ("executed", "microseconds"))
+            yield f"| `{one}` | {cost['models']} | {cost['hits']} | {numbers} | {cost['most']} |"
+    yield f"\nApplied to none of these models: {', '.join(f'`{one}`' for one in rules['never'])}.\n"
+
+
+def _times(number: float | None) -> str:
+    return "" if number is None else f"{number:.3f}"
 
 
 def _plain(text: object) -> str:

@@ -1,11 +1,13 @@
 """Draws the README's picture from the stored figures of benchmarks/precision.
 
-python docs/picture.py
+python docs/picture.py            # draw it
+python docs/picture.py --check    # only say whether it is drawn from other figures; then the exit code is 1
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from html import escape
 from pathlib import Path
 
@@ -65,5 +67,16 @@ def drawing() -> str:
     return "\n".join(parts) + "\n"
 
 
+def main(check: bool) -> int:
+    """Draw, or compare."""
+    path = HERE / "speedups.svg"
+    if not check:
+        path.write_text(drawing())
+    elif path.read_text() != drawing():
+        print("docs/speedups.svg: not drawn from the figures of benchmarks/; run python docs/picture.py")
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
-    (HERE / "speedups.svg").write_text(drawing())
+    sys.exit(main("--check" in sys.argv))

@@ -15,7 +15,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -71,10 +71,10 @@ def _timed(work: Callable[[], Any]) -> float:
 
 
 def compare(folder: Path, rounds: int) -> list[dict[str, Any]]:
-    """Median graph time of every tool on every model, and how many times as long as ortfuse each takes."""
+    """Median graph time of every tool on every model that is there, and how many times as long as ortfuse each takes."""
     rows = []
-    for name in FULL:
-        path = folder / f"{name}.onnx"
+    for path in [path for name in FULL if (path := folder / f"{name}.onnx").is_file()]:
+        name = path.stem
         times: dict[str, list[float]] = {tool: [] for tool in TOOLS}
         for _ in range(rounds):
             for tool, run in TOOLS.items():
@@ -92,24 +92,24 @@ def compare(folder: Path, rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def scaling(rounds: int) -> list[dict[str, Any]]:
+def scaling(rounds: int, sizes: Sequence[int] = SIZES) -> list[dict[str, Any]]:
     """Microseconds per node over stacks of transformer blocks, all sizes in turn."""
     manager = PassManager("auto")
-    times: dict[int, list[float]] = {size: [] for size in SIZES}
+    times: dict[int, list[float]] = {size: [] for size in sizes}
     nodes = {}
     for _ in range(rounds):
-        for size in SIZES:
+        for size in sizes:
             model = transformer_stack(size)
             nodes[size] = len(model.graph)
             times[size].append(_timed(lambda model=model: manager.run(model)) / nodes[size] * 1e6)  # type: ignore[misc]
-    first = statistics.median(times[SIZES[0]])
+    first = statistics.median(times[sizes[0]])
     return [
         {
             "nodes": nodes[size],
             "microseconds_per_node": statistics.median(times[size]),
             "ratio_to_smallest": statistics.median(times[size]) / first,
         }
-        for size in SIZES
+        for size in sizes
     ]
 
 
@@ -125,17 +125,21 @@ def _table(rows: list[dict[str, Any]], title: str) -> Table:
 def main(
     models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = Path("benchmarks/.models"),
     rounds: Annotated[int, typer.Option(help="Runs of each tool on each model.")] = 3,
+    size: Annotated[
+        list[int] | None, typer.Option(help="Nodes of the graphs that time per node is measured on.")
+    ] = None,
     write: Annotated[bool, typer.Option(help="Store the result in benchmarks/engine.")] = False,
 ) -> None:
     """Measure, print and, with --write, store."""
     console = Console(width=140)
     manager = PassManager("auto")
     manager.run(transformer_stack(200))  # what is read once in a process is not part of a graph's time
-    grown = scaling(rounds)
+    grown = scaling(rounds, size or SIZES)
     console.print(_table(grown, "Time per node"))
     compared = compare(models, rounds)
-    console.print(_table(compared, "Graph time in seconds"))
-    for tool in list(TOOLS)[1:]:
+    if compared:
+        console.print(_table(compared, "Graph time in seconds"))
+    for tool in list(TOOLS)[1:] if compared else ():
         ratios = [row[f"{tool} / ortfuse"] for row in compared if row[f"{tool} / ortfuse"]]
         console.print(
             f"{tool} / ortfuse: geometric mean {statistics.geometric_mean(ratios):.1f}, least {min(ratios):.1f}"

@@ -1,0 +1,1 @@
+"""What each pass and each rule buys."""

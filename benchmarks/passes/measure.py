@@ -1,0 +1,196 @@
+"""What each pass of each family's list buys, and each rule: the result without it beside the result with all of them.
+
+    python -m benchmarks.passes                          # golden models that passes.json does not have yet
+    python -m benchmarks.passes --model bert.sdpa.ts     # this one again
+    python -m benchmarks.passes gelu --model bert        # of these models, only what has this in its name; only printed
+    python -m benchmarks.passes --latency --minutes 40   # the latency of each pass too; on a quiet machine
+
+Of each golden architecture one export is taken, with the list that `auto` picks for it. Operators are those that the runtime
+executes in a run, after its own optimisations. The time is estimated: every executed operator takes `DISPATCH` and, by what
+is known of its work, the least time on a machine with the peaks `NOMINAL`; so both are the same in every run. Rules and passes
+that change nothing in a model are not left out there. Results are stored model by model.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import onnx_ir as ir
+import typer
+from rich.console import Console
+
+import ortfuse
+from benchmarks.engine.lists import GOLDEN, one_of_each
+from benchmarks.passes.summary import PRICES, summed
+from benchmarks.peers import versions
+from ortfuse.bench import typical_inputs
+from ortfuse.bench.peaks import Peaks
+from ortfuse.bisection.slowdown import WithoutRule
+from ortfuse.errors import OrtfuseError
+from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.naming import name_all_nodes
+from ortfuse.profiling.roof import works
+from ortfuse.profiling.trace import trace
+from ortfuse.rewrite import Exactness
+from ortfuse.targets import CPU, Target, shipped_costs
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "passes.json"
+NOMINAL = Peaks(flops=2e11, bandwidth=2e10, processor="nominal", threads=2)
+DISPATCH = 3e-6
+"""Seconds for handing over from one operator to the next."""
+
+ALWAYS = ("finalize",)
+"""Passes without which there is no result."""
+
+
+def weigh(model: ir.Model, inputs: Inputs) -> dict[str, float]:
+    """The operators executed in a run, and the microseconds that a run is estimated to take."""
+    name_all_nodes(model)
+    seen = trace(model, inputs, runs=1, threads=1)
+    known = works(seen.nodes, seen.graph)
+    seconds = sum(work.seconds(NOMINAL) for work in known.values())
+    executed = sum(node.calls for node in seen.nodes)
+    return {"executed": executed, "microseconds": round(1e6 * (seconds + DISPATCH * executed), 2)}
+
+
+def measure(path: Path, only: str, latency: bool) -> dict[str, Any]:
+    """What all passes together make of a model, and what leaving out each pass and each rule that does something makes of it."""
+    manager = ortfuse.PassManager(ortfuse.Options(target=Target(costs=shipped_costs(CPU))))
+    _, inputs = typical_inputs(ortfuse.load(path))
+    whole = ortfuse.load(path)
+    report = manager.run(whole)
+    changes: dict[str, int] = {}
+    hits: dict[str, int] = {}
+    for leaf in (leaf for item in report.passes for leaf in item.leaves()):
+        changes[leaf.name] = changes.get(leaf.name, 0) + leaf.changes
+        for rule, count in leaf.hits.items():
+            hits[rule] = hits.get(rule, 0) + count
+    passes = {name: count for name, count in changes.items() if count and name not in ALWAYS and only in name}
+    rules = {name: count for name, count in hits.items() if count and only in name}
+    row = {
+        "list": report.chosen.partition(",")[0].partition(";")[0],
+        "original": weigh(ortfuse.load(path), inputs),
+        "all": weigh(whole, inputs),
+        "idle": sorted(name for name, count in changes.items() if not count),
+        "passes": {
+            name: {"changes": count, **_without_pass(manager, path, inputs, name)} for name, count in passes.items()
+        },
+        "rules": {name: {"hits": count, **_without_rule(manager, path, inputs, name)} for name, count in rules.items()},
+    }
+    if latency:
+        add_latencies(row, path)
+    return row
+
+
+def _without_pass(manager: ortfuse.PassManager, path: Path, inputs: Inputs, name: str) -> dict[str, Any]:
+    model = ortfuse.load(path)
+    try:
+        manager.without([name]).run(model)
+        return weigh(model, inputs)
+    except OrtfuseError as error:
+        return {"error": str(error)[:200]}
+
+
+def _without_rule(manager: ortfuse.PassManager, path: Path, inputs: Inputs, name: str) -> dict[str, Any]:
+    model = ortfuse.load(path)
+    try:
+        manager.run(model, inspector=WithoutRule(name))
+        return weigh(model, inputs)
+    except OrtfuseError as error:
+        return {"error": str(error)[:200]}
+
+
+def add_latencies(row: dict[str, Any], path: Path) -> None:
+    """Measure the result without each pass beside the one with all: how many times as fast all passes are, with bounds."""
+    manager = ortfuse.PassManager(ortfuse.Options(target=Target(costs=shipped_costs(CPU))))
+    models = {"all": ortfuse.load(path)}
+    manager.run(models["all"])
+    for name, found in row["passes"].items():
+        if "error" not in found:
+            models[name] = ortfuse.load(path)
+            manager.without([name]).run(models[name])
+    rows = ortfuse.benchmark(
+        {"all": models.pop("all"), **models}, ortfuse.Options(bench=True, threads=2, rounds=40)
+    ).rows
+    for entry in rows[1:]:
+        low, high = entry.speedup_bounds or (entry.speedup, entry.speedup)
+        row["passes"][entry.name]["latency"] = [round(1 / number, 4) for number in (entry.speedup, high, low)]
+    row["latency"] = True
+
+
+def rules_to_judge() -> list[str]:
+    """The rules that `optimize` may apply."""
+    allowed = (Exactness.EXACT, Exactness.ROUNDING)
+    return [rule.name for rule in ortfuse.PassManager().catalogue.rules() if rule.exactness in allowed]
+
+
+def store(output: Path, rows: Mapping[str, Any]) -> None:
+    """Write the file anew, aside and then in its place."""
+    content = {
+        "command": "python -m benchmarks.passes",
+        "versions": versions(),
+        "estimate": {"microseconds for each operator": 1e6 * DISPATCH, **NOMINAL.to_dict()},
+        **summed(rows, rules_to_judge()),
+        "rows": dict(sorted(rows.items())),
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    aside = output.with_suffix(".tmp")
+    aside.write_text(json.dumps(content, indent=1) + "\n")
+    aside.replace(output)
+
+
+def chosen(names: Sequence[str], known: Iterable[str], lacking: Iterable[str]) -> list[Path]:
+    """The golden models of some names, by their beginnings; else those not known, and those that lack something.
+
+    Raises:
+        typer.BadParameter: There is no model of a name.
+    """
+    every = sorted(GOLDEN.glob("*.onnx"))
+    if not names:
+        missing = {*lacking}
+        return [path for path in one_of_each(every) if path.stem not in known or path.stem in missing]
+    found = [path for path in every if any(f"{path.stem}.".startswith(f"{name}.") for name in names)]
+    if not found:
+        raise typer.BadParameter(f"there is no golden model {names[0]}")
+    return found
+
+
+def main(
+    only: Annotated[
+        str, typer.Argument(help="Leave out only passes and rules with this in their names; stores nothing.")
+    ] = "",
+    model: Annotated[list[str] | None, typer.Option(help="Golden models, by the beginning of their names.")] = None,
+    latency: Annotated[bool, typer.Option(help="Measure the latency without each pass too.")] = False,
+    minutes: Annotated[float, typer.Option(help="Begin no further model after that; 0 is without end.")] = 0.0,
+    output: Annotated[Path, typer.Option(help="Where the results are kept.")] = RESULTS,
+) -> None:
+    """Measure, store after each model, and print what buys nothing."""
+    console = Console()
+    rows: dict[str, Any] = json.loads(output.read_text())["rows"] if output.is_file() else {}
+    lacking = [name for name, row in rows.items() if latency and not row.get("latency")]
+    until = time.monotonic() + 60 * minutes if minutes else float("inf")
+    paths = chosen(model or [], rows, lacking)
+    for number, path in enumerate(paths, 1):
+        if time.monotonic() > until:
+            console.print(f"{len(paths) - number + 1} models are left for the next run")
+            break
+        if path.stem in lacking and not model:
+            add_latencies(rows[path.stem], path)
+        else:
+            rows[path.stem] = measure(path, only, latency)
+        console.print(f"{number}/{len(paths)} {_line(path.stem, rows[path.stem])}", markup=False, highlight=False)
+        if not only:
+            store(output, rows)
+    found = summed(rows, rules_to_judge())["rules"]
+    console.print(f"rules: {', '.join(f'{kind} {len(names)}' for kind, names in found.items())}", highlight=False)
+
+
+def _line(name: str, row: Mapping[str, Any]) -> str:
+    return f"{name} ({row['list']}): " + ", ".join(
+        f"{price} {row['original'][price]:g} -> {row['all'][price]:g}" for price in PRICES
+    )

@@ -1,0 +1,132 @@
+"""Runs benchmarks, each in a process of its own, and keeps which are done, so that a run that was stopped goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.jobs import ROOT, Job
+
+DONE = "done.json"
+_LOOK = 0.2
+"""Seconds between two looks at a process."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended: `ok`, `no` (its answer is no), `failed`, `stopped` (its time was up), or `left out`, and why."""
+
+    name: str
+    status: str
+    seconds: float = 0.0
+    reason: str = ""
+
+
+class Run:
+    """A run over benchmarks, in a folder of its own.
+
+    Args:
+        folder: Keeps what is done, what commands print, and results that are not yet whole.
+        quick: Whether only small parts are run, which store nothing.
+    """
+
+    def __init__(self, folder: Path, *, quick: bool = False) -> None:
+        self.folder, self._quick = folder, quick
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def known(self) -> dict[str, Ended]:
+        """The jobs that are done."""
+        path = self.folder / DONE
+        content = json.loads(path.read_text()) if path.is_file() else {}
+        return {name: Ended(**entry) for name, entry in content.items()}
+
+    def forget(self) -> None:
+        """Begin anew at the next run; what commands have printed is kept."""
+        (self.folder / DONE).unlink(missing_ok=True)
+        for place in self.folder.iterdir():
+            if place.is_dir():
+                shutil.rmtree(place)
+
+    def do(self, job: Job, until: float = float("inf"), look: Callable[[str], None] = lambda line: None) -> Ended:
+        """Run a job, and store its result if it is whole.
+
+        Args:
+            job: What to run.
+            until: When it is stopped, on the clock of `time.monotonic`.
+            look: Called again and again with the last line that the command printed.
+        """
+        needed = "" if self._quick else job.missing()
+        if needed:
+            return Ended(job.name, "left out", reason=needed)
+        place, log = self.folder / job.name, self.folder / f"{job.name}.log"
+        goes_on = place.is_dir()
+        place.mkdir(exist_ok=True)
+        started = time.monotonic()
+        with log.open("ab" if goes_on else "wb") as printed:
+            code = _wait(self._command(job, place), printed.fileno(), until, lambda: look(_last_line(log)))
+        ended = Ended(job.name, _status(job, code), time.monotonic() - started)
+        if ended.status in ("ok", "no"):
+            self._keep(job, place, ended)
+            return ended
+        return Ended(job.name, ended.status, ended.seconds, _last_line(log) if ended.status == "failed" else "")
+
+    def _command(self, job: Job, place: Path) -> list[str]:
+        names = {"{folder}": str(place), "{output}": str(place / Path(job.stored or "result.json").name)}
+        arguments = job.command[1:] if not self._quick else job.quick or ()
+        return [sys.executable, "-m", job.module, *(names.get(text, text) for text in arguments)]
+
+    def _keep(self, job: Job, place: Path, ended: Ended) -> None:
+        """Move the results to where they are stored, and remember that the job is done."""
+        if self._quick:
+            return
+        if "{output}" in job.command:
+            target = ROOT / "benchmarks" / Path(job.stored).parent
+            for file in place.glob(f"{Path(job.stored).stem}.*"):
+                shutil.copyfile(file, target / file.name)
+        _write(self.folder / DONE, {name: asdict(one) for name, one in {**self.known(), job.name: ended}.items()})
+
+
+def _wait(command: list[str], output: int, until: float, look: Callable[[], None]) -> int | None:
+    """The exit code of a command, `None` if it had to be stopped; its children end with it."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=output, stderr=output, env=environment, start_new_session=True
+    )  # fmt: skip
+    try:
+        while process.poll() is None:
+            if time.monotonic() > until:
+                return None
+            look()
+            time.sleep(_LOOK)
+        return process.returncode
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _status(job: Job, code: int | None) -> str:
+    if code is None:
+        return "stopped"
+    if code == 0:
+        return "ok"
+    return "no" if code == 1 and job.answer_no else "failed"
+
+
+def _last_line(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""
+
+
+def _write(path: Path, content: Mapping[str, object]) -> None:
+    aside = path.with_suffix(".tmp")
+    aside.write_text(json.dumps(content, indent=1) + "\n")
+    aside.replace(path)

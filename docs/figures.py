@@ -1,0 +1,233 @@
+"""Writes the figures that the README and the documents quote, from the stored results of `benchmarks/`.
+
+    python docs/figures.py            # write them
+    python docs/figures.py --check    # only say which are not those of the stored results; then the exit code is 1
+
+A document has a comment before and after the lines that are made here, the first with the name of the function below.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+WIDTH = 118
+NAMES = {
+    "bert": "BERT-base", "clip_text": "CLIP's text tower", "convnext": "ConvNeXt", "deberta": "DeBERTa",
+    "efficientnet": "EfficientNet-B0", "gpt2": "GPT-2", "gpt2_step": "a step of GPT-2", "gru": "a GRU", "llama": "Llama",
+    "llama_step": "a step of Llama", "lstm": "an LSTM", "lstm_cells": "50 unrolled LSTM cells", "minilm": "MiniLM with 16 tokens",
+    "mobilenet2": "MobileNetV2", "resnet50": "ResNet-50", "segformer": "Segformer", "swin": "Swin-T", "t5_encoder": "T5's encoder",
+    "t5_step": "a step of T5", "unet": "a UNet", "vit": "ViT-B", "wav2vec2": "Wav2Vec2", "whisper_encoder": "Whisper's encoder",
+    "whisper_step": "a step of Whisper", "yolo": "a YOLO",
+}  # fmt: skip
+BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+
+
+def stored(name: str) -> Any:
+    """A result by its path in `benchmarks/`."""
+    return json.loads((ROOT / "benchmarks" / name).read_text())
+
+
+def measured() -> str:
+    """All that was measured, a point for each question."""
+    points = (_coverage, _latency, _precision, _engine, _passes, _weights, _trust)
+    return "\n".join(_wrapped(f"- {point()}", "  ") for point in points)
+
+
+def summary() -> str:
+    """What a newcomer wants to know."""
+    speedups = _speedups()
+    worst = min(speedups, key=lambda name: speedups[name])
+    lowered = stored("precision/precision.json")["models"]
+    under = [row["bounds"]["0.05"]["speedup"] for row in lowered.values() if "0.05" in row.get("bounds", {})]
+    text = (
+        f"Measured (two threads, batch 1, against ONNX Runtime's default, runs interleaved): with the same results "
+        f"{statistics.geometric_mean(speedups.values()):.2f} times as fast, the geometric mean of {len(speedups)} full-size "
+        f"exports, from {speedups[worst]:.2f} ({_name(worst)}) to {max(speedups.values()):.2f}; with an error of outputs under 5e-2 "
+        f"{_span(under)} times. More in docs/promises.md; `python -m benchmarks` measures it all again."
+    )
+    return _wrapped(text, "")
+
+
+def seeds() -> str:
+    """Whether bounds hold on inputs that no search has seen."""
+    rows = [row for found in stored("precision/seeds.json")["models"].values() for row in found]
+    over = [row["error"] / row["bound"] for row in rows if row["state"] == "BROKEN"]
+    text = (
+        f"What was measured (`python -m benchmarks.precision.seeds`, searches with many seeds, few rungs each, on small models with "
+        f"random weights): in {len(rows) - len(over)} of {len(rows)} searches the bound held on all further sets of inputs"
+        + (f"; the others were above it by up to {max(over):.2f} times." if over else ".")
+    )
+    return _wrapped(text, "")
+
+
+def _coverage() -> str:
+    groups = stored("coverage/coverage.json")["totals"].values()
+    sites, found = Counter[str](), dict[str, Counter[str]]()
+    for group in groups:
+        sites.update(group["sites"])
+        for tool, sums in group["tools"].items():
+            found.setdefault(tool, Counter()).update(sums)
+    own = found.pop("ortfuse")
+    counts = {"attention": "attention", "rotary": "rotary embeddings", "rms_norm": "RMS normalisation", "gelu": "GELU"}
+    said = ", ".join(f"{own[key]} of {sites[key]} of {text}" for key, text in counts.items())
+    others = "; ".join(
+        f"{tool} {sums['attention']} of attention and {sums['rotary']} of rotary embeddings, and breaks {sums['broken']} models"
+        for tool, sums in found.items()
+        if tool != "original"
+    )
+    calls = stored("coverage/modules.json")
+    total, there = (sum(family[key] for family in calls["families"].values()) for key in ("calls", "found"))
+    return (
+        f"**Coverage** (`coverage.json`): of the calls in {sum(group['files'] for group in groups)} small exports by both PyTorch "
+        f"exporters ortfuse fuses {said}, and breaks {own['broken']} models; {others}. Of the {total:,} calls that PyTorch's own modules "
+        f"made in {calls['models']} golden models {there:,} have their operator; for each of the others `modules.json` has the reason."
+    )
+
+
+def _speedups(tool: str = "ortfuse") -> dict[str, float]:
+    rows = stored("latency/latency.json")["models"]
+    return {
+        name: row["tools"][tool]["speedup"] for name, row in rows.items() if "speedup" in row["tools"].get(tool, {})
+    }
+
+
+def _latency() -> str:
+    speedups = _speedups()
+    by_name: dict[str, list[float]] = {}
+    for name, speedup in speedups.items():
+        by_name.setdefault(_name(name), []).append(speedup)
+    each = ", ".join(f"{name} {_span(found)}" for name, found in by_name.items())
+    means = stored("latency/latency.json")["means"]
+    peers = ", ".join(
+        f"{tool} {mean['geometric_mean']:.2f} ({mean['models']} models)"
+        for tool, mean in means.items()
+        if tool != "ortfuse"
+    )
+    return (
+        f"**Latency** over the runtime's default (`latency.json`), two threads, batch 1, runs interleaved, {len(speedups)} exports of "
+        f"{len(by_name)} full-size models: {statistics.geometric_mean(speedups.values()):.2f} as the geometric mean. {each}. Others, on the "
+        f"exports that they do not break: {peers}; the best peer is picked model by model."
+    )
+
+
+def _precision() -> str:
+    rows = {name: row for name, row in stored("precision/precision.json")["models"].items() if "bounds" in row}
+    parts = []
+    for bound in ("0.05", "0.01", "0.001"):
+        said = [
+            _under(name, row["bounds"][bound], row["tools"]) for name, row in rows.items() if bound in row["bounds"]
+        ]
+        parts += [f"under {bound} {', '.join(said)}"] if said else []
+    return (
+        f"**Precision** (`precision.json`, machine with AMX, errors on inputs that no tool has seen): times as fast as the runtime's "
+        f"default, and in parentheses the best of its own quantisers that keeps the bound: {'; '.join(parts)}. Where a model is not named, "
+        "the search was not done in its limit."
+    )
+
+
+def _under(name: str, found: Mapping[str, Any], tools: Mapping[str, Any]) -> str:
+    peer = f"{tools[found['best_peer']]['speedup']:.2f}" if found["best_peer"] else "none"
+    return f"{_name(name)} {found['speedup']:.2f} ({peer})"
+
+
+def _engine() -> str:
+    engine, lists = stored("engine/engine.json"), stored("engine/lists.json")
+    ratios = {
+        tool: [row[f"{tool} / ortfuse"] for row in engine["graph_time_seconds"]] for tool in ("onnxscript", "onnxslim")
+    }
+    first, last = engine["scaling"][0], engine["scaling"][-1]
+    calls = [entry["calls"] for entry in lists["share_of_all"].values()]
+    return (
+        f"**Engine** (`engine.json`): graph time {_span(ratios['onnxscript'], 1)} times shorter than onnxscript's `optimize_for_ort` "
+        f"and {_span(ratios['onnxslim'], 1)} times shorter than onnxslim's on BERT-base, GPT-2 and Swin-T; time per node at "
+        f"{last['nodes']:,} nodes {last['ratio_to_smallest']:.2f} times that at {first['nodes']:,}. The lists of families do the work of `all` "
+        f"with {_span(calls)} of its calls of functions (`lists.json`)."
+    )
+
+
+def _passes() -> str:
+    found = stored("passes/passes.json")
+    idle = found["rules"]["never"]
+    return (
+        f"**Passes** (`passes.json`, [page](left-out.md)): each pass of each family's list and each rule, left out alone on "
+        f"{found['models']} models. {len(found['rules']['buys'])} rules save executed operators or estimated time, "
+        f"{len(found['rules']['nothing'])} are applied and save neither there, {len(idle)} are applied nowhere there."
+    )
+
+
+def _weights() -> str:
+    found = stored("weights/weights.json")
+    (single,) = [row for row in found["single_file"] if row["model"] == "bert.sdpa.ts.onnx"]
+    tools = single["tools"]
+    peers = ", ".join(f"{name} {tools[name]['RssAnon']:,.0f} MB" for name in tools if name != "ortfuse")
+    largest = max(row["gigabytes"] for row in found["decoders"])
+    (decoder,) = [row for row in found["decoders"] if (row["gigabytes"], row["form"]) == (largest, "copied")]
+    return (
+        f"**Weights** (`weights.json`): BERT-base ({single['bytes'] / 1e6:.0f} MB) goes from file to file in "
+        f"{single['times_of_a_copy_beside_the_engine']:.1f} times the time of a copy with fsync plus the engine's "
+        f"{tools['ortfuse']['engine_seconds']:.1f} s, with {tools['ortfuse']['RssAnon']:.0f} MB of memory that cannot be given back "
+        f"({peers}); a decoder of {largest:.0f} GB is optimised with {decoder['RssAnon']:.0f} MB."
+    )
+
+
+def _trust() -> str:
+    tests = stored("trust/standard.json")
+    same = sum(counts.get("same", 0) for kind, counts in tests["tests"].items() if kind != "light")
+    fuzz = stored("trust/fuzz.json")
+    return (
+        f"**Trust** (`benchmarks/trust/trust.md`): every rule is proved on instances and near misses; the page says how many lost "
+        f"conditions the proofs notice. {same:,} tests of the standard that the runtime executes and {tests['tests']['light']['same']} "
+        f"networks come out the same, {len(tests['broken'])} do not; {fuzz['models']['tried']:,} random models and "
+        f"{fuzz['mutations']['tried']:,} damaged files were tried."
+    )
+
+
+def _name(model: str) -> str:
+    return NAMES.get(model.partition(".")[0], model)
+
+
+def _span(numbers: Sequence[float], digits: int = 2) -> str:
+    low, high = (f"{end(numbers):.{digits}f}" for end in (min, max))
+    return low if low == high else f"{low} to {high}"
+
+
+def _wrapped(text: str, indent: str) -> str:
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+MADE: Mapping[str, Callable[[], str]] = {"measured": measured, "summary": summary, "seeds": seeds}
+
+
+def documents() -> Iterator[Path]:
+    """The documents that may quote figures."""
+    yield ROOT / "README.md"
+    yield from sorted((ROOT / "docs").rglob("*.md"))
+
+
+def renewed(text: str) -> str:
+    """A document with its figures as they are stored."""
+    return BLOCK.sub(lambda found: f"{found[1]}{MADE[found[2]]()}\n{found[3]}", text)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write, or compare."""
+    old = [path for path in documents() if renewed(path.read_text()) != path.read_text()]
+    for path in old:
+        if "--check" in arguments:
+            print(f"{path.relative_to(ROOT)}: figures are not those of benchmarks/; run python docs/figures.py")
+        else:
+            path.write_text(renewed(path.read_text()))
+    return 1 if old and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,93 @@
+"""`python -m benchmarks`: what is run, what is done already, what failed, what had to be stopped."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks import running
+from benchmarks.jobs import JOBS, ROOT, Job, chosen
+from benchmarks.running import Run
+
+
+def test_every_job_names_a_module_that_is_there_and_a_folder_for_its_result() -> None:
+    for job in JOBS:
+        assert importlib.util.find_spec(job.module) is not None
+        assert (ROOT / "benchmarks" / job.stored).parent.is_dir()
+    assert len({job.name for job in JOBS}) == len(JOBS)
+    assert {Path(job.stored).name for job in JOBS if "{output}" in job.command} >= {"latency.json", "coverage.json"}
+
+
+def test_a_question_is_all_of_its_parts() -> None:
+    assert [job.name for job in chosen(["engine", "trust.order"])] == ["trust.order", "engine", "engine.lists"]
+    assert chosen([]) == list(JOBS)
+    with pytest.raises(ValueError, match=r"there is no benchmark trus; there are exports, coverage"):
+        chosen(["trus"])
+
+
+def script(folder: Path, text: str) -> str:
+    (folder / "benchmark_under_test.py").write_text(f"import sys, time, pathlib\n{text}\n")
+    return "benchmark_under_test"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "benchmarks" / "some").mkdir(parents=True)
+    monkeypatch.setattr(running, "ROOT", tmp_path)
+    return tmp_path
+
+
+def test_a_result_takes_its_place_when_the_job_is_done_and_the_job_is_remembered(place: Path) -> None:
+    name = script(place, "pathlib.Path(sys.argv[2]).write_text('{}'); print('half way'); sys.exit(int(sys.argv[3]))")
+    job = Job("some", "?", (name, "--output", "{output}", "0"), stored="some/result.json")
+    run, lines = Run(place / "run"), list[str]()
+    assert run.do(job, look=lines.append).status == "ok"
+    assert (place / "benchmarks" / "some" / "result.json").read_text() == "{}"
+    assert Run(place / "run").known()["some"].status == "ok"
+    run.forget()
+    assert run.known() == {} and not (place / "run" / "some").exists() and (place / "run" / "some.log").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "answer_no", "status"), [("1", True, "no"), ("1", False, "failed"), ("2", True, "failed")]
+)
+def test_an_answer_that_is_no_is_stored_and_a_failure_is_not(
+    place: Path, code: str, answer_no: bool, status: str
+) -> None:
+    name = script(place, "pathlib.Path(sys.argv[2]).write_text('{}'); print('why'); sys.exit(int(sys.argv[3]))")
+    job = Job("some", "?", (name, "--output", "{output}", code), stored="some/result.json", answer_no=answer_no)
+    run = Run(place / "run")
+    ended = run.do(job)
+    assert ended.status == status and ended.reason == ("why" if status == "failed" else "")
+    assert (place / "benchmarks" / "some" / "result.json").is_file() == (status == "no") == ("some" in run.known())
+
+
+def test_a_job_whose_time_is_up_is_stopped_and_goes_on_from_what_it_wrote(place: Path) -> None:
+    name = script(
+        place, "p = pathlib.Path(sys.argv[2]); p.exists() and sys.exit(0); p.write_text('{}'); time.sleep(60)"
+    )
+    job = Job("some", "?", (name, "--output", "{output}"), stored="some/result.json")
+    run = Run(place / "run")
+    written = place / "run" / "some" / "result.json"
+    started = time.monotonic()
+    assert run.do(job, look=lambda line: None, until=started + 1.0).status == "stopped"
+    assert time.monotonic() - started < 30 and not run.known()
+    if written.exists():  # a busy machine may not have come so far
+        assert run.do(job).status == "ok"
+
+
+def test_what_lacks_a_package_is_left_out(place: Path) -> None:
+    ended = Run(place / "run").do(Job("some", "?", ("none",), packages=("no_such_package",)))
+    assert (ended.status, ended.reason) == ("left out", "needs no_such_package")
+
+
+def test_small_parts_store_nothing(place: Path) -> None:
+    name = script(place, "pathlib.Path(sys.argv[1]).write_text('{}')")
+    run = Run(place / "run", quick=True)
+    assert run.do(Job("some", "?", (name,), ("{output}",), stored="some/result.json")).status == "ok"
+    assert not (place / "benchmarks" / "some" / "result.json").exists()
+    assert json.loads((place / "run" / "some" / "result.json").read_text()) == {}
