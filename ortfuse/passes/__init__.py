@@ -13,6 +13,7 @@ from ortfuse.passes.hoist import Hoist
 from ortfuse.passes.inline_branches import InlineBranches
 from ortfuse.passes.layout import Layout
 from ortfuse.passes.merge_products import MergeProducts
+from ortfuse.passes.moves import Moves
 from ortfuse.passes.parts_first import PartsFirst
 from ortfuse.passes.profitability import LEAVE, Choice, Choices, Meter, check_pins, names_one
 from ortfuse.passes.recurrence import Loops, Recurrent, Stacks
@@ -40,6 +41,7 @@ __all__ = [
     "Loops",
     "MergeProducts",
     "Meter",
+    "Moves",
     "PartsFirst",
     "Pass",
     "Recurrent",

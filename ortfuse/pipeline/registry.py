@@ -23,6 +23,7 @@ from ortfuse.passes import (
     Layout,
     Loops,
     MergeProducts,
+    Moves,
     PartsFirst,
     Pass,
     Recurrent,
@@ -59,6 +60,7 @@ BUILT_IN: Mapping[str, type[Any]] = {
         Finalize,
         AsFunctions,
         MergeProducts,
+        Moves,
         Splits,
     )
 }
