@@ -253,6 +253,15 @@ def test_a_model_that_cannot_be_raised_is_refused() -> None:
         converted(original, X[None, None, :2, :2], "bfloat16")
 
 
+@pytest.mark.parametrize("largest", [4.0, 70000.0])
+def test_an_input_with_a_default_may_be_left_out(largest: float) -> None:
+    original = model("p = Mul(x, w) y = Exp(p)", x=f"float[n,2] x, float[2] w = {{0.5, {largest}}}")
+    done = converted(original, np.zeros((3, 2), np.float32))
+    kind = ir.DataType.FLOAT16 if largest < 65504 else ir.DataType.FLOAT
+    assert done.model.graph.inputs[1].dtype == kind
+    assert np.isfinite(done.model.graph.initializers["w"].const_value.numpy()).all()
+
+
 def test_texts_pass_by() -> None:
     done = convert(model("t = Identity(s) y = Relu(x)", x="float[n,4] x, string[k] s", y="float[n,k] y, string[k] t"))
     assert (done.operators, islands(done)) == (1, set())

@@ -22,7 +22,7 @@ from ortfuse.execution.session import Session, weight_bytes
 from ortfuse.model.interop import AnyModel, enter, leave
 from ortfuse.model.io import save
 from ortfuse.options import PathLike
-from ortfuse.precision.half.emulation import Finding, emulate, overflows
+from ortfuse.precision.half.emulation import Finding, defaults, emulate, overflows
 from ortfuse.precision.half.network import Units
 from ortfuse.precision.half.write import imitate, rewrite
 from ortfuse.targets import Target, raise_opset
@@ -241,8 +241,9 @@ class _Search:
         units, graph, notes = self._units, self._units.model.graph, []
         ends = [(value, units.makers.get(value)) for value in graph.inputs]
         ends += [(value, units.uses.get(value, {}).get((graph, n))) for n, value in enumerate(graph.outputs)]
+        known = [{**defaults(graph), **one.inputs, **one.expected} for one in self._experiments]
         for value, unit in ends:
-            arrays = [{**one.inputs, **one.expected}.get(value.name or "") for one in self._experiments]
+            arrays = [one.get(value.name or "") for one in known]
             beyond = any(array is not None and overflows(array, self._half) for array in arrays)
             if unit is not None and beyond and units.keep(unit, "its numbers are out of range"):
                 notes.append(

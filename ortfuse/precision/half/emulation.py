@@ -70,6 +70,11 @@ def emulate(units: Units, wide: Sequence[bool], inputs: Sequence[Inputs]) -> lis
     return list(worst.values())
 
 
+def defaults(graph: ir.Graph) -> dict[str, Any]:
+    """What the inputs are that a caller leaves out, by name."""
+    return {value.name or "": value.const_value.numpy() for value in graph.inputs if value.const_value is not None}
+
+
 @dataclass(frozen=True)
 class _Watch:
     """Two values, by name, that should be the same, and what to call the second; `kind` is their type."""
@@ -107,7 +112,7 @@ class _Emulation:
 
     def findings(self, inputs: Inputs, outputs: Mapping[str, Any]) -> list[Finding]:
         """What a run says."""
-        known, name = {**inputs, **outputs}, self._half.name.lower()
+        known, name = {**defaults(self._graph), **inputs, **outputs}, self._half.name.lower()
         found = []
         for watch in self._watched:
             error, infinite = _apart(known[watch.own], known[watch.other], watch.kind)
