@@ -20,6 +20,7 @@ from ortfuse.passes.recurrence import Loops, Recurrent, Stacks
 from ortfuse.passes.rules import RulePass
 from ortfuse.passes.sequences import Sequences
 from ortfuse.passes.splits import Splits
+from ortfuse.passes.suppressions import Suppressions
 from ortfuse.passes.unroll import Unroll
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "Sequences",
     "Splits",
     "Stacks",
+    "Suppressions",
     "Unroll",
     "check_pins",
     "names_one",

@@ -30,6 +30,7 @@ from ortfuse.passes import (
     Sequences,
     Splits,
     Stacks,
+    Suppressions,
     Unroll,
 )
 from ortfuse.passes.foreign import ForeignPass, foreign_pass
@@ -62,6 +63,7 @@ BUILT_IN: Mapping[str, type[Any]] = {
         MergeProducts,
         Moves,
         Splits,
+        Suppressions,
     )
 }
 _registered: dict[str, type[Any] | ForeignPass] = {}
