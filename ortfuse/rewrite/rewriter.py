@@ -122,7 +122,8 @@ class Rewriter:
                 "needless", match.root, found=f"{node.metadata_props[RULE_KEY]} made it of what was spelled out"
             )
         imports = self.editor.scope_of(node.graph).root.opset_imports
-        if self.target.check_node(node, imports, self._facts) is not None:
+        inlined = self.target.inlines(node, imports, self._facts)
+        if inlined or self.target.check_node(node, imports, self._facts) is not None:
             return None
         return refuse("needless", match.root, found=f"there is a kernel for {node.op_type}")
 

@@ -65,11 +65,12 @@ hidden = op.Equal(labels, const("number", _is_one_number, "one number")).kept()
 kept = op.Not(hidden).kept()
 
 
-def _of_kept(value: Pattern, otherwise: Pattern | float) -> Pattern:
+def of_kept(value: Pattern, otherwise: Pattern | float) -> Pattern:
+    """One value for the labels that count, another one for those that are ignored."""
     return op.Where(kept, value, otherwise).kept() | op.Where(hidden, otherwise, value).kept()
 
 
-safe = _of_kept(labels, const("class", _is_one_number, "one number"))
+safe = of_kept(labels, const("class", _is_one_number, "one number"))
 
 
 def _loss(name: str, reduced: Any, weighted: Pattern | None, of: Pattern = labels, **more: Any) -> Op:
@@ -104,7 +105,7 @@ def _steps(name: str) -> list[Rule]:
     ignored: dict[str, Any] = {"ignore_index": attr("ignored")}
     whole: dict[str, Any] = {"axes": attr("axes"), "keepdims": 0}
     count = op.ReduceSum(op.Cast(kept, to=1), **whole) | op.Cast(op.ReduceSum(op.Cast(kept, to=7), **whole), to=1)
-    shares = op.Gather(weight, labels).kept() | _of_kept(op.Gather(weight, safe).kept(), 0)
+    shares = op.Gather(weight, labels).kept() | of_kept(op.Gather(weight, safe).kept(), 0)
     safely = _loss(name, "none", opt(weight), safe)
     return [
         _rule(f"{name}_weighted", _loss(name, "none", None) * op.Gather(weight, labels).kept(),
@@ -122,9 +123,9 @@ def _steps(name: str) -> list[Rule]:
     ]  # fmt: skip
 
 
-def _picked(scores: Pattern) -> Op:
+def picked(scores: Pattern, of: Pattern = labels) -> Op:
     """Of each row of scores that of its label."""
-    made: Op = op.Squeeze(op.GatherElements(scores, op.Unsqueeze(labels, axes=(1,)).kept(), axis=1), axes=(1,))
+    made: Op = op.Squeeze(op.GatherElements(scores, op.Unsqueeze(of, axes=(1,)).kept(), axis=1), axes=(1,))
     return made
 
 
@@ -138,7 +139,7 @@ def _picks(name: str, scores: Pattern, *guards: Guard) -> list[Rule]:
     reductions = {"": "none", "_minus_sum": "sum", "_minus_mean": "mean"}
     made = []
     for suffix, kind in reductions.items():
-        reduced = _picked(scores)
+        reduced = picked(scores)
         if suffix:
             reduced = getattr(op, "ReduceSum" if kind == "sum" else "ReduceMean")(
                 reduced, axes=attr("axes"), keepdims=0

@@ -266,6 +266,17 @@ def test_function_attributes_that_differ_by_call_are_unknown() -> None:
     assert facts.dtype(values["d"]) is None or facts.shape(values["d"]) is None
 
 
+def test_a_number_that_is_given_by_the_call_has_no_axes() -> None:
+    facts, values = load(
+        """
+        g (float[b, 3] x) => (y) { y = local.scaled <by = 2.0> (x) }
+        <domain: "local", opset_import: ["" : 20]>
+        scaled <by> (a) => (d) { c = Constant <value_float : float = @by> () d = Mul (c, a) }
+        """
+    )
+    assert shape(facts, values["y"]) == "b, 3"
+
+
 def test_functions_use_their_own_opset() -> None:
     facts, values = load(
         """

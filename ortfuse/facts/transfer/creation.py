@@ -17,8 +17,8 @@ from ortfuse.facts.transfer.shaping import rank_of_target
 def constant(op: Op) -> Fact:
     """The tensor in one of the node's attributes."""
     for name, attribute in op.node.attributes.data.items():
-        if attribute.is_ref():
-            break
+        if attribute.is_ref():  # given where the function is called
+            return Fact(_CONSTANT_TYPES.get(name), () if name in _NUMBERS else None)
         if name == "value":
             return fact_of_tensor(attribute.value)
         if name in _CONSTANT_TYPES:
@@ -34,6 +34,7 @@ _CONSTANT_TYPES = {
     "value_string": ir.DataType.STRING,
     "value_strings": ir.DataType.STRING,
 }
+_NUMBERS = ("value_int", "value_float", "value_string")
 
 
 def fact_of_tensor(tensor: ir.TensorProtocol) -> Fact:
