@@ -22,8 +22,8 @@ def _costs_of_the_processor_of_the_table(tmp_path_factory: pytest.TempPathFactor
 
     What `ortfuse calibrate` measured on that machine does not count.
     """
-    kind = shipped_costs(CPU).processor
-    costs.processor_kind = lambda: kind
+    kind, formats = shipped_costs(CPU).processor, shipped_costs(CPU).formats
+    costs.processor_kind, costs.number_formats = lambda: kind, lambda: formats
     file: Path = tmp_path_factory.mktemp("cache") / "calibration.json"
     calibrated.calibration_file = lambda: file
     shipped_costs.cache_clear()

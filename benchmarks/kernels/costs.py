@@ -22,7 +22,7 @@ from ortfuse.calibration.speedup import speedup
 from ortfuse.pipeline import load_catalogue
 from ortfuse.targets import CPU, shipped_costs
 from ortfuse.targets.costs import FLOAT32, shipped_file
-from ortfuse.targets.processor import processor_kind
+from ortfuse.targets.processor import number_formats, processor_kind
 
 
 def main(
@@ -31,13 +31,15 @@ def main(
     write: Annotated[bool, typer.Option(help="Store the table that ortfuse ships.")] = False,
 ) -> None:
     """Measure and print; with --write, store."""
-    path, kind = shipped_file(CPU), processor_kind()
+    path, kind, formats = shipped_file(CPU), processor_kind(), number_formats()
     content = json.loads(path.read_text()) if path.exists() else {"tables": []}
-    stored = next((table for table in content["tables"] if table["processor"] == kind), None)
+    stored = next(
+        (one for one in content["tables"] if (one["processor"], one.get("formats", "")) == (kind, formats)), None
+    )
     if stored is None:
         if write and rules:
-            raise typer.BadParameter(f"there is no table of {kind} yet: measure all rules")
-        stored = {"processor": kind, "speedups": {}}
+            raise typer.BadParameter(f"there is no table of {kind} {formats} yet: measure all rules")
+        stored = {"processor": kind, "formats": formats, "speedups": {}}
         content["tables"].append(stored)
     table = Table("rule", "size", "speedup")
     for one in candidates(load_catalogue([]).rules(), rules or (), shipped_costs(CPU)):

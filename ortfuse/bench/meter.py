@@ -32,7 +32,7 @@ from ortfuse.targets import Estimate
 from ortfuse.targets.blocked_layout import reads_blocks, unless_blocked
 from ortfuse.targets.costs import sizes_text
 from ortfuse.targets.kept import keep, kept
-from ortfuse.targets.processor import processor_kind
+from ortfuse.targets.processor import processor_in_full
 
 ROUNDS = 25
 """How often each side is run, interleaved."""
@@ -118,7 +118,7 @@ class SiteMeter:
             sorted(sizes.items()),
             self.threads,
             os.cpu_count(),
-            processor_kind(),
+            processor_in_full(),
             *([sorted(blocked)] if blocked else []),
         ]
         digest = hashlib.sha256(repr(content).encode()).hexdigest()[:16]

@@ -20,7 +20,7 @@ import onnxruntime
 import platformdirs
 
 from ortfuse.execution.session import separated
-from ortfuse.targets.processor import processor_kind
+from ortfuse.targets.processor import processor_in_full
 from ortfuse.version import __version__
 
 FORMAT = 2
@@ -93,7 +93,7 @@ def _database(name: str) -> sqlite3.Connection:
 
 def machine() -> tuple[object, ...]:
     """What measurements of this machine depend on besides the model."""
-    return (FORMAT, __version__, onnxruntime.__version__, processor_kind(), os.cpu_count())
+    return (FORMAT, __version__, onnxruntime.__version__, processor_in_full(), os.cpu_count())
 
 
 def model_digest(model: ir.Model) -> str:

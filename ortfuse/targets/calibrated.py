@@ -18,7 +18,7 @@ import platformdirs
 
 from ortfuse.targets.costs import CostTable, shipped_costs
 from ortfuse.targets.kept import keep, kept
-from ortfuse.targets.processor import processor_kind, processor_name
+from ortfuse.targets.processor import number_formats, processor_kind, processor_name
 
 
 def calibration_file() -> Path:
@@ -46,6 +46,7 @@ def store(
     content = {
         "threads": threads,
         "processor": processor_kind(),
+        "formats": number_formats(),
         "source": f"measured on this machine by `ortfuse calibrate`: {runtime}, {provider}, {counted}",
         "speedups": speedups,
     }

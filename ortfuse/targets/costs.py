@@ -6,7 +6,8 @@ than the nodes it replaces, both with the runtime's own optimisations on top. Th
 asked first.
 
 A table is bound to the kind of processor that it was measured on. On another kind its numbers say little, so that a rule is
-taken only if it was not slower at any size that was measured.
+taken only if it was not slower at any size that was measured. Rows of other types than float32 are bound to the processor's
+instructions for such numbers (AMX, VNNI, ...) as well; rows of float32 are shared among processors that differ in these alone.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from ortfuse.errors import TargetError
-from ortfuse.targets.processor import processor_kind
+from ortfuse.targets.processor import number_formats, processor_kind
 
 WORTH_IT = 0.97
 """Replacements that run at this fraction of the old speed or faster are accepted: a smaller loss is within the noise."""
 
 FLOAT32 = "float32"
 """The element type of measurements that name none."""
+
+AT_WORST = "; its rows of other types than float32 count at their worst here"
+"""What is added to the source of a number that another processor's instructions for such types gave."""
 
 SHOWN = 2
 """How many sizes are listed if several measurements are equally near."""
@@ -105,19 +109,24 @@ class CostTable:
         speedups: The measurements of each rule.
         source: How they were made.
         processor: The kind of processor they were made on; empty if that is not known to matter.
+        formats: The instructions for numbers other than float32 that it had; empty if they are not known to matter.
         elsewhere: The kind of processor that they are used for, if that is another one.
+        other_formats: The instructions for such numbers of the processor that they are used for, if these are others.
         otherwise: The table that is asked about rules that were not measured here; `None` for none.
     """
 
     speedups: Mapping[str, Sequence[Measured]]
     source: str = ""
     processor: str = ""
+    formats: str = ""
     elsewhere: str = ""
+    other_formats: str | None = None
     otherwise: CostTable | None = None
 
-    def used_on(self, processor: str) -> CostTable:
-        """The table for models that run on this kind of processor."""
-        return replace(self, elsewhere="" if self.processor in ("", processor) else processor)
+    def used_on(self, processor: str, formats: str = "") -> CostTable:
+        """The table for models that run on this kind of processor, with these instructions for numbers other than float32."""
+        elsewhere = "" if self.processor in ("", processor) else processor
+        return replace(self, elsewhere=elsewhere, other_formats=None if self.formats in ("", formats) else formats)
 
     @property
     def remark(self) -> str:
@@ -133,6 +142,12 @@ class CostTable:
     def remarks(self, sources: Collection[str]) -> list[str]:
         """What the user should know about the tables that decided, given by their sources."""
         own = [self.remark] if self.remark and self.source in sources else []
+        if self.source + AT_WORST in sources:
+            own.append(
+                f"the costs that come with ortfuse for types other than float32 are those of a processor with {self.formats}, "
+                f"and this one has {self.other_formats or 'none of these'}: what was slower at any size there is left out; "
+                "`ortfuse calibrate` measures all of them on this machine"
+            )
         return own + ([] if self.otherwise is None else self.otherwise.remarks(sources))
 
     def estimate(self, rule: str, shape_of: ShapeOf, dtype: str = FLOAT32) -> Estimate | None:
@@ -146,9 +161,11 @@ class CostTable:
         if not rows:
             return None if self.otherwise is None else self.otherwise.estimate(rule, shape_of, dtype)
         rows = [row for row in rows if row.dtype == dtype] or rows
-        if self.elsewhere:
+        foreign = self.other_formats is not None and any(row.dtype != FLOAT32 for row in rows)
+        if self.elsewhere or foreign:
             worst = min(rows, key=lambda row: row.speedup)
-            return Estimate(worst.speedup, f"{sizes_text(worst.shapes, worst.dtype)}, the worst size", self.source)
+            source = self.source if self.elsewhere else self.source + AT_WORST
+            return Estimate(worst.speedup, f"{sizes_text(worst.shapes, worst.dtype)}, the worst size", source)
         distances = [row.distance(shape_of) for row in rows]
         nearest = min(distances)
         found = [row for row, distance in zip(rows, distances, strict=True) if distance - nearest < 1e-9]
@@ -165,7 +182,7 @@ class CostTable:
             rule: tuple(Measured.parse(sizes, value) for sizes, value in row.items())
             for rule, row in content["speedups"].items()
         }
-        return cls(speedups, content["source"], str(content.get("processor", "")))
+        return cls(speedups, content["source"], str(content.get("processor", "")), str(content.get("formats", "")))
 
     @classmethod
     def read(cls, path: str | Path) -> CostTable:
@@ -176,14 +193,19 @@ class CostTable:
         try:
             content = json.loads(Path(path).read_text())
             tables = [cls.from_json(one) for one in content.get("tables", [content])]
-            return max(tables, key=functools.partial(_likeness, processor_kind()))
+            return max(tables, key=functools.partial(_likeness, processor_kind(), number_formats()))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise TargetError(f"{path} is no cost table: {error}; make one with benchmarks.kernels.costs") from error
 
 
-def _likeness(processor: str, table: CostTable) -> tuple[bool, bool]:
-    """How well a table suits a kind of processor: it is of this kind, or at least of the same architecture."""
-    return table.processor in ("", processor), table.processor.partition(" ")[0] == processor.partition(" ")[0]
+def _likeness(processor: str, formats: str, table: CostTable) -> tuple[bool, bool, bool]:
+    """How well a table suits a processor: it is of this kind, of the same architecture, has the same number formats."""
+    architecture = processor.partition(" ")[0]
+    return (
+        table.processor in ("", processor),
+        table.processor.partition(" ")[0] == architecture,
+        table.formats == formats,
+    )
 
 
 def shipped_file(provider: str) -> Path:
@@ -195,4 +217,4 @@ def shipped_file(provider: str) -> Path:
 def shipped_costs(provider: str) -> CostTable:
     """The table measured for `provider` that suits this machine best; empty if that provider was not measured."""
     path = shipped_file(provider)
-    return CostTable.read(path).used_on(processor_kind()) if path.is_file() else CostTable({})
+    return CostTable.read(path).used_on(processor_kind(), number_formats()) if path.is_file() else CostTable({})

@@ -17,6 +17,16 @@ from pathlib import Path
 _SETS = ("AVX512F", "AVX2", "AVX", "SVE", "ASIMD", "VSX", "VX", "LSX", "RVV")
 """Instruction sets, the one that the runtime prefers first."""
 
+_FORMATS = {
+    "amx_int8": "AMX_INT8", "amx_bf16": "AMX_BF16", "amx_fp16": "AMX_FP16", "avx512_vnni": "AVX512_VNNI", "avx_vnni": "AVX_VNNI",
+    "avx512_bf16": "AVX512_BF16", "avx512_fp16": "AVX512_FP16", "asimddp": "DOTPROD", "i8mm": "I8MM", "bf16": "BF16",
+    "asimdhp": "FP16",
+}  # fmt: skip
+"""Instructions for numbers other than float32, by the system's names."""
+
+_OF_NUMPY = {"AVX512_CLX": "AVX512_VNNI", "AVX512_SPR": "AVX512_FP16", "ASIMDDP": "DOTPROD", "ASIMDHP": "FP16"}
+"""Those that numpy knows of, where the system does not tell; AVX512_CLX and AVX512_SPR are the generations that brought them."""
+
 _SAME = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
 
 
@@ -30,14 +40,37 @@ def processor_kind() -> str:
 
 
 @functools.cache
+def number_formats() -> str:
+    """What the processor multiplies besides float32, such as `"AMX_BF16 AMX_INT8 AVX512_VNNI"`; empty if nothing tells.
+
+    The runtime's kernels for integers and for half precision differ by these; those for float32 do not.
+    """
+    flags = f"{_told('flags')} {_told('Features')}".split()
+    found = {_FORMATS[flag] for flag in flags if flag in _FORMATS}
+    if not flags:
+        found = {name for feature, name in _OF_NUMPY.items() if _instruction_sets().get(feature)}
+    return " ".join(sorted(found))
+
+
+def processor_in_full() -> str:
+    """The kind of processor and its number formats: what measurements in any type of numbers depend on."""
+    return f"{processor_kind()} {number_formats()}".strip()
+
+
+@functools.cache
 def processor_name() -> str:
-    """The processor's own name where the system tells, and its instruction set."""
+    """The processor's own name where the system tells, and its instruction sets: a virtual machine may hide some of them."""
+    return f"{_told('model name') or platform.processor() or platform.machine()} ({processor_in_full()})"
+
+
+@functools.cache
+def _told(what: str) -> str:
+    """What Linux says of the first processor; empty on other systems, and where it does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return f"{next(named, platform.processor() or platform.machine())} ({processor_kind()})"
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(what)), "")
 
 
 def _instruction_sets() -> dict[str, bool]:

@@ -104,6 +104,45 @@ def test_a_table_of_another_processor_counts_only_at_its_worst() -> None:
     assert here.remark == ""
 
 
+def test_rows_of_other_types_are_bound_to_the_instructions_for_them() -> None:
+    rows = ("x 1x16x384", "x 1x128x768", "float16: x 1x16x384", "float16: x 1x128x768")
+    measured = tuple(Measured.parse(row, value) for row, value in zip(rows, (0.5, 2.0, 0.4, 3.0), strict=True))
+    table = CostTable({"rule": measured}, "there", "x86_64 AVX512F", formats="AMX_BF16 AMX_INT8 AVX512_VNNI")
+    same = table.used_on("x86_64 AVX512F", "AMX_BF16 AMX_INT8 AVX512_VNNI")
+    without = table.used_on("x86_64 AVX512F", "AVX512_VNNI")
+    found = {
+        (name, dtype): one.estimate("rule", _of(x=(1, 128, 768)), dtype)
+        for name, one in (("same", same), ("without", without))
+        for dtype in ("float32", "float16")
+    }
+    speedups = {key: round(one.speedup, 3) for key, one in found.items() if one is not None}
+    assert speedups == {
+        ("same", "float32"): 2.0, ("same", "float16"): 3.0, ("without", "float32"): 2.0, ("without", "float16"): 0.4,
+    }  # fmt: skip
+    sources = {one.source for key, one in found.items() if one is not None and key[0] == "without"}
+    assert "AMX_BF16" in without.remarks(sources)[0]
+    assert not without.remarks({"there"})
+    assert not same.remarks({"there"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "numpy", "found"),
+    [
+        ("fpu avx2 avx512f avx512_vnni amx_int8 amx_bf16", {}, "AMX_BF16 AMX_INT8 AVX512_VNNI"),
+        ("fpu avx2 avx512f avx512_vnni", {}, "AVX512_VNNI"),
+        ("fpu avx2 avx_vnni", {}, "AVX_VNNI"),
+        ("fpu avx2", {"AVX512_CLX": True}, ""),
+        ("", {"AVX512_CLX": True, "ASIMDDP": False}, "AVX512_VNNI"),
+    ],
+)
+def test_processors_are_told_apart_by_what_they_multiply(
+    flags: str, numpy: dict[str, bool], found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor, "_told", lambda what: flags if what == "flags" else "")
+    monkeypatch.setattr(processor, "_instruction_sets", lambda: numpy)
+    assert processor.number_formats.__wrapped__() == found
+
+
 def test_a_table_that_names_no_processor_is_believed() -> None:
     assert TABLE.used_on("aarch64 ASIMD").elsewhere == ""
 
