@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Op, Pattern, attr, op, opt, rearrange, redundant, var
+from ortfuse.pattern import Match, Op, Pattern, attr, computed, op, opt, rearrange, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
+from .._common import ints
 from .._proofs import NEVER_EMPTY, masked
 from .dot_product import PAPER
 
@@ -95,6 +96,43 @@ def heads_of_queries_are_known(match: Match) -> Refusal | None:
     return None
 
 
+fixed_keys, fixed_values = var("keys", "_ _ _"), var("values", "_ _ _")
+
+
+def _fixed(operand: Pattern, name: str, sizes: str) -> Op:
+    """Heads split off the last axis of [length, batch, size], with a number for the length, and moved before it."""
+    apart = (
+        op.Reshape(operand, var(f"{name}_target"), allowzero=attr(f"{name}_zero")).kept().named(f"{name}_apart", sizes)
+    )
+    made: Op = op.Transpose(apart, perm=(1, 2, 0, 3))
+    return made
+
+
+def lengths_are_fixed(match: Match) -> Refusal | None:
+    """Keys and values have a number as their length, as they do in every run whose batch is not empty."""
+    length, heads = match.size("n"), match.size("g")
+    if not length or not heads or match.size("h") is None:
+        return match.refuse("shape", "keys_apart", "known numbers of positions and heads")
+    for name, dim in (("keys", "d"), ("values", "v")):
+        before, size = match.shape(name) or (), match.size(dim)
+        if len(before) != 3 or size is None or before[1:] != (match.dim("b"), heads * size):
+            return match.refuse("shape", name, "[length, batch, heads * size]")
+    return None
+
+
+def _with_length(operand: Pattern, size: str) -> Op:
+    """The first two axes swapped, the length as the number that it is."""
+    sizes = computed(f"{size}_sizes", lambda match: ints([0, match.size("n"), match.size("g") * match.size(size)]))
+    made: Op = op.Reshape(_swapped(operand), sizes)
+    return made
+
+
+length_fixed = attention(
+    _swapped(queries), _with_length(fixed_keys, "d"), _with_length(fixed_values, "v"), mask, is_causal=attr("is_causal"),
+    outputs=4, q_num_heads=lambda match: match.size("h"), kv_num_heads=lambda match: match.size("g"),
+)  # fmt: skip
+
+
 query_apart, key_apart, value_apart = var("query", "b s h d"), var("key", "b t g d"), var("value", "b t g v")
 apart = attention(
     rearrange("b s h d -> b s (h d)", query_apart), rearrange("b t g d -> b t (g d)", key_apart),
@@ -137,6 +175,28 @@ RULES = [
             redundant={"dimension *": "the operator on split heads asks for it too"},
         ),
         (heads_of_queries_are_known,),
+    ),
+    _rule(
+        # So does its export with an open length, in which the keys have the length that it was traced with.
+        "merged_heads_fixed_length", "transpose(attention(split(queries), split(keys), split(values), mask))", PAPER,
+        op.Transpose(
+            attention(
+                rearrange("s b (h d) -> b h s d", queries), _fixed(fixed_keys, "keys", "n b g d"),
+                _fixed(fixed_values, "values", "n b g v"), mask, is_causal=attr("is_causal"),
+            ).naming(weights=3),
+            perm=(2, 0, 1, 3),
+        ),
+        rearrange("s b (h v) -> s b h v", _swapped(length_fixed[0])), length_fixed, ("weights",),
+        Proof(
+            shapes={
+                "h": 2, "d": 4, "keys": "5 b 8", "values": "5 b 8", "mask": "b 1 s 5", "keys_target": "4", "values_target": "4",
+            },
+            constants={"keys_target": [5, 0, 2, 4], "values_target": [5, 0, 2, 4]},
+            attributes={**_LAYOUT, "keys_zero": [0], "values_zero": [0]},
+            inputs={"mask": masked(-math.inf)},
+            redundant={"dimension *": "the operator on split heads asks for it too"},
+        ),
+        (lengths_are_fixed,),
     ),
     _rule(
         # How a causal mask is aligned with the past keys is up to the operator: the pattern has no causal mask.

@@ -213,20 +213,19 @@ def _split_sums(name: str) -> list[Rule]:
 long = var("long", "_ _ _")
 
 
-def _heads(match: Match) -> tuple[int, int] | None:
-    """The number and the size of what the last axis is split into, the number being merged into the axis before."""
+def _heads(match: Match) -> tuple[int, int, int] | None:
+    """The number and the size of what the last axis is split into, the number being merged into the axis before.
+
+    The third is the first size: 0 if it stays, or a number, which it must be in every run unless the second size is 0.
+    """
     before, after = match.shape("long"), match.shape("long_merged")
     if before is None or after is None or len(after) != 3 or not isinstance(before[2], int):
         return None
-    size = after[2]
-    if (
-        not isinstance(size, int)
-        or not size
-        or before[2] % size
-        or after[:2] != (before[0], before[1] * (before[2] // size))
-    ):
+    first, second, size = after
+    if not isinstance(size, int) or not size or before[2] % size or second != before[1] * (before[2] // size):
         return None
-    return before[2] // size, size
+    length = 0 if first == before[0] else first
+    return (before[2] // size, size, length) if isinstance(length, int) else None
 
 
 def splits_last_axis(match: Match) -> Refusal | None:
@@ -239,13 +238,14 @@ def splits_last_axis(match: Match) -> Refusal | None:
 
 def _parted(match: Match) -> Pattern:
     """The axes [length, batch, heads, size] apart, moved, and batch and heads merged."""
-    number, size = _heads(match) or (1, 1)
+    number, size, fixed = _heads(match) or (1, 1, 0)
     last = list(match["perm"]) == [1, 0, 2]
-    apart = op.Reshape(long, computed("apart", lambda match: ints([0, 0, number, size])))
+    apart = op.Reshape(long, computed("apart", lambda match: ints([fixed, 0, number, size])))
     turned = op.Transpose(apart, perm=(1, 2, 0, 3) if last else (1, 2, 3, 0))
     shape = op.Shape(long)
     merged = op.Mul(_between(shape, 1, 2), computed("number", lambda match: ints([number])))
-    length, width = _between(shape, 0, 1), computed("size", lambda match: ints([size]))
+    length = computed("length", lambda match: ints([fixed])) if fixed else _between(shape, 0, 1)
+    width = computed("size", lambda match: ints([size]))
     made: Pattern = op.Reshape(
         turned, op.Concat(merged, *((length, width) if last else (width, length)), axis=0), allowzero=1
     )

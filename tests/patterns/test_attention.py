@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from rewriting import rewritten
+from small_models import execute
 
 import ortfuse
 from ortfuse.verification import verify
@@ -502,3 +503,45 @@ def test_the_guard_may_put_a_tensor_of_zeros_in_place_of_nan(zeros: str) -> None
     body = f"{BOOLEAN} qk = MatMul(q, kt) scaled = Mul(qk, half) masked = Add(scaled, mask) soft = Softmax<axis = -1>(masked) "
     body += f"isnan = IsNaN(soft) {zeros} p = Where(isnan, zeros, soft) out = MatMul(p, v)"
     assert "Attention" in optimized(model(body, f"{INPUTS}, bool[b,1,s,t] keep", filler=-np.inf))
+
+
+def test_keys_of_the_length_that_was_traced_are_read_as_they_are() -> None:
+    """As `torch.nn.MultiheadAttention` is exported with an open length: only its keys and values have a number for it."""
+    parts = " ".join(
+        f"{name} = MatMul(x, W{name}) {name}3 = Reshape({name}, {shape}) {name}s = Transpose<perm = [1, 0, 2]>({name}3) {name}4 = Reshape({name}s, {four})"
+        for name, shape, four in (("q", "open", "heads"), ("k", "fixed", "fixed4"), ("v", "fixed", "fixed4"))
+    )
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 17]> g (float[t,b,8] x) => (float[t,b,8] out) {{
+        size = Shape(x) n = Gather(size, at1) m = Mul(n, two) many = Unsqueeze(m, first)
+        length = Slice(size, first, first1) batch = Unsqueeze(n, first) open = Concat<axis = 0>(length, many, four)
+        fixed = Concat<axis = 0>(five, many, four) heads = Concat<axis = 0>(batch, two1, length, four) {parts}
+        kt = Transpose<perm = [0, 1, 3, 2]>(k4) qk = MatMul(q4, kt) scaled = Mul(qk, half) p = Softmax<axis = -1>(scaled)
+        o = MatMul(p, v4) ot = Transpose<perm = [2, 0, 1, 3]>(o) out = Reshape(ot, size) }}"""
+    )
+    numbers: dict[str, Any] = {
+        "at1": 1,
+        "two": 2,
+        "first": [0],
+        "first1": [1],
+        "four": [4],
+        "five": [5],
+        "two1": [2],
+        "fixed4": [-1, 2, 5, 4],
+    }
+    for name, number in numbers.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(number, np.int64), name))
+    rng = np.random.default_rng(0)
+    for name in ("Wq", "Wk", "Wv"):
+        proto.graph.initializer.append(
+            onnx.numpy_helper.from_array(rng.standard_normal((8, 8)).astype(np.float32), name)
+        )
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0.5), "half"))
+    result = ortfuse.optimize(proto).model
+    assert [node.op_type for node in result.graph.node].count("Transpose") == 2, "of the input and the output"
+    (attention,) = [node for node in result.graph.node if node.op_type == "Attention"]
+    assert {one.name: one.i for one in attention.attribute}["q_num_heads"] == 2
+    for shape in ((5, 3, 8), (5, 1, 8)):
+        x = rng.standard_normal(shape).astype(np.float32)
+        for old, new in zip(execute(proto, {"x": x}), execute(result, {"x": x}), strict=True):
+            np.testing.assert_allclose(new, old, rtol=1e-4, atol=1e-5)
