@@ -239,6 +239,12 @@ JOBS: Sequence[Job] = (
         packages=("torch", "transformers", *PEERS),
     ),
     Job(
+        "calibration",
+        "does a calibrated table choose what measuring every site would?",
+        ("benchmarks.calibration", "--calibration", "{folder}/table.json", "--output", "{output}"),
+        stored="calibration/calibration.json",
+    ),
+    Job(
         "tuner",
         "does the tuner beat every fixed list, and random search?",
         ("benchmarks.tuner", "--output", "{output}"),

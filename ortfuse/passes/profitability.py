@@ -144,7 +144,7 @@ class Choices:
             return refuse("needless", match.root, found=f"{', '.join(rule.targets)} is made where --pin asks for it")
         if self._free_of_cost(rule) or self.measures(rule):
             return None
-        estimate = self._by_table(rule, match)
+        estimate = self.by_table(rule, match)
         if estimate is None or estimate.worth_it:
             return None
         self._note(rule, ", ".join(rule.targets), estimate, False, match)
@@ -182,7 +182,7 @@ class Choices:
 
     def _estimate(self, edit: Edit) -> Estimate | None:
         """The measurement at the site or, if that is not possible, the estimate of the table."""
-        estimate = self._by_table(edit.rule, edit.match)
+        estimate = self.by_table(edit.rule, edit.match)
         if self.meter is None or not self.measures(edit.rule):
             return estimate
         measured = self.meter.measure(edit)
@@ -190,7 +190,7 @@ class Choices:
         self.metered.setdefault(edit.rule.name, {})[edit.name] = "" if measured is not None else otherwise
         return measured or estimate
 
-    def _by_table(self, rule: Rule, match: Match) -> Estimate | None:
+    def by_table(self, rule: Rule, match: Match) -> Estimate | None:
         """The estimate of the table at the sizes and the element type of a match."""
         dtype = match.facts.dtype(match.root)
         return self.costs.estimate(rule.name, _shape_of(match), *([words(dtype)] if dtype is not None else []))

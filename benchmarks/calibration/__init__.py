@@ -1,0 +1,1 @@
+"""Does what `ortfuse calibrate` measures choose what measuring every site would?"""

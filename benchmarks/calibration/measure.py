@@ -1,0 +1,169 @@
+"""The choices of a freshly calibrated table beside those of measuring every site of every model.
+
+    python -m benchmarks.calibration                      # calibrate, then all goldens and full-size models
+    python -m benchmarks.calibration --minutes 20         # as far as it gets; the next run goes on
+    python -m benchmarks.calibration bert swin            # these again, by the table that is there
+
+The shipped table does not count: it is as if it had been deleted. Each site at which a rule is chosen by cost is measured
+with the model's own weights and sizes, as `--measure` does, and the table is asked at the same site. A choice differs where one
+of them takes the rewrite and the other does not. It is close if the measured speedup is within 3 % of where the choice turns:
+there another measurement might say the opposite.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.latency.measure import SIZES
+from benchmarks.peers import versions
+from ortfuse import Options, PassManager, load
+from ortfuse.bench import SiteMeter
+from ortfuse.calibration import calibrate
+from ortfuse.graph.edit import Edit
+from ortfuse.passes.profitability import Choices
+from ortfuse.targets import CostTable, Estimate
+from ortfuse.targets.costs import WORTH_IT, Measured
+from ortfuse.targets.processor import processor_name
+
+HERE = Path(__file__).parent
+GOLDEN = HERE.parent.parent / "golden" / "models"
+CLOSE = 0.03
+WANTED = 0.95
+
+
+@dataclass
+class Site:
+    """A kind of site: what was measured there, and what the table says (`None` if it does not have the rule)."""
+
+    rule: str
+    sizes: str
+    measured: float
+    table: float | None
+    names: set[str] = field(default_factory=set)
+
+    @property
+    def same(self) -> bool:
+        """Whether both choose the same; what the table does not have is taken."""
+        return (self.measured >= WORTH_IT) == (self.table is None or self.table >= WORTH_IT)
+
+    @property
+    def close(self) -> bool:
+        """Whether another measurement might choose the opposite."""
+        return abs(math.log(max(self.measured, 1e-3) / WORTH_IT)) < CLOSE
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON data."""
+        return {**vars(self), "names": len(self.names), "close": self.close}
+
+
+@dataclass
+class Comparing:
+    """A meter that also asks a table.
+
+    Attributes:
+        measured: Measures a site.
+        table: Asks the table.
+        found: The sites by rule, sizes and answers.
+    """
+
+    measured: Callable[[Edit], Estimate | None]
+    table: Callable[[Edit], Estimate | None]
+    found: dict[tuple[Any, ...], Site] = field(default_factory=dict)
+
+    def measure(self, site: Edit) -> Estimate | None:
+        """The measurement at the site, which decides."""
+        truth, known = self.measured(site), self.table(site)
+        if truth is not None:
+            said = None if known is None else known.speedup
+            key = (site.rule.name, truth.sizes, truth.speedup, said)
+            self.found.setdefault(key, Site(site.rule.name, truth.sizes, truth.speedup, said)).names.add(site.name)
+        return truth
+
+
+def one_model(path: Path, sizes: Mapping[str, int], table: CostTable, threads: int) -> list[Site]:
+    """Every kind of site of a model at which cost decides."""
+    model, choices = load(path), Choices(table)
+    meter = SiteMeter.for_model(model, dict(sizes), threads=threads, cache=None)
+    both = Comparing(meter.measure, lambda site: choices.by_table(site.rule, site.match))
+    PassManager(Options(threads=threads, measure=True)).run(model, meter=both)
+    return list(both.found.values())
+
+
+def verdict(sites: list[Site]) -> dict[str, Any]:
+    """The share of sites where both choose the same, with and without those that are close."""
+    every = sum(len(one.names) for one in sites)
+    clear = sum(len(one.names) for one in sites if not one.close)
+    return {
+        "sites": every,
+        "same": sum(len(one.names) for one in sites if one.same),
+        "clear": clear,
+        "same of clear": sum(len(one.names) for one in sites if one.same and not one.close),
+    }
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(help="Leading parts of names; all models by default.")] = None,
+    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE.parent / ".models",
+    minutes: Annotated[float, typer.Option(help="No measurement of a model is begun after these.")] = 60.0,
+    calibration: Annotated[Path, typer.Option(help="Where the table is kept; delete it to begin again.")] = HERE
+    / ".table.json",
+    threads: Annotated[int, typer.Option(help="Threads of the runtime.")] = 2,
+    output: Annotated[Path, typer.Option(help="Where the results are kept.")] = HERE / "calibration.json",
+) -> None:
+    """Calibrate, measure, print, and store after each model."""
+    console, end = Console(), time.monotonic() + 60 * minutes
+    made = calibrate(threads=threads, file=calibration, budget=30 * minutes)
+    console.print(f"the table has {sum(map(len, made.speedups.values()))} rows; {made.left} are left", highlight=False)
+    rows = {
+        rule: tuple(Measured.parse(sizes, value) for sizes, value in found.items())
+        for rule, found in made.speedups.items()
+    }
+    table = CostTable(rows, "calibrated")
+    stored: dict[str, Any] = json.loads(output.read_text()) if output.is_file() else {}
+    found: dict[str, Any] = stored.setdefault("models", {})
+    for path in sorted([*GOLDEN.glob("*.onnx"), *models.glob("*.onnx")], key=lambda path: path.stat().st_size):
+        name = f"{path.name.removesuffix('.onnx')}{'' if path.parent == GOLDEN else ' (full size)'}"
+        if (name in found and not names) or (names and not any(name.startswith(part) for part in names)):
+            continue
+        if time.monotonic() > end:
+            console.print(f"the time is used up before {name}; run again to go on", highlight=False)
+            break
+        sizes = {} if path.parent == GOLDEN else SIZES.get(path.name.partition(".")[0], {})
+        sites = one_model(path, sizes, table, threads)
+        wrong = [one.to_dict() for one in sites if not one.same]
+        found[name] = {**verdict(sites), "different": wrong}
+        stored |= {"versions": versions(), "processor": processor_name(), "threads": threads}
+        output.write_text(json.dumps(stored, indent=1) + "\n")
+    shown(console, found)
+
+
+def shown(console: Console, found: Mapping[str, Any]) -> None:
+    """The shares, and the rules whose choices differ most."""
+    total = {name: sum(row[name] for row in found.values()) for name in ("sites", "same", "clear", "same of clear")}
+    if not total["sites"]:
+        console.print("no site was measured")
+        return
+    console.print(
+        f"{total['same']} of {total['sites']} choices are those of measuring every site "
+        f"({total['same'] / total['sites']:.1%}, wanted {WANTED:.0%}); of those that are not close "
+        f"{total['same of clear']} of {total['clear']}",
+        highlight=False,
+    )
+    made = Table("rule", "sizes", "measured", "table", "sites", "close", "model")
+    wrong = [(one, name) for name, row in found.items() for one in row["different"]]
+    for one, name in sorted(wrong, key=lambda pair: -pair[0]["names"])[:40]:
+        said = "not there" if one["table"] is None else f"{one['table']:.2f}"
+        made.add_row(
+            one["rule"], one["sizes"], f"{one['measured']:.2f}", said, str(one["names"]), "yes" * one["close"], name
+        )
+    console.print(made)
