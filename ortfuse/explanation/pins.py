@@ -12,7 +12,7 @@ from ortfuse.explanation.explain import explanation, fused_nodes
 from ortfuse.graph.traits import PLAIN
 from ortfuse.passes import LEAVE, names_one
 from ortfuse.pipeline import Catalogue, RunReport
-from ortfuse.pipeline.pins import following, pinned_rules
+from ortfuse.pipeline.pins import following, is_pass, pinned_rules
 from ortfuse.rewrite import Exactness, NearMiss, Rule
 from ortfuse.targets import Quirk
 
@@ -79,11 +79,20 @@ def pin_outcomes(
     rules = list(catalogue.rules())
     idle = _idle(report, catalogue, approximate, quirks)
     return tuple(
-        _left(name, report)
+        _of_pass(name, pin, report)
+        if is_pass(name)
+        else _left(name, report)
         if pin == LEAVE
         else _outcome(name, pin, model, report, catalogue, following(rules, name, pin), idle)
         for name, pin in pins.items()
     )
+
+
+def _of_pass(name: str, pin: str, report: RunReport) -> PinOutcome:
+    """The outcome of a pin that asks for a pass, whose notes say what it did."""
+    absent = "" if pin == LEAVE or report.log.changes[name] else "no site of it"
+    otherwise = {site: str(refusal) for (author, site), refusal in report.log.refused.items() if author == name}
+    return PinOutcome(name, pin, (), otherwise, absent)
 
 
 def _outcome(

@@ -5,7 +5,7 @@
 
 for MatMul and for Gemm that neither scales nor transposes `x`. On the CPU one wide product is as fast as several narrower
 ones, and the split costs a copy, so that no pass list has this pass; it is meant for short inputs on targets where starting
-a kernel is dear, and for kernels that take packed weights.
+a kernel is dear, and for kernels that take packed weights. A pin asks for it (`--pin merge_products=Split`), as does its name.
 
 Left alone: weights that are used elsewhere too, which would be stored twice; products in different graphs.
 """
@@ -31,6 +31,7 @@ class MergeProducts:
     """Merges products of one input. `least` is the number of products from which on it is worth it."""
 
     name: ClassVar[str] = "merge_products"
+    makes: ClassVar[tuple[str, ...]] = ("MatMul", "Split")
 
     least: int = 2
 
@@ -58,7 +59,11 @@ class MergeProducts:
             for product, part in zip(products, parts, strict=True):
                 editor.replace(product.nodes(bias is not None)[-1].outputs[0], part)
             editor.remove(*nodes)
-        return len(products) if change else 0
+        if not change:
+            return 0
+        names = ", ".join(part.name or "?" for part in parts)
+        context.note(f"{self.name}: {len(products)} products of one input are one at {names}")
+        return len(products)
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,14 @@ from ortfuse.model.check import check
 from ortfuse.model.intake import NOTES
 from ortfuse.model.io import uncollected
 from ortfuse.options import TABLE, Options, PipelineLike
-from ortfuse.passes import Choices, Context, Finalize, Meter, Pass, check_pins
+from ortfuse.passes import Choices, Context, Finalize, Meter, Pass
 from ortfuse.passes.foreign import foreign_pass
 from ortfuse.passes.user_passes import run_pass
 from ortfuse.pipeline.build import Builder, Repeated, Single, Step, call_of
 from ortfuse.pipeline.catalogue import Catalogue, load_catalogue
 from ortfuse.pipeline.content import Content
 from ortfuse.pipeline.passlists import lists_with, read_list
-from ortfuse.pipeline.pins import pinned_rules, pins_first
+from ortfuse.pipeline.pins import checked, pinned_rules, pins_first, with_pinned_passes
 from ortfuse.pipeline.report import Counts, RunReport
 from ortfuse.pipeline.schedule import OnPass, Schedule, Turn
 from ortfuse.pipeline.text import Item, parse
@@ -57,7 +57,7 @@ class PassManager:
         # Errors in the pipeline are raised now, not after the first model has been loaded.
         self._lists = lists_with(options.list_files)
         self._check_use_of_patterns(Builder(self._catalogue, lists=self._lists).build(self._items))
-        self._pins = check_pins(options.pins, self._catalogue.rules())
+        self._pins = checked(options.pins, self._catalogue.rules())
         self._skip: Collection[str] = ()
 
     def __str__(self) -> str:
@@ -120,7 +120,7 @@ class PassManager:
         started = time.perf_counter()
         before = Counts.of(model)
         builder = Builder(self._catalogue, Content.of(model), self._lists)
-        steps = pins_first(builder.build(self._items), self._pins)
+        steps = with_pinned_passes(pins_first(builder.build(self._items), self._pins), self._pins)
         steps = _with_finalize(steps)
         with uncollected():
             context = self._context(model, inspector, meter)

@@ -7,15 +7,47 @@ which the pipeline usually tries the rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ortfuse.passes import LEAVE, RulePass, names_one
+from ortfuse.errors import PipelineError
+from ortfuse.passes import LEAVE, DeadCode, MergeProducts, RulePass, check_pins, names_one
 from ortfuse.pipeline.build import Repeated, Single, Step
 from ortfuse.rewrite import Rule
 
 PASS = "pins"
 """The name of the pass that runs such rules before the others of their family."""
+
+
+_ON_REQUEST = {kind.name: kind for kind in (MergeProducts,)}
+"""Passes that are run where a pin asks for what they make."""
+
+
+def is_pass(name: str) -> bool:
+    """Whether pins of this name ask for a pass."""
+    return name in _ON_REQUEST
+
+
+def checked(pins: Mapping[str, str], rules: Iterable[Rule]) -> dict[str, str]:
+    """Check that some rule or pass can follow each pin, and return the pins unchanged.
+
+    Raises:
+        PipelineError: There is no such rule, family or pass, or none makes the operator.
+    """
+    for name, kind in _ON_REQUEST.items():
+        if name in pins and pins[name] != LEAVE and not names_one(pins[name], kind.makes):
+            raise PipelineError(
+                f"pin {name}={pins[name]}: the pass {name} makes {', '.join(kind.makes)}; {LEAVE} leaves it out"
+            )
+    check_pins({name: pin for name, pin in pins.items() if name not in _ON_REQUEST}, rules)
+    return dict(pins)
+
+
+def with_pinned_passes(steps: tuple[Step, ...], pins: Mapping[str, str]) -> tuple[Step, ...]:
+    """The steps with the passes that pins ask for behind them."""
+    asked = [kind for name, kind in _ON_REQUEST.items() if pins.get(name, LEAVE) != LEAVE]
+    further = [*(Single(kind.name, kind()) for kind in asked), Single(DeadCode.name, DeadCode())]
+    return (*steps, *further) if asked else steps
 
 
 def pinned_rules(rules: Sequence[Rule], name: str) -> list[Rule]:

@@ -1,0 +1,95 @@
+"""Gated linear units as one operator, where a pin asks for them.
+
+glu(g, x) = sigmoid(g) x        swiglu(g, x) = swish(g) x        geglu(g, x) = gelu(g) x        reglu(g, x) = relu(g) x
+
+They are no faster on the CPU, but other targets and tools look for them (`--pin glu=SwiGLU`). The standard has SwiGLU from opset
+28 on, which runtimes do not have yet, so that they are functions of the model, in the domain `ortfuse`: the runtime executes
+their bodies, and the file runs anywhere. Gate and value may be halves of one product or products of their own.
+"""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from ortfuse.pattern import Match, OpBuilder, Pattern, ms, op, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.targets import register_operators
+
+from ._common import same_shape
+
+GATES = "arXiv:1612.08083, arXiv:2002.05202"
+DOMAIN = "ortfuse"
+made_of = OpBuilder(DOMAIN)
+
+_NUMBER = "{name}_n = Constant <value = double {{{number}}}> () {name} = CastLike ({name}_n, h) "
+_ONE, _HALF = (_NUMBER.format(name=name, number=number) for name, number in (("one", "1.0"), ("half", "0.5")))
+_ROOT = _NUMBER.format(name="root", number="0.7071067811865476")
+_SCALE = _NUMBER.format(name="scale", number="0.7978845608028654")
+_CUBIC = _NUMBER.format(name="cubic", number="0.044715")
+
+BODIES = {
+    "Sigmoid": "a = Sigmoid (h)",
+    "Relu": "a = Relu (h)",
+    "Swish": "s = Sigmoid (h) a = Mul (h, s)",
+    "Gelu": _ONE + _HALF + _ROOT + "r = Mul (h, root) e = Erf (r) f = Add (e, one) g = Mul (h, half) a = Mul (g, f)",
+    "GeluTanh": _ONE + _HALF + _SCALE + _CUBIC
+    + "h2 = Mul (h, h) h3 = Mul (h2, h) k = Mul (cubic, h3) l = Add (h, k)"
+    " m = Mul (scale, l) t = Tanh (m) f = Add (t, one) g = Mul (h, half) a = Mul (g, f)",
+}  # fmt: skip
+"""What each activation makes `a` of `h`."""
+
+GLU = {"GLU": "Sigmoid", "SwiGLU": "Swish", "GeGLU": "Gelu", "GeGLUTanh": "GeluTanh", "ReGLU": "Relu"}
+
+
+def _function(name: str, inputs: str, body: str) -> onnx.FunctionProto:
+    return onnx.parser.parse_function(
+        f'<domain: "{DOMAIN}", opset_import: ["" : 18]> {name} ({inputs}) => (y) {{ {body} }}'
+    )
+
+
+register_operators(bodies=[_function(name, "h, x", f"{BODIES[kind]} y = Mul (a, x)") for name, kind in GLU.items()])
+
+
+def _activated(kind: str, h: Pattern) -> Pattern:
+    """An activation as the other rules leave it."""
+    found: dict[str, Pattern] = {
+        "Sigmoid": op.Sigmoid(h),
+        "Relu": op.Relu(h),
+        "Swish": ms.QuickGelu(h, alpha=1.0),
+        "Gelu": op.Gelu(h) | ms.Gelu(h),
+        "GeluTanh": op.Gelu(h, approximate="tanh") | ms.FastGelu(h),
+    }
+    return found[kind]
+
+
+def is_not_itself(match: Match) -> Refusal | None:
+    """The gate is not what it gates: that is swish."""
+    same = match["gate"] is match["x"]
+    return match.refuse("needless", "gate", found="it is what it gates") if same else None
+
+
+def is_not_double(match: Match) -> Refusal | None:
+    """The numbers are not of float64, for which Gelu has its tanh form with factors of float32."""
+    dtype = match.dtype("x")
+    wrong = dtype is None or dtype == ir.DataType.DOUBLE
+    return match.refuse("dtype", "x", "float32 or float16") if wrong else None
+
+
+x, gate = var("x"), var("gate")
+_RULES = {"Sigmoid": "sigmoid", "Relu": "relu", "Swish": "swish", "Gelu": "gelu", "GeluTanh": "gelu_tanh"}
+
+RULES = [
+    Rule(
+        name=f"glu.{_RULES[kind]}",
+        pattern=op.Mul(_activated(kind, gate), x),
+        replace=getattr(made_of, name)(gate, x),
+        guards=(same_shape("gate", "x"), is_not_itself, *((is_not_double,) if kind == "GeluTanh" else ())),
+        on_request=True,
+        exactness=Exactness.ROUNDING,
+        source=GATES,
+        proof=Proof(shapes={"gate": "b 3", "x": "b 3"}, opset=20),
+    )
+    for name, kind in GLU.items()
+]

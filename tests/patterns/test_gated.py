@@ -1,0 +1,81 @@
+"""Gated linear units and merged products where pins ask for them: on gated layers as exporters write them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+import ortfuse
+from ortfuse.errors import PipelineError
+
+SIZES = {"a": (4, 6), "b": (4, 6), "c": (6, 4), "both": (4, 12)}
+
+
+def _weight(name: str, rows: int, columns: int) -> str:
+    numbers = np.random.default_rng(sum(map(ord, name))).standard_normal(rows * columns).round(3)
+    return f"float[{rows}, {columns}] {name} = {{{', '.join(map(str, numbers))}}}"
+
+
+WEIGHTS = ", ".join(_weight(name, *sizes) for name, sizes in SIZES.items())
+NUMBERS = (
+    "float half = {0.5}, float one = {1}, float root = {1.4142135623730951}, float three = {3}, float cubic = {0.044715}, "
+    "float scale = {0.7978845608028654}, int64[2] halves = {6, 6}"
+)
+GATES = {
+    "SwiGLU": "s = Sigmoid(g) f = Mul(g, s)",
+    "GeGLU": "d = Div(g, root) e = Erf(d) p = Add(e, one) h = Mul(g, p) f = Mul(h, half)",
+    "GeGLUTanh": "h = Mul(g, half) k = Pow(g, three) l = Mul(k, cubic) m = Add(g, l) n = Mul(m, scale) o = Tanh(n) p = Add(o, one) f = Mul(h, p)",
+    "ReGLU": "f = Relu(g)",
+    "GLU": "f = Sigmoid(g)",
+}
+PRODUCTS = {
+    "products": "g = MatMul(x, a) u = MatMul(x, b)",
+    "halves": "w = MatMul(x, both) g, u = Split<axis = -1>(w, halves)",
+}
+
+
+def layer(gate: str, products: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]> g (float[n, 3, 4] x) => (float[n, 3, 4] y) <{WEIGHTS}, {NUMBERS}>
+        {{ {PRODUCTS[products]} {GATES[gate]} t = Mul(f, u) y = MatMul(t, c) }}"""
+    )
+
+
+def operators(result: ortfuse.Result) -> list[str]:
+    return sorted(node.op_type for node in result.model.graph.node)
+
+
+@pytest.mark.parametrize("products", PRODUCTS)
+@pytest.mark.parametrize("gate", GATES)
+def test_gates_are_the_pinned_operator(gate: str, products: str) -> None:
+    model = layer(gate, products)
+    result = ortfuse.optimize(model, pins={"glu": gate})
+    assert operators(result) == sorted([gate, "MatMul", "MatMul", "MatMul" if products == "products" else "Split"])
+    x = np.random.default_rng(5).standard_normal((2, 3, 4)).astype(np.float32)
+    before, after = (
+        ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+        for made in (model, result.model)
+    )
+    np.testing.assert_allclose(before, after, rtol=1e-4, atol=1e-5)
+    onnx.checker.check_model(result.model)
+
+
+def test_without_a_pin_none_is_made() -> None:
+    assert "SwiGLU" not in operators(ortfuse.optimize(layer("SwiGLU", "products")))
+
+
+def test_a_pin_merges_products_of_one_input() -> None:
+    result = ortfuse.optimize(layer("SwiGLU", "products"), pins={"merge_products": "Split"}, verify="whole")
+    assert operators(result) == ["MatMul", "MatMul", "Mul", "QuickGelu", "Split"]
+    assert any("2 products of one input are one" in note for note in result.report.notes)
+
+
+def test_pins_of_passes_name_what_those_make() -> None:
+    with pytest.raises(PipelineError, match="merge_products makes MatMul, Split"):
+        ortfuse.PassManager(ortfuse.Options(pins={"merge_products": "Gemm"}))
+    model = layer("SwiGLU", "products")
+    nothing = ortfuse.optimize(layer("SwiGLU", "halves"), pins={"merge_products": "Split"})
+    assert [line for pin in nothing.pins for line in pin.lines()] == ["pin merge_products=Split: no site of it"]
+    assert "Split" not in operators(ortfuse.optimize(model, pins={"merge_products": "none"}))
