@@ -1,4 +1,4 @@
-"""Boxes by their centres, and images enlarged by repeating pixels."""
+"""Boxes by their centres, and images enlarged by repeating pixels or by means of them."""
 
 from __future__ import annotations
 
@@ -124,6 +124,35 @@ def test_repeated_pixels_are_an_enlarged_image(body: str) -> None:
     after = rewritten(before, "fuse.vision")
     assert ops(after) == ENLARGED[body]
     np.testing.assert_array_equal(*both(before, after, {"x": numbers(2, 3, 4, 4)}))
+
+
+def interpolated(shares: str = "0, 0.25, 0.75, 0", first: str = "0,0, 0,0, 0,0, 0,1") -> ir.Model:
+    """A row of two pixels made four, as torch.export decomposes it."""
+    taken = " ".join(
+        f"t{n} = GatherND(p, {places}) v{n} = Transpose<perm=[2, 3, 0, 1]>(t{n})"
+        for n, places in enumerate(("one", "two", "one", "two"))
+    )
+    return parse(f"""<ir_version: 9, opset_import: ["": 17]> g (float[b,3,1,2] x) => (float[b,3,1,4] y)
+        <int64[1,4,2] one = {{{first}}}, int64[1,4,2] two = {{0,1, 0,1, 0,1, 0,1}}, float[4] across = {{{shares}}}, float[1,1] down = {{0}}>
+        {{ p = Transpose<perm=[2, 3, 0, 1]>(x) {taken}
+           d1 = Sub(v1, v0) m1 = Mul(d1, across) a = Add(v0, m1) d2 = Sub(v3, v2) m2 = Mul(d2, across) b = Add(v2, m2)
+           d = Sub(b, a) m = Mul(d, down) y = Add(a, m) }}""")
+
+
+def test_the_means_of_four_pixels_are_a_resized_image() -> None:
+    # The first place is left of the first pixel, and the last one right of the last.
+    before = interpolated("0, 0.25, 0.75, 0")
+    after = rewritten(before, "fuse.vision")
+    assert ops(after) == "Resize"
+    same(before, after, {"x": numbers(2, 3, 1, 2)})
+
+
+@pytest.mark.parametrize(
+    ("shares", "first"), [("0, 0.25, 0.5, 0", "0,0, 0,0, 0,0, 0,1"), ("0, 0.25, 0.75, 0", "0,0, 0,0, 0,0, 0,0")]
+)
+def test_pixels_at_other_places_are_no_resized_image(shares: str, first: str) -> None:
+    before = interpolated(shares, first)
+    assert "Resize" not in ops(rewritten(before, "fuse.vision"))
 
 
 @pytest.mark.parametrize(("maps", "found"), [("2", "MatMul"), ("n", "Transpose MatMul Transpose")])
