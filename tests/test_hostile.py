@@ -153,13 +153,13 @@ STEPS = {
 
 @pytest.mark.parametrize("kind", STEPS)
 def test_a_deep_chain(kind: str) -> None:
-    body = constants(k=1.5, t=[0, -1, 4]) + " c0 = Abs(x) " + chain(4000, STEPS[kind]) + " y = Neg(c4000)"
+    body = constants(k=1.5, t=[0, -1, 4]) + " c0 = Abs(x) " + chain(1500, STEPS[kind]) + " y = Neg(c1500)"
     assert_harmless(model(body, x="float[a, 3, 4] x"))
 
 
-def test_a_chain_of_a_hundred_thousand_nodes() -> None:
-    made = model("c0 = Abs(x) " + chain(100_000, "c{j} = Neg(c{i})") + " y = Abs(c100000)")
-    assert len(ortfuse.optimize(made, passes="dce").model.graph.node) == 100_002
+def test_a_chain_of_twenty_thousand_nodes() -> None:
+    made = model("c0 = Abs(x) " + chain(20_000, "c{j} = Neg(c{i})") + " y = Abs(c20000)")
+    assert len(ortfuse.optimize(made, passes="dce").model.graph.node) == 20_002
 
 
 FUNCTION = '<domain: "local", opset_import: ["": 20, "local": 1]> '

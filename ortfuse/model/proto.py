@@ -280,9 +280,9 @@ class _Proxy:
 
 
 def _without_tensors(graph: onnx_ir.Graph) -> _Proxy:
-    nothing = onnx_ir.tensor([0.0])
+    """The graph without initializers, but for what else is known of some: annotations of quantised ones."""
+    annotated = {name: value for name, value in graph.initializers.items() if value.meta}
+    nothing = onnx_ir.tensor([0.0]) if annotated else None
     # The type and shape of an initializer are stored in the initializer; value_info that repeats them is omitted.
-    bare = {
-        name: _Proxy(value, const_value=nothing, type=None, shape=None) for name, value in graph.initializers.items()
-    }
+    bare = {name: _Proxy(value, const_value=nothing, type=None, shape=None) for name, value in annotated.items()}
     return _Proxy(graph, initializers=bare)

@@ -69,7 +69,7 @@ class Coverage:
 
     points: dict[str, Point] = field(default_factory=dict)
     covered: set[Option] = field(default_factory=set)
-    pairs: set[frozenset[Option]] = field(default_factory=set)
+    pairs: set[tuple[Option, Option]] = field(default_factory=set)
     asked: dict[str, dict[str, int]] = field(default_factory=dict)
     """For each freedom, the choices of a spelling in which it was asked: one that ran, if there is any."""
 
@@ -88,7 +88,7 @@ class Coverage:
             if not any((label, index) in self.covered for index in range(len(self.points[label].options))):
                 self.asked[label] = dict(chooser.made)
         self.covered |= chooser.options
-        self.pairs |= {frozenset(pair) for pair in itertools.combinations(sorted(chooser.options), 2)}
+        self.pairs.update(itertools.combinations(sorted(chooser.options), 2))
 
     def uncovered(self) -> list[Option]:
         """Options that no instance had."""
@@ -162,7 +162,7 @@ def _next_pair(coverage: Coverage, generator: random.Random) -> dict[str, int] |
             for label, index in wanted.items()
             if all(wanted.get(above) == option for above, option in coverage.points[label].context)
         )
-        new = sum(frozenset(pair) not in coverage.pairs for pair in itertools.combinations(asked, 2))
+        new = len(set(itertools.combinations(asked, 2)) - coverage.pairs)
         if best is None or new > best[0]:
             best = (new, wanted)
     return best[1] if best is not None and best[0] else None

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ortfuse.facts.facts import Facts
 from ortfuse.proof.instance import Instance
 from ortfuse.proof.near_graph import attribute_changes, graph_changes
 from ortfuse.proof.near_numbers import number_changes
@@ -44,10 +45,10 @@ def near_misses(instance: Instance, seen: set[str] | None = None, numbers_only: 
     Those whose description is in `seen` are skipped, and the others added to it: spellings of one pattern share most of
     them. `numbers_only` restricts them to changes of one-element constants: scales, epsilons, mask fillers.
     """
-    names = node_names(instance)
-    changes: Iterable[tuple[str, Change]] = number_changes(instance, names, scalars_only=numbers_only)
+    names, facts = node_names(instance), Facts(instance.model)
+    changes: Iterable[tuple[str, Change]] = number_changes(instance, names, facts, scalars_only=numbers_only)
     if not numbers_only:
-        changes = itertools.chain(changes, graph_changes(instance, names), shape_changes(instance, names))
+        changes = itertools.chain(changes, graph_changes(instance, names, facts), shape_changes(instance, names))
     for text, change in changes:
         if seen is not None:
             if text in seen:
@@ -67,7 +68,7 @@ def near_misses_with_less_known(instance: Instance) -> Iterator[Possible]:
         names = node_names(less)
         numbers: Iterable[tuple[str, Change]] = ()
         if known == "ranks":
-            numbers = number_changes(less, names, at_run_time=False)
+            numbers = number_changes(less, names, Facts(less.model), at_run_time=False)
         changes = itertools.chain(numbers, attribute_changes(less, names), input_changes(less))
         for other, change in changes:
             yield Possible(less, f"{other}, {text}", change)

@@ -35,9 +35,8 @@ _SCALED = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16}
 _FROM_OUTSIDE = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BOOL})
 
 
-def graph_changes(instance: Instance, names: Sequence[str]) -> Iterator[tuple[str, Change]]:
+def graph_changes(instance: Instance, names: Sequence[str], facts: Facts) -> Iterator[tuple[str, Change]]:
     """Changes of the instance's nodes, each with a short description."""
-    facts = Facts(instance.model)
     yield from attribute_changes(instance, names)
     for position, (node, name) in enumerate(zip(instance.model.graph, names, strict=True)):
         for index, output in enumerate(node.outputs):

@@ -48,11 +48,10 @@ _VECTORS: dict[str, Callable[[Array], Any]] = {
 
 
 def number_changes(
-    instance: Instance, names: Sequence[str], scalars_only: bool = False, at_run_time: bool = True
+    instance: Instance, names: Sequence[str], facts: Facts, scalars_only: bool = False, at_run_time: bool = True
 ) -> Iterator[tuple[str, Change]]:
     """Changes of the instance's initializers, each with a short description."""
     graph = instance.model.graph
-    facts = Facts(instance.model)
     positions = dict(zip(graph, names, strict=True))
     alike: defaultdict[str, list[str]] = defaultdict(list)
     for name, value in graph.initializers.items():
