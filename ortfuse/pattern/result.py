@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 Ranges = Callable[[str, str], "tuple[float, ...] | None"]
 """The range that the elements of a value were seen to have: by the value's name, and by the method that tells it.
 
-Of the method `columns`, it is the largest size at each index of the last axis; one number stands for all.
+Of the method `columns`, it is the largest size at each index of the last axis; one number stands for all. Of `means`, it is the
+mean there.
 """
 
 _LOOK: Any = object()
@@ -115,6 +116,11 @@ class Match:
             return None
         sizes = np.abs(np.array(found))
         return sizes if len(sizes) == count else np.full(count, sizes.max())
+
+    def observed_means(self, name: str, count: int) -> Any:
+        """The mean that each of `count` columns of a captured value was seen to have, or `None`, as an array."""
+        found = None if self.ranges is None else self.ranges(self[name].name, "means")
+        return None if found is None or len(found) != count else np.array(found)
 
     def is_used_elsewhere(self, name: str) -> bool:
         """Whether a captured value is a graph output or used by a node that did not match."""

@@ -40,7 +40,8 @@ OUTSIDE = {"percentile_999": 1e-3, "percentile_9999": 1e-4, "percentile_99999": 
 class Seen:
     """What was seen of one value: extremes, and how often which numbers occur between `-reach` and `reach`.
 
-    `columns` has the largest size at each index of the last axis; a single one if its length is not always the same.
+    `columns` has the largest size at each index of the last axis; a single one if its length is not always the same. `means`
+    has the mean there in each run; nothing if the length is not always the same.
     """
 
     low: float = np.inf
@@ -48,6 +49,7 @@ class Seen:
     reach: float = 2.0**-40
     counts: Array = field(default_factory=lambda: np.zeros(BINS, np.int64))
     columns: Array = field(default_factory=lambda: np.zeros(0, np.float32))
+    means: list[Array] = field(default_factory=list)
 
     def add(self, array: Array) -> None:
         """Count the numbers of an array, which are all finite."""
@@ -59,7 +61,9 @@ class Seen:
             self.reach *= 2
             self._halve()
         self.counts += np.histogram(array, BINS, (-self.reach, self.reach))[0]
-        sizes = np.abs(array).reshape(-1, array.shape[-1] if array.ndim else 1).max(axis=0)
+        rows = array.reshape(-1, array.shape[-1] if array.ndim else 1)
+        sizes = np.abs(rows).max(axis=0)
+        self.means.append(rows.mean(axis=0))
         if self.columns.size and self.columns.shape != sizes.shape:
             self.columns, sizes = self.columns.max(keepdims=True), sizes.max(keepdims=True)
         self.columns = np.maximum(self.columns, sizes) if self.columns.size else sizes
@@ -124,8 +128,11 @@ METHODS: Mapping[str, Callable[[Seen], Range]] = {
 }
 """How a range is told, by name."""
 
-COLUMNS = "columns"
-"""What is asked for as a method to be told the largest size in each column, instead of a range."""
+FEWEST_RUNS = 2
+"""With fewer runs nothing is known of how the mean differs from run to run."""
+
+COLUMNS, MEANS = "columns", "means"
+"""What is asked for as a method to be told the largest size in each column, or the mean, instead of a range."""
 
 
 @dataclass
@@ -139,6 +146,19 @@ class Calibration:
         """The largest size of each column of a value; `None` if the value was not observed, or was always empty."""
         found = self.seen.get(name)
         return None if found is None or not found.columns.size else tuple(found.columns.tolist())
+
+    def means(self, name: str) -> tuple[float, ...] | None:
+        """The mean of each column of a value, nearer to 0 the less sure it is, as it differs from run to run.
+
+        `None` if the value was not observed more than once, or has not always as many columns.
+        """
+        found = self.seen.get(name)
+        if found is None or len(found.means) < FEWEST_RUNS or len({one.shape for one in found.means}) > 1:
+            return None
+        runs = np.stack(found.means).astype(np.float64)
+        mean, doubt = runs.mean(axis=0), runs.var(axis=0, ddof=1) / len(runs)
+        size = np.maximum(np.square(mean), float(np.finfo(np.float32).tiny))
+        return tuple((mean * np.maximum(1 - doubt / size, 0)).tolist())
 
     def range(self, name: str, method: str) -> Range | None:
         """The range of a value as one of `METHODS` tells it; `None` if the value was not observed, or was always empty."""

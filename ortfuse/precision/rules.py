@@ -22,6 +22,9 @@ class AnyRange(Calibration):
         """Some range."""
         return -1.0, 1.0
 
+    def means(self, name: str) -> None:
+        """Nothing."""
+
     def columns(self, name: str) -> tuple[float, ...]:
         """Some size."""
         return (1.0,)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortfuse.graph.traits import FILLS, JOINS, MOVES
 from ortfuse.pattern.result import Ranges
-from ortfuse.precision.calibration import COLUMNS, Calibration
+from ortfuse.precision.calibration import COLUMNS, MEANS, Calibration
 
 _KEEPING = (MOVES - JOINS - FILLS) | {"MaxPool"}
 """Operators whose results are numbers of their first input, and that the runtime has for integers of 8 bits."""
@@ -24,8 +24,8 @@ def ranges_of(graph: ir.Graph, calibration: Calibration) -> Ranges:
     producers = {value.name: node for node in graph for value in node.outputs}
 
     def found(name: str, method: str) -> tuple[float, ...] | None:
-        if method == COLUMNS:
-            return calibration.columns(name)
+        if method in (COLUMNS, MEANS):
+            return calibration.columns(name) if method == COLUMNS else calibration.means(name)
         own = known = calibration.range(name, method)
         node = producers.get(name)
         while node is not None and not node.domain and node.op_type in _KEEPING and node.inputs[0] is not None:

@@ -7,18 +7,22 @@ Q are integers of that many bits, and S has one number for each block of so many
 one that loses least there. Z is 2^(bits - 1) or, where the name says `zeros`, an integer for each block. At accuracy level 4
 the activation is rounded, too: x' is round(127 x / m) m / 127, where m is the largest size in as many neighbouring elements
 of a row. The levels are those of MatMulNBits; the others are computed as level 1.
+
+Where the mean m of each column of x was observed, m (W - (Q - Z) S) is added to b, so that the result is not off on average.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from ortfuse.pattern import Match, Pattern, computed, ms, op
+from ortfuse.pattern import Match, Pattern, built, computed, ms, op
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._blocks import BLOCKS, blocks_of, fills_blocks
-from ._linear import GUARDS, LINEAR, bias, size, x
-from ._weights import read_later
+from ._blocks import BLOCKS, Blocks, blocks_of, fills_blocks
+from ._linear import GUARDS, LINEAR, bias, per_column, size, x
+from ._weights import Array, read_later, read_later_as
 
 SOURCE = "ONNX Runtime operator com.microsoft.MatMulNBits"
 
@@ -49,6 +53,7 @@ def _rule(bits: int, block: int, level: int, *, zeros: bool = False) -> Rule:
     zero = read_later("Z", np.uint8, each, made.each_zero)
     scale = read_later("S_each", np.float32, each, made.each)
     matrix = computed("matrix", lambda match: np.array(size(match), np.int64))
+    added = _corrected(made)
     near_weight = op.Reshape(op.Mul(op.Sub(op.Cast(whole, to=1), op.Cast(zero, to=1)), scale), matrix)
     return Rule(
         name=f"weight_int{bits}.block{block}_level{level}{'_zeros' if zeros else ''}",
@@ -59,19 +64,42 @@ def _rule(bits: int, block: int, level: int, *, zeros: bool = False) -> Rule:
             scales,
             packed_zeros if zeros else None,
             None,
-            bias,
+            added,
             K=lambda match: size(match)[0],
             N=lambda match: size(match)[1],
             bits=bits,
             block_size=block,
             accuracy_level=level,
         ),
-        definition=op.MatMul(_rounded(block) if level == 4 else x, near_weight) + bias,
+        definition=op.MatMul(_rounded(block) if level == 4 else x, near_weight) + added,
         guards=(*GUARDS, fills_blocks(block)),
         exactness=Exactness.LOSSY,
         source=SOURCE,
         proof=Proof(shapes={"k": 2 * block, "n": 5}, never_empty=NEVER_EMPTY if level == 4 else {}),
     )
+
+
+def _corrected(made: Blocks) -> Pattern:
+    """The bias, with what the product lacks for the mean of what comes in."""
+
+    def convert(match: Match) -> Callable[[Array], Array]:
+        means = match.observed_means("x", size(match)[0])
+        given = 0.0 if match.get("bias") is None else match.const("bias")
+
+        def lacking(array: Array) -> Array:
+            near = (made.whole(array).astype(np.float32) - made.each_zero(array)) * made.each(array)
+            found: Array = given + means @ (array - near.reshape(array.shape))
+            return found
+
+        return lacking
+
+    corrected = read_later_as("corrected", np.float32, per_column, convert)
+
+    def chosen(match: Match) -> Pattern:
+        is_known = match.get("bias") is None or match.const("bias") is not None
+        return corrected if is_known and match.observed_means("x", size(match)[0]) is not None else bias
+
+    return built(chosen, makes=())
 
 
 def _rounded(block: int) -> Pattern:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from ortfuse.errors import PrecisionError
-from ortfuse.precision.calibration import METHODS, Seen, calibrate
+from ortfuse.precision.calibration import METHODS, Calibration, Seen, calibrate
 
 TEXT = '<ir_version: 9, opset_import: ["": 18]> g (float[n] x) => (float[n] y) { a = Neg(x) b = Relu(a) y = Neg(b) }'
 
@@ -51,3 +51,20 @@ def test_a_histogram_grows_without_losing_a_number() -> None:
         seen.add(np.linspace(-size, size, 1001).astype(np.float32))
     assert seen.counts.sum() == 4 * 1001
     assert seen.without(0.5) == pytest.approx((-0.001, 0.001), abs=20)
+
+
+def test_a_mean_is_nearer_to_zero_the_more_it_differs_from_run_to_run() -> None:
+    found, same, one = Seen(), Seen(), Seen()
+    one.add(np.ones((3, 2), np.float32))
+    for number in (0.9, 1.1):
+        same.add(np.ones((5, 2), np.float32))
+        found.add(np.array([[number, 10 * number - 10]], np.float32))
+    known = Calibration({"x": found, "same": same, "one": one})
+    assert known.means("same") == (1.0, 1.0)
+    assert known.means("one") is None
+    assert known.means("y") is None
+    first, second = known.means("x") or ()
+    assert 0.98 < first < 1.0
+    assert abs(second) < 1e-6
+    found.add(np.ones((2, 3), np.float32))
+    assert known.means("x") is None, "columns are not always as many"

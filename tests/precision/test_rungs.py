@@ -380,6 +380,22 @@ def test_blocks_with_a_zero_of_their_own_lose_less_where_weights_lean() -> None:
     assert np.linalg.norm(own - before) < 0.7 * np.linalg.norm(even - before)
 
 
+@pytest.mark.parametrize("bias", ["", "p = MatMul(x, w) y = Add(p, c)", "p = MatMul(x, w) y = Add(p, x2)"])
+@pytest.mark.parametrize("rung", ["weight_int4.block16_level1", "weight_int4.block16_level1_zeros"])
+def test_rounded_weights_are_right_on_average(bias: str, rung: str) -> None:
+    made = model(bias or "y = MatMul(x, w)", "float[b,32] x, float[16] x2", "float[b,16] y", w=(32, 16), c=(16,))
+    lean = np.linspace(-3, 3, 32)
+    rng = np.random.default_rng(3)
+    data = [{"x": (rng.standard_normal((50, 32)) + lean).astype(np.float32), "x2": np.zeros(16, np.float32)}] * 2
+    (site,) = sites(made)
+    plain, low = (lowered(made, {site: rung}, known) for known in (None, calibrate(made, ["x"], data)))
+    before, without, after = (next(iter(Session(one, threads=1).run(data[0]).values())) for one in (made, plain, low))
+    assert np.abs((without - before).mean(axis=0)).max() > 0.1
+    if "x2" not in bias:  # a bias that is not constant stays as it is
+        np.testing.assert_allclose((after - before).mean(axis=0), 0, atol=1e-3)
+        assert np.linalg.norm(after - before) < 0.6 * np.linalg.norm(without - before)
+
+
 @pytest.mark.parametrize("family", ["dynamic_int8.channel", "static_int8.extremes"])
 def test_outliers_are_moved_into_the_weight(family: str) -> None:
     body = "n = LayerNormalization(x, g, o) p = MatMul(n, w) q = MatMul(n, v) y = Add(p, q)"
