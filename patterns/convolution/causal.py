@@ -1,6 +1,8 @@
 """One step of a causal convolution, whose window is kept from step to step.
 
 conv(concat(past, x), W, b) = causal_conv_with_state(x, W, b, past)        each channel on its own, x: one position
+sum(concat(past, x) w, -1) + b = the same, without its axis of positions   as many models write the one step (Mamba's do)
+conv(concat(past, x), W, b)[..., -1:] = causal_conv_with_state(x, W, b, past[..., 1:])     where the window is one longer
 
 The window of the next step stays what it was, a Slice of the joined positions. Models of state spaces and gated delta nets
 decode so (Mamba, arXiv:2312.00752). The runtime's kernel is 1.5 to 4.6 times as fast as Conv for one position, and slower for
@@ -9,12 +11,13 @@ more (0.4 to 0.9 times as fast for 64 to 2048), where Conv stays.
 
 from __future__ import annotations
 
-from ortfuse.pattern import Match, ms, op, opt, redundant, var
+from ortfuse.pattern import Match, attr, computed, const, ms, op, opt, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
+from .._common import ints
 from .._proofs import COST
-from ._layers import CONV, bias, weight
+from ._layers import CONV, Array, bias, weight
 from ._windows import Axis, Window, window
 
 x, past = var("x", "b c l"), var("past", "b c p")
@@ -39,7 +42,78 @@ def is_one_position(match: Match) -> Refusal | None:
     return None if match.size("l") == 1 else match.refuse("condition", "x", "one position")
 
 
+taps, offset = const("taps"), const("offset", "c")
+_LAST = attr("axes", lambda axes, facts: list(axes or ()) in ([2], [-1]), "the last one")
+
+
+def taps_fill_the_window(match: Match) -> Refusal | None:
+    """Each channel has as many taps as there are positions."""
+    sizes, channels, before = match.shape("taps") or (), match.size("c"), match.size("p")
+    if (
+        channels is None
+        or before is None
+        or before < 1
+        or sizes not in ((channels, before + 1), (1, channels, before + 1))
+    ):
+        return match.refuse("condition", "taps", "a tap for each channel and position")
+    return None
+
+
+def _kernel(match: Match) -> Array:
+    """The taps as the weights of a convolution of each channel alone."""
+    numbers = match.const("taps")
+    assert numbers is not None
+    kernel: Array = numbers.reshape(numbers.shape[-2], 1, numbers.shape[-1])
+    return kernel
+
+
+def window_is_longer(match: Match) -> Refusal | None:
+    """Each channel has one kernel of its own, which the past has room for, and a position more."""
+    sizes = match.shape("weight") or ()
+    kernel, channels, before = sizes[2] if len(sizes) == 3 else None, match.size("c"), match.size("p")
+    if not isinstance(kernel, int) or not isinstance(channels, int) or before != kernel or kernel < 2:
+        return match.refuse("condition", "past", "as many positions as a kernel of known size")
+    if sizes != (channels, 1, kernel) or window(match["conv"], [kernel]) != Window((Axis(kernel),), channels):
+        return match.refuse(
+            "condition", "layer", "a convolution of each channel alone, without padding, strides and gaps"
+        )
+    return None
+
+
+_STEP = ms.CausalConvWithState(x, computed("kernel", _kernel), opt(offset), past, outputs=2)
+_AXIS = computed("axis", lambda match: ints([2]))
+
 RULES = [
+    Rule(
+        name="causal.step_as_sum",
+        pattern=op.ReduceSum(op.Concat(past, x, axis=2).named("joined") * taps, axes=_LAST, keepdims=0) + opt(offset),
+        replace=op.Squeeze(_STEP[0], _AXIS),
+        intermediates={"joined": op.Concat(past, x, axis=2)},
+        guards=(taps_fill_the_window, is_one_position),
+        exactness=Exactness.ROUNDING,
+        source="ONNX Runtime contrib operator CausalConvWithState",
+        proof=Proof(
+            shapes=({"c": 6, "l": 1, "p": 3, "taps": "6 4"}, {"c": 6, "l": 1, "p": 3, "taps": "1 6 4"}),
+            attributes={"axes": [(2,), (-1,)]},
+            never_empty={"b": "the runtime's ReduceSum of nothing keeps the axes that it sums over"},
+            opset=17,
+        ),
+    ),
+    Rule(
+        name="causal.step_of_longer_window",
+        pattern=op.Conv(op.Concat(past, x, axis=2).named("joined"), weight, opt(bias), attributes=CONV).named("layer")[
+            ..., 1:
+        ],
+        replace=ms.CausalConvWithState(x, weight, opt(bias), past[..., 1:], outputs=2),
+        intermediates={"joined": op.Concat(past, x, axis=2)},
+        guards=(window_is_longer, is_one_position),
+        exactness=Exactness.ROUNDING,
+        source="ONNX Runtime contrib operator CausalConvWithState",
+        proof=Proof(
+            shapes={"c": 6, "l": 1, "p": 4, "weight": "6 1 4", "bias": "6"},
+            attributes={"conv": [{"kernel_shape": (4,), "group": 6}]},
+        ),
+    ),
     Rule(
         name="causal.step",
         pattern=op.Conv(op.Concat(past, x, axis=2).named("joined"), weight, opt(bias), attributes=CONV).named("layer"),
