@@ -333,3 +333,18 @@ def test_no_operator_is_made_that_the_standard_lacks_at_the_opset(opset: int) ->
         f"<float two = {{2}}, float e = {{0.00001}}, float[4] g = {{1, 2, 3, 4}}> {{ {RMS} }}"
     )
     onnx.checker.check_model(ortfuse.optimize(model, level="all", max_opset=opset).model)
+
+
+@pytest.mark.parametrize(("shape", "made"), [("n,5,4", "LayerNormalization"), ("n,5,2,2", "GlobalAveragePool")])
+def test_means_of_the_last_of_three_axes_may_be_pools(shape: str, made: str) -> None:
+    """As tf2onnx writes them before opset 18; those of images stay pools."""
+    original = parse(
+        f"""<ir_version: 9, opset_import: ["": 17]> g (float[{shape}] x) => (float[{shape}] y) <float eps = {{0.001}}> {{
+        m = GlobalAveragePool(x) d = Sub(x, m) q = Mul(d, d) v = GlobalAveragePool(q) e = Add(v, eps) s = Sqrt(e) y = Div(d, s) }}"""
+    )
+    result = original.clone()
+    ortfuse.PassManager(f"fixpoint({NORMALIZATION}, fuse.pooled_means)").run(result)
+    assert made in ops(result)
+    x = np.random.default_rng(0).standard_normal([3, *map(int, shape.split(",")[1:])]).astype(np.float32)
+    before, after = both(original, result, {"x": x})
+    np.testing.assert_allclose(before, after, rtol=1e-5, atol=1e-5)

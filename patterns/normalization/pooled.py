@@ -1,0 +1,42 @@
+"""Means over the last of three axes that are written as pools, as tf2onnx does before opset 18.
+
+globalaveragepool(x) = mean(x)
+
+In a pass of their own, which runs behind the normalisations: these are looked for again once all of their means are such.
+"""
+
+from __future__ import annotations
+
+from ortfuse.pattern import Match, computed, op, redundant, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from .._common import ints, is_not_quantised
+from .._proofs import COST
+
+PASS = "fuse.pooled_means"
+
+x = var("x")
+
+
+@redundant(COST)
+def has_three_axes(match: Match) -> Refusal | None:
+    """The mean is over one axis: over those of images, the pool may be the faster one."""
+    return match.unless_rank("x", 3)
+
+
+RULES = [
+    Rule(
+        name="layernorm.pooled_mean",
+        is_refinement=True,
+        pattern=op.GlobalAveragePool(x),
+        replace=(
+            op.ReduceMean(x, computed("axes", lambda match: ints([2])), keepdims=1),
+            op.ReduceMean(x, axes=(2,), keepdims=1),
+        ),
+        guards=(has_three_axes, is_not_quantised),
+        exactness=Exactness.ROUNDING,
+        source="ONNX operators GlobalAveragePool and ReduceMean",
+        proof=Proof(shapes={"x": "n 3 s"}),
+    )
+]
