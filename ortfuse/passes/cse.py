@@ -3,6 +3,7 @@
 Merged: nodes of the same operator, version, attributes (tensors by value) and inputs (in either order for operators
 that commute to the bit), with the same outputs present; small integer tensors whose elements the facts know to be the
 same symbolic sizes, however they are computed; initializers of the same type, shape and bytes (see `tensor_hash`).
+Sizes that an input of the model has are read from it, so that nothing in between is kept for its shape alone.
 Nodes of a subgraph are also merged into equal ones of the graphs around it, never the reverse.
 
 Left alone: operators that draw random numbers or may be in training mode; operators of unknown domains; nodes with
@@ -20,6 +21,7 @@ from typing import Any, ClassVar
 
 import onnx_ir as ir
 
+from ortfuse.dims import Dim, DimLike
 from ortfuse.graph.purity import Purity
 from ortfuse.graph.traits import COMMUTES, PICKS, has
 from ortfuse.graph.walk import roots, subgraphs
@@ -28,6 +30,9 @@ from ortfuse.passes.tensor_hash import TensorPool, can_be_shared, content_key
 
 _EXCHANGEABLE = COMMUTES - PICKS
 """Operators of two operands whose order makes no difference to the bits."""
+
+_SHAPE_HAS_ENDS = 15
+"""The opset from which on Shape has `start` and `end`."""
 
 Key = tuple[Hashable, ...]
 
@@ -101,11 +106,49 @@ class _Merger:
         key = self._sizes_key(node) or computation(node, self._root.opset_imports)
         first = self._visible.get(key)
         if first is None:
-            self._visible[key] = node
+            self._visible[key] = self._from_input(node) or node
             frame.keys.append(key)
         elif _can_stand_for(first, node) and self._merge(node, first):
             # Kept alive, since keys contain the `id` of values.
             self.duplicates.append(node)
+
+    def _from_input(self, node: ir.Node) -> ir.Node | None:
+        """Read the sizes that a Shape node tells from an input of the model that has them too; the new node, if there is one."""
+        source = node.inputs[0] if node.op_type == "Shape" and not node.domain else None
+        if (
+            source is None
+            or source.is_graph_input()
+            or node.graph is not self._root
+            or node.outputs[0].is_graph_output()
+        ):
+            return None
+        found = self._context.facts.ints(node.outputs[0])
+        place = None if found is None else self._input_with(found.elements)
+        if place is None:
+            return None
+        value, attributes = place
+        made = ir.node("Shape", [value], attributes)
+        with self._context.editor.change(CommonSubexpressions.name, nodes=[node]) as change:
+            self._context.editor.insert_before(node, made)
+            self._context.editor.replace(node.outputs[0], made.outputs[0])
+            self._context.editor.remove(node)
+        if change:
+            self.duplicates.append(node)
+        return made if change else None
+
+    def _input_with(self, sizes: tuple[DimLike | None, ...]) -> tuple[ir.Value, dict[str, int]] | None:
+        """An input of the model that has these sizes in a row, and the attributes of the Shape node that tells them."""
+        if None in sizes or not any(isinstance(size, Dim) for size in sizes):
+            return None
+        parts = self._root.opset_imports.get("", 0) >= _SHAPE_HAS_ENDS
+        for value in self._root.inputs:
+            shape = self._context.facts.shape(value) or ()
+            if shape == sizes:
+                return value, {}
+            for start in range(len(shape) - len(sizes) + 1) if parts else ():
+                if shape[start : start + len(sizes)] == sizes:
+                    return value, {"start": start, "end": start + len(sizes)}
+        return None
 
     def _merge(self, node: ir.Node, first: ir.Node) -> bool:
         """Replace `node` by `first`; returns whether the change was accepted."""

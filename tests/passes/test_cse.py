@@ -172,3 +172,20 @@ def test_one_place_in_a_file_is_one_weight_without_being_read(tmp_path: Path, mo
     monkeypatch.setattr(DataFile, "_pread", None)
     assert CommonSubexpressions().run(context_of(model)) == 1
     assert list(model.graph.initializers) == ["w0"]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("Shape <start = 1, end = 2> (a)", "x"),
+        ("Shape(a)", "x"),
+        ("Shape <start = 0, end = 1> (b)", "b"),
+        ("Shape(b)", "b"),
+    ],
+)
+def test_sizes_are_read_from_an_input_of_the_model_that_has_them(written: str, read: str) -> None:
+    text = f"""<ir_version: 10, opset_import: ["" : 20]> agraph (float[M, N] x, float[K] w) => (int64[P] y)
+        <int64[4] pads = {{1, 0, 2, 0}}> {{ a = Exp(x) \n b = Pad(x, pads) \n s = {written} \n y = Add(s, s) }}"""
+    model, _, _ = apply(text, CommonSubexpressions(), inputs={"x": floats(2, 3), "w": floats(5)})
+    (shape,) = [node for node in model.graph if node.op_type == "Shape"]
+    assert shape.inputs[0].name == read

@@ -1,0 +1,204 @@
+"""All elements of a matrix, taken by their places: the matrix itself.
+
+flat(x)[columns + rows * width] = x        x[rows, columns] = x        rows and columns are 0, 1, ... as many as x has
+
+PyTorch's exporters write so what masks of padding are asked for: `mask[batch, key]`, in the shape [batch, 1, 1, key].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.dims import DimLike, product
+from ortfuse.pattern import Match, Pattern, attr, computed, op, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from .._common import ints, is_filled_with
+
+SOURCE = "ONNX operator specification; PyTorch's index by tensors"
+
+x = var("x", "b n")
+
+
+def _counted(name: str) -> Pattern:
+    """0, 1, ... along one axis."""
+    counted = op.Range(
+        var(f"{name}_start", is_filled_with(0), "0"),
+        var(f"{name}_count"),
+        var(f"{name}_step", is_filled_with(1), "1"),
+    ).kept()
+    made: Pattern = op.Unsqueeze(counted, axes=attr(f"{name}_axes")).kept().named(name)
+    return made
+
+
+def _of_place(indices: str) -> Pattern:
+    """The places of rows or columns, one of the two parts of an index."""
+    made: Pattern = (
+        op.Unsqueeze(op.Expand(_counted(indices), var(f"{indices}_shape")).kept(), axes=attr(f"{indices}_last"))
+        .kept()
+        .named(f"{indices}_part")
+    )
+    return made
+
+
+def _number(match: Match, name: str) -> DimLike | None:
+    """A number that is known, perhaps as a size."""
+    known = match.facts.ints(match[name])
+    return None if known is None or len(known.elements) != 1 else known.elements[0]
+
+
+def counts_all(match: Match) -> Refusal | None:
+    """As many rows and columns are counted as x has."""
+    for axis, name in enumerate(("rows_count", "columns_count")):
+        shape = match.shape("x")
+        if shape is None or _number(match, name) != shape[axis]:
+            return match.refuse("dimension", name, found="it is not known to be the size of x")
+    return None
+
+
+def steps_by_width(match: Match) -> Refusal | None:
+    """A row is as long as x is wide."""
+    shape = match.shape("x")
+    if shape is None or _number(match, "width") != shape[1]:
+        return match.refuse("dimension", "width", found="it is not known to be the number of columns")
+    flat = match.shape("flat")
+    return None if flat and flat[0] == product(shape) else match.refuse("shape", "flat", found=flat)
+
+
+def parts_are_an_index(match: Match) -> Refusal | None:
+    """What is joined are a row and a column each."""
+    shapes = match.shapes("rows_part", "columns_part")
+    if isinstance(shapes, Refusal):
+        return shapes
+    joined = match.shape("indices")
+    if shapes[0] != shapes[1] or shapes[0][-1] != 1 or joined != (*shapes[0][:-1], 2):
+        return match.refuse("shape", "indices", found=joined)
+    return None
+
+
+def is_in_order(match: Match) -> Refusal | None:
+    """Rows go before columns in the result, which has no other elements."""
+    shapes = match.shapes("rows", "columns", "root")
+    if isinstance(shapes, Refusal):
+        return shapes
+    row, column = (_axis(shape) for shape in shapes[:2])
+    if row >= column:
+        return match.refuse("shape", "columns", found="columns go before rows")
+    if _inserted(match) is None:
+        return match.refuse("shape", "root", found=shapes[2])
+    return None
+
+
+def _axis(shape: tuple[DimLike, ...]) -> int:
+    """Along which axis, counted from the end, is counted."""
+    return next((axis - len(shape) for axis, dim in enumerate(shape) if dim != 1), -len(shape))
+
+
+def _itself(match: Match) -> Pattern:
+    """x, with axes of size 1."""
+    axes = computed("axes", lambda match: ints(_inserted(match) or ()))
+    made: Pattern = op.Unsqueeze(x, axes) if _inserted(match) else op.Identity(x)
+    return made
+
+
+def _inserted(match: Match) -> list[int] | None:
+    """The axes of size 1 that the result has besides those of x; `None` if it has others."""
+    shape, left, axes = match.facts.shape(match.root) or (), [*(match.shape("x") or ())], []
+    for axis, dim in enumerate(shape):
+        if left and dim == left[0]:
+            del left[0]
+        elif dim == 1:
+            axes.append(axis)
+        else:
+            return None
+    return None if left else axes
+
+
+def _size(axis: int) -> Callable[[Any], ir.Value]:
+    """A size of x, as a number."""
+
+    def make(build: Any) -> ir.Value:
+        source = next(value for value in build.graph.inputs if value.name == "x")
+        made: ir.Value = build.node(
+            "Gather", [build.node("Shape", [source]).outputs[0], _number_of(axis)(build)]
+        ).outputs[0]
+        return made
+
+    return make
+
+
+def _number_of(number: int) -> Callable[[Any], ir.Value]:
+    """A number of the type of indices."""
+    return lambda build: build.constant(np.int64(number))
+
+
+def _sizes(build: Any) -> ir.Value:
+    """The sizes that places are repeated in."""
+    one = build.constant([1])
+    rows, columns = (
+        build.node("Unsqueeze", [make(build), build.constant([0])]).outputs[0] for make in (_size(0), _size(1))
+    )
+    made: ir.Value = build.node("Concat", [rows, one, one, columns], {"axis": 0}).outputs[0]
+    return made
+
+
+COUNTED = {
+    "rows_start": _number_of(0), "columns_start": _number_of(0), "rows_step": _number_of(1), "columns_step": _number_of(1),
+    "rows_count": _size(0), "width": _size(1), "columns_count": _size(1),
+}  # fmt: skip
+
+RULES = [
+    Rule(
+        name="places.of_line",
+        formula="reshape(flat(x)[columns + rows * width])",
+        pattern=op.Reshape(
+            op.Gather(
+                (op.Flatten(x, axis=2) | op.Reshape(x, var("line"))).named("flat"),
+                _counted("columns") + _counted("rows") * var("width"),
+                axis=0,
+            ),
+            var("shape"),
+        ),
+        replace=_itself,
+        makes=("Unsqueeze", "Identity"),
+        guards=(counts_all, steps_by_width, is_in_order),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"x": "b n", "line": "1", "shape": "4"},
+            constants={"line": [-1], "shape": [0, 1, 1, -1]},
+            attributes={"rows_axes": [(1, 2, 3)], "columns_axes": [(0, 1, 2)]},
+            inputs=COUNTED,
+            opset=13,
+        ),
+    ),
+    Rule(
+        name="places.of_matrix",
+        formula="x[rows, columns]",
+        pattern=op.GatherND(
+            x, op.Concat(_of_place("rows"), _of_place("columns"), axis=attr("joined")).named("indices"), batch_dims=0
+        ),
+        replace=_itself,
+        makes=("Unsqueeze", "Identity"),
+        guards=(counts_all, parts_are_an_index, is_in_order),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"x": "b n"},
+            attributes={
+                "rows_axes": [(1, 2, 3)],
+                "columns_axes": [(0, 1, 2)],
+                "rows_last": [(4,)],
+                "columns_last": [(4,)],
+                "joined": [4],
+            },
+            inputs={**COUNTED, "rows_shape": _sizes, "columns_shape": _sizes},
+            opset=13,
+        ),
+    ),
+]
