@@ -43,5 +43,8 @@ class Ladder(Protocol):
     def calibrate(self, model: ir.Model, names: Collection[str], inputs: Sequence[Inputs]) -> Any:
         """The ranges of values by name, over sets of inputs."""
 
+    def observes(self, rung: str) -> bool:
+        """Whether a rung has ranges, or sizes, of values that were observed when the model was run."""
+
     def lowered(self, model: ir.Model, choice: Choice, calibration: Any) -> ir.Model:
         """A copy of a model with rungs applied."""

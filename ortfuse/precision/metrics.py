@@ -25,24 +25,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ortfuse.errors import OptionError, VerificationError
+from ortfuse.precision.tolerance import limit_of
 
 Array = np.ndarray[Any, Any]
 Arrays: TypeAlias = Mapping[str, Any]
 
 UserFunction: TypeAlias = Callable[[Sequence[Arrays], Sequence[Arrays], Sequence[Arrays]], float]
 """Takes the original's outputs by name, the lowered model's, and the inputs, a list each; returns the error."""
-
-CERTAIN = 4.0
-"""How many standard deviations above the mean the error on inputs that were not measured is expected at most."""
-
-UNCERTAIN = 8.0
-"""The standard deviation of n errors is itself uncertain, and errors have long tails: it counts by this divided by n more."""
-
-FEW = 4
-"""With fewer sets of inputs than this their spread is not known."""
-
-IF_FEW = 1.25
-"""The largest error times this is expected at most where the spread is not known."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +93,7 @@ class Metric:
         if self.decides:
             return _mean(errors)
         # Each output by itself: among the worst errors, one that varies little hides another that varies much.
-        likely = (_likely([outputs[name] for outputs in each]) for name in (each[0] if each else ()))
+        likely = (limit_of([outputs[name] for outputs in each]) for name in (each[0] if each else ()))
         return Measured(max(errors, default=0.0), max(likely, default=0.0))
 
     def each(self, expected: Arrays, found: Arrays) -> dict[str, float]:
@@ -219,15 +208,6 @@ def _mean(errors: Sequence[float]) -> Measured:
     """The mean, and two of its standard errors more on other inputs."""
     mean = statistics.fmean(errors) if errors else 0.0
     return Measured(mean, mean + 2 * statistics.stdev(errors) / len(errors) ** 0.5 if len(errors) > 1 else mean)
-
-
-def _likely(errors: Sequence[float]) -> float:
-    """What is expected at most on other inputs: by mean and standard deviation, or by a factor if there are few."""
-    worst = max(errors, default=0.0)
-    if len(errors) < FEW or not math.isfinite(worst):
-        return worst * IF_FEW
-    factor = CERTAIN * (1 + UNCERTAIN / len(errors))
-    return max(worst, statistics.fmean(errors) + factor * statistics.stdev(errors))
 
 
 def _is_whole(array: Any) -> bool:

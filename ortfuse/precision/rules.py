@@ -50,6 +50,10 @@ class Rules:
         """The ranges of values by name, over sets of inputs."""
         return calibrate(model, names, inputs)
 
+    def observes(self, rung: str) -> bool:
+        """Whether a rung has ranges, or sizes, of values that were observed: it cannot be proved without any."""
+        return bool(self._rules[rung].proof.ranges)
+
     def lowered(self, model: ir.Model, choice: Choice, calibration: Any) -> ir.Model:
         """A copy of a model with rungs applied."""
         return lowered(model, choice, calibration, self._target, self._rules)

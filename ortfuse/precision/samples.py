@@ -1,11 +1,15 @@
-"""The inputs of a search, and those that it never sees.
+"""The inputs of a search, those that are held out of it, and fresh ones for the result.
 
-Ranges of values and effects of rungs are measured on the first, and the bound has to hold on both.
+Ranges of values are observed on some of the inputs of the search, and effects of rungs are measured on the others, where they
+are no better than on any inputs. What is held out decides how far the search goes, and what is fresh whether its result is good:
+nothing else looks at that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +18,24 @@ import onnx_ir as ir
 
 from ortfuse.bench.inputs import labels_of_sizes, usual_sizes
 from ortfuse.errors import VerificationError
-from ortfuse.execution.experiments import attempt
+from ortfuse.execution.experiments import Ran, attempt
 from ortfuse.execution.inputs import Inputs, input_specs
-from ortfuse.execution.session import Session
+from ortfuse.execution.session import Arrays, Session
 
-GENERATED = (4, 12)
+PROBED = 3
+"""The number of sets of inputs on which effects are measured."""
+
+GENERATED = (PROBED + 12, 12)
 """How many sets of inputs are generated for the search, and held out."""
+
+FRESH = (24, 256)
+"""How many further ones are generated at least and at most, to run the result on."""
+
+FRESH_SECONDS = 3.0
+"""How long the original runs on those at most, once there are enough."""
+
+FRESH_BYTES = 1 << 30
+"""How many bytes of these and of the original's outputs are kept."""
 
 MOST = 64
 """The most sets of inputs that are used of those that are given."""
@@ -37,18 +53,38 @@ class Samples:
     Attributes:
         search: What the search sees.
         held_out: What it does not see.
+        fresh: What only its result is run on, with the outputs of the original.
         label: What they are, in words.
         notes: What weakens the bound, in words.
+        outputs: The outputs of the original on all but the fresh ones, if they are known already.
     """
 
     search: tuple[Inputs, ...]
     held_out: tuple[Inputs, ...]
     label: str
     notes: tuple[str, ...] = ()
+    outputs: tuple[Arrays, ...] = ()
+    fresh: tuple[tuple[Inputs, Arrays], ...] = ()
+
+    @property
+    def ranges(self) -> tuple[Inputs, ...]:
+        """What ranges are observed on: none of those that effects are measured on, if there are enough others."""
+        return self.search[self._first_for_ranges :]
+
+    @property
+    def unseen(self) -> tuple[int, ...]:
+        """The places in `all` of those that no range was observed on; of all if there are none."""
+        observed = range(self._first_for_ranges, len(self.search))
+        every = range(len(self.all))
+        return tuple(number for number in every if number not in observed) or tuple(every)
+
+    @property
+    def _first_for_ranges(self) -> int:
+        return PROBED if len(self.search) >= 3 * PROBED else 0
 
     @property
     def all(self) -> tuple[Inputs, ...]:
-        """All of them."""
+        """All but the fresh ones."""
         return (*self.search, *self.held_out)
 
 
@@ -73,10 +109,13 @@ def samples(
     found, notes = list(given), []
     if len(found) == 1:
         found = _split(model, found[0])
-    if len(found) > MOST:
-        notes.append(f"{MOST} of the {len(found)} sets of inputs were used")
-    order = np.random.default_rng(seed).permutation(len(found))[:MOST]
-    found = [found[number] for number in order]
+    order = np.random.default_rng(seed).permutation(len(found))
+    found, others = [found[number] for number in order[:MOST]], [found[number] for number in order[MOST:]]
+    fresh = _fresh((arrays, session.run(arrays)) for arrays in others)
+    if others:
+        notes.append(
+            f"the search used {MOST} of the {len(order)} sets of inputs, the check of its result {len(fresh)} others"
+        )
     if len(found) == 1:
         notes.append(
             "there is one set of inputs only, so nothing says that the bound holds on others; give more of them"
@@ -88,16 +127,45 @@ def samples(
             f"there are {len(found)} sets of inputs only, {held} of them held out: give more for a firmer bound"
         )
     label = f"{len(found)} sets of inputs, {held} of them held out"
-    return Samples(tuple(found[held:]), tuple(found[:held]), label, tuple(notes))
+    return Samples(tuple(found[held:]), tuple(found[:held]), label, tuple(notes), fresh=fresh)
+
+
+def _fresh(ran: Iterable[tuple[Inputs, Arrays]]) -> tuple[tuple[Inputs, Arrays], ...]:
+    """As many inputs with their outputs as there is time and room for."""
+    found: list[tuple[Inputs, Arrays]] = []
+    room, started = FRESH_BYTES, time.perf_counter()
+    for inputs, outputs in ran:
+        found.append((inputs, outputs))
+        room -= _bytes(inputs) + _bytes(outputs)
+        spent = len(found) >= FRESH[0] and time.perf_counter() - started > FRESH_SECONDS
+        if spent or room < 0 or len(found) == FRESH[1]:
+            break
+    return tuple(found)
+
+
+def _bytes(arrays: Mapping[str, Any]) -> int:
+    return sum(getattr(array, "nbytes", 0) for array in arrays.values())
 
 
 def _generated(session: Session, model: ir.Model, sizes: Mapping[str, int], seed: int) -> Samples:
-    count = sum(GENERATED) if input_specs(model) else 1
-    label, made = generated(session, model, sizes, [1000 * seed + number for number in range(count)])
-    if count == 1:
-        return Samples(tuple(made), (), "no inputs")
-    label = f"{len(made)} generated sets of inputs ({label}), {GENERATED[1]} of them held out"
-    return Samples(tuple(made[: GENERATED[0]]), tuple(made[GENERATED[0] :]), label, (WEAK,))
+    first, count = 1000 * seed, sum(GENERATED)
+    if not input_specs(model):
+        return Samples(tuple(generated(session, model, sizes, [first])[1]), (), "no inputs")
+    ran = _ran(session, model, sizes, range(first, first + count + FRESH[1]))
+    made: list[Inputs] = []
+    outputs: list[Arrays] = []
+    text, room = "", FRESH_BYTES
+    for label, inputs, found in itertools.islice(ran, count):
+        text = label
+        made.append(inputs)
+        room -= _bytes(found)
+        outputs = [*outputs, found] if room > 0 else []
+    fresh = _fresh((inputs, outputs) for _, inputs, outputs in ran)
+    label = (
+        f"{count} generated sets of inputs ({text}), {GENERATED[1]} of them held out, and {len(fresh)} for the result"
+    )
+    search, held_out = tuple(made[: GENERATED[0]]), tuple(made[GENERATED[0] :])
+    return Samples(search, held_out, label, (WEAK,), tuple(outputs), fresh)
 
 
 def generated(
@@ -114,19 +182,21 @@ def generated(
     Raises:
         VerificationError: The model has no open dimension of a name, or runs on none of the sizes that were tried.
     """
+    ran = list(_ran(session, model, sizes, seeds))
+    return ran[-1][0] if ran else "", [inputs for _, inputs, _ in ran]
+
+
+def _ran(session: Session, model: ir.Model, sizes: Mapping[str, int], seeds: Iterable[int]) -> Iterator[Ran]:
+    """The model run on inputs of typical size, one set for each seed."""
     specs, usual = input_specs(model), usual_sizes(model, sizes)
     fixed = {symbol: usual[symbol] for symbol, label in labels_of_sizes(model).items() if label in sizes}
-    made: list[Inputs] = []
-    label = ""
     for seed in seeds:
         ran, note = attempt(session, specs, usual, seed, fixed)
         if ran is None:
             raise VerificationError(
                 f"the model runs on none of the sizes tried; give inputs of yours with --inputs: {note}"
             )
-        label, inputs, _ = ran
-        made.append(inputs)
-    return label, made
+        yield ran
 
 
 def _split(model: ir.Model, inputs: Inputs) -> list[Inputs]:

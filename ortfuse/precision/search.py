@@ -2,11 +2,13 @@
 
 Every rung at every site is measured (`ortfuse.precision.measuring`), the knapsack picks, the whole is run; where the error is not
 what was predicted, the limit of the knapsack is moved until the bound holds on all inputs, those that were held out among them.
+What is best is run on fresh inputs, and has to keep the bound there too; rungs with observed ranges are given up first if not.
 The fastest choices are then measured side by side with the float32 model.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -47,6 +49,12 @@ NOISE = 0.98
 EXCESS = 2.0
 """Errors that are this many times larger than predicted are looked into."""
 
+PROOFS = 3
+"""How often it searches again, if the bound does not hold on inputs that nothing was chosen by."""
+
+UNFORESEEN = 1.25
+"""Errors that are this many times larger on inputs that were held out come of ranges that were not observed there."""
+
 LADDER = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """The limits of the curve, as multiples of the bound."""
 
@@ -65,6 +73,7 @@ class Search:
         sites: The sites.
         outputs: How many outputs' errors were measured.
         trial: Runs choices.
+        observes: Whether a rung, given by name, has ranges of values that were observed.
         metric: The metric of the bound.
         bound: The largest error that is allowed.
         goal: What is to be small.
@@ -75,6 +84,7 @@ class Search:
     sites: Sequence[MeasuredSite]
     outputs: int
     trial: Trial
+    observes: Callable[[str], bool]
     metric: Metric
     bound: float
     goal: Goal
@@ -84,6 +94,8 @@ class Search:
     notes: list[str] = field(default_factory=list, init=False)
     _options: list[list[Option]] = field(init=False)
     _blamed: set[str] = field(default_factory=set, init=False)
+    _distrusted: int = field(default=0, init=False)
+    _held: list[tuple[Mapping[str, str], bool]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self._options = [site.options(self.goal, self.outputs) for site in self.sites]
@@ -112,11 +124,56 @@ class Search:
             )
 
     def run(self) -> list[Point]:
-        """The choices that keep the bound, best first."""
-        self._knapsack()
-        self._uniform()
-        kept = [point for point in self.points if point.choice and self._keeps(point)]
-        return sorted(kept, key=self._cost)
+        """The best choices that keep the bound, also on fresh inputs, best first."""
+        for _ in range(PROOFS):
+            self._knapsack()
+            self._uniform()
+            kept = self._kept()
+            if not kept or self._holds(kept[0]):
+                break
+        return list(itertools.islice((point for point in self._kept() if self._holds(point)), FINALISTS))
+
+    def _kept(self) -> list[Point]:
+        """The choices that keep the bound as far as is known, best first."""
+        return sorted((point for point in self.points if point.choice and self._keeps(point)), key=self._cost)
+
+    def _holds(self, point: Point) -> bool:
+        """Whether the bound holds on fresh inputs too. If it does not, rungs with observed ranges are trusted less."""
+        known = next((held for choice, held in self._held if choice == point.choice), None)
+        if known is not None:
+            return known
+        self.progress(f"running the choice on fresh inputs; {self._best()}")
+        proved = self.trial.proved(point.choice)
+        if proved is not None:
+            later = replace(
+                point, error=max(proved.error, point.error or 0.0), likely=max(proved.likely, point.likely or 0.0)
+            )
+            self.points[self.points.index(point)] = later
+            if not self._keeps(later):
+                self._distrust(point.choice, point.likely or 0.0, proved.likely, "fresh inputs")
+            point = later
+        self._held.append((point.choice, self._keeps(point)))
+        return self._keeps(point)
+
+    def _distrust(self, choice: Mapping[str, str], seen: float, worst: float, where: str) -> bool:
+        """Predict larger errors of the rungs with observed ranges in a choice, if there are any, and it was seen to do worse."""
+        blamed = {rung for rung in choice.values() if self.observes(rung)}
+        if not blamed or not seen < worst < math.inf:
+            return False
+        factor = worst / seen if seen else math.inf
+        share = worst**2 / sum(rung in blamed for rung in choice.values())
+
+        def larger(error: float) -> float:
+            return error * factor**2 if error and factor < math.inf else share
+
+        self._options = [
+            [replace(o, errors=tuple(map(larger, o.errors))) if o.name in blamed else o for o in options]
+            for options in self._options
+        ]
+        self.notes.append(
+            f"rungs with observed ranges do more harm on {where}: an error of {worst:.2g} instead of {seen:.2g}"
+        )
+        return True
 
     def _keeps(self, point: Point) -> bool:
         return point.likely is not None and point.likely <= self.bound
@@ -219,7 +276,7 @@ class Search:
         point = self.point(label, choice)
         self.progress(f"{label}: running {len(choice)} lowered sites; {self._best()}")
         tested = self.trial.test(choice)
-        self._effects = tested.effects
+        self._tested = tested
         point = replace(point, error=_worst(tested), likely=tested.likely, size=tested.size)
         if tested.problem:
             self.notes.append(f"a choice could not be run: {tested.problem}")
@@ -228,15 +285,19 @@ class Search:
 
     def _best(self) -> str:
         """The best choice so far, in words."""
-        kept = [point for point in self.points if point.choice and self._keeps(point)]
-        if not kept:
+        best = next(iter(self._kept()), None)
+        if best is None:
             return "nothing under the bound yet"
-        best = min(kept, key=self._cost)
         return f"best so far: {best.predicted_speedup:.2f}x predicted, error {best.error:.2g}"
 
     def _learn(self, point: Point) -> bool:
         """Find the site to blame for an error that is much larger than predicted, and correct what is predicted of it."""
-        if self._excess(point.choice, self._effects) < EXCESS or len(self._blamed) >= 3:
+        seen, held_out = self._tested.seen, self._tested.held_out or 0.0
+        if self._distrusted < PROOFS and held_out > UNFORESEEN * seen:
+            self._distrusted += 1
+            if self._distrust(point.choice, seen, held_out, "inputs that were held out"):
+                return True
+        if self._excess(point.choice, self._tested.effects) < EXCESS or len(self._blamed) >= 3:
             return False
         self.progress("looking for the site whose error is larger than predicted")
         blamed = offender(point.choice, lambda choice: self._excess(choice, self.trial.effects(choice)))
@@ -286,7 +347,7 @@ class Search:
                     self._test(choice, label)
                 else:
                     self.points.append(self.point(label, choice))
-        return sorted(self.points, key=lambda point: point.predicted_speedup)
+        return sorted(self.points, key=lambda point: (round(point.predicted_speedup, 6), point.predicted_error or 0.0))
 
 
 def _worst(tested: Tested) -> float:

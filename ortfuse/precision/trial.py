@@ -14,7 +14,7 @@ from ortfuse.errors import OrtfuseError
 from ortfuse.execution.session import Session, weight_bytes
 from ortfuse.precision.effects import Probe
 from ortfuse.precision.ladder import Choice, Ladder
-from ortfuse.precision.metrics import Arrays, Metric
+from ortfuse.precision.metrics import Arrays, Measured, Metric
 from ortfuse.precision.samples import Samples
 from ortfuse.precision.store import Store
 
@@ -101,10 +101,32 @@ class Trial:
         count = len(self._inputs.search)
         seen = self._metric.of(self._expected[:count], outputs[:count], self._inputs.search).error
         held = self._held_out(outputs, count)
-        every = self._metric.of(self._expected, outputs, self._inputs.all)
         effects = self._probe.distances(outputs[: self._probed])
-        likely = max(every.likely, seen, held or 0.0)  # of a mean, either half may be larger
+        likely = max(self._unseen(outputs).likely, seen, held or 0.0)  # of a mean, either half may be larger
         return Tested(seen, held, likely, effects, weight_bytes(model))
+
+    def _unseen(self, outputs: Sequence[Arrays], more: Sequence[Arrays] = ()) -> Measured:
+        """The error on the inputs that no range was observed on, and on the fresh ones if their outputs are given."""
+        numbers, fresh = self._inputs.unseen, self._inputs.fresh[: len(more)]
+        return self._metric.of(
+            [*(self._expected[number] for number in numbers), *(expected for _, expected in fresh)],
+            [*(outputs[number] for number in numbers), *more],
+            [*(self._inputs.all[number] for number in numbers), *(inputs for inputs, _ in fresh)],
+        )
+
+    def proved(self, choice: Choice) -> Measured | None:
+        """The error of a choice on fresh inputs too, which nothing was chosen by; `None` if there are none."""
+        if not self._inputs.fresh:
+            return None
+        key = json.dumps([len(self._inputs.fresh), sorted(choice.items())])
+        known = self._store.get("proof", key) if self._metric.function is None else None
+        if known is not None:
+            return Measured(**known)
+        session = Session(self.made(choice), threads=self._threads)
+        outputs = [session.run(arrays) for arrays in self._inputs.all]
+        found = self._unseen(outputs, [session.run(arrays) for arrays, _ in self._inputs.fresh])
+        self._store.put(asdict(found), "proof", key)
+        return found
 
     def _held_out(self, outputs: Sequence[Arrays], count: int) -> float | None:
         if not self._inputs.held_out:

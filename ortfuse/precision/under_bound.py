@@ -21,14 +21,11 @@ from ortfuse.precision.ladder import Ladder, SiteLike
 from ortfuse.precision.measuring import FASTER, MeasuredSite, Measuring
 from ortfuse.precision.metrics import Arrays, Metric
 from ortfuse.precision.outcome import Goal, Outcome, Point, SiteReport
-from ortfuse.precision.samples import Samples, samples
+from ortfuse.precision.samples import PROBED, Samples, samples
 from ortfuse.precision.search import Final, Search, finish
 from ortfuse.precision.store import Store, inputs_digest, machine, model_digest
 from ortfuse.precision.times import CACHED, Clock, Stopwatch
 from ortfuse.precision.trial import Trial
-
-PROBED = 3
-"""The number of sets of inputs on which effects are measured."""
 
 KEPT = 1 << 30
 """The most bytes of outputs that are kept to compare with; further sets of inputs are left out."""
@@ -94,7 +91,7 @@ def fastest(
     progress("looking for sites")
     sites = ladder.sites(model)
     names = dict.fromkeys(name for site in sites.values() for name in site.activations)
-    calibration = ladder.calibrate(model, (*names, *sites), inputs.search) if sites else None
+    calibration = ladder.calibrate(model, (*names, *sites), inputs.ranges) if sites else None
     parts, left = _parts(model, sites)
     probed = inputs.search[:PROBED]
     probe = Probe(model, parts, probed, guide_of(asked.metric), asked.threads)
@@ -115,7 +112,15 @@ def fastest(
     measured = shared(measuring.measured(parts, rungs), company, seconds)
     trial = Trial(ladder, model, calibration, inputs, expected, asked.metric, probe, len(probed), kept, asked.threads)
     search = Search(
-        measured, probe.rows // len(probed), trial, asked.metric, asked.bound, asked.goal, seconds, progress
+        measured,
+        probe.rows // len(probed),
+        trial,
+        ladder.observes,
+        asked.metric,
+        asked.bound,
+        asked.goal,
+        seconds,
+        progress,
     )
     search.demand_a_fit()
     found = search.run()
@@ -143,7 +148,7 @@ def _expected(original: Runnable, asked: Request) -> tuple[Samples, list[Arrays]
     # In turns, so that of both kinds some are left.
     order = sorted(range(len(inputs.all)), key=lambda number: number % max(len(inputs.search), 1))
     for number in order:
-        outputs = session.run(inputs.all[number])
+        outputs = inputs.outputs[number] if inputs.outputs else session.run(inputs.all[number])
         if not any(getattr(array, "size", 1) for array in outputs.values()):
             raise VerificationError(
                 "on some of the inputs all outputs are empty, so no error can be measured; leave those out"
@@ -155,7 +160,7 @@ def _expected(original: Runnable, asked: Request) -> tuple[Samples, list[Arrays]
     split = len(inputs.search)
     search = tuple(inputs.all[number] for number in sorted(found) if number < split)
     held_out = tuple(inputs.all[number] for number in sorted(found) if number >= split)
-    return replace(inputs, search=search, held_out=held_out), [found[number] for number in sorted(found)]
+    return replace(inputs, search=search, held_out=held_out, outputs=()), [found[number] for number in sorted(found)]
 
 
 def _demand_float32(model: ir.Model, inputs: Samples, expected: Sequence[Arrays], asked: Request) -> None:
@@ -197,7 +202,7 @@ def _outcome(
     model: ir.Model,
 ) -> Outcome:
     choice = final.point.choice if final.point is not None else {}
-    tested = trial.test(choice)
+    tested, proved = trial.test(choice), trial.proved(choice) if choice else None
     taken = final.point or Point("float32", {}, 0.0, 0.0, 1.0, tested.seen, tested.likely, 1.0, weights)
     curve = [replace(point, speedup=final.measured.get(id(point))) for point in curve]
     return Outcome(
@@ -208,7 +213,7 @@ def _outcome(
         inputs=inputs.label,
         taken=replace(taken, speedup=final.latencies[-1].speedup if final.latencies else 1.0),
         error=tested.seen,
-        held_out=tested.held_out,
+        held_out=tested.held_out if proved is None else max(tested.held_out or 0.0, proved.error),
         latencies=final.latencies,
         float_size=weights,
         sites=_reports(measured, sites, left, choice),

@@ -19,7 +19,7 @@ from ortfuse.cli.app import main
 from ortfuse.errors import BoundError, OptionError, VerificationError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session
-from ortfuse.precision import search, under_bound
+from ortfuse.precision import samples, search, under_bound
 
 pytest.importorskip("scipy")
 
@@ -51,6 +51,7 @@ def told(models: Mapping[str, ir.Model], inputs: Inputs, *, rounds: int, threads
 @pytest.fixture(autouse=True)
 def times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "measure", told)
+    monkeypatch.setattr(samples, "FRESH", (8, 8))
     monkeypatch.setattr(under_bound, "Stopwatch", Told)
 
 

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from rounding_ladder import Rounding, Table
+from rounding_ladder import Cutting, Rounding, Table
 
 from ortfuse.bench import Latency
 from ortfuse.errors import BoundError, VerificationError
 from ortfuse.execution.session import Session
-from ortfuse.precision import search
+from ortfuse.precision import samples, search
 from ortfuse.precision.metrics import METRICS, metric_of
 from ortfuse.precision.outcome import Outcome
+from ortfuse.precision.samples import PROBED
 from ortfuse.precision.store import Store
 from ortfuse.precision.under_bound import Request, fastest
 
@@ -54,6 +55,7 @@ def speedups(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         ]
 
     monkeypatch.setattr(search, "measure", measure)
+    monkeypatch.setattr(samples, "FRESH", (8, 8))
     return told
 
 
@@ -146,6 +148,38 @@ def test_sites_of_one_kind_are_timed_once() -> None:
     clock = Table()
     run(chain(5), 2e-2, clock=clock)
     assert clock.asked == 2  # one kind of site, and the whole model
+
+
+def some_inputs(count: int, larger: range) -> list[dict[str, np.ndarray]]:
+    """Sets of inputs, of which some, by their place in the order in which a search takes them, are ten times larger."""
+    rng = np.random.default_rng(0)
+    made = [{"a0": rng.standard_normal((8, SIZE), np.float32)} for _ in range(count)]
+    order = np.random.default_rng(0).permutation(count)
+    for place in larger:
+        made[order[place]]["a0"] *= 10
+    return made
+
+
+@pytest.mark.parametrize(("count", "larger"), [(72, range(64, 72)), (40, range(20))])
+def test_ranges_that_cut_off_what_other_inputs_have_are_given_up_first(count: int, larger: range) -> None:
+    """Of 72, the last eight are fresh; of 40, the first half is held out."""
+    model, every = chain(), some_inputs(count, larger)
+    assert "cut" in run(model, 0.1, Cutting(), inputs=some_inputs(count, range(0)), sizes={}).lowered
+    outcome = run(model, 0.1, Cutting(), inputs=every, sizes={})
+    assert outcome.taken.choice
+    assert "h0" not in [name for name, rung in outcome.taken.choice.items() if rung == "cut"]
+    assert any("observed ranges" in note for note in outcome.notes)
+    one, other = Session(model), Session(outcome.model)
+    assert METRICS["l2"].of([one.run(i) for i in every], [other.run(i) for i in every], every).error <= 0.1
+
+
+def test_effects_are_not_measured_where_ranges_were_observed() -> None:
+    """The ranges are those of small inputs: what is cut off of the others is known before anything is run as a whole."""
+    made = some_inputs(64, range(32, 32 + PROBED))
+    outcome = run(chain(), 0.1, Cutting(), inputs=made, sizes={})
+    tried = {one.rung: one for one in outcome.sites[0].tried}
+    assert tried["cut"].propagated is not None
+    assert tried["cut"].propagated > 0.1
 
 
 def test_every_site_is_reported_with_what_was_tried_there() -> None:

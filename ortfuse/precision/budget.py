@@ -1,0 +1,28 @@
+"""The seconds that a search may take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+COMPANY, SITES, CHOICES = 0.3, 0.6, 0.8
+"""The shares of the time after which no more families are timed, no more sites measured, and no more choices run."""
+
+
+class Budget:
+    """Seconds from now on.
+
+    Args:
+        seconds: How many; `None` for any number.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds, self._started = seconds, time.monotonic()
+
+    def spent(self, share: float = 1.0) -> bool:
+        """Whether this share of the seconds has gone by."""
+        return self._seconds is not None and time.monotonic() - self._started > share * self._seconds
+
+    def until(self, share: float) -> Callable[[], bool]:
+        """Tells whether this share of the seconds has gone by."""
+        return lambda: self.spent(share)

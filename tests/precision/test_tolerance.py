@@ -1,0 +1,37 @@
+"""What is expected on other inputs, by the errors on some."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+
+from ortfuse.precision.tolerance import CONFIDENCE, CONTENT, factor, limit_of
+
+
+@pytest.mark.parametrize(("count", "spread"), [(16, 0.1), (16, 0.8), (100, 0.3)])
+def test_the_limit_is_above_nearly_all_errors_as_often_as_it_says(count: int, spread: float) -> None:
+    errors = np.exp(np.random.default_rng(0).normal(-5.0, spread, (400, count)))
+    largest = math.exp(-5.0 + spread * statistics.NormalDist().inv_cdf(CONTENT))
+    covered = np.mean([limit_of(row.tolist()) >= largest for row in errors])
+    assert covered == pytest.approx(CONFIDENCE, abs=0.03)
+
+
+def test_more_inputs_make_the_limit_firmer() -> None:
+    factors = [factor(count) for count in (4, 8, 16, 64, 256, 100_000)]
+    assert factors == sorted(factors, reverse=True)
+    assert factors[-1] == pytest.approx(statistics.NormalDist().inv_cdf(CONTENT), rel=0.01)
+
+
+def test_no_limit_is_below_what_was_seen() -> None:
+    assert limit_of([0.1] * 200 + [5.0]) >= 5.0
+    assert limit_of([0.0] * 200 + [5.0]) >= 5.0
+    assert limit_of([]) == 0.0
+    assert math.isinf(limit_of([0.1, 0.1, 0.1, math.inf]))
+
+
+def test_errors_that_are_the_same_need_no_margin_unless_they_are_few() -> None:
+    assert limit_of([0.2] * 8) == pytest.approx(0.2)
+    assert limit_of([0.2] * 3) == pytest.approx(0.25)
