@@ -204,10 +204,15 @@ class Remote:
 
     def take(self, inputs: Mapping[str, Any]) -> None:
         """Keep inputs for `timed`."""
+        self._taken = inputs
+        if self._generation != self._worker.generation():
+            self._open()
         self._worker.request("take", self._number, (inputs,), "receives inputs")
 
     def timed(self, runs: int) -> list[float]:
         """The seconds of each of several runs on the inputs that were taken, without the exchange with the process."""
+        if self._generation != self._worker.generation():
+            self.take(self._taken)
         found: list[float] = self._worker.request("timed", self._number, (runs,), "executes the model")
         return found
 

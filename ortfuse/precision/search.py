@@ -28,6 +28,9 @@ from ortfuse.precision.outcome import Goal, Point
 from ortfuse.precision.samples import Samples
 from ortfuse.precision.trial import Tested, Trial
 
+GUIDED = ("l2", "max")
+"""Metrics in which the errors of sites are measured too."""
+
 ATTEMPTS = 6
 """How many choices of the knapsack are run at most."""
 
@@ -106,7 +109,7 @@ class Search:
         Raises:
             BoundError: None does.
         """
-        if self.metric.name not in ("l2", "max"):
+        if self.metric.name not in GUIDED:
             return
         least = min(
             (
@@ -210,7 +213,7 @@ class Search:
         return bool(point.choice) and point.likely is not None and point.likely >= CLOSE * self.bound
 
     def _first_limit(self) -> float:
-        if self.metric.name in ("l2", "max"):
+        if self.metric.name in GUIDED:
             return self.bound
         return math.sqrt(2 * self.bound) if self.metric.name == "cosine" else FIRST_GUESS
 
@@ -292,10 +295,10 @@ class Search:
 
     def _learn(self, point: Point) -> bool:
         """Find the site to blame for an error that is much larger than predicted, and correct what is predicted of it."""
-        seen, held_out = self._tested.seen, self._tested.held_out or 0.0
-        if self._distrusted < PROOFS and held_out > UNFORESEEN * seen:
+        held_out, foreseen = self._tested.held_out or 0.0, max(self._tested.seen, point.predicted_error or 0.0)
+        if self.metric.name in GUIDED and held_out > UNFORESEEN * foreseen and self._distrusted < PROOFS:
             self._distrusted += 1
-            if self._distrust(point.choice, seen, held_out, "inputs that were held out"):
+            if self._distrust(point.choice, foreseen, held_out, "inputs that were held out"):
                 return True
         if self._excess(point.choice, self._tested.effects) < EXCESS or len(self._blamed) >= 3:
             return False

@@ -2,6 +2,8 @@
 
 The times are so short that whatever else the machine does disturbs many of them, and only ever makes them longer.
 
+They run in the process that a crash does no harm to, which measures the times itself: so every model is loaded only once.
+
 Where the weights of the whole model are more than a cache holds, they come from memory in every run, and so they should here:
 other memory is written between the runs.
 """
@@ -17,7 +19,6 @@ from typing import Protocol
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.bench.side_by_side import repeats, seconds
 from ortfuse.errors import OrtfuseError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session, weight_bytes
@@ -65,12 +66,13 @@ class Stopwatch:
 
     def seconds(self, models: Mapping[str, ir.Model], inputs: Inputs) -> dict[str, float]:
         """The seconds of a run of each model; those that cannot be run are left out."""
-        runnable = {name: model for name, model in models.items() if self._runs(model, inputs)}
-        if not runnable:
+        sessions = {
+            name: session for name, model in models.items() if (session := self._ready(model, inputs)) is not None
+        }
+        if not sessions:
             return {}
-        sessions = {name: Session(model, threads=self._threads, isolated=False) for name, model in runnable.items()}
-        cold = self._other is not None and any(weight_bytes(model) > _CHANGED for model in runnable.values())
-        counts = {name: 1 if cold else repeats(session, inputs, SHORTEST) for name, session in sessions.items()}
+        cold = self._other is not None and any(weight_bytes(models[name]) > _CHANGED for name in sessions)
+        counts = {name: 1 if cold else _repeats(session) for name, session in sessions.items()}
         times: dict[str, list[float]] = {name: [] for name in sessions}
         order, started = list(sessions), time.perf_counter()
         gc.collect()
@@ -82,17 +84,28 @@ class Stopwatch:
             for name in order:
                 if cold and self._other is not None:
                     np.add(self._other, 1, out=self._other)
-                times[name].append(seconds(sessions[name], inputs, counts[name]) / counts[name])
+                times[name].append(_seconds(sessions[name], counts[name]))
             order.append(order.pop(0))
         return {name: statistics.quantiles(taken, n=4, method="inclusive")[0] for name, taken in times.items()}
 
-    def _runs(self, model: ir.Model, inputs: Inputs) -> bool:
-        """Whether a model can be run, found out in a process of its own."""
+    def _ready(self, model: ir.Model, inputs: Inputs) -> Session | None:
+        """A session in the other process, which has been run once; `None` if the model cannot be run."""
         try:
-            Session(model, threads=self._threads).run(inputs)
+            session = Session(model, threads=self._threads)
+            session.timed(inputs, 1)
         except OrtfuseError:
-            return False
-        return True
+            return None
+        return session
+
+
+def _repeats(session: Session) -> int:
+    """How many runs make up one measurement."""
+    return max(1, round(SHORTEST / max(_seconds(session, 1), 1e-6)))
+
+
+def _seconds(session: Session, runs: int) -> float:
+    """The mean of the seconds of so many runs, one right after the other."""
+    return statistics.fmean(session.timed(None, runs))
 
 
 def _hopeful(times: Mapping[str, list[float]], order: list[str]) -> list[str]:

@@ -147,7 +147,7 @@ def test_rungs_that_win_in_company_alone_are_found() -> None:
     g (float[n, 8, 8, 8] a0) => (float[n, 8, 8, 8] y) {{ {body}  y = Identity(a4) }}""")
     weights = [(rng.normal(size=(8, 8, 3, 3)) / 6).astype(np.float32) for _ in range(4)]
     model.graph.initializer.extend(onnx.numpy_helper.from_array(w, f"w{i}") for i, w in enumerate(weights))
-    found = ortfuse.quantize(model, max_error=0.1, sizes={"n": 1}, store=None)
+    found = ortfuse.quantize(model, max_error=0.3, sizes={"n": 1}, store=None)
     assert any(one.propagated is not None for site in found.outcome.sites for one in site.tried)
     assert len(found.outcome.taken.choice) > 1
     assert any(node.op_type == "QLinearConv" for node in found.model.graph.node)

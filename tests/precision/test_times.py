@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
+from crashing import runtime_that
 
+from ortfuse.execution.session import Session
+from ortfuse.execution.worker import WORKER
 from ortfuse.precision import times
 from ortfuse.precision.times import Stopwatch
 
@@ -17,14 +20,14 @@ def test_what_is_much_slower_than_the_first_is_not_run_often(monkeypatch: pytest
     told = {0: 1.0, 1: 5.0, 2: 1.2}
     made: list[int] = []
 
-    def seconds(session: object, inputs: object, count: int) -> float:
+    def seconds(session: object, runs: int) -> float:
         number = made.index(id(session)) if id(session) in made else len(made)
         made.extend([id(session)] if number == len(made) else [])
         taken[number].append(told[number])
         return told[number]
 
-    monkeypatch.setattr(times, "seconds", seconds)
-    monkeypatch.setattr(times, "repeats", lambda *rest: 1)
+    monkeypatch.setattr(times, "_seconds", seconds)
+    monkeypatch.setattr(times, "_repeats", lambda session: 1)
     models = {name: ir.from_onnx_text(f"{HEADER} {{ y = {name}(x) }}") for name in ("Relu", "Sin", "Abs")}
     found = Stopwatch(1, 0).seconds(models, {"x": np.ones(3, np.float32)})
     assert found == {"Relu": 1.0, "Sin": 5.0, "Abs": 1.2}
@@ -34,3 +37,29 @@ def test_what_is_much_slower_than_the_first_is_not_run_often(monkeypatch: pytest
 def test_models_that_cannot_be_run_are_left_out() -> None:
     model = ir.from_onnx_text(f"{HEADER} {{ y = Relu(x) }}")
     assert Stopwatch(1, 0).seconds({"": model}, {"z": np.ones(3, np.float32)}) == {}
+
+
+def test_a_model_that_crashes_the_runtime_is_left_out_and_the_others_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = {name: ir.from_onnx_text(f"{HEADER} {{ y = {name}(x) }}") for name in ("Relu", "Softsign", "Abs")}
+    WORKER.stop()
+    with runtime_that("run", "Softsign"):
+        found = Stopwatch(1, 0).seconds(models, {"x": np.ones(3, np.float32)})
+    assert sorted(found) == ["Abs", "Relu"]
+    assert all(0 < seconds < 1 for seconds in found.values())
+
+
+def test_every_model_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[object] = []
+
+    class Counted(Session):
+        def __init__(self, model: ir.Model, **options: int) -> None:
+            loaded.append(model)
+            super().__init__(model, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(times, "Session", Counted)
+    model = ir.from_onnx_text(f"{HEADER} {{ y = Relu(x) }}")
+    assert set(Stopwatch(1, 0).seconds({"": model, "other": model.clone()}, {"x": np.ones(3, np.float32)})) == {
+        "",
+        "other",
+    }
+    assert len(loaded) == 2
