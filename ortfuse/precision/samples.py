@@ -25,7 +25,7 @@ from ortfuse.execution.session import Arrays, Session
 PROBED = 3
 """The number of sets of inputs on which effects are measured."""
 
-GENERATED = (PROBED + 12, 12)
+GENERATED = (PROBED + 12, 21)
 """How many sets of inputs are generated for the search, and held out."""
 
 FRESH = (24, 256)

@@ -1,8 +1,9 @@
 """The error that is to be expected on other inputs of the same kind, by the errors on some of them: a one-sided tolerance limit.
 
-The limit is mean + k * standard deviation of the errors' logarithms, since errors multiply on their way through a model; of the
-errors themselves where some are 0. With the k below, it is above `CONTENT` of all errors in `CONFIDENCE` of all cases, if they
-are normally distributed (M. G. Natrella: Experimental Statistics, NBS Handbook 91, section 2-2.2):
+The limit is median + k * deviation, where the deviation is that of the errors above the median: those that are much smaller than
+most say nothing about the largest. With the k below for the n of these, the limit is above `CONTENT` of all errors in
+`CONFIDENCE` of all cases, if they are normally distributed above the median (M. G. Natrella: Experimental Statistics,
+NBS Handbook 91, section 2-2.2):
 
     k = (z_p + sqrt(z_p^2 - a b)) / a,   a = 1 - z_c^2 / (2 (n - 1)),   b = z_p^2 - z_c^2 / n
 """
@@ -38,8 +39,7 @@ def limit_of(errors: Sequence[float]) -> float:
     worst = max(errors, default=0.0)
     if len(errors) < FEW or not math.isfinite(worst):
         return worst * IF_FEW
-    k = factor(len(errors))
-    if min(errors) > 0.0:
-        logarithms = [math.log(error) for error in errors]
-        return max(worst, math.exp(min(statistics.fmean(logarithms) + k * statistics.stdev(logarithms), 700.0)))
-    return max(worst, statistics.fmean(errors) + k * statistics.stdev(errors))
+    middle = statistics.median(errors)
+    above = [error - middle for error in errors if error >= middle]
+    deviation = math.sqrt(statistics.fmean(error * error for error in above))
+    return max(worst, middle + factor(max(FEW, len(above))) * deviation)
