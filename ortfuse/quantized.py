@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,6 +73,7 @@ def quantize(
     outputs: Sequence[str] = (),
     rungs: Sequence[str] = (),
     curve: bool = False,
+    budget: float | None = None,
     store: PathLike | None = "",
     progress: Progress | None = None,
     **changes: Unpack[QuantizeOptions],
@@ -93,6 +95,8 @@ def quantize(
         outputs: The names of the outputs that count; by default all.
         rungs: The names of the rungs, or of families of them (`"dynamic_int8"`), to choose from; by default all.
         curve: Whether the choices under other bounds are run too, so that the curve has their true errors.
+        budget: The seconds that it may take: what is best by then is the result, and the next call goes on from there.
+            Reading the model, optimising it and running it first are not cut short.
         store: The file that measurements are kept in, so that the search goes on where it was stopped; by default in the user's
             cache folder, `None` for none.
         progress: Called with short messages about what is going on.
@@ -114,8 +118,10 @@ def quantize(
     from ortfuse.precision.under_bound import Request, fastest
     from ortfuse.precision.uniform import named
 
-    progress = progress or silent
+    progress, started = progress or silent, time.monotonic()
     demand_bound(max_error)
+    if budget is not None and not budget > 0:
+        raise OptionError("budget", f"write seconds, more than 0, not {budget!r}")
     if goal not in GOALS:
         raise OptionError("goal", f"write {', '.join(GOALS)}, not {goal!r}")
     if goal == "memory":
@@ -131,7 +137,16 @@ def quantize(
     given = given_inputs(options, original)
     inside, target, report = _in_float32(model, options, progress)
     asked = Request(
-        judged, float(max_error), goal, given, options.sizes, options.seed, options.threads, options.rounds, curve
+        judged,
+        float(max_error),
+        goal,
+        given,
+        options.sizes,
+        options.seed,
+        options.threads,
+        options.rounds,
+        curve,
+        None if budget is None else max(budget - (time.monotonic() - started), 0.0),
     )
     outcome = fastest(inside, original, asked, Rules(wanted, target), _store(store), progress)
     if outcome.taken.choice:

@@ -91,6 +91,17 @@ def quantize(
             show_default=False,
         ),
     ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            "--budget",
+            parser=positive_number,
+            metavar="SECONDS",
+            help="The time that it may take; by default as long as it needs. What is best by then is the result, and the same "
+            "command goes on where it stopped.",
+            show_default=False,
+        ),
+    ] = None,
     store: Annotated[
         Path | None,
         typer.Option(
@@ -140,7 +151,7 @@ def quantize(
             with progress_line() as progress:
                 found = ortfuse.quantize(
                     model, options, max_error=max_error, metric=metric, goal=goal, outputs=judged or (), rungs=rung or (),  # type: ignore[arg-type]
-                    curve=curve is not None, store="" if store is None else store, progress=progress,
+                    curve=curve is not None, budget=budget, store="" if store is None else store, progress=progress,
                 )  # fmt: skip
         except BoundError as error:
             err.print(f"{error}; nothing was written", style="red", markup=False, highlight=False, soft_wrap=True)

@@ -7,7 +7,7 @@ sites is shared among these, by their time in float32.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,12 +57,15 @@ def in_company(
     clock: Clock,
     inputs: Inputs,
     store: Store,
+    enough: Callable[[], bool] = lambda: False,
 ) -> dict[str, Company]:
-    """The families whose sites can share something, each at all its sites, by name."""
+    """The families whose sites can share something, each at all its sites, by name; those that are timed before `enough`."""
     found: dict[str, Company] = {}
     for family, choice in _everywhere(parts, rungs).items():
         share = store.get("company", family)
         if share is None:
+            if enough():
+                continue
             share = _share(ladder, model, parts, choice, calibration, clock, inputs)
             store.put(share, "company", family)
         if share:

@@ -114,6 +114,8 @@ class Measuring:
         store: Where measurements of this model are kept.
         times: Where times of sites of any model are kept.
         progress: Called with the number of sites that are done.
+        enough: Whether the time is up: the sites that are left are not measured.
+        left: How many these are.
         wins_in_company: Whether a rung, given by name, wins time where all sites are on such rungs, whatever it does alone.
     """
 
@@ -126,11 +128,13 @@ class Measuring:
     times: Store
     progress: Callable[[int], None]
     wins_in_company: Callable[[str], bool] = lambda rung: False
+    enough: Callable[[], bool] = lambda: False
+    left: int = field(default=0, init=False)
     _tables: dict[str, dict[str, list[float]]] = field(default_factory=dict, init=False)
     _surpassed: dict[str, set[str]] = field(default_factory=dict, init=False)
 
     def measured(self, parts: Sequence[Part], rungs: Mapping[str, Sequence[str]]) -> list[MeasuredSite]:
-        """The sites, each with the named rungs measured; those that cannot be run by themselves are left out."""
+        """The sites, each with the named rungs measured; but for those that cannot be run alone, or that time is short for."""
         found: dict[str, MeasuredSite] = {}
         for part in parts:
             if (known := self.store.get("site", self.goal, part.name, *sorted(rungs[part.name]))) is not None:
@@ -143,6 +147,9 @@ class Measuring:
                 found[part.name] = site
                 self.store.put(asdict(site), "site", self.goal, part.name, *sorted(rungs[part.name]))
             self.progress(done)
+            if self.enough():
+                self.left = len(parts) - done
+                break
         return [found[part.name] for part in parts if part.name in found]
 
     def _site(self, part: Part, inputs: list[Inputs], names: Sequence[str]) -> MeasuredSite | None:

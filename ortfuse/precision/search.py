@@ -82,6 +82,7 @@ class Search:
         goal: What is to be small.
         float_seconds: The time of the float32 model.
         progress: Called with short messages.
+        enough: Whether the time is up: what is best by then is the result.
     """
 
     sites: Sequence[MeasuredSite]
@@ -93,6 +94,7 @@ class Search:
     goal: Goal
     float_seconds: float
     progress: Callable[[str], None]
+    enough: Callable[[], bool] = lambda: False
     points: list[Point] = field(default_factory=list, init=False)
     notes: list[str] = field(default_factory=list, init=False)
     _options: list[list[Option]] = field(init=False)
@@ -132,7 +134,7 @@ class Search:
             self._knapsack()
             self._uniform()
             kept = self._kept()
-            if not kept or self._holds(kept[0]):
+            if not kept or self._holds(kept[0]) or self.enough():
                 break
         return list(itertools.islice((point for point in self._kept() if self._holds(point)), FINALISTS))
 
@@ -193,7 +195,7 @@ class Search:
             choice = self._choice(limit)
             known = self._known(choice)
             if known is None:
-                if ran == ATTEMPTS:
+                if ran == ATTEMPTS or (ran and self.enough()):
                     break
                 ran += 1
                 known = self._test(choice, f"knapsack under {limit:.3g}")
@@ -336,7 +338,12 @@ class Search:
             point = self.point(f"{rung} everywhere", choice)
             kept = [one for one in self.points if one.choice and self._keeps(one)]
             best = max((one.predicted_speedup for one in kept), default=WORTH)
-            if self.goal == "latency" and point.predicted_speedup > best and self._known(choice) is None:
+            if (
+                self.goal == "latency"
+                and not self.enough()
+                and point.predicted_speedup > best
+                and self._known(choice) is None
+            ):
                 self._test(choice, f"{rung} everywhere")
 
     def curve(self, run: bool) -> list[Point]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,6 +18,9 @@ from ortfuse.precision.ladder import Choice, Ladder
 from ortfuse.precision.metrics import Arrays, Measured, Metric
 from ortfuse.precision.samples import Samples
 from ortfuse.precision.store import Store
+
+LATEST = 3
+"""How many models are kept, in case that they are asked for again."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ class Trial:
     ) -> None:
         self._ladder, self._model, self._calibration, self._threads = ladder, model, calibration, threads
         self._inputs, self._expected, self._metric = inputs, expected, metric
+        self._made: deque[tuple[Choice, ir.Model]] = deque(maxlen=LATEST)
         self._probe, self._probed, self._store = probe, probed, store.within(metric.name, metric.judged)
 
     def made(self, choice: Choice) -> ir.Model:
@@ -79,7 +84,13 @@ class Trial:
         Raises:
             OrtfuseError: It cannot be made.
         """
-        return self._ladder.lowered(self._model, choice, self._calibration) if choice else self._model
+        if not choice:
+            return self._model
+        found = next((model for known, model in self._made if known == choice), None)
+        if found is None:
+            found = self._ladder.lowered(self._model, choice, self._calibration)
+            self._made.append((choice, found))
+        return found
 
     def test(self, choice: Choice) -> Tested:
         """Run a choice on all inputs."""

@@ -15,6 +15,7 @@ from ortfuse.execution.single_site import Part, cut
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
 from ortfuse.graph.traits import RANDOM, has
+from ortfuse.precision.budget import CHOICES, COMPANY, SITES, Budget
 from ortfuse.precision.company import family_of, in_company, shared
 from ortfuse.precision.effects import Probe, guide_of
 from ortfuse.precision.ladder import Ladder, SiteLike
@@ -26,6 +27,9 @@ from ortfuse.precision.search import Final, Search, finish
 from ortfuse.precision.store import Store, inputs_digest, machine, model_digest
 from ortfuse.precision.times import CACHED, Clock, Stopwatch
 from ortfuse.precision.trial import Trial
+
+HASTY = 7
+"""How often models are run at most when they are measured side by side, once most of the time is gone."""
 
 KEPT = 1 << 30
 """The most bytes of outputs that are kept to compare with; further sets of inputs are left out."""
@@ -45,6 +49,7 @@ class Request:
         threads: Threads of the runtime; 0 leaves the number to it.
         rounds: How often models are run when they are measured side by side.
         curve: Whether all points of the curve are run.
+        budget: The seconds that it may take; `None` for any number.
     """
 
     metric: Metric
@@ -56,6 +61,7 @@ class Request:
     threads: int = 0
     rounds: int = 20
     curve: bool = False
+    budget: float | None = None
 
 
 def fastest(
@@ -83,6 +89,7 @@ def fastest(
         VerificationError: The model cannot be run on the inputs, or draws random numbers.
         OptionError: The user's metric fails, or names an output that the model does not have.
     """
+    budget = Budget(asked.budget)
     _refuse_random(original)
     asked.metric.demand_outputs([value.name or "" for value in original.graph.outputs])
     progress("running the original")
@@ -101,13 +108,13 @@ def fastest(
     rungs = {name: tuple(site.rungs) for name, site in sites.items()}
     progress("measuring the whole")
     seconds = clock.seconds({"": model}, inputs.search[0]).get("", 0.0)
-    company = in_company(ladder, model, parts, rungs, calibration, clock, inputs.search[0], kept)
+    company = in_company(ladder, model, parts, rungs, calibration, clock, inputs.search[0], kept, budget.until(COMPANY))
     winning = {family for family, one in company.items() if one.share < FASTER}
     measuring = Measuring(
         ladder, calibration, probe, clock, asked.goal, kept.within(guide_of(asked.metric).name, asked.metric.judged),
         store.within("times", *machine(), asked.threads, weights > CACHED),
         lambda done: progress(f"measuring sites: {done} of {len(parts)}"),
-        lambda rung: family_of(rung) in winning,
+        lambda rung: family_of(rung) in winning, budget.until(SITES),
     )  # fmt: skip
     measured = shared(measuring.measured(parts, rungs), company, seconds)
     trial = Trial(ladder, model, calibration, inputs, expected, asked.metric, probe, len(probed), kept, asked.threads)
@@ -121,12 +128,20 @@ def fastest(
         asked.goal,
         seconds,
         progress,
+        budget.until(CHOICES),
     )
-    search.demand_a_fit()
+    if not measuring.left:
+        search.demand_a_fit()
     found = search.run()
     progress("measuring the best choices side by side")
-    final = finish(found, trial, model, inputs, asked.goal, asked.rounds, asked.threads)
-    curve = search.curve(asked.curve)
+    rounds = min(asked.rounds, HASTY) if budget.spent(CHOICES) else asked.rounds
+    final = finish(found, trial, model, inputs, asked.goal, rounds, asked.threads)
+    curve = search.curve(asked.curve and not budget.spent(CHOICES))
+    if measuring.left:
+        search.notes.append(
+            f"{measuring.left} of {len(parts)} sites were not measured in the time given; "
+            "the same command goes on where this one stopped"
+        )
     return _outcome(
         final, asked, inputs, trial, measured, sites, left, curve, [*inputs.notes, *search.notes], weights, model
     )

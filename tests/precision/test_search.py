@@ -182,6 +182,18 @@ def test_effects_are_not_measured_where_ranges_were_observed() -> None:
     assert tried["cut"].propagated > 0.1
 
 
+def test_what_is_best_by_the_end_of_the_time_is_the_result_and_the_next_search_goes_on(tmp_path: Path) -> None:
+    model, store = chain(), Store(tmp_path / "kept")
+    short = run(model, 0.1, store=store, budget=1e-9)
+    assert [site.name for site in short.sites if site.tried] == ["h0"]
+    assert set(short.taken.choice) == {"h0"}, "the best of what was measured"
+    assert any("3 of 4 sites were not measured in the time given" in note for note in short.notes)
+    clock = Table()
+    whole = run(model, 0.1, store=store, clock=clock)
+    assert set(whole.taken.choice) == {"h0", "h1", "h2", "h3"}
+    assert clock.asked == 1  # the whole model: the times of this kind of site are known
+
+
 def test_every_site_is_reported_with_what_was_tried_there() -> None:
     outcome = run(chain(), 2e-2)
     assert [site.name for site in outcome.sites] == ["h0", "h1", "h2", "h3"]
