@@ -88,10 +88,16 @@ def _split(first: ir.Node, parts: Sequence[_Part], scope: Scope, context: Contex
     """Put a Split in the place of these Slices; returns how many they were."""
     source = first.inputs[0]
     assert source is not None
+    numbers = dict.fromkeys(value for part in parts for value in part.node.inputs[1:] if value is not None)
     with context.editor.change(Splits.name, nodes=[part.node for part in parts]) as change:
         build = Builder(scope, context.editor, first)
         made = build.split(source, parts[0].axis, [part.end - part.start for part in parts])
         for part, output in zip(parts, made, strict=True):
             context.editor.replace(part.node.outputs[0], output)
             context.editor.remove(part.node)
+        context.editor.drop_initializers(*filter(_is_left_over, numbers))  # nothing removes them later
     return len(parts) if change else 0
+
+
+def _is_left_over(value: ir.Value) -> bool:
+    return value.is_initializer() and not (value.uses() or value.is_graph_input() or value.is_graph_output())

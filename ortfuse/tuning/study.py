@@ -37,6 +37,18 @@ REPEATS = 30
 _POINT, _SECONDS = "point", "seconds"
 
 
+def demand_optuna() -> None:
+    """Refuse early what would fail after models were made.
+
+    Raises:
+        OrtfuseError: Optuna is not installed.
+    """
+    try:
+        import optuna  # noqa: F401
+    except ImportError as error:
+        raise OrtfuseError("tuning needs Optuna; install it with `pip install ortfuse[tune]`") from error
+
+
 @dataclass
 class Study:
     """The search over a space.
@@ -172,10 +184,9 @@ class Study:
         return f"trial {len(self.points)}, {self.seconds:.0f} s{so_far}"
 
     def _opened(self) -> optuna.Study:
-        try:
-            import optuna
-        except ImportError as error:
-            raise OrtfuseError("tuning needs Optuna; install it with `pip install ortfuse[tune]`") from error
+        demand_optuna()
+        import optuna
+
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         try:

@@ -31,7 +31,7 @@ from ortfuse.targets.processor import processor_name
 from ortfuse.tuning.constraints import Constraints
 from ortfuse.tuning.outcome import TuningOutcome
 from ortfuse.tuning.space import MODEL, Space
-from ortfuse.tuning.study import MOST, Sampler, Study
+from ortfuse.tuning.study import MOST, Sampler, Study, demand_optuna
 from ortfuse.tuning.trials import Meter, Trials
 from ortfuse.tuning.variants import Variant, Variants, write
 from ortfuse.version import __version__
@@ -109,6 +109,7 @@ def tune(
     progress, limits = progress or silent, constraints or Constraints()
     if not budget > 0:
         raise OptionError("budget", f"write seconds, more than 0, not {budget!r}")
+    demand_optuna()
     started = time.monotonic()
     output = None if options.output is None else writable_target(options.output)
     with tempfile.TemporaryDirectory(prefix="ortfuse") as folder:

@@ -32,6 +32,13 @@ def test_slices_of_one_axis_are_one_split(kind: str) -> None:
     assert "Slice" not in operators(model)
 
 
+def test_numbers_that_nothing_reads_any_more_are_gone() -> None:
+    body = "p = Slice(x, a, b, one) q = Slice(x, b, c, one) s = Slice(x, c, d, one) r = Gather(s, c)"
+    model, _, _ = apply(text(body, "9, 8"), Splits(), inputs={"x": floats(9, 8), "i": [0]})
+    before = set(apply(text("p = Neg(x) q = Neg(p) r = Gather(q, c)", "9, 8"), Splits())[0].graph.initializers)
+    assert before - set(model.graph.initializers) == {"a", "b", "d", "one"}
+
+
 def test_sizes_are_an_attribute_before_opset_13() -> None:
     head = '<ir_version: 8, opset_import: ["" : 11]>\n'
     model, counts, _ = apply(head + text(SPLIT["neighbours"]), Splits(), inputs={"x": floats(3, 8), "i": [0]})

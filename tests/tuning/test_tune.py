@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 import ortfuse
 from ortfuse.bench import Candidate, SessionLatency
-from ortfuse.errors import ConstraintError, OptionError
+from ortfuse.errors import ConstraintError, OptionError, OrtfuseError
 from ortfuse.sessions import stored_config
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[n,8] x) => (float[n,8] y)
@@ -149,3 +150,11 @@ def test_sessions_are_measured_and_their_outputs_compared(path: Path) -> None:
 def test_a_budget_has_to_be_one(path: Path) -> None:
     with pytest.raises(OptionError, match="more than 0"):
         ortfuse.tune(path, budget=0)
+
+
+def test_that_optuna_is_missing_is_said_before_anything_is_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    made = []
+    with pytest.raises(OrtfuseError, match=r"pip install ortfuse\[tune\]"):
+        ortfuse.tune(path, progress=made.append)
+    assert not made
