@@ -15,13 +15,14 @@ import functools
 import importlib
 import importlib.util
 import itertools
+import os
 import pkgutil
 import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
@@ -131,8 +132,25 @@ def _built_in_package() -> ModuleType:
     return _folder_as_package(folder, BUILT_IN_PACKAGE)
 
 
+def _places() -> tuple[tuple[str, int], ...]:
+    """Where packages are looked for, and when something was last installed there."""
+    found = []
+    for place in sys.path:
+        try:
+            found.append((place, os.stat(place or ".").st_mtime_ns))  # noqa: PTH116 - asked before every run
+        except OSError:
+            found.append((place, 0))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=1)
+def _offered(places: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
+    """What installed packages offer; looking through all of them takes as long as optimising a small model."""
+    return tuple(entry_points(group=ENTRY_POINTS))
+
+
 def _from_packages() -> Iterator[RuleFile]:
-    for entry in entry_points(group=ENTRY_POINTS):
+    for entry in _offered(_places()):
         package = entry.dist.name if entry.dist is not None else entry.value
         try:
             module = entry.load()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
 import shutil
 import subprocess
 import sys
@@ -147,6 +148,7 @@ def test_an_installed_package_offers_rules_by_its_entry_point(tmp_path: Path, mo
     found = load_catalogue()
     assert found.passes_from("package") == ("fuse.acme",)
     (metadata / "entry_points.txt").write_text("[ortfuse.patterns]\nacme = acme_rules.nothing\n")
+    os.utime(tmp_path, (0, 0))  # installing puts files there
     importlib.invalidate_caches()
     with pytest.raises(RuleError, match="package acme-rules"):
         load_catalogue()
