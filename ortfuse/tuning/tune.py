@@ -39,6 +39,9 @@ from ortfuse.version import __version__
 ERROR = 1e-3
 """The relative Euclidean error that a session may make where none is stated: providers compute in their own precision."""
 
+LOWER = 0.5
+"""The share of the budget that the search for lower precision may take."""
+
 OPTIONS = ".options.toml"
 """What is appended to the name of the result for the file of options that make the same model."""
 
@@ -116,7 +119,7 @@ def tune(
         original = _as_file(model, Path(folder))
         _, inputs = inputs_to_measure(options, load(original))
         making = replace(options, output=None, inputs=given_inputs(options, load(original)), sizes={}, bench=False)
-        variants = Variants(original, making, Path(folder), limits.max_error, progress)
+        variants = Variants(original, making, Path(folder), limits.max_error, LOWER * budget, progress)
         space = _space(variants, options.threads)
         file = None if study is None and output is None else Path(study or f"{output}.tune.sqlite")
         name = _digest(original, inputs, space, options, limits, sampler)

@@ -55,6 +55,7 @@ class Variants:
         options: How to optimise, with the inputs to verify on.
         folder: Where they are written.
         max_error: The error that lower precision may make; `None` for none.
+        budget: The seconds that the search for lower precision may take; `None` for no limit.
         progress: Called with short messages.
     """
 
@@ -62,6 +63,7 @@ class Variants:
     options: Options
     folder: Path
     max_error: float | None = None
+    budget: float | None = None
     progress: Callable[[str], None] = lambda text: None
     _made: dict[tuple[str, tuple[tuple[str, str], ...]], Variant] = field(default_factory=dict, init=False)
     _by_content: dict[str, Path] = field(default_factory=dict, init=False)
@@ -140,7 +142,14 @@ class Variants:
 
     def _quantized(self, target: Path, options: Options) -> Variant:
         assert self.max_error is not None
-        made = quantize(self.original, options, max_error=self.max_error, output=target, progress=self.progress)
+        made = quantize(
+            self.original,
+            options,
+            max_error=self.max_error,
+            budget=self.budget,
+            output=target,
+            progress=self.progress,
+        )
         if not made.outcome.lowered:
             return Variant(QUANTIZED, self.original, options, failure=made.outcome.reason)
         return Variant(QUANTIZED, target, options, _digest(target))

@@ -158,3 +158,16 @@ def test_that_optuna_is_missing_is_said_before_anything_is_made(path: Path, monk
     with pytest.raises(OrtfuseError, match=r"pip install ortfuse\[tune\]"):
         ortfuse.tune(path, progress=made.append)
     assert not made
+
+
+def test_the_search_for_lower_precision_has_half_of_the_budget(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+
+    def quantized(*models: Any, **more: Any) -> Any:
+        given.append(more["budget"])
+        raise OrtfuseError("nothing is faster")
+
+    monkeypatch.setattr("ortfuse.tuning.variants.quantize", quantized)
+    tuned = ortfuse.tune(path, budget=90, trials=6, meter=Meter, constraints=ortfuse.Constraints(max_error=0.1))
+    assert given == [45]
+    assert tuned.outcome.points[5].failure == "nothing is faster"
