@@ -39,6 +39,8 @@ class Told:
 def _seconds(node: ir.Node) -> float:
     if node.op_type in ("MatMul", "Gemm", "FusedMatMul", "Conv", "FusedConv"):
         return 1e-3
+    if node.op_type == "MatMulNBits":
+        return 8e-4
     return 5e-4 if "Integer" in node.op_type or node.op_type.startswith("Q") else 1e-6
 
 
