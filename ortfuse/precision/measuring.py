@@ -15,7 +15,7 @@ from ortfuse.errors import OrtfuseError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session, weight_bytes
 from ortfuse.execution.single_site import Part
-from ortfuse.precision.effects import Probe, Spread, local_errors, spread_of
+from ortfuse.precision.effects import Array, Probe, Spread, local_errors, spread_of
 from ortfuse.precision.knapsack import Option
 from ortfuse.precision.ladder import Ladder
 from ortfuse.precision.outcome import Goal, Tried
@@ -115,6 +115,7 @@ class Measuring:
         times: Where times of sites of any model are kept.
         progress: Called with the number of sites that are done.
         enough: Whether the time is up: the sites that are left are not measured.
+        costly: Whether runs of the whole take so long that the effect of one rung at each site tells those of the others.
         left: How many these are.
         wins_in_company: Whether a rung, given by name, wins time where all sites are on such rungs, whatever it does alone.
     """
@@ -129,6 +130,7 @@ class Measuring:
     progress: Callable[[int], None]
     wins_in_company: Callable[[str], bool] = lambda rung: False
     enough: Callable[[], bool] = lambda: False
+    costly: bool = False
     left: int = field(default=0, init=False)
     _tables: dict[str, dict[str, list[float]]] = field(default_factory=dict, init=False)
     _surpassed: dict[str, set[str]] = field(default_factory=dict, init=False)
@@ -221,13 +223,24 @@ class Measuring:
             errors[rung.name] = local.errors
             found[rung.name] = replace(rung, local=local.error)
         kept = _worthwhile([rung for rung in found.values() if not rung.dropped], self.goal)
+        effects = self._effects({name: errors[name] for name in kept})
         for rung in found.values():
             if rung.name in kept:
-                found[rung.name] = replace(rung, effects=self.probe.effect(errors[rung.name]))
+                found[rung.name] = replace(rung, effects=effects[rung.name])
             elif not rung.dropped:
                 found[rung.name] = replace(rung, dropped=SURPASSED)
         self._surpassed.setdefault(site.kind, {name for name, rung in found.items() if rung.dropped == SURPASSED})
         return list(found.values())
+
+    def _effects(self, errors: Mapping[str, Sequence[Mapping[str, Array]]]) -> dict[str, tuple[float, ...]]:
+        """What the errors of each rung do to the outputs; where runs take long, in proportion to what the largest do."""
+        norms = {name: np.array([_norm(arrays) for arrays in each]) for name, each in errors.items()}
+        guide = max(norms, key=lambda name: float(norms[name].max(initial=0.0)), default="")
+        if not self.costly or not guide or not norms[guide].all():
+            return {name: self.probe.effect(each) for name, each in errors.items()}
+        largest = np.reshape(self.probe.effect(errors[guide]), (len(norms[guide]), -1))
+        ratios = {name: (each / norms[guide])[:, np.newaxis] for name, each in norms.items()}
+        return {name: tuple((largest * ratio).ravel().tolist()) for name, ratio in ratios.items()}
 
     def _superfluous(self, rung: Rung, site: MeasuredSite) -> str:
         """Why a rung is not looked into; empty if it is."""
@@ -236,6 +249,10 @@ class Measuring:
         if not gains:
             return f"no gain in {self.goal}"
         return SURPASSED if rung.name in self._surpassed.get(site.kind, ()) else ""
+
+
+def _norm(arrays: Mapping[str, Array]) -> float:
+    return float(np.sqrt(sum(float(np.square(array, dtype=np.float64).sum()) for array in arrays.values())))
 
 
 def _worthwhile(rungs: Sequence[Rung], goal: Goal) -> list[str]:

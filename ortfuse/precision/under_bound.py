@@ -19,7 +19,7 @@ from ortfuse.precision.budget import CHOICES, COMPANY, SITES, Budget
 from ortfuse.precision.company import family_of, in_company, shared
 from ortfuse.precision.effects import Probe, guide_of
 from ortfuse.precision.ladder import Ladder, SiteLike
-from ortfuse.precision.measuring import FASTER, MeasuredSite, Measuring
+from ortfuse.precision.measuring import FASTER, MOST, MeasuredSite, Measuring
 from ortfuse.precision.metrics import Arrays, Metric
 from ortfuse.precision.outcome import Goal, Outcome, Point, SiteReport
 from ortfuse.precision.samples import PROBED, Samples, samples
@@ -27,6 +27,9 @@ from ortfuse.precision.search import Final, Search, finish
 from ortfuse.precision.store import Store, inputs_digest, machine, model_digest
 from ortfuse.precision.times import CACHED, Clock, Stopwatch
 from ortfuse.precision.trial import Trial
+
+EFFECTS_SECONDS = 20.0
+"""If runs for the effects of all rungs would take longer than this, one rung is followed to the outputs at each site."""
 
 HASTY = 7
 """How often models are run at most when they are measured side by side, once most of the time is gone."""
@@ -114,7 +117,7 @@ def fastest(
         ladder, calibration, probe, clock, asked.goal, kept.within(guide_of(asked.metric).name, asked.metric.judged),
         store.within("times", *machine(), asked.threads, weights > CACHED),
         lambda done: progress(f"measuring sites: {done} of {len(parts)}"),
-        lambda rung: family_of(rung) in winning, budget.until(SITES),
+        lambda rung: family_of(rung) in winning, budget.until(SITES), len(parts) * MOST * len(probed) * seconds > EFFECTS_SECONDS,
     )  # fmt: skip
     measured = shared(measuring.measured(parts, rungs), company, seconds)
     trial = Trial(ladder, model, calibration, inputs, expected, asked.metric, probe, len(probed), kept, asked.threads)

@@ -14,7 +14,8 @@ from rounding_ladder import Cutting, Rounding, Table
 from ortfuse.bench import Latency
 from ortfuse.errors import BoundError, VerificationError
 from ortfuse.execution.session import Session
-from ortfuse.precision import samples, search
+from ortfuse.precision import samples, search, under_bound
+from ortfuse.precision.effects import Probe
 from ortfuse.precision.metrics import METRICS, metric_of
 from ortfuse.precision.outcome import Outcome
 from ortfuse.precision.samples import PROBED
@@ -192,6 +193,20 @@ def test_what_is_best_by_the_end_of_the_time_is_the_result_and_the_next_search_g
     whole = run(model, 0.1, store=store, clock=clock)
     assert set(whole.taken.choice) == {"h0", "h1", "h2", "h3"}
     assert clock.asked == 1  # the whole model: the times of this kind of site are known
+
+
+def test_where_runs_take_long_one_effect_at_a_site_tells_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = run(chain(), 2e-2)
+    followed: list[object] = []
+    effect = Probe.effect
+    monkeypatch.setattr(Probe, "effect", lambda self, errors: followed.append(errors) or effect(self, errors))
+    monkeypatch.setattr(under_bound, "EFFECTS_SECONDS", 0.0)
+    outcome = run(chain(), 2e-2)
+    assert len(followed) == 4, "one rung at each of the sites"
+    assert max(outcome.error, outcome.held_out or 0.0) <= 2e-2
+    for one, other in zip(outcome.sites, exact.sites, strict=True):
+        for told, measured in zip(one.tried, other.tried, strict=True):
+            assert told.propagated == pytest.approx(measured.propagated, rel=0.6)
 
 
 def test_every_site_is_reported_with_what_was_tried_there() -> None:
