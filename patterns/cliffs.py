@@ -2,7 +2,8 @@
 
 x ** 0.5 = sqrt(x), x at least 0          logsum(x) = log(sum(x))          l1(x) = sum(|x|)          l2(x) = sqrt(sum(x x))
 logsumexp(x) = m + log(sum(exp(x - m))), m = max(x), brought to the nearest finite number if it is infinite
-gather(x, [2, 3, 4]) = slice(x, 2, 5)          softmax(x) = reshape(softmax(reshape(x))), the axes behind its own as one
+gather(x, [2, 3, 4]) = slice(x, 2, 5)          gather(x, [6, 4, 2]) = slice(x, 6, 1, step -2)
+softmax(x) = reshape(softmax(reshape(x))), the axes behind its own as one
 
 `python -m benchmarks.kernels.cliffs` looks for them. The rules run in a pass of their own, the last one, so that the patterns of
 others need not know these spellings.
@@ -44,6 +45,27 @@ def are_neighbours(match: Match) -> Refusal | None:
     first, last = int(indices[0]), int(indices[-1])
     row = bool(np.array_equal(indices, np.arange(first, last + 1))) and first >= 0 and last < size
     return match.unless_value("indices", row, "one after the other, and within the axis")
+
+
+def are_in_steps(match: Match) -> Refusal | None:
+    """The indices run through the last axis, of known size, in equal steps other than 1."""
+    shape, indices = match.shape("x"), match.const("indices")
+    size = None if shape is None else shape[match["axis"]]
+    if shape is None or indices.ndim != 1 or indices.size < 2 or not isinstance(size, int):
+        return match.refuse("shape", "indices", "a vector of several, for an axis of known size")
+    if match["axis"] not in (-1, len(shape) - 1):
+        return match.refuse("needless", "axis", found="an axis before the last one, whose parts are copied at once")
+    step = int(indices[1]) - int(indices[0])
+    row = bool(np.array_equal(indices, int(indices[0]) + step * np.arange(indices.size)))
+    inside = min(indices[0], indices[-1]) >= 0 and max(indices[0], indices[-1]) < size
+    return match.unless_value("indices", step not in (0, 1) and row and inside, "in equal steps, and within the axis")
+
+
+def _beyond(match: Match) -> Any:
+    """The index behind the last one; before the first element, there is none that does not count from the end."""
+    indices = match.const("indices")
+    beyond = int(indices[-1]) + (1 if indices[-1] > indices[0] else -1)
+    return ints([beyond if beyond >= 0 else np.iinfo(np.int64).min])
 
 
 @redundant(COST)
@@ -243,6 +265,31 @@ RULES = [
                 "beyond the end": Variation(shapes={"x": "b 3"}, constants={"indices": np.array([0, 1, 2])}),
                 "backwards": Variation(constants={"indices": np.array([3, 2, 1])}),
                 "with a gap": Variation(constants={"indices": np.array([0, 1, 3])}),
+            },
+        ),
+    ),
+    Rule(
+        name="gather.in_steps",
+        formula="Gather(x, indices), indices in equal steps",
+        pattern=op.Gather(x, const("indices"), axis=attr("axis")),
+        replace=op.Slice(
+            x,
+            _bound("start", 0, 0),
+            computed("end", _beyond),
+            computed("axis", lambda match: ints([match["axis"]])),
+            computed("step", lambda match: ints([match.const("indices")[1] - match.const("indices")[0]])),
+        ),
+        guards=(are_in_steps, is_no_list),
+        exactness=Exactness.EXACT,
+        source="ONNX operators Gather and Slice",
+        proof=Proof(
+            shapes={"x": "b 5", "indices": "3"},
+            constants={"indices": np.array([4, 2, 0])},
+            attributes={"axis": [1, -1]},
+            counterexamples={
+                "from the end": Variation(constants={"indices": np.array([-5, -3, -1])}),
+                "in unequal steps": Variation(constants={"indices": np.array([0, 1, 3])}),
+                "of no length": Variation(constants={"indices": np.array([1, 1, 1])}),
             },
         ),
     ),

@@ -93,7 +93,19 @@ def _built(candidate: Candidate) -> tuple[ir.Model, ir.Model, Inputs] | None:
     rewritten = rewrite(rule, instance.model, Target(costs=CostTable({})))
     if not rewritten.hits or rewritten.error is not None:
         return None
-    return instance.model, rewritten.model, instance.inputs({}, 0)
+    return _with_parameters(instance.model, rewritten.model, instance.inputs({}, 0))
+
+
+def _with_parameters(before: ir.Model, after: ir.Model, inputs: Inputs) -> tuple[ir.Model, ir.Model, Inputs]:
+    """Vectors behind the first input become constants: biases and gains are, and the runtime packs only what is constant."""
+    first = before.graph.inputs[0].name
+    vectors = {name: array for name, array in inputs.items() if array.ndim == 1 and name != first}
+    for model in (before, after):
+        for value in [value for value in model.graph.inputs if value.name in vectors]:
+            model.graph.inputs.remove(value)
+            value.const_value = ir.tensor(vectors[value.name or ""], name=value.name)
+            model.graph.register_initializer(value)
+    return before, after, {name: array for name, array in inputs.items() if name not in vectors}
 
 
 def _enough(found: Sequence[float], spent: float) -> bool:

@@ -80,6 +80,13 @@ def slope_is_finite(match: Match) -> Refusal | None:
     return match.unless_value(name, bool(np.all(np.isfinite(match.const(name)))), "finite")
 
 
+def has_one_slope(match: Match) -> Refusal | None:
+    """All channels have the same slope."""
+    slopes = match.const("slope")
+    one = slopes.size > 0 and bool(np.all(slopes == slopes.flat[0]))
+    return match.unless_value("slope", one, "the same number throughout")
+
+
 def exponential(inner: Pattern) -> Pattern:
     """weight (exp(steepness x) - 1)."""
     return scalar("weight") * (op.Exp(scalar("steepness") * inner) - 1)
@@ -151,6 +158,7 @@ def _rule(name: str, pattern: Pattern, replace: Pattern, source: str, proof: dic
 _FORMULAS = {
     "leaky_relu.split": "x where x > 0, else alpha x",
     "prelu.split": "x where x > 0, else slope x",
+    "prelu.of_one_slope": "prelu(x), all slopes the same",
     "elu.split": "x where x > 0, else alpha (exp(x) - 1)",
     "celu.split": "x where x > 0, else alpha (exp(x / alpha) - 1)",
     "celu.elu": "alpha elu(x / alpha)",
@@ -187,6 +195,20 @@ RULES = [
         _SLOPES,
         keeps_shape,
         slope_is_finite,
+    ),
+    _rule(
+        "prelu.of_one_slope",
+        op.PRelu(x, slope),
+        op.LeakyRelu(x, alpha=lambda match: float(match.const("slope").flat[0])),
+        "arXiv:1502.01852",
+        {
+            "shapes": {"x": "b 3 4", "slope": "3 1"},
+            "constants": {"slope": np.full((3, 1), 0.25)},
+            "typical": ({"x": "1 64 56 56", "slope": "64 1 1"}, {"x": "1 128 3072", "slope": "3072"}),
+        },
+        has_one_slope,
+        slope_is_finite,
+        same_shape("x", "root"),
     ),
     _rule(
         "elu.split",

@@ -9,14 +9,17 @@ import pytest
 from rewriting import ops, parse, rewritten, same
 
 X = np.array([[np.nan, np.inf, -np.inf, -0.0, 0.0], [1e-40, 1e38, 4.0, -4.0, 2.0]], np.float32)
-NUMBERS = """float half = {0.5}, int64[1] last = {1}, int64[3] row = {1, 2, 3}, int64[2] gap = {1, 3}, int64[2] ends = {-2, -1},
+NUMBERS = """float half = {0.5}, int64[1] last = {1}, int64[3] row = {1, 2, 3}, int64[2] gap = {1, 3}, int64[3] back = {4, 2, 0}, int64[3] uneven = {0, 1, 3},
+    int64[2] ends = {-2, -1},
     int64 one = {1}"""
 
 RESPELLED = {
     "s = Abs(x) y = Pow(s, half)": "Abs Sqrt",
     "y = Pow(x, half)": "Pow",
     "y = Gather<axis=1>(x, row)": "Slice",
-    "y = Gather<axis=-1>(x, gap)": "Gather",
+    "y = Gather<axis=-1>(x, gap)": "Slice",
+    "y = Gather<axis=-1>(x, back)": "Slice",
+    "y = Gather<axis=-1>(x, uneven)": "Gather",
     "y = Gather<axis=1>(x, ends)": "Gather",
     "y = ReduceLogSum(x, last)": "ReduceSum Log",
     "y = ReduceL1(x, last)": "Abs ReduceSum",
@@ -37,6 +40,75 @@ def test_a_slow_operator_is_spelled_anew(body: str) -> None:
     result = rewritten(original, "cliffs")
     assert ops(result) == RESPELLED[body]
     same(original, result, {"x": X})
+
+
+CURVES = {
+    "y = Mish(x)": "Min Exp Add Mul Add Div Mul",
+    "s = Softplus(x) t = Tanh(s) y = Mul(t, x)": "Min Exp Add Mul Add Div Mul",
+    "y = Softplus(x)": "Relu Abs Neg Exp Add Log Max Sub Max Div Mul Add",
+    "h = Mul(x, half) t = Tanh(h) a = Add(t, one) y = Mul(a, half)": "Sigmoid",
+    "t = Tanh(x) a = Mul(half, t) y = Add(half, a)": "Mul Sigmoid",
+    "t = Tanh(x) a = Mul(half, t) y = Add(one, a)": "Tanh Mul Add",
+    "p = Greater(x, half) y = Where(p, one, zero)": "Greater Cast",
+    "p = Greater(x, half) y = Where(p, zero, one)": "Greater Not Cast",
+    "p = Greater(x, half) y = Where(p, half, zero)": "Greater Where",
+    "p = Greater(x, half) y = Where(p, wide, zero)": "Greater Where",
+}
+
+
+@pytest.mark.parametrize("body", CURVES)
+def test_a_slow_curve_is_written_out(body: str) -> None:
+    shape = "[2,n,5]" if "wide" in body else "[n,5]"
+    numbers = "float half = {0.5}, float one = {1}, float zero = {0}, float[2,1,1] wide = {1, 1}"
+    original = parse(
+        f"""<ir_version: 9, opset_import: ["": 20]> g (float[n,5] x) => (float{shape} y) <{numbers}> {{ {body} }}"""
+    )
+    result = rewritten(original, "cliffs")
+    assert sorted(ops(result).split()) == sorted(CURVES[body].split())
+    curve = np.array([[np.nan, np.inf, -np.inf, -0.0, 1e-30], [-90.0, -17.0, -0.5, 19.5, 1e38]], np.float32)
+    same(original, result, {"x": curve})
+
+
+def test_a_small_softplus_keeps_its_digits() -> None:
+    original = parse(
+        """<ir_version: 9, opset_import: ["": 20]> g (float[n,5] x) => (float[n,5] y) { s = Softplus(x) y = Log(s) }"""
+    )
+    result = rewritten(original, "cliffs")
+    assert "Softplus" not in ops(result)
+    same(original, result, {"x": np.array([[-80.0, -30.0, -16.0, -8.0, -1.0]], np.float32)})
+
+
+COLUMNS = {
+    "y = ReduceSum<keepdims=0>(x, one)": "MatMul Reshape",
+    "y = ReduceMean<keepdims=1, axes=[1]>(x)": "MatMul Reshape",
+    "y = ReduceMean<keepdims=1, axes=[0,1]>(x)": "ReduceMean",
+    "y = ReduceMean<keepdims=0, axes=[1,2]>(x)": "Reshape MatMul Reshape",
+    "y = ReduceMean<keepdims=0, axes=[3]>(x)": "ReduceMean",
+    "y = ReduceMax<keepdims=0, axes=[1]>(x)": "ReduceMax",
+}
+
+
+@pytest.mark.parametrize("body", COLUMNS)
+def test_columns_are_summed_by_a_product(body: str) -> None:
+    original = with_weights(f"float[n,6,4,5] x) => (y) <int64[1] one = {{1}}> {{ {body} }}")
+    result = rewritten(original, "cliffs")
+    assert ops(result) in (COLUMNS[body], f"Reshape {COLUMNS[body]}")
+    same(original, result, {"x": np.random.default_rng(0).standard_normal((2, 6, 4, 5)).astype(np.float32)})
+
+
+@pytest.mark.parametrize("outputs", ["y", "y, , , total"])
+def test_a_slow_fused_normalisation_is_taken_apart(outputs: str) -> None:
+    original = with_weights(
+        f"""float[2,3,8] x, float[2,3,8] z) => (y{", total" if "total" in outputs else ""})
+        {{ {outputs} = com.microsoft.SkipLayerNormalization<epsilon=0.00001>(x, z, w, b, s) }}""",
+        w=(8,),
+        b=(8,),
+        s=(8,),
+    )
+    result = rewritten(original, "cliffs")
+    assert ops(result) == ("SkipLayerNormalization" if "total" in outputs else "Sum LayerNormalization")
+    draw = np.random.default_rng(0).standard_normal
+    same(original, result, {name: draw((2, 3, 8)).astype(np.float32) for name in "xz"})
 
 
 IMAGES = {

@@ -1,0 +1,44 @@
+"""Fused operators whose kernels take longer than their parts.
+
+skip_layer_normalization(x, skip, gamma, beta, bias) = layer_normalization(x + skip + bias, gamma, beta)
+
+Models come with them from tools that fuse whatever they find. The sum is a Sum, which the runtime does not fuse again (see
+`patterns.runtime`). A pin of the family keeps the operator.
+"""
+
+from __future__ import annotations
+
+from ortfuse.pattern import attr, op, opt, var
+from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.targets import Quirk
+
+from ._common import same_shape
+from .normalization.normalization import fused_skip
+
+PASS = "cliffs"
+
+x, skip, gamma, beta, sum_bias = (var(name) for name in ("x", "skip", "gamma", "beta", "sum_bias"))
+total = op.Sum(x, skip, opt(sum_bias))
+
+RULES = [
+    Rule(
+        name="layernorm.apart",
+        is_refinement=True,
+        formula="SkipLayerNormalization(x, skip, gamma, beta, sum_bias)",
+        pattern=fused_skip[0],
+        replace=op.LayerNormalization(total, gamma, opt(beta), axis=-1, epsilon=attr("epsilon")),
+        guards=(same_shape("x", "skip"),),
+        because=Quirk.FUSES_SUMS_BEFORE_NORMALISATION,
+        exactness=Exactness.ROUNDING,
+        source="com.microsoft operator SkipLayerNormalization",
+        proof=Proof(
+            shapes={"x": "b s 8", "skip": "b s 8", "gamma": "8", "beta": "8", "sum_bias": "8"},
+            attributes={"epsilon": [1e-5, 1e-12]},
+            typical=tuple(
+                dict.fromkeys(("x", "skip"), f"1 {length} {size}")
+                | dict.fromkeys(("gamma", "beta", "sum_bias"), f"{size}")
+                for length, size in ((16, 384), (128, 768), (512, 1024))
+            ),
+        ),
+    ),
+]
