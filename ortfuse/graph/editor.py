@@ -7,7 +7,7 @@ can tell because the change, or the return value of the operation, is false.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -31,7 +31,7 @@ from ortfuse.graph.journal import (
     following,
     put_in_order,
 )
-from ortfuse.graph.walk import nested_nodes
+from ortfuse.graph.walk import nested_nodes, nodes_within
 
 
 class Editor(Changes):
@@ -71,11 +71,18 @@ class Editor(Changes):
         return self._inserted(nodes, graph)
 
     @operation(builds=True)
-    def insert_copy(self, place: ir.Node, graph: ir.Graph, given: Sequence[ir.Value] = ()) -> list[ir.Value]:
+    def insert_copy(
+        self,
+        place: ir.Node,
+        graph: ir.Graph,
+        given: Sequence[ir.Value | None] = (),
+        attributes: Mapping[str, ir.Attr] | None = None,
+    ) -> list[ir.Value]:
         """Insert copies of the nodes and constants of a graph before `place`; returns those of its outputs.
 
         Values of the graphs around it stay what they are, so `graph` must be nested in the graph of `place` or read none.
-        `given` are the values that its inputs stand for.
+        `given` are the values that its inputs stand for, `None` for absent ones, and `attributes` what references to the
+        attributes of a function stand for.
         """
         assert isinstance(place.graph, ir.Graph)
         self.sort(graph)  # a copy takes what is computed later for a value of the graphs around it
@@ -84,9 +91,12 @@ class Editor(Changes):
         for formal, value in stands_for.items():
             for use in tuple(formal.uses()):
                 use.node.replace_input_with(use.idx, value)
-        results = [stands_for.get(output, output) for output in copy.outputs]
+        results: list[ir.Value] = [stands_for.get(output) or output for output in copy.outputs]
+        if attributes is not None:
+            _resolve_attributes(copy, attributes)
         nodes, constants = list(copy), list(copy.initializers.values())
-        for value in (output for node in nodes for output in node.outputs if given and output.name):
+        is_body = bool(given) or attributes is not None
+        for value in (output for node in nodes for output in node.outputs if is_body and output.name):
             value.name = None  # there will be other copies
         taken = {node.name for node in place.graph}
         for node in nodes:
@@ -409,6 +419,21 @@ class Editor(Changes):
 
     def _is_function(self, graph: ir.Graph) -> bool:
         return self.scope_of(graph).root is not self.model.graph
+
+
+def _resolve_attributes(graph: ir.Graph, attributes: Mapping[str, ir.Attr]) -> None:
+    """Put values in the place of references to attributes of a function; what refers to an absent one is absent too."""
+    for node in nodes_within(graph):
+        for name, attribute in list(node.attributes.items()):
+            if not attribute.is_ref():
+                continue
+            found = attributes.get(attribute.ref_attr_name or "")
+            if found is None:
+                del node.attributes[name]
+            elif found.is_ref():
+                node.attributes[name] = ir.RefAttr(name, found.ref_attr_name or "", found.type)
+            else:
+                node.attributes[name] = ir.Attr(name, found.type, found.value)
 
 
 def _can_be_output(old: ir.Value, new: ir.Value) -> bool:

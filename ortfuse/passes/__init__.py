@@ -11,6 +11,7 @@ from ortfuse.passes.finalize import Finalize
 from ortfuse.passes.fold import Fold
 from ortfuse.passes.hoist import Hoist
 from ortfuse.passes.inline_branches import InlineBranches
+from ortfuse.passes.inline_functions import InlineFunctions
 from ortfuse.passes.layout import Layout
 from ortfuse.passes.merge_products import MergeProducts
 from ortfuse.passes.moves import Moves
@@ -38,6 +39,7 @@ __all__ = [
     "Fold",
     "Hoist",
     "InlineBranches",
+    "InlineFunctions",
     "Layout",
     "Loops",
     "MergeProducts",

@@ -3,8 +3,8 @@
 Besides registered passes, a name may be a pass of the catalogue (`fuse.attention`), a pass list (`transformer`), or one
 of these:
 
-- `canonicalize`: the rules of the normal form together with constants, fold, inline_branches, hoist, sequences,
-  stacks, dims_from_reshape, drop_length_clamps, parts_first, cse and dce, to a fixed point;
+- `canonicalize`: the rules of the normal form together with inline_functions, constants, fold, inline_branches, hoist,
+  sequences, stacks, dims_from_reshape, drop_length_clamps, parts_first, cse and dce, to a fixed point;
 - `fuse.*`: every fusion that comes with ortfuse, except those that the pipeline names itself;
 - `user`: every pass of rule files that do not come with ortfuse, except those that the pipeline names itself;
 - `auto`: the pass list that suits the model.
@@ -28,6 +28,7 @@ from ortfuse.passes import (
     Fold,
     Hoist,
     InlineBranches,
+    InlineFunctions,
     PartsFirst,
     Pass,
     RulePass,
@@ -181,6 +182,7 @@ class Builder:
         growth = {"max_growth": int(options["max_growth"])} if "max_growth" in options else {}
         rules = self._rule_pass(CANONICALIZE, options)
         passes: list[Pass] = [
+            InlineFunctions(),
             Constants(),
             Fold(**growth),
             InlineBranches(),

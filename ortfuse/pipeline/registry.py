@@ -20,6 +20,7 @@ from ortfuse.passes import (
     Fold,
     Hoist,
     InlineBranches,
+    InlineFunctions,
     Layout,
     Loops,
     MergeProducts,
@@ -45,6 +46,7 @@ BUILT_IN: Mapping[str, type[Any]] = {
     for kind in (
         Constants,
         Fold,
+        InlineFunctions,
         InlineBranches,
         Hoist,
         Sequences,

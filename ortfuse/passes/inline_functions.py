@@ -1,0 +1,138 @@
+"""The body of a model-local function replaces its calls, so that rules see through it, as the runtime does when it loads a model.
+
+Inlined, in the main graph, in subgraphs and in functions: calls of functions whose operators mean the same in the opset of the
+model as in that of the function, which is
+raised to that of the model first. Functions that nothing calls any longer are removed by `dce`.
+
+Left alone: operators that the target has a kernel for, or may have one for in a library of the user, which goes before the
+function; functions that call themselves, take a graph as an attribute, or hold large constants and are called several times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from ortfuse.errors import TargetError
+from ortfuse.graph.schemas import changes
+from ortfuse.graph.walk import Scope, nodes_within
+from ortfuse.passes.context import Context
+from ortfuse.targets import raise_opset
+from ortfuse.targets.custom import libraries
+
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
+@dataclass(frozen=True)
+class InlineFunctions:
+    """Replaces calls of functions by what the functions do.
+
+    Attributes:
+        repeated_bytes: The most bytes of constants that the further calls of a function may add to the model.
+    """
+
+    name: ClassVar[str] = "inline_functions"
+    repeated_bytes: int = 1 << 20
+
+    def run(self, context: Context) -> int:
+        """Inline calls; returns how many. A call in an inlined body is met by the next run."""
+        functions = context.model.functions
+        if not functions or libraries():
+            return 0
+        _raise_functions(context)
+        calls = [
+            (node, scope, functions[node.op_identifier()])
+            for scope in context.scopes()
+            for node in scope.graph
+            if node.op_identifier() in functions
+        ]
+        times = Counter(function.identifier() for _, _, function in calls)
+        return sum(
+            self._inline(node, function, context)
+            for node, scope, function in calls
+            if self._is_small(function, times[function.identifier()])
+            and self._reason(node, scope, function, context) is None
+        )
+
+    def _is_small(self, function: ir.Function, calls: int) -> bool:
+        return (calls - 1) * _bytes(function) <= self.repeated_bytes
+
+    def _reason(self, node: ir.Node, scope: Scope, function: ir.Function, context: Context) -> str | None:
+        """Why a call stays; `None` if it need not."""
+        imports = scope.root.opset_imports
+        if context.target.check_node(node, imports, context.facts) is None:
+            return "the target has a kernel"
+        if _calls_itself(function, context.model):
+            return "the function calls itself"
+        if any(attribute.type in _GRAPHS for attribute in node.attributes.values()):
+            return "an attribute is a graph"
+        if len(node.inputs) > len(function.inputs) or len(node.outputs) > len(function.outputs):
+            return "the call has more inputs or outputs than the function"
+        changed = _changed_operator(function, imports)
+        if changed is not None:
+            context.note(
+                f"calls of the function {function.domain}::{function.name} stay: {changed} is another operator "
+                f"in the opset of the model than in that of the function"
+            )
+        return changed
+
+    def _inline(self, node: ir.Node, function: ir.Function, context: Context) -> bool:
+        given = [*node.inputs, *[None] * (len(function.inputs) - len(node.inputs))]
+        attributes = {
+            **{attr.name: attr for attr in function.attributes.values() if attr.value is not None},
+            **node.attributes,
+        }
+        with context.editor.change(self.name, nodes=[node]) as change:
+            results = context.editor.insert_copy(node, function.graph, given, attributes) or []
+            for old, new in zip(node.outputs, results, strict=False):
+                if new is not None:
+                    context.editor.replace(old, new)
+            context.editor.remove(node)
+        return bool(change)
+
+
+def _raise_functions(context: Context) -> None:
+    """Bring functions of an older opset to that of the model, where that is possible."""
+    opset = context.model.opset_imports.get("", 0)
+    if any(function.opset_imports.get("", opset) < opset for function in context.model.functions.values()):
+        with contextlib.suppress(TargetError):  # what is another operator then stays a call, with a note
+            raise_opset(context.model, opset, context.target, context.facts, context.editor)
+
+
+def _bytes(function: ir.Function) -> int:
+    """The size of the constants in a function."""
+    constants = (node.attributes["value"].as_tensor() for node in nodes_within(function.graph) if _holds_tensor(node))
+    return sum(tensor.nbytes for tensor in constants)
+
+
+def _holds_tensor(node: ir.Node) -> bool:
+    return node.op_type == "Constant" and "value" in node.attributes and not node.attributes["value"].is_ref()
+
+
+def _calls_itself(function: ir.Function, model: ir.Model) -> bool:
+    """Whether a function is reached from its own body, which the standard forbids."""
+    seen: set[ir.OperatorIdentifier] = set()
+    waiting = [function]
+    while waiting:
+        for node in nodes_within(waiting.pop().graph):
+            called = node.op_identifier()
+            if called in model.functions and called not in seen:
+                seen.add(called)
+                waiting.append(model.functions[called])
+    return function.identifier() in seen
+
+
+def _changed_operator(function: ir.Function, imports: Mapping[str, int]) -> str | None:
+    """An operator of a function that another definition applies to in the opset of the model; `None` if there is none."""
+    for node in nodes_within(function.graph):
+        own, wanted = function.opset_imports.get(node.domain), imports.get(node.domain)
+        if own is None or wanted is None or own == wanted:
+            continue
+        if node.domain or changes(node.op_type, own, wanted):
+            return node.op_type
+    return None

@@ -1,0 +1,109 @@
+"""Calls of model-local functions become what the functions do, where that is the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from rewriting import ops, same
+
+from ortfuse.pipeline import PassManager
+
+
+def parse(text: str) -> ir.Model:
+    return ir.from_proto(onnx.parser.parse_model(text))
+
+
+def after(passes: str, model: ir.Model) -> ir.Model:
+    """A copy of a model after these passes."""
+    copy = model.clone()
+    PassManager(passes).run(copy)
+    return copy
+
+
+HEAD = '<ir_version: 10, opset_import: ["": 22, "own": 1]>'
+
+
+def model(call: str, functions: str, inputs: str = "float[n,4] x", given: str = "") -> ir.Model:
+    """A model with `call` in its main graph, and these functions."""
+    return parse(f"""{HEAD} g ({inputs}) => (float[n,4] y) {given} {{ {call} }} {functions}""")
+
+
+def function(body: str, *, opset: int = 22, head: str = "f (a) => (r)") -> str:
+    """A function of the domain `own`."""
+    return f'<domain: "own", opset_import: ["": {opset}, "own": 1]> {head} {{ {body} }}'
+
+
+X = np.array([[np.nan, -2.0, 0.5, 3.0], [np.inf, -np.inf, -0.0, 1e-40]], np.float32)
+
+INLINED = {
+    "y = own.f(x)": (function("r = Abs(a)"), "Abs"),
+    "s = own.f(x) y = own.f(s)": (function("r = Neg(a)"), "Neg Neg"),
+    "y = own.f<scale: float = 0.25>(x)": (
+        function("r = LeakyRelu<alpha: float = @scale>(a)", head="f <scale> (a) => (r)"),
+        "LeakyRelu",
+    ),
+    "y = own.f(x) ": (
+        function("r = LeakyRelu<alpha: float = @scale>(a)", head="f <scale: float = 0.5> (a) => (r)"),
+        "LeakyRelu",
+    ),
+    " y = own.f(x)": (function("b = own.g(a) r = Abs(b)") + function("r = Exp(a)", head="g (a) => (r)"), "Exp Abs"),
+    "y = own.f(x, )": (function("r = Clip(a, low)", head="f (a, low) => (r)"), "Clip"),
+    "y = own.f (x)": (
+        function("z = Constant<value_float = 0.0>() c = Less(a, z) m = Neg(a) r = Where(c, m, a)", opset=13),
+        "Less Neg Where",
+    ),
+    "y, z = own.f(x)": (function("r = Abs(a) q = Exp(a)", head="f (a) => (r, q)"), "Abs"),
+}
+
+
+@pytest.mark.parametrize("call", INLINED)
+def test_a_call_becomes_what_the_function_does(call: str) -> None:
+    functions, wanted = INLINED[call]
+    original = model(call, functions)
+    result = after("canonicalize", original)
+    assert ops(result) == wanted
+    assert not result.functions
+    same(original, result, {"x": X})
+
+
+def test_calls_within_branches_are_inlined() -> None:
+    branch = (
+        "then_branch = t () => (float[n,4] p) { p = own.f(x) }, else_branch = e () => (float[n,4] q) { q = Neg(x) }"
+    )
+    original = model(f"y = If<{branch}>(c)", function("r = Abs(a)"), "float[n,4] x, bool c")
+    result = after("canonicalize", original)
+    assert not result.functions
+    for truth in (True, False):
+        same(original, result, {"x": X, "c": np.array(truth)})
+
+
+def test_fusions_see_through_functions() -> None:
+    body = "s = Sigmoid(a) r = Mul(a, s)"
+    original = model("y = own.f(x)", function(body, opset=18))
+    assert "QuickGelu" in ops(after("all", original))
+
+
+def test_large_constants_are_not_repeated() -> None:
+    many = ", ".join(["0.5"] * 4)
+    body = f"w = Constant<value = float[4] {{{many}}}>() r = Add(a, w)"
+    original = model("s = own.f(x) y = own.f(s)", function(body))
+    assert ops(after("inline_functions{repeated_bytes=15}", original)) == "f f"
+    assert ops(after("inline_functions{repeated_bytes=16}", original)).count("Add") == 2
+
+
+def test_a_kernel_goes_before_a_function() -> None:
+    original = parse("""<ir_version: 10, opset_import: ["": 22, "com.microsoft": 1]> g (float[n,4] x) => (float[n,4] y)
+        { y = com.microsoft.QuickGelu<alpha = 1.0>(x) }
+        <domain: "com.microsoft", opset_import: ["": 22]> QuickGelu <alpha> (a) => (r) { s = Sigmoid(a) r = Mul(a, s) }""")
+    assert ops(after("inline_functions", original)) == "QuickGelu"
+
+
+def test_an_operator_of_another_definition_keeps_the_call() -> None:
+    newer = function("k = Constant<value_ints = [1]>() r = ReduceMax(a, k)", opset=20)
+    original = parse(
+        f"""<ir_version: 10, opset_import: ["": 13, "own": 1]> g (float[n,4] x) => (float[n,1] y) {{ y = own.f(x) }} {newer}"""
+    )
+    result = after("canonicalize", original)
+    assert ops(result) == "f"
