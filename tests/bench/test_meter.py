@@ -32,7 +32,7 @@ def _optimised(cache: Path | None, **sizes: int) -> tuple[RunReport, SiteMeter]:
 
 def test_a_site_is_measured_at_the_sizes_of_the_model(tmp_path: Path) -> None:
     report, _ = _optimised(tmp_path / "costs.json", length=40)
-    (choice,) = [choice for choice in report.choices if choice.rule == "gelu.erf" and choice.taken]
+    choice = next(choice for choice in report.choices if choice.rule == "gelu.erf")
     assert choice.estimate is not None
     assert (choice.estimate.sizes, choice.estimate.source) == ("x 1x40x768", "measured here")
     assert choice.estimate.speedup > 0
