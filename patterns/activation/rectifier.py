@@ -202,9 +202,9 @@ RULES = [
         op.LeakyRelu(x, alpha=lambda match: float(match.const("slope").flat[0])),
         "arXiv:1502.01852",
         {
-            "shapes": {"x": "b 3 4", "slope": "3 1"},
-            "constants": {"slope": np.full((3, 1), 0.25)},
-            "typical": ({"x": "1 64 56 56", "slope": "64 1 1"}, {"x": "1 128 3072", "slope": "3072"}),
+            "shapes": {"x": "b 3 4", "slope": "1 1"},
+            "constants": {"slope": np.array([0.25])},
+            "typical": ({"x": "1 64 56 56", "slope": "1 1 1"}, {"x": "1 128 3072", "slope": "1"}),
         },
         has_one_slope,
         slope_is_finite,

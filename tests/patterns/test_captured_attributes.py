@@ -49,6 +49,9 @@ LOST = {
     "embedding.layernorm stash_type": "the same",
     "reversal.whole batch_axis": "all sequences are whole, whichever axis they are counted along",
     "reversal.twice": "both reversals have the same axes, which are gone with them",
+    "places.of": "where axes of size 1 stand and parts are joined is a fact about the sizes",
+    "focal.sigmoid_spelled": "read by their names by the body of the function, which is spelled out",
+    "focal.softmax_spelled": "the same",
     "shapes.unsqueeze_squeezed axes": "the shape is the same before and after",
 }
 """By the beginning of the rule and attribute: why the rule may lose it."""

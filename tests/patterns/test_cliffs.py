@@ -42,6 +42,17 @@ def test_a_slow_operator_is_spelled_anew(body: str) -> None:
     same(original, result, {"x": X})
 
 
+SLOPES = {"0.5, 0.5, 0.5, 0.5": "LeakyRelu", "0.5, 0.5, 0.5, 0.25": "PRelu"}
+
+
+@pytest.mark.parametrize("slopes", SLOPES)
+def test_one_slope_for_all_channels_is_a_number(slopes: str) -> None:
+    original = with_weights(f"float[n,4,5] x) => (y) <float[4,1] a = {{{slopes}}}> {{ y = PRelu(x, a) }}")
+    result = rewritten(original, "fuse.activation")
+    assert ops(result) == SLOPES[slopes]
+    same(original, result, {"x": np.random.default_rng(0).standard_normal((2, 4, 5)).astype(np.float32)})
+
+
 CURVES = {
     "y = Mish(x)": "Min Exp Add Mul Add Div Mul",
     "s = Softplus(x) t = Tanh(s) y = Mul(t, x)": "Min Exp Add Mul Add Div Mul",
