@@ -1,11 +1,12 @@
 """The body of a model-local function replaces its calls, so that rules see through it, as the runtime does when it loads a model.
 
 Inlined, in the main graph, in subgraphs and in functions: calls of functions whose operators mean the same in the opset of the
-model as in that of the function, which is
-raised to that of the model first. Functions that nothing calls any longer are removed by `dce`.
+model as in that of the function, which is raised to that of the model first. Functions that nothing calls any longer are
+removed by `dce`.
 
 Left alone: operators that the target has a kernel for, or may have one for in a library of the user, which goes before the
-function; functions that call themselves, take a graph as an attribute, or hold large constants and are called several times.
+function; functions that take a graph as an attribute, or hold large constants and are called several times; all calls of a model
+whose functions call themselves, or that would become too large.
 """
 
 from __future__ import annotations
@@ -34,15 +35,20 @@ class InlineFunctions:
 
     Attributes:
         repeated_bytes: The most bytes of constants that the further calls of a function may add to the model.
+        nodes: The most nodes that all calls together may become.
     """
 
     name: ClassVar[str] = "inline_functions"
     repeated_bytes: int = 1 << 20
+    nodes: int = 50_000
 
     def run(self, context: Context) -> int:
         """Inline calls; returns how many. A call in an inlined body is met by the next run."""
         functions = context.model.functions
         if not functions or libraries():
+            return 0
+        if _expanded(context.model, self.nodes) > self.nodes:
+            context.note(f"calls of functions stay: the model would have more than {self.nodes} nodes")
             return 0
         _raise_functions(context)
         calls = [
@@ -67,8 +73,6 @@ class InlineFunctions:
         imports = scope.root.opset_imports
         if context.target.check_node(node, imports, context.facts) is None:
             return "the target has a kernel"
-        if _calls_itself(function, context.model):
-            return "the function calls itself"
         if any(attribute.type in _GRAPHS for attribute in node.attributes.values()):
             return "an attribute is a graph"
         if len(node.inputs) > len(function.inputs) or len(node.outputs) > len(function.outputs):
@@ -114,17 +118,30 @@ def _holds_tensor(node: ir.Node) -> bool:
     return node.op_type == "Constant" and "value" in node.attributes and not node.attributes["value"].is_ref()
 
 
-def _calls_itself(function: ir.Function, model: ir.Model) -> bool:
-    """Whether a function is reached from its own body, which the standard forbids."""
-    seen: set[ir.OperatorIdentifier] = set()
-    waiting = [function]
+def _expanded(model: ir.Model, limit: int) -> int:
+    """How many nodes the calls in a model become; more than `limit` if that many, or if functions call each other in a circle."""
+    sizes: dict[ir.OperatorIdentifier, int] = {}
+    waiting, entered = list(model.functions), set[ir.OperatorIdentifier]()
     while waiting:
-        for node in nodes_within(waiting.pop().graph):
-            called = node.op_identifier()
-            if called in model.functions and called not in seen:
-                seen.add(called)
-                waiting.append(model.functions[called])
-    return function.identifier() in seen
+        name = waiting[-1]
+        called = _called(model.functions[name].graph, model)
+        missing = [other for other in called if other not in sizes]
+        if name in sizes or not missing:
+            own = sum(1 for _ in nodes_within(model.functions[name].graph))
+            sizes[name] = min(own + sum(times * sizes[other] for other, times in called.items()), limit + 1)
+            waiting.pop()
+        elif name in entered:
+            return limit + 1
+        else:
+            entered.add(name)
+            waiting += missing
+    main = _called(model.graph, model)
+    return sum(times * sizes[name] for name, times in main.items())
+
+
+def _called(graph: ir.Graph, model: ir.Model) -> Counter[ir.OperatorIdentifier]:
+    """The functions that the nodes of a graph call, and how often."""
+    return Counter(node.op_identifier() for node in nodes_within(graph) if node.op_identifier() in model.functions)
 
 
 def _changed_operator(function: ir.Function, imports: Mapping[str, int]) -> str | None:

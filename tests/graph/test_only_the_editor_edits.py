@@ -16,6 +16,7 @@ BUILDERS = {
     "ortfuse/model/": "loads, repairs and writes models, before and after a run",
     "ortfuse/proof/": "builds the models that rules are tried on",
     "ortfuse/bench/": "runs models",
+    "ortfuse/calibration/": "builds both sides of rules, and runs them",
     "ortfuse/ecosystem/": "builds patterns from functions, and hands models over to other packages",
     "ortfuse/execution/": "cuts models of their own out of a model, and copies to evaluate in float64",
     "ortfuse/bisection/": "makes copies of a model with other outputs",

@@ -107,3 +107,12 @@ def test_an_operator_of_another_definition_keeps_the_call() -> None:
     )
     result = after("canonicalize", original)
     assert ops(result) == "f"
+
+
+def test_a_model_that_would_become_too_large_keeps_its_calls() -> None:
+    functions = "".join(
+        function(f"c = own.f{number + 1}(a) r = own.f{number + 1}(c)", head=f"f{number} (a) => (r)")
+        for number in range(30)
+    )
+    original = model("y = own.f0(x)", functions + function("r = Neg(a)", head="f30 (a) => (r)"))
+    assert ops(after("canonicalize", original)) == "f0"

@@ -113,6 +113,7 @@ def others(match: Match) -> Iterator[Match]:
     for name, thing in match.bindings.items():
         if isinstance(thing, ir.Value):
             yield from _known_otherwise(match, thing)
+            yield from (with_binding(match, name, one) for one in match.bindings.values() if isinstance(one, ir.Value))
             yield from (with_binding(match, name, node.outputs[0]) for node in match.nodes)
         elif isinstance(thing, dict):
             yield from (with_binding(match, name, {**thing, **other}) for other in WINDOWS)
