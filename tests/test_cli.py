@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -366,3 +368,9 @@ def test_a_model_above_the_limit_of_opsets_stays_there_and_that_is_said() -> Non
         result.output.split()
     )
     assert "nothing was written; -o RESULT writes" in result.output
+
+
+def test_the_package_runs_as_the_command() -> None:
+    made = subprocess.run([sys.executable, "-m", "ortfuse", "optimize", "none.onnx"], capture_output=True, text=True)
+    assert made.returncode == 2
+    assert "none.onnx" in made.stdout + made.stderr
