@@ -61,29 +61,25 @@ class InlineFunctions:
         return sum(
             self._inline(node, function, context)
             for node, scope, function in calls
-            if self._is_small(function, times[function.identifier()])
-            and self._reason(node, scope, function, context) is None
+            if self._may_inline(node, times[function.identifier()], scope, function, context)
         )
 
-    def _is_small(self, function: ir.Function, calls: int) -> bool:
-        return (calls - 1) * _bytes(function) <= self.repeated_bytes
-
-    def _reason(self, node: ir.Node, scope: Scope, function: ir.Function, context: Context) -> str | None:
-        """Why a call stays; `None` if it need not."""
+    def _may_inline(self, node: ir.Node, calls: int, scope: Scope, function: ir.Function, context: Context) -> bool:
+        """Whether a call, one of so many, is inlined; users are told where that is for the function's sake."""
         imports = scope.root.opset_imports
-        if context.target.check_node(node, imports, context.facts) is None:
-            return "the target has a kernel"
-        if any(attribute.type in _GRAPHS for attribute in node.attributes.values()):
-            return "an attribute is a graph"
-        if len(node.inputs) > len(function.inputs) or len(node.outputs) > len(function.outputs):
-            return "the call has more inputs or outputs than the function"
-        changed = _changed_operator(function, imports)
+        has_kernel = context.target.check_node(node, imports, context.facts) is None
+        takes_graph = any(attribute.type in _GRAPHS for attribute in node.attributes.values())
+        too_many = len(node.inputs) > len(function.inputs) or len(node.outputs) > len(function.outputs)
+        if has_kernel or takes_graph or too_many:
+            return False
+        changed, reason = _changed_operator(function, imports), ""
         if changed is not None:
-            context.note(
-                f"calls of the function {function.domain}::{function.name} stay: {changed} is another operator "
-                f"in the opset of the model than in that of the function"
-            )
-        return changed
+            reason = f"{changed} is another operator in the opset of the model than in that of the function"
+        elif (calls - 1) * _bytes(function) > self.repeated_bytes:
+            reason = f"its constants would be repeated {calls} times"
+        if reason:
+            context.note(f"calls of the function {function.domain}::{function.name} stay: {reason}")
+        return not reason
 
     def _inline(self, node: ir.Node, function: ir.Function, context: Context) -> bool:
         given = [*node.inputs, *[None] * (len(function.inputs) - len(node.inputs))]

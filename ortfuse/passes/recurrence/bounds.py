@@ -19,11 +19,11 @@ from ortfuse.passes.recurrence.masks import (
     COMPARISONS,
     MIRRORED,
     axis_above,
+    chosen,
     first_in_range,
     is_row,
     opposite,
     row_lengths,
-    selections,
 )
 
 
@@ -57,23 +57,11 @@ class Bounds:
 
     def kept(self, node: ir.Node) -> Kept | None:
         """How the result of a node, [batch, size], is chosen; `None` if it is not."""
-        shape = self._facts.shape(node.outputs[0]) if len(node.outputs) == 1 else None
-        if shape is None or len(shape) != 2:
-            return None
-        for condition, yes, no in selections(node, self._facts):
-            bound, is_before = self._bound(condition, shape[0]) or (None, True)
-            before, behind = (yes, no) if is_before else (no, yes)
-            if bound is not None and before is not None:
-                return Kept(bound, before, behind)
-        return None
+        found = chosen(node, self._facts, self._bound) if len(node.outputs) == 1 else None
+        return None if found is None else Kept(*found)
 
     def _bound(self, condition: ir.Value, batch: DimLike) -> tuple[Bound, bool] | None:
         """The bound that a condition compares with, and whether it holds before the end of a row, or from there on."""
-        node = condition.producer()
-        if node is not None and node.op_type == "Expand" and not node.domain and node.inputs[0] is not None:
-            condition = node.inputs[0]
-        if self._facts.shape(condition) != (batch, 1):
-            return None
         key = condition, batch
         if key not in self._said:
             self._said[key] = self._found(condition, batch)

@@ -22,11 +22,11 @@ from ortfuse.passes.recurrence.masks import (
     MIRRORED,
     added,
     axis_above,
+    chosen,
     first_in_range,
     is_row,
     opposite,
     row_lengths,
-    selections,
 )
 
 OLDEST = 12
@@ -93,23 +93,14 @@ class Choices:
         return self._known[value]
 
     def _found(self, value: ir.Value) -> Choice | None:
-        node, shape = value.producer(), self._facts.shape(value)
-        if node is None or node.domain or node.graph is not self._iteration.body or shape is None or len(shape) != 2:
+        node = value.producer()
+        if node is None or node.domain or node.graph is not self._iteration.body:
             return None
-        for condition, yes, no in selections(node, self._facts):
-            said = self._said(condition, shape[0])
-            before, behind = (yes, no) if said is None or said[1] else (no, yes)
-            if said is not None and before is not None:
-                return Choice(said[0], before, behind)
-        return None
+        found = chosen(node, self._facts, self._said)
+        return None if found is None else Choice(*found)
 
     def _said(self, condition: ir.Value, batch: DimLike) -> tuple[Lengths, bool] | None:
         """The lengths of the rows, and whether a condition holds before they end, or from there on."""
-        node = condition.producer()
-        if node is not None and node.op_type == "Expand" and not node.domain and node.inputs[0] is not None:
-            condition = node.inputs[0]
-        if self._facts.shape(condition) != (batch, 1):
-            return None
         axis, is_negated = None, False
         while True:
             if condition in self._iteration.elements:

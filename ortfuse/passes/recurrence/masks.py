@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import permutations
+from typing import TypeVar
 
 import onnx_ir as ir
 
@@ -17,6 +18,35 @@ COMPARISONS = {"Less": (True, 0), "LessOrEqual": (True, 1), "GreaterOrEqual": (F
 
 MIRRORED = {"Less": "Greater", "LessOrEqual": "GreaterOrEqual", "Greater": "Less", "GreaterOrEqual": "LessOrEqual"}
 _INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
+
+_T = TypeVar("_T")
+
+
+def chosen(
+    node: ir.Node, facts: Facts, said: Callable[[ir.Value, DimLike], tuple[_T, bool] | None]
+) -> tuple[_T, ir.Value, ir.Value | None] | None:
+    """By what the result of a node, [batch, size], is chosen, and its values before the end of a row and from there on.
+
+    `said` tells of a condition, [batch, 1], what it says about the ends of rows, and whether it is true before them.
+    """
+    shape = facts.shape(node.outputs[0])
+    if shape is None or len(shape) != 2:
+        return None
+    for mask, yes, no in selections(node, facts):
+        condition = _unexpanded(mask)
+        found = said(condition, shape[0]) if facts.shape(condition) == (shape[0], 1) else None
+        if found is not None:
+            before, behind = (yes, no) if found[1] else (no, yes)
+            if before is not None:
+                return found[0], before, behind
+    return None
+
+
+def _unexpanded(mask: ir.Value) -> ir.Value:
+    """What a mask repeats."""
+    node = mask.producer()
+    expands = node is not None and node.op_type == "Expand" and not node.domain
+    return node.inputs[0] or mask if expands and node is not None else mask
 
 
 def selections(node: ir.Node, facts: Facts) -> Iterator[tuple[ir.Value, ir.Value, ir.Value | None]]:
