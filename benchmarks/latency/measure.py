@@ -31,6 +31,7 @@ from rich.table import Table
 from benchmarks.checking import experiment, verdict
 from benchmarks.isolated import call, preload
 from benchmarks.peers import PRELOADED, SINGLE, Peer, transformers_for, versions
+from ortfuse.execution.inputs import Inputs
 
 HERE = Path(__file__).parent
 TOOLS = ("ortfuse", "transformers", "onnxscript", "onnxslim", "onnxsim")
@@ -80,7 +81,23 @@ def latencies(
     label, inputs = typical_inputs(original, sizes=sizes)
     models = {"default": original} | {tool: load(path) for tool, path in results.items()}
     measured = measure(models, inputs, rounds=rounds, threads=threads)
-    return label, {entry.name: {k: v for k, v in entry.to_dict().items() if k != "name"} for entry in measured}
+    rows = {entry.name: {k: v for k, v in entry.to_dict().items() if k != "name"} for entry in measured}
+    if "ortfuse" in results:
+        rows["ortfuse"] |= {"recommended": in_its_session(source, results["ortfuse"], inputs, rounds, threads)}
+    return label, rows
+
+
+def in_its_session(source: Path, result: Path, inputs: Inputs, rounds: int, threads: int) -> dict[str, Any] | None:
+    """A result in the session that is recommended beside it, against the original in a default one; `None` if none is."""
+    from ortfuse.bench import Candidate, measure_sessions
+    from ortfuse.sessions import stored_config
+
+    values = stored_config(result).values()
+    if not values:
+        return None
+    candidates = {"default": Candidate(source), "ortfuse": Candidate(result, values)}
+    _, row = measure_sessions(candidates, inputs, rounds=rounds, threads=threads)
+    return {"settings": dict(values), "speedup": row.speedup, "speedup_bounds": row.speedup_bounds}
 
 
 def prepared(source: Path, tools: Sequence[str], folder: Path, limit: float) -> dict[str, dict[str, Any]]:

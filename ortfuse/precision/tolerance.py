@@ -1,9 +1,9 @@
 """The error that is to be expected on other inputs of the same kind, by the errors on some of them: a one-sided tolerance limit.
 
-The limit is median + k * deviation, where the deviation is that of the errors above the median: those that are much smaller than
-most say nothing about the largest. With the k below for the n of these, the limit is above `CONTENT` of all errors in
-`CONFIDENCE` of all cases, if they are normally distributed above the median (M. G. Natrella: Experimental Statistics,
-NBS Handbook 91, section 2-2.2):
+The limit is median + k * deviation. Errors that are much smaller than most say nothing about the largest: below the median, none
+counts as farther away than twice the distance of the largest. With the k below for n errors, the limit is above `CONTENT` of all
+errors in `CONFIDENCE` of all cases, if they are normally distributed (M. G. Natrella: Experimental Statistics, NBS Handbook 91,
+section 2-2.2):
 
     k = (z_p + sqrt(z_p^2 - a b)) / a,   a = 1 - z_c^2 / (2 (n - 1)),   b = z_p^2 - z_c^2 / n
 """
@@ -14,11 +14,14 @@ import math
 import statistics
 from collections.abc import Sequence
 
-CONTENT = 0.9999
+CONTENT = 0.999
 """The share of the inputs whose error is to be under the limit."""
 
 CONFIDENCE = 0.95
 """How certain that is to be."""
+
+BELOW = 2.0
+"""How many times farther below the median an error counts at most than the largest is above it."""
 
 FEW = 4
 """With fewer errors than this their spread is not known."""
@@ -40,6 +43,7 @@ def limit_of(errors: Sequence[float]) -> float:
     if len(errors) < FEW or not math.isfinite(worst):
         return worst * IF_FEW
     middle = statistics.median(errors)
-    above = [error - middle for error in errors if error >= middle]
-    deviation = math.sqrt(statistics.fmean(error * error for error in above))
-    return max(worst, middle + factor(max(FEW, len(above))) * deviation)
+    lowest = -BELOW * (worst - middle)
+    distances = [max(error - middle, lowest) for error in errors]
+    deviation = math.sqrt(sum(distance * distance for distance in distances) / (len(errors) - 1))
+    return max(worst, middle + factor(len(errors)) * deviation)

@@ -113,12 +113,13 @@ class Trial:
         seen = self._metric.of(self._expected[:count], outputs[:count], self._inputs.search).error
         held = self._held_out(outputs, count)
         effects = self._probe.distances(outputs[: self._probed])
-        likely = max(self._unseen(outputs).likely, seen, held or 0.0)  # of a mean, either half may be larger
+        likely = max(self._telling(choice, outputs).likely, seen, held or 0.0)  # of a mean, either half may be larger
         return Tested(seen, held, likely, effects, weight_bytes(model))
 
-    def _unseen(self, outputs: Sequence[Arrays], more: Sequence[Arrays] = ()) -> Measured:
-        """The error on the inputs that no range was observed on, and on the fresh ones if their outputs are given."""
-        numbers, fresh = self._inputs.unseen, self._inputs.fresh[: len(more)]
+    def _telling(self, choice: Choice, outputs: Sequence[Arrays], more: Sequence[Arrays] = ()) -> Measured:
+        """The error on the inputs that are like any others to a choice, and on the fresh ones if their outputs are given."""
+        numbers = self._inputs.telling(any(self._ladder.observes(rung) for rung in choice.values()))
+        fresh = self._inputs.fresh[: len(more)]
         return self._metric.of(
             [*(self._expected[number] for number in numbers), *(expected for _, expected in fresh)],
             [*(outputs[number] for number in numbers), *more],
@@ -135,7 +136,7 @@ class Trial:
             return Measured(**known)
         session = Session(self.made(choice), threads=self._threads)
         outputs = [session.run(arrays) for arrays in self._inputs.all]
-        found = self._unseen(outputs, [session.run(arrays) for arrays, _ in self._inputs.fresh])
+        found = self._telling(choice, outputs, [session.run(arrays) for arrays, _ in self._inputs.fresh])
         self._store.put(asdict(found), "proof", key)
         return found
 

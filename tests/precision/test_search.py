@@ -20,6 +20,7 @@ from ortfuse.precision.metrics import METRICS, metric_of
 from ortfuse.precision.outcome import Outcome
 from ortfuse.precision.samples import PROBED
 from ortfuse.precision.store import Store
+from ortfuse.precision.tolerance import limit_of
 from ortfuse.precision.under_bound import Request, fastest
 
 pytest.importorskip("scipy")
@@ -172,6 +173,20 @@ def test_ranges_that_cut_off_what_other_inputs_have_are_given_up_first(count: in
     assert any("observed ranges" in note for note in outcome.notes)
     one, other = Session(model), Session(outcome.model)
     assert METRICS["l2"].of([one.run(i) for i in every], [other.run(i) for i in every], every).error <= 0.1
+
+
+@pytest.mark.parametrize(("ladder", "rung", "first"), [(Rounding(), "coarse", 0), (Cutting(), "cut", 4)])
+def test_all_inputs_tell_of_rungs_without_observed_ranges(ladder: Rounding, rung: str, first: int) -> None:
+    """Of eight sets, taken in another order, four are for the search; ranges are observed on these."""
+    model, every = chain(), some_inputs(8, range(0))
+    outcome = run(model, 0.9, ladder, inputs=every, sizes={})
+    assert rung in outcome.taken.choice.values()
+    one, other = Session(model), Session(outcome.model)
+    order = np.random.default_rng(0).permutation(8)
+    searched_first = [every[number] for number in (*order[4:], *order[:4])]
+    errors = [METRICS["l2"].of([one.run(i)], [other.run(i)], [i]).error for i in searched_first]
+    expected = max(limit_of(errors[first:]), *errors)
+    assert outcome.taken.likely == pytest.approx(expected, rel=1e-3)
 
 
 def test_effects_are_not_measured_where_ranges_were_observed() -> None:
