@@ -189,7 +189,12 @@ def test_no_command_shows_the_help() -> None:
         (["--bench", "--size", "length=8"], "'length': the inputs have no open dimension of that name; write one of batch, seq"),
         (["--bench", "--size", "sequence=8", "--inputs", "x.npz"], "--inputs have sizes of their own"),
         (["--json", "none/report.json"], "none/report.json: cannot be written: the folder none does not exist; create it"),
-        (["-o", "out.onnx", "--json", "./out.onnx"], "-o and --json name the same file"),
+        (["-o", "out.onnx", "--json", "./out.onnx"], "'--json': out.onnx is --output too; write two names"),
+        (["-o", "out.onnx", "--report", "./out.onnx"], "'--report': out.onnx is --output too; write two names"),
+        (["--json", "out.json", "--report", "out.json"], "'--report': out.json is --json too; write two names"),
+        (["--json", BERT], "bert.sdpa.ts.onnx is MODEL too; write two names"),
+        (["--report", "a.npz", "--inputs", "a.npz"], "'--report': a.npz is --inputs too; write two names"),
+        (["--check", "a.json", "--json", "a.json"], "'--json': a.json is --check too; write two names"),
     ],
 )  # fmt: skip
 def test_an_option_that_cannot_be_used_is_refused_at_once_in_one_line(

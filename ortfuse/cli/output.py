@@ -29,6 +29,8 @@ def name_of(command: str) -> str:
 def check_json(path: Path | None, output: Any = None) -> None:
     """Check that a report can be written, before minutes of work are spent on its contents.
 
+    Arguments that name one file are refused while they are parsed; the `output` may come from a file of options.
+
     Raises:
         OutputError: It cannot be written, or would overwrite the result.
     """
@@ -37,7 +39,7 @@ def check_json(path: Path | None, output: Any = None) -> None:
     if path is not None:
         writable_target(path)
         if output is not None and Path(output).resolve() == path.resolve():
-            raise OutputError(f"{output}: -o and --json name the same file; write two names")
+            raise OutputError(f"{output}: is the file of the result and of a report; write two names")
 
 
 def as_data(command: str, content: Mapping[str, Any]) -> dict[str, Any]:

@@ -142,6 +142,7 @@ def quantize(
         check_json(json_file, options.output)
         check_report(report)
         if max_error is None:
+            _refuse_a_search(curve=curve, budget=budget, store=store, report=report, judge=judged)
             _lower(model, rung or (), options, json_file)
             return
         if curve is not None:
@@ -164,6 +165,17 @@ def quantize(
             from ortfuse.report.pages import quantisation_page
 
             write_report(report, quantisation_page(str(model), found))
+
+
+def _refuse_a_search(**given: object) -> None:
+    """Refuse options of a search where there is none.
+
+    Raises:
+        OptionError: One is given.
+    """
+    for name, value in given.items():
+        if value is not None and value != []:
+            raise OptionError(name, "is about the search under a bound; add `max_error`, or leave it out")
 
 
 def _lower(model: Path, rungs: Sequence[str], options: Options, json_file: Path | None) -> None:

@@ -81,6 +81,36 @@ class Command(TyperCommand):
         """The parameters, each with its own parser."""
         return _read_by_declaration(super().get_params(ctx), self.callback)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, and refuse those that would have a file replace another."""
+        rest: list[str] = super().parse_args(ctx, args)
+        _demand_files_of_their_own(ctx.params, {one.name: one for one in self.params}, ctx)
+        return rest
+
+
+_WRITTEN = ("output", "json_file", "report", "curve", "csv", "png", "store", "study")
+"""The arguments of commands that name a file to write."""
+
+
+def _demand_files_of_their_own(values: dict[str, Any], declared: dict[str, Any], ctx: Any) -> None:
+    """Refuse two names for one file of which one is written. The result alone may replace the model."""
+    known: dict[Path, str] = {}
+    for name in sorted(values, key=_WRITTEN.__contains__):
+        given = values[name]
+        for path in given if isinstance(given, list) else [given]:
+            if not isinstance(path, Path):
+                continue
+            other = known.setdefault(path.resolve(), name)
+            if name in _WRITTEN and other != name and (name, other) != ("output", "model"):
+                text = f"{path} is {_called(declared[other])} too; write two names"
+                raise typer.BadParameter(text, ctx=ctx, param=declared[name])
+
+
+def _called(parameter: Any) -> str:
+    """What an argument is called in the help."""
+    flags = [flag for flag in parameter.opts if flag.startswith("-")]
+    return max(flags, key=len) if flags else str(parameter.metavar or parameter.name)
+
 
 Reader = Callable[[Any], Any]
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +81,10 @@ def sweep(
         options: How to optimise and measure; those that can stand in a file.
         jobs: How many models are worked on at a time. Measurements are made one at a time on each machine, while nothing else of
             a sweep runs there.
-        output: The folder for the results; `None` keeps none.
+        output: The folder for the results; `None` keeps none. Models in it are results of an earlier sweep, and left out.
         store: The file (JSON lines) that keeps rows, so that a sweep that was stopped goes on; rows are known by the contents of
-            the model and by the options. By default `sweep.jsonl` in `output`.
+            the model, by the options and by where its result goes, if that is still there. By default `sweep.jsonl` in
+            `output`.
         measured: Whether to measure.
         ray: The address of a cluster of Ray (`auto` for the one that this machine belongs to) instead of processes here. Its
             workers must see the models and `output` under the same paths.
@@ -93,26 +94,50 @@ def sweep(
     Raises:
         ModelFileError: A place does not exist, or holds no model.
         OptionError: An option cannot stand in a file, or Ray is not installed or not reached.
-        OutputError: The folder or the file cannot be written.
+        OutputError: The folder or the file cannot be written, or results would replace the models.
     """
     one = isinstance(places, str | os.PathLike)
-    models = find_models([places] if one else places)  # type: ignore[list-item,arg-type]
+    models = _outside(find_models([places] if one else places), output)  # type: ignore[list-item,arg-type]
     asked = _as_data(options or Options())
     kept = None if store is None and output is None else Path(store or Path(output or "") / "sweep.jsonl")
     with tempfile.TemporaryDirectory(prefix="ortfuse") as folder:
         place = Path(folder if output is None else output)
         named = [
-            _Job(_key(path, asked, measured), str(path), str(_target(path, models, place)), asked, measured)
-            for path in models
+            _Job(_key(path, asked, measured, target if output else ""), str(path), target, asked, measured)
+            for path, target in ((path, str(_target(path, models, place))) for path in models)
         ]
         known = _read(kept)
-        found = {job.model: known[job.key] for job in named if job.key in known}
+        found = {
+            job.model: replace(known[job.key], model=job.model)
+            for job in named
+            if job.key in known and (output is None or _is_there(known[job.key]))
+        }
         waiting = [job for job in named if job.model not in found]
         for done, (job, row) in enumerate(_rows(waiting, jobs, ray, limit), len(found) + 1):
-            found[job.model] = row
+            row = found[job.model] = row if output is not None else replace(row, written="")
             _append(kept, job.key, row)
             progress(row, done, len(named))
     return Sweep([found[job.model] for job in named], len(named) - len(waiting))
+
+
+def _outside(models: list[Path], output: str | os.PathLike[str] | None) -> list[Path]:
+    """The models that are not in the folder for the results, where those of an earlier sweep are.
+
+    Raises:
+        OutputError: All of them are.
+    """
+    if output is None:
+        return models
+    folder = Path(output).resolve()
+    found = [path for path in models if not path.resolve().is_relative_to(folder)]
+    if not found:
+        raise OutputError(f"{output}: the models are in it, and results would replace them; give another folder")
+    return found
+
+
+def _is_there(row: Row) -> bool:
+    """Whether the result that a row speaks of is still there; what is not ok has none."""
+    return row.status != "ok" or Path(row.written).is_file()
 
 
 def _rows(waiting: Sequence[_Job], jobs: int, ray: str | None, limit: float) -> Iterator[tuple[_Job, Row]]:
@@ -190,8 +215,8 @@ def _as_data(options: Options) -> dict[str, Any]:
     return json.loads(json.dumps(options.to_dict()))  # type: ignore[no-any-return]
 
 
-def _key(path: Path, options: Mapping[str, Any], measured: bool) -> str:
-    digest = hashlib.sha256(repr((sorted(options.items()), measured, __version__)).encode())
+def _key(path: Path, options: Mapping[str, Any], measured: bool, target: str) -> str:
+    digest = hashlib.sha256(repr((sorted(options.items()), measured, target, __version__)).encode())
     try:
         with path.open("rb") as file:
             while block := file.read(1 << 24):

@@ -28,6 +28,8 @@ def copy_model(model: str | os.PathLike[str] | onnx.ModelProto, path: str | os.P
         with Staging(target) as staging:
             staging.open("model").write(content)
             for name in dict.fromkeys(_locations(onnx.ModelProto.FromString(content))):
+                if target.resolve() == (folder / name).resolve():
+                    raise OutputError(f"{target}: holds weights of the model; give the result another name")
                 _copy_beside(folder / name, target.parent / name)
             staging.commit()
     except (OSError, ValueError) as error:

@@ -65,7 +65,7 @@ def write(model: onnx_ir.Model, target: Path, *, link: bool, check: Check | None
         check: Checks what is written before it is moved into place.
 
     Raises:
-        OutputError: The model does not fit into the file format.
+        OutputError: The model does not fit into the file format, or would replace its own weights.
         OSError: A file cannot be written.
         InvalidModelError, ModelFileError: The model or its weights cannot be read.
     """
@@ -74,7 +74,10 @@ def write(model: onnx_ir.Model, target: Path, *, link: bool, check: Check | None
     external = bool(nested) or any(isinstance(w.tensor, onnx_ir.ExternalTensor) for w in weights)
     if not external:
         external = _size(proto, weights) > MAX_FILE
-    with Staging(target, _data_of_others(model, target)) as staging:
+    avoided = _data_of_others(model, target)
+    if target.resolve() in avoided:
+        raise OutputError(f"{target}: holds weights of the model; give the result another name")
+    with Staging(target, avoided) as staging:
         if external:
             pairs = [*nested, *((w.header, w.tensor) for w in weights if w.tensor is not None)]
             placed = _place_data(pairs, staging, link=link)

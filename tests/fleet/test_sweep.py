@@ -13,7 +13,7 @@ import pytest
 
 import ortfuse
 from ortfuse.cli.app import main
-from ortfuse.errors import ModelFileError
+from ortfuse.errors import ModelFileError, OutputError
 from ortfuse.fleet import Row, find_models, turn
 from ortfuse.fleet.job import run
 from ortfuse.fleet.run import in_process
@@ -67,6 +67,34 @@ def test_every_model_is_a_row_and_a_second_run_knows_them(folder: Path, tmp_path
     assert again.rows == found.rows
     other = ortfuse.Options(passes="disabled")
     assert ortfuse.sweep(folder / "a.onnx", other, output=out, measured=False).kept == 0
+
+
+def test_a_known_row_counts_only_while_its_result_is_there(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    for name in ("one.onnx", "same.onnx"):
+        onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "models" / name)
+    out, other = tmp_path / "models" / "out", tmp_path / "other"
+    ortfuse.sweep(tmp_path / "models", output=out, measured=False)
+    (out / "one.onnx").unlink()
+    again = ortfuse.sweep(tmp_path / "models", output=out, measured=False)
+    assert [Path(row.model).name for row in again.rows] == ["one.onnx", "same.onnx"]  # and no results of the first
+    assert (out / "one.onnx").is_file()
+    assert (
+        ortfuse.sweep(tmp_path / "models" / "one.onnx", store=out / "sweep.jsonl", output=other, measured=False).kept
+        == 0
+    )
+    assert (other / "one.onnx").is_file()
+
+
+def test_results_never_replace_the_models(folder: Path) -> None:
+    before = (folder / "a.onnx").read_bytes()
+    with pytest.raises(OutputError, match="give another folder"):
+        ortfuse.sweep(folder, output=folder, measured=False)
+    assert (folder / "a.onnx").read_bytes() == before
+
+
+def test_without_a_folder_no_row_names_a_file_that_is_gone(folder: Path) -> None:
+    assert ortfuse.sweep(folder / "a.onnx", measured=False).rows[0].written == ""
 
 
 def test_a_result_is_measured_beside_its_original(folder: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 import ortfuse.model.write
 from ortfuse.errors import InvalidModelError, ModelFileError, OutputError
 from ortfuse.model import wire_format
+from ortfuse.model.copy_file import copy_model
 from ortfuse.model.io import load, save
 
 
@@ -240,6 +241,15 @@ def test_a_model_saved_over_itself_keeps_its_data_file(tmp_path: Path) -> None:
     assert (tmp_path / "m.onnx.data").stat().st_ino == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]
     np.testing.assert_array_equal(run(path), expected)
+
+
+def test_a_model_never_replaces_its_own_weights(tmp_path: Path) -> None:
+    path = write_external(tmp_path / "m.onnx")
+    before = run(path)
+    for write in (lambda to: save(load(path), to), lambda to: copy_model(path, to)):
+        with pytest.raises(OutputError, match="holds weights of the model"):
+            write(tmp_path / "weights.bin")
+    assert all(map(np.array_equal, before, run(path)))
 
 
 def test_two_models_that_share_data_can_be_saved_over(tmp_path: Path) -> None:

@@ -66,7 +66,10 @@ def test_a_model_without_products_is_refused() -> None:
         ortfuse.lower(proto(), "int3")
 
 
-@pytest.mark.parametrize(("arguments", "code"), [(["--rung", "dynamic_int8"], 0), (["--rung", "x"], 2), ([], 2)])
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["--rung", "dynamic_int8"], 0), (["--rung", "x"], 2), ([], 2), (["--rung", "dynamic_int8", "--budget", "9"], 2)],
+)
 def test_the_command_needs_no_bound(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int
 ) -> None:
