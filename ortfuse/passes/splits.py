@@ -27,7 +27,7 @@ from ortfuse.pattern.operators import UNKNOWN, parameter
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     """The elements of an axis of this size from `start` to `end` (exclusive), as a Slice takes them."""
 
     node: ir.Node
@@ -53,11 +53,11 @@ class Splits:
         )
 
 
-def _apart(scope: Scope, facts: Facts) -> Iterator[tuple[ir.Node, list[_Part]]]:
+def _apart(scope: Scope, facts: Facts) -> Iterator[tuple[ir.Node, list[Part]]]:
     """Slices that take one tensor apart: the first of them in the graph, and all in the order of their parts."""
-    found: defaultdict[tuple[ir.Value | None, int], list[_Part]] = defaultdict(list)
+    found: defaultdict[tuple[ir.Value | None, int], list[Part]] = defaultdict(list)
     for node in scope.graph:
-        part = _part(node, facts)
+        part = part_of(node, facts)
         if part is not None:
             found[node.inputs[0], part.axis].append(part)
     for unordered in found.values():
@@ -67,7 +67,7 @@ def _apart(scope: Scope, facts: Facts) -> Iterator[tuple[ir.Node, list[_Part]]]:
             yield unordered[0].node, parts
 
 
-def _part(node: ir.Node, facts: Facts) -> _Part | None:
+def part_of(node: ir.Node, facts: Facts) -> Part | None:
     """What a Slice takes, if it is part of one axis of known size."""
     if node.op_type != "Slice" or node.domain:
         return None
@@ -81,10 +81,10 @@ def _part(node: ir.Node, facts: Facts) -> _Part | None:
     if not isinstance(size, int) or not all(isinstance(number, int) for number in numbers) or steps not in (None, (1,)):
         return None
     start, end, _ = slice(*numbers).indices(size)
-    return _Part(node, axis, size, start, end) if start < end else None
+    return Part(node, axis, size, start, end) if start < end else None
 
 
-def _split(first: ir.Node, parts: Sequence[_Part], scope: Scope, context: Context) -> int:
+def _split(first: ir.Node, parts: Sequence[Part], scope: Scope, context: Context) -> int:
     """Put a Split in the place of these Slices; returns how many they were."""
     source = first.inputs[0]
     assert source is not None

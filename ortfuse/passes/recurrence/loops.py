@@ -3,8 +3,9 @@
     scan(h, x[t] -> h = cell(h, x[t]), y[t] = head(h))  =  head(operator(x))        scan(x[t] -> f(x[t]))  =  f(x)
 
 A body is resolved as a whole, or not at all: elements of sequences are the sequences, cells whose states are handed on are an
-LSTM, GRU or RNN, states that change linearly are a LinearAttention of the runtime (see `linear`), and operators that treat runs
-alike are applied to all of them at once (see `lifted`). States are stacked as outputs of the loop, or in a sequence that is
+LSTM, GRU or RNN, states that change linearly are a LinearAttention of the runtime (see `linear`), states that keep the last
+elements are parts of the sequence (see `windows`), and operators that treat runs alike are applied to all of them at once (see
+`lifted`). States are stacked as outputs of the loop, or in a sequence that is
 joined to one tensor behind it. Rows that keep their states from the end of their length on are sequences of that length (see
 `lengths`).
 
@@ -38,6 +39,7 @@ from ortfuse.passes.recurrence.operands import from_front, initial_state, is_zer
 from ortfuse.passes.recurrence.operator import OLDEST, SLOWER, Rounds, operands_of, operator, pays, results_of
 from ortfuse.passes.recurrence.recurrences import Recurrence, recurrences
 from ortfuse.passes.recurrence.stepped import Step, steps_in
+from ortfuse.passes.recurrence.windows import Views, Window, windows_in
 from ortfuse.pattern.operators import parameter
 from ortfuse.refusal import refuse
 
@@ -111,6 +113,7 @@ class _Body:
         cells: The recurrent cells, by their new hidden states.
         steps: The operators that make one step of a recurrence.
         linear: The states that change linearly.
+        windows: The states that keep the last elements of a sequence, by what they are after a run.
     """
 
     iteration: Iteration
@@ -118,6 +121,7 @@ class _Body:
     cells: Mapping[ir.Value, Recurrence]
     steps: Mapping[ir.Node, Step]
     linear: Sequence[LinearState]
+    windows: Mapping[ir.Value, Window]
 
     @property
     def kinds(self) -> str:
@@ -133,7 +137,8 @@ def _body(iteration: Iteration, context: Context) -> _Body:
     found = linear_states(iteration, context.facts) if has_linear else ()
     handed_on = [one.states for one in cells.values()] + [one.states for one in steps.values()]
     recurrent = {state.after for states in handed_on for state in states}
-    return _Body(iteration, choices, cells, steps, [one for one in found if one.state.after not in recurrent])
+    linear = [one for one in found if one.state.after not in recurrent]
+    return _Body(iteration, choices, cells, steps, linear, windows_in(iteration, context.facts))
 
 
 def _resolve(body: _Body, scope: Scope, context: Context, options: Loops) -> None:
@@ -173,6 +178,7 @@ class _Whole:
         self._context, self._facts = context, context.facts
         self._linear = {one.state.after: one for one in body.linear}
         self._lifted = Lifted(self, build, context.facts)
+        self._views = Views(body.windows, self.of, self.constant, build, context.facts)
         self._made: dict[ir.Value, ir.Value] = {}
         self._finals: dict[ir.Value, ir.Value] = {}
         self._ended: dict[ir.Value, ir.Value] = {}
@@ -202,6 +208,8 @@ class _Whole:
             return [(state.final, state.initial)]
         if (value := inserted(state)) is not None:
             return [self._joined(use.node, value) for use in state.final.uses()]
+        if (window := self._views.final(state)) is not None:
+            return [(state.final, window)]
         self._follow(state)
         if state.after in self._linear and state.after not in self._finals:
             self._read(self._linear[state.after], None)
@@ -221,6 +229,8 @@ class _Whole:
         element = self._iteration.elements.get(value)
         if element is not None and element.axis is not None:
             return to_front(element.value, element.axis, self.rank(value) + 1, self.build)
+        if (seen := self._views.of(value)) is not None:
+            return seen
         if value in self._cells:
             if self._cells[value].lengths is not None:
                 raise _UnresolvedError("what is computed behind the end of a row is used")
