@@ -42,7 +42,7 @@ DEFAULTS = (
     "llama_step.sdpa.ts",
     "gpt2_step.sdpa.ts",
     "resnet50.ts",
-    "lstm.ts",
+    "speech.ts",
 )
 PRELOADED = ("onnx", "onnxruntime", "ortfuse.pipeline", "ortfuse.precision", "scipy.optimize")
 LIMIT = 900.0

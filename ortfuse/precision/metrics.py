@@ -79,8 +79,21 @@ class Metric:
                 f"the model has no output '{lacking[0]}' to judge; its outputs are {', '.join(names)}"
             )
 
-    def of(self, expected: Sequence[Arrays], found: Sequence[Arrays], inputs: Sequence[Arrays]) -> Measured:
+    def of(
+        self,
+        expected: Sequence[Arrays],
+        found: Sequence[Arrays],
+        inputs: Sequence[Arrays],
+        *,
+        clips: bool = False,
+    ) -> Measured:
         """The error over several sets of inputs.
+
+        Args:
+            expected: The outputs of the original.
+            found: The outputs of the other model.
+            inputs: The inputs.
+            clips: Whether the other model clips values that are out of a range that was observed.
 
         Raises:
             OptionError: The user's function fails, or does not return a number.
@@ -93,7 +106,7 @@ class Metric:
         if self.decides:
             return _mean(errors)
         # Each output by itself: among the worst errors, one that varies little hides another that varies much.
-        likely = (limit_of([outputs[name] for outputs in each]) for name in (each[0] if each else ()))
+        likely = (limit_of([outputs[name] for outputs in each], clips) for name in (each[0] if each else ()))
         return Measured(max(errors, default=0.0), max(likely, default=0.0))
 
     def each(self, expected: Arrays, found: Arrays) -> dict[str, float]:

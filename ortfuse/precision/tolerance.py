@@ -1,9 +1,12 @@
 """The error that is to be expected on other inputs of the same kind, by the errors on some of them: a one-sided tolerance limit.
 
-The limit is median + k * deviation. Errors that are much smaller than most say nothing about the largest: below the median, none
-counts as farther away than twice the distance of the largest. With the k below for n errors, the limit is above `CONTENT` of all
-errors in `CONFIDENCE` of all cases, if they are normally distributed (M. G. Natrella: Experimental Statistics, NBS Handbook 91,
-section 2-2.2):
+The limit is median + k * deviation. The deviation is that of all errors or of those above the median, whichever is larger; errors
+that are much smaller than most say nothing about the largest, so that below the median none counts as farther away than twice the
+distance of the largest. With the k below for n errors, the limit is above a share of all errors, `CONTENT`, in `CONFIDENCE` of all
+cases, if they are normally distributed (M. G. Natrella: Experimental Statistics, NBS Handbook 91, section 2-2.2). Roundings are, for
+many of them add up; what is clipped now and then is not. There the same is done with the logarithms of the errors, and the limit is as
+far above the largest error, at least, as that is above the next one (D. S. Robson, J. H. Whitlock: Estimation of a truncation
+point, Biometrika 51, 1964):
 
     k = (z_p + sqrt(z_p^2 - a b)) / a,   a = 1 - z_c^2 / (2 (n - 1)),   b = z_p^2 - z_c^2 / n
 """
@@ -16,6 +19,9 @@ from collections.abc import Sequence
 
 CONTENT = 0.999
 """The share of the inputs whose error is to be under the limit."""
+
+CLIPPING = 0.9999
+"""The same where values out of a range are clipped."""
 
 CONFIDENCE = 0.95
 """How certain that is to be."""
@@ -30,20 +36,38 @@ IF_FEW = 1.25
 """The largest error times this is expected at most where the spread is not known."""
 
 
-def factor(count: int) -> float:
+def factor(count: int, content: float = CONTENT) -> float:
     """How many standard deviations above the mean the limit of so many numbers is, at least `FEW`."""
-    content, certain = (statistics.NormalDist().inv_cdf(share) for share in (CONTENT, CONFIDENCE))
-    a, b = 1 - certain**2 / (2 * (count - 1)), content**2 - certain**2 / count
-    return (content + math.sqrt(content**2 - a * b)) / a
+    covered, certain = (statistics.NormalDist().inv_cdf(share) for share in (content, CONFIDENCE))
+    a, b = 1 - certain**2 / (2 * (count - 1)), covered**2 - certain**2 / count
+    return (covered + math.sqrt(covered**2 - a * b)) / a
 
 
-def limit_of(errors: Sequence[float]) -> float:
-    """The largest error to be expected on other inputs, never less than the largest that was seen; infinite if one is."""
+def limit_of(errors: Sequence[float], clips: bool = False) -> float:
+    """The largest error to be expected on other inputs, never less than the largest that was seen; infinite if one is.
+
+    Args:
+        errors: The errors on some inputs.
+        clips: Whether values out of an observed range are clipped.
+    """
     worst = max(errors, default=0.0)
     if len(errors) < FEW or not math.isfinite(worst):
         return worst * IF_FEW
+    if not clips:
+        return max(worst, _limit(errors, CONTENT))
+    logarithms = [math.log(error) for error in errors if error > 0.0]
+    next_worst = sorted(errors)[-2]
+    return max(2 * worst - next_worst, math.exp(_limit(logarithms, CLIPPING)) if len(logarithms) >= FEW else 0.0)
+
+
+def _limit(errors: Sequence[float], content: float) -> float:
     middle = statistics.median(errors)
-    lowest = -BELOW * (worst - middle)
+    lowest = -BELOW * (max(errors) - middle)
     distances = [max(error - middle, lowest) for error in errors]
-    deviation = math.sqrt(sum(distance * distance for distance in distances) / (len(errors) - 1))
-    return max(worst, middle + factor(len(errors)) * deviation)
+    above = [distance for distance in distances if distance >= 0.0]
+    deviation = max(_deviation(distances, len(errors) - 1), _deviation(above, len(above)))
+    return middle + factor(len(errors), content) * deviation
+
+
+def _deviation(distances: Sequence[float], count: int) -> float:
+    return math.sqrt(sum(distance * distance for distance in distances) / count)

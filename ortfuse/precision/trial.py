@@ -118,12 +118,14 @@ class Trial:
 
     def _telling(self, choice: Choice, outputs: Sequence[Arrays], more: Sequence[Arrays] = ()) -> Measured:
         """The error on the inputs that are like any others to a choice, and on the fresh ones if their outputs are given."""
-        numbers = self._inputs.telling(any(self._ladder.observes(rung) for rung in choice.values()))
+        observes = any(self._ladder.observes(rung) for rung in choice.values())
+        numbers = self._inputs.telling(observes)
         fresh = self._inputs.fresh[: len(more)]
         return self._metric.of(
             [*(self._expected[number] for number in numbers), *(expected for _, expected in fresh)],
             [*(outputs[number] for number in numbers), *more],
             [*(self._inputs.all[number] for number in numbers), *(inputs for inputs, _ in fresh)],
+            clips=observes,
         )
 
     def proved(self, choice: Choice) -> Measured | None:

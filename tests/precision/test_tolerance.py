@@ -40,3 +40,11 @@ def test_no_limit_is_below_what_was_seen() -> None:
 def test_errors_that_are_the_same_need_no_margin_unless_they_are_few() -> None:
     assert limit_of([0.2] * 8) == pytest.approx(0.2)
     assert limit_of([0.2] * 3) == pytest.approx(0.25)
+
+
+def test_where_values_are_clipped_large_errors_may_be_rare() -> None:
+    often = np.exp(np.random.default_rng(0).normal(-7.0, 0.3, 5000))
+    seen, largest = often[:100].tolist(), float(np.quantile(often, CONTENT))
+    assert limit_of(seen, clips=True) > largest > limit_of(seen)
+    assert limit_of([*seen, 0.01], clips=True) > 0.018, "one that was far above the others may not be the farthest"
+    assert limit_of([0.0, 0.0, 0.0, 0.0, 0.01], clips=True) == pytest.approx(0.02)
