@@ -46,8 +46,7 @@ class MergeProducts:
 
     def _merge(self, context: Context, scope: Scope, products: Sequence[_Product]) -> int:
         facts, editor, first = context.facts, context.editor, products[0].node
-        vectors = [found.reshape(-1) for product in products if (found := facts.const(product.bias)) is not None]
-        bias = np.concatenate(vectors) if len(vectors) == len(products) else None
+        bias = _joined_bias(products, facts)
         nodes = [node for product in products for node in product.nodes(bias is not None)]
         with editor.change(self.name, nodes=nodes) as change:
             build = Builder(scope, editor, first)
@@ -93,6 +92,18 @@ class _Product:
         found = facts.const(self.weight)
         assert found is not None
         return found.T if _is_transposed(self.node) else found
+
+
+def _joined_bias(products: Sequence[_Product], facts: Facts) -> np.ndarray[Any, Any] | None:
+    """The biases one behind the other, zeros for products that have none; `None` if none has one."""
+    known = [facts.const(product.bias) for product in products]
+    dtype = next((found.dtype for found in known if found is not None), None)
+    if dtype is None:
+        return None
+    parts = zip(products, known, strict=True)
+    return np.concatenate(
+        [np.zeros(product.columns, dtype) if found is None else found.reshape(-1) for product, found in parts]
+    )
 
 
 def _is_transposed(node: ir.Node) -> bool:

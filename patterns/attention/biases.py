@@ -1,0 +1,140 @@
+"""Biases of keys and of values: the former do nothing, the latter are added behind the attention.
+
+attention(q, k + a, v) = attention(q, k, v)               every score of a query grows by q a, and softmax(s + c) = softmax(s)
+attention(q, k, v + b) W = attention(q, k, v) W + b W     the weights of a query sum to 1
+
+The last term is a constant, which a bias of that product takes in. The weights sum to 1 except where all keys are hidden: there
+the runtime's ai.onnx Attention gives zeros, com.microsoft MultiHeadAttention does not (see `_masks` and `fallback`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ortfuse.pattern import Match, Op, Pattern, attr, computed, const, ms, op, opt, redundant, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from .._common import array_like
+from .._proofs import COST, NEVER_EMPTY, masked
+from ._masks import keeps_first_key, mask_range
+from .dot_product import PAPER
+
+LARGEST = 1 << 21
+"""The most elements of a weight that a bias is multiplied with: larger ones stay unread in their file."""
+
+LARGEST_BIAS = 1e3
+"""The largest element of a bias that is left out."""
+
+query, key, value, mask = var("query", "_ _ _"), var("key", "_ _ k"), var("value", "_ _ v"), var("mask")
+key_bias, value_bias, weight = const("bias", "k"), const("bias", "v"), const("weight", "_ _")
+
+Attention = Callable[[Pattern, Pattern], Op]
+
+
+def _standard(key: Pattern, value: Pattern) -> Op:
+    made: Op = op.Attention(
+        query, key, value, opt(mask), q_num_heads=attr("heads"), kv_num_heads=attr("heads"), scale=attr("scale"),
+        is_causal=attr("is_causal"),
+    )  # fmt: skip
+    return made
+
+
+def _contrib(key: Pattern, value: Pattern) -> Op:
+    made: Op = ms.MultiHeadAttention(
+        query, key, value, None, None, opt(mask), num_heads=attr("heads"), scale=attr("scale"),
+        unidirectional=attr("is_causal"),
+    )  # fmt: skip
+    return made
+
+
+def no_row_is_hidden(match: Match) -> Refusal | None:
+    """No query has all its keys hidden by the mask."""
+    if match["mask"] is None:
+        return None
+    dtype = match.dtype("mask")
+    found = mask_range(match["mask"], match.facts) if dtype is not None and dtype.is_floating_point() else None
+    if found is None:
+        return match.refuse("values_unknown", "mask", "known not to hide all keys of a query")
+    if not found.deep or keeps_first_key(match["mask"], match.facts):
+        return None
+    return match.refuse("value", "mask", "such that no query has all its keys hidden")
+
+
+def bias_is_moderate(match: Match) -> Refusal | None:
+    """The bias is not so large that the scores lose the digits behind it, which they keep without it."""
+    small = bool(np.all(np.abs(match.const("bias")) <= LARGEST_BIAS))
+    return match.unless_value("bias", small, f"at most {LARGEST_BIAS:g}")
+
+
+@redundant(COST)
+def weight_is_read(match: Match) -> Refusal | None:
+    """The weight is small enough to be read for this."""
+    few = match.const("weight").size <= LARGEST
+    return None if few else match.refuse("needless", "weight", found="it is large: it stays as it is in its file")
+
+
+def product_is_held(match: Match) -> Refusal | None:
+    """The type holds the product of bias and weight."""
+    dtype = match.dtype("root")
+    if dtype is None or dtype.numpy().kind != "f":
+        return match.refuse("dtype", "root", "float32, float16 or float64")
+    finite = bool(np.all(np.abs(_product(match)) <= float(np.finfo(dtype.numpy()).max)))
+    return match.unless_value("bias", finite, f"such that {dtype.name.lower()} holds its product with the weight")
+
+
+def _product(match: Match) -> Any:
+    with np.errstate(all="ignore"):
+        return match.const("bias").astype(np.float64) @ match.const("weight").astype(np.float64)
+
+
+_moved = computed("moved", lambda match: array_like(match, _product(match)))
+
+
+def _keys(name: str, attention: Attention, **more: Any) -> Rule:
+    return Rule(
+        name=f"attention.{name}",
+        formula="attention(query, key + bias, value, mask)",
+        is_refinement=True,
+        pattern=attention(key + key_bias, value),
+        replace=attention(key, value),
+        guards=(bias_is_moderate,),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        proof=_proof({"bias": "8"}, **more),
+    )
+
+
+def _values(name: str, attention: Attention, guards: tuple[Any, ...], **more: Any) -> Rule:
+    return Rule(
+        name=f"attention.{name}",
+        formula="attention(query, key, value + bias, mask) weight",
+        is_refinement=True,
+        pattern=op.MatMul(attention(key, value + value_bias), weight),
+        replace=op.MatMul(attention(key, value), weight) + _moved,
+        guards=(*guards, weight_is_read, product_is_held),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        proof=_proof({"bias": "8", "weight": "8 5"}, **more),
+    )
+
+
+def _proof(shapes: dict[str, str], **more: Any) -> Proof:
+    return Proof(
+        shapes={"query": "b s 8", "key": "b t 8", "value": "b t 8", "mask": "b 1 s t", **shapes},
+        attributes={"heads": [2], "scale": [0.5], "is_causal": [0]},
+        opset=23,
+        never_empty=NEVER_EMPTY,
+        **more,
+    )
+
+
+RULES = [
+    _keys("key_bias", _standard),
+    _keys("key_bias_contrib", _contrib),
+    _values("value_bias", _standard, (no_row_is_hidden,), inputs={"mask": masked(-10000.0)}),
+    _values("value_bias_contrib", _contrib, ()),
+]
