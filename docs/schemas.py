@@ -35,6 +35,7 @@ from ortfuse.pipeline.report import Counts, PassReport
 from ortfuse.precision.half.convert import Conversion
 from ortfuse.precision.outcome import Point as PrecisionPoint
 from ortfuse.precision.outcome import SiteReport
+from ortfuse.precision.phases import Phase
 from ortfuse.profiling import Creation, Group, Kernel, Timing
 from ortfuse.profiling.kernels import VIEWS
 from ortfuse.profiling.result import Bottleneck
@@ -250,7 +251,7 @@ def tables() -> dict[str, Schema]:
                     "held_out_error": schema(float), "speedup": schema(float), "reason": schema(str),
                     "notes": schema(list[str]), "taken": record(PrecisionPoint), "latency": latency,
                     "float_size": schema(int), "memory": schema(list[int] | None), "sites": several(SiteReport),
-                    "curve": several(PrecisionPoint), "written": schema(str | None),
+                    "curve": several(PrecisionPoint), "phases": several(Phase), "written": schema(str | None),
                 }),
                 _object({
                     "model": schema(str), "choice": schema(dict[str, str]), "left": schema(list[str]),

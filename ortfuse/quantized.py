@@ -112,6 +112,8 @@ def quantize(
     from ortfuse.precision.knapsack import demand_solver
     from ortfuse.precision.metrics import metric_of
     from ortfuse.precision.outcome import GOALS
+    from ortfuse.precision.phases import Phases
+    from ortfuse.precision.rounded import FOR_A_SEARCH, ROUNDED
     from ortfuse.precision.rules import Rules
     from ortfuse.precision.rungs import rung_rules
     from ortfuse.precision.stated import Bound, demand_bound, write_bound
@@ -135,7 +137,9 @@ def quantize(
     wanted = named(rules, rungs) if rungs else rules
     original, source = enter(model)
     given = given_inputs(options, original)
-    inside, target, report = _in_float32(model, options, progress)
+    phases = Phases()
+    with phases.phase("optimising in float32"):
+        inside, target, report = _in_float32(model, options, progress)
     asked = Request(
         judged,
         float(max_error),
@@ -148,10 +152,12 @@ def quantize(
         curve,
         None if budget is None else max(budget - (time.monotonic() - started), 0.0),
     )
-    outcome = fastest(inside, original, asked, Rules(wanted, target), _store(store), progress)
-    if outcome.taken.choice:
-        write_bound(outcome.model, Bound(judged, asked.bound))
-    return Quantized(leave(outcome.model, source), outcome, report, _written(outcome.model, options, progress))
+    with ROUNDED.kept(FOR_A_SEARCH):
+        outcome = fastest(inside, original, asked, Rules(wanted, target), _store(store), progress, phases=phases)
+        if outcome.taken.choice:
+            write_bound(outcome.model, Bound(judged, asked.bound))
+        written = _written(outcome.model, options, progress)
+    return Quantized(leave(outcome.model, source), outcome, report, written)
 
 
 @dataclass(frozen=True)

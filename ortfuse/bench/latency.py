@@ -81,7 +81,13 @@ class Latency:
 
 
 def measure(
-    models: Mapping[str, Runnable], inputs: Inputs, *, rounds: int = 20, threads: int = 0, warmup: int = 2
+    models: Mapping[str, Runnable],
+    inputs: Inputs,
+    *,
+    rounds: int = 20,
+    threads: int = 0,
+    warmup: int = 2,
+    tried: bool = False,
 ) -> list[Latency]:
     """Run models in turn on `inputs`; the first one that does not crash the runtime is the baseline.
 
@@ -93,11 +99,12 @@ def measure(
         rounds: How often each model is run; the model that goes first changes from round to round.
         threads: Threads per operator; 0 leaves the choice to the runtime.
         warmup: Rounds run beforehand and not counted.
+        tried: Whether all have been run on these inputs in a separate process before, so that they are not run there again.
 
     Raises:
         VerificationError: The runtime refuses a model, or cannot execute it on the inputs; the message names the model.
     """
-    crashes = {name: _crash(name, models, inputs, threads) for name in models}
+    crashes = {name: "" if tried else _crash(name, models, inputs, threads) for name in models}
     WORKER.stop()  # nothing runs beside what is measured
     rows = _measured({name: models[name] for name in models if not crashes[name]}, inputs, rounds, threads, warmup)
     return [rows[name] if name in rows else _crashed(name, models[name], crashes[name]) for name in models]

@@ -149,7 +149,7 @@ def quantize(
             check_curve(curve)
             check_json(curve, options.output)
         try:
-            with progress_line() as progress:
+            with progress_line(printed=True) as progress:
                 found = ortfuse.quantize(
                     model, options, max_error=max_error, metric=metric, goal=goal, outputs=judged or (), rungs=rung or (),  # type: ignore[arg-type]
                     curve=curve is not None, budget=budget, store="" if store is None else store, progress=progress,

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 import sys
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 import typer
 from rich.console import Console
@@ -16,12 +20,34 @@ from ortfuse.errors import OptionError, OrtfuseError
 out = Console(width=None if sys.stdout.isatty() else 140)
 err = Console(stderr=True)
 
+EACH = 5.0
+"""Where progress is printed instead of shown on a terminal, so many seconds go by between its lines."""
+
 
 @contextlib.contextmanager
-def progress_line() -> Iterator[Callable[[str], None]]:
-    """A status line on the terminal; nothing if the output is not a terminal."""
-    with err.status("starting") as status:
-        yield lambda text: status.update(text)
+def progress_line(*, printed: bool = False) -> Iterator[Callable[[str], None]]:
+    """A status line on the terminal; nothing if the output is no terminal, or if it is to be `printed`, a line now and then."""
+    if not printed or err.is_terminal:
+        with err.status("starting") as status:
+            yield lambda text: status.update(text)
+        return
+    latest, done = [""], threading.Event()
+    printing = threading.Thread(target=_now_and_then, args=(latest, done), daemon=True)
+    printing.start()
+    try:
+        yield functools.partial(operator.setitem, latest, 0)
+    finally:
+        done.set()
+        printing.join()
+
+
+def _now_and_then(latest: Sequence[str], done: threading.Event) -> None:
+    """Print the latest text if it is another one, until all is done."""
+    started, said = time.monotonic(), ""
+    while not done.wait(EACH):
+        if latest[0] != said:
+            said = latest[0]
+            err.print(f"{time.monotonic() - started:.0f} s: {said}", markup=False, highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager

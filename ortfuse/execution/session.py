@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,9 @@ Weights in files do not count, because the other process reads them itself.
 
 STAND_IN = 1 << 16
 """Weights of at least this many bytes are too large to be anything but numbers: zeros can stand for them while loading."""
+
+USED: Counter[str] = Counter()
+"""How many sessions were created (`sessions`), and how often one was run (`runs`), since this process began."""
 
 _SHAREABLE = frozenset(
     {ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.INT8, ir.DataType.UINT8,
@@ -118,6 +122,7 @@ class Session:
                 else (_source(model), {})
             )
             self._runs = opened(source, weights, asked, isolated)
+            USED["sessions"] += 1
         except OrtfuseError:
             raise
         except Exception as error:
@@ -136,6 +141,7 @@ class Session:
             VerificationError: The runtime cannot execute the model on these inputs; the message quotes the runtime.
         """
         given = {name: inputs[name] for name in self.input_names if name in inputs}
+        USED["runs"] += 1
         try:
             results = self._runs.run(given, only)
         except CrashError:
@@ -158,6 +164,7 @@ class Session:
         try:
             if inputs is not None:
                 self._runs.take({name: inputs[name] for name in self.input_names if name in inputs})
+            USED["runs"] += runs
             return self._runs.timed(runs)
         except CrashError:
             raise

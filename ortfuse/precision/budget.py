@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
-COMPANY, SITES, CHOICES = 0.3, 0.6, 0.8
-"""The shares of the time after which no more families are timed, no more sites measured, and no more choices run."""
+RANGES, COMPANY, SITES, CHOICES = 0.2, 0.3, 0.6, 0.8
+"""The shares of the time by which ranges are to be known, and after which no more families are timed, no more sites measured,
+and no more choices run."""
 
 
 class Budget:
@@ -26,3 +28,9 @@ class Budget:
     def until(self, share: float) -> Callable[[], bool]:
         """Tells whether this share of the seconds has gone by."""
         return lambda: self.spent(share)
+
+    def left(self, share: float) -> float:
+        """The seconds until this share of them has gone by; infinite without a limit, and less than 0 afterwards."""
+        if self._seconds is None:
+            return math.inf
+        return share * self._seconds - (time.monotonic() - self._started)

@@ -29,8 +29,8 @@ COARSE = 512
 GROUP_BYTES = 256 << 20
 """About how many bytes of values are taken from one run."""
 
-FIRST_GROUP = 8
-"""How many values are taken from the first run, when their sizes are not known yet."""
+FEW = 8
+"""So many values are taken at once whatever their sizes are, and stand for the sizes of more."""
 
 OUTSIDE = {"percentile_999": 1e-3, "percentile_9999": 1e-4, "percentile_99999": 1e-5}
 """The share of the numbers that lies outside of a range, by method."""
@@ -60,7 +60,9 @@ class Seen:
         while max(-low, high) > self.reach:
             self.reach *= 2
             self._halve()
-        self.counts += np.histogram(array, BINS, (-self.reach, self.reach))[0]
+        # Bins have powers of two as edges and widths, so that a product tells the bin, rounded down, exactly.
+        places = np.floor(array.ravel() * (BINS // 2 / self.reach)).astype(np.int32)
+        self.counts += np.bincount(np.minimum(places, BINS // 2 - 1) + BINS // 2, minlength=BINS)
         rows = array.reshape(-1, array.shape[-1] if array.ndim else 1)
         sizes = np.abs(rows).max(axis=0)
         self.means.append(rows.mean(axis=0))
@@ -194,20 +196,26 @@ def calibrate(model: ir.Model, names: Collection[str], inputs: Sequence[Mapping[
                 _add(calibration, name, np.asarray(given[name]))
     made = {value.name for node in model.graph for value in node.outputs}
     left = [name for name in dict.fromkeys(names) if name in made]
-    size = FIRST_GROUP
-    while left:
-        group, left = left[:size], left[size:]
+    size = _at_once(model, left, inputs)
+    for start in range(0, len(left), size):
+        group = left[start : start + size]
         session = Session(forced(model, {}, "", group), lean=len(inputs) == 1)
-        most = 1
         for given in inputs:
             found = session.run(given)
             for name in group:
                 array = found[name]
                 if isinstance(array, np.ndarray) and array.dtype == np.float32:
                     _add(calibration, name, array)
-                    most = max(most, array.nbytes)
-        size = max(1, min(16 * size, GROUP_BYTES // most))
     return calibration
+
+
+def _at_once(model: ir.Model, names: Sequence[str], inputs: Sequence[Mapping[str, Any]]) -> int:
+    """How many values are taken from a run: by the largest of some that stand for all, on the first inputs."""
+    if len(names) <= FEW or not inputs:
+        return max(1, len(names))
+    some = names[:: len(names) // FEW]
+    found = Session(forced(model, {}, "", some), lean=True).run(inputs[0])
+    return max(1, GROUP_BYTES // max(1, *(getattr(found[name], "nbytes", 1) for name in some)))
 
 
 PRODUCT = "/product"

@@ -7,6 +7,7 @@ outputs are compared with those without it. So a thousand candidates take a thou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from ortfuse.execution.disturbed import PREFIX, SHOWN, disturbed, no_errors
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session
 from ortfuse.execution.single_site import Part
-from ortfuse.precision.metrics import METRICS, Metric, relative_l2
+from ortfuse.precision.metrics import METRICS, Metric
 
 Array = np.ndarray[Any, Any]
 
@@ -161,12 +162,25 @@ def local_errors(plain: Sequence[Mapping[str, Any]], lowered: ir.Model, inputs: 
     ]
     if len(errors) < len(plain) or not all(np.isfinite(e).all() for one in errors for e in one.values()):
         return None
-    worst = [
-        relative_l2(array, ran[name])
-        for outputs, ran in zip(plain, found, strict=True)
-        for name, array in outputs.items()
-    ]
-    return Locally(max(worst, default=0.0), errors)
+    worst = max(
+        (
+            _relative(error, outputs[name])
+            for outputs, one in zip(plain, errors, strict=True)
+            for name, error in one.items()
+        ),
+        default=0.0,
+    )
+    return Locally(worst, errors)
+
+
+def _relative(error: Array, array: Array) -> float:
+    size, whole = norm(error), norm(array)
+    return size / whole if whole else (math.inf if size else 0.0)
+
+
+def norm(array: Array) -> float:
+    """The Euclidean norm."""
+    return math.sqrt(float(np.square(array, dtype=np.float64).sum()))
 
 
 @dataclass(frozen=True)

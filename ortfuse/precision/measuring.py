@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -15,10 +16,11 @@ from ortfuse.errors import OrtfuseError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session, weight_bytes
 from ortfuse.execution.single_site import Part
-from ortfuse.precision.effects import Array, Probe, Spread, local_errors, spread_of
+from ortfuse.precision.effects import Array, Probe, Spread, local_errors, norm, spread_of
 from ortfuse.precision.knapsack import Option
 from ortfuse.precision.ladder import Ladder
 from ortfuse.precision.outcome import Goal, Tried
+from ortfuse.precision.phases import Phases
 from ortfuse.precision.store import Store
 from ortfuse.precision.times import Clock
 
@@ -116,6 +118,7 @@ class Measuring:
         progress: Called with the number of sites that are done.
         enough: Whether the time is up: the sites that are left are not measured.
         costly: Whether runs of the whole take so long that the effect of one rung at each site tells those of the others.
+        phases: Counts what times and effects take.
         left: How many these are.
         wins_in_company: Whether a rung, given by name, wins time where all sites are on such rungs, whatever it does alone.
     """
@@ -131,6 +134,7 @@ class Measuring:
     wins_in_company: Callable[[str], bool] = lambda rung: False
     enough: Callable[[], bool] = lambda: False
     costly: bool = False
+    phases: Phases = field(default_factory=Phases)
     left: int = field(default=0, init=False)
     _tables: dict[str, dict[str, list[float]]] = field(default_factory=dict, init=False)
     _surpassed: dict[str, set[str]] = field(default_factory=dict, init=False)
@@ -161,7 +165,8 @@ class Measuring:
         except OrtfuseError:
             return None
         kind = _kind(part.model, inputs[0])
-        table, lowered = self._table(kind, part, names, inputs[0])
+        with self.phases.phase("times of kinds of sites"):
+            table, lowered = self._table(kind, part, names, inputs[0])
         if "" not in table:
             return None
         seconds, size = table[""]
@@ -223,7 +228,8 @@ class Measuring:
             errors[rung.name] = local.errors
             found[rung.name] = replace(rung, local=local.error)
         kept = _worthwhile([rung for rung in found.values() if not rung.dropped], self.goal)
-        effects = self._effects({name: errors[name] for name in kept})
+        with self.phases.phase("errors followed to the outputs"):
+            effects = self._effects({name: errors[name] for name in kept})
         for rung in found.values():
             if rung.name in kept:
                 found[rung.name] = replace(rung, effects=effects[rung.name])
@@ -252,7 +258,7 @@ class Measuring:
 
 
 def _norm(arrays: Mapping[str, Array]) -> float:
-    return float(np.sqrt(sum(float(np.square(array, dtype=np.float64).sum()) for array in arrays.values())))
+    return math.hypot(*map(norm, arrays.values()))
 
 
 def _worthwhile(rungs: Sequence[Rung], goal: Goal) -> list[str]:
@@ -275,7 +281,8 @@ def _surpasses(one: Rung, other: Rung, goal: Goal) -> bool:
 def _kind(model: ir.Model, inputs: Inputs) -> str:
     """A digest of what the time of a site depends on: its operators, types and sizes."""
     shapes = [(array.dtype.name, array.shape) for array in inputs.values()]
-    return hashlib.sha256(repr((content_of(model), shapes)).encode()).hexdigest()[:24]
+    nodes, weights, _ = content_of(model)  # the same kernels run whatever opset the model imports
+    return hashlib.sha256(repr((nodes, weights, shapes)).encode()).hexdigest()[:24]
 
 
 def _shapes(inputs: Inputs) -> str:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ortfuse.bench import Latency
 from ortfuse.precision.effects import Spread
+from ortfuse.precision.phases import Phase
 
 Goal = Literal["latency", "size", "memory"]
 """What is to be small."""
@@ -119,6 +120,7 @@ class Outcome:
         held_out: Its error on those that it never saw; `None` if there were none.
         latencies: The float32 model and the result, measured side by side; empty if the float32 model is the result.
         float_size: The bytes of weights of the float32 model.
+        phases: What each phase of the search took.
         memory: The bytes that a process takes at most that loads and runs the float32 model, and the result, where that was the
             goal.
         sites: The sites, in the order of the graph.
@@ -142,6 +144,7 @@ class Outcome:
     notes: Sequence[str] = ()
     reason: str = ""
     memory: tuple[int, int] | None = None
+    phases: Sequence[Phase] = ()
 
     @property
     def speedup(self) -> float:
@@ -172,6 +175,7 @@ class Outcome:
             "memory": self.memory,
             "sites": [_finite(asdict(site)) for site in self.sites],
             "curve": [point.to_dict() for point in self.curve],
+            "phases": [phase.to_dict() for phase in self.phases],
         }
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -88,9 +88,10 @@ def sites(
     """
     copy = model.clone()
     producers = {value.name: node for node in model.graph for value in node.outputs}
+    context = Context(copy, Facts(copy), target or installed())
     survey, spelling, log = _Survey(copy.graph), Log(), Log(explain=True)
-    _rewriter(copy, target, None, spelling, _Spelling(copy.graph)).run(_rules_of(SPELLING))
-    _rewriter(copy, target, calibration, log, survey).run((rung_rules() if rules is None else rules).values())
+    _rewriter(context, None, spelling, _Within(copy.graph)).run(_rules_of(SPELLING))
+    _rewriter(context, calibration, log, survey).run((rung_rules() if rules is None else rules).values())
     spelled = {event.site: producers[event.site] for event in spelling.events}
     found = {name: _site(name, found, log, spelled) for name, found in survey.outermost().items() if name in producers}
     return {name: found[name] for name in producers if name in found}
@@ -118,31 +119,54 @@ def lowered(
     known = rung_rules() if rules is None else rules
     if unknown := sorted({*choice.values()} - {*known}):
         raise PrecisionError(f"no rung is called {unknown[0]!r}; there are {', '.join(known)}")
-    copy, log = model.clone(), Log(explain=True)
-    _rewriter(copy, target, None, Log(), _Spelling(copy.graph, choice)).run(_rules_of(SPELLING))
-    rewriter = _rewriter(copy, target, calibration, log, _Choice(copy.graph, choice))
-    rewriter.run(known[name] for name in dict.fromkeys(choice.values()))
+    context, log = _applied(model, choice, calibration, target, known, Log())
     done = {(event.site, event.rule) for event in log.events}
-    for site, rung in choice.items():
-        if (site, rung) not in done:
-            miss = log.misses.get((rung, site))
-            why = f": {miss.refusal.reason}" if miss is not None else ""
-            raise PrecisionError(f"{rung} cannot be applied to {site!r}{why}")
-    context = Context(copy, Facts(copy), target or installed())
+    if missing := next((one for one in choice.items() if one not in done), None):
+        _, log = _applied(model, choice, calibration, target, known, Log(explain=True))
+        site, rung = missing
+        miss = log.misses.get((rung, site))
+        why = f": {miss.refusal.reason}" if miss is not None else ""
+        raise PrecisionError(f"{rung} cannot be applied to {site!r}{why}")
     tidy, passes = RulePass(TIDY, _rules_of(TIDY)), list[Pass]([CommonSubexpressions()])
     if calibration is not None:
         passes += [tidy, IntegersBetween(calibration.range)]
     for one in (*passes, tidy, DeadCode(), Finalize()):
         one.run(context)
-    return copy
+    return context.model
+
+
+def _applied(
+    model: ir.Model,
+    choice: Mapping[str, str],
+    calibration: Calibration | None,
+    target: Target | None,
+    rules: Mapping[str, Rule],
+    log: Log,
+) -> tuple[Context, Log]:
+    """A copy of a model with rungs applied where they were chosen, and what was done."""
+    copy = model.clone()
+    context, within = Context(copy, Facts(copy), target or installed()), _Within(copy.graph)
+    _rewriter(context, None, log, within, lambda rule, root: _is_part_of_one(root, choice)).run(_rules_of(SPELLING))
+    rungs = (rules[name] for name in dict.fromkeys(choice.values()))
+    _rewriter(context, calibration, log, within, lambda rule, root: choice.get(root.name or "") == rule.name).run(rungs)
+    return context, log
+
+
+def _is_part_of_one(root: ir.Value, choice: Mapping[str, str]) -> bool:
+    """Whether a value is a chosen site, or what is added to the bias of one."""
+    sums = (use.node for use in root.uses() if use.node.op_type == "Add")
+    return not {root.name, *(node.outputs[0].name for node in sums)}.isdisjoint(choice)
 
 
 def _rewriter(
-    model: ir.Model, target: Target | None, calibration: Calibration | None, log: Log, chooser: FirstLegal
+    context: Context,
+    calibration: Calibration | None,
+    log: Log,
+    chooser: FirstLegal,
+    where: Callable[[Rule, ir.Value], bool] | None = None,
 ) -> Rewriter:
-    context = Context(model, Facts(model), target or installed(), log)
-    ranges = None if calibration is None else ranges_of(model.graph, calibration)
-    return Rewriter(context.editor, context.target, log, chooser=chooser, ranges=ranges)
+    ranges = None if calibration is None else ranges_of(context.model.graph, calibration)
+    return Rewriter(context.editor, context.target, log, chooser=chooser, ranges=ranges, where=where)
 
 
 @functools.cache
@@ -151,37 +175,32 @@ def _rules_of(name: str) -> tuple[Rule, ...]:
     return load_catalogue().passes()[name]
 
 
-class _Spelling(FirstLegal):
-    """Spells products of the main graph otherwise: all, or those that belong to chosen sites."""
+class _Within(FirstLegal):
+    """Makes rewrites in the main graph alone."""
 
-    def __init__(self, graph: ir.Graph, choice: Mapping[str, str] | None = None) -> None:
-        self._graph, self._choice = graph, choice
+    def __init__(self, graph: ir.Graph) -> None:
+        self._graph = graph
 
     def refusal(self, rule: Rule, match: Match) -> Refusal | None:
-        """Refuses what is neither a chosen site nor added to the bias of one."""
-        root = match.root
-        sums = (use.node for use in root.uses() if use.node.op_type == "Add")
-        names = {root.name, *(node.outputs[0].name for node in sums)}
-        if self._choice is not None and names.isdisjoint(self._choice):
-            return refuse("left_out", root, found="no rung was chosen here")
-        return _unless_in(self._graph, match)
+        """Refuses what is in another graph."""
+        return None if match.root.graph is self._graph else refuse("other_graph", match.root, needed="the main graph")
 
 
-class _Survey(FirstLegal):
+class _Survey(_Within):
     """Refuses each rewrite once it is ready, and remembers it.
 
     Of sites that are alike, what the first becomes is legal for all: it is not built for the others.
     """
 
     def __init__(self, graph: ir.Graph) -> None:
-        self._graph = graph
+        super().__init__(graph)
         self._found: dict[str, dict[str, Match]] = {}
         self._kind: tuple[object, ...] = ()
         self._legal: set[tuple[object, ...]] = set()
 
     def refusal(self, rule: Rule, match: Match) -> Refusal | None:
         """Only the main graph is looked at."""
-        other = _unless_in(self._graph, match)
+        other = super().refusal(rule, match)
         self._kind = (rule.name, *_likeness(match))
         return self._remembered(rule, match) if other is None and self._kind in self._legal else other
 
@@ -203,23 +222,6 @@ class _Survey(FirstLegal):
             if other is not matches and _is_part(_first(matches), _first(other))
         }
         return {name: found for name, found in self._found.items() if name not in inner}
-
-
-class _Choice(FirstLegal):
-    """Makes the rewrites that were chosen."""
-
-    def __init__(self, graph: ir.Graph, choice: Mapping[str, str]) -> None:
-        self._graph, self._choice = graph, choice
-
-    def refusal(self, rule: Rule, match: Match) -> Refusal | None:
-        """All are refused that were not chosen."""
-        if self._choice.get(match.root.name or "") != rule.name:
-            return refuse("left_out", match.root, found=f"{rule.name} was not chosen here")
-        return _unless_in(self._graph, match)
-
-
-def _unless_in(graph: ir.Graph, match: Match) -> Refusal | None:
-    return None if match.root.graph is graph else refuse("other_graph", match.root, needed="the main graph")
 
 
 def _likeness(match: Match) -> Iterator[object]:

@@ -19,7 +19,7 @@ from ortfuse.bench import Latency, measure
 from ortfuse.errors import BoundError, OrtfuseError
 from ortfuse.execution.footprint import footprint
 from ortfuse.execution.session import weight_bytes
-from ortfuse.precision.company import is_like
+from ortfuse.precision.company import family_of, is_like
 from ortfuse.precision.knapsack import Option, choose, linear_error, total
 from ortfuse.precision.measuring import MeasuredSite
 from ortfuse.precision.metrics import Metric
@@ -51,6 +51,9 @@ NOISE = 0.98
 
 EXCESS = 2.0
 """Errors that are this many times larger than predicted are looked into."""
+
+FAR = 3.0
+"""Errors that are this many times larger than the bound say that no rung of the family keeps it everywhere."""
 
 PROOFS = 3
 """How often it searches again, if the bound does not hold on inputs that nothing was chosen by."""
@@ -331,7 +334,11 @@ class Search:
         return max(effects) / predicted if predicted else 0.0
 
     def _uniform(self) -> None:
-        """Run what users of other tools would take: one rung everywhere, where it is predicted to be better than the best."""
+        """Run what users of other tools would take: one rung everywhere, where it is predicted to be better than the best.
+
+        Where one of a family is far above the bound, the others are not run.
+        """
+        far: set[str] = set()
         for rung in dict.fromkeys(rung.name for site in self.sites for rung in site.rungs):
             like = {site.name: sorted(one.name for one in site.rungs if is_like(one.name, rung)) for site in self.sites}
             choice = {name: found[0] for name, found in like.items() if found}
@@ -341,10 +348,13 @@ class Search:
             if (
                 self.goal == "latency"
                 and not self.enough()
+                and family_of(rung) not in far
                 and point.predicted_speedup > best
                 and self._known(choice) is None
             ):
-                self._test(choice, f"{rung} everywhere")
+                tested = self._test(choice, f"{rung} everywhere")
+                if self.metric.name in GUIDED and (tested.error or 0.0) > FAR * self.bound:
+                    far.add(family_of(rung))
 
     def curve(self, run: bool) -> list[Point]:
         """The choices under several limits, with those that were run; `run` says whether to run them all."""
@@ -395,7 +405,8 @@ def finish(
             break
     if not points:
         return Final(None, plain, (), "no choice of rungs keeps the error under the bound", {})
-    rows = {row.name: row for row in measure(models, inputs.search[0], rounds=rounds, threads=threads)}
+    ran = measure(models, inputs.search[0], rounds=rounds, threads=threads, tried=True)
+    rows = {row.name: row for row in ran}
     measured = {id(points[name]): rows[name].speedup for name in points if not rows[name].crash}
     least = WORTH if goal == "latency" else NOISE
     fast = [name for name in points if _is_fast(rows[name], least)]

@@ -33,6 +33,7 @@ class Tested:
         likely: What is expected at most on other inputs of the kind.
         effects: The error of each output as `Probe` has it, against the float32 model.
         size: The bytes of weights.
+        whole: Whether it was run on all inputs.
         problem: Why it cannot be run; empty if it can.
     """
 
@@ -41,6 +42,7 @@ class Tested:
     likely: float
     effects: tuple[float, ...] = ()
     size: int = 0
+    whole: bool = True
     problem: str = ""
 
 
@@ -58,6 +60,7 @@ class Trial:
         probed: The number of those inputs.
         store: Where the results are kept.
         threads: Threads of the runtime.
+        bound: What errors are not to be above; choices are run on all inputs whatever their error is without it.
     """
 
     def __init__(
@@ -72,11 +75,15 @@ class Trial:
         probed: int,
         store: Store,
         threads: int,
+        bound: float | None = None,
     ) -> None:
         self._ladder, self._model, self._calibration, self._threads = ladder, model, calibration, threads
-        self._inputs, self._expected, self._metric = inputs, expected, metric
+        self._inputs, self._expected, self._metric, self._bound = inputs, expected, metric, bound
         self._made: deque[tuple[Choice, ir.Model]] = deque(maxlen=LATEST)
+        self._ran: tuple[Choice, list[Arrays]] | None = None
         self._probe, self._probed, self._store = probe, probed, store.within(metric.name, metric.judged)
+        # An error on some inputs is at least as large on all, if it is the worst over them.
+        self._tells = metric.function is None and not metric.decides
 
     def made(self, choice: Choice) -> ir.Model:
         """The model of a choice.
@@ -93,11 +100,13 @@ class Trial:
         return found
 
     def test(self, choice: Choice) -> Tested:
-        """Run a choice on all inputs."""
+        """Run a choice on all inputs; on the first alone, if its error there is above the bound already."""
         key = json.dumps(sorted(choice.items()))
         known = self._store.get("trial", key) if self._metric.function is None else None
         if known is not None:
-            return Tested(**{**known, "effects": tuple(known["effects"])})
+            tested = Tested(**{**known, "effects": tuple(known["effects"])})
+            if tested.whole or self._is_too_large(tested.seen):
+                return tested
         try:
             found = self._test(choice)
         except OrtfuseError as error:
@@ -107,14 +116,23 @@ class Trial:
 
     def _test(self, choice: Choice) -> Tested:
         model = self.made(choice)
-        session = Session(model, threads=self._threads)
-        outputs = [session.run(arrays) for arrays in self._inputs.all]
+        session, size = Session(model, threads=self._threads), weight_bytes(model)
+        outputs: list[Arrays] = [session.run(arrays) for arrays in self._inputs.all[: self._probed]]
+        effects = self._probe.distances(outputs)
+        if self._tells:
+            seen = self._metric.of(self._expected[: self._probed], outputs, self._inputs.all[: self._probed])
+            if self._is_too_large(seen.error):
+                return Tested(seen.error, None, seen.likely, effects, size, whole=False)
+        outputs += [session.run(arrays) for arrays in self._inputs.all[self._probed :]]
+        self._ran = (choice, outputs)
         count = len(self._inputs.search)
-        seen = self._metric.of(self._expected[:count], outputs[:count], self._inputs.search).error
+        error = self._metric.of(self._expected[:count], outputs[:count], self._inputs.search).error
         held = self._held_out(outputs, count)
-        effects = self._probe.distances(outputs[: self._probed])
-        likely = max(self._telling(choice, outputs).likely, seen, held or 0.0)  # of a mean, either half may be larger
-        return Tested(seen, held, likely, effects, weight_bytes(model))
+        likely = max(self._telling(choice, outputs).likely, error, held or 0.0)  # of a mean, either half may be larger
+        return Tested(error, held, likely, effects, size)
+
+    def _is_too_large(self, error: float) -> bool:
+        return self._bound is not None and error > self._bound
 
     def _telling(self, choice: Choice, outputs: Sequence[Arrays], more: Sequence[Arrays] = ()) -> Measured:
         """The error on the inputs that are like any others to a choice, and on the fresh ones if their outputs are given."""
@@ -137,7 +155,8 @@ class Trial:
         if known is not None:
             return Measured(**known)
         session = Session(self.made(choice), threads=self._threads)
-        outputs = [session.run(arrays) for arrays in self._inputs.all]
+        ran = self._ran[1] if self._ran is not None and self._ran[0] == choice else None
+        outputs = [session.run(arrays) for arrays in self._inputs.all] if ran is None else ran
         found = self._telling(choice, outputs, [session.run(arrays) for arrays, _ in self._inputs.fresh])
         self._store.put(asdict(found), "proof", key)
         return found

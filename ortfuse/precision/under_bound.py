@@ -15,21 +15,29 @@ from ortfuse.execution.single_site import Part, cut
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
 from ortfuse.graph.traits import RANDOM, has
-from ortfuse.precision.budget import CHOICES, COMPANY, SITES, Budget
+from ortfuse.precision.budget import CHOICES, COMPANY, RANGES, SITES, Budget
 from ortfuse.precision.company import family_of, in_company, shared
 from ortfuse.precision.effects import Probe, guide_of
 from ortfuse.precision.ladder import Ladder, SiteLike
 from ortfuse.precision.measuring import FASTER, MOST, MeasuredSite, Measuring
 from ortfuse.precision.metrics import Arrays, Metric
 from ortfuse.precision.outcome import Goal, Outcome, Point, SiteReport
+from ortfuse.precision.phases import Phases
 from ortfuse.precision.samples import PROBED, Samples, samples
 from ortfuse.precision.search import Final, Search, finish
 from ortfuse.precision.store import Store, inputs_digest, machine, model_digest
 from ortfuse.precision.times import CACHED, Clock, Stopwatch
 from ortfuse.precision.trial import Trial
 
-EFFECTS_SECONDS = 20.0
-"""If runs for the effects of all rungs would take longer than this, one rung is followed to the outputs at each site."""
+EFFECTS_SECONDS = 10.0
+"""If runs for the effects of all rungs would take longer than this, one rung is followed to the outputs at each site, on as few
+sets of inputs as it takes to stay under it."""
+
+HASTY_RANGES = 4
+"""How many sets of inputs ranges are observed on, where there is no time for all."""
+
+OBSERVING = 2
+"""About how many times as long as a run it takes to observe ranges."""
 
 HASTY = 7
 """How often models are run at most when they are measured side by side, once most of the time is gone."""
@@ -75,6 +83,7 @@ def fastest(
     store: Store,
     progress: Callable[[str], None],
     clock: Clock | None = None,
+    phases: Phases | None = None,
 ) -> Outcome:
     """Find the fastest model under a bound.
 
@@ -86,41 +95,61 @@ def fastest(
         store: Where measurements are kept.
         progress: Called with short messages.
         clock: Measures sites; by default on this machine.
+        phases: Counts what each phase takes, after those that went before.
 
     Raises:
         BoundError: The bound cannot be met by anything but the original.
         VerificationError: The model cannot be run on the inputs, or draws random numbers.
         OptionError: The user's metric fails, or names an output that the model does not have.
     """
-    budget = Budget(asked.budget)
+    budget, phases = Budget(asked.budget), phases or Phases()
     _refuse_random(original)
     asked.metric.demand_outputs([value.name or "" for value in original.graph.outputs])
-    progress("running the original")
-    inputs, expected = _expected(original, asked)
-    _demand_float32(model, inputs, expected, asked)
-    progress("looking for sites")
-    sites = ladder.sites(model)
-    names = dict.fromkeys(name for site in sites.values() for name in site.activations)
-    calibration = ladder.calibrate(model, (*names, *sites), inputs.ranges) if sites else None
-    parts, left = _parts(model, sites)
-    probed = inputs.search[:PROBED]
-    probe = Probe(model, parts, probed, guide_of(asked.metric), asked.threads)
-    kept = store.within(*machine(), asked.threads, model_digest(model), inputs_digest(inputs.all))
+    with phases.phase("the original on all inputs"):
+        progress("running the original")
+        inputs, expected = _expected(original, asked)
+        _demand_float32(model, inputs, expected, asked)
+    with phases.phase("looking for sites"):
+        progress("looking for sites")
+        sites = ladder.sites(model)
+        parts, left = _parts(model, sites)
     weights = weight_bytes(model)
     clock = clock or Stopwatch(asked.threads, weights)
+    with phases.phase("times of the whole"):
+        progress("measuring the whole")
+        seconds = clock.seconds({"": model}, inputs.search[0]).get("", 0.0)
+    kept = store.within(*machine(), asked.threads, model_digest(model), inputs_digest(inputs.all))
+    observed = inputs.ranges
+    if len(observed) * OBSERVING * seconds > budget.left(RANGES):
+        observed = observed[:HASTY_RANGES]
+        kept = kept.within("ranges", len(observed))
+    with phases.phase("ranges of values"):
+        progress("observing ranges of values")
+        names = dict.fromkeys(name for site in sites.values() for name in site.activations)
+        calibration = ladder.calibrate(model, (*names, *sites), observed) if sites else None
     rungs = {name: tuple(site.rungs) for name, site in sites.items()}
-    progress("measuring the whole")
-    seconds = clock.seconds({"": model}, inputs.search[0]).get("", 0.0)
-    company = in_company(ladder, model, parts, rungs, calibration, clock, inputs.search[0], kept, budget.until(COMPANY))
+    with phases.phase("times in company"):
+        progress("measuring families of rungs at all sites")
+        company = in_company(
+            ladder, model, parts, rungs, calibration, clock, inputs.search[0], kept, budget.until(COMPANY)
+        )
     winning = {family for family, one in company.items() if one.share < FASTER}
-    measuring = Measuring(
-        ladder, calibration, probe, clock, asked.goal, kept.within(guide_of(asked.metric).name, asked.metric.judged),
-        store.within("times", *machine(), asked.threads, weights > CACHED),
-        lambda done: progress(f"measuring sites: {done} of {len(parts)}"),
-        lambda rung: family_of(rung) in winning, budget.until(SITES), len(parts) * MOST * len(probed) * seconds > EFFECTS_SECONDS,
+    guide, costly = guide_of(asked.metric), len(parts) * MOST * PROBED * seconds > EFFECTS_SECONDS
+    followed = max(1, min(PROBED, int(EFFECTS_SECONDS / (len(parts) * seconds)))) if costly else PROBED
+    probed = inputs.search[:followed]
+    with phases.phase("errors and times of sites"):
+        probe = Probe(model, parts, probed, guide, asked.threads)
+        measuring = Measuring(
+            ladder, calibration, probe, clock, asked.goal, kept.within(guide.name, asked.metric.judged),
+            store.within("times", *machine(), asked.threads, weights > CACHED),
+            lambda done: progress(f"measuring sites: {done} of {len(parts)}"),
+            lambda rung: family_of(rung) in winning, budget.until(SITES), costly, phases=phases,
+        )  # fmt: skip
+        measured = shared(measuring.measured(parts, rungs), company, seconds)
+    trial = Trial(
+        ladder, model, calibration, inputs, expected, asked.metric, probe, len(probed), kept, asked.threads,
+        None if asked.curve else asked.bound,
     )  # fmt: skip
-    measured = shared(measuring.measured(parts, rungs), company, seconds)
-    trial = Trial(ladder, model, calibration, inputs, expected, asked.metric, probe, len(probed), kept, asked.threads)
     search = Search(
         measured,
         probe.rows // len(probed),
@@ -135,19 +164,22 @@ def fastest(
     )
     if not measuring.left:
         search.demand_a_fit()
-    found = search.run()
-    progress("measuring the best choices side by side")
-    rounds = min(asked.rounds, HASTY) if budget.spent(CHOICES) else asked.rounds
-    final = finish(found, trial, model, inputs, asked.goal, rounds, asked.threads)
-    curve = search.curve(asked.curve and not budget.spent(CHOICES))
+    with phases.phase("choices run as a whole"):
+        found = search.run()
+    with phases.phase("the best side by side"):
+        progress("measuring the best choices side by side")
+        rounds = min(asked.rounds, HASTY) if budget.spent(CHOICES) else asked.rounds
+        final = finish(found, trial, model, inputs, asked.goal, rounds, asked.threads)
+    with phases.phase("choices run as a whole"):
+        curve = search.curve(asked.curve and not budget.spent(CHOICES))
     if measuring.left:
         search.notes.append(
             f"{measuring.left} of {len(parts)} sites were not measured in the time given; "
             "the same command goes on where this one stopped"
         )
-    return _outcome(
-        final, asked, inputs, trial, measured, sites, left, curve, [*inputs.notes, *search.notes], weights, model
-    )
+    notes = [*inputs.notes, *search.notes]
+    outcome = _outcome(final, asked, inputs, trial, measured, sites, left, curve, notes, weights, model)
+    return replace(outcome, phases=phases.found)
 
 
 def _refuse_random(model: ir.Model) -> None:

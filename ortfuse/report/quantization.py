@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MOST_SITES = 40
 """The sites that are shown, those first that win most; --json has them all."""
 
+LEAST_SECONDS = 0.1
+"""What takes less is not named."""
+
 _COLUMNS = (
     "label", "sites", "predicted_error", "linear_error", "error", "likely", "predicted_speedup", "speedup", "size"
 )  # fmt: skip
@@ -38,7 +41,7 @@ def show_quantized(console: Console, found: Quantized) -> None:
         console.print(sites_table(outcome.sites))
     if outcome.curve:
         console.print(curve_table(outcome.curve, outcome.taken))
-    for line in summary(outcome):
+    for line in (*summary(outcome), *spent(outcome)):
         console.print(line, markup=False, highlight=False)
     show_notes(console, outcome.notes)
     show_written(console, found.written)
@@ -76,6 +79,13 @@ def summary(outcome: Outcome) -> list[str]:
         f"{row.speedup:.2f} times as fast as float32{bounds}; {size}{memory}",
         error,
     ]
+
+
+def spent(outcome: Outcome) -> list[str]:
+    """How long what took how long, in a line; nothing where that is not known."""
+    phases = [f"{phase.seconds:.1f} s {phase.name}" for phase in outcome.phases if phase.seconds >= LEAST_SECONDS]
+    total = sum(phase.seconds for phase in outcome.phases)
+    return [f"it took {total:.1f} s: {', '.join(phases)}"] if phases else []
 
 
 def sites_table(sites: Sequence[SiteReport]) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -38,6 +38,7 @@ class Rewriter:
         debugging: Extra checks and random orders for debugging.
         chooser: Decides whether a legal rewrite is worthwhile, and which of several to make.
         ranges: The ranges that values were seen to have, for rules that ask.
+        where: Whether a rule is to be tried with a value as its root; by default each is tried everywhere.
     """
 
     editor: Editor
@@ -46,6 +47,7 @@ class Rewriter:
     debugging: Debugging = field(default_factory=Debugging)
     chooser: Chooser = field(default_factory=FirstLegal)
     ranges: Ranges | None = None
+    where: Callable[[Rule, ir.Value], bool] | None = None
 
     def run(self, rules: Iterable[Rule]) -> int:
         """Apply `rules` until none applies; returns the number of rewrites.
@@ -77,12 +79,14 @@ class Rewriter:
         """Apply a rule at an output of a node; returns whether it was applied."""
         if not self.log.explains(rule.name) and not rule.matcher.may_match(node):
             return False
+        if self.where is not None and not any(self.where(rule, output) for output in node.outputs):
+            return False
         started = time.perf_counter()
         statistics = self.log.statistics(rule.name, rule.is_refinement)
         statistics.attempts += 1
         applied = False
         for output in node.outputs:
-            if output.uses() or output.is_graph_output():
+            if (output.uses() or output.is_graph_output()) and (self.where is None or self.where(rule, output)):
                 with author_of(rule, output):
                     found = rule.matcher.match(
                         output, self._facts, rule.allow_extra_operands, self.target.quirks, self.ranges

@@ -46,41 +46,42 @@ class Blocks:
         """The integer that stands for 0 where blocks have none of their own."""
         return 1 << (self.bits - 1)
 
-    def packed(self, array: Array) -> Array:
-        """The integers as they are stored: [columns, blocks, bytes], the first of two in the lower bits."""
-        return self._packed(np.ascontiguousarray(self._rounded(array)[0].transpose(2, 0, 1)))
-
-    def scales(self, array: Array) -> Array:
-        """The scales [columns, blocks]."""
-        return self._rounded(array)[1].T
-
-    def packed_zeros(self, array: Array) -> Array:
-        """What stands for 0, as it is stored: [columns, bytes]."""
-        found = self._rounded(array)[2].T
-        odd = found.shape[1] % 2 if self.bits == 4 else 0
-        return self._packed(np.pad(found, ((0, 0), (0, odd))))
-
-    def whole(self, array: Array) -> Array:
-        """The integers [blocks, block, columns]."""
-        return self._rounded(array)[0]
-
-    def each(self, array: Array) -> Array:
-        """The scales [blocks, 1, columns]."""
-        return self._rounded(array)[1][:, None]
-
-    def each_zero(self, array: Array) -> Array:
-        """What stands for 0, [blocks, 1, columns]."""
-        return self._rounded(array)[2][:, None]
-
-    def _packed(self, whole: Array) -> Array:
-        return whole if self.bits == 8 else whole[..., ::2] | whole[..., 1::2] << 4
-
-    def _rounded(self, array: Array) -> tuple[Array, Array, Array]:
-        """The integers, the scales and what stands for 0, some columns after the other."""
+    def __call__(self, array: Array) -> tuple[Array, Array, Array]:
+        """The integers [blocks, block, columns], the scales and what stands for 0 [blocks, columns]."""
+        # Some columns after the other, so that memory is needed for these only.
         step = max(1, AT_ONCE // array.shape[0])
         parts = (array[:, start : start + step] for start in range(0, array.shape[1], step))
         whole, scales, zeros = zip(*map(self._best, parts), strict=True)
         return np.concatenate(whole, axis=-1), np.concatenate(scales, axis=-1), np.concatenate(zeros, axis=-1)
+
+    def packed(self, whole: Array, scales: Array, zeros: Array) -> Array:
+        """The integers as they are stored: [columns, blocks, bytes], the first of two in the lower bits."""
+        return self._packed(np.ascontiguousarray(whole.transpose(2, 0, 1)))
+
+    def scales(self, whole: Array, scales: Array, zeros: Array) -> Array:
+        """The scales [columns, blocks]."""
+        return scales.T
+
+    def packed_zeros(self, whole: Array, scales: Array, zeros: Array) -> Array:
+        """What stands for 0, as it is stored: [columns, bytes]."""
+        found = zeros.T
+        odd = found.shape[1] % 2 if self.bits == 4 else 0
+        return self._packed(np.pad(found, ((0, 0), (0, odd))))
+
+    def whole(self, whole: Array, scales: Array, zeros: Array) -> Array:
+        """The integers [blocks, block, columns]."""
+        return whole
+
+    def each(self, whole: Array, scales: Array, zeros: Array) -> Array:
+        """The scales [blocks, 1, columns]."""
+        return scales[:, None]
+
+    def each_zero(self, whole: Array, scales: Array, zeros: Array) -> Array:
+        """What stands for 0, [blocks, 1, columns]."""
+        return zeros[:, None]
+
+    def _packed(self, whole: Array) -> Array:
+        return whole if self.bits == 8 else whole[..., ::2] | whole[..., 1::2] << 4
 
     def _best(self, array: Array) -> tuple[Array, Array, Array]:
         parts = array.reshape(-1, self.block, array.shape[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -12,7 +13,7 @@ from ortfuse.pattern import Match, const, op, opt, var
 from ortfuse.pattern.language import Computed
 from ortfuse.refusal import Refusal
 
-from ._weights import Array, asymmetric, is_weight, read_later_as, symmetric, tensor_of
+from ._weights import Array, asymmetric, is_weight, part_of, symmetric, tensor_of
 
 x = var("x", "... m k")
 weight = const("weight", "k n")
@@ -50,6 +51,31 @@ def per_column(match: Match) -> tuple[int, ...]:
     return (size(match)[1],)
 
 
+@dataclass(frozen=True)
+class Whole8:
+    """How a matrix is rounded to 8 bits: the integers, their scales, and what stands for 0.
+
+    Attributes:
+        columns: Whether there is a scale for each column, or one for all.
+        signed: Whether the integers are signed, with 0 for 0.
+        rows: Factors that each row is multiplied with first, as bytes of float32.
+    """
+
+    columns: bool
+    signed: bool
+    rows: bytes | None = None
+
+    def __call__(self, array: Array) -> tuple[Array, Array, Array]:
+        """Round a matrix."""
+        axis = 1 if self.columns else None
+        if self.rows is not None:
+            array = array * np.frombuffer(self.rows, np.float32)[:, None]
+        if not self.signed:
+            return asymmetric(array, axis, 255)
+        whole, scale = symmetric(array, axis, signed_limit())
+        return whole, scale, np.zeros(scale.shape, np.int8)
+
+
 def weight8(
     *, columns: bool, signed: bool, rows: Callable[[Match], Array] | None = None
 ) -> tuple[Computed, Computed, Computed]:
@@ -57,35 +83,14 @@ def weight8(
 
     `rows` are factors that each row is multiplied with first.
     """
-    axis = 1 if columns else None
 
-    def rounded(array: Array) -> tuple[Array, Array, Array]:
-        if not signed:
-            return asymmetric(array, axis, 255)
-        whole, scale = symmetric(array, axis, signed_limit())
-        return whole, scale, np.zeros(scale.shape, np.int8)
-
-    def part(number: int) -> Callable[[Match], Callable[[Array], Array]]:
-        if rows is None:
-            plain = _part(rounded, number)
-            return lambda match: plain
-        return lambda match: _part(_scaled(rounded, rows(match)), number)
+    def rounding(match: Match) -> Whole8:
+        return Whole8(columns, signed, None if rows is None else rows(match).astype(np.float32).tobytes())
 
     kind = np.int8 if signed else np.uint8
     shape = per_column if columns else lambda match: ()
     return (
-        read_later_as("W8", kind, size, part(0)),
-        read_later_as("W8_scale", np.float32, shape, part(1)),
-        read_later_as("W8_zero", kind, shape, part(2)),
+        part_of("W8", kind, size, 0, rounding),
+        part_of("W8_scale", np.float32, shape, 1, rounding),
+        part_of("W8_zero", kind, shape, 2, rounding),
     )
-
-
-Rounding = Callable[[Array], tuple[Array, Array, Array]]
-
-
-def _part(rounded: Rounding, number: int) -> Callable[[Array], Array]:
-    return lambda array: rounded(array)[number]
-
-
-def _scaled(rounded: Rounding, rows: Array) -> Rounding:
-    return lambda array: rounded(array * rows[:, None])

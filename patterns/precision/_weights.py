@@ -13,6 +13,7 @@ from ortfuse.passes.lazy_transpose import KeyedTensor, MovedTensor, key_of
 from ortfuse.pattern import Match, computed
 from ortfuse.pattern.language import Computed
 from ortfuse.precision.grids import SMALLEST_SCALE
+from ortfuse.precision.rounded import ROUNDED, Rounding
 from ortfuse.refusal import Refusal
 
 Array = np.ndarray[Any, Any]
@@ -35,32 +36,45 @@ def turned(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 
 
 class _Later(KeyedTensor):
-    """A constant computed of another one, which it keeps: its key says which."""
+    """A constant computed of another one, which it keeps: its key says which.
+
+    With a `rounding`, it is computed of what that makes of the other one (`ortfuse.precision.rounded`).
+    """
 
     def __init__(
-        self, source: ir.TensorProtocol, convert: Callable[[Array], Array], dtype: Any, shape: tuple[int, ...]
+        self,
+        source: ir.TensorProtocol,
+        convert: Callable[..., Array],
+        dtype: Any,
+        shape: tuple[int, ...],
+        rounding: Rounding | None = None,
     ) -> None:
         def make() -> ir.Tensor[Array]:
-            return ir.Tensor(np.ascontiguousarray(convert(source.numpy()).astype(dtype)))
+            given = (source.numpy(),) if rounding is None else ROUNDED.of(source, rounding)
+            return ir.Tensor(np.ascontiguousarray(convert(*given).astype(dtype, copy=False)))
 
         super().__init__(make, ir.DataType.from_numpy(np.dtype(dtype)), ir.Shape(shape))
-        self.key = (key_of(source), convert)
+        self.key = (key_of(source), rounding, convert)
 
 
 def read_later(
     name: str,
     dtype: type[np.generic],
     shape: Callable[[Match], tuple[int, ...]],
-    convert: Callable[[Array], Array],
+    convert: Callable[..., Array],
     of: str = "weight",
     *,
     transposed: bool = False,
+    rounding: Rounding | None = None,
 ) -> Computed:
-    """In a replacement: a constant that is computed of a captured one, or of its transpose, each time it is read."""
+    """In a replacement: a constant that is computed of a captured one, or of its transpose, each time it is read.
+
+    With a `rounding`, `convert` takes what that makes of it.
+    """
 
     def made(match: Match) -> ir.TensorProtocol:
         source = tensor_of(match, of)
-        return _Later(turned(source) if transposed else source, convert, dtype, shape(match))
+        return _Later(turned(source) if transposed else source, convert, dtype, shape(match), rounding)
 
     return computed(name, made)
 
@@ -74,6 +88,29 @@ def read_later_as(
 ) -> Computed:
     """The same where the match has a say: `make` tells, while the match is there, how the constant is to be computed."""
     return computed(name, lambda match: _Later(tensor_of(match, of), make(match), dtype, shape(match)))
+
+
+def part_of(
+    name: str,
+    dtype: type[np.generic],
+    shape: Callable[[Match], tuple[int, ...]],
+    number: int,
+    rounding: Callable[[Match], Rounding],
+) -> Computed:
+    """In a replacement: one of the parts that the weight is rounded to, in a way that the match has a say in."""
+    return computed(
+        name, lambda match: _Later(tensor_of(match, "weight"), _PARTS[number], dtype, shape(match), rounding(match))
+    )
+
+
+def _take(number: int) -> Callable[..., Array]:
+    def take(*parts: Array) -> Array:
+        return parts[number]
+
+    return take
+
+
+_PARTS = tuple(map(_take, range(3)))
 
 
 def is_weight(name: str, most_rows: int | None = None) -> Callable[[Match], Refusal | None]:
@@ -92,6 +129,8 @@ def is_weight(name: str, most_rows: int | None = None) -> Callable[[Match], Refu
             return match.refuse(
                 "value", name, f"of at most {most_rows} rows, so that sums of products fit into 32 bits"
             )
+        while isinstance(tensor, MovedTensor):
+            tensor = tensor.source  # of the same numbers, and the same from one model to the next
         if tensor not in _finite:
             array = tensor.numpy()
             _finite[tensor] = bool(np.abs(array).max() < _LARGEST)  # false for NaN, too

@@ -8,6 +8,8 @@ once where both have the same bits and blocks.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ortfuse.pattern import Match, computed, const, ms, op, var
@@ -39,19 +41,18 @@ def _rule(bits: int, block: int) -> Rule:
     def rows(match: Match) -> Array:
         return np.array([*[0] * (match.rank("x") or 0), size(match)[1]], np.int64)
 
+    stored: dict[str, Any] = {"transposed": True, "rounding": made}
     packed = read_later(
         "Q_packed",
         np.uint8,
         lambda match: (size(match)[0], blocks(match), block * bits // 8),
         made.packed,
-        transposed=True,
+        **stored,
     )
-    scales = read_later("S", np.float32, lambda match: (size(match)[0], blocks(match)), made.scales, transposed=True)
+    scales = read_later("S", np.float32, lambda match: (size(match)[0], blocks(match)), made.scales, **stored)
     by_block = computed("by_block", lambda match: np.array([size(match)[0], blocks(match), 1], np.int64))
-    whole = read_later("Q", np.uint8, lambda match: (blocks(match), block, size(match)[0]), made.whole, transposed=True)
-    scale = read_later(
-        "S_each", np.float32, lambda match: (blocks(match), 1, size(match)[0]), made.each, transposed=True
-    )
+    whole = read_later("Q", np.uint8, lambda match: (blocks(match), block, size(match)[0]), made.whole, **stored)
+    scale = read_later("S_each", np.float32, lambda match: (blocks(match), 1, size(match)[0]), made.each, **stored)
     middle = computed("middle", lambda match: np.float32(made.middle))
     matrix = computed("matrix", lambda match: np.array(size(match)[::-1], np.int64))
     near = op.Transpose(op.Reshape(op.Mul(op.Sub(op.Cast(whole, to=1), middle), scale), matrix), perm=(1, 0))

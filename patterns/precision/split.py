@@ -19,7 +19,7 @@ from ortfuse.pattern import Pattern, computed, ms, op
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._linear import GUARDS_OF_INTEGERS, LINEAR, SHAPES, bias, per_column, signed_limit, size, weight8, x
-from ._weights import Array, read_later, symmetric
+from ._weights import Array, part_of, symmetric
 
 SOURCE = "Ozaki et al., Numerical Algorithms 59 (2012): products of matrices that are split into parts"
 
@@ -27,24 +27,18 @@ FINER = 254
 """How many steps of the second part of an activation make up one of the first."""
 
 
-def _second_scale(array: Array) -> Array:
-    _, scale = symmetric(array, 1, signed_limit())
-    finer: Array = scale / np.float32(2 * signed_limit())
-    return finer
-
-
-def _second(array: Array) -> Array:
-    """What is left of the weight, in steps of the second scale."""
+def _rest(array: Array) -> tuple[Array, Array]:
+    """What is left of the weight, in steps of the second scale, and that scale."""
     limit = signed_limit()
     whole, scale = symmetric(array, 1, limit)
-    left = (array - whole * scale) / _second_scale(array)
-    rounded: Array = np.clip(np.rint(left), -limit, limit)
-    return rounded
+    finer: Array = scale / np.float32(2 * limit)
+    rounded: Array = np.clip(np.rint((array - whole * scale) / finer), -limit, limit)
+    return rounded.astype(np.int8), finer
 
 
 first, scale1, zero = weight8(columns=True, signed=True)
-second = read_later("W8_rest", np.int8, size, lambda array: _second(array))
-scale2 = read_later("W8_rest_scale", np.float32, per_column, lambda array: _second_scale(array))
+second = part_of("W8_rest", np.int8, size, 0, lambda match: _rest)
+scale2 = part_of("W8_rest_scale", np.float32, per_column, 1, lambda match: _rest)
 
 x1 = op.DynamicQuantizeLinear(x, outputs=3)
 near_x1 = op.DequantizeLinear(x1[0], x1[1], x1[2])

@@ -18,11 +18,12 @@ from collections.abc import Callable
 import numpy as np
 
 from ortfuse.pattern import Match, Pattern, built, computed, ms, op
+from ortfuse.precision.rounded import ROUNDED
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._blocks import BLOCKS, Blocks, blocks_of, fills_blocks
 from ._linear import GUARDS, LINEAR, bias, per_column, size, x
-from ._weights import Array, read_later, read_later_as
+from ._weights import Array, read_later, read_later_as, tensor_of
 
 SOURCE = "ONNX Runtime operator com.microsoft.MatMulNBits"
 
@@ -44,14 +45,18 @@ def _rule(bits: int, block: int, level: int, *, zeros: bool = False) -> Rule:
     def each(match: Match) -> tuple[int, ...]:
         return blocks(match), 1, size(match)[1]
 
-    packed = read_later("Q_packed", np.uint8, stored, made.packed)
-    scales = read_later("S", np.float32, lambda match: (size(match)[1], blocks(match)), made.scales)
+    packed = read_later("Q_packed", np.uint8, stored, made.packed, rounding=made)
+    scales = read_later("S", np.float32, lambda match: (size(match)[1], blocks(match)), made.scales, rounding=made)
     packed_zeros = read_later(
-        "Z_packed", np.uint8, lambda match: (size(match)[1], -(-blocks(match) * bits // 8)), made.packed_zeros
+        "Z_packed",
+        np.uint8,
+        lambda match: (size(match)[1], -(-blocks(match) * bits // 8)),
+        made.packed_zeros,
+        rounding=made,
     )
-    whole = read_later("Q", np.uint8, lambda match: (blocks(match), block, size(match)[1]), made.whole)
-    zero = read_later("Z", np.uint8, each, made.each_zero)
-    scale = read_later("S_each", np.float32, each, made.each)
+    whole = read_later("Q", np.uint8, lambda match: (blocks(match), block, size(match)[1]), made.whole, rounding=made)
+    zero = read_later("Z", np.uint8, each, made.each_zero, rounding=made)
+    scale = read_later("S_each", np.float32, each, made.each, rounding=made)
     matrix = computed("matrix", lambda match: np.array(size(match), np.int64))
     added = _corrected(made)
     near_weight = op.Reshape(op.Mul(op.Sub(op.Cast(whole, to=1), op.Cast(zero, to=1)), scale), matrix)
@@ -83,11 +88,12 @@ def _corrected(made: Blocks) -> Pattern:
     """The bias, with what the product lacks for the mean of what comes in."""
 
     def convert(match: Match) -> Callable[[Array], Array]:
-        means = match.observed_means("x", size(match)[0])
+        means, weight = match.observed_means("x", size(match)[0]), tensor_of(match, "weight")
         given = 0.0 if match.get("bias") is None else match.const("bias")
 
         def lacking(array: Array) -> Array:
-            near = (made.whole(array).astype(np.float32) - made.each_zero(array)) * made.each(array)
+            whole, scales, zeros = ROUNDED.of(weight, made)
+            near = (whole.astype(np.float32) - zeros[:, None]) * scales[:, None]
             found: Array = given + means @ (array - near.reshape(array.shape))
             return found
 

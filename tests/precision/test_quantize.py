@@ -15,6 +15,7 @@ import pytest
 
 import ortfuse
 from ortfuse.bench import Latency
+from ortfuse.cli import terminal
 from ortfuse.cli.app import main
 from ortfuse.errors import BoundError, OptionError, VerificationError
 from ortfuse.execution.inputs import Inputs
@@ -44,7 +45,7 @@ def _seconds(node: ir.Node) -> float:
     return 5e-4 if "Integer" in node.op_type or node.op_type.startswith("Q") else 1e-6
 
 
-def told(models: Mapping[str, ir.Model], inputs: Inputs, *, rounds: int, threads: int) -> list[Latency]:
+def told(models: Mapping[str, ir.Model], inputs: Inputs, **how: Any) -> list[Latency]:
     seconds = Told(0, 0).seconds(models, inputs)
     first = next(iter(seconds.values()))
     return [Latency(n, 1.0, 1.0, 1.0, 0.0, first / s, None, 1.0, 1, 1, 1.0) for n, s in seconds.items()]
@@ -55,6 +56,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "measure", told)
     monkeypatch.setattr(samples, "FRESH", (8, 8))
     monkeypatch.setattr(under_bound, "Stopwatch", Told)
+    monkeypatch.setattr(terminal, "EACH", 1e6)
 
 
 def proto(seed: int = 0) -> onnx.ModelProto:
@@ -313,3 +315,24 @@ def test_memory_is_measured_where_it_is_the_goal(monkeypatch: pytest.MonkeyPatch
     assert found.outcome.memory is not None
     assert found.outcome.memory[1] < found.outcome.memory[0]
     assert found.to_dict()["memory"] == found.outcome.memory
+
+
+def test_progress_is_printed_now_and_then_where_there_is_no_terminal(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terminal, "EACH", 1e-3)
+    assert command(model, "--size", "n=4", "--max-error", 0.1, "--store", tmp_path / "s") == 0
+    shown = capsys.readouterr()
+    lines = shown.err.splitlines()
+    assert 1 < len(lines) < 100
+    assert all("s: " in line for line in lines)
+    assert len({line.partition(": ")[2] for line in lines}) == len(lines), "nothing is said twice"
+
+
+def test_what_each_phase_takes_is_told() -> None:
+    found = ortfuse.quantize(proto(), max_error=0.1, sizes={"n": 4}, store=None)
+    phases = {phase["name"]: phase for phase in found.to_dict()["phases"]}
+    assert phases["optimising in float32"]["seconds"] > 0
+    assert phases["ranges of values"]["runs"] == 12, "one for each set that ranges are observed on"
+    assert phases["ranges of values"]["sessions"] == 1
+    assert phases["errors followed to the outputs"]["runs"] > 0

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from rounding_ladder import Cutting, Rounding, Table
+from rounding_ladder import BITS, Cutting, Rounding, Table
 
 from ortfuse.bench import Latency
 from ortfuse.errors import BoundError, VerificationError
@@ -21,6 +21,7 @@ from ortfuse.precision.outcome import Outcome
 from ortfuse.precision.samples import PROBED
 from ortfuse.precision.store import Store
 from ortfuse.precision.tolerance import limit_of
+from ortfuse.precision.trial import Trial
 from ortfuse.precision.under_bound import Request, fastest
 
 pytest.importorskip("scipy")
@@ -49,7 +50,7 @@ def speedups(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Latencies by the number of lowered sites instead of measured ones; a test may set a speedup for all."""
     told: dict[str, float] = {}
 
-    def measure(models: Mapping[str, ir.Model], inputs: Any, *, rounds: int, threads: int) -> list[Latency]:
+    def measure(models: Mapping[str, ir.Model], inputs: Any, **how: Any) -> list[Latency]:
         lowered = {name: sum("rung" in node.metadata_props for node in model.graph) for name, model in models.items()}
         return [
             Latency(name, 1.0, 1.0, 1.0, 0.0, told.get("all", 1 + count / 4) if count else 1.0, None, 1.0, 1, 1, 1.0)
@@ -314,3 +315,37 @@ def test_sites_that_take_longer_alone_than_the_whole_win_no_more_than_it_has() -
 
     outcome = run(chain(), 0.9, clock=Slow())
     assert outcome.taken.predicted_speedup == pytest.approx(2.5, rel=0.05)
+
+
+def test_times_of_sites_are_known_from_other_models_with_the_same_sizes(tmp_path: Path) -> None:
+    run(chain(4), 0.1, store=Store(tmp_path / "kept"))
+    other = chain(5, seed=1)
+    other.graph.opset_imports[""] = 18
+    clock = Table()
+    assert run(other, 0.1, store=Store(tmp_path / "kept"), clock=clock).taken.choice
+    assert clock.asked == 1, "the whole model alone"
+
+
+def test_choices_above_the_bound_on_the_first_inputs_are_not_run_on_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tested: list[Any] = []
+    test = Trial.test
+    monkeypatch.setattr(Trial, "test", lambda self, choice: tested.append(test(self, choice)) or tested[-1])
+    store = Store(tmp_path / "kept")
+    run(chain(), 1e-2, store=store)
+    assert any(not one.whole for one in tested)
+    assert all(one.whole or one.seen > 1e-2 for one in tested)
+    wide = run(chain(), 0.9, store=store)
+    assert wide.held_out is not None, "what was run on some inputs alone is run on all where it may keep the bound"
+
+
+@pytest.mark.parametrize(("names", "count"), [(("one", "other"), 2), (("one.a", "one.b"), 1)])
+def test_where_one_of_a_family_is_far_above_the_bound_the_others_are_not_run_everywhere(
+    names: tuple[str, str], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in names:
+        monkeypatch.setitem(BITS, name, 7)
+    outcome = run(chain(), 5e-3, Rounding(("fine", *names)), clock=Table(**dict.fromkeys(names, 3e-4)))
+    ran = [point for point in outcome.curve if point.label.endswith("everywhere") and point.error is not None]
+    assert len([point for point in ran if point.label.partition(" ")[0] in names]) == count

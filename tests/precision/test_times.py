@@ -63,3 +63,23 @@ def test_every_model_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
         "other",
     }
     assert len(loaded) == 2
+
+
+def test_what_others_are_compared_with_stays_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[object] = []
+
+    class Counted(Session):
+        def __init__(self, model: ir.Model, **options: int) -> None:
+            loaded.append(model)
+            super().__init__(model, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(times, "Session", Counted)
+    plain, others = (
+        ir.from_onnx_text(f"{HEADER} {{ y = Relu(x) }}"),
+        [ir.from_onnx_text(f"{HEADER} {{ y = Abs(x) }}")] * 2,
+    )
+    clock, inputs = Stopwatch(1, 0), {"x": np.ones(3, np.float32)}
+    clock.seconds({"": plain}, inputs)
+    for other in others:
+        assert set(clock.seconds({"": plain, "other": other}, inputs)) == {"", "other"}
+    assert loaded == [plain, *others]

@@ -1,0 +1,66 @@
+"""What weights are rounded to, kept while a search goes on: the same parts are read for every model that it makes.
+
+Outside of a search nothing is kept, so that models larger than memory are written with a peak of a few of their weights.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.passes.lazy_transpose import key_of
+
+Array = np.ndarray[Any, Any]
+
+Rounding = Callable[[Array], tuple[Array, ...]]
+"""Makes integers, scales and what else there is of a weight; equal ones make the same."""
+
+
+class Rounded:
+    """The latest results of rounding, up to a number of bytes that is 0 at first."""
+
+    def __init__(self) -> None:
+        # The weights are kept too: keys have the `id` of those, which must not become another's.
+        self._found: OrderedDict[Hashable, tuple[ir.TensorProtocol, tuple[Array, ...]]] = OrderedDict()
+        self._most = self._held = 0
+
+    def of(self, weight: ir.TensorProtocol, rounding: Rounding) -> tuple[Array, ...]:
+        """What a weight is rounded to; not to be changed."""
+        key = (key_of(weight), rounding)
+        found = self._found.pop(key, None)
+        if found is None:
+            found = (weight, rounding(weight.numpy()))
+            self._held += _bytes(found[1])
+        self._found[key] = found
+        self._shrink()
+        return found[1]
+
+    @contextmanager
+    def kept(self, most: int) -> Iterator[None]:
+        """Keep up to so many bytes of the latest results."""
+        before, self._most = self._most, most
+        try:
+            yield
+        finally:
+            self._most = before
+            self._shrink()
+
+    def _shrink(self) -> None:
+        while self._held > self._most:
+            _, (_, parts) = self._found.popitem(last=False)
+            self._held -= _bytes(parts)
+
+
+def _bytes(parts: tuple[Array, ...]) -> int:
+    return sum(part.nbytes for part in parts)
+
+
+ROUNDED = Rounded()
+
+FOR_A_SEARCH = 512 << 20
+"""How many bytes a search keeps."""

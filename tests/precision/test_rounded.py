@@ -1,0 +1,51 @@
+"""What weights are rounded to is kept while a search goes on, and no longer."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.precision.rounded import Rounded
+
+
+class Counting:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, array: np.ndarray) -> tuple[np.ndarray, ...]:
+        self.calls += 1
+        return (np.rint(array).astype(np.int8), np.float32(self.calls))
+
+
+def tensors(count: int) -> list[ir.Tensor]:
+    return [ir.tensor(np.full((10, 10), number, np.float32)) for number in range(count)]
+
+
+def test_a_weight_is_rounded_once_in_a_search_and_anew_outside_of_one() -> None:
+    rounded, rounding, (weight,) = Rounded(), Counting(), tensors(1)
+    with rounded.kept(1000):
+        assert rounded.of(weight, rounding)[0] is rounded.of(weight, rounding)[0]
+        assert rounding.calls == 1
+    for _ in range(2):
+        rounded.of(weight, rounding)
+    assert rounding.calls == 3
+
+
+def test_what_was_read_last_is_kept() -> None:
+    rounded, rounding, weights = Rounded(), Counting(), tensors(3)
+    with rounded.kept(250):
+        for weight in (weights[0], weights[1], weights[0], weights[2], weights[0]):
+            rounded.of(weight, rounding)
+        assert rounding.calls == 3
+        rounded.of(weights[1], rounding)
+        assert rounding.calls == 4
+
+
+def test_a_weight_that_is_gone_is_not_taken_for_a_new_one() -> None:
+    """Keys are the places of tensors in memory, which are given to others."""
+    rounded, rounding = Rounded(), Counting()
+    with rounded.kept(10_000):
+        for number in range(20):
+            weight = ir.tensor(np.full((10, 10), number, np.float32))
+            assert rounded.of(weight, rounding)[0][0, 0] == number
+            del weight
