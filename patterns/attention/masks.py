@@ -172,21 +172,27 @@ def _factor_rule(name: str, sign: str, made: Any) -> Rule:
     )  # fmt: skip
 
 
-def _of_grid() -> tuple[Pattern, Pattern]:
-    """Scores viewed as [batch, query rows, query columns, key rows, key columns] plus masks, and scores plus the masks merged."""
-    flat = scalar("score_scale") * (var("query", "b _ _") @ var("transposed_key", "b _ _")) + opt(first_mask)
-    one, other = var("mask", "b|1 p|1 q|1 k|1 l|1"), var("second_mask", "b|1 p|1 q|1 k|1 l|1")
-    split = rearrange("b (p q) (k l) -> b p q k l", flat).named("grid")
+def _of_grid(queries: str, keys: str, batch: str) -> tuple[Pattern, Pattern]:
+    """Scores viewed as [batch, query rows, query columns, key rows, key columns] plus masks, and scores plus the masks merged.
+
+    `queries` and `keys` are the shapes of the operands, whose leading axes are merged to the `batch` of the view.
+    """
+    lead, grid = queries.removesuffix("_ _"), f"{batch} p q k l"
+    flat = scalar("score_scale") * (var("query", queries) @ var("transposed_key", keys)) + opt(first_mask)
+    one, other = var("mask", "m|1 p|1 q|1 k|1 l|1"), var("second_mask", "m|1 p|1 q|1 k|1 l|1")
+    split = rearrange(f"{lead}(p q) (k l) -> {grid}", flat).named("grid", "m p q k l")
 
     def merged(match: Match) -> Pattern:
         masks = one if match["second_mask"] is None else op.Add(one, other)
         sizes = computed("sizes", lambda match: ints([match.size(dim) for dim in "pqkl"]))
-        every = op.Expand(masks, op.Concat(op.Shape(var("query"), start=0, end=1), sizes, axis=0))
-        total = flat + rearrange("b p q k l -> b (p q) (k l)", every)
-        return rearrange("b (p q) (k l) -> b p q k l", total)
+        leading = [op.Shape(var("query"), start=axis, end=axis + 1) for axis in range(len(lead.split()))]
+        count = leading[0] if len(leading) == 1 else op.Mul(*leading)
+        every = op.Expand(masks, op.Concat(count, sizes, axis=0))
+        total = flat + rearrange(f"{grid} -> {lead}(p q) (k l)", every)
+        return rearrange(f"{lead}(p q) (k l) -> {grid}", total)
 
     makes = ("Add", "Mul", "MatMul", "Concat", "Shape", "Expand", "Reshape")
-    return (split + one + opt(other)).named("sum", "b p q k l"), built(merged, makes=makes)
+    return (split + one + opt(other)).named("sum", "m p q k l"), built(merged, makes=makes)
 
 
 @redundant("of unknown sizes the replacement could not say the shape of the masks")
@@ -196,6 +202,7 @@ def grid_is_known(match: Match) -> Refusal | None:
     return None if axis is None else match.refuse_dimension("sum", axis, "a known number of rows and columns")
 
 
+_NO_CONSTANTS = dict.fromkeys(("query is: a constant", "transposed_key is: a constant"), "such products are left alone")
 _WINDOWS = {
     "b": 2, "w": 3, "h": 2, "s": 5, "t": 7, "x": 1, "y": 5, "z": 7,
     "query": "6 2 5 4", "transposed_key": "6 2 4 7", "first_mask": "1 2 5 7", "mask": None,
@@ -221,9 +228,7 @@ RULES = [
         source="arXiv:2103.14030",
         shapes=_WINDOWS,
         opset=17,
-        uncovered=dict.fromkeys(
-            ("query is: a constant", "transposed_key is: a constant"), "such products are left alone"
-        ),
+        uncovered=_NO_CONSTANTS,
         counterexamples={
             "heads split too": Variation(
                 shapes={"b": 3, "w": 4, "h": 1, "mask": "3 4 1 5 7"}, options={"first_mask": "absent"}
@@ -234,13 +239,25 @@ RULES = [
         },
     ),
     _rule(
-        "grid_mask", "grid(s q k^T + first_mask) + mask + second_mask", _of_grid(), grid_is_known,
+        "grid_mask", "grid(s q k^T + first_mask) + mask + second_mask", _of_grid("b _ _", "b _ _", "b"), grid_is_known,
         source="arXiv:2112.01526",
         shapes={
             "p": 2, "q": 3, "k": 3, "l": 4, "query": "b 6 5", "transposed_key": "b 5 12", "first_mask": "b 6 12",
             "mask": "b 2 3 3 1", "second_mask": "b 2 3 1 4",
         },
         opset=17,
+    ),
+    _rule(
+        "grid_mask_of_heads", "grid(s q k^T + first_mask) + mask + second_mask, batch and heads merged",
+        _of_grid("b h _ _", "b h _ _", "(b h)"), grid_is_known,
+        source="arXiv:2112.01526",
+        shapes={
+            "b": 3, "h": 2, "p": 2, "q": 3, "k": 3, "l": 4,
+            "query": "3 2 6 5", "transposed_key": "3 2 5 12", "first_mask": "3 2 6 12",
+            "mask": "6 2 3 3 1", "second_mask": "6 2 3 1 4",
+        },
+        opset=17,
+        uncovered=_NO_CONSTANTS,
     ),
     _rule(
         "floored_scores", "max(s q k^T + mask, filler)", _floored(), hides_altogether,

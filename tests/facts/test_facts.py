@@ -256,6 +256,20 @@ def test_sizes_in_detours_through_floats_stay_exact() -> None:
     assert facts.ints(values["f"]) is None
 
 
+def test_sizes_by_factors_that_no_small_fraction_is_are_known_where_no_rounding_decides_them() -> None:
+    facts, values = load(
+        """
+        g (float[b, 3, 3, 10] x, float[b, 3, h, 3] z) => (y, w) {
+            k = Constant <value = float[4] {1.0, 1.0, 2.3333335, 0.77}> () y = Resize(x, , k)
+            l = Constant <value = float[4] {1.0, 1.0, 2.3333335, 2.3333333}> () w = Resize(z, , l)
+        }
+        """
+    )
+    assert text_of(facts, values["y"]) == "b, 3, 7, 7"
+    shape = facts.shape(values["w"])
+    assert shape is not None and not isinstance(shape[2], int) and not isinstance(shape[3], int)
+
+
 def test_what_a_float_cannot_hold_exactly_is_not_tracked() -> None:
     facts, values = load(
         """

@@ -496,6 +496,28 @@ def test_masks_of_rows_and_columns_are_masks_of_pixels(batch: str) -> None:
     assert "Softmax" not in kinds
 
 
+@pytest.mark.parametrize("batch", ["b", "3"])
+def test_masks_of_rows_and_columns_are_those_of_heads_that_are_merged_with_the_batch(batch: str) -> None:
+    """As ViTDet and SAM are written: of one tensor with queries, keys and values, whose heads become part of the batch."""
+    m = ir.from_onnx_text(f"""<ir_version: 10, opset_import: ["": 20]>
+    g (float[{batch},12,24] x, float[3,3,4] rows, float[4,4,4] columns) => (float[{batch},12,8] out)
+    <int64[5] apart = {{-1, 12, 3, 2, 4}}, int64[3] heads = {{-1, 12, 4}}, int64[4] image = {{-1, 3, 4, 4}}, float half = {{0.5}},
+     int64[5] grid = {{-1, 3, 4, 3, 4}}, int64[3] flat = {{-1, 12, 12}}, int64[1] four = {{4}}, int64[1] three = {{3}},
+     int64 i0 = {{0}}, int64 i1 = {{1}}, int64 i2 = {{2}}, int64[4] split = {{-1, 2, 12, 4}}, int64[3] whole = {{-1, 12, 8}}> {{
+        r = Reshape(x, apart) t = Transpose<perm = [2, 0, 3, 1, 4]>(r)
+        q0 = Gather(t, i0) k0 = Gather(t, i1) v0 = Gather(t, i2)
+        q = Reshape(q0, heads) k = Reshape(k0, heads) v = Reshape(v0, heads) u = Reshape(q, image)
+        h = Einsum<equation = "bhwc,hkc->bhwk">(u, rows) w = Einsum<equation = "bhwc,wkc->bhwk">(u, columns)
+        s = Mul(q, half) kt = Transpose<perm = [0, 2, 1]>(k) qk = MatMul(s, kt) g = Reshape(qk, grid)
+        h1 = Unsqueeze(h, four) w1 = Unsqueeze(w, three) once = Add(g, h1) twice = Add(once, w1)
+        m = Reshape(twice, flat) p = Softmax<axis = -1>(m) o = MatMul(p, v)
+        o4 = Reshape(o, split) ot = Transpose<perm = [0, 2, 1, 3]>(o4) out = Reshape(ot, whole)
+    }}""")
+    kinds = optimized(m)
+    assert kinds.count("Attention") == 1
+    assert "Softmax" not in kinds
+
+
 @pytest.mark.parametrize(
     "zeros", ["n = Shape(soft) zeros = ConstantOfShape(n)", "n = Shape(soft) zeros = Expand(zero, n)"]
 )

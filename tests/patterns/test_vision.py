@@ -126,6 +126,39 @@ def test_repeated_pixels_are_an_enlarged_image(body: str) -> None:
     np.testing.assert_array_equal(*both(before, after, {"x": numbers(2, 3, 4, 4)}))
 
 
+NEAREST = {
+    "0, 0, 0, 1, 1, 2, 2": ("asymmetric", "floor"),
+    "0, 0, 1, 1, 1, 2, 2": ("half_pixel", "round_prefer_ceil"),
+    "0, 0, 0, 1, 2, 2, 2": None,
+}
+
+
+@pytest.mark.parametrize("rows", NEAREST)
+@pytest.mark.parametrize("as_grid", [False, True])
+def test_the_nearest_pixels_are_a_resized_image(rows: str, as_grid: bool) -> None:
+    """Three rows become seven, as torch's `nearest` and `nearest-exact` choose them, or not; two columns become four."""
+    numbered = [int(row) for row in rows.split(",")]
+    places = ", ".join(f"{row}, {column}" for row in numbered for column in (0, 0, 1, 1))
+    body = "g = Gather<axis=2>(x, rows) y = Gather<axis=3>(g, columns)"
+    if as_grid:
+        body = "t = Transpose<perm=[2, 3, 0, 1]>(x) g = GatherND(t, places) y = Transpose<perm=[2, 3, 0, 1]>(g)"
+    before = parse(f"""<ir_version: 9, opset_import: ["": 17]> g (float[b,3,3,2] x) => (float[b,3,7,4] y)
+        <int64[7] rows = {{{rows}}}, int64[4] columns = {{0, 0, 1, 1}}, int64[7,4,2] places = {{{places}}}> {{ {body} }}""")
+    after = rewritten(before, "fuse.vision")
+    found = NEAREST[rows]
+    assert ops(after) == ("Gather Gather" if found is None else "Resize")
+    if found is not None:
+        made = next(iter(after.graph)).attributes
+        assert (made["coordinate_transformation_mode"].value, made["nearest_mode"].value) == found
+    same(before, after, {"x": numbers(2, 3, 3, 2)})
+
+
+def test_every_other_pixel_is_no_resized_image() -> None:
+    before = parse("""<ir_version: 9, opset_import: ["": 17]> g (float[b,3,4,4] x) => (float[b,3,2,2] y)
+        <int64[2] even = {0, 2}> { g = Gather<axis=2>(x, even) y = Gather<axis=3>(g, even) }""")
+    assert ops(rewritten(before, "fuse.vision")) == "Gather Gather"
+
+
 def interpolated(shares: str = "0, 0.25, 0.75, 0", first: str = "0,0, 0,0, 0,0, 0,1") -> ir.Model:
     """A row of two pixels made four, as torch.export decomposes it."""
     taken = " ".join(

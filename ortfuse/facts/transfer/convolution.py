@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.dims import DimLike, ceil_div, floor_div, is_nonnegative, maximum, uncut
@@ -11,6 +13,9 @@ from ortfuse.facts.transfer import elements as el
 from ortfuse.facts.transfer.fact import UNKNOWN, Fact, Shape
 from ortfuse.facts.transfer.op import Op, UnknownError, normalize_axes, transfer
 from ortfuse.graph.traits import MICROSOFT
+
+_EXACT = 1 << 24
+"""Up to here float32 holds every integer."""
 
 _POOLS = frozenset({"MaxPool", "AveragePool", "LpPool", "QLinearAveragePool"})
 
@@ -173,8 +178,23 @@ def _resized_by_scale(op: Op, shape: Shape, axes: tuple[int, ...]) -> Shape | No
         return None
     if op.attr_str("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize":
         return None
-    scales = op.elements(1 if op.node.op_type == "Upsample" or op.version < 11 else 2)
+    given = op.fact(1 if op.node.op_type == "Upsample" or op.version < 11 else 2)
+    scales = given.elements()
     if scales is None or len(scales) != len(axes):
         return None
-    found = [el.floor(el.multiply(shape[axis], scale)) for axis, scale in zip(axes, scales, strict=True)]
+    numbers = given.array()
+    found: list[Any] = []
+    for position, (axis, scale) in enumerate(zip(axes, scales, strict=True)):
+        dim, size = el.floor(el.multiply(shape[axis], scale)), shape[axis]
+        if dim is None and isinstance(size, int) and numbers is not None:
+            dim = _floored_product(size, float(numbers.reshape(-1)[position]))
+        found.append(dim)
     return tuple([dim if isinstance(dim, DimLike) else UNKNOWN for dim in found])
+
+
+def _floored_product(size: int, scale: float) -> int | None:
+    """The product with a factor, rounded down; `None` where that depends on the precision of the product."""
+    if not 0 <= scale * size < _EXACT:
+        return None
+    made = {int(np.float32(scale) * np.float32(size)), int(scale * size)}
+    return made.pop() if len(made) == 1 else None
