@@ -1,10 +1,12 @@
-"""Makes the pages of the site that the code itself tells: the catalogue of rules, the pass lists, and what each of both buys."""
+"""Makes the pages of the site that the code itself tells: the catalogue of rules, families, passes, and what these buy."""
 
 from __future__ import annotations
 
 import inspect
 import json
+import tomllib
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,14 @@ from ortfuse.pipeline import passes as registered
 from ortfuse.rewrite import Rule
 from ortfuse.targets import CPU, shipped_costs
 
+FAMILIES = Path(__file__).parent / "families.toml"
 LEFT_OUT = Path(__file__).parents[1] / "benchmarks" / "passes" / "passes.json"
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are made here."""
     files.append(File.generated(config, "catalogue.md", content="\n".join(_catalogue())))
+    files.append(File.generated(config, "families.md", content="\n".join(_families())))
     files.append(File.generated(config, "passes.md", content="\n".join(_passes())))
     files.append(File.generated(config, "left-out.md", content="\n".join(_left_out(json.loads(LEFT_OUT.read_text())))))
     return files
@@ -73,6 +77,26 @@ def _passes() -> Iterator[str]:
     yield "\n## Lists\n\nA list is a TOML file of a few lines. `auto` takes the first that the content of a model speaks for.\n"
     for entry in lists_with([]).values():
         yield f"### {entry.name}\n\n{_plain(entry.description)} {_plain(entry.reason)}\n\n```text\n{entry.pipeline}\n```\n"
+
+
+def _families() -> Iterator[str]:
+    """What there is to recognise, with what does it and what is not done, as the table says."""
+    rules = [rule.name for rule in load_catalogue().rules()]
+    yield "# Families\n"
+    yield (
+        "What exporters write that there is a faster or plainer form of, with the rules ([catalogue](catalogue.md)) and passes "
+        "([passes](passes.md)) that find it and the tests that show it on whole graphs; each rule is proved besides.\n"
+    )
+    families = tomllib.loads(FAMILIES.read_text())["family"]
+    for group in dict.fromkeys(family["group"] for family in families):
+        yield f"## {group}\n\n| family | what | rules and passes | tests |\n|---|---|---|---|"
+        for family in (one for one in families if one["group"] == group):
+            found = [name for name in rules if any(fnmatch(name, wanted) for wanted in family.get("rules", ()))]
+            does = ", ".join(f"`{name}`" for name in (*found, *family.get("passes", ())))
+            tests = ", ".join(f"`{path.removeprefix('tests/')}`" for path in family.get("tests", ()))
+            still = f" *Open:* {family['open']}" if "open" in family else ""
+            yield f"| {family['name']} | {_plain(family['what'] + still)} | {does or 'none'} | {tests} |"
+        yield ""
 
 
 def _left_out(found: Mapping[str, Any]) -> Iterator[str]:

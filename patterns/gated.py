@@ -43,16 +43,17 @@ BODIES = {
 GLU = {"GLU": "Sigmoid", "SwiGLU": "Swish", "GeGLU": "Gelu", "GeGLUTanh": "GeluTanh", "ReGLU": "Relu"}
 
 
-def _function(name: str, inputs: str, body: str) -> onnx.FunctionProto:
+def function(name: str, inputs: str, body: str) -> onnx.FunctionProto:
+    """A function of the domain, whose one result is `y`."""
     return onnx.parser.parse_function(
         f'<domain: "{DOMAIN}", opset_import: ["" : 18]> {name} ({inputs}) => (y) {{ {body} }}'
     )
 
 
-register_operators(bodies=[_function(name, "h, x", f"{BODIES[kind]} y = Mul (a, x)") for name, kind in GLU.items()])
+register_operators(bodies=[function(name, "h, x", f"{BODIES[kind]} y = Mul (a, x)") for name, kind in GLU.items()])
 
 
-def _activated(kind: str, h: Pattern) -> Pattern:
+def activated(kind: str, h: Pattern) -> Pattern:
     """An activation as the other rules leave it."""
     found: dict[str, Pattern] = {
         "Sigmoid": op.Sigmoid(h),
@@ -83,7 +84,7 @@ _RULES = {"Sigmoid": "sigmoid", "Relu": "relu", "Swish": "swish", "Gelu": "gelu"
 RULES = [
     Rule(
         name=f"glu.{_RULES[kind]}",
-        pattern=op.Mul(_activated(kind, gate), x),
+        pattern=op.Mul(activated(kind, gate), x),
         replace=getattr(made_of, name)(gate, x),
         guards=(same_shape("gate", "x"), is_not_itself, *((is_not_double,) if kind == "GeluTanh" else ())),
         on_request=True,

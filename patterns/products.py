@@ -2,6 +2,7 @@
 
 x A B = x (A B)          (x A + a) B = x (A B) + a B          where the product A B is no larger than both
 x W +- s x A B = x (W +- s A B)                                                 Hu et al., arXiv:2106.09685
+x W +- s x V = x (W +- s V)
 (s x) W = x (s W)          s (x W + b) = x (s W) + s b          s a number or a vector
 (x y) z = x (y z)                                               where that is provably much less work
 x expand(y) = x y                                               where whole matrices are repeated
@@ -142,6 +143,12 @@ def weight_is_not_copied(match: Match) -> Refusal | None:
 
 
 @redundant(COST)
+def weights_are_not_copied(match: Match) -> Refusal | None:
+    """The weights that are added are used for nothing else."""
+    return _is_copied(match, "weight", "other")
+
+
+@redundant(COST)
 def weight_is_small(match: Match) -> Refusal | None:
     """The weight is small, and used for nothing else if it is not tiny."""
     if match.const("weight").size > LARGEST_SCALED:
@@ -279,6 +286,33 @@ def _adapters() -> Iterator[Rule]:
         )
 
 
+def _added(sign: int) -> Callable[[Match], Array]:
+    def added(match: Match) -> Array:
+        with np.errstate(all="ignore"):
+            found: Array = _wide(match, "weight") + sign * match["s"] * _wide(match, "other")
+        return found
+
+    return added
+
+
+def _sums() -> Iterator[Rule]:
+    """Products of one input with two weights, added or subtracted."""
+    branch = scalar("s") * op.MatMul(x, const("other", "k n"))
+    for name, sign, pattern in (("sum", 1, plain + branch), ("difference", -1, plain - branch)):
+        added = _added(sign)
+        yield _rule(
+            name,
+            f"x weight {'+' if sign > 0 else '-'} s x other",
+            pattern,
+            op.MatMul(x, _made("added", added)),
+            ({"x": "b s 6", "weight": "6 5", "other": "6 5"},),
+            weights_are_not_copied,
+            is_held(added),
+            allow_extra_operands=True,
+            proof={"scalars": {"s": [0.5, 2.0]}, "opset": 18},
+        )
+
+
 RULES = [
     _rule(
         "weights",
@@ -293,6 +327,7 @@ RULES = [
         is_held(_merged, _merged_bias),
     ),
     *_adapters(),
+    *_sums(),
     _rule(
         "scaled_input",
         "(x * scale) weight",

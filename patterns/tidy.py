@@ -4,6 +4,7 @@ x + -y = x - y        -(x - y) = y - x        (-x) (-y) = x y        0 - x = x (
 1 / (x / y) = y / x        x / (1 / y) = x y        a / (b x) = (a / b) / x        max(x, -x) = |x|
 where(x < a, a, x) = max(x, a)                  where(x > a, a, x) = min(x, a)
 relu(x) = |x| = x, clip(x, a, b) = x            where x is known to lie there
+-max(-x, -y) = min(x, y)        relu(x) - relu(-x) = x        max(x, y) + min(x, y) = x + y        |x| |y| = |x y|
 max(x, max(x, y)) = max(x, y)        where(not c, x, y) = where(c, y, x)        where(c, where(c, x, y), z) = where(c, x, z)
 x and (x or y) = x        x and not x = false        not x and not y = not (x or y)
 not(x < y) = x >= y                             of integers: no number is at least NaN, or below it
@@ -134,6 +135,37 @@ def result_is_as_large(match: Match) -> Refusal | None:
 def divisor_is_as_large(match: Match) -> Refusal | None:
     """The divisor has the shape of the result."""
     return match.unless_same_shape("y", "root")
+
+
+# Signs of extremes, and what both signs add up to
+
+
+def _opposites() -> Iterator[Rule]:
+    """The smallest integer is its own negative, so that these are of floating-point numbers."""
+    plain, negatives = Proof(shapes={"x": "b 3"}), (op.Neg(x), op.Neg(y))
+    added = const("added")
+    opposite = computed("opposite", lambda match: array_like(match, -match.const("added")))
+    with_constant = Proof(shapes={"x": "b 3", "added": "3"})
+    smallest = Proof(shapes=NUMBERS.shapes, counterexamples={"of integers": _SMALLEST})
+    for name, build, other in (("max", op.Max, op.Min), ("min", op.Min, op.Max)):
+        pattern = op.Neg(build(*negatives))
+        yield _rule(f"opposite_{name}", pattern, other(x, y), ROUNDING, smallest, floating("x"))
+        pattern = op.Neg(build(op.Neg(x), added))
+        yield _rule(f"opposite_{name}_with", pattern, other(x, opposite), ROUNDING, with_constant, floating("x"))
+    yield _rule("opposite_relu", op.Neg(op.Relu(op.Neg(x))), op.Min(x, 0.0), ROUNDING, plain, floating("x"))
+    positive, negative = op.Relu(x), op.Relu(op.Neg(x))
+    yield _rule("both_signs", op.Sub(positive, negative), x, ROUNDING, plain, floating("x"))
+    yield _rule("both_sizes", op.Add(positive, negative), op.Abs(x), ROUNDING, plain, floating("x"))
+    smaller, larger = op.Min(x, y), op.Max(x, y)
+    yield _rule("both_extremes", op.Add(smaller, larger), op.Add(x, y), ROUNDING, NUMBERS)
+    yield _rule("product_of_extremes", op.Mul(smaller, larger), op.Mul(x, y), ROUNDING, NUMBERS)
+
+
+def _sizes() -> Iterator[Rule]:
+    size = op.Abs(x).kept()
+    yield _rule("square_of_size", op.Mul(size, size), op.Mul(x, x), EXACT, Proof(shapes={"x": "b 3"}))
+    yield _rule("product_of_sizes", op.Mul(op.Abs(x), op.Abs(y)), op.Abs(op.Mul(x, y)), EXACT, NUMBERS, floating("x"))
+    yield _rule("quotient_of_sizes", op.Div(op.Abs(x), op.Abs(y)), op.Abs(op.Div(x, y)), EXACT, NUMBERS, floating("x"))
 
 
 # Ranges
@@ -339,4 +371,15 @@ def _compared() -> Iterator[Rule]:
         )
 
 
-RULES = [*_signs(), *_quotients(), *_bounded(), *_chosen(), *_repeated(), *_branches(), *_truths(), *_compared()]
+RULES = [
+    *_signs(),
+    *_quotients(),
+    *_opposites(),
+    *_sizes(),
+    *_bounded(),
+    *_chosen(),
+    *_repeated(),
+    *_branches(),
+    *_truths(),
+    *_compared(),
+]

@@ -1,11 +1,14 @@
 """Operators applied twice, or to one operand twice.
 
--(-x) = x        not(not(x)) = x        |(|x|)| = |x|        cast(cast(x)) = cast(x), if the type between holds every x
+-(-x) = x        not(not(x)) = x        |(|x|)| = |x|        floor(ceil(x)) = ceil(x)        sign(sign(x)) = sign(x)
+cast(cast(x)) = cast(x), if the type between holds every x
 max(x, x) = x    x and x = x            where(c, x, x) = x        x - x = 0, if x is neither infinite nor NaN
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 import numpy as np
@@ -117,9 +120,12 @@ def _rule(name: str, pattern: Pattern, replace: Any, proof: Proof, *guards: Guar
     )
 
 
-def _twice(name: str) -> Pattern:
-    build = getattr(op, name)
-    return build(build(x).kept().named("once"))  # type: ignore[no-any-return]
+def _whole_again(name: str) -> Pattern:
+    """A whole number that is rounded, or a sign whose sign is taken."""
+    inner = ("Sign",) if name == "Sign" else ("Floor", "Ceil", "Round", "Sign")
+    first, *others = (getattr(op, one)(x).kept() for one in inner)
+    once = functools.reduce(operator.or_, others, first).named("once")
+    return getattr(op, name)(once)  # type: ignore[no-any-return]
 
 
 PLAIN = Proof(shapes={"x": "b 3"})
@@ -161,7 +167,8 @@ def _cast_proof() -> Proof:
 RULES = [
     _rule("negation", op.Neg(op.Neg(x).kept()), x, PLAIN),
     _rule("not", op.Not(op.Not(x).kept()), x, TRUTHS),
-    *(_rule(f"{name.lower()}", _twice(name), once, PLAIN) for name in ("Abs", "Floor", "Ceil", "Round")),
+    _rule("abs", op.Abs(op.Abs(x).kept().named("once")), once, PLAIN),
+    *(_rule(name.lower(), _whole_again(name), once, PLAIN) for name in ("Floor", "Ceil", "Round", "Sign")),
     _rule("sign_lost", op.Abs(op.Neg(x).kept()), op.Abs(x), PLAIN),
     _rule(
         "cast",

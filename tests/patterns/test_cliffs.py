@@ -168,6 +168,23 @@ def test_softmax_of_an_image_of_unknown_size_is_computed_over_rows() -> None:
         same(original, result, {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)})
 
 
+LENGTHS = {
+    "y = LpNormalization<axis=1>(x)": "Mul MatMul Sqrt Equal Where Div",
+    "y = LpNormalization<axis=0, p=1>(x)": "Abs ReduceSum Equal Where Div",
+    "y = LpNormalization<axis=-1>(x)": "LpNormalization",
+}
+
+
+@pytest.mark.parametrize("body", LENGTHS)
+def test_vectors_are_divided_by_their_lengths(body: str) -> None:
+    original = with_weights(f"float[n,3,4] x) => (y) {{ {body} }}")
+    result = rewritten(original, "cliffs")
+    assert ops(result) == LENGTHS[body]
+    x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
+    x[:, :, 0], x[0, :, 1], x[1, :, 2] = 0, np.nan, np.inf
+    same(original, result, {"x": x})
+
+
 NEAREST = 'r = Resize<mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor">(x, , by)'
 LINEAR = 'r = Resize<mode="linear">(x, , , sizes)'
 LAYERS = {

@@ -62,6 +62,30 @@ def test_gates_are_the_pinned_operator(gate: str, products: str) -> None:
     onnx.checker.check_model(result.model)
 
 
+LAYERS = {
+    "FeedForwardRelu": ("f = Relu(g)", "h", "y"),
+    "FeedForwardGelu": ("d = Div(g, root) e = Erf(d) p = Add(e, one) h2 = Mul(g, p) f = Mul(h2, half)", "h", "y"),
+    "FeedForwardGeluTanh": (GATES["GeGLUTanh"].replace("h = ", "i = ").replace("(h,", "(i,"), "h", "y"),
+    "FeedForwardSwish": ("s = Sigmoid(g) f = Mul(g, s)", "", ""),
+}
+"""The activation, and whether both layers have a bias."""
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_two_layers_with_an_activation_are_the_pinned_operator(kind: str) -> None:
+    activation, *biases = LAYERS[kind]
+    first = "r = MatMul(x, a) g = Add(r, first)" if biases[0] else "g = MatMul(x, a)"
+    last = "q = MatMul(f, c) y = Add(q, last)" if biases[1] else "y = MatMul(f, c)"
+    vectors = "float[6] first = {0.5, 1, -1, 2, 0, 0.25}, float[4] last = {1, -1, 0.5, 0}"
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]> g (float[n, 3, 4] x) => (float[n, 3, 4] y) <{WEIGHTS}, {NUMBERS}, {vectors}>
+        {{ {first} {activation} {last} }}"""
+    )
+    result = ortfuse.optimize(model, pins={"ffn": kind}, verify="whole")
+    assert operators(result) == [kind]
+    assert kind not in operators(ortfuse.optimize(model))
+
+
 def test_without_a_pin_none_is_made() -> None:
     assert "SwiGLU" not in operators(ortfuse.optimize(layer("SwiGLU", "products")))
 

@@ -75,3 +75,44 @@ def test_swish_spelled_with_tanh() -> None:
     result = rewritten(original, "fuse.activation")
     assert ops(result) == "QuickGelu"
     same(original, result, {"x": np.array([np.nan, np.inf, 0, -0.0, 1, -1, 30, -30, 1e30], np.float32)})
+
+
+KERAS = {
+    "last": ("float[n,4,5,6] x", "0, 4, 5, 2, 3", "0, 4, 5, 6", "1, 2, 4", "1, 1, 1, 2, 3"),
+    "second": ("float[n,6,4,5] x", "0, 2, 3, 4, 5", "0, 6, 4, 5", "2, 3, 4", "1, 2, 3, 1, 1"),
+    "not in groups": ("float[n,4,5,6] x", "0, 4, 5, 2, 3", "0, 4, 5, 6", "1, 2, 3", "1, 1, 1, 2, 3"),
+}
+"""The channels of images, their groups, the way back, the axes of the means, and the axes of scale and bias."""
+
+
+@pytest.mark.parametrize("where", KERAS)
+def test_group_normalisation_as_keras_writes_it(where: str) -> None:
+    image, groups, back, axes, vector = KERAS[where]
+    shape = ", ".join(vector.split(", "))
+    original = parse(f"""<ir_version: 9, opset_import: ["": 18]> g ({image}) => (float[i,j,k,l] y)
+        <int64[5] groups = {{{groups}}}, int64[4] back = {{{back}}}, int64[3] axes = {{{axes}}}, float epsilon = {{0.001}},
+         float[{shape}] w = {{1.0, 2.0, 3.0, 0.5, -1.0, 1.5}}, float[{shape}] b = {{0.5, 0.0, 1.0, -1.0, 2.0, 3.0}}>
+        {{ s = Reshape(x, groups) m = ReduceMean(s, axes) o = Neg(m) d = Sub(s, m) q = Mul(d, d) v = ReduceMean(q, axes)
+           e = Add(v, epsilon) r = Sqrt(e) i = Reciprocal(r) f = Mul(i, w) k = Mul(o, f) t = Add(k, b) p = Mul(s, f)
+           z = Add(p, t) y = Reshape(z, back) }}""")
+    result = rewritten(original, "fuse.normalization")
+    whole = ["Reshape", "InstanceNormalization", "Shape", "Reshape", "BatchNormalization"]
+    turned = ["Transpose", *whole, "Transpose"]
+    found = {"last": turned, "second": whole}.get(where)
+    assert ops(result).split() == found or (found is None and "InstanceNormalization" not in ops(result))
+    same(original, result, {"x": numbers(2, *(int(size) for size in image[8:-3].split(",")))})
+
+
+LAST = {"1, 2": "Transpose InstanceNormalization Transpose", "0, 1": "", "1, 2, 3": ""}
+
+
+@pytest.mark.parametrize("axes", LAST)
+def test_instance_normalisation_with_the_channels_last(axes: str) -> None:
+    count = axes.count(",") + 1
+    original = parse(f"""<ir_version: 9, opset_import: ["": 18]> g (float[n,4,5,3] x) => (float[i,j,k,l] y)
+        <int64[{count}] axes = {{{axes}}}, float epsilon = {{0.001}}, float[3] w = {{1.0, 2.0, 3.0}}, float[3] b = {{0.5, 0.0, 1.0}}>
+        {{ m = ReduceMean(x, axes) d = Sub(x, m) q = Mul(d, d) v = ReduceMean(q, axes) e = Add(v, epsilon) r = Sqrt(e)
+           f = Div(w, r) k = Mul(m, f) t = Sub(b, k) p = Mul(x, f) y = Add(p, t) }}""")
+    result = rewritten(original, "fuse.normalization")
+    assert ops(result) == LAST[axes] or (not LAST[axes] and "InstanceNormalization" not in ops(result))
+    same(original, result, {"x": numbers(2, 4, 5, 3)})

@@ -13,6 +13,7 @@ WEIGHTS = {
     "A": (4, 6),
     "B": (6, 4),
     "W": (4, 4),
+    "V": (4, 4),
     "D": (4, 1),
     "U": (1, 4),
     "a": (6,),
@@ -55,6 +56,9 @@ FOUND = {
     "p = Div(x, two) y = MatMul(p, W)": "MatMul",
     "p = MatMul(x, W) y = Div(p, s)": "MatMul",
     "p = MatMul(x, W) q = Add(p, b) y = Mul(half, q)": "MatMul Add",
+    "p = MatMul(x, W) q = MatMul(x, V) y = Add(p, q)": "MatMul",
+    "p = MatMul(x, W) q = Add(p, b) r = MatMul(x, V) t = Mul(r, two) y = Sub(q, t)": "MatMul Add",
+    "p = MatMul(x, W) q = MatMul(p, V) y = Add(p, q)": "MatMul",
 }
 
 

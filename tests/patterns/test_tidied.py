@@ -41,6 +41,17 @@ SHORTER = {
     "p = Less(x, one) z = Where(p, one, x)": "Max",
     "p = Less(two, x) z = Where(p, two, x)": "Min",
     "p = Greater(x, one) z = Where(p, x, one)": "Greater Where",
+    "n = Neg(x) m = Neg(y) k = Max(n, m) z = Neg(k)": "Min",
+    "n = Neg(x) k = Min(n, two) z = Neg(k)": "Max",
+    "n = Neg(x) r = Relu(n) z = Neg(r)": "Min",
+    "r = Relu(x) n = Neg(x) s = Relu(n) a = Sub(r, s) z = Exp(a)": "Exp",
+    "r = Relu(x) n = Neg(x) s = Relu(n) z = Add(s, r)": "Abs",
+    "r = Min(x, y) s = Max(y, x) z = Add(s, r)": "Add",
+    "r = Min(x, y) s = Max(y, x) z = Mul(s, r)": "Mul",
+    "r = Min(x, y) s = Max(y, x) z = Sub(s, r)": "Min Max Sub",
+    "a = Abs(x) z = Mul(a, a)": "Mul",
+    "a = Abs(x) b = Abs(y) z = Mul(a, b)": "Mul Abs",
+    "a = Abs(x) b = Abs(y) z = Div(a, b)": "Div Abs",
 }
 
 

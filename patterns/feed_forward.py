@@ -1,0 +1,71 @@
+"""Two linear layers with an activation between as one operator, where a pin asks for it.
+
+ffn(x) = f(x W + a) V + b          f relu, gelu (by the error function or by tanh) or swish: Vaswani et al., arXiv:1706.03762
+
+They are no faster on the CPU, but other targets and tools look for them (`--pin ffn=FeedForwardGelu`). They are functions of the
+model, in the domain `ortfuse`: the runtime executes their bodies, and the file runs anywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ortfuse.pattern import Match, Pattern, computed, const, ms, op, opt, var
+from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.targets import register_operators
+
+from ._common import array_like
+from .gated import BODIES, activated, function, made_of
+
+KINDS = {"Relu": "relu", "Gelu": "gelu", "GeluTanh": "gelu_tanh", "Swish": "swish"}
+
+_FIRST, _SECOND = "p = MatMul (x, w) h = Add (p, c)", "q = MatMul (a, v) y = Add (q, d)"
+
+register_operators(
+    bodies=[function(f"FeedForward{kind}", "x, w, c, v, d", f"{_FIRST} {BODIES[kind]} {_SECOND}") for kind in KINDS]
+)
+
+x = var("x", "... k")
+first, second = const("first", "k m"), const("second", "m n")
+bias, shift = const("bias", "m"), const("shift", "n")
+
+
+def _with_bias(kind: str, hidden: Pattern) -> Pattern:
+    """The activation of the hidden layer, whose bias some operators take in."""
+    plain = activated(kind, hidden + opt(bias))
+    fused = {"Gelu": ms.BiasGelu(hidden, bias), "GeluTanh": ms.FastGelu(hidden, bias)}
+    return plain | fused[kind] if kind in fused else plain
+
+
+def _zeros(weight: str) -> Pattern:
+    """A bias for a layer that has none."""
+
+    def made(match: Match) -> Any:
+        return array_like(match, np.zeros(match.const(weight).shape[1]))
+
+    return computed(f"no_bias_of_{weight}", made)
+
+
+def _rule(kind: str) -> Rule:
+    hidden = op.MatMul(x, first)
+    return Rule(
+        name=f"ffn.{KINDS[kind]}",
+        formula=f"{kind}(x first + bias) second + shift",
+        pattern=op.MatMul(_with_bias(kind, hidden), second) + opt(shift),
+        replace=getattr(made_of, f"FeedForward{kind}")(
+            x, first, bias | _zeros("first"), second, shift | _zeros("second")
+        ),
+        on_request=True,
+        exactness=Exactness.ROUNDING,
+        source="arXiv:1706.03762",
+        proof=Proof(
+            shapes={"x": "b s 4", "first": "4 6", "bias": "6", "second": "6 3", "shift": "3"},
+            redundant={"dimension *": "the products ask for the same"},
+            opset=20,
+        ),
+    )
+
+
+RULES = [_rule(kind) for kind in KINDS]

@@ -1,0 +1,81 @@
+"""What is exact in a wider type and converted back, or compared there, without the conversions.
+
+cast(f(cast(x))) = f(x)                     f a sign, a size or a whole number
+cast(max(cast(x), cast(y))) = max(x, y)     cast(x) < cast(y) = x < y
+
+where the type between holds every number of x and y. Of floating-point numbers: integers may have no opposite in their type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+from ortfuse.pattern import Match, Pattern, attr, op, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+
+from .repeated import holds_all
+
+x, y = var("x"), var("y")
+
+_UNARY = ("Neg", "Abs", "Relu", "Floor", "Ceil", "Round", "Sign")
+_BINARY = ("Max", "Min")
+_COMPARED = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal")
+
+
+def _wide(operand: Pattern) -> Pattern:
+    made: Pattern = op.Cast(operand, to=attr("between")).kept()
+    return made
+
+
+def widens(match: Match) -> Refusal | None:
+    """Both operands have the same type, whose numbers the type between holds."""
+    before = match.dtype("x")
+    if before is None or (match.get("y") is not None and match.dtype("y") != before):
+        return match.refuse("dtype", "x", "that of the other operand")
+    held = holds_all(ir.DataType(match["between"]), before)
+    return None if held else match.refuse("attribute", "between", f"a type that holds every {before.name.lower()}")
+
+
+def comes_back(match: Match) -> Refusal | None:
+    """x is of floating-point numbers, and the result is of its type again."""
+    before = match.dtype("x")
+    if before is None or not before.is_floating_point():
+        return match.refuse("dtype", "x", "floating-point numbers")
+    return match.unless_value("to", match["to"] == before.value, "the type of x again")
+
+
+def _rule(name: str, pattern: Pattern, replace: Pattern, *guards: Callable[[Match], Refusal | None]) -> Rule:
+    lost = Variation(inputs={"x": "float32", "y": "float32"}, attributes={"between": ir.DataType.FLOAT16.value})
+    return Rule(
+        name=f"casts.{name.lower()}",
+        pattern=pattern,
+        replace=replace,
+        guards=guards,
+        exactness=Exactness.EXACT,
+        source="ONNX operator Cast",
+        proof=Proof(
+            shapes={"x": "b 3", "y": "3"},
+            attributes={"between": [ir.DataType.DOUBLE.value], "to": [ir.DataType.FLOAT.value]},
+            counterexamples={"digits lost": lost},
+            opset=20,
+        ),
+    )
+
+
+RULES = [
+    *(
+        _rule(name, op.Cast(getattr(op, name)(_wide(x)), to=attr("to")), getattr(op, name)(x), widens, comes_back)
+        for name in _UNARY
+    ),
+    *(
+        _rule(name, op.Cast(build(_wide(x), _wide(y)), to=attr("to")), build(x, y), widens, comes_back)
+        for name, build in ((name, getattr(op, name)) for name in _BINARY)
+    ),
+    *(
+        _rule(name, build(_wide(x), _wide(y)), build(x, y), widens)
+        for name, build in ((name, getattr(op, name)) for name in _COMPARED)
+    ),
+]

@@ -1,0 +1,87 @@
+"""Reductions of reductions as one, and reductions of what is negated.
+
+sum(sum(x)) = sum(x)        mean(mean(x)) = mean(x)        max(max(x)) = max(x)        min(min(x)) = min(x)
+-max(-x) = min(x)           -min(-x) = max(x)
+
+over the axes of both, which must be neighbours: over axes that others part, the runtime is slower at once.
+"""
+
+from __future__ import annotations
+
+from ortfuse.pattern import Match, Pattern, attr, computed, op, redundant, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+
+from ._common import floating, ints
+from ._proofs import COST
+from .normal_form.reduction import axes, given_axes
+
+x = var("x")
+
+
+def _known(found: object, facts: object) -> bool:
+    return isinstance(found, tuple) and len(found) > 0
+
+
+def _axes(match: Match) -> list[int]:
+    """The axes of both, counted in x."""
+    rank, inner, outer = match.rank("x") or 0, set(match["inner"]), match["outer"]
+    left = list(range(rank)) if match["keepdims"] else [axis for axis in range(rank) if axis not in inner]
+    return sorted(inner | {left[axis] for axis in outer})
+
+
+def rank_is_known(match: Match) -> Refusal | None:
+    """The rank of x is known, from which the axes of the outer reduction are counted."""
+    return match.refuse("rank", "x") if match.rank("x") is None else None
+
+
+@redundant(COST)
+def are_neighbours(match: Match) -> Refusal | None:
+    """The axes of both are one next to the other."""
+    found = _axes(match)
+    return match.unless_value("outer", found == list(range(found[0], found[-1] + 1)), "neighbours of the inner axes")
+
+
+def _of_itself(name: str) -> Rule:
+    build, kept = getattr(op, name), attr("keepdims")
+    inner: Pattern = build(x, axes=attr("inner", _known, "given"), keepdims=kept)
+    return Rule(
+        name=f"reduced.{name.removeprefix('Reduce').lower()}",
+        formula=f"{name}({name}(x))",
+        pattern=build(inner, axes=attr("outer", _known, "given"), keepdims=kept),
+        replace=(
+            build(x, computed("axes", lambda match: ints(_axes(match))), keepdims=kept),
+            build(x, axes=_axes, keepdims=kept),
+        ),
+        guards=(rank_is_known, are_neighbours, floating("x")),
+        exactness=Exactness.ROUNDING,
+        source=f"ONNX operator {name}",
+        proof=Proof(
+            shapes={"x": "b 3 4"},
+            attributes={"inner": [(2,), (1,)], "outer": [(1,)], "keepdims": [0, 1]},
+            counterexamples={"all axes, not given": Variation(attributes={"outer": None})},
+            never_empty={"b": "the kernels of some reductions keep the last axis of an empty tensor"},
+        ),
+    )
+
+
+def _of_negative(name: str, other: str) -> Rule:
+    reduced: Pattern = getattr(op, name)(op.Neg(x), axes=axes, keepdims=attr("keepdims"))
+    build = getattr(op, other)
+    return Rule(
+        name=f"reduced.negative_{name.removeprefix('Reduce').lower()}",
+        formula=f"-{name}(-x)",
+        pattern=op.Neg(reduced),
+        replace=(
+            build(x, given_axes(), keepdims=attr("keepdims")),
+            build(x, axes=attr("axes"), keepdims=attr("keepdims")),
+        ),
+        guards=(floating("x"),),
+        exactness=Exactness.EXACT,
+        source=f"ONNX operators {name} and {other}",
+        proof=Proof(shapes={"x": "2 3 4"}, attributes={"axes": [(1,)], "keepdims": [0, 1]}),
+    )
+
+
+RULES = [_of_itself(name) for name in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin")]
+RULES += [_of_negative("ReduceMax", "ReduceMin"), _of_negative("ReduceMin", "ReduceMax")]
