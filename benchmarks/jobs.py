@@ -202,6 +202,13 @@ JOBS: Sequence[Job] = (
         packages=PEERS,
     ),
     Job(
+        "latency.settings",
+        "what do settings of a session buy for results?",
+        ("benchmarks.latency.settings", "--output", "{output}"),
+        stored="latency/settings.json",
+        models=True,
+    ),
+    Job(
         "precision",
         "how fast is the fastest model under an error bound, beside the runtime's quantisers?",
         ("benchmarks.precision", "--output", "{output}"),

@@ -25,6 +25,7 @@ from ortfuse.bench.peaks import Peaks
 from ortfuse.bench.sessions import SessionLatency
 from ortfuse.bisection.culprit import Culprit
 from ortfuse.calibration.run import Calibration
+from ortfuse.calibration.settings import Effect
 from ortfuse.cli.output import COMMANDS, name_of
 from ortfuse.execution.compare import Difference
 from ortfuse.explanation.explain import Fused, Missed
@@ -237,7 +238,15 @@ def tables() -> dict[str, Schema]:
             "kernels": several(record(Kernel, reached=float)), "creation": record(Creation),
             "bottlenecks": several(Bottleneck), "notes": schema(list[str]),
         }),
-        "calibrate": record(Calibration),
+        "calibrate": {
+            "anyOf": [
+                record(Calibration),
+                _object({
+                    "model": schema(str), "inputs": schema(str), "threads": schema(int), "effects": several(Effect),
+                    "together": maybe(record(Effect)), "session": settings, "file": schema(str), "problem": schema(str),
+                }),
+            ]
+        },
         "prove": _object({"rules": several(proof)}),
         "convert": _object({
             "model": schema(str),

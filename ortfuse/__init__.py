@@ -16,7 +16,7 @@ from ortfuse.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ortfuse.api import benchmark, bisect, bisect_runtime, explain, find, inspect, load, optimize, save, verify
-    from ortfuse.calibration import calibrate
+    from ortfuse.calibration import calibrate, calibrate_session
     from ortfuse.ecosystem import (
         as_ir_pass,
         pattern_from,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ortfuse.api": "benchmark bisect bisect_runtime explain find inspect load optimize save verify",
-    "ortfuse.calibration": "calibrate",
+    "ortfuse.calibration": "calibrate calibrate_session",
     "ortfuse.ecosystem": "as_ir_pass pattern_from read_functions register_operators rule_from rule_from_models substitute",
     "ortfuse.errors": "BoundError OrtfuseError",
     "ortfuse.facts.facts": "Facts",
@@ -110,6 +110,7 @@ __all__ = [
     "bisect",
     "bisect_runtime",
     "calibrate",
+    "calibrate_session",
     "computed",
     "const",
     "convert",

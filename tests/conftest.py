@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from ortfuse.sessions import measured
 from ortfuse.targets import CPU, calibrated, costs, shipped_costs
 
 # The same examples at every run, however long a busy machine takes for them; --hypothesis-profile=default tries others.
@@ -26,5 +27,6 @@ def _costs_of_the_processor_of_the_table(tmp_path_factory: pytest.TempPathFactor
     costs.processor_kind, costs.number_formats = lambda: kind, lambda: formats
     file: Path = tmp_path_factory.mktemp("cache") / "calibration.json"
     calibrated.calibration_file = lambda: file
+    measured.settings_file = lambda: file.with_name("sessions.json")
     shipped_costs.cache_clear()
     calibrated.costs_here.cache_clear()

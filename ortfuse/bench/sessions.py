@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 from rich import box
 from rich.table import Table
@@ -88,6 +88,26 @@ def measure_sessions(
     first, *others = candidates
     with SessionMeter(candidates[first], inputs, threads, first) as meter:
         return meter.measure({name: candidates[name] for name in others}, rounds, warmup=warmup)
+
+
+class Meter(Protocol):
+    """Measures candidates beside a baseline; `SessionMeter`."""
+
+    def __enter__(self) -> Self:
+        """Measure from here on."""
+
+    def __exit__(self, *error: object) -> None:
+        """End what was kept open."""
+
+    def measure(
+        self,
+        candidates: Mapping[str, Candidate],
+        rounds: int,
+        *,
+        enough: Enough | None = None,
+        check: Check | None = None,
+    ) -> list[SessionLatency]:
+        """The latencies of the baseline and of the candidates."""
 
 
 class SessionMeter:

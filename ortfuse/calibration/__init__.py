@@ -2,5 +2,15 @@
 
 from ortfuse.calibration.candidates import Candidate, candidates
 from ortfuse.calibration.run import Calibration, Decision, calibrate
+from ortfuse.calibration.settings import Effect, MeasuredSettings, calibrate_session
 
-__all__ = ["Calibration", "Candidate", "Decision", "calibrate", "candidates"]
+__all__ = [
+    "Calibration",
+    "Candidate",
+    "Decision",
+    "Effect",
+    "MeasuredSettings",
+    "calibrate",
+    "calibrate_session",
+    "candidates",
+]

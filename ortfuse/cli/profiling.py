@@ -104,6 +104,17 @@ def calibrate(
     threads: Threads = None,
     patterns: Patterns = None,
     again: Annotated[bool, typer.Option("--again", help="Measure what is known too.")] = False,
+    session: Annotated[
+        Path | None,
+        typer.Option(
+            "--session",
+            metavar="MODEL",
+            help="Measure what settings of a session buy for this model instead, such as a result of `optimize`.",
+            show_default=False,
+        ),
+    ] = None,
+    size: Sizes = None,
+    rounds: Rounds = None,
     json_file: Json = None,
     debug: Debug = False,
 ) -> None:
@@ -111,11 +122,21 @@ def calibrate(
 
     Takes some minutes, with nothing else running. Each measurement is kept in your cache folder as soon as it is made, for
     this build of the runtime, this processor and this number of threads, and `optimize` chooses by them from then on.
+    With --session, what pays is written beside the model, and recommended for models of the same structure.
     """
     with guarded(debug):
-        from ortfuse.report.calibration import show_calibration
+        from ortfuse.report.calibration import show_calibration, show_settings
 
         check_json(json_file)
+        if session is not None:
+            measured = arguments.options(sizes=size, rounds=rounds, threads=threads, bench=True)
+            with progress_bar("measuring") as step:
+                settings = ortfuse.calibrate_session(
+                    session, sizes=measured.sizes, rounds=measured.rounds, threads=measured.threads, step=step
+                )
+            show_settings(out, settings)
+            write_json(json_file, "calibrate", settings.to_dict())
+            return
         with progress_bar("measuring") as step:
             found = ortfuse.calibrate(
                 budget=budget, only=only or (), threads=threads or 0, patterns=patterns or (), again=again, step=step

@@ -1,4 +1,4 @@
-"""The report of `ortfuse calibrate` for people: what was measured here, and what it changes."""
+"""The reports of `ortfuse calibrate` for people: what was measured here, and what it changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 from ortfuse.report.console import show_notes
 
 if TYPE_CHECKING:
-    from ortfuse.calibration import Calibration
+    from ortfuse.calibration import Calibration, Effect, MeasuredSettings
 
 MOST_NAMED = 3
 
@@ -46,6 +46,32 @@ def show_calibration(console: Console, found: Calibration) -> None:
         f"kept in {found.file}; `ortfuse optimize` chooses by it", markup=False, highlight=False, soft_wrap=True
     )
     show_notes(console, _notes(found))
+
+
+def show_settings(console: Console, found: MeasuredSettings) -> None:
+    """Print what each setting of a session buys, and what is recommended now."""
+    made = Table(title=f"{escape(found.model)} with {escape(found.inputs)}", title_justify="left")
+    made.add_column("setting", overflow="fold")
+    for heading in ("speedup", "(95 %)"):
+        made.add_column(heading, justify="right")
+    made.add_column("why not", overflow="fold")
+    for effect in found.effects:
+        made.add_row(*_row(effect))
+    if found.together is not None:
+        made.add_section()
+        made.add_row(*_row(found.together))
+    console.print(made)
+    recommended = ", ".join(map(str, found.session)) or "the runtime's defaults"
+    console.print(f"recommended: {recommended}", markup=False, highlight=False)
+    show_notes(console, [found.problem] if found.problem else [])
+
+
+def _row(effect: Effect) -> tuple[str, str, str, str]:
+    settings = escape(", ".join(f"{name} = {value}" for name, value in effect.settings.items()))
+    if effect.reason:
+        return settings, "", "", escape(effect.reason)
+    bounds = "{:.2f}..{:.2f}".format(*effect.bounds) if effect.bounds else ""
+    return settings, f"{effect.speedup:.2f}", bounds, "" if effect.pays else "not worth it for sure"
 
 
 def _notes(found: Calibration) -> list[str]:

@@ -1,25 +1,39 @@
-"""The settings that a model gains by, as far as that can be said without measuring; `ortfuse tune` measures."""
+"""The settings that a model gains by: what can be said without measuring, and what was measured for such models here."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.sessions.config import SessionConfig, Setting
 from ortfuse.sessions.denormals import first_that_sees, sources
+from ortfuse.sessions.measured import remembered
 
 DENORMALS = "session.set_denormal_as_zero"
 """The entry that has numbers below the smallest normal one taken as zero."""
 
 
 def recommended(model: ir.Model) -> SessionConfig:
-    """The settings to open a model with, and why. No setting changes a result by more than 1.2e-38 before what follows it.
+    """The settings to open a model with, and why.
 
-    What depends on the machine alone, the number of threads, is no part of them: `ortfuse.session` decides that where it runs.
+    What is derived changes no result by more than 1.2e-38 before what follows it; what was measured (by
+    `ortfuse calibrate --session`) changed none beyond rounding. What depends on the machine alone, the number of threads, is
+    no part of them: `ortfuse.session` decides that where it runs.
     """
-    found = [_denormals(model)]
-    settings = tuple(setting for setting in found if setting is not None)
-    return SessionConfig(settings, _runtime()) if settings else SessionConfig()
+    return with_runtime((*derived(model), *remembered(model)))
+
+
+def derived(model: ir.Model) -> SessionConfig:
+    """What can be said without measuring."""
+    found = _denormals(model)
+    return with_runtime(() if found is None else (found,))
+
+
+def with_runtime(settings: Sequence[Setting]) -> SessionConfig:
+    """Settings that were chosen for the runtime at hand."""
+    return SessionConfig(tuple(settings), _runtime()) if settings else SessionConfig()
 
 
 def _runtime() -> str:

@@ -11,12 +11,12 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any
 
 import numpy as np
 
 from ortfuse.bench import Candidate, SessionLatency
-from ortfuse.bench.sessions import LEAST_SECONDS, Check, Enough
+from ortfuse.bench.sessions import LEAST_SECONDS, Enough, Meter
 from ortfuse.errors import ConstraintError, OrtfuseError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session
@@ -49,26 +49,6 @@ SHARE = 0.25
 
 START = 0.5
 """Seconds until a process is ready, about."""
-
-
-class Meter(Protocol):
-    """Measures candidates beside a baseline; `ortfuse.bench.SessionMeter`."""
-
-    def __enter__(self) -> Self:
-        """Measure from here on."""
-
-    def __exit__(self, *error: object) -> None:
-        """End what was kept open."""
-
-    def measure(
-        self,
-        candidates: Mapping[str, Candidate],
-        rounds: int,
-        *,
-        enough: Enough | None = None,
-        check: Check | None = None,
-    ) -> list[SessionLatency]:
-        """The latencies of the baseline and of the candidates."""
 
 
 class Trials:

@@ -17,6 +17,7 @@ import onnxruntime
 
 from ortfuse.assessment import Progress, given_inputs, inputs_to_measure, silent
 from ortfuse.bench import Candidate, SessionMeter
+from ortfuse.bench.sessions import Meter
 from ortfuse.errors import OptionError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.model.atomic_write import writable_target, write_text
@@ -32,7 +33,7 @@ from ortfuse.tuning.constraints import Constraints
 from ortfuse.tuning.outcome import TuningOutcome
 from ortfuse.tuning.space import MODEL, Space
 from ortfuse.tuning.study import MOST, Sampler, Study, demand_optuna
-from ortfuse.tuning.trials import Meter, Trials
+from ortfuse.tuning.trials import Trials
 from ortfuse.tuning.variants import Variant, Variants, write
 from ortfuse.version import __version__
 

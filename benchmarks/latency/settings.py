@@ -1,0 +1,135 @@
+"""What the settings of a session buy for results of ortfuse: each by itself, all that pay together, beside the exported model.
+
+    python -m benchmarks.exports.full
+    python -m benchmarks.latency.settings                     # every model that settings.json does not have yet
+    python -m benchmarks.latency.settings swin segformer      # these again
+    python -m benchmarks.latency.settings --prepared DIR      # results that benchmarks.latency has made there are not made again
+
+On a quiet machine. Runs are interleaved, each session in a process of its own; speedups of settings are over the result in the
+session that is recommended without measuring, those at the end over the exported model in a default session. Nothing is kept
+in the cache of `ortfuse calibrate`. Numbers are stored model by model, so a run that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from benchmarks.latency.measure import SIZES, chosen, folder_for
+from benchmarks.peers import versions
+
+HERE = Path(__file__).parent
+
+
+def compare(source: Path, result: Path, sizes: Mapping[str, int], rounds: int, threads: int) -> dict[str, Any]:
+    """What each setting buys for a result, and the original, the result and the result with what pays, side by side."""
+    from ortfuse.bench import Candidate, measure_sessions, typical_inputs
+    from ortfuse.calibration.settings import calibrate_session
+    from ortfuse.model.io import load
+    from ortfuse.sessions.recommended import derived
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = calibrate_session(
+            result, sizes=sizes, rounds=rounds, threads=threads, file=Path(folder) / "sessions.json"
+        )
+    model = load(result)
+    candidates = {"original": Candidate(source), "result": Candidate(result)}
+    sessions = {"derived": derived(model).values(), "recommended": found.session.values()}
+    known: list[Mapping[str, Any]] = [{}]
+    for name, settings in sessions.items():
+        if settings not in known:
+            candidates[name] = Candidate(result, settings)
+            known.append(settings)
+    _, inputs = typical_inputs(load(source), sizes=sizes)
+    rows = measure_sessions(candidates, inputs, rounds=rounds, threads=threads)
+    return {
+        "sizes": found.inputs,
+        "rounds": rounds,
+        "threads": threads,
+        "load": round(os.getloadavg()[0], 2),
+        "settings": [effect.to_dict() for effect in found.effects],
+        "together": None if found.together is None else found.together.to_dict(),
+        "session": {name: str(value) for name, value in sessions["recommended"].items()},
+        "sessions": {row.name: row.to_dict() for row in rows},
+    }
+
+
+def means(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The geometric means of the speedups over the originals in default sessions: in a default session, and as recommended."""
+    default = [row["sessions"]["result"]["speedup"] for row in rows.values()]
+    best = [_last(row)["speedup"] for row in rows.values()]
+    names = ("default session", "recommended session")
+    return {
+        "models": len(rows),
+        **{
+            name: round(statistics.geometric_mean(found), 4) for name, found in zip(names, (default, best), strict=True)
+        },
+    }
+
+
+def _last(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The result in the session that is recommended for it."""
+    sessions: Mapping[str, Any] = row["sessions"]
+    found: Mapping[str, Any] = sessions[list(sessions)[-1]]
+    return found
+
+
+def store(output: Path, rows: Mapping[str, Any]) -> None:
+    """Write the file anew, aside and then in its place."""
+    content = {
+        "command": "python -m benchmarks.latency.settings",
+        "versions": versions(),
+        "means": means(rows),
+        "models": dict(sorted(rows.items())),
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    aside = output.with_suffix(".tmp")
+    aside.write_text(json.dumps(content, indent=1) + "\n")
+    aside.replace(output)
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(help="Models, or leading parts of their names.")] = None,
+    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE.parent / ".models",
+    rounds: Annotated[int, typer.Option(help="How often each session runs.")] = 15,
+    threads: Annotated[int, typer.Option(help="Threads of the runtime.")] = 2,
+    output: Annotated[Path, typer.Option(help="Where the results are kept.")] = HERE / "settings.json",
+    fresh: Annotated[bool, typer.Option(help="Measure again what is there already.")] = False,
+    keep: Annotated[
+        Path | None, typer.Option("--prepared", help="Folder that keeps results, for the next run.")
+    ] = None,
+) -> None:
+    """Measure, print, and store after each model."""
+    import ortfuse
+
+    console = Console()
+    rows: dict[str, Any] = json.loads(output.read_text())["models"] if output.is_file() else {}
+    for path in chosen(models, names or [], rows, fresh):
+        name = path.name.removesuffix(".onnx")
+        with folder_for(keep, models) as folder:
+            result = folder / f"{name}.ortfuse.onnx"
+            if not result.is_file() or result.stat().st_mtime_ns < path.stat().st_mtime_ns:
+                ortfuse.optimize(path, output=result)
+            rows[name] = compare(path, result, SIZES.get(name.partition(".")[0], {}), rounds, threads)
+        store(output, rows)
+        console.print(f"{name}: {_said(rows[name])}", highlight=False, markup=False)
+    if rows:
+        console.print(means(rows))
+
+
+def _said(row: Mapping[str, Any]) -> str:
+    default, best = row["sessions"]["result"]["speedup"], _last(row)["speedup"]
+    settings: Sequence[str] = [f"{name} = {value}" for name, value in row["session"].items()]
+    return f"{default:.3f} in a default session, {best:.3f} with {', '.join(settings) or 'nothing set'}"
+
+
+if __name__ == "__main__":
+    typer.run(main)
