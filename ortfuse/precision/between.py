@@ -5,7 +5,8 @@ would be in float32, with a DequantizeLinear before and a QuantizeLinear behind.
 takes where each operand comes from a DequantizeLinear and the result goes to a QuantizeLinear. So results that nothing takes but
 rungs and other such operators get a pair of the two, with the range that they were seen to have.
 
-x sigmoid(x), which the runtime has a kernel for in float32 alone, is spelled as the two operators that it has kernels for.
+x sigmoid(a x), which the runtime has a kernel for in float32 alone, is spelled as the two operators that it has kernels for:
+integers stand for a x if their scale is a times as large.
 """
 
 from __future__ import annotations
@@ -46,9 +47,12 @@ Grid = Sequence[ir.Value | None]
 
 
 def is_gate(node: ir.Node) -> bool:
-    """Whether a node computes x sigmoid(x)."""
-    alpha = node.attributes.get_float("alpha", 1.702)
-    return (node.domain, node.op_type) == (MICROSOFT, "QuickGelu") and alpha == 1
+    """Whether a node computes x sigmoid(a x), with a positive a."""
+    return (node.domain, node.op_type) == (MICROSOFT, "QuickGelu") and _factor(node) > 0
+
+
+def _factor(node: ir.Node) -> float:
+    return node.attributes.get_float("alpha", 1.702)
 
 
 def stretches(
@@ -166,9 +170,21 @@ class _Rounding:
     def _anew(self) -> Sequence[ir.Value]:
         node, build = self._node, self._build
         if is_gate(node):
-            sigmoid = self._rounded(build.node("Sigmoid", node.inputs)[0], self._constants(*SIGMOID))
+            sigmoid = self._rounded(build.node("Sigmoid", [self._scaled(node)])[0], self._constants(*SIGMOID))
             return build.node("Mul", [node.inputs[0], sigmoid])
         return build.node(node.op_type, node.inputs, node.attributes, len(node.outputs))
+
+    def _scaled(self, gate: ir.Node) -> ir.Value:
+        """What a gate takes the sigmoid of: the same integers with another scale."""
+        value = gate.inputs[0]
+        assert value is not None
+        made = value.producer()
+        if _factor(gate) == 1 or made is None:
+            return value
+        whole, scale, zero = made.inputs
+        assert scale is not None and scale.const_value is not None
+        larger = np.float32(scale.const_value.numpy() * np.float32(_factor(gate)))
+        return self._build.node("DequantizeLinear", [whole, self._build.constant(ir.tensor(larger)), zero])[0]
 
     def _rounded(self, value: ir.Value, grid: Grid) -> ir.Value:
         whole = self._build.node("QuantizeLinear", [value, *grid])[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -175,8 +175,6 @@ class Calibration:
 def calibrate(model: ir.Model, names: Collection[str], inputs: Sequence[Mapping[str, Any]]) -> Calibration:
     """Run a model and observe values of its main graph.
 
-    The values are taken from the model a group at a time, so that not all of them are in memory at once.
-
     Args:
         model: The model; not changed.
         names: The values to observe, with what stands between them. Those that the model does not have, or that are not
@@ -194,6 +192,26 @@ def calibrate(model: ir.Model, names: Collection[str], inputs: Sequence[Mapping[
         for given in inputs:
             if name in given and np.asarray(given[name]).dtype == np.float32:
                 _add(calibration, name, np.asarray(given[name]))
+    for name, array in observed(model, names, inputs):
+        _add(calibration, name, array)
+    return calibration
+
+
+def observed(
+    model: ir.Model, names: Collection[str], inputs: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, Array]]:
+    """Run a model; yields what values of its main graph are in each run, with their names: those in float32.
+
+    The values are taken from the model a group at a time, so that not all of them are in memory at once.
+
+    Args:
+        model: The model; not changed.
+        names: The values. Those that the model does not compute are left out.
+        inputs: The inputs of each run by name.
+
+    Raises:
+        VerificationError: The model cannot be run.
+    """
     made = {value.name for node in model.graph for value in node.outputs}
     left = [name for name in dict.fromkeys(names) if name in made]
     size = _at_once(model, left, inputs)
@@ -205,8 +223,7 @@ def calibrate(model: ir.Model, names: Collection[str], inputs: Sequence[Mapping[
             for name in group:
                 array = found[name]
                 if isinstance(array, np.ndarray) and array.dtype == np.float32:
-                    _add(calibration, name, array)
-    return calibration
+                    yield name, array
 
 
 def _at_once(model: ir.Model, names: Sequence[str], inputs: Sequence[Mapping[str, Any]]) -> int:

@@ -18,6 +18,7 @@ from ortfuse.graph.traits import RANDOM, has
 from ortfuse.precision.budget import CHOICES, COMPANY, RANGES, SITES, Budget
 from ortfuse.precision.company import family_of, in_company, shared
 from ortfuse.precision.effects import Probe, guide_of
+from ortfuse.precision.equalise import equalised
 from ortfuse.precision.ladder import Ladder, SiteLike
 from ortfuse.precision.measuring import FASTER, MOST, MeasuredSite, Measuring
 from ortfuse.precision.metrics import Arrays, Metric
@@ -111,6 +112,8 @@ def fastest(
         _demand_float32(model, inputs, expected, asked)
     with phases.phase("looking for sites"):
         progress("looking for sites")
+        plain = model
+        model, _ = equalised(plain, inputs.ranges)
         sites = ladder.sites(model)
         parts, left = _parts(model, sites)
     weights = weight_bytes(model)
@@ -169,7 +172,7 @@ def fastest(
     with phases.phase("the best side by side"):
         progress("measuring the best choices side by side")
         rounds = min(asked.rounds, HASTY) if budget.spent(CHOICES) else asked.rounds
-        final = finish(found, trial, model, inputs, asked.goal, rounds, asked.threads)
+        final = finish(found, trial, plain, inputs, asked.goal, rounds, asked.threads)
     with phases.phase("choices run as a whole"):
         curve = search.curve(asked.curve and not budget.spent(CHOICES))
     if measuring.left:

@@ -16,6 +16,7 @@ from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import weight_bytes
 from ortfuse.precision.calibration import calibrate
 from ortfuse.precision.company import family_of, is_like
+from ortfuse.precision.equalise import equalised
 from ortfuse.precision.rules import AnyRange
 from ortfuse.precision.rungs import lowered, names_to_observe, sites
 from ortfuse.rewrite import Rule
@@ -82,6 +83,8 @@ def uniform(
     places = sites(model, target, AnyRange(), rungs)
     if not places:
         raise PrecisionError(f"{', '.join(rungs)} is legal nowhere in the model: use the result of `ortfuse optimize`")
+    if inputs:
+        model, _ = equalised(model, inputs)
     calibration = calibrate(model, names_to_observe(places.values()), inputs) if inputs else None
     found = sites(model, target, calibration, rungs)
     choice = {name: next(rung for rung in rungs if rung in site.rungs) for name, site in found.items()}

@@ -6,6 +6,11 @@ q(x) = clip(round(x / s) + z, ...), with s and z constants by which the range be
 range are cut off. The name says how the range is told (`ortfuse.precision.calibration`), and whether the numbers are signed.
 W8 is signed, with one scale for each column. The result is in float32: it is rounded no further. The rung `smooth` moves
 outliers into the weight first (`_smooth`).
+
+x W + b  ~  dq(q(dq(q(x)) dq(W8) + b))       `static_int8_through`
+
+Here the result is rounded too, to the range that it was seen to have: the product makes integers by itself (pass
+`precision.tidy`), and a gate between such products is computed in them.
 """
 
 from __future__ import annotations
@@ -61,8 +66,37 @@ def _made(
     )
 
 
+def _through() -> Rule:
+    method = "least_squares"
+    step, offset = grid_of("x", method)
+    grid = grid_of("root", method)
+    whole, scale, zero = weight8(columns=True, signed=True)
+    x8 = op.QuantizeLinear(x, step, offset)
+
+    def rounded(result: Pattern) -> Pattern:
+        return op.DequantizeLinear(op.QuantizeLinear(result, *grid), *grid)
+
+    near_weight = op.DequantizeLinear(whole, scale, zero, axis=1)
+    return Rule(
+        name="static_int8_through.least_squares",
+        pattern=LINEAR,
+        replace=rounded(ms.MatMulIntegerToFloat(x8, whole, step, scale, offset, zero, bias)),
+        definition=rounded(op.MatMul(op.DequantizeLinear(x8, step, offset), near_weight) + bias),
+        guards=(*GUARDS_OF_INTEGERS, was_observed(method, "x", "root")),
+        exactness=Exactness.LOSSY,
+        source="ONNX operators QuantizeLinear and QLinearMatMul",
+        proof=Proof(
+            shapes=SHAPES,
+            ranges={"x": (-5.0, 4.5), "root": (-20.0, 22.0)},
+            step=42.0 / 255,
+            assumes={"*1e5 times as large*": "the results were seen to be in another range"},
+        ),
+    )
+
+
 RULES = [
     *(_rule(method) for method in ("extremes", "percentile_9999", "least_squares", "entropy")),
     _rule("least_squares", signed=True),
     _smooth(),
+    _through(),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -70,6 +71,7 @@ def computed(body: str) -> tuple[Counter[str], float]:
 
 BETWEEN = {
     "x sigmoid(x)": ("g = com.microsoft.QuickGelu<alpha = 1.0>(a)", {"QLinearSigmoid": 1, "QLinearMul": 1}),
+    "x sigmoid(1.702 x)": ("g = com.microsoft.QuickGelu(a)", {"QLinearSigmoid": 1, "QLinearMul": 1}),
     "a gate": ("s = Conv<pads = [1,1,1,1]>(a, w, c) t = Sigmoid(s) g = Mul(a, t)", {"QLinearSigmoid": 1, "QLinearMul": 1}),
     "squeeze and excite": (
         "s = com.microsoft.QuickGelu<alpha = 1.0>(a) m = ReduceMean(s, axes) e = Conv(m, one, c) f = Sigmoid(e) g = Mul(s, f)",
@@ -103,7 +105,7 @@ def test_what_is_between_integers_is_computed_in_them(name: str) -> None:
 
 OTHERS = {
     "an operator without such a kernel": "s = Tanh(a) g = Mul(a, s)",
-    "another factor": "g = com.microsoft.QuickGelu(a)",
+    "a negative factor": "g = com.microsoft.QuickGelu<alpha = -1.0>(a)",
     "a number that is no integer": "s = Mul(a, h) t = Exp(s) g = Add(s, t)",
     "interpolation": 'g = Resize<mode = "linear">(a, , scales)',
 }
@@ -123,3 +125,23 @@ def test_what_something_else_takes_too_is_not_rounded() -> None:
     calibration = calibrate(made, ("x", "a", "g", "y"), data)
     low = lowered(made, {"a": RUNG, "y": RUNG}, calibration)
     assert "QuickGelu" in [node.op_type for node in low.graph]
+
+
+def test_a_gate_between_products_is_computed_in_integers() -> None:
+    rng = np.random.default_rng(0)
+    text = """<ir_version: 9, opset_import: ["": 18, "com.microsoft": 1]> g (float[b,s,16] x) => (float[b,s,16] y) {
+        g = MatMul(x, wg) u = MatMul(x, wu) h = com.microsoft.QuickGelu<alpha = 1.0>(g) p = Mul(h, u) y = MatMul(p, wd) }"""
+    proto = onnx.parser.parse_model(text)
+    weights = {"wg": (16, 32), "wu": (16, 32), "wd": (32, 16)}
+    proto.graph.initializer.extend(
+        onnx.numpy_helper.from_array((rng.standard_normal(shape) / 4).astype(np.float32), name)
+        for name, shape in weights.items()
+    )
+    made = ir.from_proto(proto)
+    data = [{"x": np.random.default_rng(seed).standard_normal((2, 9, 16), np.float32)} for seed in range(3)]
+    calibration = calibrate(made, names_to_observe(sites(made, calibration=AnyRange()).values()), data)
+    low = lowered(made, dict.fromkeys(("g", "u", "y"), "static_int8_through.least_squares"), calibration)
+    before, after = (next(iter(Session(one, threads=1).run(data[0]).values())) for one in (made, low))
+    kernels = {"QLinearMatMul": 3, "QLinearSigmoid": 1, "QLinearMul": 2, "QuantizeLinear": 1, "DequantizeLinear": 1}
+    assert executed_ops(low, data[0]) == kernels
+    assert np.linalg.norm(after - before) < 5e-2 * np.linalg.norm(before)
