@@ -22,7 +22,7 @@ from ortfuse.errors import ModelFileError, OrtfuseError
 from ortfuse.model.io import load
 
 SECONDS = 120
-"""Far more than any of these takes, and far less than what is exponential in anything."""
+"""Of the processor, not of the clock: far more than any of these takes, and far less than what is exponential in anything."""
 MEMORY = 3 << 30
 """Bytes that optimising one model may take besides what the process has."""
 
@@ -40,13 +40,13 @@ def limits() -> Iterator[None]:
 
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    before = signal.signal(signal.SIGALRM, ring)
+    before = signal.signal(signal.SIGPROF, ring)
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, hard))
-    signal.alarm(SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     yield
-    signal.alarm(0)
+    signal.setitimer(signal.ITIMER_PROF, 0)
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-    signal.signal(signal.SIGALRM, before)
+    signal.signal(signal.SIGPROF, before)
 
 
 def model(body: str, *, x: str = "float[n] x", y: str = "float[] y", rest: str = "") -> onnx.ModelProto:

@@ -14,8 +14,8 @@ import signal
 import struct
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
@@ -162,6 +162,10 @@ class Loaded:
         values = {name: _to_value(array) for name, array in inputs.items()}
         return [_from_value(value) for value in self._session.run_with_ort_values(only, values)]
 
+    def run_each(self, inputs: Sequence[Mapping[str, Any]]) -> list[tuple[bool, Any]]:
+        """What `run` does with each of several sets of inputs: whether it succeeds, and the outputs or the error's text."""
+        return [_tried(self.run, given) for given in inputs]
+
     def end_profile(self) -> str:
         """Stop profiling; returns the path of the log."""
         return str(self._session.end_profiling())  # type: ignore[no-untyped-call]
@@ -190,6 +194,14 @@ class Loaded:
             return 0
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _tried(action: Callable[..., Any], *arguments: Any) -> tuple[bool, Any]:
+    """Whether an action succeeds, and its result or the error's text."""
+    try:
+        return True, action(*arguments)
+    except Exception as error:
+        return False, str(error) or type(error).__name__
 
 
 def _to_value(array: Array) -> Any:
@@ -270,23 +282,22 @@ def serve(load: Any = Loaded) -> None:
             superfluous, what, number, arguments = receive(sys.stdin.buffer)
             for other in superfluous:
                 sessions.pop(other, None)
-            try:
-                if what == "open":
-                    source, weights, settings = arguments
-                    found = {name: InFile(*one) if isinstance(one, tuple) else one for name, one in weights.items()}
-                    sessions[number] = made = load(source, found, Settings(**settings))
-                    result: Any = (made.input_names, made.output_names)
-                else:
-                    result = getattr(sessions[number], what)(*arguments)
-                answer = (True, result)
-            except Exception as error:
-                answer = (False, str(error) or type(error).__name__)
-            send(answers, answer)
+            send(answers, _tried(_answer, sessions, load, what, number, arguments))
+
+
+def _answer(sessions: dict[int, Loaded], load: Any, what: str, number: int, arguments: tuple[Any, ...]) -> Any:
+    """The result of a request (see `serve`)."""
+    if what != "open":
+        return getattr(sessions[number], what)(*arguments)
+    source, weights, settings = arguments
+    found = {name: InFile(*one) if isinstance(one, tuple) else one for name, one in weights.items()}
+    sessions[number] = made = load(source, found, Settings(**settings))
+    return made.input_names, made.output_names
 
 
 def request_to_open(source: str | bytes, weights: Mapping[str, Array | InFile], settings: Settings) -> tuple[Any, ...]:
     """The arguments of a request to open a session, using only types that the other process can load."""
-    return source, {n: tuple(w) if isinstance(w, InFile) else w for n, w in weights.items()}, asdict(settings)
+    return source, {n: tuple(w) if isinstance(w, InFile) else w for n, w in weights.items()}, vars(settings)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,8 +147,29 @@ class Session:
         except CrashError:
             raise
         except Exception as error:
-            raise VerificationError(f"ONNX Runtime cannot execute the model: {shortened(error)}") from error
+            raise VerificationError(_not_executed(error)) from error
         return dict(zip(self.output_names if only is None else only, results, strict=True))
+
+    def run_each(self, inputs: Sequence[Mapping[str, Any]]) -> Iterator[Arrays | str]:
+        """For each of several small sets of inputs all outputs by name, or why the runtime cannot execute the model on them.
+
+        The process is asked once for all of them or, if it crashes, for one after the other as the results are taken.
+        """
+        given = [{name: one[name] for name in self.input_names if name in one} for one in inputs]
+        USED["runs"] += len(given)
+        try:
+            tried = self._runs.run_each(given)
+        except CrashError:
+            yield from map(self._run_or_reason, given)
+            return
+        for succeeded, found in tried:
+            yield dict(zip(self.output_names, found, strict=True)) if succeeded else _not_executed(found)
+
+    def _run_or_reason(self, inputs: Mapping[str, Any]) -> Arrays | str:
+        try:
+            return self.run(inputs)
+        except VerificationError as error:
+            return str(error)
 
     def timed(self, inputs: Mapping[str, Any] | None, runs: int) -> list[float]:
         """The seconds of each of several runs, without the exchange with the process that executes them.
@@ -169,7 +190,7 @@ class Session:
         except CrashError:
             raise
         except Exception as error:
-            raise VerificationError(f"ONNX Runtime cannot execute the model: {shortened(error)}") from error
+            raise VerificationError(_not_executed(error)) from error
 
     def end_profile(self) -> Path:
         """Stop profiling; returns the path of the log (JSON in Chrome's trace format)."""
@@ -279,7 +300,11 @@ def weight_bytes(model: Runnable) -> int:
     return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
 
 
-def shortened(error: BaseException) -> str:
+def _not_executed(error: BaseException | str) -> str:
+    return f"ONNX Runtime cannot execute the model: {shortened(error)}"
+
+
+def shortened(error: BaseException | str) -> str:
     """Condense one of the runtime's long messages to one line, without error codes and source locations."""
     text = " ".join(str(error).split()) or type(error).__name__
     for boilerplate, rest in _BOILERPLATE:

@@ -198,6 +198,13 @@ class Remote:
         found: list[Any] = self._worker.request("run", self._number, (inputs, only), "executes the model")
         return found
 
+    def run_each(self, inputs: Sequence[Mapping[str, Any]]) -> list[tuple[bool, Any]]:
+        """What `run` does with each of several sets of inputs: whether it succeeds, and the outputs or the error's text."""
+        if self._generation != self._worker.generation():
+            self._open()
+        found: list[tuple[bool, Any]] = self._worker.request("run_each", self._number, (inputs,), "executes the model")
+        return found
+
     def end_profile(self) -> str:
         """Stop profiling; returns the path of the log."""
         return str(self._worker.request("end_profile", self._number, (), "writes the profile"))

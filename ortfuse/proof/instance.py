@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,18 +64,25 @@ class Instance:
             yield {**dict.fromkeys(symbols, 1), **self.pinned}
 
     def inputs(self, sizes: Mapping[str, int], seed: int, kind: Kind = "normal") -> dict[str, np.ndarray[Any, Any]]:
-        """Inputs with the symbols bound to `sizes`."""
-        rng = np.random.default_rng(seed)
-        made: dict[str, np.ndarray[Any, Any]] = {}
+        """Inputs with the symbols bound to `sizes`; nobody may change the arrays."""
+        random: list[tuple[str, tuple[int, ...], ir.DataType]] = []
         for value in self.model.graph.inputs:
             assert value.dtype is not None
-            name = value.name or ""
-            if name in self.fixed:
-                made[name] = self.fixed[name]
-                continue
-            shape = [dim if isinstance(dim, int) else sizes[dim] for dim in self.dims(value)]
-            made[name] = random_array(rng, shape, value.dtype, kind)
-        return made
+            if value.name not in self.fixed:
+                shape = tuple(dim if isinstance(dim, int) else sizes[dim] for dim in self.dims(value))
+                random.append((value.name or "", shape, value.dtype))
+        names = {value.name for value in self.model.graph.inputs}
+        fixed = {name: array for name, array in self.fixed.items() if name in names}
+        return {**_random_inputs(tuple(random), seed, kind), **fixed}
+
+
+@functools.lru_cache(maxsize=256)
+def _random_inputs(
+    wanted: tuple[tuple[str, tuple[int, ...], ir.DataType], ...], seed: int, kind: Kind
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Random arrays by name; near misses of an instance mostly have the same inputs."""
+    rng = np.random.default_rng(seed)
+    return {name: random_array(rng, shape, dtype, kind) for name, shape, dtype in wanted}
 
 
 def random_array(rng: np.random.Generator, shape: Sequence[int], dtype: ir.DataType, kind: Kind) -> Any:

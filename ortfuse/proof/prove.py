@@ -127,7 +127,7 @@ class _Proof:
         if exact is None and not may_fire(self.rule, instance.model, self.target):
             rewritten = Rewritten(instance.model, 0, "its pattern is nowhere")
         else:
-            rewritten = rewrite(self.rule, instance.model, self.target)
+            rewritten = rewrite(self.rule, instance.model, self.target, explain=exact is not None)
         tried = Tried(instance, runner, rewritten, is_near=exact is None, exact=exact)
         if not self.witness(tried):
             raise _Enough

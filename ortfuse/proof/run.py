@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -51,12 +52,15 @@ class Rewritten:
     defined: ir.Model | None = None
 
 
-def rewrite(rule: Rule, model: ir.Model, target: Target) -> Rewritten:
-    """Apply `rule` alone to a copy of `model`, raising the opset if the result needs it; of a lossy rule also its definition."""
-    rewritten = _rewrite(rule, model, target)
+def rewrite(rule: Rule, model: ir.Model, target: Target, *, explain: bool = False) -> Rewritten:
+    """Apply `rule` alone to a copy of `model`, raising the opset if the result needs it; of a lossy rule also its definition.
+
+    Why it is not applied is found out only to `explain`.
+    """
+    rewritten = _rewrite(rule, model, target, explain=explain)
     if rule.definition is None or rewritten.error is not None or not rewritten.hits:
         return rewritten
-    defined = _rewrite(rule.as_defined, model, target, once=True)
+    defined = _rewrite(rule.as_defined, model, target, once=True, explain=True)
     if defined.error is None and defined.hits != rewritten.hits:
         defined.error = f"its definition cannot stand there: {defined.reason}"
     return dataclasses.replace(rewritten, error=defined.error, defined=defined.model)
@@ -64,13 +68,16 @@ def rewrite(rule: Rule, model: ir.Model, target: Target) -> Rewritten:
 
 def may_fire(rule: Rule, model: ir.Model, target: Target) -> bool:
     """Whether the pattern of `rule` and its guards hold anywhere in `model`, or what they ask raises an error."""
-    facts, matcher, ranges = Facts(model), rule.matcher, _seen(rule, model)
-    values = (
+    matcher, ranges = rule.matcher, _seen(rule, model)
+    values = [
         output
         for node in nodes(model)
         if node.op_type in matcher.heads and matcher.may_match(node)
         for output in node.outputs
-    )
+    ]
+    if not values:
+        return False
+    facts = Facts(model)
     try:
         return any(
             isinstance(matcher.match(value, facts, rule.allow_extra_operands, target.quirks, ranges), Match)
@@ -93,10 +100,10 @@ class _Once(FirstLegal):
         return refuse("left_out", match.root, found="it is new") if new else None
 
 
-def _rewrite(rule: Rule, model: ir.Model, target: Target, *, once: bool = False) -> Rewritten:
+def _rewrite(rule: Rule, model: ir.Model, target: Target, *, once: bool = False, explain: bool) -> Rewritten:
     copy = model.clone()
     chooser = _Once(copy) if once else FirstLegal()
-    log = Log(explain=True)
+    log = Log(explain=explain)
     try:
         hits = Rewriter(Editor(copy, Facts(copy)), target, log, chooser=chooser, ranges=_seen(rule, copy)).run([rule])
     except Exception as error:
@@ -143,6 +150,13 @@ class Runner:
             self.refusal = str(error)
             return None
 
+    def run_each(self, inputs: Sequence[Mapping[str, np.ndarray[Any, Any]]]) -> Iterator[Arrays | None]:
+        """What `run` gives for each of several sets of inputs; `refusal` is about the last one taken that has no outputs."""
+        for found in repeat("", len(inputs)) if self._session is None else self._session.run_each(inputs):
+            if isinstance(found, str):
+                self.refusal = found or self.refusal
+            yield None if isinstance(found, str) else list(found.values())
+
 
 def disagreement(
     old: Arrays, new: Arrays, exact: Arrays | None, bit_equal: bool, *, step: float = 0.0, beyond: float = 0.0
@@ -178,9 +192,11 @@ def disagreement(
 
 def _is_a_step_beside(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any], step: float) -> bool:
     """Whether a few numbers differ by the step, and the others hardly at all."""
+    if step <= 0:
+        return False
     apart = np.abs(after - before)
     beside = apart > 1e-3 * step
-    return bool(step > 0 and np.all(apart <= 1.001 * step) and beside.sum() <= 1 + MOST_BESIDE * beside.size)
+    return bool(np.all(apart <= 1.001 * step) and beside.sum() <= 1 + MOST_BESIDE * beside.size)
 
 
 def is_far_from(old: Arrays, new: Arrays) -> bool:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.execution.reference import Reference
 from ortfuse.proof.instance import Instance, Kind
-from ortfuse.proof.run import Rewritten, Runner, disagreement, is_far_from
+from ortfuse.proof.run import Arrays, Rewritten, Runner, disagreement, is_far_from
 from ortfuse.rewrite import Exactness, Rule
+
+Array = np.ndarray[Any, Any]
 
 
 @dataclass
@@ -61,37 +67,47 @@ class Tried:
         only if the two results are not equal as they are. The result of a lossy rule is compared with its definition, and
         that with the model itself.
         """
-        bit_equal = rule.exactness is Exactness.EXACT
-        replaced, reference, ran = Runner(after), None, False
-        definition = None if defined is None else Runner(defined)
-        for seed, (sizes, kind) in enumerate(_conditions(self.instance)):
-            if 0 in sizes.values() and (not ran or _assumed_not_empty(rule, sizes)):
-                continue
-            inputs = self.instance.inputs(sizes, seed, kind)
-            old = self.runner.run(inputs)
-            if old is None:
-                continue
-            ran = True
-            new = replaced.run(inputs)
+        conditions = [
+            (sizes, kind, self.instance.inputs(sizes, seed, kind))
+            for seed, (sizes, kind) in enumerate(_conditions(self.instance))
+            if not _assumed_not_empty(rule, sizes)
+        ]
+        old = self.runner.run_each([inputs for _, _, inputs in conditions])
+        ran = [(*one, found) for one, found in zip(conditions, old, strict=True) if found is not None]
+        if all(0 in sizes.values() for sizes, *_ in ran):
+            return None
+        given = [inputs for _, _, inputs, _ in ran]
+        replaced, definition = Runner(after), None if defined is None else Runner(defined)
+        meanings = repeat(None) if definition is None else definition.run_each(given)
+        for (sizes, kind, inputs, found), new, meant in zip(ran, replaced.run_each(given), meanings, strict=False):
             where = f"({_sizes_text(sizes)}{_KINDS.get(kind, '')})"
             if new is None:
                 return f"{where}: the runtime cannot execute the replacement: {replaced.refusal}"
-            if definition is not None:
-                meant = definition.run(inputs)
-                if meant is None:
-                    return f"{where}: the runtime cannot execute the definition: {definition.refusal}"
-                if kind != "zero" and is_far_from(old, meant):
-                    return f"{where}: the definition is something else than what it stands for in lower precision"
-                problem = disagreement(meant, new, None, bit_equal, step=rule.proof.step, beyond=rule.proof.beyond)
-            else:
-                problem = disagreement(old, new, None, bit_equal)
-            if problem is not None and not bit_equal and definition is None:
-                reference = reference or Reference(self.exact() if self.exact else self.instance.model)
-                exact = reference.run(inputs)
-                problem = disagreement(old, new, None if exact is None else list(exact.values()), bit_equal)
+            if definition is not None and meant is None:
+                return f"{where}: the runtime cannot execute the definition: {definition.refusal}"
+            problem = self._disagreement(rule, kind, inputs, found, new, meant)
             if problem is not None:
                 return f"{where}: {problem}"
-        return "" if ran else None
+        return ""
+
+    def _disagreement(
+        self, rule: Rule, kind: Kind, inputs: Mapping[str, Array], old: Arrays, new: Arrays, meant: Arrays | None
+    ) -> str | None:
+        """What is wrong with one result, given what the model itself and, of a lossy rule, its definition give."""
+        if meant is not None:
+            if kind != "zero" and is_far_from(old, meant):
+                return "the definition is something else than what it stands for in lower precision"
+            return disagreement(meant, new, None, bit_equal=False, step=rule.proof.step, beyond=rule.proof.beyond)
+        bit_equal = rule.exactness is Exactness.EXACT
+        problem = disagreement(old, new, None, bit_equal)
+        if problem is None or bit_equal:
+            return problem
+        exact = self._reference.run(inputs)
+        return disagreement(old, new, None if exact is None else list(exact.values()), bit_equal)
+
+    @functools.cached_property
+    def _reference(self) -> Reference:
+        return Reference(self.exact() if self.exact else self.instance.model)
 
 
 def _assumed_not_empty(rule: Rule, sizes: Mapping[str, int]) -> bool:

@@ -303,7 +303,7 @@ def _body_of(node: ir.Node, opset: int, facts: Facts) -> list[str]:
     dtypes = [facts.dtype(value) or ir.DataType.FLOAT for value in node.inputs]
     types = [onnx.helper.make_tensor_type_proto(int(dtype), None).SerializeToString() for dtype in dtypes]
     try:
-        proto = ir.to_proto(node).SerializeToString()
+        proto = ir.serde.serialize_node(node).SerializeToString()
         body = schema.get_context_dependent_function_with_opset_version(written_for, proto, types)
         return [inner.op_type for inner in onnx.FunctionProto.FromString(body).node]
     except (RuntimeError, ValueError, DecodeError, ir.serde.SerdeError):

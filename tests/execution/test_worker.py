@@ -51,6 +51,20 @@ def test_sessions_that_were_open_when_another_one_crashed_go_on() -> None:
         assert relu.run(X)["y"].max() == 0
 
 
+def test_several_inputs_are_one_request_and_what_cannot_be_run_has_a_reason() -> None:
+    session = Session(model("y = Relu(x)"))
+    one, none, other = session.run_each([X, {"x": np.ones((2, 3), np.int64)}, {"x": np.ones((4, 3), np.float32)}])
+    assert one["y"].max() == 0
+    assert none.startswith("ONNX Runtime cannot execute the model: Unexpected input data type")
+    assert other["y"].shape == (4, 3)
+
+
+def test_each_of_several_inputs_on_which_the_runtime_crashes_has_a_reason() -> None:
+    with runtime_that("run", "Softsign"):
+        found = Session(model("y = Softsign(x)")).run_each([X, X])
+        assert all("crashes when it executes the model" in reason for reason in found)
+
+
 def test_a_process_that_is_killed_between_two_requests_is_replaced() -> None:
     relu = Session(model("y = Relu(x)"))
     process = WORKER._process

@@ -55,7 +55,7 @@ def _anonymous(op: Op) -> onnx.NodeProto:
     if any(attribute.is_ref() for attribute in op.node.attributes.values()):
         raise UnknownError
     try:
-        proto = ir.to_proto(op.node)
+        proto = ir.serde.serialize_node(op.node)
     except ir.serde.SerdeError as error:
         raise UnknownError from error  # sparse tensors
     del proto.input[:], proto.output[:]
