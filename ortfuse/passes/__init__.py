@@ -16,6 +16,7 @@ from ortfuse.passes.layout import Layout
 from ortfuse.passes.merge_products import MergeProducts
 from ortfuse.passes.moves import Moves
 from ortfuse.passes.parts_first import PartsFirst
+from ortfuse.passes.parts_together import PartsTogether
 from ortfuse.passes.profitability import LEAVE, Choice, Choices, Meter, check_pins, names_one
 from ortfuse.passes.recurrence import Loops, Recurrent, Stacks
 from ortfuse.passes.rules import RulePass
@@ -46,6 +47,7 @@ __all__ = [
     "Meter",
     "Moves",
     "PartsFirst",
+    "PartsTogether",
     "Pass",
     "Recurrent",
     "RulePass",
