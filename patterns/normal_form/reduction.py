@@ -5,11 +5,12 @@ torch.export writes the variance of a normalisation, and the mean of everything,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Match, attr, computed, op, opt, var
+from ortfuse.pattern import Match, Pattern, attr, computed, op, opt, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
@@ -86,5 +87,28 @@ def _dropped(name: str) -> Rule:
     )
 
 
+def _without(name: str, between: str = "") -> Rule:
+    """The axes that are kept are dropped at once; between the two, roots or logarithms may be taken."""
+    build = getattr(op, name)
+    wrap: Callable[[Pattern], Pattern] = getattr(op, between) if between else lambda reduced: reduced
+    return Rule(
+        name=f"reduction.dropped_{between.lower()}{'_of_' if between else ''}{name.removeprefix('Reduce').lower()}",
+        formula=f"squeeze({between}{'(' if between else ''}{name}(x)){')' if between else ''}",
+        pattern=op.Squeeze(wrap(build(x, axes=axes, keepdims=1)), axes=axes),
+        replace=(
+            wrap(build(x, given_axes(), keepdims=0)),
+            wrap(build(x, axes=attr("axes"), keepdims=0)),
+        ),
+        exactness=Exactness.EXACT,
+        source=f"ONNX operators {name} and Squeeze",
+        proof=Proof(shapes={"x": "2 3 4"}, attributes={"axes": [(1,), (1, 2)]}),
+    )
+
+
 RULES = [_keepdims(name) for name in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2")]
 RULES += [_dropped(name) for name in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")]
+RULES += [
+    _without(name)
+    for name in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceLogSumExp")
+]
+RULES += [_without("ReduceSum", "Sqrt"), _without("ReduceSum", "Log")]

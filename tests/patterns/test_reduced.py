@@ -29,3 +29,24 @@ def test_reductions_of_reductions(body: str) -> None:
     result = rewritten(original, "fuse.reduced")
     assert ops(result) == REDUCED[body]
     same(original, result, {"x": np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)})
+
+
+DROPPED = {
+    "a = ReduceSum(x, last) y = Squeeze(a, last)": "ReduceSum",
+    "a = ReduceMax(x, both) y = Squeeze(a, both)": "ReduceMax",
+    "q = Mul(x, x) a = ReduceSum(q, last) b = Sqrt(a) y = Squeeze(b, last)": "Mul ReduceSum Sqrt",
+    "a = ReduceSum(x, both) y = Squeeze(a, last)": "ReduceSum Squeeze",
+    "a = ReduceSum(x, last) b = Div(x, a) c = Squeeze(a, last) d = Unsqueeze(c, last) y = Mul(b, d)": "ReduceSum Div Mul",
+}
+
+
+@pytest.mark.parametrize("body", DROPPED)
+def test_axes_are_dropped_by_the_reduction(body: str) -> None:
+    dims = "k,l,m" if "Div" in body else "k" if "y = Squeeze(a, both)" in body else "k,l"
+    original = parse(
+        f"""<ir_version: 9, opset_import: ["": 18]> g (float[n,3,4] x) => (float[{dims}] y)
+        <int64[1] last = {{2}}, int64[2] both = {{1, 2}}> {{ {body} }}"""
+    )
+    result = rewritten(original, "canonicalize")
+    assert ops(result) == DROPPED[body]
+    same(original, result, {"x": np.random.default_rng(0).random((2, 3, 4)).astype(np.float32)})
