@@ -58,7 +58,7 @@ def _has_heads(match: Match) -> bool:
 def _key(match: Match) -> Pattern:
     """The key as [..., length, size]."""
     lead = "b g" if _has_heads(match) else "b"
-    if match.choice("transposed") == 2:
+    if match.get("transposed_key") is not None:
         return rearrange(f"{lead} d t -> {lead} t d", var("transposed_key"))
     other = "b t g d" if _has_heads(match) else "t b d"
     return rearrange(f"{other} -> {lead} t d", var("key")) if match.choice("transposed") == 1 else var("key")
@@ -66,7 +66,7 @@ def _key(match: Match) -> Pattern:
 
 def scale(match: Match) -> float:
     """The product of all scalar factors of the scores."""
-    factors = [match[name] for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside", "cap")]
+    factors = [match.get(name) for name in ("score_scale", "query_scale", "key_scale", "key_scale_inside", "cap")]
     return float(math.prod(factor for factor in factors if factor is not None))
 
 
@@ -100,16 +100,22 @@ def _as_long_as_values(mask: Pattern, rank: int) -> Pattern:
     return op.Reshape(_over_all_scores(mask, rank), op.Concat(kept, _length("value"), axis=0))
 
 
-def _attention(match: Match, spread: Callable[[Pattern, int], Pattern]) -> Op:
+def _floored(match: Match) -> Pattern:
+    """The mask as the kernel takes it if no row is hidden by -inf."""
+    floor = mask_floor(match)
+    return var("mask") if floor is None else op.Max(var("mask"), computed("floor", lambda match: floor))
+
+
+def _attention(match: Match, spread: Callable[[Pattern, int], Pattern], given: Callable[[Match], Pattern]) -> Op:
+    """The operator with the mask that `given` makes, spread as a kernel needs it."""
     mask: Pattern | None = None
     if match["mask"] is not None:
-        rank, floor = match.rank("mask") or 0, mask_floor(match)
-        mask = var("mask") if floor is None else op.Max(var("mask"), computed("floor", lambda match: floor))
-        mask = spread(mask, rank)
+        rank = match.rank("mask") or 0
+        mask = spread(given(match), rank)
         if rank == 3 and not _has_heads(match):
             mask = op.Unsqueeze(mask, computed("axis_of_heads", lambda match: ints([1])))
     made: Op = op.Attention(
-        var("query"), _key(match), var("value"), mask, scale=scale, softcap=lambda match: match["cap"], outputs=4,
+        var("query"), _key(match), var("value"), mask, scale=scale, softcap=lambda match: match.get("cap"), outputs=4,
         qk_matmul_output_mode=lambda match: AFTER_SOFTMAX if match.is_used_elsewhere("weights") else None,
         **({} if _has_heads(match) else {"q_num_heads": 1, "kv_num_heads": 1}),
     )  # fmt: skip
@@ -176,18 +182,24 @@ def _add_to_weights(model: ir.Model) -> None:
     model.graph.outputs.append(total.outputs[0])
 
 
-def _rule(name: str, formula: str, *, nan_guard: bool) -> Rule:
+def replacements(given: Callable[[Match], Pattern], *makes: str) -> tuple[list[Pattern], list[Pattern]]:
+    """The operator, and the weights that it returns, with the mask made in these ways, each in the forms that kernels take."""
     spreads = (_as_it_is, _over_all_scores, _as_long_as_values)
-    makes = ("Attention", "Transpose", "Max", "Expand", "Reshape", "Unsqueeze")
-    made = [built(partial(_attention, spread=spread), makes=makes) for spread in spreads]
+    nodes = ("Attention", "Transpose", "Expand", "Reshape", "Unsqueeze", *makes)
+    made = [built(partial(_attention, spread=spread, given=given), makes=nodes) for spread in spreads]
+    return [attention[0] for attention in made], list(map(_weights, made))
+
+
+def _rule(name: str, spelled: str, *, nan_guard: bool) -> Rule:
+    made, weights = replacements(_floored, "Max")
     masked_rows = partial(masked_rows_agree, nan_guard=nan_guard)
     masked_rows.__qualname__ = "masked_rows_agree"  # type: ignore[attr-defined]
     return Rule(
         name=name,
-        formula=formula,
+        formula=spelled,
         pattern=_formula(nan_guard=nan_guard),
-        replace=tuple(attention[0] for attention in made),
-        intermediates={"weights": tuple(map(_weights, made))},
+        replace=tuple(made),
+        intermediates={"weights": tuple(weights)},
         guards=(heads_are_shared_alike, cap_is_positive, masked_rows, weights_have_known_length),
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,

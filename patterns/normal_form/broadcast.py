@@ -3,6 +3,7 @@
 x / expand(y, shape(x)) = x / y           x * ones = x
 where(expand(condition, shape(x)), x, y) = where(condition, x, y)
 where(condition, zeros, x) = where(condition, 0, x)
+x + (expand(y, shape) + z) = x + (y + z)  where x is as large as all of it
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .._proofs import NUMBERS, computed_shape
 
 SOURCE = "Multidirectional broadcasting in ONNX"
 
-x, y = var("x"), var("y")
+x, y, z = var("x"), var("y"), var("z")
 expanded = op.Expand(y, var("shape")).kept()
 
 
@@ -121,6 +122,16 @@ RULES = [
     _of_one_number("number_where", first=True),
     _of_one_number("number_elsewhere", first=False),
     *(_without_expand(name) for name in ("Add", "Sub", "Mul", "Div")),
+    Rule(
+        name="broadcast.sum_of_masks",
+        formula="x + (expand(y, shape) + z)",
+        pattern=op.Add(x, op.Add(expanded, z)),
+        replace=op.Add(x, op.Add(y, z)),
+        guards=(same_shape("x", "root"),),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(shapes={**_EXPANDED, "z": "4"}, inputs={"shape": _expanded_shape}),
+    ),
     Rule(
         name="broadcast.ones",
         formula="x * ones",

@@ -58,9 +58,16 @@ def test_rows_hidden_by_a_finite_filler_come_out_as_before(filler: float) -> Non
     assert "Attention" in optimized(with_mask(BOOLEAN, filler=filler))
 
 
-def test_infinite_fillers_are_fused_only_with_the_guard_that_makes_hidden_rows_zero() -> None:
-    assert "Attention" not in optimized(with_mask(BOOLEAN, filler=-np.inf))
-    assert "Attention" in optimized(with_mask(BOOLEAN, guarded=True, filler=-np.inf))
+def looks_at_rows(m: ir.Model) -> bool:
+    """Whether rows of the mask that may be hidden as a whole are looked at before the mask is given to the operator."""
+    made = optimized(m)
+    assert "Attention" in made
+    return "ReduceMax" in made
+
+
+def test_infinite_fillers_need_no_look_at_rows_with_the_guard_that_makes_hidden_rows_zero() -> None:
+    assert looks_at_rows(with_mask(BOOLEAN, filler=-np.inf))
+    assert not looks_at_rows(with_mask(BOOLEAN, guarded=True, filler=-np.inf))
 
 
 SIZES = """queries = Shape<start = 2, end = 3>(q) keys = Shape<start = 2, end = 3>(k) both = Concat<axis = 0>(queries, keys)
@@ -99,8 +106,8 @@ def with_sizes(mask: str, filler: float) -> ir.Model:
         "row_filler = Expand(filler, both) hidden = Trilu<upper = 1>(row_filler, step) mask = Add(hidden, half)",
     ],
 )
-def test_infinite_fillers_of_causal_masks_are_fused_without_a_guard(mask: str) -> None:
-    assert "Attention" in optimized(with_sizes(mask, -np.inf))
+def test_infinite_fillers_of_causal_masks_need_neither_guard_nor_look_at_rows(mask: str) -> None:
+    assert not looks_at_rows(with_sizes(mask, -np.inf))
 
 
 @pytest.mark.parametrize(
@@ -118,9 +125,6 @@ def test_infinite_fillers_of_causal_masks_are_fused_without_a_guard(mask: str) -
         f"turned = Concat<axis = 0>(keys, queries) other = Expand(one, turned) lower = Trilu<upper = 0>(other)"
         f" upper = Transpose<perm = [1, 0]>(lower) hide = Equal(upper, zero) {HIDE}",
         f"{LOWER} reversed = Slice(lower, last, before, axis, last) hide = Equal(reversed, zero) {HIDE}",
-        f"two = Add(second, second) twice = Mul(keys, two) wide = Concat<axis = 0>(queries, twice) other = Expand(one, wide)"
-        f" lower = Trilu<upper = 0>(other) shape = Concat<axis = 0>(two, queries, keys) halves = Reshape(lower, shape)"
-        f" hide = Equal(halves, zero) {HIDE}",
         f"late = Greater(places, first) hide = Unsqueeze(late, axis) {HIDE}",
         f"more = Add(keys, second) wide = Concat<axis = 0>(queries, more) other = Expand(one, wide)"
         f" lower = Trilu<upper = 0>(other) cut = Slice(lower, second, far, axis) hide = Equal(cut, zero) {HIDE}",
@@ -131,9 +135,9 @@ def test_infinite_fillers_of_causal_masks_are_fused_without_a_guard(mask: str) -
         " one_key = Concat<axis = 0>(queries, second) hidden = Expand(filler, one_key) mask = Concat<axis = 1>(hidden, rest)",
     ],
 )
-def test_infinite_fillers_are_left_alone_where_the_first_key_may_be_hidden(mask: str) -> None:
-    assert "Attention" in optimized(with_sizes(mask, -10000.0))
-    assert "Attention" not in optimized(with_sizes(mask, -np.inf))
+def test_rows_are_looked_at_where_an_infinite_filler_may_hide_the_first_key(mask: str) -> None:
+    assert not looks_at_rows(with_sizes(mask, -10000.0))
+    assert looks_at_rows(with_sizes(mask, -np.inf))
 
 
 @pytest.mark.parametrize("column", [0, 1])
@@ -199,9 +203,36 @@ def test_a_finite_filler_of_float16_stays(filler: float) -> None:
     ],
     ids=["any integer", "overflowing cast", "log", "sum", "product"],
 )
-def test_a_mask_that_may_hold_anything_is_not_given_to_the_attention_kernel(mask: str) -> None:
+def test_rows_of_a_mask_that_may_hold_anything_are_looked_at(mask: str) -> None:
     inputs = INPUTS.replace("t,", "5,")
-    assert "Attention" not in optimized(with_mask(mask, inputs=inputs, filler=LOWEST, big=3e9, square=np.eye(5)))
+    assert looks_at_rows(with_mask(mask, inputs=inputs, filler=LOWEST, big=3e9, square=np.eye(5)))
+
+
+def test_rows_hidden_by_a_mask_that_is_given_come_out_as_before() -> None:
+    body = f"qk = MatMul(q, kt) scaled = Mul(qk, half) masked = Add(scaled, mask) {scores_to_result()}"
+    m = model(body, f"{INPUTS}, float[s,t] mask")
+    result = ortfuse.optimize(m)
+    assert {"Attention", "ReduceMax"} <= {node.op_type for node in result.model.graph}
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.standard_normal((2, 2, 5, 4)).astype(np.float32) for name in "qkv"}
+    feeds["mask"] = np.zeros((5, 5), np.float32)
+    feeds["mask"][1], feeds["mask"][2], feeds["mask"][3, 1:], feeds["mask"][4] = -np.inf, LOWEST, -np.inf, 1e9
+    feeds["mask"][2, 1] = -np.inf
+    old, new = (execute(one, feeds)[0] for one in (m, result.model))
+    assert np.isnan(old[:, :, 1]).all()
+    np.testing.assert_allclose(new, old, rtol=1e-5, atol=1e-6)
+
+
+def test_a_mask_as_large_as_the_scores_that_may_hide_rows_is_left_alone() -> None:
+    body = f"qk = MatMul(q, kt) scaled = Mul(qk, half) masked = Add(scaled, mask) {scores_to_result()}"
+    assert "Attention" not in optimized(model(body, f"{INPUTS}, float[b,2,s,t] mask"))
+    halves = (
+        "two = Add(second, second) twice = Mul(keys, two) wide = Concat<axis = 0>(queries, twice) other = Expand(one, wide)"
+        " lower = Trilu<upper = 0>(other) shape = Concat<axis = 0>(two, queries, keys) halves = Reshape(lower, shape)"
+        f" hide = Equal(halves, zero) {HIDE}"
+    )
+    assert "Attention" not in optimized(with_sizes(halves, -np.inf))
+    assert not looks_at_rows(with_sizes(halves, -10000.0))
 
 
 def scored(body: str, **constants: Any) -> ir.Model:
