@@ -256,9 +256,17 @@ def _target(options: Options) -> Target:
 
 
 def _store(path: PathLike | None) -> Any:
+    """The file that measurements are kept in.
+
+    Raises:
+        OptionError: It was named, and cannot be used: another run could not go on from there.
+    """
     from ortfuse.precision.store import Store, default_store
 
-    return Store(default_store() if path == "" else None if path is None else Path(path))
+    found = Store(default_store() if path == "" else None if path is None else Path(path))
+    if path != "" and found.problem:
+        raise OptionError("store", found.problem)
+    return found
 
 
 def _load_written(path: Path, data: Mapping[str, Path]) -> Callable[[], None]:

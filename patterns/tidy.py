@@ -25,7 +25,7 @@ from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import array_like, floating, same_shape
-from ._proofs import ADDS_NO_AXES, SHAPES
+from ._proofs import ADDS_NO_AXES, SHAPES, signed_zeros
 
 PASS = "cliffs"
 
@@ -36,9 +36,13 @@ condition = var("condition")
 
 EXACT, ROUNDING = Exactness.EXACT, Exactness.ROUNDING
 
-NUMBERS = Proof(shapes=({"x": "b 3", "y": "b 3"}, {"x": "b 3", "y": "3"}))
+NUMBERS = Proof(shapes=({"x": "b 3", "y": "b 3"}, {"x": "b 3", "y": "3"}), counterexamples=signed_zeros(x=(2, 3)))
 TRUTHS = Proof(shapes={"x": "b 3", "y": "b 3"}, inputs={"x": "bool", "y": "bool"})
-BRANCHES = Proof(shapes={"condition": "b 3", "x": "b 3", "y": "3", "z": "b 3"}, inputs={"condition": "bool"})
+BRANCHES = Proof(
+    shapes={"condition": "b 3", "x": "b 3", "y": "3", "z": "b 3"},
+    inputs={"condition": "bool"},
+    counterexamples=signed_zeros(x=(2, 3), y=(3,), z=(2, 3)),
+)
 
 
 def _rule(
@@ -225,8 +229,9 @@ def _bounded() -> Iterator[Rule]:
 def _repeated() -> Iterator[Rule]:
     for name in ("Max", "Min", "And", "Or"):
         build = getattr(op, name)
-        proof = NUMBERS if name in ("Max", "Min") else TRUTHS
-        yield _rule(f"{name.lower()}_again", build(x, build(x, y).kept().named("once")), once, EXACT, proof)
+        # Of zeros, the larger and the smaller may be of either sign.
+        exactness, proof = (ROUNDING, NUMBERS) if name in ("Max", "Min") else (EXACT, TRUTHS)
+        yield _rule(f"{name.lower()}_again", build(x, build(x, y).kept().named("once")), once, exactness, proof)
     for name, other in (("And", "Or"), ("Or", "And")):
         build, inner = getattr(op, name), getattr(op, other)
         pattern = build(x, inner(x, y).kept())
@@ -257,7 +262,8 @@ def _chosen() -> Iterator[Rule]:
 
 
 def _branches() -> Iterator[Rule]:
-    yield _rule("where_not", op.Where(op.Not(condition), x, y), op.Where(condition, y, x), EXACT, BRANCHES)
+    # The runtime's Where takes the sign of a zero from one of its branches only.
+    yield _rule("where_not", op.Where(op.Not(condition), x, y), op.Where(condition, y, x), ROUNDING, BRANCHES)
     inner = op.Where(condition, x, y).kept()
     yield _rule(
         "where_again", op.Where(condition, inner, z), op.Where(condition, x, z), EXACT, BRANCHES, shapes_are_known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -54,6 +55,8 @@ def config_beside(path: str | os.PathLike[str]) -> SessionConfig | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
+        if getattr(error, "errno", None) == errno.ENAMETOOLONG:
+            return None
         raise OptionError("session", f"{file} cannot be read: {error}; delete it to use the model's own") from None
     return SessionConfig.from_json(text, str(file))
 
@@ -61,11 +64,17 @@ def config_beside(path: str | os.PathLike[str]) -> SessionConfig | None:
 def write_beside(path: str | os.PathLike[str], config: SessionConfig) -> Path | None:
     """Write settings beside a model file; where there are none, only a file that stands there already is replaced.
 
+    Where the name of the model leaves no room for the ending, the metadata alone have the settings.
+
     Raises:
         OutputError: The file cannot be written.
     """
     file = beside(path)
-    if not len(config) and not file.exists():
+    try:
+        present = file.exists()
+    except OSError:
+        return None
+    if not len(config) and not present:
         return None
     write_text(file, config.to_json() + "\n")
     return file

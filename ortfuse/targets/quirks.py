@@ -24,10 +24,13 @@ class Quirk(Enum):
         "merges a Pad with zeros into MaxPool, whose own padding is lower than any number, "
         "so that maxima of 0 become negative"
     )
+    ROUNDS_FACTORS_OF_PRODUCTS = "rounds the factor of a float64 product to float32, so that its result is as far off"
     UNBLOCKS_RESIDUAL_CONVOLUTIONS = "leaves its blocked layout for a convolution that adds what is not blocked"
 
 
-DEFECTS = frozenset({Quirk.MERGES_ZEROS_INTO_MAX_POOL, Quirk.CRASHES_ON_MOVED_BATCH_AXIS})
+DEFECTS = frozenset(
+    {Quirk.MERGES_ZEROS_INTO_MAX_POOL, Quirk.CRASHES_ON_MOVED_BATCH_AXIS, Quirk.ROUNDS_FACTORS_OF_PRODUCTS}
+)
 """Those by which the runtime's own optimisations go wrong on right models; users are told where that is avoided."""
 
 _FOUND: Mapping[str, frozenset[Quirk]] = {"CPUExecutionProvider": frozenset(Quirk)}

@@ -35,10 +35,11 @@ def keeps_dtype(match: Match) -> Refusal | None:
     return match.refuse("dtype", "x") if before is None else match.unless_dtype("root", before)
 
 
-def _is_no_padding(value: ir.Value, facts: Any) -> bool:
-    """A check for variables: no Pad makes it, which a Sum may keep apart from a MaxPool (see `runtime.apart_max_pool`)."""
+def _is_not_kept_apart(value: ir.Value, facts: Any) -> bool:
+    """A check for variables: nothing makes it that a Sum may keep apart from what comes next (see `patterns.runtime`)."""
     producer = value.producer()
-    return producer is None or producer.op_type != "Pad"
+    kinds = ("Pad", "MatMul", "Mul", "Div") if facts.dtype(value) == ir.DataType.DOUBLE else ("Pad",)
+    return producer is None or producer.op_type not in kinds
 
 
 def _identity(name: str, pattern: Pattern, proof: Proof, *guards: Guard) -> Rule:
@@ -168,7 +169,7 @@ RULES = [
     ),
     _identity(
         "sum_of_one",
-        op.Sum(var("x", _is_no_padding, "not made by Pad")),
+        op.Sum(var("x", _is_not_kept_apart, "not made by Pad or, in float64, a product")),
         Proof(shapes=PLAIN.shapes, redundant={"demand that *": "the runtime alone minds what is merged"}),
     ),
     *(_identity(f"{name.lower()}_of_one", getattr(op, name)(x), PLAIN) for name in ("Max", "Min", "Mean")),

@@ -19,7 +19,7 @@ from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import array_like, same_shape
-from .._proofs import SHAPES
+from .._proofs import SHAPES, signed_zeros
 
 SOURCE = "ONNX operator specification"
 
@@ -107,13 +107,21 @@ def _bounded(build: Any) -> ir.Value:
     return made
 
 
-def _rule(name: str, pattern: Pattern, replace: Any, proof: Proof, *guards: Guard, **more: Any) -> Rule:
+def _rule(
+    name: str,
+    pattern: Pattern,
+    replace: Any,
+    proof: Proof,
+    *guards: Guard,
+    exactness: Exactness = Exactness.EXACT,
+    **more: Any,
+) -> Rule:
     return Rule(
         name=f"repeated.{name}",
         pattern=pattern,
         replace=replace,
         guards=guards,
-        exactness=Exactness.EXACT,
+        exactness=exactness,
         source=SOURCE,
         proof=proof,
         **more,
@@ -184,8 +192,14 @@ RULES = [
         "branch",
         op.Where(var("condition"), x, x),
         x,
-        Proof(shapes={"x": "b 3", "condition": "b 1"}, inputs={"condition": "bool"}),
+        Proof(
+            shapes={"x": "b 3", "condition": "b 3"},
+            inputs={"condition": "bool"},
+            counterexamples=signed_zeros(x=(2, 3)),
+        ),
         redundant(SHAPES)(same_shape("x", "root")),
+        # The runtime's Where takes the sign of a zero from one of its branches only.
+        exactness=Exactness.ROUNDING,
     ),
     _rule(
         "difference",

@@ -20,7 +20,7 @@ from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import ints, is_filled_with, text
-from .._proofs import COST, SHAPES, computed_shape
+from .._proofs import COST, SHAPES, computed_shape, signed_zeros
 
 SOURCE = "ONNX operator specification"
 
@@ -349,9 +349,14 @@ RULES = [
         pattern=op.Where(true, x, y),
         replace=x,
         guards=(same_shape_as_root,),
-        exactness=Exactness.EXACT,
+        # The runtime's Where takes the sign of a zero from one of its branches only.
+        exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(shapes={"x": "b 3", "y": "3", "true": "3"}, constants={"true": [True, True, True]}),
+        proof=Proof(
+            shapes={"x": "b 3", "y": "3", "true": "3"},
+            constants={"true": [True, True, True]},
+            counterexamples=signed_zeros(x=(2, 3)),
+        ),
     ),
     Rule(
         name="shapes.where_true_filled",
@@ -359,7 +364,8 @@ RULES = [
         pattern=op.Where(true, x, y),
         replace=op.Expand(x, op.Shape(true)),
         guards=(condition_has_shape_of_root,),
-        exactness=Exactness.EXACT,
+        # The runtime's Where takes the sign of a zero from one of its branches only.
+        exactness=Exactness.ROUNDING,
         source=SOURCE,
         proof=Proof(
             shapes=({"x": "", "y": "", "true": "b 3"}, {"x": "3", "y": "b 1", "true": "b 3"}),

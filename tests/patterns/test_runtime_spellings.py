@@ -166,3 +166,33 @@ def test_transpositions_of_axes_of_size_1_are_reshapes(shape: str, perm: str, re
     result = ortfuse.optimize(model).model
     assert ("Reshape" in [node.op_type for node in result.graph]) is reshaped
     assert verify(model, result).ok
+
+
+SCALED = {
+    "an operand": "s = Mul (x, c) y = MatMul (s, w)",
+    "the other operand": "s = Mul (c, w) y = MatMul (x, s)",
+    "a divided operand": "s = Div (x, c) y = MatMul (s, w)",
+    "the product": "s = MatMul (x, w) y = Mul (s, c)",
+    "an operand and the product": "s = Mul (x, c) t = MatMul (s, w) y = Div (t, c)",
+}
+
+
+@pytest.mark.parametrize("form", SCALED)
+def test_the_factor_of_a_float64_product_is_not_rounded_to_float32_once_it_is_folded(form: str) -> None:
+    model = parse(f"""
+        <ir_version: 8, opset_import: ["" : 20]>
+        g (double[a, b, 3] x, double[a, 3, c] w) => (double[a, b, c] y)
+        <double[1] three = {{3}}> {{ root = Sqrt (three) c = Reciprocal (root) {SCALED[form]} }}
+    """)
+    result = ortfuse.optimize(model).model
+    assert verify(model, result).ok
+    assert ops(ortfuse.optimize(result).model) == ops(result)
+
+
+def test_a_factor_that_float32_holds_stays_where_it_is() -> None:
+    model = parse("""
+        <ir_version: 8, opset_import: ["" : 20]>
+        g (double[a, b, 3] x, double[a, 3, c] w) => (double[a, b, c] y)
+        <double half = {0.5}> { s = Mul (x, half) y = MatMul (s, w) }
+    """)
+    assert "Sum" not in ops(ortfuse.optimize(model).model)

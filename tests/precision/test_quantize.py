@@ -234,7 +234,7 @@ def test_a_bound_is_a_number_above_zero(bound: Any) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--max-error", "-1"], ["--max-error", "x"], ["--max-error", "0.1", "--metric", "best"],
-                                       ["--max-error", "0.1", "--goal", "speed"], ["--max-error", "0.1", "--curve", "a.txt"], []])  # fmt: skip
+                                       ["--max-error", "0.1", "--goal", "speed"], ["--max-error", "0.1", "--store", __file__], ["--max-error", "0.1", "--curve", "a.txt"], []])  # fmt: skip
 def test_bad_options_are_one_line(model: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     assert command(model, *arguments) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1

@@ -48,6 +48,15 @@ def test_the_result_carries_its_settings_in_its_metadata_and_beside_it(written: 
     assert stored_config(written).value(KEY) == "1"
 
 
+def test_where_the_name_leaves_no_room_for_the_ending_the_metadata_have_them(tmp_path: Path) -> None:
+    source, target = tmp_path / "a.onnx", tmp_path / ("b" * 245 + ".onnx")
+    onnx.save(onnx.parser.parse_model(TEXT), source)
+    result = ortfuse.optimize(source, output=target)
+    assert result.written == target
+    assert result.session_file is None
+    assert stored_config(target).value(KEY) == "1"
+
+
 def test_a_session_is_opened_with_them(written: Path) -> None:
     session = ortfuse.session(written, {"intra_op_num_threads": 1})
     assert entry(session, KEY) == "1"
