@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import onnx_ir as ir
@@ -21,6 +21,14 @@ Rounding = Callable[[Array], tuple[Array, ...]]
 """Makes integers, scales and what else there is of a weight; equal ones make the same."""
 
 
+@runtime_checkable
+class HasStandIn(Protocol):
+    """A rounding of which the types and shapes are known beforehand, on which alone times depend."""
+
+    def stand_in(self, shape: tuple[int, ...]) -> tuple[Array, ...]:
+        """Any numbers of the types and shapes that a weight of this shape is rounded to."""
+
+
 class Rounded:
     """The latest results of rounding, up to a number of bytes that is 0 at first."""
 
@@ -28,9 +36,12 @@ class Rounded:
         # The weights are kept too: keys have the `id` of those, which must not become another's.
         self._found: OrderedDict[Hashable, tuple[ir.TensorProtocol, tuple[Array, ...]]] = OrderedDict()
         self._most = self._held = 0
+        self._is_for_times = False
 
     def of(self, weight: ir.TensorProtocol, rounding: Rounding) -> tuple[Array, ...]:
         """What a weight is rounded to; not to be changed."""
+        if self._is_for_times and isinstance(rounding, HasStandIn):
+            return rounding.stand_in(tuple(weight.shape.numpy()))
         key = (key_of(weight), rounding)
         found = self._found.pop(key, None)
         if found is None:
@@ -49,6 +60,15 @@ class Rounded:
         finally:
             self._most = before
             self._shrink()
+
+    @contextmanager
+    def for_times(self) -> Iterator[None]:
+        """Let other numbers stand for those that take long to find: what is read now is only timed."""
+        before, self._is_for_times = self._is_for_times, True
+        try:
+            yield
+        finally:
+            self._is_for_times = before
 
     def _shrink(self) -> None:
         while self._held > self._most:

@@ -22,6 +22,7 @@ import onnx_ir as ir
 from ortfuse.errors import OrtfuseError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session, weight_bytes
+from ortfuse.precision.rounded import ROUNDED
 
 ROUNDS = 11
 """How often each model is run, interleaved."""
@@ -95,7 +96,8 @@ class Stopwatch:
         """A session in the other process, which has been run once; `None` if the model cannot be run."""
         try:
             known = self._first if self._first is not None and self._first[0] is model else None
-            session = Session(model, threads=self._threads) if known is None else known[1]
+            with ROUNDED.for_times():
+                session = Session(model, threads=self._threads) if known is None else known[1]
             session.timed(inputs, 1)
         except OrtfuseError:
             return None

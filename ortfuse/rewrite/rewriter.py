@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -104,13 +104,11 @@ class Rewriter:
         refusal = self.chooser.refusal(rule, match) or self._has_kernel(rule, match)
         refusals = [] if refusal is None else [refusal]
         if refusal is None:
-            for replacement, may_raise in self._replacements(rule, match):
-                refusal = self._replace(rule, match, replacement, may_raise, started)
-                if refusal is None:
-                    self.log.statistics(rule.name).hits += 1
-                    return True
-                if may_raise:
-                    refusals.append(refusal)
+            refused = self._replaced(rule, match, started)
+            if refused is None:
+                self.log.statistics(rule.name).hits += 1
+                return True
+            refusals += refused
         if self.log.explains(rule.name):
             # Report what was in the way of the preferred replacement, not of a fallback.
             self.log.miss(rule.name, match.root, "replacement", len(match.nodes), refusals[0], match.nodes)
@@ -131,8 +129,8 @@ class Rewriter:
             return None
         return refuse("needless", match.root, found=f"there is a kernel for {node.op_type}")
 
-    def _replacements(self, rule: Rule, match: Match) -> Iterator[tuple[Pattern, bool]]:
-        """Replacements in the order in which they are tried, and whether each may need a higher opset.
+    def _replaced(self, rule: Rule, match: Match, started: float) -> list[Refusal] | None:
+        """Make the first replacement that is possible; if none is, the refusal of each.
 
         They come in the order of the rule or, if they are measured, the fastest first; those that need a higher opset than
         the model has are tried only if nothing else is legal (or worthwhile).
@@ -140,8 +138,16 @@ class Rewriter:
         found = list(self.chooser.candidates(rule))
         if len(found) > 1 and self.chooser.measures(rule):
             found.sort(key=lambda replacement: -(self._measured(rule, match, replacement) or 0.0))
+        refused: dict[int, Refusal] = {}
         for may_raise in (True,) if rule.may_raise_opset else (False, True):
-            yield from ((replacement, may_raise) for replacement in found)
+            for number, replacement in enumerate(found):
+                if number in refused and refused[number].code != "opset":
+                    continue
+                refusal = self._replace(rule, match, replacement, may_raise, started)
+                if refusal is None:
+                    return None
+                refused[number] = refusal
+        return list(refused.values())
 
     def _measured(self, rule: Rule, match: Match, replacement: Pattern) -> float | None:
         """How many times faster a replacement is than what it replaces; `None` if it is not legal or cannot be measured."""

@@ -54,6 +54,12 @@ class Blocks:
         whole, scales, zeros = zip(*map(self._best, parts), strict=True)
         return np.concatenate(whole, axis=-1), np.concatenate(scales, axis=-1), np.concatenate(zeros, axis=-1)
 
+    def stand_in(self, shape: tuple[int, ...]) -> tuple[Array, Array, Array]:
+        """Numbers of the same types and shapes."""
+        each = (shape[0] // self.block, shape[1])
+        whole = np.full((each[0], self.block, each[1]), self.middle, np.uint8)
+        return whole, np.full(each, 1e-3, np.float32), np.full(each, self.middle, np.uint8)
+
     def packed(self, whole: Array, scales: Array, zeros: Array) -> Array:
         """The integers as they are stored: [columns, blocks, bytes], the first of two in the lower bits."""
         return self._packed(np.ascontiguousarray(whole.transpose(2, 0, 1)))

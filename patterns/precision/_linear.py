@@ -75,6 +75,11 @@ class Whole8:
         whole, scale = symmetric(array, axis, signed_limit())
         return whole, scale, np.zeros(scale.shape, np.int8)
 
+    def stand_in(self, shape: tuple[int, ...]) -> tuple[Array, Array, Array]:
+        """Numbers of the same types and shapes."""
+        kind, each = np.int8 if self.signed else np.uint8, shape[1:] if self.columns else ()
+        return np.ones(shape, kind), np.full(each, 1e-3, np.float32), np.zeros(each, kind)
+
 
 def weight8(
     *, columns: bool, signed: bool, rows: Callable[[Match], Array] | None = None

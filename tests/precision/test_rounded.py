@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
+import pytest
 
 from ortfuse.precision.rounded import Rounded
+from patterns.precision._blocks import blocks_of
+from patterns.precision._linear import Whole8
+
+BLOCKS = [blocks_of(bits, 16, zeros=zeros) for bits in (4, 8) for zeros in (True, False)]
 
 
 class Counting:
@@ -49,3 +56,23 @@ def test_a_weight_that_is_gone_is_not_taken_for_a_new_one() -> None:
             weight = ir.tensor(np.full((10, 10), number, np.float32))
             assert rounded.of(weight, rounding)[0][0, 0] == number
             del weight
+
+
+@pytest.mark.parametrize(
+    "rounding",
+    [*(Whole8(columns, signed) for columns in (True, False) for signed in (True, False)), *BLOCKS],
+    ids=repr,
+)
+def test_what_stands_for_rounded_weights_has_their_types_and_shapes(rounding: Any) -> None:
+    weight = np.random.default_rng(0).standard_normal((32, 6)).astype(np.float32)
+    found, others = rounding(weight), rounding.stand_in(weight.shape)
+    assert [(one.dtype, one.shape) for one in others] == [(one.dtype, one.shape) for one in found]
+
+
+def test_times_do_not_wait_for_weights_to_be_rounded() -> None:
+    rounded, weight = Rounded(), ir.tensor(np.ones((32, 6), np.float32))
+    with rounded.kept(10_000):
+        with rounded.for_times():
+            other = rounded.of(weight, Whole8(columns=True, signed=True))
+        assert (other[0] == 1).all()
+        assert (rounded.of(weight, Whole8(columns=True, signed=True))[0] > 1).all()
