@@ -1,17 +1,20 @@
-"""Transposes that move axes of size 1 alone.
+"""Transposes that move axes of size 1 alone, and axes of size 1 that are taken out only after an expansion.
 
 transpose(x) = reshape(x)   if all other axes keep their order
+squeeze(expand(x, concat(sizes)), axis) = expand(squeeze(x, axis), concat(sizes but that of axis))
 
-A Reshape copies nothing. Steps of decoding, of length 1, have many of these. The rule runs after the fusions, in the pass of
-the other spellings for the runtime: attention and rotary embeddings are found by their Transposes.
+A Reshape copies nothing, and a Squeeze next to x becomes one with what moves x. Steps of decoding, of length 1, have many of
+these. The rules run after the fusions, in the pass of the other spellings for the runtime: attention and rotary embeddings are
+found by their Transposes.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ortfuse.dims import reshape_target
-from ortfuse.pattern import Match, attr, computed, op, redundant, var
+from ortfuse.pattern import Guard, Match, Pattern, attr, built, computed, op, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
@@ -52,6 +55,54 @@ def target(match: Match) -> Any:
     return ints(found)
 
 
+def _sizes(count: int) -> list[Pattern]:
+    return [var(f"size{number}", "1") for number in range(count)]
+
+
+def takes_out_one_axis(count: int) -> Guard:
+    """Guard: x and the expansion have so many axes, one of which, of size 1, is taken out."""
+
+    def guard(match: Match) -> Refusal | None:
+        shape, wide = match.shape("x"), match.rank("expanded")
+        if shape is None or len(shape) != count or wide != count:
+            return match.refuse("rank", "x", count)
+        axes = match["axes"]
+        known = axes is not None and len(axes) == 1 and shape[axes[0] % count] == 1
+        return match.unless_value("axes", known, "one axis of size 1")
+
+    return guard
+
+
+def _constant(number: int, build: Any) -> Any:
+    return build.constant([number])
+
+
+def _taken_out(name: str, count: int) -> Rule:
+    expanded = op.Expand(x, op.Concat(*_sizes(count), axis=0).kept()).named("expanded")
+    axis = computed("axis", lambda match: ints([match["axes"][0] % count]))
+
+    def first(match: Match) -> Pattern:
+        left = [size for number, size in enumerate(_sizes(count)) if number != match["axes"][0] % count]
+        made: Pattern = op.Expand(op.Squeeze(x, axis), op.Concat(*left, axis=0))
+        return made
+
+    return Rule(
+        name=f"runtime.expanded_axis_of_{name}",
+        formula="squeeze(expand(x, concat(sizes)), axis)",
+        pattern=op.Squeeze(expanded, axes=attr("axes")),
+        replace=built(first, makes=("Expand", "Squeeze", "Concat")),
+        is_refinement=True,
+        guards=(takes_out_one_axis(count),),
+        exactness=Exactness.EXACT,
+        source="ONNX operators Expand and Squeeze",
+        proof=Proof(
+            shapes={"x": " ".join(["1", "1", "3", "4"][:count]), **{f"size{n}": "1" for n in range(count)}},
+            inputs={f"size{n}": partial(_constant, number) for n, number in enumerate((2, 1, 3, 4)[:count])},
+            attributes={"axes": [(1,)]},
+        ),
+    )
+
+
 RULES = [
     Rule(
         name="runtime.unit_axes",
@@ -66,5 +117,7 @@ RULES = [
             shapes=({"x": "b 1 3 4"}, {"x": "b 3 1"}, {"x": "1 b 1 3"}),
             attributes=({"perm": [(0, 2, 1, 3), (1, 0, 2, 3)]}, {"perm": [(0, 2, 1)]}, {"perm": [(2, 1, 3, 0)]}),
         ),
-    )
+    ),
+    _taken_out("three", 3),
+    _taken_out("four", 4),
 ]

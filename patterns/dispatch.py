@@ -1,0 +1,125 @@
+"""Small nodes beside the heavy kernels: of masks, positions and angles, each of which takes longer to start than to compute.
+
+f(unsqueeze(x, leading axes), y) = f(x, y)          where y has these axes
+max(where(c, a, b), k) = where(c, max(a, k), max(b, k))          a, b and k numbers
+cos(concat(x, y))[:h] = cos(x)          x of size h
+
+The rules run in the last pass, after `moves`: fusions are found by the spellings of exporters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ortfuse.pattern import Match, Pattern, attr, built, computed, op, scalar, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+
+from ._common import array_like
+
+PASS = "cliffs"
+
+BROADCASTING = "Multidirectional broadcasting in ONNX"
+
+x, y, condition = var("x"), var("y"), var("condition")
+longer = op.Unsqueeze(x, axes=attr("axes")).kept().named("longer")
+
+
+def adds_leading_axes(match: Match) -> Refusal | None:
+    """Axes are added in front, all of which the other operand has."""
+    axes, rank, other = match["axes"], match.rank("longer"), match.rank("y")
+    if axes is None or rank is None or other is None:
+        return match.refuse("rank", "y", "known, as the axes are")
+    if tuple(sorted(axes)) != tuple(range(len(axes))):
+        return match.unless_value("axes", False, "in front of all others")
+    return None if other >= rank else match.refuse("rank", "y", f"at least {rank}")
+
+
+def _direct(match: Match) -> Pattern:
+    node = match.root.producer()
+    assert node is not None
+    operands = (x, y) if node.inputs[0] is match["longer"] else (y, x)
+    made: Pattern = getattr(op, node.op_type)(*operands)
+    return made
+
+
+def _leading_axes(name: str, operators: tuple[str, ...], dtype: str) -> Rule:
+    sides = [getattr(op, one)(*pair) for one in operators for pair in ((longer, y), (y, longer))]
+    pattern: Pattern = sides[0]
+    for side in sides[1:]:
+        pattern = pattern | side
+    return Rule(
+        name=f"dispatch.leading_axes_of_{name}",
+        formula="f(unsqueeze(x), y)",
+        pattern=pattern,
+        replace=built(_direct, makes=operators),
+        guards=(adds_leading_axes,),
+        exactness=Exactness.EXACT,
+        source=BROADCASTING,
+        proof=Proof(
+            shapes={"x": "s", "y": "b 3 s"},
+            attributes={"axes": [(0, 1)]},
+            inputs={"x": dtype, "y": dtype},
+            counterexamples={
+                "an axis behind": Variation(attributes={"axes": (1,)}),
+                "an operand of fewer axes": Variation(attributes={"axes": (0, 1)}, shapes={"y": "b s"}),
+            },
+        ),
+    )
+
+
+def _bounded(which: str) -> Pattern:
+    return computed(f"bounded_{which}", lambda match: array_like(match, max(match[which], match["bound"])))
+
+
+def are_numbers(match: Match) -> Refusal | None:
+    """None of them is NaN."""
+    return match.unless_value(
+        "bound", not any(math.isnan(match[name]) for name in ("chosen", "other", "bound")), "a number"
+    )
+
+
+def agree_elsewhere(match: Match) -> Refusal | None:
+    """The parts have the same sizes but along the last axis; the runtime passes over empty ones of any size."""
+    shapes = match.shapes("part", "y")
+    if isinstance(shapes, Refusal):
+        return shapes
+    return None if shapes[0][:-1] == shapes[1][:-1] else match.refuse("shape", "y", (*shapes[0][:-1], "any"))
+
+
+def _halves() -> Iterator[Rule]:
+    part = var("part", "... h")
+    for name in ("Cos", "Sin"):
+        whole = getattr(op, name)(op.Concat(part, y, axis=-1).kept())
+        yield Rule(
+            name=f"dispatch.part_of_{name.lower()}",
+            formula=f"{name}(concat(part, y))[:h]",
+            pattern=whole[..., :"h"],
+            replace=getattr(op, name)(part),
+            guards=(agree_elsewhere,),
+            exactness=Exactness.ROUNDING,
+            source=f"ONNX operator {name}",
+            proof=Proof(shapes={"h": 4, "part": "b s 4", "y": "b s 3"}),
+        )
+
+
+RULES = [
+    _leading_axes("numbers", ("LessOrEqual", "Less", "Add", "Mul"), "float32"),
+    _leading_axes("truths", ("And", "Or"), "bool"),
+    Rule(
+        name="dispatch.max_of_choice",
+        formula="max(where(condition, chosen, other), bound)",
+        pattern=op.Max(op.Where(condition, scalar("chosen"), scalar("other")), scalar("bound")),
+        replace=op.Where(condition, _bounded("chosen"), _bounded("other")),
+        guards=(are_numbers,),
+        exactness=Exactness.EXACT,
+        source="ONNX operators Max and Where",
+        proof=Proof(
+            shapes={"condition": "b 3"},
+            inputs={"condition": "bool"},
+            scalars={"chosen": [0.0], "other": [-5.0], "bound": [-1.0]},
+        ),
+    ),
+    *_halves(),
+]
