@@ -222,6 +222,15 @@ def test_operators_with_which_the_runtime_does_not_load_the_model_stay_in_float3
     assert Session(done.model, optimise=True).run({"x": x})["y"].shape == (1, 3, 3)
 
 
+def test_others_of_their_kind_are_half() -> None:
+    body = """r = Relu(x) o = Transpose<perm = [1, 0, 2]>(r) z = Exp(o) t = Transpose<perm = [1, 0, 2]>(x) y = MatMul(t, w)
+        n = Neg(x) m = Transpose<perm = [2, 1, 0]>(n) p = Transpose<perm = [2, 0, 1]>(n)"""
+    ends = "float[1,s,3] y, float[1,s,4] z, float[4,1,s] m, float[4,s,1] p"
+    done = converted(model(body, x="float[s,1,4] x", y=ends, w=X.T.copy()), X[:, None])
+    assert [name.split()[0] for name in done.islands] == ["Transpose"]
+    assert done.operators == 8 - 1
+
+
 def test_functions_are_converted() -> None:
     functions = '<domain: "mine", opset_import: ["": 17]> Twice (a) => (b) { b = Add(a, a) }'
     done = converted(model("p = mine.Twice(x) y = MatMul(p, w)", functions=functions, w=X.T.copy()))

@@ -274,18 +274,39 @@ class _Search:
         return sum(units.keep(maker, reason) for maker in makers if units.units[maker].node is not None) > 0
 
     def _keep_what_does_not_load(self) -> None:
-        """Demand float32 of the operators of one kind if the runtime loads the model only then; it executes float16 itself."""
-        if self._half != ir.DataType.FLOAT16 or not Loading.of_graph(self._rewritten()[0].model).problem():
+        """Demand float32 of some operators of one kind, as few as it takes, if the runtime loads the model only then.
+
+        It executes float16 itself.
+        """
+        if self._half != ir.DataType.FLOAT16 or self._loads([]):
             return
+        units = self._units.units
         kinds: dict[str, list[int]] = {}
         for node, unit in self._units.of_node.items():
-            if self._units.units[unit].kind != "float":
+            if units[unit].kind != "float":
                 kinds.setdefault(node.op_type, []).append(unit)
-        for kind, nodes in kinds.items():
-            if not Loading.of_graph(self._rewritten(nodes)[0].model).problem():
-                for unit in nodes:
+        for kind, nodes in sorted(kinds.items(), key=lambda one: (units[one[1][0]].is_product, len(one[1]))):
+            if self._loads(nodes):
+                for unit in self._fewest(nodes):
                     self._units.keep(unit, f"the runtime does not load the model with {kind} in float16")
                 return
+
+    def _loads(self, more: Sequence[int]) -> bool:
+        """Whether the runtime loads the model with these nodes in float32, too."""
+        return not Loading.of_graph(self._rewritten(more)[0].model).problem()
+
+    def _fewest(self, nodes: Sequence[int]) -> Sequence[int]:
+        """Of nodes with which the runtime loads the model, those that it takes; others are left out, half of them at once."""
+        part = len(nodes) // 2
+        while part:
+            for start in range(0, len(nodes), part):
+                rest = [*nodes[:start], *nodes[start + part :]]
+                if rest and self._loads(rest):
+                    nodes = rest
+                    break
+            else:
+                part //= 2
+        return nodes
 
     def _by_error(self) -> list[int]:
         """The nodes that are half, those with the largest error of their own first; what was not emulated counts as largest."""
