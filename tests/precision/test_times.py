@@ -83,3 +83,21 @@ def test_what_others_are_compared_with_stays_loaded(monkeypatch: pytest.MonkeyPa
     for other in others:
         assert set(clock.seconds({"": plain, "other": other}, inputs)) == {"", "other"}
     assert loaded == [plain, *others]
+
+
+def test_as_much_memory_is_written_as_other_models_do_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("CACHED", 100), ("_CHANGED", 1), ("ROUNDS", 2)):
+        monkeypatch.setattr(times, name, value)
+    models = {name: ir.from_onnx_text(f"{HEADER} {{ y = Relu(x) }}") for name in ("", "one", "other")}
+    sizes = dict(zip(map(id, models.values()), (80, 50, 10), strict=True))
+    monkeypatch.setattr(times, "weight_bytes", lambda model: sizes[id(model)])
+    written: list[int] = []
+    monkeypatch.setattr(Stopwatch, "_write", lambda self, size: written.append(size))
+    Stopwatch(1, 101).seconds(models, {"x": np.ones(3, np.float32)})
+    assert written == [100 - 60, 100 - 90, 100 - 130, 100 - 90, 100 - 130, 100 - 60], "of a cache of 100 bytes"
+    clock = Stopwatch(1, 101)
+    monkeypatch.undo()
+    for size in (-30, 10, 40):
+        clock._write(size)
+    assert clock._other is not None
+    assert [int((clock._other == n).sum()) for n in (1, 2)] == [30, 10]
