@@ -113,7 +113,10 @@ class Log:
 
     def statistics(self, rule: str, is_refinement: bool = False) -> RuleStatistics:
         """The statistics of one rule, created when first asked for."""
-        return self.rules.setdefault(rule, RuleStatistics(is_refinement=is_refinement))
+        found = self.rules.get(rule)
+        if found is None:
+            found = self.rules[rule] = RuleStatistics(is_refinement=is_refinement)
+        return found
 
     def miss(
         self,

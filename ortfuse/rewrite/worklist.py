@@ -26,20 +26,21 @@ class Worklist:
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
         self._operators: Counter[str] = Counter()
-        for graph in graphs(model):
-            self.count(graph)
-            for node in graph:
-                self.push(node)
-        # Consumers first, because the outermost of several possible matches is the largest.
-        self._queue.reverse()
-        self.size = len(self._queue)
         self._rules: dict[str, list[Rule]] = defaultdict(list)
         self._depths: dict[str, int] = {}
+        every = [node for graph in graphs(model) for node in graph]
+        self.size = len(every)
+        self.count(every)
+        if not any(self._may_apply(rule) for rule in rules):
+            return  # as for most passes: there is nothing to look at, and nothing will be added
         for rule in rules:
             for head in rule.matcher.heads:
                 self._rules[head].append(rule)
             for op_type, depth in rule.matcher.depths.items():
                 self._depths[op_type] = max(self._depths.get(op_type, 0), depth)
+        # Consumers first, because the outermost of several possible matches is the largest.
+        for node in reversed(every):
+            self.push(node)
 
     def nodes(self) -> Iterator[ir.Node]:
         """The nodes at which some rule may match, including those pushed meanwhile, until none are left."""
@@ -50,7 +51,7 @@ class Worklist:
             if node not in self._queued:
                 continue  # it was moved to the front before
             self._queued.discard(node)
-            if node.graph is not None and node.op_type in self._rules:
+            if node.graph is not None:
                 yield node
 
     def rules(self, node: ir.Node) -> Iterator[Rule]:
@@ -62,18 +63,23 @@ class Worklist:
                 self._queued.add(node)
                 self._queue.extendleft([node, *above])
                 return
-            # Counted operators may have been removed meanwhile; never counting down keeps this a cheap early reject.
-            if all(op_type in self._operators for op_type in rule.matcher.required):
+            if self._may_apply(rule):
                 yield rule
+
+    def _may_apply(self, rule: Rule) -> bool:
+        """Whether the model has had all operators of the rule: an early reject.
+
+        Counted ones may have been removed meanwhile; never counting down keeps this cheap.
+        """
+        return all(op_type in self._operators for op_type in rule.matcher.required)
 
     def count(self, nodes: Sequence[ir.Node]) -> None:
         """Count the operators of new nodes."""
-        for node in nodes:
-            self._operators[node.op_type] += 1
+        self._operators.update([node.op_type for node in nodes])
 
     def push(self, node: ir.Node | None) -> None:
-        """Visit a node again."""
-        if node is not None and node not in self._queued:
+        """Visit a node again, if a rule may match there."""
+        if node is not None and node.op_type in self._rules and node not in self._queued:
             self._queued.add(node)
             self._queue.append(node)
 
