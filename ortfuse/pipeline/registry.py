@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
@@ -134,7 +135,8 @@ def passes() -> dict[str, type[Any] | ForeignPass]:
     return {**BUILT_IN, **_registered}
 
 
-def option_types(kind: type[Any]) -> dict[str, Any]:
+@functools.lru_cache(maxsize=128)
+def option_types(kind: type[Any]) -> Mapping[str, Any]:
     """The types of the options of a pass class."""
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
@@ -150,7 +152,7 @@ def make_pass(call: Call) -> Pass:
     if isinstance(kind, ForeignPass):
         checked_options(call, {})
         return kind
-    made: Pass = kind(**checked_options(call, option_types(kind)))
+    made: Pass = kind(**checked_options(call, option_types(kind)))  # type: ignore[arg-type]
     return made
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 
 import onnx_ir as ir
 
@@ -27,7 +29,6 @@ class Worklist:
         self._queued: set[ir.Node] = set()
         self._operators: Counter[str] = Counter()
         self._rules: dict[str, list[Rule]] = defaultdict(list)
-        self._depths: dict[str, int] = {}
         every = [node for graph in graphs(model) for node in graph]
         self.size = len(every)
         self.count(every)
@@ -36,8 +37,6 @@ class Worklist:
         for rule in rules:
             for head in rule.matcher.heads:
                 self._rules[head].append(rule)
-            for op_type, depth in rule.matcher.depths.items():
-                self._depths[op_type] = max(self._depths.get(op_type, 0), depth)
         # Consumers first, because the outermost of several possible matches is the largest.
         for node in reversed(every):
             self.push(node)
@@ -94,19 +93,29 @@ class Worklist:
         self.push(node)
         level, seen = [node], {node}
         for _ in range(self._depths.get(node.op_type, 0)):
-            above = {
+            # In the order of their uses: that of a set would be another in each run.
+            above = dict.fromkeys(
                 use.node
                 for below in level
                 for output in below.outputs
                 for use in output.uses()
                 if use.node.op_type in self._depths and use.node not in seen
-            }
+            )
             if not above:
                 break
-            seen |= above
+            seen.update(above)
             level = list(above)
             for consumer in level:
                 self.push(consumer)
+
+    @cached_property
+    def _depths(self) -> dict[str, int]:
+        """How far below the root of some pattern each operator may be."""
+        found: dict[str, int] = {}
+        for rule in itertools.chain.from_iterable(self._rules.values()):
+            for op_type, depth in rule.matcher.depths.items():
+                found[op_type] = max(found.get(op_type, 0), depth)
+        return found
 
 
 def _consumers(node: ir.Node) -> list[ir.Node]:
