@@ -162,14 +162,32 @@ def test_bounds_that_nothing_reaches_are_no_reason_for_an_island() -> None:
     assert islands(done) == set()
 
 
-def test_a_small_number_that_saves_a_division_is_not_rounded_to_zero() -> None:
+GUARDS = {
+    "added": "q = ReduceL2<axes = [1]>(x) e = Add(q, k) y = Div(x, e)",
+    "a bound": "q = ReduceL2<axes = [1]>(x) e = Clip(q, k) y = Div(x, e)",
+    "the larger": "q = ReduceL2<axes = [1]>(x) e = Max(k, q) y = Div(x, e)",
+    "on variances": "p = Mul(x, x) q = ReduceMean<axes = [1]>(p) e = Add(q, k) r = Sqrt(e) y = Div(x, r)",
+}
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_a_small_number_that_saves_a_division_is_the_least_that_there_is(name: str) -> None:
+    """Also where no row of zeros was seen."""
     x = X.copy()
     x[1] = 0
-    done = converted(
-        model("q = ReduceL2<axes = [1]>(x) e = Add(q, k) y = Div(x, e)", k=np.float32(1e-9)), x, keep_io=True
-    )
-    assert {"Add", "Div"} <= islands(done)
+    done = converted(model(GUARDS[name], k=np.float32(1e-12)), keep_io=True)
+    assert islands(done) == set()
     assert done.error < 2e-3
+    found = Session(done.model).run({"x": x})["y"]
+    assert np.isfinite(found).all()
+    assert not found[1].any()
+
+
+def test_a_small_number_that_something_else_takes_too_is_not() -> None:
+    x = X.copy()
+    x[1] = 0
+    body = "q = ReduceL2<axes = [1]>(x) e = Add(q, k) d = Div(x, e) m = Mul(x, k) y = Add(d, m)"
+    assert {"Add", "Div"} <= islands(converted(model(body, k=np.float32(1e-9)), x, keep_io=True))
 
 
 def test_quantised_numbers_keep_their_scales() -> None:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session
-from ortfuse.precision.half.masks import LARGEST, clamped, is_bound
+from ortfuse.precision.half.masks import LARGEST, LEAST, clamped, is_bound, is_guard
 from ortfuse.precision.half.network import Units
 
 _SUMS = {"ReduceSum": "ReduceSum", "ReduceMean": "ReduceL1", "ReduceL1": "ReduceL1",
@@ -168,6 +168,9 @@ class _Emulation:
         return self._twins.get(value, own)
 
     def _constant(self, node: ir.Node, value: ir.Value, own: ir.Value) -> ir.Value:
+        if is_guard(value, self._half):
+            assert value.const_value is not None
+            return self._number(np.copysign(LEAST, value.const_value.numpy()).astype(np.float32))
         if value not in self._clamped.constants and not is_bound(node, value):
             return self._round(own)
         assert value.const_value is not None

@@ -18,6 +18,9 @@ from ortfuse.graph import walk
 LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: (2 - 2.0**-7) * 2.0**127}
 """The largest number of each type."""
 
+LEAST = 2.0**-24
+"""The least positive number of float16."""
+
 _BOUNDS = frozenset({"Clip", "Max", "Min"})
 """Operators for which a bound that no number reaches is the same as the largest number."""
 
@@ -48,6 +51,21 @@ def clamped(model: ir.Model, facts: Facts, half: ir.DataType) -> Clamped:
 def is_bound(node: ir.Node, value: ir.Value) -> bool:
     """Whether a constant is a bound of a node: nothing that is in range is beyond it."""
     return node.op_type in _BOUNDS and not node.domain and value in node.inputs[1 if node.op_type == "Clip" else 0 :]
+
+
+def is_guard(value: ir.Value, half: ir.DataType) -> bool:
+    """Whether a constant is a number that keeps others from being zero, too small for float16: it is added, or a lower bound.
+
+    The least number that float16 has does that as well.
+    """
+    tensor = value.const_value
+    if half != ir.DataType.FLOAT16 or tensor is None or tensor.size != 1 or tensor.dtype != ir.DataType.FLOAT:
+        return False
+    number = abs(float(tensor.numpy().reshape(-1)[0]))
+    return 0 < number < LEAST and all(
+        not use.node.domain and (use.node.op_type in ("Add", "Max") or (use.node.op_type == "Clip" and use.idx == 1))
+        for use in value.uses()
+    )
 
 
 def _hides(value: ir.Value, facts: Facts) -> bool:

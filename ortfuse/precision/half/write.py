@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortfuse.graph import walk
 from ortfuse.graph.schemas import attribute_default
-from ortfuse.precision.half.masks import LARGEST, clamped, is_bound
+from ortfuse.precision.half.masks import LARGEST, LEAST, clamped, is_bound, is_guard
 from ortfuse.precision.half.network import Units, Use
 from ortfuse.precision.half.ports import TYPE_ATTRIBUTES
 
@@ -76,7 +76,10 @@ def _spread(
     if not narrow:
         return
     bound = all(isinstance(place, ir.Node) and is_bound(place, value) for place, _ in narrow)
-    tensor = _narrowed(value.const_value, half, clamp=value in hidden or bound or half == ir.DataType.BFLOAT16)
+    if is_guard(value, half):
+        tensor: ir.TensorProtocol = _least(value.const_value, half)
+    else:
+        tensor = _narrowed(value.const_value, half, clamp=value in hidden or bound or half == ir.DataType.BFLOAT16)
     if len(narrow) == count:
         value.type, value.const_value = ir.TensorType(half), tensor
         return
@@ -103,6 +106,11 @@ def _narrowed(tensor: ir.TensorProtocol, half: ir.DataType, *, clamp: bool) -> i
             return ir.Tensor(array.astype(half.numpy()), dtype=half)
 
     return ir.LazyTensor(make, half, ir.Shape(tensor.shape.numpy()), name=tensor.name, cache=False)
+
+
+def _least(tensor: ir.TensorProtocol, half: ir.DataType) -> ir.TensorProtocol:
+    """The least number of float16 with the sign of a constant."""
+    return ir.Tensor(np.copysign(LEAST, tensor.numpy()).astype(half.numpy()), dtype=half, name=tensor.name)
 
 
 def _cast(value: ir.Value, uses: Sequence[Use], types: Sequence[ir.DataType], names: _Names) -> None:
