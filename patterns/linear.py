@@ -2,7 +2,7 @@
 
     linear(x) = x W + b
 
-Exporters write it as MatMul + Add, as Gemm, or, for inputs with more than two axes, as Gemm between two Reshapes. The normal
+Exporters write it as MatMul + Add, as Gemm, or, for inputs with more than two axes, as either between two Reshapes. The normal
 form is MatMul + Add, which the runtime executes for any rank; Gemm on a two-dimensional input is left alone.
 
     gemm(transpose(x), w) = gemm(x, w, transA=1)        the same for w
@@ -64,6 +64,26 @@ def _reshape_gemm(name: str, transposed: int, factor: Pattern) -> Rule:
             },
             constants={"flat_shape": [-1, 4], "shape": [2, 3, 5]},
             attributes={"allowzero": [0, 1], "flat_allowzero": [0, 1]},
+            opset=17,
+            redundant={"demand that *": COST},
+            counterexamples={"a bias for each row": Variation(shapes={"bias": "6 1"})},
+        ),
+    )
+
+
+def _reshape_matmul() -> Rule:
+    product = (op.MatMul(flat, weight) + opt(bias)).named("gemm")
+    return Rule(
+        name="linear.reshape_matmul",
+        pattern=op.Reshape(product, var("shape"), allowzero=attr("allowzero")),
+        replace=op.MatMul(x, weight) + opt(bias),
+        guards=(only_last_axis_is_multiplied,),
+        exactness=Exactness.ROUNDING,
+        source="ONNX operator MatMul",
+        proof=Proof(
+            shapes={"x": "2 3 4", "weight": "4 5", "bias": "5", "flat_shape": "2", "shape": "3"},
+            constants={"flat_shape": [-1, 4], "shape": [2, 3, 5]},
+            attributes={"allowzero": [0], "flat_allowzero": [0]},
             opset=17,
             redundant={"demand that *": COST},
             counterexamples={"a bias for each row": Variation(shapes={"bias": "6 1"})},
@@ -153,6 +173,7 @@ _SHAPES = {
 
 RULES = [
     _fused(),
+    _reshape_matmul(),
     _transposed("A"),
     _transposed("B"),
     _reshape_gemm("linear.reshape_gemm", 0, weight),

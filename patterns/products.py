@@ -4,6 +4,7 @@ x A B = x (A B)          (x A + a) B = x (A B) + a B          where the product 
 x W +- s x A B = x (W +- s A B)                                                 Hu et al., arXiv:2106.09685
 x W +- s x V = x (W +- s V)
 (s x) W = x (s W)          s (x W + b) = x (s W) + s b          s a number or a vector
+transpose(x transpose(y)) = y transpose(x)        transpose(transpose(x) y) = transpose(y) x
 (x y) z = x (y z)                                               where that is provably much less work
 x expand(y) = x y                                               where whole matrices are repeated
 
@@ -212,6 +213,21 @@ def _is_less_work(left: bool) -> Guard:
     return redundant(COST)(guard)
 
 
+turned_a, turned_b = op.Transpose(a, perm=(1, 0)), op.Transpose(b, perm=(1, 0))
+
+
+def _transposed(name: str, product: Pattern, replace: Pattern) -> Rule:
+    """A product that is transposed, and so is one of its factors."""
+    return Rule(
+        name=f"products.{name}",
+        pattern=op.Transpose(product, perm=(1, 0)),
+        replace=replace,
+        exactness=Exactness.ROUNDING,
+        source="the transposed product is that of the transposed factors",
+        proof=Proof(shapes={"a": "4 3", "b": "5 3"} if name.endswith("right") else {"a": "3 4", "b": "3 5"}),
+    )
+
+
 y = var("y")
 repeated = op.Expand(y, var("shape")).kept().named("repeated")
 
@@ -348,6 +364,8 @@ RULES = [
         scale_is_along("root", 1),
         is_held(_scaled_columns, _scaled_bias),
     ),
+    _transposed("transposed_right", op.MatMul(a, turned_b), op.MatMul(b, op.Transpose(a, perm=(1, 0)))),
+    _transposed("transposed_left", op.MatMul(turned_a, b), op.MatMul(op.Transpose(b, perm=(1, 0)), a)),
     _rule(
         "last_two_first",
         "(a b) c",

@@ -85,6 +85,9 @@ def _signs() -> Iterator[Rule]:
         "quotient_of_negatives", op.Div(op.Neg(x), op.Neg(y)), op.Div(x, y), EXACT,
         Proof(shapes=NUMBERS.shapes, counterexamples={"of integers": _SMALLEST}), floating("x"),
     )  # fmt: skip
+    yield _rule("negative_product", op.Neg(op.Mul(op.Neg(x), y)), op.Mul(x, y), EXACT, NUMBERS)
+    quotient = op.Div(op.Neg(x), y) | op.Div(x, op.Neg(y))
+    yield _rule("negative_quotient", op.Neg(quotient), op.Div(x, y), EXACT, NUMBERS, floating("x"))
     plain = Proof(shapes={"x": "b 3"})
     yield _rule("from_zero", op.Sub(0.0, x), op.Neg(x), ROUNDING, plain, keeps_shape)
     yield _rule("times_minus_one", op.Mul(x, -1.0) | op.Div(x, -1.0), op.Neg(x), EXACT, plain, keeps_shape)

@@ -120,6 +120,9 @@ def _vector(name: str, default: float) -> Any:
     return computed(f"{name}_of_channels", made)
 
 
+_VECTORS = (_vector("scale", 1.0), _vector("bias", 0.0))
+
+
 def scales_channels(match: Match) -> Refusal | None:
     """Scale and bias, if present, are finite constants with a number for each channel, or one for all."""
     for name in ("scale", "bias"):
@@ -171,20 +174,25 @@ def _channels(match: Match) -> int:
 
 def _group_normalisation(match: Match) -> Pattern:
     source: Pattern = op.Transpose(x, perm=_to_front) if _is_last(match) else x
-    made = merged_groups(source, _groups, scalar("epsilon"))
-    if match["scale"] is not None or match["bias"] is not None:
-        made = scaled_channels(made, _vector("scale", 1.0), _vector("bias", 0.0), _channels)
+    if _groups(match) == _channels(match):
+        made = _each_channel(match, source)
+    else:
+        made = merged_groups(source, _groups, scalar("epsilon"))
+        if match["scale"] is not None or match["bias"] is not None:
+            made = scaled_channels(made, *_VECTORS, _channels)
     return op.Transpose(made, perm=_to_back) if _is_last(match) else made
 
 
-def _instance_normalisation(match: Match) -> Pattern:
-    source = op.Transpose(x, perm=_to_front)
-    of_channels = (_vector("scale", 1.0), _vector("bias", 0.0))
+def _each_channel(match: Match, image: Pattern) -> Pattern:
+    """InstanceNormalization of an image with the channels second; behind a Reshape if it may be empty."""
     if all(isinstance(dim, int) and dim > 0 for dim in (match.shape("x") or ())[1:]):
-        made: Pattern = op.InstanceNormalization(source, *of_channels, epsilon=scalar("epsilon"))
-    else:
-        made = merged_groups(source, _groups, scalar("epsilon"), *of_channels)
-    return op.Transpose(made, perm=_to_back)
+        return op.InstanceNormalization(image, *_VECTORS, epsilon=scalar("epsilon"))
+    return merged_groups(image, _groups, scalar("epsilon"), *_VECTORS)
+
+
+def _instance_normalisation(match: Match) -> Pattern:
+    made: Pattern = op.Transpose(_each_channel(match, op.Transpose(x, perm=_to_front)), perm=_to_back)
+    return made
 
 
 def _target(split: bool) -> Callable[[Any], ir.Value]:

@@ -118,3 +118,27 @@ def test_a_repeated_matrix_is_multiplied_as_it_is() -> None:
     result = rewritten(original, "fuse.products")
     assert ops(result) == "MatMul"
     same(original, result, {"x": numbers(2, 3, 4), "w": numbers(1, 4, 5)})
+
+
+def test_a_product_is_not_transposed_back() -> None:
+    original = parse("""<ir_version: 9, opset_import: ["": 20]> g (float[n,4] x, float[5,4] w) => (float[n,5] y)
+        { t = Transpose<perm=[1,0]>(x) p = MatMul(w, t) y = Transpose<perm=[1,0]>(p) }""")
+    result = rewritten(original, "fuse.products")
+    assert ops(result) == "Transpose MatMul"
+    same(original, result, {"x": numbers(3, 4), "w": numbers(5, 4)})
+
+
+FLAT = {
+    "m = MatMul(f, W) y = Reshape(m, back)": "MatMul",
+    "m = MatMul(f, W) q = Add(m, b) y = Reshape(q, back)": "MatMul Add",
+    "m = MatMul(f, W) y = Reshape(m, other)": "Reshape MatMul Reshape",
+}
+
+
+@pytest.mark.parametrize("body", FLAT)
+def test_rows_are_not_merged_for_a_product(body: str) -> None:
+    sizes = "int64[2] flat = {-1, 4}, int64[3] back = {-1, 3, 4}, int64[3] other = {-1, 1, 4}"
+    original = model(f"f = Reshape(x, flat) {body}", numbers=sizes)
+    result = rewritten(original, "fuse.linear")
+    assert ops(result) == FLAT[body]
+    same(original, result, {"x": numbers(2, 3, 4)})

@@ -49,6 +49,8 @@ SHORTER = {
     "r = Min(x, y) s = Max(y, x) z = Add(s, r)": "Add",
     "r = Min(x, y) s = Max(y, x) z = Mul(s, r)": "Mul",
     "r = Min(x, y) s = Max(y, x) z = Sub(s, r)": "Min Max Sub",
+    "n = Neg(x) m = Mul(n, y) z = Neg(m)": "Mul",
+    "n = Neg(y) m = Div(x, n) z = Neg(m)": "Div",
     "a = Abs(x) z = Mul(a, a)": "Mul",
     "a = Abs(x) b = Abs(y) z = Mul(a, b)": "Mul Abs",
     "a = Abs(x) b = Abs(y) z = Div(a, b)": "Div Abs",
