@@ -32,8 +32,9 @@ def typical_inputs(model: Runnable, *, sizes: Mapping[str, int] | None = None, s
         VerificationError: The model has no open dimension of that name, or does not run on any sizes that were tried.
     """
     specs = input_specs(signature_of(model))
-    fixed = _fixed(open_dims(specs), sizes or {})
-    usual = usual_sizes(model, sizes)
+    dims = open_dims(specs)
+    fixed = _fixed(dims, sizes or {})
+    usual = uniform(dims, LEADING, OTHERS) | fixed
     try:
         ran, note = attempt(Session(model), specs, usual, seed, fixed)
     except CrashError:

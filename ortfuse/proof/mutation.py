@@ -229,5 +229,5 @@ def _same(one: Rewritten, other: Rewritten) -> bool:
 def counterexample(mutant: Mutant, target: Target | None = None) -> str | None:
     """A description of the first model tried by the proof of the original on which the mutant is wrong; `None` if none."""
     trial = Trial([mutant], target)
-    prove(mutant.original, target, witness=trial.see)
+    prove(mutant.original, target, witness=trial.see, judged=False)
     return trial.found.get(mutant.condition)

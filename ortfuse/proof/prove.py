@@ -86,16 +86,17 @@ def prove(
     near_misses: bool = True,
     most_nodes: int | None = None,
     witness: Witness = lambda tried: True,
+    judged: bool = True,
 ) -> ProofReport:
     """Try `rule` on instances of its pattern, on near misses of them and on its declared counterexamples.
 
     Every shape set is tried in every element type and opset, and every option of the pattern and of the proof at least once;
     `pairs` more spellings cover as many pairs of options as possible. Without `near_misses` only the declared ones are tried:
     that says nothing about the pattern and the guards. With `most_nodes`, no more of them are tried than have so many nodes
-    together, spread evenly over their kinds and places.
+    together, spread evenly over their kinds and places. Results are not `judged` where only the witness decides.
     """
     report = ProofReport(rule.name)
-    proof = _Proof(rule, target or installed(), report, witness)
+    proof = _Proof(rule, target or installed(), report, witness, judged)
     try:
         proof.try_counterexamples()
         proof.try_instances(pairs)
@@ -107,8 +108,8 @@ def prove(
 
 
 class _Proof:
-    def __init__(self, rule: Rule, target: Target, report: ProofReport, witness: Witness) -> None:
-        self.rule, self.target, self.report, self.witness = rule, target, report, witness
+    def __init__(self, rule: Rule, target: Target, report: ProofReport, witness: Witness, judged: bool) -> None:
+        self.rule, self.target, self.report, self.witness, self.judged = rule, target, report, witness, judged
         self.coverage = Coverage()
         self.groups = [
             (number, dtype, opset)
@@ -185,8 +186,7 @@ class _Proof:
         self.fired[group] = True
         self.coverage.cover(chooser)
         self.spelled.setdefault(tuple(sorted(chooser.made.items())), instance)
-        problem = tried.problem(self.rule, tried.rewritten)
-        if problem:
+        if self.judged and (problem := tried.problem(self.rule, tried.rewritten)):
             self.report.fail(f"{text} {problem}", instance.model)
         return True
 
@@ -242,7 +242,7 @@ class _Proof:
         tried = self._try(near, Runner(near.model))
         if must_run and not tried.runs:
             self.report.fail(f"near miss ({near.text}): the runtime refuses it: {tried.runner.refusal}", near.model)
-        if not tried.rewritten.hits:
+        if not tried.rewritten.hits or not self.judged:
             return
         problem = tried.problem(self.rule, tried.rewritten)
         if problem is None:

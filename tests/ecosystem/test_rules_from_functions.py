@@ -84,7 +84,7 @@ def test_a_wrong_rule_from_functions_is_refuted():
     def tanh_gelu(x):
         return op.Gelu(x, approximate="tanh")
 
-    assert not prove(made(erf_gelu, tanh_gelu)).proved
+    assert not prove(made(erf_gelu, tanh_gelu), near_misses=False).proved
 
 
 def test_a_lifted_pattern_matches_whatever_the_order_and_the_coefficients():
@@ -106,9 +106,9 @@ def test_an_attribute_that_a_function_computes_with_is_captured_as_a_number():
 def test_functions_that_a_function_calls_and_axes_as_inputs_are_lifted():
     rule = made(root_mean_square, rms_norm, proof=Proof(shapes={"x": "b s 8", "scale": "8"}))
     assert rule.proof.scalars == {"epsilon": [1e-5]}
-    report = prove(rule)
+    report = prove(rule, near_misses=False)
     assert report.instances > 10
-    assert not [failure for failure in report.failures if not failure.startswith("near miss")]
+    assert not report.failures
 
 
 def test_an_attribute_is_captured_where_a_node_has_it():
