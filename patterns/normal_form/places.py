@@ -1,8 +1,10 @@
-"""All elements of a matrix, taken by their places: the matrix itself.
+"""Elements that are taken by their places: all of a matrix, which are the matrix itself, and those along one axis.
 
 flat(x)[columns + rows * width] = x        x[rows, columns] = x        rows and columns are 0, 1, ... as many as x has
+GatherND(x, [[i], [j], ...]) = Gather(x, [i, j, ...])
 
-PyTorch's exporters write so what masks of padding are asked for: `mask[batch, key]`, in the shape [batch, 1, 1, key].
+PyTorch's exporters write so what masks of padding are asked for: `mask[batch, key]`, in the shape [batch, 1, 1, key];
+torch.export writes every `x[..., indices]` as the last.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.dims import DimLike, product
-from ortfuse.pattern import Match, Pattern, attr, computed, op, var
+from ortfuse.pattern import Guard, Match, Pattern, attr, computed, const, op, var
 from ortfuse.refusal import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import ints, is_filled_with
 
@@ -152,7 +154,57 @@ COUNTED = {
     "rows_count": _size(0), "width": _size(1), "columns_count": _size(1),
 }  # fmt: skip
 
+data, indices = var("data"), var("indices")
+
+
+def adds_last_axis(match: Match) -> Refusal | None:
+    """The axis that Unsqueeze adds to the indices is the last one."""
+    added = match["added"]
+    last = added is not None and len(added) == 1 and added[0] in (-1, match.rank("indices"))
+    return match.unless_value("added", last, "the last one")
+
+
+def have_one_number(match: Match) -> Refusal | None:
+    """Each place is one number."""
+    return match.unless_value("places", match.const("places").shape[-1:] == (1,), "one number for each place")
+
+
+def _along_first_axis(name: str, formula: str, places: Pattern, numbers: Pattern, *guards: Guard, **proof: Any) -> Rule:
+    return Rule(
+        name=f"places.{name}",
+        formula=formula,
+        pattern=op.GatherND(data, places, batch_dims=0),
+        replace=op.Gather(data, numbers, axis=0),
+        guards=guards,
+        exactness=Exactness.EXACT,
+        source="ONNX operators Gather and GatherND",
+        proof=Proof(**proof),
+    )
+
+
 RULES = [
+    _along_first_axis(
+        "along_first_axis", "GatherND(x, unsqueeze(indices, -1))",
+        op.Unsqueeze(indices, axes=attr("added")), indices, adds_last_axis,
+        shapes={"data": "3 b 2", "indices": "2 4"}, attributes={"added": [(-1,), (2,)]},
+        constants={"indices": np.array([[0, 1, 2, 1], [-1, 0, 2, 2]])},
+        counterexamples={
+            "two numbers for each place": Variation(
+                attributes={"added": (0,)}, shapes={"data": "3 4 5 6", "indices": "2"},
+                constants={"indices": np.array([0, 1])},
+            )
+        },
+    ),
+    _along_first_axis(
+        "along_first_axis_constant", "GatherND(x, [[i], [j], ...])",
+        const("places"), computed("numbers", lambda match: match.const("places")[..., 0]), have_one_number,
+        shapes={"data": "3 b 2", "places": "4 1"}, constants={"places": np.array([[0], [2], [-1], [1]])},
+        counterexamples={
+            "two numbers for each place": Variation(
+                shapes={"data": "3 3 2", "places": "2 2"}, constants={"places": np.array([[0, 2], [1, 1]])}
+            )
+        },
+    ),
     Rule(
         name="places.of_line",
         formula="reshape(flat(x)[columns + rows * width])",
@@ -201,4 +253,4 @@ RULES = [
             opset=13,
         ),
     ),
-]
+]  # fmt: skip

@@ -153,6 +153,18 @@ def test_the_nearest_pixels_are_a_resized_image(rows: str, as_grid: bool) -> Non
     same(before, after, {"x": numbers(2, 3, 3, 2)})
 
 
+def test_rows_and_columns_that_are_taken_one_after_the_other_are_a_resized_image() -> None:
+    """As torch.export writes `x[:, :, rows][:, :, :, columns]`: pixels by places of one number, their axes moved to and fro."""
+    before = parse("""<ir_version: 9, opset_import: ["": 18]> g (float[b,3,2,3] x, int64[6] any) => (float[b,3,4,6] y, float[b,3,6,3] z)
+        <int64[4,1] rows = {0, 0, 1, 1}, int64[6,1] columns = {0, 0, 1, 1, 2, 2}, int64[1] last = {-1}> {
+            t = Transpose<perm=[2, 0, 1, 3]>(x) r = GatherND(t, rows) u = Transpose<perm=[3, 1, 2, 0]>(r)
+            c = GatherND(u, columns) y = Transpose<perm=[1, 2, 3, 0]>(c)
+            places = Unsqueeze(any, last) a = GatherND(t, places) z = Transpose<perm=[1, 2, 0, 3]>(a) }""")
+    after = ortfuse.optimize(before.clone()).model
+    assert sorted(ops(after).split()) == ["Gather", "Resize"]
+    same(before, after, {"x": numbers(2, 3, 2, 3), "any": np.array([0, 1, -1, -2, 1, 0])})
+
+
 def test_every_other_pixel_is_no_resized_image() -> None:
     before = parse("""<ir_version: 9, opset_import: ["": 17]> g (float[b,3,4,4] x) => (float[b,3,2,2] y)
         <int64[2] even = {0, 2}> { g = Gather<axis=2>(x, even) y = Gather<axis=3>(g, even) }""")
