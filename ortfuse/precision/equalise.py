@@ -223,8 +223,9 @@ def _write(context: Context, node: ir.Node, factors: Sequence[tuple[Constant, Ar
         if len(old.uses()) == 1:
             names[new] = old
     made = ir.Node(
-        node.domain, node.op_type, inputs, node.attributes.values(), num_outputs=len(node.outputs), version=node.version
-    )
+        node.domain, node.op_type, inputs, node.attributes.values(), num_outputs=len(node.outputs),
+        version=node.version, name=node.name, metadata_props=dict(node.metadata_props),
+    )  # fmt: skip
     context.editor.insert_before(node, made)
     take_over(context.editor, node, made)
     for new, old in names.items():
