@@ -53,7 +53,8 @@ EXCESS = 2.0
 """Errors that are this many times larger than predicted are looked into."""
 
 FAR = 3.0
-"""Errors that are this many times larger than the bound say that no rung of the family keeps it everywhere."""
+"""Errors that are this many times larger than the bound, predicted or measured, say that no rung of the family keeps it
+everywhere."""
 
 PROOFS = 3
 """How often it searches again, if the bound does not hold on inputs that nothing was chosen by."""
@@ -336,13 +337,15 @@ class Search:
     def _uniform(self) -> None:
         """Run what users of other tools would take: one rung everywhere, where it is predicted to be better than the best.
 
-        Where one of a family is far above the bound, the others are not run.
+        Where one of a family is far above the bound, or predicted to be, the others are not run.
         """
         far: set[str] = set()
         for rung in dict.fromkeys(rung.name for site in self.sites for rung in site.rungs):
             like = {site.name: sorted(one.name for one in site.rungs if is_like(one.name, rung)) for site in self.sites}
             choice = {name: found[0] for name, found in like.items() if found}
             point = self.point(f"{rung} everywhere", choice)
+            if self._is_far(self._least(choice)):
+                far.add(family_of(rung))
             kept = [one for one in self.points if one.choice and self._keeps(one)]
             best = max((one.predicted_speedup for one in kept), default=WORTH)
             if (
@@ -353,8 +356,21 @@ class Search:
                 and self._known(choice) is None
             ):
                 tested = self._test(choice, f"{rung} everywhere")
-                if self.metric.name in GUIDED and (tested.error or 0.0) > FAR * self.bound:
+                if self._is_far(tested.error or 0.0):
                     far.add(family_of(rung))
+
+    def _is_far(self, error: float) -> bool:
+        return self.metric.name in GUIDED and error > FAR * self.bound
+
+    def _least(self, choice: Mapping[str, str]) -> float:
+        """The error that is predicted for a choice by those of its sites alone that were followed to the outputs."""
+        known = [
+            option.errors
+            for site, options in zip(self.sites, self._options, strict=True)
+            for option in options
+            if option.name and option.name == choice.get(site.name)
+        ]
+        return math.sqrt(max(map(sum, zip(*known, strict=True)), default=0.0))
 
     def curve(self, run: bool) -> list[Point]:
         """The choices under several limits, with those that were run; `run` says whether to run them all."""
