@@ -41,7 +41,7 @@ def test_a_site_that_became_something_else_is_reported_with_the_reasons() -> Non
     assert outcome.followed == ()
     assert len(outcome.otherwise) == 2
     for why in outcome.otherwise.values():
-        assert why.startswith("attention.merged_heads made it Attention: attention.multi_head: ")
+        assert why.startswith("attention.") and " made it Attention: attention.multi_head: " in why
         assert "attention.long: Attention" in why
     assert all("NOT followed at 1 site" in line for line in outcome.lines())
     assert result.to_dict()["pins"][0]["otherwise"] == dict(outcome.otherwise)
