@@ -44,6 +44,9 @@ NOMINAL = Peaks(flops=2e11, bandwidth=2e10, processor="nominal", threads=2)
 DISPATCH = 3e-6
 """Seconds for handing over from one operator to the next."""
 
+LOWERING = "precision"
+"""What the names of passes begin with that only `quantize` runs."""
+
 ALWAYS = ("finalize",)
 """Passes without which there is no result."""
 
@@ -124,9 +127,11 @@ def add_latencies(row: dict[str, Any], path: Path) -> None:
 
 
 def rules_to_judge() -> list[str]:
-    """The rules that `optimize` may apply."""
-    allowed = (Exactness.EXACT, Exactness.ROUNDING)
-    return [rule.name for rule in ortfuse.PassManager().catalogue.rules() if rule.exactness in allowed]
+    """The rules that `optimize` may apply unasked: of its own passes, not those that only pins or other targets ask for."""
+    allowed, catalogue = (Exactness.EXACT, Exactness.ROUNDING), ortfuse.PassManager().catalogue
+    own = [rule for name, rules in catalogue.passes().items() if not name.startswith(LOWERING) for rule in rules]
+    asked = [rule for rule in own if rule.on_request or rule.by_definition or rule.spells_out]
+    return [rule.name for rule in own if rule.exactness in allowed and rule not in asked]
 
 
 def store(output: Path, rows: Mapping[str, Any]) -> None:

@@ -101,7 +101,7 @@ def one_model(source: Path, sizes: Mapping[str, int], budget: float, rounds: int
 
 
 def verdict(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Whether the tuner is as fast as the best fixed list, and as random search."""
+    """Whether the tuner is as fast as the best fixed list, and as random search, which may have found the same choice."""
     speed = {name: entry["speedup"] for name, entry in row["sessions"].items()}
     best = max((name for name in speed if name not in ("tpe", "random")), key=speed.__getitem__)
     return {
@@ -111,6 +111,7 @@ def verdict(row: Mapping[str, Any]) -> dict[str, Any]:
         "its speedup": speed[best],
         "as fast as the best list": speed["tpe"] >= NOISE * speed[best],
         "beats random": speed["tpe"] > speed["random"],
+        "found the same": row["searches"]["tpe"]["choice"] == row["searches"]["random"]["choice"],
     }
 
 
@@ -143,9 +144,11 @@ def main(
         console.print(f"{name}: {row['seconds']} s", highlight=False)
     console.print(table(rows))
     good = [name for name, row in rows.items() if row["verdict"]["as fast as the best list"]]
-    better = [name for name, row in rows.items() if row["verdict"]["beats random"]]
+    alike = [name for name, row in rows.items() if row["verdict"].get("found the same")]
+    better = [name for name, row in rows.items() if row["verdict"]["beats random"] and name not in alike]
     console.print(
-        f"as fast as the best list: {len(good)} of {len(rows)}; faster than random search: {len(better)}",
+        f"as fast as the best list: {len(good)} of {len(rows)}; faster than random search: {len(better)}; "
+        f"found the same as it: {len(alike)}",
         highlight=False,
     )
 

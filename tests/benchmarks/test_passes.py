@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.passes.measure import rules_to_judge
 from benchmarks.passes.summary import gain, summed
 
 
@@ -44,3 +45,9 @@ def test_rules_buy_something_nothing_or_cost_something() -> None:
 
 def test_what_is_dearer_in_one_price_and_cheaper_in_the_other_buys_something() -> None:
     assert gain(weight(12, 90.0), weight(10, 100.0)) > 0 > gain(weight(9, 100.0), weight(10, 100.0))
+
+
+def test_only_rules_that_are_applied_unasked_are_judged() -> None:
+    judged = {*rules_to_judge()}
+    assert {"gelu.erf", "attention.sdpa"} <= judged
+    assert not {"glu.swish", "focal.sigmoid", "tidy.rounded_before_reshape", "spelling.gemm"} & judged
