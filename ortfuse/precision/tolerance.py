@@ -26,6 +26,9 @@ CLIPPING = 0.9999
 CONFIDENCE = 0.95
 """How certain that is to be."""
 
+LEAST = 4.5
+"""The least number of standard deviations: 3 of 1,500 inputs were farther from the median than in a normal distribution."""
+
 BELOW = 2.0
 """How many times farther below the median an error counts at most than the largest is above it."""
 
@@ -37,10 +40,10 @@ IF_FEW = 1.25
 
 
 def factor(count: int, content: float = CONTENT) -> float:
-    """How many standard deviations above the mean the limit of so many numbers is, at least `FEW`."""
+    """How many standard deviations above the median the limit of so many numbers is, at least `FEW`."""
     covered, certain = (statistics.NormalDist().inv_cdf(share) for share in (content, CONFIDENCE))
     a, b = 1 - certain**2 / (2 * (count - 1)), covered**2 - certain**2 / count
-    return (covered + math.sqrt(covered**2 - a * b)) / a
+    return max(LEAST, (covered + math.sqrt(covered**2 - a * b)) / a)
 
 
 def limit_of(errors: Sequence[float], clips: bool = False) -> float:

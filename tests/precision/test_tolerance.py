@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
-from ortfuse.precision.tolerance import CONFIDENCE, CONTENT, factor, limit_of
+from ortfuse.precision.tolerance import CONFIDENCE, CONTENT, LEAST, factor, limit_of
 
 
 @pytest.mark.parametrize(("count", "spread"), [(8, 0.1), (16, 0.1), (16, 0.3), (100, 0.2)])
@@ -16,13 +16,14 @@ def test_the_limit_is_above_nearly_all_errors_as_often_as_it_says(count: int, sp
     errors = np.random.default_rng(0).normal(1.0, spread, (400, count))
     largest = 1.0 + spread * statistics.NormalDist().inv_cdf(CONTENT)
     covered = np.mean([limit_of(row.tolist()) >= largest for row in errors])
-    assert covered == pytest.approx(CONFIDENCE, abs=0.04)
+    assert covered >= CONFIDENCE - 0.04
+    assert covered <= CONFIDENCE + 0.04 or factor(count) == LEAST
 
 
-def test_more_inputs_make_the_limit_firmer() -> None:
+def test_more_inputs_make_the_limit_firmer_up_to_a_point() -> None:
     factors = [factor(count) for count in (4, 8, 16, 64, 256, 100_000)]
     assert factors == sorted(factors, reverse=True)
-    assert factors[-1] == pytest.approx(statistics.NormalDist().inv_cdf(CONTENT), rel=0.01)
+    assert factors[-1] == factors[-2] == LEAST
 
 
 def test_errors_that_are_much_smaller_than_most_do_not_raise_the_limit() -> None:
@@ -45,6 +46,6 @@ def test_errors_that_are_the_same_need_no_margin_unless_they_are_few() -> None:
 def test_where_values_are_clipped_large_errors_may_be_rare() -> None:
     often = np.exp(np.random.default_rng(0).normal(-7.0, 0.3, 5000))
     seen, largest = often[:100].tolist(), float(np.quantile(often, CONTENT))
-    assert limit_of(seen, clips=True) > largest > limit_of(seen)
+    assert limit_of(seen, clips=True) > limit_of(seen) > largest
     assert limit_of([*seen, 0.01], clips=True) > 0.018, "one that was far above the others may not be the farthest"
     assert limit_of([0.0, 0.0, 0.0, 0.0, 0.01], clips=True) == pytest.approx(0.02)
