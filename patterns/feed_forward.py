@@ -17,7 +17,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.targets import register_operators
 
 from ._common import array_like
-from .gated import BODIES, activated, function, made_of
+from .gated import BODIES, activated, function, is_not_double, made_of
 
 KINDS = {"Relu": "relu", "Gelu": "gelu", "GeluTanh": "gelu_tanh", "Swish": "swish"}
 
@@ -57,6 +57,7 @@ def _rule(kind: str) -> Rule:
         replace=getattr(made_of, f"FeedForward{kind}")(
             x, first, bias | _zeros("first"), second, shift | _zeros("second")
         ),
+        guards=(is_not_double,) if kind == "GeluTanh" else (),
         on_request=True,
         exactness=Exactness.ROUNDING,
         source="arXiv:1706.03762",

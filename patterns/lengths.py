@@ -1,21 +1,19 @@
-"""Vectors of length 1, and the largest of some numbers, in faster operators.
+"""Vectors of length 1, in faster operators.
 
 lpnormalization(x) = x / n, n = sqrt(sum(x x)) or sum(|x|), or 1 where that is 0
-top(x, 1) = gather(x, argmax(x)), argmax(x)
 
-`python -m benchmarks.kernels.cliffs` finds them: LpNormalization over axes before the last one takes 1.6 to 5.4 times as long,
-TopK of one number 1.4 to 3.7 times as long as ArgMax. Of equal numbers both find the first; with NaN among them they find the
-same one on the CPU, so that the number is taken from its place: the largest would be NaN.
+`python -m benchmarks.kernels.cliffs` finds it: LpNormalization over axes before the last one takes 1.6 to 5.4 times as long.
+TopK of one number takes longer than ArgMax too, but where NaN is among the numbers, versions of the runtime differ in which
+place they find.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Match, Pattern, attr, built, computed, op, redundant, var
+from ortfuse.pattern import Match, Pattern, attr, computed, op, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
@@ -51,60 +49,7 @@ def _divided(as_input: bool) -> Any:
     return made
 
 
-largest = attr("largest", lambda found, facts: found in (None, 0, 1), "0 or 1")
-top = op.TopK(x, k=(1,), axis=attr("axis"), largest=largest, sorted=attr("sorted"), outputs=2)
-
-
-def _place(match: Match) -> Pattern:
-    """The place of the largest or smallest number."""
-    smallest = match["largest"] == 0
-    made: Pattern = (op.ArgMin if smallest else op.ArgMax)(x, axis=attr("axis"), keepdims=1)
-    return made
-
-
-def _number(match: Match) -> Pattern:
-    """The number that stands there."""
-    made: Pattern = op.GatherElements(x, _place(match), axis=attr("axis"))
-    return made
-
-
-def _top(name: str, pattern: Pattern, replace: Callable[[Match], Pattern], **more: Any) -> Rule:
-    return Rule(
-        name=f"top.{name}",
-        formula=f"TopK(x, 1), {name}",
-        pattern=pattern,
-        replace=replace,
-        makes=("ArgMax", "ArgMin", "GatherElements"),
-        exactness=Exactness.EXACT,
-        source="ONNX operators TopK, ArgMax and ArgMin",
-        proof=Proof(
-            shapes=({"x": "b 3 4"}, {"x": "b 5"}),
-            attributes=(
-                {"axis": [1, -1], "largest": [0, 1], "sorted": [0, 1]},
-                {"axis": [-1], "largest": [1], "sorted": [1]},
-            ),
-            counterexamples={
-                "of equal numbers": Variation(sizes={"b": 1}, fixed={"x": np.zeros((1, 3, 4), np.float32)}),
-                "of NaN": Variation(sizes={"b": 1}, fixed={"x": np.array(_SOME, np.float32)}),
-            },
-            never_empty={"b": "the kernels of some reductions keep the last axis of an empty tensor"},
-            typical=({"x": "1 128 768"}, {"x": "64 1000"}, {"x": "1 21 128 128"}, {"x": "8 128 64"}),
-            typical_attributes=tuple({"axis": axis, "largest": 1, "sorted": 1} for axis in (-1, -1, 1, 1)),
-        ),
-        **more,
-    )
-
-
-_SOME = [[[np.nan, 1, np.nan, -0.0], [2, np.nan, np.nan, 0.0], [np.inf, 1, np.nan, np.nan]]]
-
 RULES = [
-    _top(
-        "indices",
-        top.naming(numbers=0)[1],
-        _place,
-        intermediates={"numbers": built(_number, makes=("ArgMax", "ArgMin", "GatherElements"))},
-    ),
-    _top("values", top[0], _number),
     Rule(
         name="lpnorm.divided",
         formula="LpNormalization(x)",

@@ -47,8 +47,6 @@ LOST = {
     **{f"tidy.{name}_of_truth to": "truth values are 0 and 1 in every type" for name in _COMPARISONS},
     "layernorm.skip stash_type": "the runtime's kernel of LayerNormalization does not read it",
     "embedding.layernorm stash_type": "the same",
-    "top.indices sorted": "one number is in order",
-    "top.values sorted": "the same",
     "normalisation.centred axes": "it is the same mean before and after",
     "reversal.whole batch_axis": "all sequences are whole, whichever axis they are counted along",
     "reversal.twice": "both reversals have the same axes, which are gone with them",

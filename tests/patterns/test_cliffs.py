@@ -185,25 +185,6 @@ def test_vectors_are_divided_by_their_lengths(body: str) -> None:
     same(original, result, {"x": x})
 
 
-TOPS = {
-    "v, y = TopK<axis=1>(x, k)": "ArgMax",
-    "v, y = TopK<axis=-1, largest=0>(x, k)": "ArgMin",
-    "y, i = TopK<axis=2>(x, k)": "ArgMax GatherElements",
-    "v, i = TopK<axis=1>(x, k) f = Cast<to=1>(i) y = Add(f, v)": "ArgMax GatherElements ArgMax Cast Add",
-    "v, y = TopK<axis=1>(x, two)": "TopK",
-}
-
-
-@pytest.mark.parametrize("body", TOPS)
-def test_the_first_of_all_is_found_at_once(body: str) -> None:
-    original = with_weights(f"float[n,3,4] x) => (y) <int64[1] k = {{1}}, int64[1] two = {{2}}> {{ {body} }}")
-    result = rewritten(original, "cliffs")
-    assert sorted(ops(result).split()) == sorted(TOPS[body].split())
-    x = np.random.default_rng(0).integers(0, 3, (2, 3, 4)).astype(np.float32)
-    x[:, :, 0], x[0, 0, 1], x[1, 2, 2] = 0, np.nan, np.nan
-    same(original, result, {"x": x})
-
-
 NEAREST = 'r = Resize<mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor">(x, , by)'
 LINEAR = 'r = Resize<mode="linear">(x, , , sizes)'
 LAYERS = {

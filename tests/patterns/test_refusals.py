@@ -227,8 +227,18 @@ def made_otherwise(match: Match) -> Iterator[Match]:
     graph.remove(made, safe=True)
 
 
+def used_elsewhere(match: Match) -> Iterator[Match]:
+    """The match, with another value where its root is used."""
+    uses, other = list(match.root.uses()), ir.Value(name="elsewhere")
+    for use in uses:
+        use.node.replace_input_with(use.idx, other)
+    yield match
+    for use in uses:
+        use.node.replace_input_with(use.idx, match.root)
+
+
 def refusals(guard: Callable[[Match], Any], match: Match) -> Iterator[Any]:
-    for variants in (others, all_otherwise, used_otherwise, large_and_used, made_otherwise):
+    for variants in (others, all_otherwise, used_otherwise, large_and_used, made_otherwise, used_elsewhere):
         for other in variants(match):
             try:
                 answer = guard(other)
