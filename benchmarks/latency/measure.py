@@ -34,6 +34,7 @@ from benchmarks.peers import PRELOADED, SINGLE, Peer, transformers_for, versions
 from ortfuse.execution.inputs import Inputs
 
 HERE = Path(__file__).parent
+COMMAND = "python -m benchmarks.latency"
 TOOLS = ("ortfuse", "transformers", "onnxscript", "onnxslim", "onnxsim")
 STEP = {"sequence": 1, "past": 64}
 SIZES: Mapping[str, Mapping[str, int]] = {
@@ -206,13 +207,13 @@ def stored(output: Path) -> dict[str, Any]:
     return dict(rows)
 
 
-def store(output: Path, rows: Mapping[str, Any]) -> None:
-    """Write the file anew, aside and then in its place."""
+def store(output: Path, rows: Mapping[str, Any], found: Mapping[str, Any], command: str = COMMAND) -> None:
+    """Write the file of a command anew, with the means that were found, aside and then in its place."""
     content = {
-        "command": "python -m benchmarks.latency",
+        "command": command,
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
         "versions": versions(),
-        "means": means(rows),
+        "means": found,
         "models": dict(sorted(rows.items())),
     }
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -276,7 +277,7 @@ def main(
                 console.print(name, {which: entry["status"] for which, entry in made.items()})
                 continue
             rows[name] = merged(rows.get(name), compare(path.resolve(), tool or TOOLS, folder, rounds, threads, limit))
-        store(output, rows)
+        store(output, rows, means(rows))
         cells = " ".join(f"{which} {_cell(entry)}" for which, entry in rows[name]["tools"].items())
         console.print(f"{name}: {cells or rows[name]['error']}", highlight=False, markup=False)
     console.print(table(rows))

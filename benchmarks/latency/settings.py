@@ -12,7 +12,6 @@ in the cache of `ortfuse calibrate`. Numbers are stored model by model, so a run
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import tempfile
@@ -23,10 +22,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from benchmarks.latency.measure import SIZES, chosen, folder_for
-from benchmarks.peers import versions
+from benchmarks.latency.measure import SIZES, chosen, folder_for, store, stored
 
 HERE = Path(__file__).parent
+COMMAND = "python -m benchmarks.latency.settings"
 
 
 def compare(source: Path, result: Path, sizes: Mapping[str, int], rounds: int, threads: int) -> dict[str, Any]:
@@ -82,20 +81,6 @@ def _last(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def store(output: Path, rows: Mapping[str, Any]) -> None:
-    """Write the file anew, aside and then in its place."""
-    content = {
-        "command": "python -m benchmarks.latency.settings",
-        "versions": versions(),
-        "means": means(rows),
-        "models": dict(sorted(rows.items())),
-    }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    aside = output.with_suffix(".tmp")
-    aside.write_text(json.dumps(content, indent=1) + "\n")
-    aside.replace(output)
-
-
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Models, or leading parts of their names.")] = None,
     models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE.parent / ".models",
@@ -111,7 +96,7 @@ def main(
     import ortfuse
 
     console = Console()
-    rows: dict[str, Any] = json.loads(output.read_text())["models"] if output.is_file() else {}
+    rows = stored(output)
     for path in chosen(models, names or [], rows, fresh):
         name = path.name.removesuffix(".onnx")
         with folder_for(keep, models) as folder:
@@ -119,7 +104,7 @@ def main(
             if not result.is_file() or result.stat().st_mtime_ns < path.stat().st_mtime_ns:
                 ortfuse.optimize(path, output=result)
             rows[name] = compare(path, result, SIZES.get(name.partition(".")[0], {}), rounds, threads)
-        store(output, rows)
+        store(output, rows, means(rows), COMMAND)
         console.print(f"{name}: {_said(rows[name])}", highlight=False, markup=False)
     if rows:
         console.print(means(rows))

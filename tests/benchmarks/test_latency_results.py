@@ -32,7 +32,7 @@ def test_measuring_one_tool_again_keeps_the_numbers_of_the_others():
 
 def test_what_was_stored_is_found_again_and_a_file_of_another_form_is_none(tmp_path):
     rows = {"b": row(ortfuse=1.0), "a": row(onnxslim="failed")}
-    store(tmp_path / "r.json", rows)
+    store(tmp_path / "r.json", rows, means(rows))
     assert stored(tmp_path / "r.json") == rows
     (tmp_path / "old.json").write_text('{"rows": [{"model": "a"}]}')
     assert stored(tmp_path / "old.json") == {} == stored(tmp_path / "none.json")
