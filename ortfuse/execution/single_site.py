@@ -74,4 +74,5 @@ def _declare(copy: ir.Value, value: ir.Value, facts: Facts) -> None:
     if dtype is not None:
         copy.type = ir.TensorType(dtype)
     if shape is not None:
-        copy.shape = ir.Shape([None if isinstance(dim, Dim) else dim for dim in shape])
+        # Sizes that are equal stay so: rules ask for that. A name that begins with a question mark would say nothing.
+        copy.shape = ir.Shape([str(dim).replace("?", "open_") if isinstance(dim, Dim) else dim for dim in shape])

@@ -104,9 +104,16 @@ def _share(
 
 
 def shared(sites: Sequence[MeasuredSite], company: Mapping[str, Company], float_seconds: float) -> list[MeasuredSite]:
-    """The sites with the times that their rungs take in company."""
-    more = {family: _more(sites, one, float_seconds) for family, one in company.items()}
+    """The sites with the times that their rungs take in company, in the seconds that sites take alone."""
+    scale = share_of_whole(sites, float_seconds)
+    more = {family: _more(sites, one, float_seconds / scale) for family, one in company.items()}
     return [replace(site, rungs=tuple(_in_company(rung, site, more) for rung in site.rungs)) for site in sites]
+
+
+def share_of_whole(sites: Sequence[MeasuredSite], float_seconds: float) -> float:
+    """What a second of a site alone is of the whole, at most 1: alone, sites also convert layouts and read cold weights."""
+    alone = sum(site.seconds for site in sites)
+    return min(1.0, float_seconds / alone) if alone and float_seconds else 1.0
 
 
 def _more(sites: Sequence[MeasuredSite], company: Company, float_seconds: float) -> float:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import onnx_ir as ir
 
@@ -26,7 +27,7 @@ from ortfuse.pattern import Match
 from ortfuse.pipeline import load_catalogue
 from ortfuse.precision.between import IntegersBetween
 from ortfuse.precision.calibration import Calibration
-from ortfuse.precision.shared_ranges import ranges_of
+from ortfuse.precision.shared_ranges import method_of, ranges_of
 from ortfuse.refusal import Refusal, refuse
 from ortfuse.rewrite import Exactness, FirstLegal, Log, Rewriter, Rule
 from ortfuse.targets import Target, installed
@@ -148,7 +149,11 @@ def _applied(
     context, within = Context(copy, Facts(copy), target or installed()), _Within(copy.graph)
     _rewriter(context, None, log, within, lambda rule, root: _is_part_of_one(root, choice)).run(_rules_of(SPELLING))
     rungs = (rules[name] for name in dict.fromkeys(choice.values()))
-    _rewriter(context, calibration, log, within, lambda rule, root: choice.get(root.name or "") == rule.name).run(rungs)
+    made_by = {name: method_of(rung) for name, rung in choice.items() if "root" in rules[rung].proof.ranges}
+    chosen = _rewriter(
+        context, calibration, log, within, lambda rule, root: choice.get(root.name or "") == rule.name, made_by
+    )
+    chosen.run(rungs)
     return context, log
 
 
@@ -164,8 +169,9 @@ def _rewriter(
     log: Log,
     chooser: FirstLegal,
     where: Callable[[Rule, ir.Value], bool] | None = None,
+    made_by: Mapping[str, str] = MappingProxyType({}),
 ) -> Rewriter:
-    ranges = None if calibration is None else ranges_of(context.model.graph, calibration)
+    ranges = None if calibration is None else ranges_of(context.model.graph, calibration, made_by)
     return Rewriter(context.editor, context.target, log, chooser=chooser, ranges=ranges, where=where)
 
 

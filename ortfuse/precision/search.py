@@ -19,7 +19,7 @@ from ortfuse.bench import Latency, measure
 from ortfuse.errors import BoundError, OrtfuseError
 from ortfuse.execution.footprint import footprint
 from ortfuse.execution.session import weight_bytes
-from ortfuse.precision.company import family_of, is_like
+from ortfuse.precision.company import family_of, is_like, share_of_whole
 from ortfuse.precision.knapsack import Option, choose, linear_error, total
 from ortfuse.precision.measuring import MeasuredSite
 from ortfuse.precision.metrics import Metric
@@ -261,9 +261,7 @@ class Search:
 
     def _saved(self, choice: Mapping[str, str]) -> float:
         """The seconds that the sites of a choice win, of the time that they can have in the whole."""
-        alone = sum(site.seconds for site in self.sites)
-        scale = min(1.0, self.float_seconds / alone) if alone else 1.0
-        return scale * sum(
+        return share_of_whole(self.sites, self.float_seconds) * sum(
             site.seconds - rung.seconds
             for site in self.sites
             for rung in site.rungs
@@ -337,27 +335,30 @@ class Search:
     def _uniform(self) -> None:
         """Run what users of other tools would take: one rung everywhere, where it is predicted to be better than the best.
 
-        Where one of a family is far above the bound, or predicted to be, the others are not run.
+        Sites without this rung are as in the best choice so far or, if that is too much, in float32. Where one of a family is
+        far above the bound, or predicted to be, the others are not run.
         """
         far: set[str] = set()
         for rung in dict.fromkeys(rung.name for site in self.sites for rung in site.rungs):
             like = {site.name: sorted(one.name for one in site.rungs if is_like(one.name, rung)) for site in self.sites}
             choice = {name: found[0] for name, found in like.items() if found}
-            point = self.point(f"{rung} everywhere", choice)
             if self._is_far(self._least(choice)):
                 far.add(family_of(rung))
-            kept = [one for one in self.points if one.choice and self._keeps(one)]
-            best = max((one.predicted_speedup for one in kept), default=WORTH)
-            if (
-                self.goal == "latency"
-                and not self.enough()
-                and family_of(rung) not in far
-                and point.predicted_speedup > best
-                and self._known(choice) is None
-            ):
-                tested = self._test(choice, f"{rung} everywhere")
-                if self._is_far(tested.error or 0.0):
+            kept = self._kept()
+            filled = {**kept[0].choice, **choice} if kept else choice
+            for one in (filled, choice):
+                if family_of(rung) in far or not self._is_worth_a_run(one):
+                    continue
+                tested = self._test(one, f"{rung} everywhere" if one == choice else f"{rung} and others")
+                if one == choice and self._is_far(tested.error or 0.0):
                     far.add(family_of(rung))
+
+    def _is_worth_a_run(self, choice: Mapping[str, str]) -> bool:
+        """Whether a choice that was not run is predicted to be faster than all that keep the bound, and there is time."""
+        if self.goal != "latency" or self.enough() or self._known(choice) is not None:
+            return False
+        best = max((point.predicted_speedup for point in self._kept()), default=WORTH)
+        return self.point("", choice).predicted_speedup > best
 
     def _is_far(self, error: float) -> bool:
         return self.metric.name in GUIDED and error > FAR * self.bound

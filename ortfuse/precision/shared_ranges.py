@@ -1,16 +1,21 @@
 """One range for values that consist of the same numbers, so that sites can hand them on as integers.
 
+Sites may tell ranges in different ways. A value has one range nevertheless: that of the site that computes it or, where that
+makes no integers, of the first that asks.
+
 Where an operator only moves or picks elements (a Reshape, a MaxPool), what comes out has the range of what goes in, although
 the numbers that are left may have a somewhat smaller one: both are on the same grid then, and nothing is rounded in between.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import onnx_ir as ir
 
 from ortfuse.graph.traits import FILLS, JOINS, MOVES
 from ortfuse.pattern.result import Ranges
-from ortfuse.precision.calibration import COLUMNS, MEANS, Calibration
+from ortfuse.precision.calibration import COLUMNS, MEANS, METHODS, Calibration
 
 _KEEPING = (MOVES - JOINS - FILLS) | {"MaxPool"}
 """Operators whose results are numbers of their first input, and that the runtime has for integers of 8 bits."""
@@ -19,18 +24,34 @@ MOST_WIDER = 1.5
 """A range that is wider than this many times what the values themselves need is not shared: too many steps would be lost."""
 
 
-def ranges_of(graph: ir.Graph, calibration: Calibration) -> Ranges:
-    """The ranges by name of value and method: those that the first observed values with these numbers have."""
+def method_of(rung: str) -> str:
+    """How a rung tells ranges: the method that its name begins with behind the dot; empty if there is none."""
+    variant = rung.partition(".")[2]
+    return next((method for method in METHODS if variant == method or variant.startswith(f"{method}_")), "")
+
+
+def ranges_of(graph: ir.Graph, calibration: Calibration, made_by: Mapping[str, str]) -> Ranges:
+    """The ranges by name of value and method: those that the first observed values with these numbers have.
+
+    Args:
+        graph: The graph before rungs are applied.
+        calibration: What was observed.
+        made_by: The method of each site that makes integers, by the name of its value.
+    """
     producers = {value.name: node for node in graph for value in node.outputs}
+    methods = {name: method for name, method in made_by.items() if method}
+
+    def seen(name: str, method: str) -> tuple[float, float] | None:
+        return calibration.range(name, methods.setdefault(name, method))
 
     def found(name: str, method: str) -> tuple[float, ...] | None:
         if method in (COLUMNS, MEANS):
             return calibration.columns(name) if method == COLUMNS else calibration.means(name)
-        own = known = calibration.range(name, method)
+        own = known = seen(name, method)
         node = producers.get(name)
         while node is not None and not node.domain and node.op_type in _KEEPING and node.inputs[0] is not None:
             name = node.inputs[0].name or ""
-            wider = calibration.range(name, method)
+            wider = seen(name, method)
             if own is not None and wider is not None and _width(wider) <= MOST_WIDER * _width(own):
                 known = wider
             node = producers.get(name)

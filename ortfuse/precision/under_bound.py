@@ -298,6 +298,8 @@ def _reports(
             why = left.get(name, "it cannot be run by itself")
             found.append(SiteReport(name, site.operator, "", refused=refused, left=why))
             continue
+        ran = {rung.name for rung in one.rungs}
+        refused |= {rung: "the site, cut out, does not run with it" for rung in site.rungs if rung not in ran}
         report = SiteReport(
             name, site.operator, one.shapes, choice.get(name, ""), one.seconds, one.spread, one.tried(), refused
         )

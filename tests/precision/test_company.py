@@ -26,6 +26,13 @@ def test_what_it_loses_is_shared_too() -> None:
     assert found[0].rungs[0].seconds == pytest.approx(1.5)
 
 
+def test_sites_that_take_longer_alone_than_in_the_whole_win_in_their_own_seconds() -> None:
+    """Together they take 4 of the whole's 1 second: half of that is 2 of theirs, of which alone they win 1."""
+    sites = [site("a", 2.0, 1.5), site("b", 2.0, 1.5)]
+    found = shared(sites, {"static": Company({"a": "static.a", "b": "static.b"}, 0.5)}, 1.0)
+    assert [rung.seconds for one in found for rung in one.rungs] == pytest.approx(2 * [1.0, 1.0, 1.5])
+
+
 def test_no_rung_takes_less_than_nothing() -> None:
     found = shared([site("a", 1.0, 0.5)], {"static": Company({"a": "static.a"}, 0.1)}, 10.0)
     assert found[0].rungs[0].seconds > 0

@@ -10,10 +10,12 @@ import ortfuse
 from ortfuse.bench.executed import executed_ops
 from ortfuse.errors import PrecisionError
 from ortfuse.execution.session import weight_bytes
+from ortfuse.execution.single_site import cut
+from ortfuse.facts.facts import Facts
 from ortfuse.precision import lowered, sites
 from ortfuse.precision.calibration import Calibration, Seen, calibrate
 from ortfuse.precision.rungs import rung_rules
-from ortfuse.precision.shared_ranges import ranges_of
+from ortfuse.precision.shared_ranges import method_of, ranges_of
 from ortfuse.precision.uniform import named
 from ortfuse.rewrite.candidate import Candidate
 from ortfuse.verification import Session
@@ -235,9 +237,9 @@ def test_a_much_wider_range_is_not_shared() -> None:
         "p = Slice(x, zeros, ones, axes) y = Conv(p, w)", "float[b,4,6,6] x", "float[b,4,m,n] y", w=(4, 4, 1, 1)
     )
     calibration = Calibration({"x": seen(-100.0, 100.0), "p": seen(-1.0, 1.0)})
-    assert ranges_of(made.graph, calibration)("p", "extremes") == (-1.0, 1.0)
+    assert ranges_of(made.graph, calibration, {})("p", "extremes") == (-1.0, 1.0)
     calibration = Calibration({"x": seen(-1.25, 1.0), "p": seen(-1.0, 1.0)})
-    assert ranges_of(made.graph, calibration)("p", "extremes") == (-1.25, 1.0)
+    assert ranges_of(made.graph, calibration, {})("p", "extremes") == (-1.25, 1.0)
 
 
 RESIDUAL = """a = com.microsoft.FusedConv<pads = [1,1,1,1], activation = "Relu">(x, v, c)"""
@@ -259,6 +261,39 @@ def test_a_residual_is_added_in_integers(spelling: str) -> None:
     assert operators(low) == ["QuantizeLinear", "QLinearConv", "QLinearConv", "QLinearAdd", "DequantizeLinear"]
     before, after = (next(iter(Session(one, threads=1).run(data[0]).values())) for one in (made, low))
     assert np.linalg.norm(after - before) < 2e-2 * np.linalg.norm(before)
+
+
+@pytest.mark.parametrize("batch", ["b", "?"])
+def test_a_residual_site_can_be_measured_alone(batch: str) -> None:
+    """What is added has the batch of what is convolved, whatever that is called, also where the site is cut out."""
+    made = model(
+        f"{RESIDUAL} {SUMS['fused']}", "float[b,4,6,6] x", "float[b,4,6,6] y", v=(4, 4, 3, 3), w=(4, 4, 3, 3), c=(4,)
+    )
+    made.graph.inputs[0].shape = ir.Shape([None if batch == "?" else batch, 4, 6, 6])
+    calibration = calibrate(
+        made, ("x", "a", "y"), [{"x": np.linspace(-1, 1, 288, dtype=np.float32).reshape(2, 4, 6, 6)}]
+    )
+    part = cut(made, "y", ("a", "x"), Facts(made))
+    assert "QLinearAdd" in operators(lowered(part.model, {"y": "static_int8_conv.extremes_sum"}, calibration))
+
+
+@pytest.mark.parametrize("between", ["", "m = MaxPool<kernel_shape = [2,2]>(a)"])
+def test_sites_that_tell_ranges_in_different_ways_hand_on_integers(between: str) -> None:
+    body = f"{RESIDUAL.replace('v, c', 'v')} {between} y = Conv({'m' if between else 'a'}, w)"
+    made = model(body, "float[b,4,6,6] x", "float[b,4,m,n] y", v=(4, 4, 3, 3), w=(4, 4, 1, 1))
+    data = [{"x": np.random.default_rng(seed).standard_normal((2, 4, 6, 6)).astype(np.float32)} for seed in range(3)]
+    calibration = calibrate(made, ("x", "a", "m", "y"), data)
+    low = lowered(made, {"a": "static_int8_conv.percentile_9999", "y": "static_int8_conv.least_squares"}, calibration)
+    executed = executed_ops(low, data[0])
+    assert (executed["QuantizeLinear"], executed["DequantizeLinear"], executed["QLinearConv"]) == (1, 1, 2)
+
+
+def test_the_way_a_rung_tells_ranges_is_in_its_name() -> None:
+    found = {rung: method_of(rung) for rung in rung_rules()}
+    assert found["static_int8_conv.least_squares_sum"] == found["static_int8_through.least_squares"] == "least_squares"
+    assert found["static_int8_conv.percentile_9999"] == "percentile_9999"
+    assert found["dynamic_int8.channel"] == found["static_int8.smooth"] == ""
+    assert all(method for rung, method in found.items() if "root" in rung_rules()[rung].proof.ranges)
 
 
 def test_a_channel_without_weights_keeps_its_bias() -> None:
