@@ -24,7 +24,7 @@ NAMES = {
     "bert": "BERT-base", "clip_text": "CLIP's text tower", "convnext": "ConvNeXt", "deberta": "DeBERTa",
     "efficientnet": "EfficientNet-B0", "gpt2": "GPT-2", "gpt2_step": "a step of GPT-2", "gru": "a GRU", "llama": "Llama",
     "llama_step": "a step of Llama", "lstm": "an LSTM", "lstm_cells": "50 unrolled LSTM cells", "minilm": "MiniLM with 16 tokens",
-    "mobilenet2": "MobileNetV2", "resnet50": "ResNet-50", "segformer": "Segformer", "swin": "Swin-T", "t5_encoder": "T5's encoder",
+    "mobilenet2": "MobileNetV2", "resnet50": "ResNet-50", "segformer": "Segformer", "speech": "a speech net", "swin": "Swin-T", "t5_encoder": "T5's encoder",
     "t5_step": "a step of T5", "unet": "a UNet", "vit": "ViT-B", "wav2vec2": "Wav2Vec2", "whisper_encoder": "Whisper's encoder",
     "whisper_step": "a step of Whisper", "yolo": "a YOLO",
 }  # fmt: skip
@@ -38,7 +38,7 @@ def stored(name: str) -> Any:
 
 def measured() -> str:
     """All that was measured, a point for each question."""
-    points = (_coverage, _latency, _precision, _engine, _passes, _weights, _trust)
+    points = (_coverage, _latency, _precision, _trained, _engine, _passes, _weights, _trust)
     return "\n".join(_wrapped(f"- {point()}", "  ") for point in points)
 
 
@@ -137,6 +137,19 @@ def _precision() -> str:
 def _under(name: str, found: Mapping[str, Any], tools: Mapping[str, Any]) -> str:
     peer = f"{tools[found['best_peer']]['speedup']:.2f}" if found["best_peer"] else "none"
     return f"{_name(name)} {found['speedup']:.2f} ({peer})"
+
+
+def _trained() -> str:
+    rows = stored("precision/trained.json")["models"]
+    every = [(name, bound, one) for name, row in rows.items() for bound, one in row["bounds"].items()]
+    kept = [(name, bound, one) for name, bound, one in every if "agreement" in one]
+    faster = [f"{name} {one['speedup']:.2f} under {bound}" for name, bound, one in kept if one["lowered"]]
+    refused = len(every) - len(kept)
+    return (
+        f"**Trained models** (`precision/trained.json`, {', '.join(rows)}; inputs made by a program): after `quantize` under 1e-3, 1e-2 and "
+        f"5e-2 they decide the same as before in at least {min(one['agreement'] for _, _, one in kept):.2%} of all cases. Rungs are used "
+        f"where they gain time: {', '.join(faster) or 'nowhere'}; {refused} of the {len(every)} bounds no rung can keep, which is told."
+    )
 
 
 def _engine() -> str:

@@ -128,7 +128,7 @@ class Search:
         )
         if least is not None and least[0] > self.bound:
             raise BoundError(
-                f"no rung keeps the error under {self.bound:.3g}: the smallest is {least[0]:.3g}, that of {least[1]} at "
+                f"no rung keeps the error under {self.bound:.4g}: the smallest is {least[0]:.4g}, that of {least[1]} at "
                 f"'{least[2]}'; give a larger --max-error, or use the result of `ortfuse optimize`"
             )
 
