@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Match, Pattern, computed, const, ms, op, opt, var
+from ortfuse.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 from ortfuse.targets import register_operators
 
@@ -43,7 +43,7 @@ def _zeros(weight: str) -> Pattern:
     """A bias for a layer that has none."""
 
     def made(match: Match) -> Any:
-        return array_like(match, np.zeros(match.const(weight).shape[1]))
+        return array_like(match, np.zeros(match.const(weight).shape[0 if match.get(f"{weight}_turned") else 1]))
 
     return computed(f"no_bias_of_{weight}", made)
 
@@ -69,4 +69,41 @@ def _rule(kind: str) -> Rule:
     )
 
 
-RULES = [_rule(kind) for kind in KINDS]
+def _of_gemm(kind: str) -> Rule:
+    """The same of layers on two axes, as exporters write them."""
+    flat, weights = var("x", "_ _"), (const("first", "_ _"), const("second", "_ _"))
+    turned = [attr(f"{name}_turned") for name in ("first", "second")]
+    hidden = activated(kind, op.Gemm(flat, weights[0], opt(bias), transB=turned[0]))
+
+    def made(match: Match) -> Pattern:
+        straight = [
+            op.Transpose(weight, perm=(1, 0)) if match[f"{name}_turned"] else weight
+            for name, weight in zip(("first", "second"), weights, strict=True)
+        ]
+        layer: Pattern = getattr(made_of, f"FeedForward{kind}")(
+            flat, straight[0], bias | _zeros("first"), straight[1], shift | _zeros("second")
+        )
+        return layer
+
+    return Rule(
+        name=f"ffn.{KINDS[kind]}_gemm",
+        formula=f"{kind}(gemm(x, first, bias)) second + shift",
+        pattern=op.Gemm(hidden, weights[1], opt(shift), transB=turned[1]),
+        replace=built(made, makes=(f"FeedForward{kind}", "Transpose")),
+        guards=(is_not_double,) if kind == "GeluTanh" else (),
+        on_request=True,
+        exactness=Exactness.ROUNDING,
+        source="arXiv:1706.03762",
+        proof=Proof(
+            shapes=(
+                {"x": "b 4", "first": "6 4", "bias": "6", "second": "3 6", "shift": "3"},
+                {"x": "b 4", "first": "4 6", "bias": "6", "second": "6 3", "shift": "3"},
+            ),
+            attributes=tuple({"first_turned": [turned], "second_turned": [turned]} for turned in (1, 0)),
+            redundant={"dimension *": "the products ask for the same"},
+            opset=20,
+        ),
+    )
+
+
+RULES = [made(kind) for kind in KINDS for made in (_rule, _of_gemm)]

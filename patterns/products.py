@@ -7,6 +7,7 @@ x W +- s x V = x (W +- s V)
 transpose(x transpose(y)) = y transpose(x)        transpose(transpose(x) y) = transpose(y) x
 (x y) z = x (y z)                                               where that is provably much less work
 x expand(y) = x y                                               where whole matrices are repeated
+x z +- x w = x (z +- w)          z x +- w x = (z +- w) x            where the sum is no larger than the product
 
 Constants are computed in float64 and rounded once. Large weights that are used elsewhere too are not copied, and large ones
 are not multiplied for the sake of a factor: they are streamed from their file as they are.
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from ortfuse.dims import DimLike, at_most
 from ortfuse.pattern import Guard, Match, Pattern, computed, const, op, opt, redundant, scalar, var
@@ -254,6 +256,51 @@ def _computed_batch(build: Any) -> Any:
     return computed_shape("y", 1, [2, rows, columns])(build)
 
 
+z, w = var("z"), var("w")
+
+
+def terms_are_alike(match: Match) -> Refusal | None:
+    """The factors that differ have the same shape, room for their sum in their type, and are not both constants."""
+    if match.dtype("z") not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        return match.refuse("dtype", "z", "float32 or float64")
+    if match.facts.is_const(match["z"]) and match.facts.is_const(match["w"]):
+        return match.refuse("needless", "z", found="both are constants")
+    return match.unless_same_shape("z", "w")
+
+
+def _sum_is_no_larger(left: bool) -> Guard:
+    def sum_is_no_larger(match: Match) -> Refusal | None:
+        """The sum of the factors has provably no more elements than a product."""
+        shape = match.shape("c") or ()
+        if len(shape) < 2:
+            return match.refuse("rank", "c", "at least 2")
+        inner, outer = shape[-2:][::-1] if left else shape[-2:]
+        less = at_most(inner, outer)
+        return (
+            None if less else match.refuse("needless", "c", found="the sum of the factors may be larger than a product")
+        )
+
+    return redundant(COST)(sum_is_no_larger)
+
+
+def _shared() -> Iterator[Rule]:
+    """Products with a factor in common, added or subtracted."""
+    for left, side in ((True, "left"), (False, "right")):
+        products = [op.MatMul(c, other) if left else op.MatMul(other, c) for other in (z, w)]
+        for made, sign in ((op.Add, "+"), (op.Sub, "-")):
+            one = made(z, w)
+            yield _rule(
+                f"shared_{side}{'' if sign == '+' else '_subtracted'}",
+                f"c z {sign} c w" if left else f"z c {sign} w c",
+                made(*products),
+                op.MatMul(c, one) if left else op.MatMul(one, c),
+                ({"c": "b 5 3", "z": "b 3 4", "w": "b 3 4"} if left else {"c": "b 3 5", "z": "b 4 3", "w": "b 4 3"},),
+                terms_are_alike,
+                _sum_is_no_larger(left),
+                proof=FINITE,
+            )
+
+
 def _rule(
     name: str, formula: str, pattern: Pattern, replace: Pattern, shapes: Sequence[Any], *guards: Guard, **more: Any
 ) -> Rule:
@@ -344,6 +391,7 @@ RULES = [
     ),
     *_adapters(),
     *_sums(),
+    *_shared(),
     _rule(
         "scaled_input",
         "(x * scale) weight",

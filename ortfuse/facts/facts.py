@@ -134,6 +134,11 @@ class Facts:
         found: Range | None = self._values.ask(self._range_question(assuming).first_column, value)
         return found
 
+    def last_column(self, value: ir.Value, assuming: Assumption | None = None) -> Range | None:
+        """Like `first_column`, but for the elements at the last index of the last axis."""
+        found: Range | None = self._values.ask(self._range_question(assuming).last_column, value)
+        return found
+
     def fill(self, value: ir.Value) -> float | int | None:
         """The one number that all elements equal (truth values are 0 and 1, and 0 may be -0); None if there is none."""
         found: float | int | None = self._values.ask(_FILL, value)

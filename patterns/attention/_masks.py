@@ -3,7 +3,7 @@
 `softmax(scores + mask)` differs from the kernels only where a whole row is masked. Plain softmax gives the uniform
 distribution for a finite filler and NaN for -inf; the runtime's ai.onnx Attention gives zeros as soon as every mask value
 of a row is -inf or the lowest number of the type. Causal masks never mask a whole row: query i sees the keys 0 to i, so
-nothing in the first column of the mask hides a key.
+nothing in the first column of the mask hides a key. Where a key is appended to those given, nothing in the last one does.
 
 The ranges of values are provable facts, except for one assumption, `tame`.
 """
@@ -85,10 +85,11 @@ def mask_range(value: ir.Value, facts: Facts) -> MaskValues | None:
     return _mask_values(facts.range(value, assuming=tame))
 
 
-def keeps_first_key(mask: ir.Value, facts: Facts) -> bool:
-    """Whether no row of the mask [..., keys] hides its first key, which is provable for causal masks."""
-    found = _mask_values(facts.first_column(mask, assuming=tame))
-    return found is not None and not found.deep
+def keeps_a_key(mask: ir.Value, facts: Facts) -> bool:
+    """Whether no row of the mask [..., keys] hides all its keys: provable where none hides the first one, as for causal masks,
+    or the last one, as where a key that everybody sees is appended."""
+    ends = (facts.first_column(mask, assuming=tame), facts.last_column(mask, assuming=tame))
+    return any(found is not None and not found.deep for found in map(_mask_values, ends))
 
 
 def acts_alike(found: MaskValues, dtype: ir.DataType | None) -> str | None:

@@ -20,7 +20,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 
 from .._common import array_like
 from .._proofs import COST, NEVER_EMPTY, masked
-from ._masks import keeps_first_key, mask_range
+from ._masks import keeps_a_key, mask_range
 from .dot_product import PAPER
 
 LARGEST = 1 << 21
@@ -59,7 +59,7 @@ def no_row_is_hidden(match: Match) -> Refusal | None:
     found = mask_range(match["mask"], match.facts) if dtype is not None and dtype.is_floating_point() else None
     if found is None:
         return match.refuse("values_unknown", "mask", "known not to hide all keys of a query")
-    if not found.deep or keeps_first_key(match["mask"], match.facts):
+    if not found.deep or keeps_a_key(match["mask"], match.facts):
         return None
     return match.refuse("value", "mask", "such that no query has all its keys hidden")
 

@@ -24,7 +24,7 @@ from ortfuse.targets import Quirk
 
 from .._common import array_like, ints
 from .._proofs import FINITE_SCORES, NEVER_EMPTY, masked
-from ._masks import DEEPEST_ALLOWED, acts_alike, keeps_first_key, mask_range
+from ._masks import DEEPEST_ALLOWED, acts_alike, keeps_a_key, mask_range
 
 PAPER = "arXiv:1706.03762"
 LOWEST = -3.4028234663852886e38
@@ -77,7 +77,7 @@ def mask_floor(match: Match) -> Any:
     found = mask_range(match["mask"], match.facts)
     if found is None or not any(-math.inf < level < DEEPEST_ALLOWED for level in found.deep):
         return None
-    return None if keeps_first_key(match["mask"], match.facts) else array_like(match, DEEPEST_ALLOWED)
+    return None if keeps_a_key(match["mask"], match.facts) else array_like(match, DEEPEST_ALLOWED)
 
 
 def _length(name: str) -> Pattern:
@@ -154,7 +154,7 @@ def masked_rows_agree(match: Match, nan_guard: bool) -> Refusal | None:
     found = mask_range(match["mask"], match.facts)
     if found is None:
         return match.refuse("values_unknown", "mask", "known what fully masked rows come to")
-    if -math.inf in found.deep and nan_guard != zeroes and not keeps_first_key(match["mask"], match.facts):
+    if -math.inf in found.deep and nan_guard != zeroes and not keeps_a_key(match["mask"], match.facts):
         return match.refuse("value", "mask", "such that no row is -inf alone: NaN in the graph or the kernel, 0 in the other",
                             found="-inf for hidden keys")  # fmt: skip
     unlike = acts_alike(found, match.dtype("mask"))

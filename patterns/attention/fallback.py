@@ -26,18 +26,26 @@ PASS = "fuse.attention_fallback"
 
 SOURCE = "ONNX Runtime contrib operator MultiHeadAttention"
 
-query, key, value = var("query", "b s (h d)"), var("key", "b t (h d)"), var("value", "b t (h v)")
 mask = var("mask", "b|1 h|1 s|1 t")
-split_query = scalar("query_scale") * rearrange("b s (h d) -> b h s d", query)
-turned_key = scalar("key_scale") * rearrange("b t (h d) -> b h d t", key)
-scores = scalar("score_scale") * (split_query @ turned_key)
-attention = op.Softmax(scores + opt(mask), axis=-1) @ rearrange("b t (h v) -> b h t v", value)
+query, key, value = var("query", "b s (h d)"), var("key", "b t (h d)"), var("value", "b t (h v)")
+queries, keys, values = var("queries", "s b (h d)"), var("keys", "t b (h d)"), var("values", "t b (h v)")
+
+
+def _spelled(layout: str, *operands: Pattern) -> Pattern:
+    """The formula for operands with their axes of batch and length in the order of `layout`."""
+    query, key, value = operands
+    split_query = scalar("query_scale") * rearrange(f"{layout.replace('n', 's')} (h d) -> b h s d", query)
+    turned_key = scalar("key_scale") * rearrange(f"{layout.replace('n', 't')} (h d) -> b h d t", key)
+    scores = scalar("score_scale") * (split_query @ turned_key)
+    split_value = rearrange(f"{layout.replace('n', 't')} (h v) -> b h t v", value)
+    return op.Softmax(scores + opt(mask), axis=-1) @ split_value
 
 
 @redundant("of unknown heads the replacement could not say the shape of its result")
 def heads_are_known(match: Match) -> Refusal | None:
     """The number of heads is a known number."""
-    return None if match.size("h") else match.refuse_dimension("query", -1, "a known number of heads")
+    name = "query" if match.get("query") is not None else "queries"
+    return None if match.size("h") else match.refuse_dimension(name, -1, "a known number of heads")
 
 
 def scale(match: Match) -> float:
@@ -62,24 +70,33 @@ def _split(target: list[int], size: int | str, *names: str) -> Callable[[ir.Mode
     return change
 
 
-def _attention(mask: Pattern) -> Pattern:
-    made: Op = ms.MultiHeadAttention(
-        query, key, value, None, None, mask, num_heads=lambda match: match.size("h"), scale=scale
-    )
-    return rearrange("b s (h v) -> b s h v", made)
+def _attention(mask: Pattern, *operands: Pattern) -> Op:
+    made: Op = ms.MultiHeadAttention(*operands, None, None, mask, num_heads=lambda match: match.size("h"), scale=scale)
+    return made
 
 
-_one = computed("one", lambda match: ints([1]))
-_length = op.Shape(query, start=1, end=2)
-_row_for_each_query = op.Expand(mask, op.Concat(_one, _one, _length, _one, axis=0))
-"""The mask repeated for every query, which the kernel does not do itself."""
+def _plain(mask: Pattern) -> Pattern:
+    return rearrange("b s (h v) -> b s h v", _attention(mask, query, key, value))
+
+
+def _length_first(mask: Pattern) -> Pattern:
+    swapped = [op.Transpose(operand, perm=(1, 0, 2)) for operand in (queries, keys, values)]
+    return rearrange("s b (h v) -> s b h v", op.Transpose(_attention(mask, *swapped), perm=(1, 0, 2)))
+
+
+def _row_for_each(length: Pattern) -> Pattern:
+    """The mask repeated for every query, which the kernel does not do itself."""
+    one = computed("one", lambda match: ints([1]))
+    made: Op = op.Expand(mask, op.Concat(one, one, length, one, axis=0))
+    return made
+
 
 RULES = [
     Rule(
         name="attention.multi_head",
         formula="transpose(softmax(s split(query) split(key)^T + mask) split(value))",
-        pattern=op.Transpose(attention, perm=(0, 2, 1, 3)),
-        replace=(_attention(opt(mask)), _attention(_row_for_each_query)),
+        pattern=op.Transpose(_spelled("b n", query, key, value), perm=(0, 2, 1, 3)),
+        replace=(_plain(opt(mask)), _plain(_row_for_each(op.Shape(query, start=1, end=2)))),
         guards=(heads_are_known,),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
@@ -99,6 +116,27 @@ RULES = [
                     options={"mask": "absent"}, change=_split([0, 0, 1, 4], 4, "key", "value")
                 ),
             },
+            redundant={
+                "dimension d": "the product of query and key asks for it too",
+                "dimension s": "a mask that broadcasts the scores gives another shape, which the rewriter refuses",
+            },
+        ),
+    ),
+    Rule(
+        # As torch.nn.MultiheadAttention writes it.
+        name="attention.multi_head_length_first",
+        formula="transpose(softmax(s split(queries) split(keys)^T + mask) split(values))",
+        pattern=op.Transpose(_spelled("n b", queries, keys, values), perm=(2, 0, 1, 3)),
+        replace=(_length_first(opt(mask)), _length_first(_row_for_each(op.Shape(queries, start=0, end=1)))),
+        guards=(heads_are_known,),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"h": 2, "d": 4, "v": 4},
+            scalars={name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale")},
+            inputs={"mask": masked(LOWEST)},
+            assumes=FINITE_SCORES,
+            opset=17,
             redundant={
                 "dimension d": "the product of query and key asks for it too",
                 "dimension s": "a mask that broadcasts the scores gives another shape, which the rewriter refuses",

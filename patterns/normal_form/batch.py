@@ -4,6 +4,7 @@ m(x) reshapes [a, b, m, n] to [a * b, m, n]; it is moved after operators that wo
 undoes it:
 
 m(x) m(y) = m(x y)     m(x) + y = m(x + split(y))     m(x)^T = m(x^T)     softmax(m(x)) = m(softmax(x))     c m(x) = m(c x)
+m(x) + z = m(x + z)     where z is the same along the merged axis
 split(m(x) + y) = x + split(y)     transpose(m(x)) = m(transpose(x))     for [length, batch * heads, size], too
 
 Exporters write the batched products of attention in three dimensions, with a (batch * heads) axis; the attention rules are
@@ -15,12 +16,12 @@ from __future__ import annotations
 from typing import Any
 
 from ortfuse.dims import DimLike, reshape_target
-from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, redundant, scalar, var
+from ortfuse.pattern import Guard, Match, Op, Pattern, attr, built, computed, op, redundant, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import ints
-from .._proofs import SHAPES
+from .._proofs import COST, SHAPES
 from .shapes import unless_constant_target
 
 SOURCE = "ONNX operator specification"
@@ -83,7 +84,7 @@ def _targets(**targets: list[int]) -> dict[str, Any]:
     return {f"{name}_target": numbers for name, numbers in targets.items()}
 
 
-def _moved(name: str, pattern: Pattern, replace: Op, proof: Proof, *guards: Guard) -> Rule:
+def _moved(name: str, pattern: Pattern, replace: Pattern, proof: Proof, *guards: Guard) -> Rule:
     return Rule(
         name=f"batch.{name}",
         pattern=pattern,
@@ -139,6 +140,29 @@ def _other_target(match: Match) -> Any:
     found = reshape_target(match.shape("other"), _other_split(match))
     assert found is not None
     return ints(found)
+
+
+def other_is_the_same_everywhere(match: Match) -> Refusal | None:
+    """The other operand has no merged axis, or is the same along it, and the sum is no larger than x."""
+    other = match.shape("other")
+    if other is None or len(other) > 3:
+        return match.unless_rank("other", 1, 2, 3)
+    refused = other_is_broadcast(match) if len(other) == 3 else None
+    return refused or match.unless_same_shape("root", "x_merged")
+
+
+@redundant(COST)
+def leads_to_softmax(match: Match) -> Refusal | None:
+    """The sum is what a Softmax is computed of, as the scores of attention are."""
+    users = match.root.consumers()
+    if users and all(user.op_type == "Softmax" for user in users):
+        return None
+    return match.refuse("use", "root", "the scores of a Softmax", found="something else")
+
+
+def _summed_everywhere(match: Match) -> Pattern:
+    other = var("other")
+    return _merge_as_before(op.Add(x, op.Unsqueeze(other, _number(0)) if match.rank("other") == 3 else other))
 
 
 def _split_shape(match: Match) -> tuple[DimLike, ...] | None:
@@ -348,6 +372,25 @@ RULES = [
         ),
         redundant(SHAPES)(merges_leading_axes("x")),
         other_splits_alike,
+    ),
+    _moved(
+        "add_everywhere",
+        op.Add(_merged("x"), var("other")),
+        built(_summed_everywhere, makes=("Add", "Unsqueeze", "Reshape")),
+        Proof(
+            shapes=(
+                {"x": "b 2 3 4", "x_target": "3", "other": "1 3 4"},
+                {"x": "b 2 3 4", "x_target": "3", "other": "3 4"},
+                {"x": "b 2 3 4", "x_target": "3", "other": "1 1 4"},
+            ),
+            followed_by="Softmax",
+            constants=_targets(x=[-1, 3, 4]),
+            attributes={"x_zero": [0]},
+            opset=17,
+        ),
+        redundant(SHAPES)(merges_leading_axes("x")),
+        other_is_the_same_everywhere,
+        leads_to_softmax,
     ),
     _moved(
         "softmax",

@@ -221,6 +221,29 @@ def test_first_column(body: str, wanted: Range) -> None:
     assert facts.first_column(values["y"]) == wanted
 
 
+SIDE = "side = Cast<to = 1>(d)"
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        (f"{MASK} ends = Constant<value_ints = [0, 0, 0, 1]>() y = Pad(m, ends)", one_of(0)),
+        (f"{MASK} ends = Constant<value_ints = [0, 0, 1, 1]>() y = Pad(m, ends, one)", one_of(1.0)),
+        (f"{MASK} ends = Constant<value_ints = [0, 1]>() y = Pad(m, ends, one, last)", one_of(1.0)),
+        (f"{MASK} ends = Constant<value_ints = [0, 1, 0, 0]>() y = Pad(m, ends, one)", one_of(0.0, 1.0, -LARGEST)),
+        (f"{MASK} ends = Constant<value_ints = [0, 2, 0, -1]>() y = Pad(m, ends, one)", one_of(0.0, 1.0, -LARGEST)),
+        (f"{MASK} {SIDE} y = Concat<axis = 1>(m, side)", one_of(0.0, 1.0)),
+        (f"{MASK} {SIDE} y = Concat<axis = 1>(side, m)", one_of(0.0, -LARGEST)),
+        (f"{MASK} {SIDE} t = Concat<axis = 1>(m, side) y = Slice(t, first, end, last)", one_of(0.0, 1.0, -LARGEST)),
+        (f"{MASK} t = Sub(m, one) n = Neg(t) y = Trilu<upper = 0>(n, k1)", one_of(0.0, 1.0, LARGEST)),
+        (f"{ROWS} t2 = Equal(counted, k0) y = Identity(t2)", one_of(0, 1)),
+    ],
+)
+def test_last_column(body: str, wanted: Range) -> None:
+    facts, values = held(body)
+    assert facts.last_column(values["y"]) == wanted
+
+
 @pytest.mark.parametrize(
     ("body", "wanted"),
     [

@@ -150,6 +150,16 @@ def test_of_a_constant_mask_the_first_column_counts(column: int) -> None:
     assert ("Attention" in kinds) == (column == 1)
 
 
+def test_rows_see_a_key_that_is_appended_for_all_of_them() -> None:
+    """As torch.nn.MultiheadAttention appends one (`add_zero_attn`, `add_bias_kv`)."""
+    body = """hidden = Where(keep, zero, filler) ends = Constant<value_ints = [0, 0, 0, 0, 0, 0, 0, 1]>()
+        mask = Pad(hidden, ends) turned = Transpose<perm = [0, 1, 3, 2]>(more) keys = Concat<axis = 3>(kt, turned)
+        values = Concat<axis = 2>(v, more) qk = MatMul(q, keys) scaled = Mul(qk, half) masked = Add(scaled, mask)
+        soft = Softmax<axis = -1>(masked) out = MatMul(soft, values)"""
+    m = model(body, f"{INPUTS}, bool[b,1,s,t] keep, float[b,2,1,4] more", filler=-np.inf)
+    assert not looks_at_rows(m)
+
+
 def cut_from_a_table(rows: int) -> ir.Model:
     """A causal mask cut out of a stored one of `rows` rows, as large as the queries are many."""
     body = f"""length = Shape<start = 2, end = 3>(q) begin = Constant<value_ints = [0]>() axis = Constant<value_ints = [1]>()

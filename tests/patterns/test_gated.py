@@ -86,6 +86,17 @@ def test_two_layers_with_an_activation_are_the_pinned_operator(kind: str) -> Non
     assert kind not in operators(ortfuse.optimize(model))
 
 
+@pytest.mark.parametrize("kind", LAYERS)
+def test_so_are_two_layers_on_two_axes(kind: str) -> None:
+    """As exporters write them: Gemm with transposed weights."""
+    vectors = "float[4] first = {0.5, 1, -1, 2}, float[6] last = {1, -1, 0.5, 0, 2, 1}"
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]> g (float[n, 6] x) => (float[n, 6] y) <{WEIGHTS}, {NUMBERS}, {vectors}>
+        {{ g = Gemm<transB = 1>(x, a, first) {LAYERS[kind][0]} y = Gemm<transB = 1>(f, c, last) }}"""
+    )
+    assert operators(ortfuse.optimize(model, pins={"ffn": kind}, verify="whole")) == [kind]
+
+
 def test_without_a_pin_none_is_made() -> None:
     assert "SwiGLU" not in operators(ortfuse.optimize(layer("SwiGLU", "products")))
 

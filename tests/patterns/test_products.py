@@ -104,6 +104,38 @@ def test_the_order_of_products_is_changed_where_that_is_provably_less_work(rows:
     same(original, result, {"q": numbers(2, size, 8), "k": numbers(2, 8, size) / 9, "v": numbers(2, size, 8)})
 
 
+@pytest.mark.parametrize(
+    ("body", "inputs", "kinds"),
+    [
+        (
+            "p = MatMul(x, z) q = MatMul(x, w) y = Add(p, q)",
+            "float[b,5,3] x, float[b,3,4] z, float[b,3,4] w",
+            "Add MatMul",
+        ),
+        (
+            "p = MatMul(x, z) q = MatMul(x, w) y = Sub(p, q)",
+            "float[b,5,3] x, float[b,3,4] z, float[b,3,4] w",
+            "Sub MatMul",
+        ),
+        (
+            "p = MatMul(z, x) q = MatMul(w, x) y = Add(p, q)",
+            "float[b,3,5] x, float[b,4,3] z, float[b,4,3] w",
+            "Add MatMul",
+        ),
+        ("p = MatMul(x, z) q = MatMul(x, w) y = Add(p, q)", "float[b,1,3] x, float[b,3,4] z, float[b,3,4] w", ""),
+        ("p = MatMul(x, z) q = MatMul(x, w) y = Add(p, q)", "float[b,5,3] x, float[b,3,4] z, float[1,3,4] w", ""),
+    ],
+)
+def test_products_with_a_factor_in_common_are_one(body: str, inputs: str, kinds: str) -> None:
+    original = parse(f'<ir_version: 9, opset_import: ["": 20]> g ({inputs}) => (float[i,j,k] y) {{ {body} }}')
+    result = rewritten(original, "fuse.products")
+    assert ops(result) == (kinds or ops(original))
+    sizes = {
+        value.name: [dim if isinstance(dim, int) else 2 for dim in value.shape or ()] for value in original.graph.inputs
+    }
+    same(original, result, {name or "": numbers(*size) for name, size in sizes.items()})
+
+
 def test_a_weight_that_would_underflow_in_half_precision_keeps_its_factor() -> None:
     original = parse("""<ir_version: 9, opset_import: ["": 20]> g (float16[n,2] x) => (float16[n,2] y)
         <float[2,2] w = {0.01, 0.02, 0.03, 0.04}, float s = {0.0001}>

@@ -32,10 +32,11 @@ class Judge:
 
     def _numbers(self, value: ir.Value, real: np.ndarray) -> None:
         """Ranges and fills to the bit; repetitions but for the rounding of functions that are computed in blocks."""
-        column = real[..., 0] if real.ndim and real.shape[-1] else real
+        first, last = (real[..., place] if real.ndim and real.shape[-1] else real for place in (0, -1))
         for kind, found, numbers in (
             ("range", self.facts.range(value), real),
-            ("first column", self.facts.first_column(value), column),
+            ("first column", self.facts.first_column(value), first),
+            ("last column", self.facts.last_column(value), last),
         ):
             strange = [] if found is None else [number for number in _distinct(numbers) if not _holds(found, number)]
             if strange:

@@ -260,29 +260,34 @@ class RangeOf(Question):
         return found if self._assuming is None else self._assuming(asking, found)
 
     @cached_property
-    def first_column(self) -> FirstColumn:
+    def first_column(self) -> EndColumn:
         """The same question about the elements at index 0 of the last axis."""
-        return FirstColumn(self)
+        return EndColumn(self)
+
+    @cached_property
+    def last_column(self) -> EndColumn:
+        """The same question about the elements at the last index of the last axis."""
+        return EndColumn(self, last=True)
 
 
-class FirstColumn(Question):
-    """Which numbers can the elements at index 0 of the last axis be (for a scalar, its one element)?
+class EndColumn(Question):
+    """Which numbers can the elements at the first (or last) index of the last axis be (for a scalar, its one element)?
 
     An elementwise operator computes within a column, since broadcasting aligns the last axes. For other operators, the module
-    `columns` tells which of them take the first column of their result from that of their operands. In all other cases the
+    `columns` tells which of them take this column of their result from that of their operands. In all other cases the
     range of the whole value is used.
     """
 
-    def __init__(self, whole: RangeOf) -> None:
-        self.whole = whole
+    def __init__(self, whole: RangeOf, *, last: bool = False) -> None:
+        self.whole, self.last = whole, last
 
     def answer(self, value: ir.Value, values: Values) -> Range | None:
-        """The range of the first column of a value, None if nothing is known."""
+        """The range of this column of a value, None if nothing is known."""
         fact = values.analysis.fact(value)
         if fact.is_constant:
             array = values.constant(fact)
             if array is not None:
-                return of_array(array[..., 0] if array.ndim and array.size else array)
+                return of_array(array[..., -1 if self.last else 0] if array.ndim and array.size else array)
         node = value.producer()
         function = None if node is None or node.domain else _column_function(node.op_type)
         if function is not None and node is not None:
@@ -297,11 +302,11 @@ class FirstColumn(Question):
 
 
 COLUMNS: dict[str, Answer] = {}
-"""The functions for the first column of outputs, by operator, for operators that are not elementwise."""
+"""The functions for the first and the last column of outputs, by operator, for operators that are not elementwise."""
 
 
 def columns(*op_types: str) -> Callable[[Answer], Answer]:
-    """Register the decorated function for the first column of the outputs of the given operators."""
+    """Register the decorated function for the first and the last column of the outputs of the given operators."""
 
     def register(function: Answer) -> Answer:
         COLUMNS.update(dict.fromkeys(op_types, function))

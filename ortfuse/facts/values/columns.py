@@ -1,18 +1,30 @@
-"""The first column (index 0 of the last axis) of the outputs of data-moving operators (see `FirstColumn`)."""
+"""The first and the last column (places of the last axis) of the outputs of data-moving operators (see `EndColumn`)."""
 
 from __future__ import annotations
 
 from ortfuse.dims import DimLike, is_nonzero
 from ortfuse.facts.transfer.op import UnknownError, normalize_axes
-from ortfuse.facts.values.ask import Asking, columns
+from ortfuse.facts.values.ask import Asking, EndColumn, columns
+from ortfuse.facts.values.moves import padding
 from ortfuse.facts.values.range import Range, one_of, union
 from ortfuse.graph.traits import RESHAPES
 
 
-@columns("Expand", "Tile", "Range")
+def is_last(op: Asking) -> bool:
+    """Whether the question is about the last column."""
+    return isinstance(op.question, EndColumn) and op.question.last
+
+
+@columns("Expand", "Tile")
 def kept(op: Asking) -> Range | None:
-    """The first column of the operand; for a Range operator, its start."""
+    """That of the operand."""
     return op.range(0)
+
+
+@columns("Range")
+def counted(op: Asking) -> Range | None:
+    """The first column is the start."""
+    return None if is_last(op) else op.range(0)
 
 
 @columns(*RESHAPES)
@@ -38,22 +50,42 @@ def gathered(op: Asking) -> Range | None:
 
 @columns("Slice")
 def sliced(op: Asking) -> Range | None:
-    """That of the operand if the last axis is not sliced, or is sliced forwards from 0."""
-    begins = [start == 0 and isinstance(step, int) and step > 0 for start, step in cuts_of_last_axis(op)]
+    """That of the operand if the last axis is not sliced; the first one too, if it is sliced forwards from 0."""
+    begins = [
+        start == 0 and isinstance(step, int) and step > 0 and not is_last(op) for start, step in cuts_of_last_axis(op)
+    ]
     return op.range(0) if all(begins) else None
 
 
 @columns("Concat")
 def concatenated(op: Asking) -> Range | None:
-    """Along the last axis, that of the first operand if it is provably not empty; otherwise those of all operands."""
-    shape = op.known_shape(0)
-    is_first = op.axis("axis", 1, len(shape)) == len(shape) - 1 and is_nonzero(shape[-1])
-    return op.range(0) if is_first else union(op.ranges())
+    """Along the last axis, that of the operand at this end if it is provably not empty; otherwise those of all operands."""
+    end = len(op.node.inputs) - 1 if is_last(op) else 0
+    shape = op.known_shape(end)
+    decides = op.axis("axis", 1, len(shape)) == len(shape) - 1 and is_nonzero(shape[-1])
+    return op.range(end) if decides else union(op.ranges())
+
+
+@columns("Pad")
+def padded(op: Asking) -> Range | None:
+    """Along the last axis, the number that is put at this end; where none is, that of the operand, or of other axes' padding."""
+    rank, filler = len(op.known_shape(0)), padding(op)
+    axes = normalize_axes(op.constants(3), rank) if op.has(3) else tuple(range(rank))
+    pads = op.constants(1) if op.version >= 11 else op.attr_ints("pads" if op.version >= 2 else "paddings")
+    if pads is None or min(pads, default=0) < 0 or op.attr_str("mode", "constant") != "constant":
+        return None
+    ends = pads[len(axes) :] if is_last(op) else pads[: len(axes)]
+    return filler if dict(zip(axes, ends, strict=True)).get(rank - 1) else union([op.range(0), filler])
 
 
 @columns("Trilu")
 def triangle(op: Asking) -> Range | None:
-    """A lower triangle keeps the whole first column if its diagonal starts there or later; an upper one guarantees nothing."""
+    """A lower triangle keeps the whole first column if its diagonal starts there or later; an upper one guarantees nothing.
+
+    Nor does either of the last column.
+    """
+    if is_last(op):
+        return union([op.range(0), one_of(0)])
     diagonal = op.range_or_anything(1) if op.has(1) else one_of(0)
     upper = op.attr_int("upper", 1)
     if upper and diagonal.low >= 1:

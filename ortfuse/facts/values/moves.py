@@ -50,15 +50,18 @@ def if_(op: Asking) -> Range | None:
 
 @ranges("Pad")
 def pad(op: Asking) -> Range | None:
-    """Elements of the data and, in constant mode, the padding number (an attribute before opset 11)."""
+    """Elements of the data and, in constant mode, the padding number."""
     if op.attr_str("mode", "constant") != "constant":
         return op.range(0)
+    return union([op.range(0), padding(op)])
+
+
+def padding(op: Asking) -> Range:
+    """The number that a Pad in constant mode puts in (an attribute before opset 11)."""
     if op.version >= 11:
-        filler = op.range(2) if op.has(2) else one_of(0)
-    else:
-        number = op.attribute("value")
-        filler = one_of(0.0 if number is None else float(number))
-    return union([op.range(0), filler])
+        return op.range(2) if op.has(2) else one_of(0)
+    number = op.attribute("value")
+    return one_of(0.0 if number is None else float(number))
 
 
 @ranges("Trilu")

@@ -86,6 +86,23 @@ def test_attention_over_rows_and_columns_has_its_heads_merged() -> None:
     np.testing.assert_allclose(execute(result.model, given)[0], execute(model, given)[0], rtol=1e-4, atol=1e-5)
 
 
+def test_a_mask_for_each_head_is_read_by_the_operator_that_takes_any() -> None:
+    """As torch.nn.MultiheadAttention is exported with its mask as an input of three axes."""
+    text = ATTENTION.replace("float[7, 2, 32] v)", "float[7, 2, 32] v, float[8, 5, 7] mask)").replace(
+        "p = Softmax<axis = -1>(m)", "each = Reshape(mask, heads) a = Add(m, each) p = Softmax<axis = -1>(a)"
+    )
+    model = onnx.parser.parse_model(text.replace("float scale", "int64[4] heads = {2, 4, 5, 7}, float scale"))
+    result = ortfuse.optimize(model)
+    found = [node.op_type for node in result.model.graph.node]
+    assert found.count("MultiHeadAttention") == 1
+    assert "Softmax" not in found
+    random = np.random.default_rng(0)
+    sizes = {"q": (5, 2, 32), "k": (7, 2, 32), "v": (7, 2, 32), "mask": (8, 5, 7)}
+    given = {name: random.standard_normal(size).astype(np.float32) for name, size in sizes.items()}
+    given["mask"][3, 2] = -np.inf
+    np.testing.assert_allclose(execute(result.model, given)[0], execute(model, given)[0], rtol=1e-4, atol=1e-5)
+
+
 WITH_WEIGHTS = """<ir_version: 9, opset_import: ["": 18]>
     agraph (float[2, 5, 32] x) => (float[2, 5, 32] y)
     <int64[3] heads = {5, 8, 8}, int64[3] joined = {5, 2, 32}, float scale = {0.35355338}> {
@@ -104,4 +121,20 @@ def test_attention_whose_heads_were_merged_into_the_batch_is_not_transposed() ->
     assert found.count("Attention") == 1
     assert "Transpose" not in found
     given = {"x": np.random.default_rng(0).standard_normal((2, 5, 32)).astype(np.float32)}
+    np.testing.assert_allclose(execute(result.model, given)[0], execute(model, given)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_so_is_attention_with_a_mask_for_all_heads() -> None:
+    text = WITH_WEIGHTS.replace("float[2, 5, 32] x)", "float[2, 5, 32] x, float[1, 5, 5] mask)")
+    model = onnx.parser.parse_model(
+        text.replace("p = Softmax<axis = -1>(s)", "a = Add(mask, s) p = Softmax<axis = -1>(a)")
+    )
+    result = ortfuse.optimize(model)
+    found = [node.op_type for node in result.model.graph.node]
+    assert found.count("MultiHeadAttention") == 1
+    assert "Transpose" not in found
+    random = np.random.default_rng(0)
+    given = {
+        name: random.standard_normal(size).astype(np.float32) for name, size in (("x", (2, 5, 32)), ("mask", (1, 5, 5)))
+    }
     np.testing.assert_allclose(execute(result.model, given)[0], execute(model, given)[0], rtol=1e-4, atol=1e-5)
