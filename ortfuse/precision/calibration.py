@@ -16,6 +16,7 @@ from ortfuse.execution.session import Session
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.editor import Editor
 from ortfuse.precision.between import names_between
+from ortfuse.precision.divergence import least_divergent
 
 Array = np.ndarray[Any, Any]
 Range = tuple[float, float]
@@ -25,6 +26,9 @@ BINS = 4096
 
 COARSE = 512
 """The bins of a histogram for the method that takes time with the square of their number."""
+
+ENTROPY_LEVELS = 128
+"""How many steps that method rounds to."""
 
 GROUP_BYTES = 256 << 20
 """About how many bytes of values are taken from one run."""
@@ -93,33 +97,36 @@ class Seen:
         present = self.counts > 0
         centres, counts = np.clip(centres[present], self.low, self.high), self.counts[present]
         low, high = min(self.low, 0.0), max(self.high, 0.0)
-        candidates = [(low * one, high * other) for one in _SHRUNK for other in _SHRUNK if high > low]
-        if not candidates:
+        if not high > low:
             return self.extremes()
-
-        def lost(found: Range) -> float:
-            step = (found[1] - found[0]) / levels
-            cut = centres - np.clip(centres, *found)
-            return float((counts * (cut * cut)).sum() + (counts[cut == 0]).sum() * step * step / 12)
-
-        return min(candidates, key=lost)
+        lows, highs = low * _SHRUNK, high * _SHRUNK
+        lost_below, below = _cut_off(lows[:, None] - centres, counts)
+        lost_above, above = _cut_off(centres - highs[:, None], counts)
+        steps = (highs - lows[:, None]) / levels
+        rounded = counts.sum() - below[:, None] - above
+        lost = lost_below[:, None] + lost_above + rounded * steps * steps / 12
+        best = np.unravel_index(lost.argmin(), lost.shape)
+        return float(lows[best[0]]), float(highs[best[1]])
 
     def entropy(self) -> Range:
         """The range that changes the distribution least (Kullback-Leibler), as the runtime's own calibration has it."""
-        from onnxruntime.quantization.calibrate import HistogramCollector
-
-        collector: Any = HistogramCollector("entropy", True, COARSE, 128, 99.999, "same")  # type: ignore[no-untyped-call]
         counts = self.counts.reshape(COARSE, -1).sum(axis=1)
         edges = self._edges(COARSE).astype(np.float32)
-        extremes = np.float32(self.low), np.float32(self.high)
-        low, high = collector.get_entropy_threshold((counts, edges, *extremes, self.reach), 128)
-        return float(low), float(high)
+        start, end = least_divergent(counts, ENTROPY_LEVELS)
+        low, high = np.float32(self.low), np.float32(self.high)
+        return float(max(edges[start], low)), float(min(edges[end], high))
 
     def _edges(self, bins: int) -> Array:
         return np.linspace(-self.reach, self.reach, bins + 1)
 
 
-_SHRUNK = tuple(np.linspace(1.0, 0.2, 17).tolist())
+def _cut_off(beyond: Array, counts: Array) -> tuple[Array, Array]:
+    """What numbers lose, squared, and how many there are that lose something, by how far each bin is beyond each end."""
+    beyond = np.maximum(beyond, 0.0)
+    return (beyond * beyond) @ counts, (beyond > 0) @ counts
+
+
+_SHRUNK = np.linspace(1.0, 0.2, 17)
 """The parts of a range that are tried."""
 
 METHODS: Mapping[str, Callable[[Seen], Range]] = {

@@ -20,7 +20,7 @@ from ortfuse.execution.disturbed import PREFIX, SHOWN, disturbed, no_errors
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session
 from ortfuse.execution.single_site import Part
-from ortfuse.precision.metrics import METRICS, Metric
+from ortfuse.precision.metrics import METRICS, Metric, norm
 
 Array = np.ndarray[Any, Any]
 
@@ -176,11 +176,6 @@ def local_errors(plain: Sequence[Mapping[str, Any]], lowered: ir.Model, inputs: 
 def _relative(error: Array, array: Array) -> float:
     size, whole = norm(error), norm(array)
     return size / whole if whole else (math.inf if size else 0.0)
-
-
-def norm(array: Array) -> float:
-    """The Euclidean norm."""
-    return math.sqrt(float(np.square(array, dtype=np.float64).sum()))
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from ortfuse.errors import OrtfuseError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session, weight_bytes
 from ortfuse.execution.single_site import Part
-from ortfuse.precision.effects import Array, Probe, Spread, local_errors, norm, spread_of
+from ortfuse.precision.effects import Array, Probe, Spread, local_errors, spread_of
 from ortfuse.precision.knapsack import Option
 from ortfuse.precision.ladder import Ladder
+from ortfuse.precision.metrics import norm
 from ortfuse.precision.outcome import Goal, Tried
 from ortfuse.precision.phases import Phases
 from ortfuse.precision.store import Store

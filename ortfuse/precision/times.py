@@ -39,7 +39,11 @@ CACHED = 64 << 20
 HOPELESS = 1.5
 """A model that takes at least this many times as long as the first one, however often it is run, is not run more often."""
 
+SETTLED = 1.01
+"""A model is not run more often once its first quartile is at most this many times its shortest time."""
+
 _LEAST = 3
+_FEW = 5
 _CHANGED = 1 << 20
 
 
@@ -84,14 +88,16 @@ class Stopwatch:
         for number in range(ROUNDS):
             if number == _LEAST:
                 order = _hopeful(times, order)
-            if number >= _LEAST and time.perf_counter() - started > LONGEST:
+            if number >= _FEW:
+                order = [name for name in order if not _is_settled(times[name])]
+            if not order or (number >= _LEAST and time.perf_counter() - started > LONGEST):
                 break
             for name in order:
                 if cold:
                     self._write(CACHED - sum(sizes[one] for one in order if one != name))
                 times[name].append(_seconds(sessions[name], counts[name]))
             order.append(order.pop(0))
-        return {name: statistics.quantiles(taken, n=4, method="inclusive")[0] for name, taken in times.items()}
+        return {name: _quartile(taken) for name, taken in times.items()}
 
     def _write(self, size: int) -> None:
         """Write so many bytes of other memory, if any: what other models read since the last run takes a cache up, too."""
@@ -118,6 +124,15 @@ def _repeats(session: Session) -> int:
 def _seconds(session: Session, runs: int) -> float:
     """The mean of the seconds of so many runs, one right after the other."""
     return statistics.fmean(session.timed(None, runs))
+
+
+def _quartile(times: list[float]) -> float:
+    """The first quartile."""
+    return statistics.quantiles(times, n=4, method="inclusive")[0]
+
+
+def _is_settled(times: list[float]) -> bool:
+    return _quartile(times) <= SETTLED * min(times)
 
 
 def _hopeful(times: Mapping[str, list[float]], order: list[str]) -> list[str]:

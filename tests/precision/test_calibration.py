@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 
 from ortfuse.errors import PrecisionError
 from ortfuse.precision.calibration import METHODS, Calibration, Seen, calibrate
+from ortfuse.precision.divergence import least_divergent
 
 TEXT = '<ir_version: 9, opset_import: ["": 18]> g (float[n] x) => (float[n] y) { a = Neg(x) b = Relu(a) y = Neg(b) }'
 
@@ -68,3 +71,39 @@ def test_a_mean_is_nearer_to_zero_the_more_it_differs_from_run_to_run() -> None:
     assert abs(second) < 1e-6
     found.add(np.ones((2, 3), np.float32))
     assert known.means("x") is None, "columns are not always as many"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_least_divergent_range_is_the_one_that_the_runtime_finds(seed: int) -> None:
+    calibrate = pytest.importorskip("onnxruntime.quantization.calibrate")
+    rng = np.random.default_rng(seed)
+    numbers = rng.standard_normal(20_000) if seed % 2 else np.abs(rng.standard_normal(300)) ** 3
+    counts, edges = np.histogram(numbers, 160, (-5, 5))
+    collector = calibrate.HistogramCollector("entropy", True, 160, 128, 99.999, "same")
+    expected = collector.get_entropy_threshold((counts, edges, np.float64(-9), np.float64(9), 5.0), 128)
+    start, end = least_divergent(counts, 128)
+    assert (edges[start], edges[end]) == expected
+
+
+@pytest.mark.parametrize("spread", [lambda x: x, np.abs, np.exp, lambda x: -np.exp(x)])
+def test_least_squares_loses_no_more_than_any_other_range(spread: Callable[[np.ndarray], np.ndarray]) -> None:
+    numbers = spread(np.random.default_rng(0).standard_normal(20_000)).astype(np.float32)
+    seen = Seen()
+    seen.add(numbers)
+    levels = 15
+
+    def lost(low: float, high: float) -> float:
+        step = (high - low) / levels
+        cut = numbers - np.clip(numbers, low, high)
+        return float((cut * cut).sum() + (cut == 0).sum() * step**2 / 12)
+
+    parts = np.linspace(1.0, 0.2, 9)
+    low, high = min(seen.low, 0.0), max(seen.high, 0.0)
+    assert lost(*seen.least_squares(levels)) <= 1.01 * min(lost(low * a, high * b) for a in parts for b in parts)
+
+
+def test_a_value_that_is_always_zero_has_its_own_range() -> None:
+    seen = Seen()
+    seen.add(np.zeros(9, np.float32))
+    assert seen.least_squares() == (0.0, 0.0)
+    assert seen.entropy() == (0.0, 0.0)
