@@ -120,10 +120,13 @@ class PassManager:
         started = time.perf_counter()
         before = Counts.of(model)
         builder = Builder(self._catalogue, Content.of(model), self._lists)
-        steps = with_pinned_passes(pins_first(builder.build(self._items), self._pins), self._pins)
-        steps = _with_finalize(steps)
+        steps = self._steps(builder)
         with uncollected():
             context = self._context(model, inspector, meter)
+            if _text(steps) == Finalize.name:
+                context.note(
+                    "the pipeline has no passes, so nothing is optimised; `auto` has those that suit the model"
+                )
             schedule = Schedule(steps, context, on_pass, self._skip)
             analysed = time.perf_counter()
             for turn in schedule:
@@ -138,7 +141,7 @@ class PassManager:
             _check_result(model)
             self._tell_of_defects(context)
         return RunReport(
-            pipeline=", ".join(step.name for step in steps),
+            pipeline=_text(steps),
             passes=schedule.reports,
             before=before,
             after=Counts.of(model),
@@ -149,6 +152,14 @@ class PassManager:
             notes=[*context.notes, *context.choices.remarks()],
             chosen=builder.chosen,
         )
+
+    def pipeline_for(self, model: ir.Model) -> str:
+        """The passes that `run` runs on a model, with what `auto` and other lists stand for there; equal texts do the same."""
+        return _text(self._steps(Builder(self._catalogue, Content.of(model), self._lists)))
+
+    def _steps(self, builder: Builder) -> tuple[Step, ...]:
+        steps = with_pinned_passes(pins_first(builder.build(self._items), self._pins), self._pins)
+        return _with_finalize(steps)
 
     def _tell_of_defects(self, context: Context) -> None:
         """Note where the runtime would go wrong on the model as it was."""
@@ -205,6 +216,10 @@ class PassManager:
         if files and not any(file.pass_name in run for file in files):
             names = ", ".join(dict.fromkeys(file.pass_name for file in files))
             raise PipelineError(f"the pipeline does not run the rules of {files[0].origin}: add `user`, or {names}")
+
+
+def _text(steps: tuple[Step, ...]) -> str:
+    return ", ".join(step.name for step in steps)
 
 
 def _with_finalize(steps: tuple[Step, ...]) -> tuple[Step, ...]:

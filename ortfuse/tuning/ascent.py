@@ -1,6 +1,6 @@
-"""The beginning of a search: one change at a time, each on top of those that were faster.
+"""The beginning of a search: one change at a time, each on top of those that were faster, and what costs little first.
 
-What comes next follows from the points so far alone, so that a search that was stopped goes on where it was.
+What comes next follows from the points so far and the time that is left, so that a search that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -9,44 +9,66 @@ from collections.abc import Callable, Iterator
 
 from ortfuse.tuning.constraints import Constraints
 from ortfuse.tuning.outcome import Point, Value
-from ortfuse.tuning.space import MODEL, Choice, Space
+from ortfuse.tuning.space import MODEL, ORIGINAL, QUANTIZED, Choice, Space
 
 FASTER = 1.01
 """How much faster a change has to be so that the next ones are tried on top of it."""
 
 
 class Ascent:
-    """Proposes each model as it is, the recommended settings, each other setting, and last what takes another model to be made.
+    """Proposes the usual model, the original where that is no faster, the recommended settings and lower precision if an error is
+    allowed; each other setting of the best of these; and last what takes another model to be made.
 
     Args:
         space: The space.
         constraints: The limits; of choices that miss some, the one that misses them least is gone on with.
         known: The point of a choice; `None` if it was not tried yet.
+        affordable: Whether there is time to make the model of a choice; one that is not is left out.
     """
 
-    def __init__(self, space: Space, constraints: Constraints, known: Callable[[Choice], Point | None]) -> None:
-        self._space, self._constraints, self._known = space, constraints, known
+    def __init__(
+        self,
+        space: Space,
+        constraints: Constraints,
+        known: Callable[[Choice], Point | None],
+        affordable: Callable[[Choice], bool] = lambda choice: True,
+    ) -> None:
+        self._space, self._constraints, self._known, self._affordable = space, constraints, known, affordable
         self.base: dict[str, Value] = space.usual
 
     def proposal(self) -> dict[str, Value] | None:
         """The next choice; `None` if there is none left, and then `base` is the best."""
         for choices in self._rounds():
             for choice in choices:
-                if self._known(choice) is None:
+                if self._known(choice) is None and self._affordable(choice):
                     return choice
             self._take(choices)
         return None
 
     def _rounds(self) -> Iterator[list[dict[str, Value]]]:
         """The choices of which the best is gone on with, dimension by dimension."""
-        models = self._space.dimensions[MODEL]
-        yield [{**self._space.usual, MODEL: model} for model in models]
-        if self._space.recommended:
-            yield [{**self.base, **self._space.recommended}]
-        for name, values in sorted(self._space.dimensions.items(), key=lambda one: self._space.is_of_model(one[0])):
-            if name != MODEL and self._space.matters(name, self.base):
-                yield [{**self.base, name: value} for value in values if value != self.base[name]]
-        yield [{**self.base, MODEL: model} for model in models if model != self.base[MODEL]]
+        space = self._space
+        yield [space.usual]
+        usual = self._known(space.usual)
+        if usual is not None and (usual.failure or usual.speedup < 1.0):
+            yield self._models(ORIGINAL)
+        if space.recommended:
+            yield [{**self.base, **space.recommended}]
+        yield self._models(QUANTIZED)
+        yield from map(self._others, filter(lambda name: not space.is_of_model(name), space.dimensions))
+        yield self._models(*space.dimensions[MODEL])
+        for name in space.dimensions:
+            if name != MODEL and space.is_of_model(name) and space.matters(name, self.base):
+                yield self._others(name)
+
+    def _models(self, *names: Value) -> list[dict[str, Value]]:
+        """Other models, of those named, with the settings so far."""
+        return [one for one in self._others(MODEL) if one[MODEL] in names]
+
+    def _others(self, name: str) -> list[dict[str, Value]]:
+        return [
+            {**self.base, name: value} for value in self._space.dimensions.get(name, ()) if value != self.base[name]
+        ]
 
     def _take(self, choices: list[dict[str, Value]]) -> None:
         """Go on with the best of the choices if it is better than what there is."""

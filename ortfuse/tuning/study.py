@@ -1,11 +1,13 @@
 """Drives the search and keeps every trial in SQLite, so that a search that was stopped goes on where it was.
 
-First come the models and single changes (`ortfuse.tuning.ascent`); from then on Optuna proposes settings for the best model. What
-is proposed follows from the finished trials and the seed alone: a search that was stopped proposes what it would have proposed.
+First come single changes (`ortfuse.tuning.ascent`); from then on Optuna proposes settings for the best model. What is
+proposed follows from the finished trials, the seed and the time that is left, so that a search that was stopped goes on as it
+would have.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -47,6 +49,10 @@ def demand_optuna() -> None:
         import optuna  # noqa: F401
     except ImportError as error:
         raise OrtfuseError("tuning needs Optuna; install it with `pip install ortfuse[tune]`") from error
+
+
+def _fits(making: Callable[[Choice], float], left: float, choice: Choice) -> bool:
+    return making(choice) <= left
 
 
 @dataclass
@@ -92,6 +98,7 @@ class Study:
         *,
         trials: int = MOST,
         reserve: Callable[[], float] = lambda: 0.0,
+        making: Callable[[Choice], float] = lambda choice: 0.0,
         progress: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Try choices until the budget is spent, at least one.
@@ -100,12 +107,17 @@ class Study:
             budget: Seconds, those of interrupted runs included.
             trials: The most trials, those of interrupted runs included.
             reserve: The seconds that have to be left.
+            making: About how long it takes to make the model of a choice. Where that is too long, it is not proposed, except at
+                random.
             progress: Called with short messages.
         """
         repeated = 0
-        while len(self.points) < trials and (not self.points or self.seconds + reserve() < budget):
+        while len(self.points) < trials:
+            left = budget - self.seconds - reserve()
+            if self.points and left <= 0:
+                break
             started = self.clock()
-            trial = self._asked()
+            trial = self._asked(functools.partial(_fits, making, max(0.0, left)))
             choice: dict[str, Any] = {
                 name: trial.suggest_categorical(name, values) for name, values in self.space.dimensions.items()
             }
@@ -147,12 +159,12 @@ class Study:
                 found.setdefault(tuple(sorted(point.choice.items())), point)
         return sorted(found.values(), key=lambda point: -point.speedup)[:count]
 
-    def _asked(self) -> optuna.Trial:
+    def _asked(self, affordable: Callable[[Choice], bool]) -> optuna.Trial:
         """The next trial. Each has a sampler of its own, so that it does not matter which of them an earlier process had."""
         import optuna
 
         waiting = self._study.get_trials(False, (optuna.trial.TrialState.WAITING,))
-        given = self._given()
+        given = self._given(affordable)
         if given and not waiting:
             self._study.enqueue_trial(dict(given))
         seed = self.seed + len(self.points)
@@ -162,11 +174,11 @@ class Study:
             self._study.sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=1)
         return self._study.ask()
 
-    def _given(self) -> Choice:
+    def _given(self, affordable: Callable[[Choice], bool]) -> Choice:
         """What is known of the next choice: all of it at first, and later its model, since another takes long to make."""
         if self.sampler == "random":
             return {} if self.points else self.space.usual
-        ascent = Ascent(self.space, self.constraints, self.known)
+        ascent = Ascent(self.space, self.constraints, self.known, affordable)
         proposal = ascent.proposal()
         return self.space.model(ascent.base) if proposal is None else proposal
 

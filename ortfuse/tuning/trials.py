@@ -118,6 +118,10 @@ class Trials:
                 return
             search.refuse(variant.content, refusal)
 
+    def making(self, choice: Choice) -> float:
+        """About how long it takes to make the model of a choice."""
+        return self._variants.seconds(self._space, choice)
+
     def reserve(self, search: Study) -> float:
         """The seconds that are needed after the last trial."""
         best = search.best(1)

@@ -25,13 +25,13 @@ from ortfuse.model.interop import AnyModel, enter
 from ortfuse.model.io import load, save
 from ortfuse.options import Options, PathLike
 from ortfuse.quantized import QuantizeOptions
-from ortfuse.sessions import SessionConfig, Setting, recommended, write_beside
+from ortfuse.sessions import SessionConfig, Setting, write_beside
 from ortfuse.sessions.denormals import first_that_sees
 from ortfuse.sessions.stored import KEY
 from ortfuse.targets.processor import processor_name
 from ortfuse.tuning.constraints import Constraints
 from ortfuse.tuning.outcome import TuningOutcome
-from ortfuse.tuning.space import MODEL, Space
+from ortfuse.tuning.space import Space
 from ortfuse.tuning.study import MOST, Sampler, Study, demand_optuna
 from ortfuse.tuning.trials import Trials
 from ortfuse.tuning.variants import Variant, Variants, write
@@ -137,7 +137,9 @@ def tune(
                 meter=side_by_side,
             )
             search = Study(name, space, limits, measuring.measured, file, sampler, options.seed)
-            search.charge("preparing", time.monotonic() - started)
+            prepared = time.monotonic() - started
+            variants.budget = max(1.0, min(LOWER * budget, budget - prepared))
+            search.charge("preparing", prepared)
             outcome = _searched(search, measuring, budget, trials, progress)
         chosen = variants.of(space, outcome.best.choice)
         session = _session(space, outcome)
@@ -146,15 +148,24 @@ def tune(
 
 
 def _searched(search: Study, measuring: Trials, budget: float, trials: int, progress: Progress) -> TuningOutcome:
-    """Try the models as they are, verify the best of them, go on with settings, and measure the best again.
+    """Try the usual model, verify it, go on with settings and other models, and measure the best again.
 
     Raises:
         ConstraintError: No choice keeps the constraints.
     """
-    models = len(search.space.dimensions[MODEL])
-    search.run(budget, trials=min(models, trials), reserve=lambda: measuring.reserve(search), progress=progress)
+
+    def run(most: int) -> None:
+        search.run(
+            budget,
+            trials=most,
+            reserve=lambda: measuring.reserve(search),
+            making=measuring.making,
+            progress=progress,
+        )
+
+    run(min(1, trials))
     measuring.verify_leader(search)
-    search.run(budget, trials=trials, reserve=lambda: measuring.reserve(search), progress=progress)
+    run(trials)
     progress("measuring the best side by side")
     return measuring.outcome(search)
 
@@ -179,7 +190,7 @@ def _space(variants: Variants, threads: int) -> Space:
         threads=threads,
         processors=os.cpu_count() or 1,
         denormals=first_that_sees(model, Facts(model)) is None,
-        settings=recommended(model).values(),
+        settings=variants.recommended().values(),
     )
 
 

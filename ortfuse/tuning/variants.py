@@ -1,11 +1,13 @@
 """The variants of a model that the tuner chooses from: results of several pass lists, pins and precisions.
 
-Each is made when it is first asked for, and only the one that is taken is verified in full: every trial compares outputs.
+Each is made when it is first asked for, pass lists that come to the same passes once, and only the one that is taken is verified
+in full: every trial compares outputs.
 """
 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,8 +17,10 @@ from ortfuse.api import optimize, verify
 from ortfuse.errors import OrtfuseError
 from ortfuse.model.io import load, save
 from ortfuse.options import Options
+from ortfuse.pipeline.manager import PassManager
 from ortfuse.quantized import quantize
 from ortfuse.result import Result
+from ortfuse.sessions import SessionConfig
 from ortfuse.sessions.stored import KEY
 from ortfuse.tuning.space import MODEL, ORIGINAL, QUANTIZED, Choice, Space
 
@@ -69,10 +73,29 @@ class Variants:
     _by_content: dict[str, Path] = field(default_factory=dict, init=False)
     _verified: dict[Path, str] = field(default_factory=dict, init=False)
     _usual: Result | None = field(default=None, init=False)
+    _seconds: float = field(default=0.0, init=False)
 
     def names(self) -> list[str]:
-        """The names of the variants, the usual one first."""
-        return [*LISTS, ORIGINAL, *([] if self.max_error is None else [QUANTIZED])]
+        """The names of the variants, the usual one first; of pass lists that come to the same passes the first.
+
+        Raises:
+            PipelineError: The pipeline in the options is none.
+        """
+        model = load(self.original)
+        tried = LISTS if self.options.purpose == "execution" else (USUAL,)
+        lists = {PassManager(self._options_of(name)).pipeline_for(model): name for name in reversed(tried)}
+        return [*reversed(lists.values()), ORIGINAL, *([] if self.max_error is None else [QUANTIZED])]
+
+    def seconds(self, space: Space, choice: Choice) -> float:
+        """About how long it takes to make the model of a choice: as long as the usual one; 0 if it is there."""
+        name = str(choice[MODEL])
+        there = name in (ORIGINAL, QUANTIZED) or _key(name, space.pins(choice)) in self._made
+        return 0.0 if there else self._seconds
+
+    def recommended(self) -> SessionConfig:
+        """The settings that are recommended for sessions of the usual variant."""
+        self.get(USUAL)
+        return SessionConfig() if self._usual is None else self._usual.session
 
     def alternatives(self) -> dict[str, list[str]]:
         """The operators that the sites of each family may become by cost, where there are several, from the usual variant."""
@@ -90,10 +113,13 @@ class Variants:
     def get(self, name: str, pins: Mapping[str, str] | None = None) -> Variant:
         """A variant by name, with pins of operators."""
         pins = {} if name in (ORIGINAL, QUANTIZED) else dict(pins or {})
-        key = name, tuple(sorted(pins.items()))
+        key = _key(name, pins)
         if key not in self._made:
             self.progress(f"making the variant {name}")
+            started = time.monotonic()
             self._made[key] = self._make(name, pins)
+            if name == USUAL and not pins:
+                self._seconds = time.monotonic() - started
         return self._made[key]
 
     def refused(self, variant: Variant) -> str:
@@ -127,11 +153,11 @@ class Variants:
             options = replace(self.options, passes="disabled", level=None)
             return Variant(name, self.original, options, _digest(self.original))
         target = self.folder / f"{len(self._made)}.onnx"
-        options = self.options.with_(pins={**self.options.pins, **pins})
+        options = self._options_of(name)
+        options = options.with_(pins={**options.pins, **pins})
         try:
             if name == QUANTIZED:
                 return self._quantized(target, options)
-            options = options.with_(passes=name, level=None) if name != USUAL else options
             result = optimize(self.original, options.with_(inputs=None), output=target, verify=None, loaded=False)
         except OrtfuseError as error:
             return Variant(name, self.original, options, failure=str(error))
@@ -139,6 +165,9 @@ class Variants:
             self._usual = result
         content = _digest(target)
         return Variant(name, self._by_content.setdefault(content, target), options, content)
+
+    def _options_of(self, name: str) -> Options:
+        return self.options if name in (USUAL, QUANTIZED) else self.options.with_(passes=name, level=None)
 
     def _quantized(self, target: Path, options: Options) -> Variant:
         assert self.max_error is not None
@@ -153,6 +182,10 @@ class Variants:
         if not made.outcome.lowered:
             return Variant(QUANTIZED, self.original, options, failure=made.outcome.reason)
         return Variant(QUANTIZED, target, options, _digest(target))
+
+
+def _key(name: str, pins: Mapping[str, str]) -> tuple[str, tuple[tuple[str, str], ...]]:
+    return name, tuple(sorted(pins.items()))
 
 
 def _digest(path: Path) -> str:

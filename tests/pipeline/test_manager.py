@@ -52,6 +52,20 @@ def registered() -> Iterator[None]:
     registry._registered.update(before)
 
 
+@pytest.mark.parametrize("pipeline", ["", "disabled", ()])
+def test_a_pipeline_without_passes_says_that_nothing_is_optimised(pipeline: PipelineLike) -> None:
+    _, report = run(pipeline)
+    assert report.notes == ["the pipeline has no passes, so nothing is optimised; `auto` has those that suit the model"]
+    assert not run("dce")[1].notes
+
+
+def test_pipelines_that_come_to_the_same_passes_have_the_same_text() -> None:
+    model = ir.from_proto(proto())
+    auto, every, less = (PassManager(Options(passes=name)).pipeline_for(model) for name in ("auto", "all", "basic"))
+    assert auto == every != less
+    assert every == PassManager(Options(passes="all")).run(model).pipeline
+
+
 def test_a_run_reports_what_each_pass_did() -> None:
     _, report = run("constants, fold, fixpoint(cse, dce)")
     assert [(entry.name, entry.changes, entry.nodes_before, entry.nodes_after) for entry in report.passes] == [

@@ -47,13 +47,44 @@ def study(file: Path | None = None, constraints: Constraints | None = None, **mo
     return Study("name", SPACE, constraints or Constraints(), measured, file, clock=ticking(), **more)  # type: ignore[arg-type]
 
 
-def test_the_models_the_recommended_settings_and_each_other_value_come_first() -> None:
+def test_settings_come_before_what_takes_another_model_and_everything_is_tried() -> None:
     search = study()
     search.run(1000, trials=25)
-    assert [point.choice["model"] for point in search.points[:3]] == ["all", "basic", "original"]
-    assert search.points[3].choice == {**SPACE.usual, "session.set_denormal_as_zero": "1"}
+    assert search.points[0].choice == SPACE.usual
+    assert search.points[1].choice == {**SPACE.usual, "session.set_denormal_as_zero": "1"}
+    of_model = [
+        number for number, point in enumerate(search.points) if SPACE.model(point.choice) != SPACE.model(SPACE.usual)
+    ]
+    settings = sum(len(values) - 1 for name, values in SPACE.dimensions.items() if not SPACE.is_of_model(name))
+    assert of_model == [settings + 1, settings + 2, settings + 3, settings + 4]
     tried = {(name, value) for point in search.points for name, value in point.choice.items()}
     assert tried == {(name, value) for name, values in SPACE.dimensions.items() for value in values}
+
+
+def test_lower_precision_comes_before_the_settings_and_they_are_tried_with_it() -> None:
+    def lower(number: int, choice: Choice, earlier: Sequence[Point]) -> Point:
+        return Point(number, dict(choice), 2.0 if choice["model"] == "quantized" else 1.2, 1, 1, 1, 1)
+
+    space = replace(SPACE, dimensions={**SPACE.dimensions, "model": ("all", "basic", "original", "quantized")})
+    search = Study("name", space, Constraints(), lower, clock=ticking())
+    search.run(1000, trials=6)
+    assert [point.choice["model"] for point in search.points] == ["all", "all", *["quantized"] * 4]
+
+
+def test_the_original_is_tried_at_once_where_the_usual_model_is_no_faster() -> None:
+    def slow(number: int, choice: Choice, earlier: Sequence[Point]) -> Point:
+        return Point(number, dict(choice), 1.0 if choice["model"] == "original" else 0.8, 1, 1, 1, 1)
+
+    search = Study("name", SPACE, Constraints(), slow, clock=ticking())
+    search.run(1000, trials=4)
+    assert [point.choice["model"] for point in search.points] == ["all", *["original"] * 3]
+
+
+def test_a_model_that_takes_longer_to_make_than_there_is_left_is_not_proposed() -> None:
+    search = study()
+    search.run(60, making=lambda choice: 0.0 if choice["model"] != "basic" else 100.0)
+    assert len(search.points) == 60
+    assert {point.choice["model"] for point in search.points} == {"all", "original"}
 
 
 def test_the_search_ends_with_its_budget() -> None:
@@ -105,10 +136,10 @@ def test_a_model_that_is_refused_is_not_gone_on_with() -> None:
         return replace(measured(number, choice), content=str(choice["model"]))
 
     search = Study("name", SPACE, Constraints(), of_content, clock=ticking())
-    search.run(1000, trials=3)
+    search.run(1000, trials=1)
     search.refuse("all", "wrong")
     search.run(1000, trials=8)
-    assert all(point.choice["model"] == "basic" for point in search.points[3:])
+    assert all(point.choice["model"] == "original" for point in search.points[1:])
 
 
 def test_what_is_left_for_the_end_is_not_spent() -> None:
