@@ -189,6 +189,7 @@ def tables() -> dict[str, Schema]:
     point = record(Point, choice=dict[str, object])
     culprit = maybe(record(Culprit, without=("verdict",), **judged))
     site = schema({"rule": str, "site": str})
+    refused = _object({"model": schema(str), "ok": {"enum": [False]}, "reason": schema(str)})
     return {
         "optimize": _object({"model": schema(str), **result}),
         "substitute": {
@@ -266,13 +267,19 @@ def tables() -> dict[str, Schema]:
                     "model": schema(str), "choice": schema(dict[str, str]), "left": schema(list[str]),
                     "float_size": schema(int), "size": schema(int), "written": schema(str | None),
                 }),
+                refused,
             ]
         },
-        "tune": _object({
-            "model": schema(str), "best": point, "baseline": point, "finalists": several(point), "trials": several(point),
-            "seconds": schema(float), "notes": schema(list[str]), "options": schema(dict[str, object]), "session": settings,
-            "written": schema(list[str]),
-        }),
+        "tune": {
+            "anyOf": [
+                _object({
+                    "model": schema(str), "best": point, "baseline": point, "finalists": several(point),
+                    "trials": several(point), "seconds": schema(float), "notes": schema(list[str]),
+                    "options": schema(dict[str, object]), "session": settings, "written": schema(list[str]),
+                }),
+                refused,
+            ]
+        },
     }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from typer import Exit
 from typer.testing import CliRunner
 
+import ortfuse
 from ortfuse.bench import Latencies, Latency
 from ortfuse.cli.app import app
 from ortfuse.cli.output import as_data
@@ -59,7 +60,10 @@ def test_more_nodes_fewer_sites_and_a_larger_error_are_worse(stored: Path) -> No
     [
         (lambda data: data.update(schema="ortfuse.optimize/0"), "is ortfuse.optimize/0, and not ortfuse.optimize/1"),
         (lambda data: data.pop("schema"), "does not say what it is"),
-        (lambda data: data["before"].update(nodes=9), "of another model, of 9 nodes; this one has 5"),
+        (
+            lambda data: data["before"].update(nodes=9, operators={"Mul": 9}),
+            "of another model, of 9 nodes, 9 of them Mul; this one has 5, 2 of them Mul",
+        ),
     ],
 )
 def test_a_file_of_another_form_or_model_cannot_be_used(stored: Path, change: Callable[[Any], Any], said: str) -> None:
@@ -68,6 +72,23 @@ def test_a_file_of_another_form_or_model_cannot_be_used(stored: Path, change: Ca
     stored.write_text(json.dumps(data))
     code, text = run("optimize", "m.onnx", "--check", "stored.json")
     assert code == 2 and said in text
+
+
+def test_another_model_is_noticed_before_anything_is_optimised_or_measured(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def works(*given: Any, **more: Any) -> None:
+        pytest.fail("it began to work")
+
+    onnx.save(onnx.parser.parse_model(TEXT.replace("e = Erf(d)", "e = Tanh(d)")), "other.onnx")
+    rows = as_data("bench", latencies(1.0, None))
+    (stored.parent / "bench.json").write_text(json.dumps(rows))
+    monkeypatch.setattr(ortfuse, "optimize", works)
+    monkeypatch.setattr(ortfuse, "benchmark", works)
+    code, said = run("optimize", "other.onnx", "--check", "stored.json")
+    assert code == 2 and "of another model, of 5 nodes, 1 of them Erf; this one has 5, 0 of them Erf" in said
+    code, said = run("bench", "m.onnx", "--check", "bench.json")
+    assert code == 2 and "a is stored and would not be measured" in said
 
 
 def test_what_is_checked_is_not_overwritten_and_must_be_there(stored: Path) -> None:

@@ -42,7 +42,7 @@ from ortfuse.cli.arguments import (
 )
 from ortfuse.cli.output import check_json, write_json
 from ortfuse.cli.pages import check_report, write_report
-from ortfuse.cli.regression import demand_no_regression, stored
+from ortfuse.cli.regression import demand_no_regression, demand_same_model, demand_same_names, stored
 from ortfuse.cli.terminal import guarded, out, progress_line
 from ortfuse.cli.usage import NO, positive_number
 
@@ -97,6 +97,7 @@ def optimize(
         )  # fmt: skip
         check_json(json_file, options.output)
         known = stored(check, "optimize", json_file)
+        demand_same_model(known, model)
         check_report(report)
         if report is not None:
             options = options.with_(explain=options.explain or True)
@@ -289,9 +290,11 @@ def bench(
             inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds, bench=True, custom_ops=custom_ops
         )
         check_report(report)
+        models = numbered((str(path), path) for path in model)
+        demand_same_names(known, models)
         with progress_line() as progress:
             progress("measuring")
-            found = ortfuse.benchmark(numbered((str(path), path) for path in model), options)
+            found = ortfuse.benchmark(models, options)
         show_latencies(out, found, f"Latency at {found.sizes}")
         write_json(json_file, "bench", found.to_dict())
         if report is not None:

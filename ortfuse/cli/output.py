@@ -43,11 +43,20 @@ def check_json(path: Path | None, output: Any = None) -> None:
 
 
 def as_data(command: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """What is written: the content with the name of its form and the versions of what it depends on, as JSON has it."""
+    """What is written: the content with the name of its form and the versions of what it depends on, as JSON has it.
+
+    JSON has no NaN and no infinity: they are null.
+    """
     versions = {"ortfuse": ortfuse.__version__, **{name: version(name) for name in ("onnx", "onnxruntime")}}
     whole = {**content, "schema": name_of(command), "versions": versions}
-    data: dict[str, Any] = json.loads(json.dumps({"schema": "", "versions": {}, **whole}, default=str))
+    text = json.dumps({"schema": "", "versions": {}, **whole}, default=str)
+    data: dict[str, Any] = json.loads(text, parse_constant=lambda name: None)
     return data
+
+
+def refused(model: Path, why: Exception) -> dict[str, Any]:
+    """What is written where nothing can keep what was asked of the result."""
+    return {"model": str(model), "ok": False, "reason": str(why)}
 
 
 def write_json(path: Path | None, command: str, content: Mapping[str, Any]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from rich.console import Console
 
 from ortfuse.cli.output import as_data, name_of
 from ortfuse.cli.usage import REGRESSED
-from ortfuse.errors import OptionError
+from ortfuse.errors import InvalidModelError, OptionError
 
 Data = Mapping[str, Any]
 
@@ -52,6 +54,33 @@ def stored(path: Path | None, command: str, json_file: Path | None) -> Data | No
     return known
 
 
+def demand_same_model(before: Data | None, model: Path) -> None:
+    """Refuse what was stored of another model before minutes are spent on this one.
+
+    Raises:
+        OptionError: It is of another model.
+    """
+    from ortfuse.model.io import load
+    from ortfuse.pipeline.report import Counts
+
+    if before is None:
+        return
+    with contextlib.suppress(InvalidModelError):  # what is left as it is has counts of its own
+        _demand_same(before["before"], asdict(Counts.of(load(model))))
+
+
+def demand_same_names(before: Data | None, names: Iterable[str]) -> None:
+    """Refuse what was stored of models that are not to be measured.
+
+    Raises:
+        OptionError: There is one.
+    """
+    rows, known = set(names), () if before is None else before["latency"]
+    for was in known:
+        if was["name"] not in rows:
+            raise OptionError("check", f"{was['name']} is stored and would not be measured; name the same models")
+
+
 def demand_no_regression(console: Console, command: str, before: Data | None, content: Data) -> None:
     """Print where it has become worse, and end with code 3 if it has; nothing if nothing is to be checked.
 
@@ -78,11 +107,7 @@ def demand_no_regression(console: Console, command: str, before: Data | None, co
 
 
 def _of_optimize(before: Data, now: Data) -> Iterator[str]:
-    if before["before"] != now["before"]:
-        was, this = before["before"]["nodes"], now["before"]["nodes"]
-        raise OptionError(
-            "check", f"what is stored is of another model, of {was} nodes; this one has {this}; store it anew"
-        )
+    _demand_same(before["before"], now["before"])
     if now["left_alone"] and not before["left_alone"]:
         yield f"the model is left as it is: {now['left_alone']}"
         return
@@ -93,11 +118,21 @@ def _of_optimize(before: Data, now: Data) -> Iterator[str]:
     yield from _further_off(before["verdict"], now["verdict"])
 
 
+def _demand_same(before: Data, now: Data) -> None:
+    names = [*before["operators"], *now["operators"]]
+    for name in names:
+        was, this = (one["operators"].get(name, 0) for one in (before, now))
+        if was != this:
+            nodes = (
+                f"of {before['nodes']} nodes, {was} of them {name}; this one has {now['nodes']}, {this} of them {name}"
+            )
+            raise OptionError("check", f"what is stored is of another model, {nodes}; store it anew")
+
+
 def _of_bench(before: Data, now: Data) -> Iterator[str]:
     rows = {row["name"]: row for row in now["latency"]}
+    demand_same_names(before, rows)
     for was in before["latency"]:
-        if was["name"] not in rows:
-            raise OptionError("check", f"{was['name']} is stored and was not measured; name the same models")
         this = rows[was["name"]]
         if this["crash"] and not was["crash"]:
             yield f"{was['name']}: {this['crash']}"

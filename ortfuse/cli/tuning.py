@@ -29,7 +29,7 @@ from ortfuse.cli.arguments import (
     Sizes,
     Threads,
 )
-from ortfuse.cli.output import check_json, write_json
+from ortfuse.cli.output import check_json, refused, write_json
 from ortfuse.cli.pages import check_report, write_report
 from ortfuse.cli.terminal import err, guarded, out, progress_line
 from ortfuse.cli.usage import NO, positive_number
@@ -188,6 +188,7 @@ def tune(
                 )
         except ConstraintError as error:
             err.print(f"{error}; nothing was written", style="red", markup=False, highlight=False, soft_wrap=True)
+            write_json(json_file, "tune", refused(model, error))
             raise typer.Exit(NO) from None
         show_tuned(out, found)
         write_json(json_file, "tune", {"model": str(model), **found.to_dict()})

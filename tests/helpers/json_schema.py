@@ -1,65 +1,45 @@
-"""As much of JSON Schema as the schemas of this project use."""
+"""Whether data are what a JSON Schema says, and have no name that it does not describe."""
 
 from __future__ import annotations
 
 from typing import Any
 
-KINDS = {
-    "string": str, "number": int | float, "integer": int, "boolean": bool, "object": dict, "array": list, "null": type(None),
-}  # fmt: skip
+from jsonschema import Draft202012Validator
+
+Schema = dict[str, Any]
 
 
-def problems(data: Any, schema: Any, where: str = "data") -> list[str]:
-    """Where data are not what a schema says; a name that the schema does not describe is one, too."""
-    if "anyOf" in schema:
-        found = [problems(data, one, where) for one in schema["anyOf"]]
-        return min(found, key=len) if all(found) else []
-    if "allOf" in schema:
-        parts = _together(schema["allOf"])
-        return min((problems(data, part, where) for part in parts), key=len)
-    if "enum" in schema:
-        return [] if data in schema["enum"] else [f"{where}: {data!r}"]
-    kinds = [schema["type"]] if isinstance(schema.get("type"), str) else schema.get("type", list(KINDS))
-    if not any(_is(data, kind) for kind in kinds):
-        return [f"{where}: {data!r} is no {kinds}"]
-    if isinstance(data, list):
-        return _items(data, schema, where)
-    return _fields(data, schema, where) if isinstance(data, dict) else []
+def problems(data: Any, schema: Schema) -> list[str]:
+    """Where data are not what the schema of a command says, or hold more than that."""
+    Draft202012Validator.check_schema(schema)
+    for one in (schema, _without_room(schema)):
+        found = [f"{error.json_path}: {error.message}" for error in Draft202012Validator(one).iter_errors(data)]
+        if found:
+            return found
+    return []
 
 
-def _is(data: Any, kind: str) -> bool:
-    return isinstance(data, KINDS[kind]) and (kind == "boolean" or not isinstance(data, bool))
+def _without_room(schema: Schema) -> Schema:
+    """The schema of a command, in which the version leaves no room for names that may be added."""
+    envelope, content = schema["allOf"]
+    kinds = {"anyOf": [_open(one) for one in content["anyOf"]]} if "anyOf" in content else _open(content)
+    return {**schema, "allOf": [envelope, kinds], "unevaluatedProperties": False}
 
 
-def _together(parts: list[Any]) -> list[Any]:
-    """An envelope and its content as one object, or as several that there is a choice of."""
-    envelope, content = parts
-    return [
-        {
-            "type": "object",
-            "required": [*envelope["required"], *one["required"]],
-            "properties": {**envelope["properties"], **one["properties"]},
-        }
-        for one in content.get("anyOf", [content])
-    ]
+def _open(part: Schema) -> Schema:
+    """A part that is closed but for itself, since there is an envelope around it."""
+    return {name: one for name, one in _closed(part).items() if name != "additionalProperties"}
 
 
-def _items(data: list[Any], schema: Any, where: str) -> list[str]:
-    first = schema.get("prefixItems", [])
-    kinds = [*first, *[schema.get("items", {})] * (len(data) - len(first))]
-    return [
-        line
-        for number, (one, kind) in enumerate(zip(data, kinds, strict=False))
-        for line in problems(one, kind, f"{where}.{number}")
-    ]
-
-
-def _fields(data: dict[str, Any], schema: Any, where: str) -> list[str]:
-    known, other = schema.get("properties"), schema.get("additionalProperties", {})
-    found = [f"{where}: lacks {name}" for name in schema.get("required", ()) if name not in data]
-    for name, one in data.items():
-        if known is not None and name not in known and not other:
-            found.append(f"{where}: {name} is not described")
-        else:
-            found += problems(one, (known or {}).get(name, other), f"{where}.{name}")
-    return found
+def _closed(part: Schema) -> Schema:
+    made = dict(part)
+    for name in ("anyOf", "prefixItems"):
+        if name in part:
+            made[name] = [_closed(one) for one in part[name]]
+    for name in ("items", "additionalProperties"):
+        if name in part:
+            made[name] = _closed(part[name])
+    if "properties" in part:
+        made["properties"] = {name: _closed(one) for name, one in part["properties"].items()}
+        made["additionalProperties"] = False
+    return made
