@@ -99,22 +99,22 @@ def _ran(session: Session, label: str, inputs: Inputs) -> Ran:
     try:
         return label, inputs, session.run(inputs)
     except VerificationError as error:
-        raise VerificationError(f"{label}: the original model cannot be executed on them: {error}") from error
+        raise type(error)(f"{label}: the original model cannot be executed on them: {error}") from error
 
 
 def _generated(session: Session, specs: Sequence[InputSpec], seed: int, notes: list[str]) -> list[Ran]:
     search = Search(specs)
     targets = wanted(open_dims(specs))
-    ran = []
+    ran, failure = [], VerificationError
     for number, sizes in enumerate(targets):
         try:
             result, note = attempt(session, specs, sizes, seed + number, search=search)
         except CrashError as error:
-            result, note = None, f"left out {describe(open_dims(specs), sizes)}: {error}"
+            result, note, failure = None, f"left out {describe(open_dims(specs), sizes)}: {error}", CrashError
         notes += [note] if note else []
         ran += [result] if result is not None else []
     if not ran:
-        raise VerificationError(
+        raise failure(
             "the original model runs on none of the inputs tried; give your own with --inputs FILE.npz: "
             + "; ".join(notes)
         )

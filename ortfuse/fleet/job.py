@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ortfuse.api import benchmark, optimize
-from ortfuse.errors import OrtfuseError
-from ortfuse.fleet.row import Row
+from ortfuse.bench import Latency
+from ortfuse.errors import CrashError, OrtfuseError
+from ortfuse.fleet.row import Row, Status
 from ortfuse.fleet.turn import measuring, working
 from ortfuse.options import Options
 from ortfuse.result import WrongResultError
@@ -28,39 +31,58 @@ def run(model: str, output: str, options: Mapping[str, Any], measured: bool) -> 
     """
     started = time.perf_counter()
     asked = Options(**options)
+
+    def failed(status: Status, why: object) -> Row:
+        return Row(model, status, seconds=time.perf_counter() - started, reason=str(why))
+
     try:
         with working():
             Path(output).parent.mkdir(parents=True, exist_ok=True)
             result = optimize(model, asked.with_(verify="whole", output=output, bench=False, sizes={}))
     except WrongResultError as error:
-        return Row(model, "wrong", seconds=time.perf_counter() - started, reason=str(error))
+        return failed("wrong", error)
+    except CrashError as error:
+        return failed("crashed", error)
     except (OrtfuseError, OSError) as error:
-        return Row(model, "refused", seconds=time.perf_counter() - started, reason=str(error))
-    times, speedup, bounds, executed = (0.0, 0.0), 0.0, None, (0, 0)
+        return failed("refused", error)
+    report = result.report
+    row = Row(
+        model, "ok", report.before.nodes, report.after.nodes, report.families(), reason=result.left_alone, written=output,
+        verdict=result.verdict.summary() if result.verdict is not None else "",
+    )  # fmt: skip
     if measured and not result.left_alone:
         try:
             with measuring():
-                found = benchmark({"original": model, "result": output}, asked.with_(verify=None)).rows
-            times, speedup, bounds = (found[0].median_ms, found[1].median_ms), found[1].speedup, found[1].speedup_bounds
-            executed = found[0].executed, found[1].executed
+                before, after = benchmark({"original": model, "result": output}, asked.with_(verify=None)).rows
         except OrtfuseError as error:
-            return Row(model, "refused", seconds=time.perf_counter() - started, reason=f"cannot be measured: {error}")
-    report = result.report
-    return Row(
-        model, "ok", report.before.nodes, report.after.nodes, report.families(), time.perf_counter() - started,
-        result.verdict.summary() if result.verdict is not None else "", times, speedup, bounds, result.left_alone, output,
-        executed,
-    )  # fmt: skip
+            return failed("refused", f"cannot be measured: {error}")
+        if after.crash:
+            return failed("crashed", f"the result: {after.crash}")
+        row = _measured(row, before, after)
+    return replace(row, seconds=time.perf_counter() - started)
+
+
+def _measured(row: Row, before: Latency, after: Latency) -> Row:
+    """A row with what was measured of the original and of the result."""
+    if before.crash:
+        return replace(row, reason=f"there is nothing to compare with; the original: {before.crash}")
+    return replace(
+        row,
+        median_ms=(before.median_ms, after.median_ms),
+        speedup=after.speedup,
+        speedup_bounds=after.speedup_bounds,
+        executed=(before.executed, after.executed),
+    )
 
 
 def main() -> None:
     """Do what standard input says."""
     asked = json.load(sys.stdin)
-    answer = sys.stdout
-    sys.stdout = sys.stderr  # printed output must not get mixed into the answer
-    row = run(**asked)
-    answer.write(json.dumps(row.to_dict()))
-    answer.flush()
+    sys.stdout.flush()
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer:
+        os.dup2(2, 1)  # what is printed, by libraries too, must not get mixed into the answer
+        row = run(**asked)
+        answer.write(json.dumps(row.to_dict()))
 
 
 if __name__ == "__main__":

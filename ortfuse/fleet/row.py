@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Status = Literal["ok", "wrong", "refused", "crashed", "hung"]
-"""`refused`: something could not be used, as the reason says. `crashed` and `hung`: the process of the model did."""
+"""`refused`: something could not be used, as the reason says. `crashed`, `hung`: the process of the model did, or the runtime."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Row:
         executed: The operators that the runtime executes of the original and of the result; 0 if they were not measured.
         speedup: The median over rounds of the former divided by the latter; 0 if it was not measured.
         speedup_bounds: Its 95 % confidence interval.
-        reason: Why it is not ok, or was left alone.
+        reason: Why it is not ok, was left alone, or has nothing to be compared with.
         written: The file of the result; empty if it was not kept.
     """
 

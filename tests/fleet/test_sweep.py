@@ -6,16 +6,19 @@ import json
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
 import pytest
+from crashing import runtime_that
 
 import ortfuse
+from ortfuse.bench import Latency
 from ortfuse.cli.app import main
 from ortfuse.errors import ModelFileError, OutputError
 from ortfuse.fleet import Row, find_models, turn
-from ortfuse.fleet.job import run
+from ortfuse.fleet.job import _measured, run
 from ortfuse.fleet.run import in_process
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[2,8] x) => (float[2,8] y)
@@ -115,6 +118,34 @@ def test_a_crash_and_a_hang_are_rows(tmp_path: Path, monkeypatch: pytest.MonkeyP
         row = in_process({"model": "m.onnx"}, limit)
         assert (row.model, row.status) == ("m.onnx", status)
         assert row.reason
+
+
+def test_a_model_that_kills_its_process_costs_no_other_model(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "python"
+    program.write_text(
+        """#!/bin/sh\ncase "$(cat)" in *broken*) kill -SEGV $$;; *) echo '{"model": "a", "status": "ok"}';; esac\n"""
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    found = ortfuse.sweep(folder, jobs=2)
+    assert [row.status for row in found.rows] == ["ok", "crashed", "ok"]
+    assert found.rows[1].reason == "ended by signal 11 (SIGSEGV)" and found.rows[1].model.endswith("broken.onnx")
+
+
+def test_a_model_on_which_the_runtime_dies_is_a_row_that_crashed(folder: Path, tmp_path: Path) -> None:
+    with runtime_that("run", "Erf"):
+        row = run(str(folder / "a.onnx"), str(tmp_path / "b.onnx"), {}, False)
+    assert row.status == "crashed" and "SIGSEGV" in row.reason
+
+
+def test_where_the_original_crashes_the_result_has_nothing_to_be_compared_with() -> None:
+    good = Latency("result", 1.0, 1.0, 1.0, 0.0, 1.0, None, 1.0, 1, 1, 1.0)
+    row = _measured(Row("m", "ok"), replace(good, crash="the runtime crashes"), good)
+    assert (
+        row.status == "ok" and row.median_ms == (0.0, 0.0) and row.reason.endswith("the original: the runtime crashes")
+    )
 
 
 def test_who_measures_is_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
