@@ -206,3 +206,12 @@ class Page:
     blocks: Sequence[Block]
     command: str = ""
     environment: Sequence[tuple[str, str]] = field(default=())
+
+    @property
+    def shown(self) -> list[Block]:
+        """The blocks that have something in them."""
+        return [block for block in self.blocks if not _is_empty(block)]
+
+
+def _is_empty(block: Block) -> bool:
+    return (isinstance(block, Rows) and not block.rows) or (isinstance(block, Scatter) and not block.dots)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -16,6 +17,7 @@ from ortfuse.bench.peaks import Peaks
 from ortfuse.cli.app import main
 from ortfuse.errors import OptionError
 from ortfuse.page import write_page
+from ortfuse.page.blocks import Dot, Page, Rows, Scatter
 from ortfuse.page.pictures import operators
 from ortfuse.page.write import html
 from ortfuse.precision.outcome import Outcome, Point, SiteReport, Tried
@@ -161,3 +163,17 @@ def test_without_the_library_one_line_says_what_to_install(monkeypatch: pytest.M
     with pytest.raises(OptionError, match=r"pip install ortfuse\[report\]"):
         write_page(bench_page(Latencies("", (latency("a", 1.0),))), tmp_path / "a.html")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_table_or_a_plane_without_anything_in_it_is_left_out() -> None:
+    said = " ".join(
+        read(html(Page("t", "s", [Rows("Nothing here", ("a",), []), Scatter("Nor here", "x", "y", [])]))).text
+    )
+    assert "Nothing here" not in said and "Nor here" not in said
+
+
+def test_rows_of_tables_and_dots_are_named_for_screen_readers() -> None:
+    page = html(Page("t", "s", [Rows("A", ("a", "b"), [("one", "2")]), Scatter("B", "x", "y", [Dot(1.0, 2.0, EVIL)])]))
+    assert '<th scope="row">one</th>' in page
+    assert re.search(r'<circle[^>]*role="img" aria-label="&lt;/script', page)
+    assert 'aria-pressed="false"' in page

@@ -1,16 +1,27 @@
 (function () {
   var root = document.documentElement;
-  document.getElementById("theme").addEventListener("click", function () {
-    var dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
+  var button = document.getElementById("theme"), system = matchMedia("(prefers-color-scheme: dark)");
+  function isDark() {
+    return root.dataset.theme ? root.dataset.theme === "dark" : system.matches;
+  }
+  function tell() {
+    button.setAttribute("aria-pressed", isDark());
+  }
+  button.addEventListener("click", function () {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    tell();
   });
+  system.addEventListener("change", tell);
+  tell();
   document.querySelectorAll(".filter").forEach(function (field) {
-    var sites = field.closest("section").querySelectorAll("details.site");
+    var section = field.closest("section"), sites = section.querySelectorAll("details.site");
     field.addEventListener("input", function () {
-      var wanted = field.value.toLowerCase();
+      var wanted = field.value.toLowerCase(), shown = 0;
       sites.forEach(function (site) {
         site.hidden = site.textContent.toLowerCase().indexOf(wanted) < 0;
+        shown += !site.hidden;
       });
+      section.querySelector(".found").textContent = wanted ? shown + " of " + sites.length : "";
     });
   });
 })();
