@@ -1,7 +1,7 @@
 """Everything that was measured, measured again:
 
     python -m benchmarks                                   # all, hours; what was stopped goes on where it was
-    python -m benchmarks --list                            # what there is, and where its result is
+    python -m benchmarks --list                            # what there is, how long it took last, where its result is
     python -m benchmarks --only latency --only trust.order # a question with all its parts, or one part
     python -m benchmarks --minutes 40                      # begin nothing after that, and stop what still runs
     python -m benchmarks --quick                           # a small part of each in less than a minute; stores nothing
@@ -26,8 +26,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.jobs import ROOT, Job, chosen
-from benchmarks.running import Ended, Run
+from benchmarks.jobs import APART, ROOT, Job, chosen
+from benchmarks.running import Ended, Run, times
 
 FOLDER = ROOT / "benchmarks" / ".run"
 AT_ONCE = 2
@@ -120,11 +120,15 @@ def _table(ended: Sequence[Ended]) -> Table:
 
 
 def _overview(jobs: Sequence[Job]) -> Table:
+    took = times()
     made = Table(title="python -m benchmarks --only NAME", title_justify="left")
-    for heading in ("name", "question", "result in benchmarks/", "quick", "now"):
+    for heading in ("name", "question", "took", "result in benchmarks/", "quick", "now"):
         made.add_column(heading, overflow="fold")
     for job in jobs:
-        made.add_row(job.name, job.question, job.stored, "yes" if job.quick is not None else "", job.missing())
+        minutes = f"{took[job.name] / 60:.0f} min" if job.name in took else "?"
+        made.add_row(job.name, job.question, minutes, job.stored, "yes" if job.quick is not None else "", job.missing())
+    for module, reason in APART.items():
+        made.add_row(f"python -m {module}", reason)
     return made
 
 

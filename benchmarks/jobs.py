@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,6 +139,12 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
+        "trust.sensitive",
+        "do verdicts tell wrong rewrites from right ones on models that amplify rounding?",
+        ("benchmarks.trust.sensitive", "--output", "{output}"),
+        stored="trust/sensitive.json",
+    ),
+    Job(
         "trust.files",
         "damaged and odd files",
         ("tests.fuzz.files", "--step", "7", "--output", "{output}"),
@@ -260,6 +266,14 @@ JOBS: Sequence[Job] = (
         packages=("optuna",),
     ),
 )  # fmt: skip
+
+APART: Mapping[str, str] = {
+    "benchmarks.engine.against": "engine time beside another commit, which has to be named",
+    "benchmarks.exports.unseen": "models of architectures that are not golden, to try coverage on",
+    "benchmarks.kernels.costs": "writes the table of costs that is shipped, for this kind of processor",
+    "benchmarks.latency.declared_sizes": "whether names of sizes pay on models that have to be named",
+}
+"""What is run by itself, and why."""
 
 
 def chosen(names: Sequence[str], jobs: Sequence[Job] = JOBS) -> list[Job]:

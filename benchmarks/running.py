@@ -16,6 +16,12 @@ from pathlib import Path
 from benchmarks.jobs import ROOT, Job
 
 DONE = "done.json"
+SPENT = ".seconds"
+"""What tries that were stopped have taken, in the folder of a job."""
+
+TIMES = "seconds.json"
+"""How long each whole job took the last time, in `benchmarks/`."""
+
 _LOOK = 0.2
 """Seconds between two looks at a process."""
 
@@ -73,9 +79,11 @@ class Run:
         with log.open("ab" if goes_on else "wb") as printed:
             code = _wait(self._command(job, place), printed.fileno(), until, lambda: look(_last_line(log)))
         ended = Ended(job.name, _status(job, code), time.monotonic() - started)
+        spent = ended.seconds + (float((place / SPENT).read_text()) if (place / SPENT).is_file() else 0.0)
         if ended.status in ("ok", "no"):
-            self._keep(job, place, ended)
+            self._keep(job, place, ended, spent)
             return ended
+        (place / SPENT).write_text(str(spent))
         return Ended(job.name, ended.status, ended.seconds, _last_line(log) if ended.status == "failed" else "")
 
     def _command(self, job: Job, place: Path) -> list[str]:
@@ -83,15 +91,22 @@ class Run:
         arguments = job.command[1:] if not self._quick else job.quick or ()
         return [sys.executable, "-m", job.module, *(names.get(text, text) for text in arguments)]
 
-    def _keep(self, job: Job, place: Path, ended: Ended) -> None:
-        """Move the results to where they are stored, and remember that the job is done."""
+    def _keep(self, job: Job, place: Path, ended: Ended, spent: float) -> None:
+        """Move the results to where they are stored, and remember that the job is done and how long it took."""
         if self._quick:
             return
         if "{output}" in job.command:
             target = ROOT / "benchmarks" / Path(job.stored).parent
             for file in place.glob(f"{Path(job.stored).stem}.*"):
                 shutil.copyfile(file, target / file.name)
+        _write(ROOT / "benchmarks" / TIMES, dict(sorted({**times(), job.name: round(spent)}.items())))
         _write(self.folder / DONE, {name: asdict(one) for name, one in {**self.known(), job.name: ended}.items()})
+
+
+def times() -> dict[str, int]:
+    """The seconds that each whole job took the last time, by name."""
+    path = ROOT / "benchmarks" / TIMES
+    return dict(json.loads(path.read_text())) if path.is_file() else {}
 
 
 def _wait(command: list[str], output: int, until: float, look: Callable[[], None]) -> int | None:

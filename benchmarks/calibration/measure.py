@@ -2,12 +2,14 @@
 
     python -m benchmarks.calibration                      # calibrate, then all goldens and full-size models
     python -m benchmarks.calibration --minutes 20         # as far as it gets; the next run goes on
+    python -m benchmarks.calibration --goldens --minutes 10   # small models only
     python -m benchmarks.calibration bert swin            # these again, by the table that is there
 
-The shipped table does not count: it is as if it had been deleted. Each site at which a rule is chosen by cost is measured
-with the model's own weights and sizes, as `--measure` does, and the table is asked at the same site. A choice differs where one
-of them takes the rewrite and the other does not. It is close if the measured speedup is within 3 % of where the choice turns:
-there another measurement might say the opposite.
+The shipped table does not count: it is as if it had been deleted. With `--goldens`, one model of each architecture, only the
+rules are calibrated about which these models have a choice. Half of the time is for the table. Each site at which a rule is
+chosen by cost is measured with the model's own weights and sizes, as `--measure` does, and the table is asked at the same site.
+A choice differs where one of them takes the rewrite and the other does not. It is close if the measured speedup is within 3 %
+of where the choice turns: there another measurement might say the opposite.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +26,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.engine.lists import one_of_each
 from benchmarks.latency.measure import SIZES
 from benchmarks.peers import versions
 from ortfuse import Options, PassManager, load
@@ -90,10 +93,30 @@ class Comparing:
         return truth
 
 
-def one_model(path: Path, sizes: Mapping[str, int], table: CostTable, threads: int) -> list[Site]:
-    """Every kind of site of a model at which cost decides."""
+def at_stake(paths: Sequence[Path]) -> set[str]:
+    """The rules about which models have a choice."""
+    asked = Asked()
+    for path in paths:
+        PassManager(Options(measure=True)).run(load(path), meter=asked)
+    return asked.rules
+
+
+@dataclass
+class Asked:
+    """A meter that measures nothing and remembers what it was asked about."""
+
+    rules: set[str] = field(default_factory=set)
+
+    def measure(self, site: Edit) -> Estimate | None:
+        """Nothing."""
+        self.rules.add(site.rule.name)
+        return None
+
+
+def one_model(path: Path, sizes: Mapping[str, int], table: CostTable, threads: int, cache: Path) -> list[Site]:
+    """Every kind of site of a model at which cost decides; those that an earlier model had too are not measured again."""
     model, choices = load(path), Choices(table)
-    meter = SiteMeter.for_model(model, dict(sizes), threads=threads, cache=None)
+    meter = SiteMeter.for_model(model, dict(sizes), threads=threads, cache=cache)
     both = Comparing(meter.measure, lambda site: choices.by_table(site.rule, site.match))
     PassManager(Options(threads=threads, measure=True)).run(model, meter=both)
     return list(both.found.values())
@@ -114,6 +137,7 @@ def verdict(sites: list[Site]) -> dict[str, Any]:
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Leading parts of names; all models by default.")] = None,
     models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE.parent / ".models",
+    goldens: Annotated[bool, typer.Option(help="Small models alone, one of each architecture.")] = False,
     minutes: Annotated[float, typer.Option(help="No measurement of a model is begun after these.")] = 60.0,
     calibration: Annotated[Path, typer.Option(help="Where the table is kept; delete it to begin again.")] = HERE
     / ".table.json",
@@ -122,7 +146,11 @@ def main(
 ) -> None:
     """Calibrate, measure, print, and store after each model."""
     console, end = Console(), time.monotonic() + 60 * minutes
-    made = calibrate(threads=threads, file=calibration, budget=30 * minutes)
+    small = sorted(GOLDEN.glob("*.onnx"))
+    every = one_of_each(small) if goldens else [*small, *models.glob("*.onnx")]
+    paths = sorted(every, key=lambda path: path.stat().st_size)
+    only = at_stake(paths) if goldens else ()
+    made = calibrate(threads=threads, file=calibration, budget=30 * minutes, only=only)
     console.print(f"the table has {sum(map(len, made.speedups.values()))} rows; {made.left} are left", highlight=False)
     rows = {
         rule: tuple(Measured.parse(sizes, value) for sizes, value in found.items())
@@ -131,7 +159,7 @@ def main(
     table = CostTable(rows, "calibrated")
     stored: dict[str, Any] = json.loads(output.read_text()) if output.is_file() else {}
     found: dict[str, Any] = stored.setdefault("models", {})
-    for path in sorted([*GOLDEN.glob("*.onnx"), *models.glob("*.onnx")], key=lambda path: path.stat().st_size):
+    for path in paths:
         name = f"{path.name.removesuffix('.onnx')}{'' if path.parent == GOLDEN else ' (full size)'}"
         if (name in found and not names) or (names and not any(name.startswith(part) for part in names)):
             continue
@@ -139,24 +167,30 @@ def main(
             console.print(f"the time is used up before {name}; run again to go on", highlight=False)
             break
         sizes = {} if path.parent == GOLDEN else SIZES.get(path.name.partition(".")[0], {})
-        sites = one_model(path, sizes, table, threads)
+        sites = one_model(path, sizes, table, threads, calibration.with_name(".sites.json"))
         wrong = [one.to_dict() for one in sites if not one.same]
         found[name] = {**verdict(sites), "different": wrong}
-        stored |= {"versions": versions(), "processor": processor_name(), "threads": threads}
+        stored |= {"versions": versions(), "processor": processor_name(), "threads": threads, "rows left": made.left}
+        stored["total"] = total(found)
         output.write_text(json.dumps(stored, indent=1) + "\n")
     shown(console, found)
 
 
+def total(found: Mapping[str, Any]) -> dict[str, int]:
+    """The sums over all models."""
+    return {name: sum(row[name] for row in found.values()) for name in ("sites", "same", "clear", "same of clear")}
+
+
 def shown(console: Console, found: Mapping[str, Any]) -> None:
     """The shares, and the rules whose choices differ most."""
-    total = {name: sum(row[name] for row in found.values()) for name in ("sites", "same", "clear", "same of clear")}
-    if not total["sites"]:
+    sums = total(found)
+    if not sums["sites"]:
         console.print("no site was measured")
         return
     console.print(
-        f"{total['same']} of {total['sites']} choices are those of measuring every site "
-        f"({total['same'] / total['sites']:.1%}, wanted {WANTED:.0%}); of those that are not close "
-        f"{total['same of clear']} of {total['clear']}",
+        f"{sums['same']} of {sums['sites']} choices are those of measuring every site "
+        f"({sums['same'] / sums['sites']:.1%}, wanted {WANTED:.0%}); of those that are not close "
+        f"{sums['same of clear']} of {sums['clear']}",
         highlight=False,
     )
     made = Table("rule", "sizes", "measured", "table", "sites", "close", "model")

@@ -139,18 +139,24 @@ def main(
         sizes = {} if goldens else SIZES.get(name.partition(".")[0], {})
         row = one_model(folder / f"{name}.onnx", sizes, budget, rounds, threads)
         rows[name] = {**row, "verdict": verdict(row)}
-        stored["versions"] = versions()
+        stored |= {"versions": versions(), "goldens total" if goldens else "total": total(rows)}
         output.write_text(json.dumps(stored, indent=1) + "\n")
         console.print(f"{name}: {row['seconds']} s", highlight=False)
     console.print(table(rows))
-    good = [name for name, row in rows.items() if row["verdict"]["as fast as the best list"]]
-    alike = [name for name, row in rows.items() if row["verdict"].get("found the same")]
-    better = [name for name, row in rows.items() if row["verdict"]["beats random"] and name not in alike]
-    console.print(
-        f"as fast as the best list: {len(good)} of {len(rows)}; faster than random search: {len(better)}; "
-        f"found the same as it: {len(alike)}",
-        highlight=False,
-    )
+    sums = total(rows)
+    console.print(", ".join(f"{name}: {count}" for name, count in sums.items()), highlight=False)
+
+
+def total(rows: Mapping[str, Any]) -> dict[str, int]:
+    """On how many models the tuner is as good as it has to be."""
+    said = [row["verdict"] for row in rows.values()]
+    alike = [one for one in said if one["found the same"]]
+    return {
+        "models": len(said),
+        "as fast as the best list": sum(one["as fast as the best list"] for one in said),
+        "faster than random search": sum(one["beats random"] and one not in alike for one in said),
+        "found the same as it": len(alike),
+    }
 
 
 def table(rows: Mapping[str, Any]) -> Table:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import running
-from benchmarks.jobs import JOBS, ROOT, Job, chosen
+from benchmarks.jobs import APART, JOBS, ROOT, Job, chosen
 from benchmarks.running import Run
 
 
@@ -20,6 +20,24 @@ def test_every_job_names_a_module_that_is_there_and_a_folder_for_its_result() ->
         assert (ROOT / "benchmarks" / job.stored).parent.is_dir()
     assert len({job.name for job in JOBS}) == len(JOBS)
     assert {Path(job.stored).name for job in JOBS if "{output}" in job.command} >= {"latency.json", "coverage.json"}
+
+
+def test_every_program_among_the_benchmarks_is_a_job_or_is_said_to_stand_apart() -> None:
+    files = [path for path in (ROOT / "benchmarks").rglob("*.py") if 'if __name__ == "__main__"' in path.read_text()]
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__") for path in files}
+    inner = {"benchmarks", "benchmarks.weights.file_to_file"}
+    assert modules - inner == ({job.module for job in JOBS} | APART.keys()) - {"tests.fuzz", "tests.fuzz.files"}
+
+
+def test_the_time_of_a_job_is_kept_with_that_of_tries_that_were_stopped(place: Path) -> None:
+    name = script(place, "pathlib.Path(sys.argv[2]).write_text('{}')")
+    job = Job("some", "?", (name, "--output", "{output}"), stored="some/result.json")
+    run = Run(place / "run")
+    (place / "run" / "some").mkdir(parents=True)
+    (place / "run" / "some" / running.SPENT).write_text("100.0")
+    run.do(job)
+    assert 100 <= running.times()["some"] < 130
+    assert running.times() == json.loads((place / "benchmarks" / "seconds.json").read_text())
 
 
 def test_a_question_is_all_of_its_parts() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from benchmarks.calibration.measure import Site, verdict
+from pathlib import Path
+
+from benchmarks.calibration.measure import Site, at_stake, total, verdict
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "models"
 
 
 def test_a_choice_is_the_same_where_both_take_the_rewrite_or_neither_does() -> None:
@@ -20,3 +24,12 @@ def test_close_sites_are_counted_apart() -> None:
         Site("r", "x 3", 0.5, 1.1, {"d"}),
     ]
     assert verdict(sites) == {"sites": 4, "same": 2, "clear": 3, "same of clear": 2}
+
+
+def test_the_rules_at_stake_are_those_about_which_a_model_has_a_choice() -> None:
+    assert "layernorm.skip" in at_stake([GOLDEN / "bert.sdpa.ts.onnx"])
+
+
+def test_models_add_up() -> None:
+    row = {"sites": 4, "same": 3, "clear": 2, "same of clear": 2, "different": []}
+    assert total({"a": row, "b": row}) == {"sites": 8, "same": 6, "clear": 4, "same of clear": 4}
