@@ -69,13 +69,19 @@ def _merged_bias(match: Match) -> Array | None:
     return found
 
 
-def _adapted(sign: int) -> Callable[[Match], Array]:
-    def adapted(match: Match) -> Array:
+def _other(match: Match) -> Array:
+    return _wide(match, "other")
+
+
+def _summed(other: Callable[[Match], Array], sign: int) -> Callable[[Match], Array]:
+    """The weight plus or minus s times another."""
+
+    def summed(match: Match) -> Array:
         with np.errstate(all="ignore"):
-            found: Array = _wide(match, "weight") + sign * match["s"] * _merged(match)
+            found: Array = _wide(match, "weight") + sign * match["s"] * other(match)
         return found
 
-    return adapted
+    return summed
 
 
 def _scale(match: Match) -> Array:
@@ -139,16 +145,13 @@ def product_is_no_larger(match: Match) -> Refusal | None:
     return _is_copied(match, "first", "second")
 
 
-@redundant(COST)
-def weight_is_not_copied(match: Match) -> Refusal | None:
-    """The weight that the adapter changes is used for nothing else."""
-    return _is_copied(match, "weight")
-
-
-@redundant(COST)
-def weights_are_not_copied(match: Match) -> Refusal | None:
+def is_not_copied(*names: str) -> Guard:
     """The weights that are added are used for nothing else."""
-    return _is_copied(match, "weight", "other")
+
+    def guard(match: Match) -> Refusal | None:
+        return _is_copied(match, *names)
+
+    return redundant(COST)(guard)
 
 
 @redundant(COST)
@@ -331,49 +334,27 @@ _SCALED = (
 )
 
 
-def _adapters() -> Iterator[Rule]:
-    """Adapters that are added or, to take them out again, subtracted."""
-    branch = scalar("s") * op.MatMul(op.MatMul(x, first), second)
-    for name, sign, pattern in (("adapter", 1, plain + branch), ("adapter_subtracted", -1, plain - branch)):
-        adapted = _adapted(sign)
-        yield _rule(
-            name,
-            f"x weight {'+' if sign > 0 else '-'} s x first second",
-            pattern,
-            op.MatMul(x, _made("adapted", adapted)),
-            ({"x": "b s 6", "weight": "6 5", "first": "6 2", "second": "2 5"},),
-            weight_is_not_copied,
-            is_held(adapted),
-            allow_extra_operands=True,
-            proof={"scalars": {"s": [0.5, 2.0]}},
-        )
-
-
-def _added(sign: int) -> Callable[[Match], Array]:
-    def added(match: Match) -> Array:
-        with np.errstate(all="ignore"):
-            found: Array = _wide(match, "weight") + sign * match["s"] * _wide(match, "other")
-        return found
-
-    return added
-
-
-def _sums() -> Iterator[Rule]:
-    """Products of one input with two weights, added or subtracted."""
-    branch = scalar("s") * op.MatMul(x, const("other", "k n"))
-    for name, sign, pattern in (("sum", 1, plain + branch), ("difference", -1, plain - branch)):
-        added = _added(sign)
-        yield _rule(
-            name,
-            f"x weight {'+' if sign > 0 else '-'} s x other",
-            pattern,
-            op.MatMul(x, _made("added", added)),
-            ({"x": "b s 6", "weight": "6 5", "other": "6 5"},),
-            weights_are_not_copied,
-            is_held(added),
-            allow_extra_operands=True,
-            proof={"scalars": {"s": [0.5, 2.0]}, "opset": 18},
-        )
+def _side_by_side() -> Iterator[Rule]:
+    """A product and s times another of the same input: an adapter, or one with a second weight."""
+    adapter, second_product = op.MatMul(op.MatMul(x, first), second), op.MatMul(x, const("other", "k n"))
+    for names, words, product, other, shapes, guard in (
+        (("adapter", "adapter_subtracted"), "first second", adapter, _merged, {"first": "6 2", "second": "2 5"},
+         is_not_copied("weight")),
+        (("sum", "difference"), "other", second_product, _other, {"other": "6 5"}, is_not_copied("weight", "other")),
+    ):  # fmt: skip
+        for name, sign in zip(names, (1, -1), strict=True):
+            branch, summed = scalar("s") * product, _summed(other, sign)
+            yield _rule(
+                name,
+                f"x weight {'+' if sign > 0 else '-'} s x {words}",
+                plain + branch if sign > 0 else plain - branch,
+                op.MatMul(x, _made("summed", summed)),
+                ({"x": "b s 6", "weight": "6 5", **shapes},),
+                guard,
+                is_held(summed),
+                allow_extra_operands=True,
+                proof={"scalars": {"s": [0.5, 2.0]}},
+            )
 
 
 RULES = [
@@ -389,8 +370,7 @@ RULES = [
         product_is_no_larger,
         is_held(_merged, _merged_bias),
     ),
-    *_adapters(),
-    *_sums(),
+    *_side_by_side(),
     *_shared(),
     _rule(
         "scaled_input",
