@@ -4,7 +4,7 @@
     python -m benchmarks --list                            # what there is, how long it took last, where its result is
     python -m benchmarks --only latency --only trust.order # a question with all its parts, or one part
     python -m benchmarks --minutes 40                      # begin nothing after that, and stop what still runs
-    python -m benchmarks --quick                           # a small part of each in less than a minute; stores nothing
+    python -m benchmarks --quick                           # a small part of each in a minute or two; stores nothing
 
 Each benchmark is a process of its own; what it prints is kept in `.run/NAME.log`. A result takes the place of the stored one
 when it is whole. What lacks a package or the full-size models (`--only exports`) is left out, and said. At the end the figures in

@@ -74,7 +74,10 @@ def _passes() -> Iterator[str]:
     yield "# Passes and pass lists\n\n## Passes\n\n| pass | what it does |\n|---|---|"
     for name, kind in registered().items():
         yield f"| `{name}` | {_plain((inspect.getdoc(kind) or '').partition(chr(10))[0])} |"
-    yield "\n## Lists\n\nA list is a TOML file of a few lines. `auto` takes the first that the content of a model speaks for.\n"
+    yield (
+        "\n## Lists\n\nA list is a TOML file of a few lines. `auto` takes, of those that suit the content of a model, the one "
+        "that demands most of it.\n"
+    )
     for entry in lists_with([]).values():
         yield f"### {entry.name}\n\n{_plain(entry.description)} {_plain(entry.reason)}\n\n```text\n{entry.pipeline}\n```\n"
 
