@@ -13,9 +13,10 @@ Where the mean m of each column of x was observed, m (W - (Q - Z) S) is added to
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
+import onnx_ir as ir
 
 from ortfuse.pattern import Match, Pattern, built, computed, ms, op
 from ortfuse.precision.rounded import ROUNDED
@@ -23,7 +24,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._blocks import BLOCKS, Blocks, blocks_of, fills_blocks
 from ._linear import GUARDS, LINEAR, bias, per_column, size, x
-from ._weights import Array, read_later, read_later_as, tensor_of
+from ._weights import Array, part_of, read_later, tensor_of
 
 SOURCE = "ONNX Runtime operator com.microsoft.MatMulNBits"
 
@@ -84,22 +85,48 @@ def _rule(bits: int, block: int, level: int, *, zeros: bool = False) -> Rule:
     )
 
 
+@dataclass(frozen=True)
+class Corrected:
+    """The bias with what the product lacks for the mean of what comes in, computed of the weight.
+
+    Attributes:
+        made: How the weight is rounded.
+        means: The mean of each column of what comes in, as bytes of float64.
+        given: The bias, or zeros, as bytes of float32.
+        weight: The weight.
+    """
+
+    made: Blocks
+    means: bytes
+    given: bytes
+    weight: ir.TensorProtocol = field(compare=False)
+
+    def __call__(self, array: Array) -> tuple[Array]:
+        """What it is for a matrix."""
+        whole, scales, zeros = ROUNDED.of(self.weight, self.made)
+        near = (whole.astype(np.float32) - zeros[:, None]) * scales[:, None]
+        lacking = np.einsum("k,kn->n", np.frombuffer(self.means), array - near.reshape(array.shape))
+        return (np.frombuffer(self.given, np.float32) + lacking,)
+
+    def stand_in(self, shape: tuple[int, ...]) -> tuple[Array]:
+        """The bias as it was."""
+        return (np.frombuffer(self.given, np.float32),)
+
+
 def _corrected(made: Blocks) -> Pattern:
     """The bias, with what the product lacks for the mean of what comes in."""
 
-    def convert(match: Match) -> Callable[[Array], Array]:
-        means, weight = match.observed_means("x", size(match)[0]), tensor_of(match, "weight")
-        given = 0.0 if match.get("bias") is None else match.const("bias")
+    def rounding(match: Match) -> Corrected:
+        means, columns = match.observed_means("x", size(match)[0]), size(match)[1]
+        given = np.zeros(columns) if match.get("bias") is None else np.broadcast_to(match.const("bias"), columns)
+        return Corrected(
+            made,
+            np.asarray(means, np.float64).tobytes(),
+            given.astype(np.float32).tobytes(),
+            tensor_of(match, "weight"),
+        )
 
-        def lacking(array: Array) -> Array:
-            whole, scales, zeros = ROUNDED.of(weight, made)
-            near = (whole.astype(np.float32) - zeros[:, None]) * scales[:, None]
-            found: Array = given + means @ (array - near.reshape(array.shape))
-            return found
-
-        return lacking
-
-    corrected = read_later_as("corrected", np.float32, per_column, convert)
+    corrected = part_of("corrected", np.float32, per_column, 0, rounding)
 
     def chosen(match: Match) -> Pattern:
         is_known = match.get("bias") is None or match.const("bias") is not None

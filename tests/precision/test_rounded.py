@@ -11,6 +11,7 @@ import pytest
 from ortfuse.precision.rounded import Rounded
 from patterns.precision._blocks import blocks_of
 from patterns.precision._linear import Whole8
+from patterns.precision.weight_only import Corrected
 
 BLOCKS = [blocks_of(bits, 16, zeros=zeros) for bits in (4, 8) for zeros in (True, False)]
 
@@ -76,3 +77,20 @@ def test_times_do_not_wait_for_weights_to_be_rounded() -> None:
             other = rounded.of(weight, Whole8(columns=True, signed=True))
         assert (other[0] == 1).all()
         assert (rounded.of(weight, Whole8(columns=True, signed=True))[0] > 1).all()
+
+
+def test_what_a_product_lacks_is_computed_once_for_a_weight_and_a_way_to_round_it_and_not_for_times() -> None:
+    rng = np.random.default_rng(0)
+    means, given, matrix = rng.standard_normal(32), np.ones(6, np.float32), rng.standard_normal((32, 6))
+    weight = ir.tensor(matrix.astype(np.float32))
+    made = BLOCKS[0]
+    one, other = (Corrected(made, means.tobytes(), given.tobytes(), weight) for _ in range(2))
+    rounded = Rounded()
+    with rounded.kept(1000):
+        (found,) = rounded.of(weight, one)
+        assert rounded.of(weight, other)[0] is found
+        with rounded.for_times():
+            assert (rounded.of(weight, other)[0] == given).all()
+    whole, scales, zeros = made(weight.numpy())
+    near = ((whole - zeros[:, None].astype(np.float32)) * scales[:, None]).reshape(32, 6)
+    np.testing.assert_allclose(found, given + means @ (weight.numpy() - near), rtol=1e-5)
