@@ -134,17 +134,69 @@ length_fixed = attention(
 
 
 query_apart, key_apart, value_apart = var("query", "b s h d"), var("key", "b t g d"), var("value", "b t g v")
-apart = attention(
-    rearrange("b s h d -> b s (h d)", query_apart), rearrange("b t g d -> b t (g d)", key_apart),
-    rearrange("b t g v -> b t (g v)", value_apart), mask, is_causal=attr("is_causal"), outputs=4,
-    q_num_heads=lambda match: match.size("h"), kv_num_heads=lambda match: match.size("g"),
-)  # fmt: skip
+
+
+def _merged_apart(queries: Pattern, keys: Pattern) -> Op:
+    """The operator on [batch, length, heads * size], of queries and keys like that and of values whose heads are apart."""
+    return attention(
+        queries, keys, rearrange("b t g v -> b t (g v)", value_apart), mask, opt(past_key), opt(past_value),
+        is_causal=attr("is_causal"), outputs=4,
+        q_num_heads=lambda match: match.size("h"), kv_num_heads=lambda match: match.size("g"),
+    )  # fmt: skip
+
+
+def _rotated(operand: Pattern, name: str, **more: Any) -> Op:
+    """Rotary position embedding by the angles of queries or of keys."""
+    kept = {"interleaved": attr(f"{name}_interleaved"), "rotary_embedding_dim": attr(f"{name}_rotary"), **more}
+    made: Op = op.RotaryEmbedding(operand, var(f"{name}_cos", "_ _ _"), var(f"{name}_sin", "_ _ _"), **kept)
+    return made
+
+
+merged_query, merged_key = (
+    rearrange("b s h d -> b s (h d)", query_apart),
+    rearrange("b t g d -> b t (g d)", key_apart),
+)
+apart = _merged_apart(merged_query, merged_key)
+rotated = _merged_apart(
+    _rotated(merged_query, "query", num_heads=lambda match: match.size("h")),
+    _rotated(merged_key, "key", num_heads=lambda match: match.size("g")),
+)
 
 
 def _heads_first(operand: Pattern) -> Op:
     """The middle axes, length and heads, swapped."""
     made: Op = op.Transpose(operand, perm=(0, 2, 1, 3)).kept()
     return made
+
+
+def _normalised(kind: str, operand: Pattern) -> Op:
+    """The normalisation of each head, which all heads share the scale of."""
+    bias = (opt(var("bias", "d")),) if kind == "LayerNormalization" else ()
+    kept = {"epsilon": attr("epsilon"), "stash_type": attr("stash")}
+    made: Op = getattr(op, kind)(operand, var("gain", "d"), *bias, axis=attr("axis", _is_last, "the last"), **kept)
+    return made
+
+
+def _is_last(axis: Any, facts: Any) -> bool:
+    return axis in (-1, 3)
+
+
+def _before_moving(kind: str, note: str) -> Rule:
+    return Rule(
+        name=f"attention.normalised_heads{note}",
+        formula=f"{kind}(transpose(x)) in each head",
+        is_refinement=True,
+        pattern=_normalised(kind, op.Transpose(query_apart, perm=(0, 2, 1, 3)).kept()),
+        replace=op.Transpose(_normalised(kind, query_apart), perm=(0, 2, 1, 3)),
+        exactness=Exactness.EXACT,
+        source=f"ONNX operator {kind}",
+        proof=Proof(
+            shapes={"h": 2, "d": 4},
+            attributes={"axis": [-1, 3], "epsilon": [1e-5], "stash": [1]},
+            opset=23,
+            redundant={"dimension *": "the operator asks for it too"},
+        ),
+    )
 
 
 @redundant("of unknown sizes the replacement could not say the shape of its result")
@@ -155,6 +207,15 @@ def heads_have_known_sizes(match: Match) -> Refusal | None:
             return match.refuse_dimension(name, -1 if dim in "dv" else -2, f"a known number ({dim})")
     return None
 
+
+_APART: tuple[dict[str, Any], ...] = (
+    {"h": 2, "g": 2, "d": 4, "v": 4, "mask": "b 1 s t"},
+    {"h": 2, "g": 2, "d": 4, "v": 4, "t": 5, "p": 3, "mask": "b 1 s 8"},
+)
+_ANGLES: tuple[dict[str, Any], ...] = tuple(
+    {"query_cos": "b s 2", "query_sin": "b s 2", "key_cos": f"b {length} 2", "key_sin": f"b {length} 2"}
+    for length in "t5"
+)
 
 RULES = [
     _rule(
@@ -259,18 +320,44 @@ RULES = [
         "merged_heads_apart", "transpose(attention(transpose(query), transpose(key), transpose(value), mask))", PAPER,
         op.Transpose(
             attention(
-                _heads_first(query_apart), _heads_first(key_apart),
-                _heads_first(value_apart), mask, is_causal=attr("is_causal"),
-            ).naming(weights=3),
+                _heads_first(query_apart), _heads_first(key_apart), _heads_first(value_apart), mask, opt(past_key),
+                opt(past_value), is_causal=attr("is_causal"),
+            ).naming(present_key=1, present_value=2, weights=3),
             perm=(0, 2, 1, 3),
         ),
-        rearrange("b s (h v) -> b s h v", apart[0]), apart, ("weights",),
+        rearrange("b s (h v) -> b s h v", apart[0]), apart, ("present_key", "present_value", "weights"),
         Proof(
-            shapes={"h": 2, "g": 2, "d": 4, "v": 4, "mask": "b 1 s t"},
+            shapes=_APART,
             attributes={**_LAYOUT, "mode": [0]},
             inputs={"mask": masked(-math.inf)},
             redundant={"dimension *": "the operator on split heads asks for it too"},
         ),
         (heads_have_known_sizes,),
     ),
+    _rule(
+        # Of queries and keys that were normalised in each head before they are rotated.
+        "merged_heads_rotated",
+        "transpose(attention(rotary(transpose(query)), rotary(transpose(key)), transpose(value), mask))", PAPER,
+        op.Transpose(
+            attention(
+                _rotated(_heads_first(query_apart), "query"), _rotated(_heads_first(key_apart), "key"),
+                _heads_first(value_apart), mask, opt(past_key), opt(past_value), is_causal=attr("is_causal"),
+            ).naming(present_key=1, present_value=2, weights=3),
+            perm=(0, 2, 1, 3),
+        ),
+        rearrange("b s (h v) -> b s h v", rotated[0]), rotated, ("present_key", "present_value", "weights"),
+        Proof(
+            shapes=tuple(shapes | angles for shapes, angles in zip(_APART, _ANGLES, strict=True)),
+            attributes={
+                **_LAYOUT, "mode": [0], "query_interleaved": [0, 1], "key_interleaved": [0], "query_rotary": [0],
+                "key_rotary": [0],
+            },
+            inputs={"mask": masked(-math.inf)},
+            never_empty=NEVER_EMPTY,
+            redundant={"dimension *": "the operators on heads that are apart ask for it too"},
+        ),
+        (heads_have_known_sizes,),
+    ),
+    _before_moving("RMSNormalization", ""),
+    _before_moving("LayerNormalization", "_by_mean"),
 ]  # fmt: skip

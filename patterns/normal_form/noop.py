@@ -1,7 +1,7 @@
 """Nodes that provably do nothing, and neutral elements of arithmetic.
 
 reshape(x) = x  when the shape is the same         x + 0 = x      x * 1 = x      x / 1 = x      x ** 1 = x
-average(x) = x  of one element each
+average(x) = x  of one element each         concat(x, y, z) = concat(x, z)  where y has no elements
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Guard, Match, Pattern, attr, op, opt, redundant, var
+from ortfuse.pattern import Guard, Match, Pattern, attr, op, opt, redundant, rest, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
@@ -68,6 +68,43 @@ zero = var("zero", is_filled_with(0), "zero everywhere")
 
 EMPTY = np.zeros(0, np.int64)
 PLAIN = Proof(shapes=({"x": "b 3 4"}, {"x": ""}))
+
+
+def _not_empty(match: Match) -> list[ir.Value]:
+    """The operands of a Concat without those that are provably empty along its axis, and elsewhere as large as the others."""
+    whole, kept = match.shape("root"), []
+    for part in match["parts"]:
+        shape = match.facts.shape(part)
+        if whole is None or shape is None or len(shape) != len(whole):
+            return list(match["parts"])
+        axis = match["axis"] % len(whole)
+        if (*shape[:axis], 0, *shape[axis + 1 :]) != (*whole[:axis], shape[axis], *whole[axis + 1 :]):
+            kept.append(part)
+    return kept or list(match["parts"][:1])
+
+
+def something_is_empty(match: Match) -> Refusal | None:
+    """One of several operands provably has no elements."""
+    fewer = len(_not_empty(match)) < len(match["parts"])
+    return (
+        None if fewer else match.refuse("value", "root", "joined of something without elements", found="none is known")
+    )
+
+
+def _joined(match: Match) -> Pattern:
+    parts = [match.capture(f"part_{number}", part) for number, part in enumerate(_not_empty(match))]
+    return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=match["axis"])
+
+
+def _with_nothing(build: Any) -> list[ir.Value]:
+    """Something empty before, between or behind others."""
+    whole = build.input("whole", build.dims("whole"))
+    bounds = [build.constant([number]) for number in (3, 9, 1)]
+    nothing = build.node("Slice", [whole, *bounds]).outputs[0]
+    others = [whole, build.node("Neg", [whole]).outputs[0]]
+    place = build.chooser.pick("what is empty", ("first", "between", "last", "first of two"))
+    return [nothing, whole] if place == 3 else [*others[:place], nothing, *others[place:]]
+
 
 RULES = [
     _identity("identity", op.Identity(x), PLAIN),
@@ -156,6 +193,22 @@ RULES = [
     ),
     _identity(
         "flatten", op.Flatten(x, axis=attr("axis")), Proof(shapes={"x": "2 3"}, attributes={"axis": [1]}), keeps_shape
+    ),
+    Rule(
+        name="noop.nothing_joined",
+        formula="concat(x, nothing)",
+        pattern=op.Concat(rest("parts"), axis=attr("axis")),
+        replace=_joined,
+        makes=("Concat",),
+        guards=(something_is_empty,),
+        exactness=Exactness.EXACT,
+        source="ONNX operator Concat",
+        proof=Proof(
+            shapes={"whole": "b 3"},
+            inputs={"parts": _with_nothing},
+            attributes={"axis": [1, -1]},
+            followed_by="Identity",
+        ),
     ),
     _identity("concat", op.Concat(x, axis=attr("axis")), Proof(shapes={"x": "b 3"}, attributes={"axis": [0]})),
     _identity(

@@ -133,3 +133,30 @@ def test_keys_of_the_length_that_was_traced_are_read_as_they_are() -> None:
         x = rng.standard_normal(shape).astype(np.float32)
         for old, new in zip(execute(proto, {"x": x}), execute(result, {"x": x}), strict=True):
             np.testing.assert_allclose(new, old, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("normalised", ["before", "after"])
+@pytest.mark.parametrize("rotation", ["RotaryEmbedding({0}, angles, angles)", "Identity({0})"])
+def test_heads_that_are_normalised_on_their_own_are_merged_again_instead_of_transposed(
+    normalised: str, rotation: str
+) -> None:
+    """As Qwen3, Gemma3 (before their heads are moved) and Exaone4 (after) do, with and without rotation, and a cache."""
+    norm, move = "{1} = RMSNormalization<axis = -1>({0}, gain)", "{1} = Transpose<perm = [0, 2, 1, 3]>({0})"
+    steps = [norm, move] if normalised == "before" else [move, norm]
+    parts = " ".join(
+        f"{name}4 = Reshape({name}, heads) {steps[0].format(f'{name}4', f'{name}5')} {steps[1].format(f'{name}5', f'{name}6')}"
+        f" {name}r = {rotation.format(f'{name}6')}"
+        for name in "qk"
+    )
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 23]> g (float[b,s,8] q, float[b,s,8] k, float[b,s,8] v, float[b,s,2] angles,
+        float[b,2,p,4] pk, float[b,2,p,4] pv) => (float[b,s,8] out, float[b,2,t,4] keys, float[b,2,t,4] values)
+        <int64[4] heads = {{0, 0, 2, 4}}, int64[3] merged = {{0, 0, 8}}, float[4] gain = {{0.5, 1.5, -1.0, 2.0}}, float half = {{0.5}}>
+        {{ {parts} v4 = Reshape(v, heads) v6 = Transpose<perm = [0, 2, 1, 3]>(v4)
+        keys = Concat<axis = 2>(pk, kr) values = Concat<axis = 2>(pv, v6) kt = Transpose<perm = [0, 1, 3, 2]>(keys)
+        qk = MatMul(qr, kt) scaled = Mul(qk, half) soft = Softmax<axis = -1>(scaled) o = MatMul(soft, values)
+        ot = Transpose<perm = [0, 2, 1, 3]>(o) out = Reshape(ot, merged) }}"""
+    )
+    kinds = optimized(ir.from_proto(proto))
+    assert kinds.count("Attention") == 1
+    assert "Transpose" not in kinds

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from rewriting import ops, parse, rewritten, same
 
+import ortfuse
+
 X = np.array([[np.nan, np.inf, -np.inf, -0.0], [0.0, 1.5, -2.0, 3.0]], np.float32)
 Y = np.array([[1.0, np.inf, 2.0, 0.0], [np.nan, -1.5, -2.0, 4.0]], np.float32)
 NUMBERS = "float zero = {0.0}, float one = {1.0}, float minus = {-1.0}, float two = {2.0}, int64 nothing = {0}"
@@ -97,3 +99,21 @@ def test_truth_values_in_fewer_nodes(body: str) -> None:
     whole = np.array([1, 2, 3, -4])
     floats = np.array([np.nan, 1, 2, 3], np.float32)
     same(original, result, {"p": truths, "q": truths[[0, 2, 1, 3]], "i": whole, "j": whole[::-1].copy(), "x": floats})
+
+
+@pytest.mark.parametrize(
+    ("body", "kinds"),
+    [
+        ("e = Slice(x, at, end, last) z = Concat<axis = -1>(n, e, x)", "Neg Concat"),
+        ("e = Slice(x, at, end, last) z = Concat<axis = 1>(e, n)", "Neg"),
+        ("e = Slice(x, at, end, last) z = Concat<axis = -1>(e, e)", "Slice"),
+        ("e = Slice(x, begin, end, last) z = Concat<axis = -1>(n, e)", "Neg Slice Concat"),
+    ],
+)
+def test_what_is_empty_is_not_joined(body: str, kinds: str) -> None:
+    """As rotary embedding of a part of each head leaves it where that part is the whole head."""
+    original = parse(f"""<ir_version: 9, opset_import: ["": 20]> g (float[b, 4] x) => (float[b, k] z)
+        <int64[1] begin = {{2}}, int64[1] at = {{4}}, int64[1] end = {{99}}, int64[1] last = {{-1}}> {{ n = Neg(x) {body} }}""")
+    result = ortfuse.optimize(original.clone(), passes="canonicalize").model
+    assert ops(result) == kinds
+    same(original, result, {"x": X})
