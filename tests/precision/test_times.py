@@ -16,8 +16,8 @@ HEADER = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y)
 
 
 def test_what_is_much_slower_or_always_takes_as_long_is_not_run_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: dict[int, list[float]] = {0: [], 1: [], 2: []}
-    told = {0: 1.0, 1: 5.0, 2: 1.2}
+    told = {0: 1.0, 1: 5.0, 2: 1.2, 3: 3.0, 4: 1.4}
+    taken: dict[int, list[float]] = {number: [] for number in told}
     made: list[int] = []
 
     def seconds(session: object, runs: int) -> float:
@@ -29,10 +29,10 @@ def test_what_is_much_slower_or_always_takes_as_long_is_not_run_often(monkeypatc
 
     monkeypatch.setattr(times, "_seconds", seconds)
     monkeypatch.setattr(times, "_repeats", lambda session: 1)
-    models = {name: ir.from_onnx_text(f"{HEADER} {{ y = {name}(x) }}") for name in ("Relu", "Sin", "Abs")}
+    models = {name: ir.from_onnx_text(f"{HEADER} {{ y = {name}(x) }}") for name in ("Relu", "Sin", "Abs", "Cos", "Tan")}
     found = Stopwatch(1, 0).seconds(models, {"x": np.ones(3, np.float32)})
-    assert found == pytest.approx({"Relu": 1.0, "Sin": 5.0, "Abs": 1.25})
-    assert [len(one) for one in taken.values()] == [5, 3, times.ROUNDS]
+    assert found == pytest.approx({"Relu": 1.0, "Sin": 5.0, "Abs": 1.25, "Cos": 3.0, "Tan": 1.4})
+    assert [len(one) for one in taken.values()] == [5, 1, times.ROUNDS, 2, 3]
 
 
 def test_models_that_cannot_be_run_are_left_out() -> None:
