@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.jobs import APART, ROOT, Job, chosen
-from benchmarks.running import Ended, Run, times
+from benchmarks.running import Ended, Run, took
 
 FOLDER = ROOT / "benchmarks" / ".run"
 AT_ONCE = 2
@@ -120,13 +120,13 @@ def _table(ended: Sequence[Ended]) -> Table:
 
 
 def _overview(jobs: Sequence[Job]) -> Table:
-    took = times()
     made = Table(title="python -m benchmarks --only NAME", title_justify="left")
     for heading in ("name", "question", "took", "result in benchmarks/", "quick", "now"):
         made.add_column(heading, overflow="fold")
     for job in jobs:
-        minutes = f"{took[job.name] / 60:.0f} min" if job.name in took else "?"
-        made.add_row(job.name, job.question, minutes, job.stored, "yes" if job.quick is not None else "", job.missing())
+        made.add_row(
+            job.name, job.question, took(job), job.stored, "yes" if job.quick is not None else "", job.missing()
+        )
     for module, reason in APART.items():
         made.add_row(f"python -m {module}", reason)
     return made

@@ -109,6 +109,14 @@ def times() -> dict[str, int]:
     return dict(json.loads(path.read_text())) if path.is_file() else {}
 
 
+def took(job: Job) -> str:
+    """How long a whole job took the last time, in words, as far as that is kept."""
+    path = ROOT / "benchmarks" / job.stored
+    content = json.loads(path.read_text()) if path.is_file() else {}
+    seconds = times().get(job.name, content.get("seconds"))
+    return "?" if seconds is None else f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"
+
+
 def _wait(command: list[str], output: int, until: float, look: Callable[[], None]) -> int | None:
     """The exit code of a command, `None` if it had to be stopped; its children end with it."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}

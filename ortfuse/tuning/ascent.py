@@ -16,8 +16,8 @@ FASTER = 1.01
 
 
 class Ascent:
-    """Proposes the usual model, the original where that is no faster, the recommended settings and lower precision if an error is
-    allowed; each other setting of the best of these; and last what takes another model to be made.
+    """Proposes the usual model with the recommended settings and without, the original where that is no faster, and lower
+    precision if an error is allowed; each other setting of the best of these; and last what takes another model to be made.
 
     Args:
         space: The space.
@@ -34,7 +34,7 @@ class Ascent:
         affordable: Callable[[Choice], bool] = lambda choice: True,
     ) -> None:
         self._space, self._constraints, self._known, self._affordable = space, constraints, known, affordable
-        self.base: dict[str, Value] = space.usual
+        self.base: dict[str, Value] = {**space.usual, **space.recommended}
 
     def proposal(self) -> dict[str, Value] | None:
         """The next choice; `None` if there is none left, and then `base` is the best."""
@@ -48,12 +48,11 @@ class Ascent:
     def _rounds(self) -> Iterator[list[dict[str, Value]]]:
         """The choices of which the best is gone on with, dimension by dimension."""
         space = self._space
+        yield [self.base]
         yield [space.usual]
-        usual = self._known(space.usual)
-        if usual is not None and (usual.failure or usual.speedup < 1.0):
+        first = self._known(self.base)
+        if first is not None and (first.failure or first.speedup < 1.0):
             yield self._models(ORIGINAL)
-        if space.recommended:
-            yield [{**self.base, **space.recommended}]
         yield self._models(QUANTIZED)
         yield from map(self._others, filter(lambda name: not space.is_of_model(name), space.dimensions))
         yield self._models(*space.dimensions[MODEL])
