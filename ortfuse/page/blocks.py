@@ -103,7 +103,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Site:
-    """A part of the model before and after, with a caption."""
+    """A part of the model before and after, with a caption; `was` is empty where the title says what changed."""
 
     title: str
     about: str

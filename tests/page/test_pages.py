@@ -24,6 +24,7 @@ from ortfuse.precision.outcome import Outcome, Point, SiteReport, Tried
 from ortfuse.profiling import Bottleneck, Creation, Fusion, Kernel, Profile, Timing
 from ortfuse.quantized import Quantized
 from ortfuse.report.pages import bench_page, profile_page, quantisation_page, tuning_page
+from ortfuse.report.pages.common import is_faster
 from ortfuse.sessions import SessionConfig
 from ortfuse.tuning import Point as Trial
 from ortfuse.tuning import TuningOutcome
@@ -156,6 +157,13 @@ def test_a_profile_is_shown_with_every_kernel(path: Path) -> None:
     said = " ".join(read(html(profile_page("a.onnx", found))).text)
     for text in ("layer.*", "gelu.erf", "Where the time of a.onnx goes", "less of it", "a remark", "50% of the roof"):
         assert text in said
+
+
+@pytest.mark.parametrize(
+    ("bounds", "told"), [((1.2, 1.4), True), ((0.7, 0.9), False), ((0.4, 8.0), None), (None, True)]
+)
+def test_a_speedup_is_good_only_beyond_its_bounds(bounds: tuple[float, float] | None, told: bool | None) -> None:
+    assert is_faster(latency("a", 1.3, bounds)) is told
 
 
 def test_without_the_library_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -37,6 +37,12 @@ def command() -> str:
     return shlex.join(["ortfuse", *sys.argv[1:]])
 
 
+def is_faster(row: Latency) -> bool | None:
+    """Whether a model is faster than the first; `None` where its bounds do not tell."""
+    low, high = row.speedup_bounds or (row.speedup, row.speedup)
+    return True if low > 1 else False if high < 1 else None
+
+
 def latency_bars(rows: Sequence[Latency], title: str, sizes: str = "") -> Bars:
     """The speedups over the first row, with the bounds of each."""
     bars = [

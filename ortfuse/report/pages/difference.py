@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -19,7 +20,7 @@ def difference_page(first: str, second: str, before: ir.Model, after: ir.Model) 
     was, became = operators(before), operators(after)
     regions = Pictures(before, after).regions()
     groups = grouped((f"{counted(pair.was, 3)} → {counted(pair.became, 3)}", pair, _place(pair)) for pair in regions)
-    drawn = [site(title, "", pair, places) for title, pair, places in groups[:MOST]]
+    drawn = [replace(site(title, "", pair, places), was="", became="") for title, pair, places in groups[:MOST]]
     blocks: list[Block] = [
         Cards(
             [

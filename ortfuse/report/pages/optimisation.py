@@ -15,6 +15,7 @@ from ortfuse.report.pages.common import (
     command,
     environment,
     grouped,
+    is_faster,
     latency_bars,
     latency_rows,
     session_bars,
@@ -83,7 +84,7 @@ def _cards(result: Result) -> list[Card]:
         first, last = result.latencies.rows[0], result.latencies.rows[-1]
         bounds = "95 %: {:.2f} to {:.2f}".format(*last.speedup_bounds) if last.speedup_bounds else ""
         cards += [
-            Card("speedup", f"{last.speedup:.2f}×", bounds, last.speedup > 1),
+            Card("speedup", f"{last.speedup:.2f}×", bounds, is_faster(last)),
             Card("median latency", f"{last.median_ms:.3g} ms", f"was {first.median_ms:.3g} ms"),
             Card("executed nodes", f"{first.executed} → {last.executed}", "after the runtime's own optimisations"),
             Card("file", f"{last.file_mb:.3g} MB", f"was {first.file_mb:.3g} MB"),
