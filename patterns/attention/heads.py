@@ -199,6 +199,13 @@ def _before_moving(kind: str, note: str) -> Rule:
     )
 
 
+first_heads, second_heads = var("first", "b s h d"), var("second", "b t h d")
+
+
+def _along_length(axis: Any, facts: Any) -> bool:
+    return axis in (2, -2)
+
+
 @redundant("of unknown sizes the replacement could not say the shape of its result")
 def heads_have_known_sizes(match: Match) -> Refusal | None:
     """The numbers of heads and their sizes are known."""
@@ -357,6 +364,25 @@ RULES = [
             redundant={"dimension *": "the operators on heads that are apart ask for it too"},
         ),
         (heads_have_known_sizes,),
+    ),
+    Rule(
+        # Of two sequences that attend to each other, as in arXiv:2403.03206
+        name="attention.joined_heads",
+        formula="concat(transpose(first), transpose(second))",
+        is_refinement=True,
+        pattern=op.Concat(
+            op.Transpose(first_heads, perm=(0, 2, 1, 3)), op.Transpose(second_heads, perm=(0, 2, 1, 3)),
+            axis=attr("axis", _along_length, "that of the length"),
+        ),
+        replace=op.Transpose(op.Concat(first_heads, second_heads, axis=1), perm=(0, 2, 1, 3)),
+        exactness=Exactness.EXACT,
+        source="ONNX operators Concat and Transpose",
+        proof=Proof(
+            shapes={"h": 2, "d": 4},
+            attributes={"axis": [2, -2]},
+            opset=17,
+            redundant={"dimension *": "Concat asks for the same sizes"},
+        ),
     ),
     _before_moving("RMSNormalization", ""),
     _before_moving("LayerNormalization", "_by_mean"),

@@ -160,3 +160,25 @@ def test_heads_that_are_normalised_on_their_own_are_merged_again_instead_of_tran
     kinds = optimized(ir.from_proto(proto))
     assert kinds.count("Attention") == 1
     assert "Transpose" not in kinds
+
+
+def test_heads_of_two_sequences_are_joined_before_they_are_moved() -> None:
+    """As in the blocks of Stable Diffusion 3 and Flux: image and text attend to each other."""
+    parts = " ".join(
+        f"{name}{side}4 = Reshape({name}{side}, heads) {name}{side}5 = Transpose<perm = [0, 2, 1, 3]>({name}{side}4)"
+        for name in "qkv"
+        for side in "xc"
+    )
+    joined = " ".join(f"{name} = Concat<axis = 2>({name}x5, {name}c5)" for name in "qkv")
+    inputs = ", ".join(
+        f"float[b,{length},8] {name}{side}" for name in "qkv" for side, length in (("x", "s"), ("c", "t"))
+    )
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 23]> g ({inputs}) => (float[b,n,8] out)
+        <int64[4] heads = {{0, 0, 2, 4}}, int64[3] merged = {{0, 0, 8}}, float half = {{0.5}}>
+        {{ {parts} {joined} kt = Transpose<perm = [0, 1, 3, 2]>(k) qk = MatMul(q, kt) scaled = Mul(qk, half)
+        soft = Softmax<axis = -1>(scaled) o = MatMul(soft, v) ot = Transpose<perm = [0, 2, 1, 3]>(o) out = Reshape(ot, merged) }}"""
+    )
+    kinds = optimized(ir.from_proto(proto))
+    assert kinds.count("Attention") == 1
+    assert "Transpose" not in kinds
