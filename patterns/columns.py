@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.dims import DimLike, product, reshape_target
+from ortfuse.dims import DimLike, is_nonzero, product, reshape_target
 from ortfuse.pattern import Match, Pattern, attr, computed, op, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
@@ -48,7 +48,15 @@ def reduces_known_rows(match: Match) -> Refusal | None:
     sizes = [size for size in (shape[axis] for axis in reduced) if isinstance(size, int)]
     if len(sizes) < len(reduced) or not 1 < math.prod(sizes) <= MOST:
         return match.refuse("shape", "x", f"2 to {MOST} known elements to reduce")
-    return _unless_targets(match)
+    return _unless_batch(match) or _unless_targets(match)
+
+
+def _unless_batch(match: Match) -> Refusal | None:
+    """The axes before the reduced ones are provably not empty: the runtime does not multiply a row by an empty batch."""
+    reduced, shape = _reduced(match), match.shape("x")
+    assert reduced is not None and shape is not None
+    open_ = [axis for axis in range(reduced[0]) if not is_nonzero(shape[axis])]
+    return match.refuse_dimension("x", open_[0], "greater than 0") if open_ else None
 
 
 def _unless_targets(match: Match) -> Refusal | None:
@@ -106,11 +114,14 @@ def _rule(name: str, operator: str, weigh: Callable[[int], float]) -> Rule:
         exactness=Exactness.ROUNDING,
         source=f"ONNX operator {operator}",
         proof=Proof(
-            shapes=({"x": "b 3 4"}, {"x": "b 3 4 2"}, {"x": "3 b"}),
+            shapes=({"x": "2 3 s"}, {"x": "2 3 4 s"}, {"x": "3 s"}),
             attributes=(far, {"axes": [(1,), (1, 2)], "keepdims": [0, 1]}, {"axes": [(0,)], "keepdims": [0, 1]}),
             counterexamples={
                 "the last axis": Variation(attributes={"axes": (1, 2), "keepdims": 0}),
                 "axes apart": Variation(shapes={"x": "2 3 4"}, attributes={"axes": (0, 2), "keepdims": 0}),
+                "a batch that may be empty": Variation(
+                    shapes={"x": "b 3 4"}, sizes={"b": 0}, attributes={"axes": (1,), "keepdims": 0}
+                ),
             },
             typical=tuple(
                 {"x": size}
@@ -126,7 +137,7 @@ def _rule(name: str, operator: str, weigh: Callable[[int], float]) -> Rule:
                 )
             ),
             typical_attributes=({"axes": (1,), "keepdims": 0},) * 8,
-            never_empty={"*": "the runtime does not multiply one matrix by an empty batch of others"},
+            never_empty={"s": "the kernels of some reductions keep the axes of an empty tensor"},
         ),
     )
 

@@ -13,6 +13,7 @@ import onnx_ir as ir
 import pytest
 from soundness import judge_model, strict_transfer
 
+from ortfuse.facts.analysis import Analysis
 from ortfuse.facts.facts import Facts, Range
 from ortfuse.facts.values.range import between, of_array, one_of
 
@@ -259,6 +260,19 @@ def test_last_column(body: str, wanted: Range) -> None:
 def test_fill(body: str, wanted: float | None) -> None:
     facts, values = held(body)
     assert facts.fill(values["y"]) == wanted
+
+
+def test_what_a_value_is_computed_from_is_looked_at_once_however_many_ways_lead_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = []
+    fact = Analysis.fact
+    body = "a0 = Identity(x) " + " ".join(f"a{i + 1} = Add(a{i}, a{i})" for i in range(16)) + " y = Neg(a16)"
+    _, model, values = parse(body)
+    facts = Facts(model)
+    monkeypatch.setattr(Analysis, "fact", lambda self, value: looked.append(value) or fact(self, value))
+    assert facts.fill(values["a16"]) is None
+    assert len(looked) < 100
 
 
 HALVES, PAIRS = (True, False), (False, True)

@@ -8,6 +8,7 @@ nothing is computed that nobody asked for.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -340,25 +341,29 @@ class FillOf(Question):
         return next(iter(levels)) if levels is not None and len(levels) == 1 else None
 
 
-def _is_varied(value: ir.Value, values: Values, depth: int = 8) -> bool:
+def _is_varied(value: ir.Value, values: Values) -> bool:
     """Whether a value is computed or moved, by operators that need the range of their operand, from one of unknown range.
 
     Told without asking for ranges, because most of the values that anyone asks about are of this kind.
     """
-    fact = values.analysis.fact(value)
-    if fact.is_constant or fact.dtype in INTEGERS:
-        return False
-    node = value.producer()
-    if node is None or node.domain or node.op_type not in RANGES:
-        return True
-    if depth == 0 or node.op_type not in _KEEPS_VARIETY:
-        return False
-    return any(
-        _is_varied(operand, values, depth - 1)
-        for operand in node.inputs[: 2 if node.op_type in BROADCASTS else 1]
-        if operand is not None
-    )
+    pending, seen = deque([value]), {value}
+    while pending:
+        value = pending.popleft()
+        fact, node = values.analysis.fact(value), value.producer()
+        if fact.is_constant or fact.dtype in INTEGERS:
+            continue
+        if node is None or node.domain or node.op_type not in RANGES:
+            return True
+        if node.op_type in _KEEPS_VARIETY and len(seen) < _MOST_LOOKED_AT:
+            operands = node.inputs[: 2 if node.op_type in BROADCASTS else 1]
+            found = dict.fromkeys(operand for operand in operands if operand is not None and operand not in seen)
+            pending.extend(found)
+            seen.update(found)
+    return False
 
+
+_MOST_LOOKED_AT = 24
+"""After so many values that others are computed from, their ranges are asked for."""
 
 _KEEPS_VARIETY = frozenset(
     {"Add", "Sub", "Mul", "Div", "Pow", "Neg", "Sqrt", "Erf", "ReduceMean", "Cast", "Identity"}
