@@ -24,6 +24,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 
 from .._common import array_like
 from .._proofs import NUMBERS
+from ._pixels import convolved, has_pixels
 from .normalization import bias, normalised, scale
 
 BATCH_NORM = "arXiv:1502.03167"
@@ -178,10 +179,11 @@ RULES = [
         replace=op.InstanceNormalization(
             x, channel_vector("scale", 1.0), channel_vector("bias", 0.0), epsilon=scalar("epsilon")
         ),
-        guards=(normalises_each_channel, by_channel("scale", "bias")),
+        guards=(normalises_each_channel, by_channel("scale", "bias"), has_pixels("x")),
         exactness=Exactness.ROUNDING,
         source="arXiv:1607.08022",
         proof=Proof(
+            inputs={"x": convolved(1)},
             shapes=(
                 {"x": "n 3 4 s", "scale": "3 1 1", "bias": "3 1 1"},
                 {"x": "n 2 s", "scale": "1 2 1", "bias": "2 1"},

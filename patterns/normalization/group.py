@@ -20,6 +20,7 @@ from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from .._common import array_like, ints
+from ._pixels import convolved, has_pixels
 
 x = var("x")
 vectors = {name: const(name, "_") for name in ("weight", "shift")}
@@ -69,7 +70,7 @@ def merged_groups(
 ) -> Pattern:
     """An image whose channels, the second axis, are normalised in groups, then scaled and shifted if that is given.
 
-    The Reshape refuses empty images, on which the kernel of InstanceNormalization may crash.
+    The Reshape refuses an empty batch. Rules look for pixels first (`_pixels`).
     """
     split = op.Reshape(image, computed("split", lambda match: ints([0, groups(match), -1])))
     factor, term = scale or _filled(1, "groups", groups), shift or _filled(0, "groups", groups)
@@ -108,10 +109,11 @@ RULES = [
         replace=scaled_channels(
             merged_groups(x, _groups, attr("epsilon")), of_channels("weight"), of_channels("shift"), _channels
         ),
-        guards=(divides_the_channels,),
+        guards=(divides_the_channels, has_pixels("x")),
         exactness=Exactness.ROUNDING,
         source="arXiv:1803.08494",
         proof=Proof(
+            inputs={"x": convolved(1)},
             shapes=(
                 {"x": "n 6 4 s", "weight": "6", "shift": "6"},
                 {"x": "n 4 s", "weight": "4", "shift": "4"},

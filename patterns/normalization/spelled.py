@@ -24,6 +24,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import array_like
 from .._proofs import COST
+from ._pixels import convolved, has_pixels
 from .group import merged_groups, scaled_channels
 from .normalization import bias, scale
 
@@ -175,7 +176,7 @@ def _channels(match: Match) -> int:
 def _group_normalisation(match: Match) -> Pattern:
     source: Pattern = op.Transpose(x, perm=_to_front) if _is_last(match) else x
     if _groups(match) == _channels(match):
-        made = _each_channel(match, source)
+        made = _each_channel(source)
     else:
         made = merged_groups(source, _groups, scalar("epsilon"))
         if match["scale"] is not None or match["bias"] is not None:
@@ -183,15 +184,14 @@ def _group_normalisation(match: Match) -> Pattern:
     return op.Transpose(made, perm=_to_back) if _is_last(match) else made
 
 
-def _each_channel(match: Match, image: Pattern) -> Pattern:
-    """InstanceNormalization of an image with the channels second; behind a Reshape if it may be empty."""
-    if all(isinstance(dim, int) and dim > 0 for dim in (match.shape("x") or ())[1:]):
-        return op.InstanceNormalization(image, *_VECTORS, epsilon=scalar("epsilon"))
-    return merged_groups(image, _groups, scalar("epsilon"), *_VECTORS)
+def _each_channel(image: Pattern) -> Pattern:
+    """InstanceNormalization of an image with the channels second."""
+    made: Pattern = op.InstanceNormalization(image, *_VECTORS, epsilon=scalar("epsilon"))
+    return made
 
 
 def _instance_normalisation(match: Match) -> Pattern:
-    made: Pattern = op.Transpose(_each_channel(match, op.Transpose(x, perm=_to_front)), perm=_to_back)
+    made: Pattern = op.Transpose(_each_channel(op.Transpose(x, perm=_to_front)), perm=_to_back)
     return made
 
 
@@ -237,7 +237,7 @@ RULES = [
         pattern=op.Reshape(_normalised(split), var("shape"), allowzero=attr("allowzero")),
         replace=_group_normalisation,
         makes=("Transpose", "Reshape", "InstanceNormalization", "Shape", "BatchNormalization"),
-        guards=(normalises_groups, scales_channels),
+        guards=(normalises_groups, scales_channels, has_pixels("x")),
         exactness=Exactness.ROUNDING,
         source="arXiv:1803.08494",
         proof=Proof(
@@ -267,8 +267,8 @@ RULES = [
         formula="(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) * scale + bias, channels last",
         pattern=_normalised(x),
         replace=_instance_normalisation,
-        makes=("Transpose", "Reshape", "InstanceNormalization", "Shape"),
-        guards=(normalises_images, scales_channels),
+        makes=("Transpose", "InstanceNormalization"),
+        guards=(normalises_images, scales_channels, has_pixels("x")),
         exactness=Exactness.ROUNDING,
         source="arXiv:1607.08022",
         proof=Proof(
@@ -280,7 +280,7 @@ RULES = [
             # For a single element, the kernel computes x f - mean f, with an error proportional to f = 1 / sqrt(epsilon).
             scalars={"epsilon": [0.125, 0.5]},
             constants={"scale": "normal", "bias": "normal"},
-            never_empty=_EMPTY,
+            inputs={"x": convolved(-1)},
             opset=18,
             counterexamples={"the channels too": Variation(attributes={"axes": (1, 2, 3)})},
             typical=tuple(

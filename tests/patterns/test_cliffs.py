@@ -90,10 +90,10 @@ def test_a_small_softplus_keeps_its_digits() -> None:
 
 
 COLUMNS = {
-    "y = ReduceSum<keepdims=0>(x, one)": "MatMul Reshape",
-    "y = ReduceMean<keepdims=1, axes=[1]>(x)": "MatMul Reshape",
-    "y = ReduceMean<keepdims=1, axes=[0,1]>(x)": "Reshape MatMul Reshape",
-    "y = ReduceMean<keepdims=0, axes=[1,2]>(x)": "Reshape MatMul Reshape",
+    "y = ReduceSum<keepdims=0>(x, one)": "Conv Reshape",
+    "y = ReduceMean<keepdims=1, axes=[1]>(x)": "Conv Reshape",
+    "y = ReduceMean<keepdims=1, axes=[0,1]>(x)": "ReduceMean",
+    "y = ReduceMean<keepdims=0, axes=[1,2]>(x)": "Reshape Conv Reshape",
     "y = ReduceMean<keepdims=0, axes=[3]>(x)": "ReduceMean",
     "y = ReduceMax<keepdims=0, axes=[1]>(x)": "ReduceMax",
 }
@@ -101,18 +101,26 @@ COLUMNS = {
 
 @pytest.mark.parametrize("body", COLUMNS)
 def test_columns_are_summed_by_a_product(body: str) -> None:
-    original = with_weights(f"float[2,6,4,n] x) => (y) <int64[1] one = {{1}}> {{ {body} }}")
+    original = with_weights(f"float[n,6,4,5] x) => (y) <int64[1] one = {{1}}> {{ {body} }}")
     result = rewritten(original, "cliffs")
     assert ops(result) in (COLUMNS[body], f"Reshape {COLUMNS[body]}")
     same(original, result, {"x": np.random.default_rng(0).standard_normal((2, 6, 4, 5)).astype(np.float32)})
 
 
-def test_columns_of_a_batch_that_may_be_empty_are_summed_as_they_are() -> None:
-    """The runtime refuses the product of one row with no matrices."""
-    original = with_weights("float[n,6,4] x) => (y) <int64[1] one = {1}> { y = ReduceSum<keepdims=0>(x, one) }")
+@pytest.mark.parametrize(
+    ("shape", "found"), [("n,6,4", "Conv Reshape"), ("2,6,n", "MatMul Reshape"), ("n,6,m", "ReduceSum")]
+)
+def test_columns_of_an_empty_batch_are_summed(shape: str, found: str) -> None:
+    """The runtime refuses the product of one row with no matrices, and the convolution of no columns."""
+    original = with_weights(f"float[{shape}] x) => (y) <int64[1] one = {{1}}> {{ y = ReduceSum<keepdims=0>(x, one) }}")
     result = rewritten(original, "cliffs")
-    assert ops(result) == "ReduceSum"
-    same(original, result, {"x": np.ones((0, 6, 4), np.float32)})
+    assert ops(result) == found
+    for size in (0, 3) if found == "Conv Reshape" else (3,):
+        same(
+            original,
+            result,
+            {"x": np.ones([int(dim) if dim.isdigit() else size for dim in shape.split(",")], np.float32)},
+        )
 
 
 @pytest.mark.parametrize("outputs", ["y", "y, , , total"])
@@ -177,7 +185,7 @@ def test_softmax_of_an_image_of_unknown_size_is_computed_over_rows() -> None:
 
 
 LENGTHS = {
-    "y = LpNormalization<axis=1>(x)": "Mul MatMul Sqrt Equal Where Div",
+    "y = LpNormalization<axis=1>(x)": "Mul Conv Sqrt Equal Where Div",
     "y = LpNormalization<axis=0, p=1>(x)": "Abs ReduceSum Equal Where Div",
     "y = LpNormalization<axis=-1>(x)": "LpNormalization",
 }

@@ -19,12 +19,25 @@ def test_group_normalisation_is_an_instance_normalisation(opset: int, size: int)
     """Before opset 21 scale and bias are those of the groups."""
     vector = ", ".join(str(0.5 * number + 1) for number in range(size))
     text = f"""<ir_version: 9, opset_import: ["": {opset}]> g (float[n,6,4,s] x) => (float[n,6,4,s] y)
-        <float[{size}] w = {{{vector}}}, float[{size}] b = {{{vector}}}>
-        {{ y = GroupNormalization<num_groups=2, epsilon=0.01>(x, w, b) }}"""
+        <float[{size}] w = {{{vector}}}, float[{size}] b = {{{vector}}}, float[6,1,1,1] k = {{1, 1, 1, 1, 1, 1}}>
+        {{ c = Conv<group=6>(x, k) y = GroupNormalization<num_groups=2, epsilon=0.01>(c, w, b) }}"""
     original = ir.from_onnx_text(text)  # the checker refuses opset 18
     result = rewritten(original, "fuse.normalization")
-    assert ops(result) == "Reshape InstanceNormalization Shape Reshape BatchNormalization"
+    assert ops(result) == "Conv Reshape InstanceNormalization Shape Reshape BatchNormalization"
     same(original, result, {"x": numbers(2, 6, 4, 5)})
+
+
+@pytest.mark.parametrize(("body", "fires"), [("c = Relu(x)", False), ("z = Conv<group=2>(x, k) c = Relu(z)", True)])
+def test_an_image_that_may_have_no_pixels_is_left_alone(body: str, fires: bool) -> None:
+    """The runtime's InstanceNormalization ends the process on one without; a convolution fails before."""
+    original = parse(f"""<ir_version: 9, opset_import: ["": 18]> g (float[n,2,h,w] x) => (float[n,2,i,j] y)
+        <float[2,1,1,1] k = {{1, 1}}, int64[2] axes = {{2, 3}}, float epsilon = {{0.001}}>
+        {{ {body} m = ReduceMean(c, axes) d = Sub(c, m) q = Mul(d, d) v = ReduceMean(q, axes) e = Add(v, epsilon) r = Sqrt(e)
+           y = Div(d, r) }}""")
+    result = rewritten(original, "fuse.normalization")
+    assert ("InstanceNormalization" in ops(result)) is fires
+    for shape in ((2, 2, 3, 4), (0, 2, 3, 4), *([] if fires else [(2, 2, 0, 4)])):
+        same(original, result, {"x": numbers(*shape)})
 
 
 def test_group_normalisation_with_computed_scales_is_left_alone() -> None:

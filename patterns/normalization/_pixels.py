@@ -1,0 +1,72 @@
+"""Images that have pixels in every run: on one without any, the runtime's InstanceNormalization ends the process."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.dims import DimLike, is_nonzero
+from ortfuse.facts.facts import Facts
+from ortfuse.pattern import Guard, Match, redundant
+from ortfuse.refusal import Refusal
+
+MOST = 64
+"""How many values that an image is computed from are looked at."""
+
+
+def has_pixels(name: str) -> Guard:
+    """No size of the captured image but those of the batch and of the channels is 0, in a run that computes it."""
+
+    @redundant("only an image without pixels shows it, which ends the process")
+    def guard(match: Match) -> Refusal | None:
+        shape = match.shape(name)
+        if shape is None:
+            return match.refuse("shape", name)
+        wanting = _wanting(match[name], shape[1:], match.facts)
+        return match.refuse_dimension(name, 1 + shape[1:].index(wanting[0]), "greater than 0") if wanting else None
+
+    return guard
+
+
+def _wanting(image: ir.Value, sizes: Sequence[DimLike], facts: Facts) -> list[DimLike]:
+    """Those of the sizes that may be 0: neither proved, nor of a convolution before, which fails if its result is empty."""
+    wanting = [size for size in sizes if not is_nonzero(size)]
+    pending, seen = deque([image]), {image}
+    while wanting and pending:
+        value = pending.popleft()
+        node = value.producer()
+        if node is None:
+            continue
+        if node.op_type == "Conv" and not node.domain:
+            found = (facts.shape(value) or ())[2:]
+            wanting = [size for size in wanting if size not in found]
+        for operand in node.inputs:
+            if operand is not None and operand not in seen and len(seen) < MOST:
+                seen.add(operand)
+                pending.append(operand)
+    return wanting
+
+
+def convolved(channels: int) -> Any:
+    """For proofs: an image with the channels at this axis, computed by a convolution if the number of its pixels is open."""
+
+    def made(build: Any) -> ir.Value:
+        dims = list(build.dims("x"))
+        rest = [dim for axis, dim in enumerate(dims) if axis not in (0, channels % len(dims))]
+        if all(isinstance(dim, int) for dim in rest):
+            whole: ir.Value = build.input("x", dims)
+            return whole
+        count = dims[channels]
+        image = build.input("x", [dims[0], count, *rest])
+        kernel = build.constant(np.ones((count, 1, *(1 for _ in rest)), np.float32))
+        value: ir.Value = build.node("Conv", [image, kernel], {"group": count}).outputs[0]
+        if channels == 1:
+            return value
+        turned: ir.Value = build.node("Transpose", [value], {"perm": [0, *range(2, len(dims)), 1]}).outputs[0]
+        return turned
+
+    return made
