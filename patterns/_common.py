@@ -83,10 +83,27 @@ def ints(values: Sequence[Any]) -> np.ndarray[Any, Any]:
 
 @redundant("the rule would be right, but not worth it")
 def is_not_quantised(match: Match) -> Refusal | None:
-    """The runtime does not compute it in integers, as it does between a DequantizeLinear and a QuantizeLinear."""
+    """The runtime does not compute it in integers, as it does between a DequantizeLinear and a QuantizeLinear.
+
+    It moves both through what only moves or picks numbers.
+    """
     producer = match["x"].producer()
-    if producer is None or not has(producer, DEQUANTISES):
-        return None
-    if not any(has(use.node, QUANTISES) for use in match.root.uses()):
+    while producer is not None and _is_passed(producer):
+        producer = producer.inputs[0].producer() if producer.inputs[0] is not None else None
+    if producer is None or not has(producer, DEQUANTISES) or not _is_quantised_after(match.root):
         return None
     return match.refuse("kernel_limit", "x", "numbers that are not dequantised")
+
+
+_PASSED = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+def _is_passed(node: ir.Node) -> bool:
+    return node.op_type in _PASSED and not node.domain
+
+
+def _is_quantised_after(value: ir.Value) -> bool:
+    return any(
+        has(use.node, QUANTISES) or (_is_passed(use.node) and use.idx == 0 and _is_quantised_after(use.node.outputs[0]))
+        for use in value.uses()
+    )

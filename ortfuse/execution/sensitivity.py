@@ -29,6 +29,9 @@ DRAWS = 3
 LARGEST = 256 << 20
 """Models with more bytes of weights than this are not run with other weights."""
 
+OPTIMISED = "the runtime's optimisations"
+"""One of the ways in which the original is run again."""
+
 Array = np.ndarray[Any, Any]
 Moved = Mapping[str, Mapping[str, float]]
 """For each output, what was changed and how far the output moved, relative to its scale."""
@@ -62,7 +65,7 @@ class Sensitivity:
     def _runs(self, inputs: Mapping[str, Any]) -> Iterator[tuple[str, Arrays]]:
         """What the original computes where only rounding is different."""
         with suppress(VerificationError):
-            yield "the runtime's optimisations", Session(self._original, optimise=True).run(inputs)
+            yield OPTIMISED, Session(self._original, optimise=True).run(inputs)
         with suppress(VerificationError):
             session = Session(self._original, optimise=False)
             for seed in range(DRAWS):

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.graph.traits import DEQUANTISES, has
 from ortfuse.model.stored_tensor import chunks, in_file
 from ortfuse.passes.lazy_transpose import KeyedTensor
 
@@ -75,14 +76,25 @@ class TensorPool:
 
 
 def can_be_shared(value: ir.Value) -> bool:
-    """Whether an initializer is neither a graph input (callers may override it), nor a graph output, nor a string."""
+    """Whether equal initializers may be one: neither graph inputs (callers may override them), nor graph outputs, nor strings.
+
+    Nor scales or zero points of a weight: the runtime makes one node of a product and the DequantizeLinear of its weight
+    (MatMulNBits) only where these are used nowhere else.
+    """
     tensor = value.const_value
     return (
         tensor is not None
         and not value.is_graph_input()
         and not value.is_graph_output()
         and tensor.dtype != ir.DataType.STRING
+        and (tensor.size == 1 or not any(_dequantises_weight(use.node, use.idx) for use in value.uses()))
     )
+
+
+def _dequantises_weight(node: ir.Node, place: int) -> bool:
+    """Whether a node takes scale or zero point of a weight at this place."""
+    weight = node.inputs[0]
+    return has(node, DEQUANTISES) and place > 0 and weight is not None and weight.is_initializer()
 
 
 def content_key(tensor: ir.TensorProtocol) -> Hashable:

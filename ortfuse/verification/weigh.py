@@ -12,8 +12,8 @@ Two things are asked of any other result that differs by more than rounding expl
    with weights off by one rounding of float32.
 
 The second is what finds a wrong constant, axis or mask in a model so sensitive that its outputs tell nothing. Where the runtime's
-own optimisations alone move the outputs so much (it computes products with weights of four bits in bytes), a result has to be
-less than half as far from the original with these optimisations on both sides.
+own optimisations alone move the outputs so much (it computes products with weights of four or eight bits in bytes), a result has
+to be less than half as far from the original with these optimisations on both sides.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import onnx_ir as ir
 from ortfuse.errors import VerificationError
 from ortfuse.execution.compare import Difference, compare
 from ortfuse.execution.experiments import Experiment
-from ortfuse.execution.sensitivity import FACTOR, LARGEST, Sensitivity, shaken_model
+from ortfuse.execution.sensitivity import FACTOR, LARGEST, OPTIMISED, Sensitivity, shaken_model
 from ortfuse.execution.session import Session, weight_bytes
 from ortfuse.verification.decisions import Decided, compare_decided
 from ortfuse.verification.places import BLUNT, Places, apart_in_float64, compare_places
@@ -84,11 +84,27 @@ class _Weights:
         experiment = self._experiments[trial.label]
         decided = compare_decided(self._original, self._candidate, experiment, trial.optimise)
         differences = []
-        for found in trial.differences:
-            if not found.ok and decided is not None:
-                found = _apart_from_ties(found, decided)
-            differences.append(found if found.ok else self._weighed(found, experiment, only_optimised))
+        for first in trial.differences:
+            found = first if first.ok or decided is None else _apart_from_ties(first, decided)
+            if not found.ok:
+                found = self._weighed(found, experiment, only_optimised)
+            differences.append(self._as_the_original(first, found, experiment) if only_optimised else found)
         return replace(trial, differences=differences)
+
+    def _as_the_original(self, first: Difference, found: Difference, experiment: Experiment) -> Difference:
+        """A comparison that failed passes if the runtime's optimisations do the same to the original.
+
+        Without them nothing differs, so that the mathematics is the same; where they replace decisions by others (products of
+        float32 by products of bytes), those cannot be compared.
+        """
+        if found.ok or not math.isfinite(first.relative):
+            return found
+        own = self._sensitivity.of(experiment).get(first.output, {}).get(OPTIMISED, 0.0)
+        between = self._between_optimised(experiment).get(first.output, math.inf)
+        if between > own / 2:
+            return found
+        reason = f"{OPTIMISED} move the original by {own:.2g} of its scale, and with them both are {between:.2g} apart"
+        return replace(first, ok=True, judged_by="sensitivity", reason=reason)
 
     def _weighed(self, difference: Difference, experiment: Experiment, only_optimised: bool) -> Difference:
         if not math.isfinite(difference.relative):

@@ -22,6 +22,8 @@ CONSTANTS: dict[str, Any] = {
     "fw": RNG.normal(size=(16, 16)).astype(np.float32), "b": RNG.normal(size=16).astype(np.float32),
     "fb": RNG.normal(size=8).astype(np.float32), "g": RNG.normal(size=16).astype(np.float32),
     "bq": RNG.integers(-999, 999, 16).astype(np.int32), "bs": np.float32(0.0003), "bz": np.int32(0),
+    "w2": RNG.integers(-99, 99, (16, 16)).astype(np.int8), "t16": np.full(16, 0.01, np.float32), "u16": np.full(16, 0.01, np.float32),
+    "o16": np.zeros(16, np.int8), "p16": np.zeros(16, np.int8),
     "quarter": np.float32(0.25), "half": np.float32(0.5), "one": np.float32(1), "root": np.float32(2**0.5), "rows": np.array([0, -1, 16]),
     "heads": np.array([0, 0, 2, 8]), "merged": np.array([0, 0, 16]), "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]),
     "blocks": np.full((16, 1), 0.02, np.float32), "eps": np.float32(1e-5), "last": np.array([-1]), "two": np.float32(2),
@@ -77,6 +79,13 @@ IN_INTEGERS = {
         f"{WEIGHT} r = Reshape(d, rows) i = QuantizeLinear(r, s, z) j = DequantizeLinear(i, s, z) n = MatMul(j, v) {OUT}", ROWS,
     ),
     "a weight in blocks": ("v = DequantizeLinear <axis = 1, block_size = 16> (w, blocks) y = MatMul(x, v)", ROWS),
+    "weights of each column whose zero points are alike": (
+        "v = DequantizeLinear <axis = 1> (w, t16, o16) h = MatMul(x, v) r = Add(h, b) a = Relu(r) "
+        "j = DequantizeLinear <axis = 1> (w2, u16, p16) i = MatMul(a, j) y = Add(i, g)", ROWS,
+    ),
+    "a mean of picked numbers": (
+        f"{IN} p = MaxPool <kernel_shape = [2, 2]> (d) n = GlobalAveragePool(p) {OUT}", IMAGE,
+    ),
     "numbers with a scale of their own": (
         "a, p, q = DynamicQuantizeLinear(x) i = MatMulInteger(a, w, q, o) f = Cast <to = 1> (i) r = Mul(p, t) m = Mul(f, r) y = Add(m, b)",
         ROWS,

@@ -174,3 +174,35 @@ def test_decisions_are_found_again_in_another_order_of_axes(rows: int) -> None:
     assert verify(one, other, inputs=[{"x": x}]).state == "not equal"
     unmoved = linear("1, 1, 1, 1", BEHIND.replace("[1, 0]", "[0, 1]"), x, "float[k,m] y")
     assert verify(one, unmoved, inputs=[{"x": x}]).state == "not equal"
+
+
+def test_where_the_runtime_computes_products_in_bytes_both_are_compared_so() -> None:
+    """What the runtime then decides from is not what it decides from without its optimisations: no step explains that."""
+    rng = np.random.default_rng(5)
+    weights = rng.integers(-127, 127, (16, 16)).astype(np.int8)
+
+    def model(first: int, scale: float = 0.011) -> ir.Model:
+        made = onnx.parser.parse_model(
+            """<ir_version: 10, opset_import: ["" : 21]> g (float[b,n,16] x) => (float[b,n,16] y) {
+            v = DequantizeLinear <axis = 1> (w, t, o) m = MatMul(x, v) p = Add(m, b) q = QuantizeLinear(p, s, z) y = DequantizeLinear(q, s, z) }"""
+        )
+        other = weights.copy()
+        other[0, 0] = first
+        scales = np.full(16, scale, np.float32)
+        arrays = {
+            "w": other,
+            "t": scales,
+            "b": -scales,
+            "o": np.zeros(16, np.int8),
+            "s": np.float32(2e-4),
+            "z": np.uint8(128),
+        }
+        made.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+        return ir.from_proto(made)
+
+    inputs = [{"x": (rng.normal(size=(2, 6, 16)) * 0.03).astype(np.float32)}]
+    verdict = verify(model(3), model(3), inputs=inputs)
+    assert verdict.ok, verdict.summary()
+    assert "with them both are 0 apart" in verdict.excused["y"].reason
+    for wrong in (model(-99), model(3, 0.0112)):
+        assert verify(model(3), wrong, inputs=inputs).state == "not equal"
