@@ -115,8 +115,32 @@ class Editor(Changes):
         self.insert_before(place, *nodes)
         return results
 
+    @operation(builds=True)
+    def narrowed_copy(
+        self, body: ir.Graph, given: Mapping[ir.Value, ir.Value], inputs: Sequence[int], outputs: Sequence[int]
+    ) -> ir.Graph:
+        """A copy of a body, for a node that is then inserted, with only some of its inputs and outputs and what those need.
+
+        `given` are the values around it that inputs stand for; no output may be such an input itself.
+        """
+        self.sort(body)
+        copy = body.clone(allow_outer_scope_values=True)
+        for formal, old in zip(copy.inputs, body.inputs, strict=True):
+            for use in tuple(formal.uses()) if old in given else ():
+                use.node.replace_input_with(use.idx, given[old])
+        copy.inputs[:] = [copy.inputs[index] for index in inputs]
+        copy.outputs[:] = [copy.outputs[index] for index in outputs]
+        for node in reversed(list(copy)):
+            if node.outputs and not any(value.uses() or value.is_graph_output() for value in node.outputs):
+                for inner in (node, *nested_nodes(node)):
+                    inner.resize_inputs(0)
+                copy.remove(node)
+        return copy
+
     def _inserted(self, nodes: Sequence[ir.Node], graph: ir.Graph) -> bool:
         self._journal.extend([Placed(node, graph) for node in nodes])
+        # What is nested in a node must not use values any more once it is undone.
+        self._journal.extend([Detached(inner) for node in nodes for inner in nested_nodes(node)])
         change = self._open
         assert change is not None
         change.added.update(dict.fromkeys(nodes))

@@ -6,8 +6,8 @@ LayerNormalization, the mask of a Dropout), because the runtime computes every o
 known to compute the others alike without them.
 
 Left alone: graph inputs; initializers that are also inputs, as they are the input's default; outputs of subgraphs that
-the outer node does not use, as removing them would change the signature of the loop or branch; operators without outputs,
-as they can only be there for a side effect.
+the outer node does not use, as removing them would change the signature of the branch or loop (`hoist` narrows loops);
+operators without outputs, as they can only be there for a side effect.
 """
 
 from __future__ import annotations

@@ -2,9 +2,11 @@
 
     if c: f(g(x)) else: h(g(x))     =   y = g(x); if c: f(y) else: h(y)
     loop(s -> s * g(x))             =   y = g(x); loop(s -> s * y)
+    loop(s, w -> s * w, w)(a, x)    =   loop(s -> s * x)(a)
 
 Of an If, what both branches compute: one of them runs in any case. Of a Loop or Scan, what is the same in all runs, if the body
-provably runs (a Scan of nothing fails in the runtime), or if the operator cannot fail.
+provably runs (a Scan of nothing fails in the runtime), or if the operator cannot fail. What is handed on from run to run although
+it need not be is left out first (see `narrowing`).
 
 Left alone: nodes that draw random numbers, belong to unknown domains or hold graphs themselves, and nodes without inputs.
 """
@@ -24,6 +26,7 @@ from ortfuse.graph.walk import branches, graphs, subgraphs
 from ortfuse.passes.building import take_over
 from ortfuse.passes.context import Context
 from ortfuse.passes.cse import computation
+from ortfuse.passes.narrowing import narrow
 from ortfuse.passes.recurrence.iteration import fails_if_empty, iteration_of
 
 _SAFE = ELEMENTWISE | {"Transpose", "Unsqueeze", "Shape", "Size"}
@@ -41,9 +44,13 @@ class Hoist:
     def run(self, context: Context) -> int:
         """Move nodes to before the node whose body they are in; returns how many."""
         purity = Purity(context.model)
-        holders = [node for graph in graphs(context.model) for node in graph if subgraphs(node)]
-        # From the innermost bodies outwards, so that a node can leave several.
-        return sum(_hoist_from(node, purity, context) for node in reversed(holders))
+        # From the innermost bodies outwards: a narrowed loop is a copy of it, and a node can leave several.
+        count = sum(narrow(holder, Hoist.name, context) for holder in reversed(_holders(context)))
+        return count + sum(_hoist_from(node, purity, context) for node in reversed(_holders(context)))
+
+
+def _holders(context: Context) -> list[ir.Node]:
+    return [node for graph in graphs(context.model) for node in graph if subgraphs(node)]
 
 
 def _hoist_from(holder: ir.Node, purity: Purity, context: Context) -> int:

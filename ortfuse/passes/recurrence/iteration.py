@@ -12,6 +12,11 @@ from ortfuse.facts.facts import Facts
 from ortfuse.passes.recurrence.form import Source
 from ortfuse.pattern.operators import parameter
 
+_COUNTED = 1 << 22
+"""The most runs that are counted besides, and the largest number that is added: their sums are exact in `_COUNTING`."""
+
+_COUNTING = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE)
+
 
 @dataclass(frozen=True)
 class State:
@@ -89,32 +94,88 @@ def fails_if_empty(iteration: Iteration) -> bool:
 def _of_loop(node: ir.Node, body: ir.Graph, facts: Facts) -> Iteration | None:
     limit, condition = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
     number = facts.ints(limit)
-    if (
-        number is None
-        or len(number.elements) != 1
-        or number.elements[0] is None
-        or not _goes_on(body, condition, facts)
-    ):
+    if number is None or len(number.elements) != 1 or number.elements[0] is None:
         return None
     runs, count = number.elements[0], len(node.inputs) - 2
     states = _states(list(node.inputs[2:]), body.inputs[2:], body.outputs[1 : count + 1], node.outputs[:count])
-    results = map(_origin, body.outputs[count + 1 :])
+    counters = _Counters(body.inputs[0], runs, states or (), facts)
+    if not _goes_on(body, condition, counters, facts):
+        return None
+    results = map(origin, body.outputs[count + 1 :])
     stacked = tuple(map(Stacked, results, node.outputs[count:], [0] * len(node.outputs)))
     elements = {}
     for inner in body:
-        if inner.op_type == "Gather" and not inner.domain and inner.inputs[1] is body.inputs[0]:
+        if inner.op_type == "Gather" and not inner.domain and counters.offset(inner.inputs[1]) == 0:
             axis, shape = parameter(inner, "axis", facts), facts.shape(inner.inputs[0])
-            source, is_number = inner.inputs[0], facts.rank(body.inputs[0]) == 0  # some bodies take it as a vector
+            source, is_number = inner.inputs[0], facts.rank(inner.inputs[1]) == 0  # some bodies take it as a vector
             if is_number and source is not None and source.graph is not body and shape and shape[axis] == runs:
                 elements[inner.outputs[0]] = Source(source, axis, body.inputs[0])
     return None if states is None else Iteration(node, body, states, stacked, elements, False, runs)
 
 
-def _goes_on(body: ir.Graph, condition: ir.Value | None, facts: Facts) -> bool:
-    """Whether the condition of a loop is true from the beginning and stays so."""
+def _goes_on(body: ir.Graph, condition: ir.Value | None, counters: _Counters, facts: Facts) -> bool:
+    """Whether the condition of a loop is true from the beginning and stays so up to the last run but one."""
     begins = condition is None or facts.scalar(condition)
-    stays = _origin(body.outputs[0])
-    return bool(begins and (facts.scalar(stays) or stays is body.inputs[1]))
+    stays = origin(body.outputs[0])
+    return bool(begins and (facts.scalar(stays) or stays is body.inputs[1] or counters.is_true(stays)))
+
+
+@dataclass(frozen=True)
+class _Counters:
+    """Values of a body that are the number of the run plus a constant, as loops of TensorFlow count besides."""
+
+    number: ir.Value
+    runs: DimLike
+    states: tuple[State, ...]
+    facts: Facts
+
+    def offset(self, value: ir.Value | None) -> int | None:
+        """The constant; `None` if the value is something else, or may not be counted exactly."""
+        if value is None or value is self.number:
+            return None if value is None else 0
+        if not isinstance(self.runs, int) or self.runs > _COUNTED or self.facts.dtype(value) not in _COUNTING:
+            return None
+        node = value.producer()
+        if node is None:
+            return self._begun(value)
+        if node.domain or node.op_type not in ("Cast", "Identity", "Add"):
+            return None
+        return self._sum(*node.inputs) if node.op_type == "Add" else self.offset(node.inputs[0])
+
+    def is_true(self, value: ir.Value | None) -> bool:
+        """Whether a condition is true after every run but the last."""
+        node = None if value is None else value.producer()
+        if node is None or node.domain or not isinstance(self.runs, int):
+            return False
+        if node.op_type in ("And", "Identity"):
+            return all(self.is_true(one) for one in node.inputs)
+        if node.op_type != "Less" or self.facts.dtype(node.inputs[0]) not in _COUNTING:
+            return False
+        offset, limit = self.offset(node.inputs[0]), self.facts.scalar(node.inputs[1])
+        return offset is not None and limit is not None and bool(self.runs - 2 + offset < limit)
+
+    def _begun(self, value: ir.Value) -> int | None:
+        """The constant of a state that rises by 1 in each run: what it is before the loop."""
+        state = next((state for state in self.states if state.before is value), None)
+        node = None if state is None else state.after.producer()
+        if state is None or node is None or node.domain or node.op_type != "Add" or value not in node.inputs:
+            return None
+        step = node.inputs[1] if node.inputs[0] is value else node.inputs[0]
+        return self._whole(state.initial) if self._whole(step) == 1 else None
+
+    def _sum(self, one: ir.Value | None, other: ir.Value | None) -> int | None:
+        for counted, added in ((one, other), (other, one)):
+            more = self._whole(added)
+            offset = self.offset(counted) if more is not None else None
+            if more is not None and offset is not None:
+                return offset + more if abs(offset + more) <= _COUNTED else None
+        return None
+
+    def _whole(self, value: ir.Value | None) -> int | None:
+        """A constant that is a small integer."""
+        number = self.facts.scalar(value)
+        is_small = number is not None and abs(number) <= _COUNTED
+        return int(number) if is_small and number == int(number) else None  # type: ignore[arg-type]
 
 
 def _of_scan(node: ir.Node, body: ir.Graph, facts: Facts) -> Iteration | None:
@@ -139,7 +200,7 @@ def _of_scan(node: ir.Node, body: ir.Graph, facts: Facts) -> Iteration | None:
         rank = facts.rank(value)
         if rank is None:
             return None
-        stacked.append(Stacked(_origin(value), result, axis % (rank + 1)))
+        stacked.append(Stacked(origin(value), result, axis % (rank + 1)))
     if states is None or len(sizes) != 1:
         return None
     return Iteration(node, body, states, tuple(stacked), elements, taken[1] == {1}, sizes.pop())
@@ -163,10 +224,10 @@ def _states(
     final: Sequence[ir.Value],
 ) -> tuple[State, ...] | None:
     known = [value for value in initial if value is not None]
-    return tuple(map(State, known, before, map(_origin, after), final)) if len(known) == len(initial) else None
+    return tuple(map(State, known, before, map(origin, after), final)) if len(known) == len(initial) else None
 
 
-def _origin(value: ir.Value) -> ir.Value:
+def origin(value: ir.Value) -> ir.Value:
     """The value that a result of a body is, behind the Identity that gives it a name of its own."""
     node = value.producer()
     while node is not None and node.op_type == "Identity" and not node.domain and node.inputs[0] is not None:

@@ -218,3 +218,29 @@ def test_a_gru_over_a_sequence_of_open_length_is_padded_as_the_opset_writes_it(o
     )
     made = model(body, inputs_of("gru"), f"float[t, b, {HIDDEN}] Y1", weights_of("gru"), opset)
     assert optimised(made)[0]["GRU"] == 1
+
+
+def counted(limit: float = 4, step: int = 1) -> onnx.ModelProto:
+    """A Loop as of TensorFlow, which counts besides, hands on its weights, and compares what it counts with the length."""
+    cell = "m = MatMul(x1, w) r = MatMul(h0, U) s = Add(m, r) a = Add(s, cb) h1 = Tanh(a)"
+    body = f"""body = one (int64 i, bool go, int64 n, {STATE} h0, float[{INPUTS}, {HIDDEN}] w) =>
+        (bool on, int64 n1, {STATE} h1, float[{INPUTS}, {HIDDEN}] w, {STATE} y1) {{
+        n1 = Add(n, step) x1 = Gather(X, n) {cell} y1 = Identity(h1)
+        f = Cast<to = 1>(i) g = Cast<to = 1>(n1) b1 = Less(f, limit) b2 = Less(g, limit) on = And(b1, b2) }}"""
+    numbers = {"count": np.int64(4), "yes": np.bool_(True), "limit": np.float32(limit)}
+    numbers |= {"begin": 0, "step": step}
+    text = f"last_n, last_h, last_w, Y1 = Loop<{body}>(count, yes, begin, first_h, K)"
+    sequence = f"float[4, b, {INPUTS}] X"
+    return model(text, inputs_of("rnn", sequence), f"float[p, b, {HIDDEN}] Y1", constants() | numbers)
+
+
+def test_a_loop_that_counts_besides_and_ends_when_all_is_counted() -> None:
+    found, _ = optimised(counted())
+    assert (found["RNN"], found["Loop"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("limit", "step", "why"), [(3.0, 1, "it ends earlier"), (4.0, 2, "it takes every other element, and ends earlier")]
+)
+def test_a_loop_that_ends_before_all_is_counted_stays(limit: float, step: int, why: str) -> None:
+    assert optimised(counted(limit, step))[0]["Loop"] == 1, why
