@@ -42,7 +42,7 @@ def _cards(outcome: Outcome) -> list[Card]:
     size = outcome.taken.size
     held_out = "on inputs that the search never saw" if outcome.held_out is not None else "no inputs were held out"
     cards = [
-        Card("speedup over float32", f"{outcome.speedup:.2f}×", "", outcome.speedup > 1),
+        Card("speedup over float32", f"{outcome.speedup:.2f}×", "", None if outcome.reason else outcome.speedup > 1),
         Card(
             "error",
             f"{_largest(outcome):.2g}",
