@@ -31,6 +31,9 @@ MOST = 5
 SAME = 1.03
 """Times and sizes that differ by less than this factor are taken to be the same."""
 
+CLEARLY = 3.0
+"""A rung whose errors at sites of other kinds are this many times smaller than another's is taken to be more exact everywhere."""
+
 SURPASSED = "another rung is no slower and no less exact"
 
 FASTER = 0.98
@@ -139,6 +142,7 @@ class Measuring:
     left: int = field(default=0, init=False)
     _tables: dict[str, dict[str, list[float]]] = field(default_factory=dict, init=False)
     _surpassed: dict[str, set[str]] = field(default_factory=dict, init=False)
+    _exact: list[dict[str, float]] = field(default_factory=list, init=False)
 
     def measured(self, parts: Sequence[Part], rungs: Mapping[str, Sequence[str]]) -> list[MeasuredSite]:
         """The sites, each with the named rungs measured; but for those that cannot be run alone, or that time is short for."""
@@ -218,7 +222,7 @@ class Measuring:
         found: dict[str, Rung] = {}
         errors = {}
         for rung in rungs:
-            if why := self._superfluous(rung, site):
+            if why := self._superfluous(rung, rungs, site):
                 found[rung.name] = replace(rung, dropped=why)
                 continue
             model = lowered.get(rung.name) or self._lowered(part, rung.name)
@@ -236,7 +240,9 @@ class Measuring:
                 found[rung.name] = replace(rung, effects=effects[rung.name])
             elif not rung.dropped:
                 found[rung.name] = replace(rung, dropped=SURPASSED)
-        self._surpassed.setdefault(site.kind, {name for name, rung in found.items() if rung.dropped == SURPASSED})
+        if site.kind not in self._surpassed:
+            self._surpassed[site.kind] = {name for name, rung in found.items() if rung.dropped == SURPASSED}
+            self._exact.append({name: rung.local for name, rung in found.items() if rung.local is not None})
         return list(found.values())
 
     def _effects(self, errors: Mapping[str, Sequence[Mapping[str, Array]]]) -> dict[str, tuple[float, ...]]:
@@ -249,13 +255,23 @@ class Measuring:
         ratios = {name: (each / norms[guide])[:, np.newaxis] for name, each in norms.items()}
         return {name: tuple((largest * ratio).ravel().tolist()) for name, ratio in ratios.items()}
 
-    def _superfluous(self, rung: Rung, site: MeasuredSite) -> str:
-        """Why a rung is not looked into; empty if it is."""
+    def _superfluous(self, rung: Rung, rungs: Sequence[Rung], site: MeasuredSite) -> str:
+        """Why one of the rungs of a site is not looked into; empty if it is."""
         fast = rung.seconds <= FASTER * site.seconds or self.wins_in_company(rung.name)
         gains = fast if self.goal == "latency" else rung.size < site.size
         if not gains:
             return f"no gain in {self.goal}"
-        return SURPASSED if rung.name in self._surpassed.get(site.kind, ()) else ""
+        if site.kind in self._surpassed:
+            return SURPASSED if rung.name in self._surpassed[site.kind] else ""
+        rivals = (other for other in rungs if _costs_no_more(other, rung, self.goal))
+        return SURPASSED if any(self._is_clearly_more_exact(other, rung) for other in rivals) else ""
+
+    def _is_clearly_more_exact(self, one: Rung, other: Rung) -> bool:
+        """Whether the errors of one rung were far smaller than those of another wherever both were measured."""
+        known = [
+            (exact[one.name], exact[other.name]) for exact in self._exact if {one.name, other.name} <= exact.keys()
+        ]
+        return bool(known) and all(CLEARLY * first <= second for first, second in known)
 
 
 def _norm(arrays: Mapping[str, Array]) -> float:
@@ -274,9 +290,12 @@ def _worthwhile(rungs: Sequence[Rung], goal: Goal) -> list[str]:
 
 def _surpasses(one: Rung, other: Rung, goal: Goal) -> bool:
     """Whether a rung is at least as good as another in every way that counts, within what times are known to."""
-    exact = (one.local or 0.0) <= (other.local or 0.0)
-    small = goal == "latency" or one.size <= SAME * other.size
-    return exact and small and one.seconds <= SAME * other.seconds
+    return (one.local or 0.0) <= (other.local or 0.0) and _costs_no_more(one, other, goal)
+
+
+def _costs_no_more(one: Rung, other: Rung, goal: Goal) -> bool:
+    """Whether a rung is no slower than another and, where that counts, no larger."""
+    return (goal == "latency" or one.size <= SAME * other.size) and one.seconds <= SAME * other.seconds
 
 
 def _kind(model: ir.Model, inputs: Inputs) -> str:

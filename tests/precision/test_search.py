@@ -153,6 +153,18 @@ def test_sites_of_one_kind_are_timed_once() -> None:
     assert clock.asked == 2  # one kind of site, and the whole model
 
 
+def test_what_is_neither_faster_nor_nearly_as_exact_is_not_looked_into_at_sites_of_another_kind() -> None:
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[n, {SIZE}] a0) => (float[1, n, {SIZE}] y)
+    <float[{SIZE}, {SIZE}] w0, float[{SIZE}, {SIZE}] w1> {{
+        h0 = MatMul(a0, w0)  a1 = Tanh(h0)  axes = Constant<value_ints = [0]>()  a2 = Unsqueeze(a1, axes)
+        y = MatMul(a2, w1) }}"""
+    model = ir.from_onnx_text(_with_weights(text, 2, np.random.default_rng(0)))
+    outcome = run(model, 2e-2, clock=Table(fine=4e-4, middle=3e-4, coarse=5e-4))
+    first, other = ({one.rung for one in site.tried if one.local is not None} for site in outcome.sites)
+    assert first == {"fine", "middle", "coarse"}
+    assert other == {"fine", "middle"}, "a slower rung that is less exact is of no use, a faster one is"
+
+
 def some_inputs(count: int, larger: range) -> list[dict[str, np.ndarray]]:
     """Sets of inputs, of which some, by their place in the order in which a search takes them, are ten times larger."""
     rng = np.random.default_rng(0)
