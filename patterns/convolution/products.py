@@ -1,18 +1,19 @@
 """BatchNormalization of a product with a constant matrix, in the matrix.
 
 bn(x W + b) = x (W s) + (b s + t)       for x of two axes, with one factor s and offset t for each column
+bn(rows(x W + b)) = rows(x (W s) + (b s + t))                   where rows merges the other axes of x
 bn(W x) = (s W) x + t                   for x [batch, channels, length] behind the matrix, with one s and t for each row
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Pattern, attr, computed, const, op, opt, var
+from ortfuse.pattern import Guard, Match, Pattern, attr, computed, const, op, opt, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
@@ -21,7 +22,7 @@ from ._instances import NORMALISATION, POSITIVE, STATISTICS
 
 SOURCE = "arXiv:1502.03167"
 
-x, weight, bias = var("x"), const("weight", "_ _"), const("bias")
+x, weight, bias, target = var("x"), const("weight", "_ _"), const("bias"), var("target")
 
 gemm = op.Gemm(
     x, weight, opt(bias), alpha=attr("alpha"), beta=attr("beta"), transA=attr("transA"), transB=attr("transB")
@@ -85,22 +86,34 @@ def has_rank(rank: int) -> Callable[[Match], Refusal | None]:
     return guard
 
 
+def has_rows(match: Match) -> Refusal | None:
+    """The product has columns, and these are also the last axis behind the Reshape."""
+    rank = match.rank("x")
+    if rank is None or rank < 2:
+        return match.refuse("shape", "x", "two axes or more")
+    shape = match.facts.shape(match.root)
+    return (
+        None if shape is not None and shape[-1] == _channels(match) else match.refuse("shape", "root", "those columns")
+    )
+
+
 new_weight, new_bias = computed("weight", _scaled), computed("bias", _offset)
 as_column = computed("bias", lambda match: _offset(match)[:, None])
 
 
-def _rule(name: str, product: Pattern, replace: Pattern, rank: int, *shapes: dict[str, str], **attributes: Any) -> Rule:
+def _rule(name: str, product: Pattern, replace: Pattern, rank: int, *shapes: dict[str, str],
+          guards: tuple[Guard, ...] = (), constants: Mapping[str, Any] = POSITIVE, **attributes: Any) -> Rule:  # fmt: skip
     return Rule(
         name=f"linear.{name}",
         pattern=layers.batch_norm(product).named("mapped"),
         replace=replace,
-        guards=(has_rank(rank), layers.only_the_result, is_normalised, layers.growth_is_bounded),
+        guards=(has_rank(rank), *guards, layers.only_the_result, is_normalised, layers.growth_is_bounded),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
         proof=Proof(
             shapes=shapes,
             attributes={**NORMALISATION, **attributes},
-            constants=POSITIVE,
+            constants=constants,
             redundant={"check of attribute training": layers.CANNOT_TRAIN},
         ),
     )
@@ -129,6 +142,16 @@ RULES = [
         op.MatMul(x, new_weight) + new_bias,
         2,
         _shapes("n 3", "3 4", bias="4"),
+    ),
+    _rule(
+        "batch_norm_rows",
+        op.Reshape(op.MatMul(x, weight).named("product") + opt(bias), target, allowzero=attr("allowzero")),
+        op.Reshape(op.MatMul(x, new_weight) + new_bias, target, allowzero=attr("allowzero")),
+        2,
+        _shapes("n 2 3", "3 4", bias="4", target="2"),
+        guards=(has_rows,),
+        constants={**POSITIVE, "target": [-1, 4]},
+        allowzero=[0, 1],
     ),
     _rule(
         "batch_norm_left",

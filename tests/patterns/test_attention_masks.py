@@ -11,6 +11,7 @@ import pytest
 from attention_models import BOOLEAN, INPUTS, LOWEST, model, optimized, scores_to_result
 from rewriting import rewritten
 
+from ortfuse.facts.facts import Facts
 from ortfuse.verification import verify
 
 
@@ -46,6 +47,24 @@ def test_windows_with_an_axis_of_their_own_are_of_the_batch(mask: str) -> None:
     result = rewritten(m, "fuse.attention")
     assert verify(m, result).ok
     assert "Attention" in [node.op_type for node in result.graph]
+
+
+@pytest.mark.parametrize("mask", ["", "b,2,1,4,6", "1,1,1,1,6", "b,1,1,4,6", "1,4,6"])
+def test_a_single_window_behind_the_heads_leaves_heads_as_they_are(mask: str) -> None:
+    scores = "mask = Where(keep, zero, filler) masked = Add(qk, mask)" if mask else ""
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 23]> g (float[b,4,1,2,8] x, float[b,6,1,2,8] k, float[b,6,1,2,8] v
+        {f", bool[{mask}] keep" if mask else ""}) => (float[b,2,1,4,8] out) <float zero = {{0.0}}, float filler = {{-1e9}},
+        float half = {{0.5}}> {{ kt = Transpose<perm = [0, 3, 2, 4, 1]>(k) q = Transpose<perm = [0, 3, 2, 1, 4]>(x)
+        values = Transpose<perm = [0, 3, 2, 1, 4]>(v) scaled = Mul(q, half) qk = MatMul(scaled, kt) {scores}
+        p = Softmax<axis = -1>({"masked" if mask else "qk"}) out = MatMul(p, values) }}"""
+    )
+    m = ir.from_proto(proto)
+    result = rewritten(m, "fuse.attention")
+    assert verify(m, result).ok
+    made = next(node for node in result.graph if node.op_type == "Attention")
+    shapes = [Facts(result).shape(value) for value in made.inputs[:3] if value is not None]
+    assert [shape[1] for shape in shapes if shape is not None] == [2, 2, 2]
 
 
 SPLIT_OFF = """keys = Reshape(k, shape) kt = Transpose<perm = [0, 2, 3, 1]>(keys) queries = Reshape(q, shape)

@@ -139,6 +139,10 @@ PRODUCTS = {
     "Gemm": ("a = Gemm<transB = 1>(x, m, c4) y = BatchNormalization(a, c4, c4, c4, c4)", "float[n,3] x", ["Gemm"]),
     "a product": ("a = MatMul(x, k) y = BatchNormalization(a, c4, c4, c4, c4)", "float[n,3] x", ["MatMul", "Add"]),
     "a product from the left": ("a = MatMul(m, x) y = BatchNormalization(a, c4, c4, c4, c4)", "float[n,3,s] x", ["MatMul", "Add"]),
+    "rows of a product": (
+        "t = Constant<value_ints = [-1, 4]>() a = MatMul(x, k) b = Add(a, c4) r = Reshape(b, t) "
+        "y = BatchNormalization(r, c4, c4, c4, c4)", "float[n,5,3] x", ["MatMul", "Add", "Reshape"],
+    ),
 }  # fmt: skip
 
 
@@ -152,6 +156,14 @@ def test_the_last_axis_of_a_product_of_three_axes_is_not_normalised() -> None:
     k = np.ones((3, 4), np.float32)
     body = FOUR + "a = MatMul(x, k) y = BatchNormalization(a, c4, c4, c4, c4)"
     assert "BatchNormalization" in made_of(model(body, "float[n,4,3] x", k=k))
+
+
+def test_rows_that_split_the_columns_of_a_product_are_not_normalised_in_it() -> None:
+    body = (
+        "c2 = Constant<value_floats = [0.5, 2.0]>() t = Constant<value_ints = [-1, 2]>() a = MatMul(x, k) "
+        "r = Reshape(a, t) y = BatchNormalization(r, c2, c2, c2, c2)"
+    )
+    assert "BatchNormalization" in made_of(model(body, "float[n,5,3] x", k=np.ones((3, 4), np.float32)))
 
 
 JOINED = "p = Conv(x, w) q = Conv(x, w) r = Concat<axis = 1>(p, {}) y = BatchNormalization(r, c8, c8, c8, c8)"
