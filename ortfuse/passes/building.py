@@ -69,7 +69,7 @@ class Builder:
 
     def ints(self, numbers: Sequence[int] | int) -> ir.Value:
         """A constant of int64: a vector, or one number of rank 0."""
-        return self.constant(ir.tensor(np.asarray(numbers, np.int64)))
+        return self.constant(ir.Tensor(np.asarray(numbers, np.int64)))
 
     def squeeze(self, value: ir.Value, *axes: int) -> ir.Value:
         """The value without axes of size 1; itself if none is given."""

@@ -244,4 +244,4 @@ def _after(part: _Parts, mold: _Transposed | _Reshaped, piece: ir.Value, editor:
 
 
 def _constant(numbers: Sequence[int], editor: Editor, place: ir.Node) -> ir.Value | None:
-    return editor.add_constant(place, ir.tensor(np.asarray(numbers, np.int64)))
+    return editor.add_constant(place, ir.Tensor(np.asarray(numbers, np.int64)))

@@ -146,7 +146,7 @@ class _Rows:
         numbers, dtype = [self._facts.fill(value) for value in values], self._facts.dtype(values[0])
         if None in numbers or dtype is None or [self._facts.shape(value) for value in values] != counts:
             return None
-        table = self._build.constant(ir.tensor(np.asarray(numbers, dtype.numpy())))
+        table = self._build.constant(ir.Tensor(np.asarray(numbers, dtype.numpy())))
         return self._build.node("Gather", [table, self._build.gather(self._all(), 1, _CLASS)])[0]
 
     def _computed(self, nodes: Sequence[ir.Node]) -> ir.Value | None:

@@ -128,8 +128,8 @@ class Builder:
             with np.errstate(all="ignore"):
                 found = found.astype((dtype or self.dtype).numpy())
         if self.chooser.pick("constants", ("initializers", "Constant nodes")):
-            return self.node("Constant", [], {"value": ir.tensor(found)}).outputs[0]
-        tensor = ir.tensor(found, name=f"c{len(self._main.initializers)}")
+            return self.node("Constant", [], {"value": ir.Tensor(found)}).outputs[0]
+        tensor = ir.Tensor(found, name=f"c{len(self._main.initializers)}")
         value = ir.Value(
             name=tensor.name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape(found.shape)
         )

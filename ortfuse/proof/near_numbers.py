@@ -201,7 +201,7 @@ def _axis_of(value: ir.Value, facts: Facts) -> int | None:
 def _set(name: str, array: Array) -> Change:
     def change(instance: Instance) -> bool:
         value = instance.model.graph.initializers[name]
-        tensor = ir.tensor(array, name=name)
+        tensor = ir.Tensor(array, name=name)
         value.const_value = tensor
         value.type = ir.TensorType(tensor.dtype)
         value.shape = ir.Shape(array.shape)

@@ -176,7 +176,7 @@ def hidden(position: int) -> Change:
 
 def new_constant(graph: ir.Graph, name: str, array: Any) -> ir.Value:
     """A new initializer."""
-    tensor = ir.tensor(array, name=name)
+    tensor = ir.Tensor(array, name=name)
     value = ir.Value(name=name, const_value=tensor, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype))
     graph.register_initializer(value)
     return value

@@ -53,7 +53,7 @@ class Draft:
 
     def ints(self, numbers: Sequence[int], dtype: Any = np.int64) -> ir.Value:
         """A vector of integers."""
-        made = self._editor.add_constant(self.node, ir.tensor(np.asarray(numbers, dtype)))
+        made = self._editor.add_constant(self.node, ir.Tensor(np.asarray(numbers, dtype)))
         assert made is not None
         return made
 
@@ -84,7 +84,7 @@ class Draft:
         value = self.operands[position]
         array = self._facts.const(value)
         if array is not None:
-            self.operands[position] = self._editor.add_constant(self.node, ir.tensor(array[list(order)]))
+            self.operands[position] = self._editor.add_constant(self.node, ir.Tensor(array[list(order)]))
             return
         made = ir.node("Gather", [value, self.ints(order)])
         self.before.append(made)
@@ -134,7 +134,7 @@ class Draft:
         if tensor is None:
             array = self._facts.const(value)
             assert array is not None
-            tensor = ir.tensor(array)
+            tensor = ir.Tensor(array)
         return tensor
 
     def _moved(self, value: ir.Value | None, order: Order, shape: tuple[int, ...]) -> ir.TensorProtocol:
