@@ -1,9 +1,11 @@
 """Slices that take a tensor apart along one axis become one Split.
 
     x[0:2], x[2:4], x[4:9]   =   split(x, [2, 2, 5])          an axis of 9 elements
+    unsqueeze(a), unsqueeze(b), ..., of a, b, ... = split(x)   =   split(unsqueeze(x))
 
 The runtime takes the same time for both; a Split is fewer nodes. Rules know halves and parts by either operator, and normal
-forms by Slice, so that this comes last.
+forms by Slice, so that this comes last. Parts that each get an axis of size 1, as the scales and shifts do that a condition
+puts on a normalisation, get it together.
 
 Left alone: Slices along several axes or with steps, axes whose size is no number, parts that overlap, Slices that leave some of
 the tensor, which a Split would copy too, and types of which the target splits none.
@@ -39,18 +41,65 @@ class Part:
 
 @dataclass(frozen=True)
 class Splits:
-    """Replaces Slices by a Split."""
+    """Replaces Slices by a Split, and Unsqueezes of its parts by one."""
 
     name: ClassVar[str] = "splits"
 
     def run(self, context: Context) -> int:
-        """Replace Slices; returns how many."""
-        return sum(
+        """Replace Slices, and Unsqueezes of parts; returns how many."""
+        replaced = sum(
             _split(first, parts, scope, context)
             for scope in context.scopes()
             for first, parts in list(_apart(scope, context.facts))
             if context.target.supports("", "Split", scope.opset, [context.facts.dtype(first.inputs[0])])
         )
+        splits = [
+            (node, scope)
+            for scope in context.scopes()
+            for node in scope.graph
+            if node.op_type == "Split" and not node.domain
+        ]
+        return replaced + sum(_unsqueezed_together(node, scope, context) for node, scope in splits)
+
+
+def _unsqueezed_together(split: ir.Node, scope: Scope, context: Context) -> int:
+    """Unsqueeze what is split, where nothing else is done to its parts, of which there are several; how many they are."""
+    facts, source = context.facts, split.inputs[0]
+    shape, axis = facts.shape(source), parameter(split, "axis", facts) or 0
+    shapes = [facts.shape(part) for part in split.outputs]
+    used = [part for part in split.outputs if part.uses() or part.is_graph_output()]
+    if source is None or shape is None or not isinstance(axis, int) or None in shapes or len(used) < 2:
+        return 0
+    sizes = [size for part in shapes if part is not None and isinstance(size := part[axis], int)]
+    found = [_unsqueeze(part, facts) for part in used]
+    places = {place for _, place in filter(None, found)}
+    if None in found or len(places) != 1 or len(sizes) != len(shapes):
+        return 0
+    place, nodes = places.pop(), [node for node, _ in filter(None, found)]
+    with context.editor.change(Splits.name, nodes=[split, *nodes]) as change:
+        build = Builder(scope, context.editor, split)
+        made = build.split(build.unsqueeze(source, place), axis % len(shape) + (place <= axis % len(shape)), sizes)
+        for part, node in zip(used, nodes, strict=True):
+            context.editor.replace(node.outputs[0], made[part.index() or 0])
+        context.editor.remove(*nodes, split)
+    return len(nodes) if change else 0
+
+
+def _unsqueeze(part: ir.Value, facts: Facts) -> tuple[ir.Node, int] | None:
+    """The Unsqueeze that alone reads a part, and the place of the one axis that it adds."""
+    users = list(part.uses())
+    node = users[0].node if len(users) == 1 else None
+    if (
+        node is None
+        or node.op_type != "Unsqueeze"
+        or node.domain
+        or node.inputs[0] is not part
+        or part.is_graph_output()
+    ):
+        return None
+    axes = parameter(node, "axes", facts)
+    known = isinstance(axes, tuple | list) and len(axes) == 1 and isinstance(axes[0], int) and axes[0] >= 0
+    return (node, axes[0]) if known and node.graph is part.graph else None
 
 
 def _apart(scope: Scope, facts: Facts) -> Iterator[tuple[ir.Node, list[Part]]]:

@@ -62,3 +62,36 @@ OTHERS = {
 @pytest.mark.parametrize("kind", OTHERS)
 def test_other_slices_stay(kind: str) -> None:
     assert apply(text(OTHERS[kind]), Splits())[1] == [0]
+
+
+def unsqueezes(body: str, outputs: str, shape: str) -> str:
+    return f"g (float[{shape}] x) => ({outputs}) <int64[1] one = {{1}}, int64[1] two = {{2}}, int64[1] last = {{-1}}> {{ {body} }}"
+
+
+def unsqueezed(axis: int, *axes: str) -> str:
+    parts = " ".join(f"{name} = Unsqueeze(p{name}, {added})" for name, added in zip("abc", axes, strict=True))
+    return f"s = Constant<value_ints = [1, 3, 2]>() pa, pb, pc = Split<axis = {axis}>(x, s) {parts}"
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("added", ["one", "two", "last"])
+def test_parts_that_get_an_axis_get_it_together(axis: int, added: str) -> None:
+    shape, x = ("6,n", floats(6, 5)) if axis == 0 else ("n,6", floats(5, 6))
+    outputs = ", ".join(f"float[{name}0, {name}1, {name}2] {name}" for name in "abc")
+    model, counts, _ = apply(
+        unsqueezes(unsqueezed(axis, added, added, added), outputs, shape), Splits(), inputs={"x": x}
+    )
+    assert counts == [3]
+    assert [kind for kind in operators(model) if kind != "Constant"] == ["Unsqueeze", "Split"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        unsqueezed(1, "one", "one", "two"),
+        unsqueezed(1, "one", "one", "one").replace("Unsqueeze(pc, one)", "Expand(pc, one)"),
+    ],
+)
+def test_parts_that_get_other_axes_keep_them(body: str) -> None:
+    outputs = ", ".join(f"float[{name}0, {name}1, {name}2] {name}" for name in "ab")
+    assert apply(unsqueezes(body, outputs, "n,6"), Splits())[1] == [0]
