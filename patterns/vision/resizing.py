@@ -198,8 +198,6 @@ _PLACES = np.stack(np.meshgrid([1, 0, 1], [0, 3], indexing="ij"), -1)
 
 RULES = [
     _repeated("repeated", "b c h w", "b c (h r) (w s)", lambda match: [match.size("r"), match.size("s")]),
-    _repeated("repeated_rows", "b c h w", "b c (h r) w", lambda match: [match.size("r"), 1]),
-    _repeated("repeated_columns", "b c h w", "b c h (w r)", lambda match: [1, match.size("r")]),
     _repeated("repeated_samples", "b c h", "b c (h r)", lambda match: [match.size("r")]),
     Rule(
         name="resize.grid",
