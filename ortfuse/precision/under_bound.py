@@ -282,7 +282,7 @@ def _why(reason: str, measured: Sequence[MeasuredSite], sites: Mapping[str, Site
     if not sites:
         return "the model has no site at which a rung is legal"
     if not any(rung.effects is not None for site in measured for rung in site.rungs):
-        return "no rung is of use at any site of the model on this machine"
+        return "no rung that was measured is of use at any site of the model on this machine"
     return reason
 
 

@@ -108,7 +108,7 @@ def test_a_bound_that_nothing_keeps_is_an_error() -> None:
 def test_rungs_that_win_no_time_are_not_considered() -> None:
     outcome = run(chain(), 0.5, clock=Table(coarse=2e-3, middle=1e-3, fine=0.99e-3))
     assert not outcome.taken.choice
-    assert "no rung is of use" in outcome.reason
+    assert "no rung that was measured is of use" in outcome.reason
     assert all(one.dropped for site in outcome.sites for one in site.tried)
 
 
