@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Match, Pattern, all_attributes, attr, built, const, ms, op, opt, scalar, var
+from ortfuse.pattern import Match, Pattern, all_attributes, attr, built, const, ms, op, opt, redundant, scalar, var
 from ortfuse.precision.grids import SMALLEST_SCALE
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
+from .._proofs import COST
 from ._activations import grid, grid_of, was_observed
 from ._linear import LONGEST, in_float32, signed_limit
 from ._weights import Array, is_weight, read_later, read_later_as, tensor_of
@@ -58,6 +59,13 @@ def sums_fit(match: Match) -> Refusal | None:
     if terms > LONGEST:
         return match.refuse("value", "weight", f"of at most {LONGEST} numbers a channel")
     return match.unless_shape(found[:1], "bias")
+
+
+@redundant(COST)
+def has_several_filters(match: Match) -> Refusal | None:
+    """There is more than one filter: one alone reads each number once, which rounding all of them takes as long as."""
+    alone = (match.shape("weight") or ())[:1] == (1,)
+    return match.refuse("needless", "weight", found="it is one filter") if alone else None
 
 
 def is_active(match: Match) -> bool:
@@ -154,7 +162,7 @@ def _rounded(value: Pattern, *grid: Pattern) -> Pattern:
     return op.DequantizeLinear(op.QuantizeLinear(value, *grid), *grid)
 
 
-GUARDS = (in_float32, is_weight("weight"), is_weight("bias"), sums_fit)
+GUARDS = (in_float32, is_weight("weight"), is_weight("bias"), sums_fit, has_several_filters)
 FUSED: dict[str, Any] = {"activation": attr("activation"), "attributes": HOW}
 LAYER = op.Conv(x, weight, opt(bias), attributes=HOW)
 CLIPPED = op.Clip(LAYER, scalar("low"), scalar("high"))

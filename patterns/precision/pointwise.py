@@ -15,7 +15,20 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._linear import in_float32, signed_limit
 from ._weights import Array, is_weight, read_later, symmetric
-from .convolution import CLIP, PLAIN, WITH_SUM, bias, channels, is_active, shape, sum_is_plain, sums_fit, x, y
+from .convolution import (
+    CLIP,
+    PLAIN,
+    WITH_SUM,
+    bias,
+    channels,
+    has_several_filters,
+    is_active,
+    shape,
+    sum_is_plain,
+    sums_fit,
+    x,
+    y,
+)
 
 SOURCE = "ONNX operators DynamicQuantizeLinear, Conv and MatMulInteger"
 
@@ -92,6 +105,7 @@ def _rule(name: str, pattern: Pattern, guards: tuple[Guard, ...], proof: Proof) 
             is_weight("weight"),
             is_weight("bias"),
             sums_fit,
+            has_several_filters,
             is_a_product,
             activation_is_simple,
             *guards,

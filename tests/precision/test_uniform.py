@@ -139,3 +139,14 @@ def test_weights_are_lowered_one_after_the_other(tmp_path: Path) -> None:
     assert not done.returncode, done.stderr
     assert int(done.stdout) < 6 * WEIGHT, f"all weights take {COUNT} times as much"
     assert sum(file.stat().st_size for file in tmp_path.glob("q.onnx*")) < 1.1 * COUNT * WEIGHT / 4
+
+
+def test_a_convolution_with_one_filter_stays() -> None:
+    """As which the mean of the rows of a batch is computed: rounding what comes in would take longer."""
+    weight = ", ".join(str(number % 7 - 3) for number in range(64 * 8))
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 20]> g (float[n,50,64] x) => (float[n,8] y)
+        <float[64,8] w = {{{weight}}}, int64[1] a = {{1}}>
+        {{ r = Relu(x) s = ReduceMean<keepdims = 0>(r, a) y = MatMul(s, w) }}""")
+    made = ortfuse.lower(model, "dynamic_int8").model
+    operators = [node.op_type for node in made.graph.node]
+    assert operators.count("DynamicQuantizeLinear") == operators.count("Conv") == 1
