@@ -87,7 +87,7 @@ def has_rank(rank: int) -> Callable[[Match], Refusal | None]:
 
 
 def has_rows(match: Match) -> Refusal | None:
-    """The product has columns, and these are also the last axis behind the Reshape."""
+    """The product has columns, and these are also the last axis behind the Reshape or Flatten."""
     rank = match.rank("x")
     if rank is None or rank < 2:
         return match.refuse("shape", "x", "two axes or more")
@@ -152,6 +152,15 @@ RULES = [
         guards=(has_rows,),
         constants={**POSITIVE, "target": [-1, 4]},
         allowzero=[0, 1],
+    ),
+    _rule(
+        "batch_norm_flat",
+        op.Flatten(op.MatMul(x, weight).named("product") + opt(bias), axis=attr("axis")),
+        op.Flatten(op.MatMul(x, new_weight) + new_bias, axis=attr("axis")),
+        2,
+        _shapes("n 2 3", "3 4", bias="4"),
+        guards=(has_rows,),
+        axis=[2, -1],
     ),
     _rule(
         "batch_norm_left",

@@ -143,6 +143,10 @@ PRODUCTS = {
         "t = Constant<value_ints = [-1, 4]>() a = MatMul(x, k) b = Add(a, c4) r = Reshape(b, t) "
         "y = BatchNormalization(r, c4, c4, c4, c4)", "float[n,5,3] x", ["MatMul", "Add", "Reshape"],
     ),
+    "flat rows of a product": (
+        "a = MatMul(x, k) r = Flatten<axis = 2>(a) y = BatchNormalization(r, c4, c4, c4, c4)", "float[n,5,3] x",
+        ["MatMul", "Add", "Flatten"],
+    ),
 }  # fmt: skip
 
 
