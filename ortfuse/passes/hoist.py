@@ -18,7 +18,6 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortfuse.dims import is_positive
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.purity import Purity
 from ortfuse.graph.traits import BROADCASTS, ELEMENTWISE
@@ -27,7 +26,7 @@ from ortfuse.passes.building import take_over
 from ortfuse.passes.context import Context
 from ortfuse.passes.cse import computation
 from ortfuse.passes.narrowing import narrow
-from ortfuse.passes.recurrence.iteration import fails_if_empty, iteration_of
+from ortfuse.passes.recurrence.iteration import surely_runs
 
 _SAFE = ELEMENTWISE | {"Transpose", "Unsqueeze", "Shape", "Size"}
 """Operators that do not fail on a tensor of numbers."""
@@ -59,7 +58,7 @@ def _hoist_from(holder: ir.Node, purity: Purity, context: Context) -> int:
         return _hoist_common(holder, both[True], both[False], purity, context)
     if holder.domain or holder.op_type not in ("Loop", "Scan") or len(found := subgraphs(holder)) != 1:
         return 0
-    runs, count = _runs(holder, context.facts), 0
+    runs, count = surely_runs(holder, context.facts), 0
     for node in list(found[0]):
         if _is_free(node, purity) and (runs or _cannot_fail(node, context.facts)):
             count += _move(node, holder, context)
@@ -99,19 +98,6 @@ def _move(node: ir.Node, holder: ir.Node, context: Context, twin: ir.Node | None
         for one in old:
             take_over(context.editor, one, made)
     return bool(change)
-
-
-def _runs(holder: ir.Node, facts: Facts) -> bool:
-    """Whether the body of a loop runs at least once in every run of the model that succeeds."""
-    if holder.op_type == "Scan":
-        return True
-    limit, condition = (*holder.inputs, None, None)[:2]
-    number = facts.ints(limit)
-    is_asked = limit is None or (number is not None and all(n is not None and is_positive(n) for n in number.elements))
-    if is_asked and (condition is None or bool(facts.scalar(condition))):
-        return True
-    iteration = iteration_of(holder, facts)
-    return iteration is not None and fails_if_empty(iteration)
 
 
 def _cannot_fail(node: ir.Node, facts: Facts) -> bool:

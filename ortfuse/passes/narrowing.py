@@ -6,6 +6,9 @@
 Exporters of TensorFlow hand on all weights this way, and count besides. Without them what depends on weights alone can be
 computed before the loop, and rules see through bodies.
 
+What is stacked by a Loop that does not run has sizes that the runtime makes up, by what it knows of the states: there the first
+form is left alone too, unless the Loop surely runs.
+
 Left alone: stacked results of a Scan; states that are absent; a state that a body returns as another result too.
 """
 
@@ -18,7 +21,7 @@ import onnx_ir as ir
 
 from ortfuse.graph.walk import nested, used_values
 from ortfuse.passes.context import Context
-from ortfuse.passes.recurrence.iteration import origin
+from ortfuse.passes.recurrence.iteration import origin, surely_runs
 from ortfuse.passes.recurrence.operator import Rounds
 from ortfuse.pattern.operators import parameter
 
@@ -55,7 +58,9 @@ def narrow(node: ir.Node, author: str, context: Context) -> int:
     loop = _loop(node, context)
     if loop is None:
         return 0
-    same = {index for index in range(loop.count) if _is_same(loop, index)}
+    stacks = any(_is_used(output) for output in node.outputs[loop.count :])
+    is_safe = not stacks or surely_runs(node, context.facts)
+    same = {index for index in range(loop.count) if is_safe and _is_same(loop, index)}
     kept = _used(loop, same)
     if len(kept) == len(node.outputs):
         return 0

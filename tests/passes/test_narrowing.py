@@ -46,6 +46,14 @@ def test_a_state_that_all_runs_hand_on() -> None:
     assert sizes(narrowed(text, "float[n] Y, float[n] Z")) == (3, 1)
 
 
+@pytest.mark.parametrize(("limit", "operands"), [("runs, c", 4), ("two, yes", 3)])
+def test_stacked_results_of_a_loop_that_may_not_run_keep_their_sizes(limit: str, operands: int) -> None:
+    """The runtime makes up the sizes of what no run stacks by what it knows of the states."""
+    body = "r = Mul(s, v) q = Identity(v)"
+    text = loop("float[n] s, float[n] v", "float[n] r, float[n] v, float[n] q", body, f"Y, Z, Q = {limit}, a, w")
+    assert sizes(narrowed(text, "float[n] Y, float[p, n] Q"))[0] == operands
+
+
 def test_a_state_behind_an_identity_that_a_nested_body_reads() -> None:
     inner = "d = If(go)<then_branch = t () => (float[n] p) { p = Mul(s, v) }, else_branch = e () => (float[n] q) { q = Exp(v) }>"
     text = loop("float[n] s, float[n] v", "float[n] d, float[n] u", f"{inner} u = Identity(v)", "Y, Z = runs, c, a, w")
