@@ -72,13 +72,13 @@ def _rule(kind: str) -> Rule:
 def _of_gemm(kind: str) -> Rule:
     """The same of layers on two axes, as exporters write them."""
     flat, weights = var("x", "_ _"), (const("first", "_ _"), const("second", "_ _"))
-    turned = [attr(f"{name}_turned") for name in ("first", "second")]
-    hidden = activated(kind, op.Gemm(flat, weights[0], opt(bias), transB=turned[0]))
+    turned = ("first_turned", "second_turned")
+    hidden = activated(kind, op.Gemm(flat, weights[0], opt(bias), transB=attr(turned[0])))
 
     def made(match: Match) -> Pattern:
         straight = [
-            op.Transpose(weight, perm=(1, 0)) if match[f"{name}_turned"] else weight
-            for name, weight in zip(("first", "second"), weights, strict=True)
+            op.Transpose(weight, perm=(1, 0)) if match[name] else weight
+            for name, weight in zip(turned, weights, strict=True)
         ]
         layer: Pattern = getattr(made_of, f"FeedForward{kind}")(
             flat, straight[0], bias | _zeros("first"), straight[1], shift | _zeros("second")
@@ -88,7 +88,7 @@ def _of_gemm(kind: str) -> Rule:
     return Rule(
         name=f"ffn.{KINDS[kind]}_gemm",
         formula=f"{kind}(gemm(x, first, bias)) second + shift",
-        pattern=op.Gemm(hidden, weights[1], opt(shift), transB=turned[1]),
+        pattern=op.Gemm(hidden, weights[1], opt(shift), transB=attr(turned[1])),
         replace=built(made, makes=(f"FeedForward{kind}", "Transpose")),
         guards=(is_not_double,) if kind == "GeluTanh" else (),
         on_request=True,
@@ -99,7 +99,7 @@ def _of_gemm(kind: str) -> Rule:
                 {"x": "b 4", "first": "6 4", "bias": "6", "second": "3 6", "shift": "3"},
                 {"x": "b 4", "first": "4 6", "bias": "6", "second": "6 3", "shift": "3"},
             ),
-            attributes=tuple({"first_turned": [turned], "second_turned": [turned]} for turned in (1, 0)),
+            attributes=tuple({name: [value] for name in turned} for value in (1, 0)),
             redundant={"dimension *": "the products ask for the same"},
             opset=20,
         ),
