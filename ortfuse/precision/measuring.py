@@ -34,6 +34,9 @@ SAME = 1.03
 CLEARLY = 3.0
 """A rung whose errors at sites of other kinds are this many times smaller than another's is taken to be more exact everywhere."""
 
+NO_ERROR = 1e-12
+"""Smaller errors of a site are taken to be alike."""
+
 SURPASSED = "another rung is no slower and no less exact"
 
 FASTER = 0.98
@@ -279,13 +282,20 @@ def _norm(arrays: Mapping[str, Array]) -> float:
 
 
 def _worthwhile(rungs: Sequence[Rung], goal: Goal) -> list[str]:
-    """The rungs that no other surpasses as far as times are known, and of these not more than `MOST`, spread evenly."""
+    """The rungs that no other surpasses as far as times are known, and of these the `MOST` that are missed most."""
     kept: list[Rung] = []
     for rung in sorted(rungs, key=lambda one: (one.seconds, one.local or 0.0)):
         if not any(_surpasses(other, rung, goal) for other in kept):
             kept = [other for other in kept if not _surpasses(rung, other, goal)] + [rung]
-    places = np.unique(np.linspace(0, len(kept) - 1, min(len(kept), MOST)).round().astype(int)) if kept else ()
-    return [kept[place].name for place in places]
+    while len(kept) > MOST:
+        kept.pop(min(range(1, len(kept) - 1), key=lambda place: _missed(*kept[place - 1 : place + 2])))
+    return [rung.name for rung in kept]
+
+
+def _missed(faster: Rung, rung: Rung, slower: Rung) -> float:
+    """What is lost without a rung between two others: the time to the slower one, wherever the faster one errs too much."""
+    errors = [math.log(max(one.local or 0.0, NO_ERROR)) for one in (faster, rung)]
+    return (slower.seconds - rung.seconds) * max(errors[0] - errors[1], 0.0)
 
 
 def _surpasses(one: Rung, other: Rung, goal: Goal) -> bool:

@@ -136,6 +136,8 @@ class Search:
         """The best choices that keep the bound, also on fresh inputs, best first."""
         for _ in range(PROOFS):
             self._knapsack()
+            if self._is_spoilt_by_ranges():
+                self._knapsack(sure=True)
             self._uniform()
             kept = self._kept()
             if not kept or self._holds(kept[0]) or self.enough():
@@ -190,13 +192,31 @@ class Search:
     def _cost(self, point: Point) -> float:
         return -point.predicted_speedup if self.goal == "latency" else float(point.size or 0)
 
-    def _knapsack(self) -> None:
-        """Move the limit until the error of the whole is as near to the bound as it gets from below."""
+    def _is_spoilt_by_ranges(self) -> bool:
+        """Whether a choice made errors under the bound, but may make larger ones, since it has rungs with observed ranges.
+
+        Few of these are enough for that, and without them the others may go further.
+        """
+        return any(
+            point.error is not None
+            and point.error <= self.bound
+            and not self._keeps(point)
+            and any(map(self.observes, point.choice.values()))
+            for point in self.points
+        )
+
+    def _knapsack(self, *, sure: bool = False) -> None:
+        """Move the limit until the error of the whole is as near to the bound as it gets from below.
+
+        Args:
+            sure: Whether rungs with observed ranges are left out.
+        """
         limit, low, high, ran = self._first_limit(), 0.0, math.inf, 0
-        if self.goal == "latency" and self.point("", self._choice(math.inf)).predicted_speedup < WORTH:
+        widest = self._choice(math.inf, sure=sure)
+        if self.goal == "latency" and self.point("", widest).predicted_speedup < WORTH:
             return
         for _ in range(SOLVED):
-            choice = self._choice(limit)
+            choice = self._choice(limit, sure=sure)
             known = self._known(choice)
             if known is None:
                 if ran == ATTEMPTS or (ran and self.enough()):
@@ -207,7 +227,7 @@ class Search:
                     continue  # the same limit again, with what was learned
             if self._keeps(known):
                 low = max(low, limit)
-                if choice == self._choice(math.inf) or self._is_close(known):
+                if choice == self._choice(math.inf, sure=sure) or self._is_close(known):
                     break
             else:
                 high = min(high, limit)
@@ -236,13 +256,16 @@ class Search:
             return max(wanted, 1.2 * low)
         return wanted if low < wanted < high else math.sqrt(max(low, 1e-3 * high) * high)
 
-    def _choice(self, limit: float) -> dict[str, str]:
+    def _choice(self, limit: float, *, sure: bool = False) -> dict[str, str]:
         slowest = None if self.goal == "latency" else 0.0
         bounded = limit if math.isfinite(limit) else 1e9
-        taken = choose(self._options, bounded, slowest=slowest)
+        allowed = [
+            [one for one in options if not (sure and one.name and self.observes(one.name))] for options in self._options
+        ]
+        taken = choose(allowed, bounded, slowest=slowest)
         return {
             site.name: options[number].name
-            for site, options, number in zip(self.sites, self._options, taken, strict=True)
+            for site, options, number in zip(self.sites, allowed, taken, strict=True)
             if number
         }
 

@@ -36,8 +36,8 @@ LONGEST = 2.0
 CACHED = 64 << 20
 """Weights of more bytes than this are taken to come from memory in every run."""
 
-HOPELESS = {1: 4.0, 2: 2.0, 3: 1.3}
-"""How many times as long as the first one a model takes at least that is not run more often, by how often each was run."""
+HOPELESS = 1.5
+"""A model that takes at least this many times as long as the first one, however often it is run, is not run more often."""
 
 SETTLED = 1.01
 """A model is not run more often once its first quartile is at most this many times its shortest time."""
@@ -86,8 +86,8 @@ class Stopwatch:
         order, started = list(sessions), time.perf_counter()
         gc.collect()
         for number in range(ROUNDS):
-            if number in HOPELESS:
-                order = _hopeful(times, order, HOPELESS[number])
+            if number == _LEAST:  # single runs tell little: the first ones of a session are disturbed most
+                order = _hopeful(times, order)
             if number >= _FEW:
                 order = [name for name in order if not _is_settled(times[name])]
             if not order or (number >= _LEAST and time.perf_counter() - started > LONGEST):
@@ -135,7 +135,7 @@ def _is_settled(times: list[float]) -> bool:
     return _quartile(times) <= SETTLED * min(times)
 
 
-def _hopeful(times: Mapping[str, list[float]], order: list[str], factor: float) -> list[str]:
-    """Those of the models, in this order, that may not take so many times as long as the first."""
-    most = factor * min(next(iter(times.values()), [0.0]))
+def _hopeful(times: Mapping[str, list[float]], order: list[str]) -> list[str]:
+    """Those of the models, in this order, that may not be slower than the first."""
+    most = HOPELESS * min(next(iter(times.values()), [0.0]))
     return [name for name in order if min(times[name]) <= most]

@@ -1,0 +1,53 @@
+"""Which rungs of a site are looked into, and choices that ranges would spoil."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ortfuse.precision import trial as trials
+from ortfuse.precision.measuring import MOST, MeasuredSite, Rung, _worthwhile
+from ortfuse.precision.metrics import METRICS
+from ortfuse.precision.search import Search
+
+pytest.importorskip("scipy")
+
+
+def test_of_many_rungs_those_stay_that_would_be_missed_most() -> None:
+    """As measured for a product of BERT: the one that is a hundred times as exact is not given up for five that are alike."""
+    found = {"a": (958, 1.5e-2), "b": (1000, 1.45e-2), "c": (1100, 1.4e-2), "d": (1459, 1.1e-2), "e": (1579, 7.7e-3),
+             "f": (2871, 1e-4), "g": (6466, 5e-5)}  # fmt: skip
+    rungs = [Rung(name, float(seconds), 1, local=local) for name, (seconds, local) in found.items()]
+    kept = _worthwhile(rungs, "latency")
+    assert len(kept) == MOST
+    assert {"a", "e", "f", "g"} <= {*kept}
+
+
+class _Trial:
+    """Errors that add up as predicted; where ranges were observed, much larger ones may come."""
+
+    def test(self, choice: Mapping[str, str]) -> trials.Tested:
+        error = math.sqrt(sum((1e-3 if rung == "seen" else 2e-3) ** 2 for rung in choice.values()))
+        likely = error * (6.0 if "seen" in choice.values() else 1.2)
+        return trials.Tested(seen=error, held_out=error, likely=likely, size=1, effects=(error,))
+
+    def proved(self, choice: Mapping[str, str]) -> Any:
+        return None
+
+
+def test_few_rungs_with_observed_ranges_do_not_keep_the_others_back() -> None:
+    sites = [
+        MeasuredSite(
+            f"s{number}", "", "", 1.0, 1,
+            (Rung("seen", 0.5, 1, effects=(1e-3,)), Rung(f"exact{number}", 0.52, 1, effects=(2e-3,))),
+        )
+        for number in range(4)
+    ]  # fmt: skip
+    trial: Any = _Trial()
+    metric = METRICS["l2"]
+    search = Search(sites, 1, trial, lambda rung: rung == "seen", metric, 5e-3, "latency", 4.0, lambda text: None)
+    best = search.run()[0]
+    assert {*best.choice.values()} == {"exact0", "exact1", "exact2", "exact3"}
