@@ -128,7 +128,7 @@ def _seconds(session: Session, runs: int) -> float:
 
 def _quartile(times: list[float]) -> float:
     """The first quartile."""
-    return statistics.quantiles(times, n=4, method="inclusive")[0] if len(times) > 1 else times[0]
+    return statistics.quantiles(times, n=4, method="inclusive")[0]
 
 
 def _is_settled(times: list[float]) -> bool:

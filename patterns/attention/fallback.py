@@ -9,6 +9,7 @@ pass runs after `fuse.attention`, on what that had to leave alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -91,6 +92,19 @@ def _row_for_each(length: Pattern) -> Pattern:
     return made
 
 
+PROOF = Proof(
+    shapes={"h": 2, "d": 4, "v": 4},
+    scalars={name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale")},
+    inputs={"mask": masked(LOWEST)},
+    assumes=FINITE_SCORES,
+    opset=17,
+    redundant={
+        "dimension d": "the product of query and key asks for it too",
+        "dimension s": "a mask that broadcasts the scores gives another shape, which the rewriter refuses",
+    },
+)
+"""The proof in either layout."""
+
 RULES = [
     Rule(
         name="attention.multi_head",
@@ -100,12 +114,8 @@ RULES = [
         guards=(heads_are_known,),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(
-            shapes={"h": 2, "d": 4, "v": 4},
-            scalars={name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale")},
-            inputs={"mask": masked(LOWEST)},
-            assumes=FINITE_SCORES,
-            opset=17,
+        proof=replace(
+            PROOF,
             counterexamples={
                 "any number of heads": Variation(
                     options={"mask": "absent"},
@@ -115,10 +125,6 @@ RULES = [
                 "one head of keys": Variation(
                     options={"mask": "absent"}, change=_split([0, 0, 1, 4], 4, "key", "value")
                 ),
-            },
-            redundant={
-                "dimension d": "the product of query and key asks for it too",
-                "dimension s": "a mask that broadcasts the scores gives another shape, which the rewriter refuses",
             },
         ),
     ),
@@ -131,16 +137,6 @@ RULES = [
         guards=(heads_are_known,),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
-        proof=Proof(
-            shapes={"h": 2, "d": 4, "v": 4},
-            scalars={name: [1.0, 0.5] for name in ("score_scale", "query_scale", "key_scale")},
-            inputs={"mask": masked(LOWEST)},
-            assumes=FINITE_SCORES,
-            opset=17,
-            redundant={
-                "dimension d": "the product of query and key asks for it too",
-                "dimension s": "a mask that broadcasts the scores gives another shape, which the rewriter refuses",
-            },
-        ),
+        proof=PROOF,
     ),
 ]
