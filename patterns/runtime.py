@@ -167,7 +167,9 @@ def _zeros_change_nothing(match: Match, pad: ir.Node) -> bool:
     values = match.facts.range(pad.inputs[0]) if pad.inputs[0] is not None else None
     border, kernel = parameter(pad, "pads", match.facts), match["kernel_shape"]
     dilated = any(step != 1 for step in match["dilations"] or ())
-    if values is None or values.low < 0 or not isinstance(border, tuple | list) or dilated:
+    # Rounded up, a window may begin where there are zeros alone, and without the zeros there is none.
+    beyond = match.get("ceil_mode") and any(step != 1 for step in match["strides"] or ())
+    if values is None or values.low < 0 or not isinstance(border, tuple | list) or dilated or beyond:
         return False
     half = len(border) // 2
     around = [*border[2:half], *border[half + 2 :]]

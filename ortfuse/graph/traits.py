@@ -219,6 +219,11 @@ ORDERED_AXES = frozenset({"Slice", "Pad"})
 """Operators whose axes correspond one by one to numbers in other inputs, so that their order matters."""
 
 
+def operator_name(node: ir.Node) -> str:
+    """The operator as it stands in the sets: with its domain, unless that is ai.onnx."""
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
 def has(node: ir.Node, trait: frozenset[str]) -> bool:
     """Whether the node's operator, with its domain, is in the set."""
-    return (f"{node.domain}.{node.op_type}" if node.domain else node.op_type) in trait
+    return operator_name(node) in trait

@@ -168,6 +168,23 @@ CASES: list[tuple[str, Range | None]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("activation", "wanted"),
+    [
+        ("Relu", between(0.0, INF, nan=True)),
+        ("Sigmoid", between(-(2.0**-7), 1 + 2.0**-7, nan=True)),
+        ("HardSigmoid", between(-(2.0**-7), 1 + 2.0**-7, nan=True)),
+        ("Tanh", between(-1 - 2.0**-7, 1 + 2.0**-7, nan=True)),
+        ("LeakyRelu", None),
+    ],
+)
+def test_what_a_convolution_ends_with_bounds_it(activation: str, wanted: Range | None) -> None:
+    text = f"""<ir_version: 10, opset_import: ["": 20, "com.microsoft": 1]> g (float[n,1,s] x, float[1,1,1] w) => (y)
+        {{ c = com.microsoft.FusedConv<activation = "{activation}">(x, w) y = Identity(c) }}"""
+    model = ir.from_onnx_text(text)
+    assert Facts(model).range(model.graph.outputs[0]) == wanted
+
+
 @pytest.mark.parametrize(("body", "wanted"), CASES, ids=[body for body, _ in CASES])
 def test_range(body: str, wanted: Range | None) -> None:
     facts, values = held(body)

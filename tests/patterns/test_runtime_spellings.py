@@ -118,6 +118,7 @@ POOLINGS = {
     "padding of its own, old": pooling(", pads = [1, 0, 1, 1]", opset=9),
     "more padding than the window has": pooling(", pads = [2, 1, 2, 1]", before="Relu"),
     "windows rounded up": pooling(", ceil_mode = 1, strides = [2, 2]"),
+    "windows rounded up to padding alone": pooling(", ceil_mode = 1, strides = [5, 5]", before="Relu"),
     "windows that straddle the image": pooling(", dilations = [1, 5]", before="Relu"),
 }
 

@@ -21,6 +21,7 @@ from ortfuse.dims import product as product_of
 from ortfuse.dims import upper_bound
 from ortfuse.facts.values.ask import Answer, Asking, ranges
 from ortfuse.facts.values.range import Number, Piece, Range, anything, between, of_pieces, one_of, stored, union
+from ortfuse.graph.traits import MICROSOFT
 
 _Arrays = Callable[[Any, Any], Any]
 
@@ -256,6 +257,21 @@ for _op_types, _low, _infinity_is_lost in (
     (("Cos", "Sin"), -1.0, True),
 ):
     ranges(*_op_types)(_bounded(_low - _SLACK, 1.0 + _SLACK, infinity_is_lost=_infinity_is_lost))
+
+
+_ACTIVATED = {
+    "Relu": (0.0, math.inf),
+    "Sigmoid": (-_SLACK, 1.0 + _SLACK),
+    "HardSigmoid": (-_SLACK, 1.0 + _SLACK),
+    "Tanh": (-1.0 - _SLACK, 1.0 + _SLACK),
+}
+
+
+@ranges(f"{MICROSOFT}.FusedConv")
+def activated(op: Asking) -> Range | None:
+    """What comes out of the activation that a convolution ends with."""
+    found = _ACTIVATED.get(op.attr_str("activation", ""))
+    return None if found is None else between(*found, nan=True)
 
 
 def _power_of_e(number: Number) -> float:

@@ -28,7 +28,7 @@ from ortfuse.facts.values.range import (
     of_sizes,
     whatever_fits,
 )
-from ortfuse.graph.traits import BROADCASTS
+from ortfuse.graph.traits import BROADCASTS, operator_name
 
 NOT_KNOWN = (UnknownError, ArithmeticError, LookupError, ValueError, TypeError)
 """What a function raises if it needs something unknown, or if a node violates its operator's specification."""
@@ -204,7 +204,7 @@ class Asking(Op):
 Answer: TypeAlias = "Callable[[Asking], Range | None]"
 
 RANGES: dict[str, Answer] = {}
-"""The functions that compute the ranges of outputs, by operator of ai.onnx."""
+"""The functions that compute the ranges of outputs, by operator: `Relu`, `com.microsoft.FusedConv`."""
 
 BY_ELEMENT: set[str] = set()
 """Operators whose function may be given part of each operand's elements, as long as the parts correspond."""
@@ -249,10 +249,10 @@ class RangeOf(Question):
 
     def _computed(self, value: ir.Value, values: Values) -> Range | None:
         node = value.producer()
-        if node is None or node.domain:
+        if node is None:
             return None
-        function = RANGES.get(node.op_type)
-        if function is None and self._assuming is None:
+        function = RANGES.get(operator_name(node))
+        if function is None and (node.domain or self._assuming is None):
             return None
         asking = Asking(node, value, self, values)
         found = None
@@ -352,7 +352,7 @@ def _is_varied(value: ir.Value, values: Values) -> bool:
         fact, node = values.analysis.fact(value), value.producer()
         if fact.is_constant or fact.dtype in INTEGERS:
             continue
-        if node is None or node.domain or node.op_type not in RANGES:
+        if node is None or operator_name(node) not in RANGES:
             return True
         if node.op_type in _KEEPS_VARIETY and len(seen) < _MOST_LOOKED_AT:
             operands = node.inputs[: 2 if node.op_type in BROADCASTS else 1]

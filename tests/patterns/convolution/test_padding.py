@@ -77,6 +77,12 @@ def test_what_is_infinitely_low_is_the_padding_of_a_maximum() -> None:
     ]
 
 
+def test_zeros_around_what_an_activation_leaves_are_padding_to_the_runtime() -> None:
+    """It takes them for that of a maximum, which is right where nothing is negative; nothing keeps it from that."""
+    body = BORDER + "c = Conv(x, w) r = Relu(c) a = Pad(r, p) y = MaxPool<kernel_shape = [3, 3], ceil_mode = 1>(a)"
+    assert made_of(model(body, "n,3,h,6")) == ["FusedConv", "Pad", "MaxPool"]
+
+
 CAUSAL = ints("b", 0) + ints("e", -2) + ints("i", 2) + "a = Conv<pads = [2, 2]>(x, w1) y = Slice(a, b, e, i)"
 
 
