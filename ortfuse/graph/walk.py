@@ -116,6 +116,20 @@ def used_values(node: ir.Node) -> Iterator[ir.Value]:
     yield from captured_values(node)
 
 
+def needed_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
+    """The nodes of the graph that its outputs depend on."""
+    pending = [value.producer() for value in graph.outputs]
+    seen: set[ir.Node] = set()
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.graph is graph:
+            yield node
+        pending += [value.producer() for value in used_values(node)]
+
+
 def describe(node: ir.Node) -> str:
     """How messages refer to a node: by its name, or else by its outputs."""
     kind = f"{node.domain}::{node.op_type}" if node.domain else node.op_type or "untyped"

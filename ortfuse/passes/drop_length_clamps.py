@@ -20,7 +20,7 @@ import onnx_ir as ir
 from ortfuse.dims import Dim, DimLike
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.traits import BROADCASTS
-from ortfuse.graph.walk import used_values
+from ortfuse.graph.walk import needed_nodes
 from ortfuse.passes.context import Context
 
 
@@ -68,23 +68,9 @@ def _size(value: ir.Value | None, facts: Facts) -> DimLike | None:
 
 def _equal_sizes(graph: ir.Graph, facts: Facts) -> Iterator[tuple[tuple[DimLike, DimLike], ir.Node]]:
     """Pairs of sizes that operands of a node have along the same axis, for nodes executed in every run, with the node."""
-    for node in _needed(graph):
+    for node in needed_nodes(graph):
         if node.op_type not in BROADCASTS or node.domain:
             continue
         shapes = [facts.shape(value) or () for value in node.inputs if value is not None]
         for one, other in itertools.permutations(shapes, 2):
             yield from ((sizes, node) for sizes in zip(reversed(one), reversed(other), strict=False))
-
-
-def _needed(graph: ir.Graph) -> Iterator[ir.Node]:
-    """The nodes of the graph that its outputs depend on."""
-    pending = [value.producer() for value in graph.outputs]
-    seen: set[ir.Node] = set()
-    while pending:
-        node = pending.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if node.graph is graph:
-            yield node
-        pending += [value.producer() for value in used_values(node)]

@@ -26,7 +26,7 @@ from ortfuse.passes.building import take_over
 from ortfuse.passes.context import Context
 from ortfuse.passes.cse import computation
 from ortfuse.passes.narrowing import narrow
-from ortfuse.passes.recurrence.iteration import surely_runs
+from ortfuse.passes.recurrence.nonempty import Nonempty
 
 _SAFE = ELEMENTWISE | {"Transpose", "Unsqueeze", "Shape", "Size"}
 """Operators that do not fail on a tensor of numbers."""
@@ -42,23 +42,23 @@ class Hoist:
 
     def run(self, context: Context) -> int:
         """Move nodes to before the node whose body they are in; returns how many."""
-        purity = Purity(context.model)
+        purity, sizes = Purity(context.model), Nonempty(context.model.graph, context.facts)
         # From the innermost bodies outwards: a narrowed loop is a copy of it, and a node can leave several.
-        count = sum(narrow(holder, Hoist.name, context) for holder in reversed(_holders(context)))
-        return count + sum(_hoist_from(node, purity, context) for node in reversed(_holders(context)))
+        count = sum(narrow(holder, Hoist.name, sizes, context) for holder in reversed(_holders(context)))
+        return count + sum(_hoist_from(node, purity, sizes, context) for node in reversed(_holders(context)))
 
 
 def _holders(context: Context) -> list[ir.Node]:
     return [node for graph in graphs(context.model) for node in graph if subgraphs(node)]
 
 
-def _hoist_from(holder: ir.Node, purity: Purity, context: Context) -> int:
+def _hoist_from(holder: ir.Node, purity: Purity, sizes: Nonempty, context: Context) -> int:
     both = branches(holder)
     if len(both) == 2:
         return _hoist_common(holder, both[True], both[False], purity, context)
     if holder.domain or holder.op_type not in ("Loop", "Scan") or len(found := subgraphs(holder)) != 1:
         return 0
-    runs, count = surely_runs(holder, context.facts), 0
+    runs, count = sizes.surely_runs(holder), 0
     for node in list(found[0]):
         if _is_free(node, purity) and (runs or _cannot_fail(node, context.facts)):
             count += _move(node, holder, context)

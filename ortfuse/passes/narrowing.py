@@ -21,7 +21,8 @@ import onnx_ir as ir
 
 from ortfuse.graph.walk import nested, used_values
 from ortfuse.passes.context import Context
-from ortfuse.passes.recurrence.iteration import origin, surely_runs
+from ortfuse.passes.recurrence.iteration import origin
+from ortfuse.passes.recurrence.nonempty import Nonempty
 from ortfuse.passes.recurrence.operator import Rounds
 from ortfuse.pattern.operators import parameter
 
@@ -53,13 +54,13 @@ class _Loop:
         return self.body.outputs[self.skipped + index]
 
 
-def narrow(node: ir.Node, author: str, context: Context) -> int:
+def narrow(node: ir.Node, author: str, sizes: Nonempty, context: Context) -> int:
     """Leave out what a Loop or Scan need not hand on; returns how many states and results."""
     loop = _loop(node, context)
     if loop is None:
         return 0
     stacks = any(_is_used(output) for output in node.outputs[loop.count :])
-    is_safe = not stacks or surely_runs(node, context.facts)
+    is_safe = not stacks or sizes.surely_runs(node)
     same = {index for index in range(loop.count) if is_safe and _is_same(loop, index)}
     kept = _used(loop, same)
     if len(kept) == len(node.outputs):

@@ -69,7 +69,8 @@ def loop(op: Op) -> tuple[Fact, ...]:
     carried = len(body.inputs) - 2
     if analysis.enter(body, op.node):
         _set_counter(analysis, body.inputs[0], ir.DataType.INT64)
-        _set_counter(analysis, body.inputs[1], ir.DataType.BOOL)
+        # A body runs only while the condition is true.
+        _set_counter(analysis, body.inputs[1], ir.DataType.BOOL, (1,))
         initial = [op.fact(index + 2) for index in range(carried)]
         _settle(analysis, body, list(body.inputs[2:]), list(body.outputs[1 : carried + 1]), initial)
     final = [analysis.outward(analysis.fact(value), op.node.graph) for value in body.inputs[2:]]
@@ -81,10 +82,10 @@ def loop(op: Op) -> tuple[Fact, ...]:
     return tuple(final) + tuple([_stacked(fact, rows, 0) for fact in produced])
 
 
-def _set_counter(analysis: Analysis, value: ir.Value, dtype: ir.DataType) -> None:
+def _set_counter(analysis: Analysis, value: ir.Value, dtype: ir.DataType, elements: Elements | None = None) -> None:
     """The iteration number or condition: a scalar, or a vector of one element if the body declares one."""
     rank = 0 if value.shape is None else len(value.shape)
-    analysis.assume(value, Fact(dtype, (1,) * rank))
+    analysis.assume(value, Fact(dtype, (1,) * rank, elements))
 
 
 def _trip_count(op: Op, goes_on: Fact) -> DimLike:

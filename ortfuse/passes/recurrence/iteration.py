@@ -84,19 +84,6 @@ def inserted(state: State) -> ir.Value | None:
     return last.inputs[1] if is_appended and not state.final.is_graph_output() else None
 
 
-def surely_runs(holder: ir.Node, facts: Facts) -> bool:
-    """Whether the body of a loop runs at least once in every run of the model that succeeds."""
-    if holder.op_type == "Scan":
-        return True
-    limit, condition = (*holder.inputs, None, None)[:2]
-    number = facts.ints(limit)
-    is_asked = limit is None or (number is not None and all(n is not None and is_positive(n) for n in number.elements))
-    if is_asked and (condition is None or bool(facts.scalar(condition))):
-        return True
-    iteration = iteration_of(holder, facts)
-    return iteration is not None and fails_if_empty(iteration)
-
-
 def fails_if_empty(iteration: Iteration) -> bool:
     """Whether the model fails if the body does not run at all, as joining the elements of an empty sequence does."""
     kept = [state.final for state in iteration.states if inserted(state) is not None]

@@ -10,10 +10,9 @@ joined to one tensor behind it. Rows that keep their states from the end of thei
 `lengths`).
 
 Left alone: loops that may end early or run an unknown number of times; Loops that may not run at all, of whose results the
-runtime makes up the sizes (a Scan of nothing fails in the runtime, as does joining a sequence without elements, so that what
-succeeds has run); bodies with anything else
-in them, such as states that are handed on in another way. What holds a cell or a linear state and is left alone is noted for
-the user.
+runtime makes up the sizes (a Scan of nothing fails, and so do other nodes, so that what succeeds has run: see `nonempty`);
+bodies with anything else in them, such as states that are handed on in another way. What holds a cell or a linear state and
+is left alone is noted for the user.
 """
 
 from __future__ import annotations
@@ -29,12 +28,13 @@ from ortfuse.graph.walk import Scope, describe
 from ortfuse.passes.building import Builder
 from ortfuse.passes.context import Context
 from ortfuse.passes.recurrence.form import Source
-from ortfuse.passes.recurrence.iteration import Iteration, State, fails_if_empty, inserted, iteration_of
+from ortfuse.passes.recurrence.iteration import Iteration, State, inserted, iteration_of
 from ortfuse.passes.recurrence.lengths import OLDEST as OLDEST_WITH_LENGTHS
 from ortfuse.passes.recurrence.lengths import Choice, Choices, Lengths
 from ortfuse.passes.recurrence.lifted import Lifted
 from ortfuse.passes.recurrence.linear import LinearState, Reading, linear_states
 from ortfuse.passes.recurrence.linear_attention import LinearAttention, UnfitError
+from ortfuse.passes.recurrence.nonempty import Nonempty
 from ortfuse.passes.recurrence.operands import from_front, initial_state, is_zero, shape_of, to_front
 from ortfuse.passes.recurrence.operator import OLDEST, SLOWER, Rounds, operands_of, operator, pays, results_of
 from ortfuse.passes.recurrence.recurrences import Recurrence, recurrences
@@ -73,13 +73,15 @@ class Loops:
     def run(self, context: Context) -> int:
         """Replace the loops that can be; returns how many were."""
         found = [(node, scope) for scope in context.scopes() if scope.opset >= OLDEST for node in scope.graph]
-        count = sum(self._replace(node, scope, context) for node, scope in found if node.op_type in ("Loop", "Scan"))
+        sizes = Nonempty(context.model.graph, context.facts)
+        loops = [(node, scope) for node, scope in found if node.op_type in ("Loop", "Scan")]
+        count = sum(self._replace(node, scope, sizes, context) for node, scope in loops)
         if count:
             # What is known of the states in the bodies of later loops rests on the sizes of these results, now known.
             context.editor.renew_facts()
         return count
 
-    def _replace(self, node: ir.Node, scope: Scope, context: Context) -> bool:
+    def _replace(self, node: ir.Node, scope: Scope, sizes: Nonempty, context: Context) -> bool:
         iteration = iteration_of(node, context.facts)
         if iteration is None or node.graph is None:
             return False
@@ -91,7 +93,9 @@ class Loops:
                 is_slower = not all(pays(one.kind, one.output, context.facts) for one in body.cells.values())
                 if is_slower and not self.always:
                     raise _UnresolvedError(f"{SLOWER} (`loops{{always=true}}`)")
-                _resolve(body, scope, context, self)
+                if not self.nonempty and not sizes.surely_runs(node):
+                    raise _UnresolvedError(_may_not_run(iteration))
+                _resolve(body, scope, context, self.always)
             except _UnresolvedError as why:
                 change.cancel(refuse("left_out", node, found=str(why)))
                 if held := body.kinds:
@@ -141,15 +145,17 @@ def _body(iteration: Iteration, context: Context) -> _Body:
     return _Body(iteration, choices, cells, steps, linear, windows_in(iteration, context.facts))
 
 
-def _resolve(body: _Body, scope: Scope, context: Context, options: Loops) -> None:
+def _may_not_run(iteration: Iteration) -> str:
+    """What stands in the way of a loop that may not run at all."""
+    runs = f"it runs {iteration.runs} times; `{Loops.name}{{nonempty=true}}` takes for granted that it does"
+    return f"it may not run at all ({runs})"
+
+
+def _resolve(body: _Body, scope: Scope, context: Context, always: bool) -> None:
     """Replace the results of a loop that are used, and the loop."""
     iteration = body.iteration
-    may_be_empty = iteration.node.op_type == "Loop" and iteration.may_be_empty and not fails_if_empty(iteration)
-    if may_be_empty and not options.nonempty:
-        why = f"it may not run at all (it runs {iteration.runs} times; `loops{{nonempty=true}}` takes for granted that it does)"
-        raise _UnresolvedError(why)
     build = Builder(scope, context.editor, iteration.node)
-    whole = _Whole(body, build, context, options.always)
+    whole = _Whole(body, build, context, always)
     replacements = []
     # What is stacked comes first: of a linear state, what is read says which axis is which.
     for stacked in iteration.stacked:
