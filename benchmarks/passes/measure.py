@@ -4,6 +4,8 @@
     python -m benchmarks.passes --model bert.sdpa.ts     # this one again
     python -m benchmarks.passes gelu --model bert        # of these models, only what has this in its name; only printed
     python -m benchmarks.passes --latency --minutes 40   # the latency of each pass too; on a quiet machine
+    python -m benchmarks.passes --models benchmarks/.models --no-rules --minutes 30   # full size, in pieces; into full.json
+    python -m benchmarks.passes --models benchmarks/.models --model swin              # one family of these
 
 Of each golden architecture one export is taken, with the list that `auto` picks for it. Operators are those that the runtime
 executes in a run, after its own optimisations. The time is estimated: every executed operator takes `DISPATCH` and, by what
@@ -25,6 +27,7 @@ from rich.console import Console
 
 import ortfuse
 from benchmarks.engine.lists import GOLDEN, one_of_each
+from benchmarks.latency.measure import SIZES
 from benchmarks.passes.summary import PRICES, summed
 from benchmarks.peers import versions
 from ortfuse.bench import typical_inputs
@@ -40,6 +43,7 @@ from ortfuse.targets import CPU, Target, shipped_costs
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "passes.json"
+FULL = HERE / "full.json"
 NOMINAL = Peaks(flops=2e11, bandwidth=2e10, processor="nominal", threads=2)
 DISPATCH = 3e-6
 """Seconds for handing over from one operator to the next."""
@@ -61,10 +65,18 @@ def weigh(model: ir.Model, inputs: Inputs) -> dict[str, float]:
     return {"executed": executed, "microseconds": round(1e6 * (seconds + DISPATCH * executed), 2)}
 
 
-def measure(path: Path, only: str, latency: bool) -> dict[str, Any]:
-    """What all passes together make of a model, and what leaving out each pass and each rule that does something makes of it."""
+def measure(path: Path, only: str, latency: bool, with_rules: bool, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """What all passes together make of a model, and what leaving out each pass and each rule that does something makes of it.
+
+    Args:
+        path: The model.
+        only: A part of the names of what is left out.
+        latency: Whether latencies are measured too.
+        with_rules: Whether rules are left out, and not only passes.
+        sizes: Sizes of open dimensions by name; others are the usual ones.
+    """
     manager = ortfuse.PassManager(ortfuse.Options(target=Target(costs=shipped_costs(CPU))))
-    _, inputs = typical_inputs(ortfuse.load(path))
+    _, inputs = typical_inputs(ortfuse.load(path), sizes=sizes)
     whole = ortfuse.load(path)
     report = manager.run(whole)
     changes: dict[str, int] = {}
@@ -74,7 +86,7 @@ def measure(path: Path, only: str, latency: bool) -> dict[str, Any]:
         for rule, count in leaf.hits.items():
             hits[rule] = hits.get(rule, 0) + count
     passes = {name: count for name, count in changes.items() if count and name not in ALWAYS and only in name}
-    rules = {name: count for name, count in hits.items() if count and only in name}
+    rules = {name: count for name, count in hits.items() if with_rules and count and only in name}
     row = {
         "list": report.chosen.partition(",")[0].partition(";")[0],
         "original": weigh(ortfuse.load(path), inputs),
@@ -86,7 +98,7 @@ def measure(path: Path, only: str, latency: bool) -> dict[str, Any]:
         "rules": {name: {"hits": count, **_without_rule(manager, path, inputs, name)} for name, count in rules.items()},
     }
     if latency:
-        add_latencies(row, path)
+        add_latencies(row, path, sizes)
     return row
 
 
@@ -108,7 +120,7 @@ def _without_rule(manager: ortfuse.PassManager, path: Path, inputs: Inputs, name
         return {"error": str(error)[:200]}
 
 
-def add_latencies(row: dict[str, Any], path: Path) -> None:
+def add_latencies(row: dict[str, Any], path: Path, sizes: Mapping[str, int]) -> None:
     """Measure the result without each pass beside the one with all: how many times as fast all passes are, with bounds."""
     manager = ortfuse.PassManager(ortfuse.Options(target=Target(costs=shipped_costs(CPU))))
     models = {"all": ortfuse.load(path)}
@@ -117,9 +129,8 @@ def add_latencies(row: dict[str, Any], path: Path) -> None:
         if "error" not in found:
             models[name] = ortfuse.load(path)
             manager.without([name]).run(models[name])
-    rows = ortfuse.benchmark(
-        {"all": models.pop("all"), **models}, ortfuse.Options(bench=True, threads=2, rounds=40)
-    ).rows
+    options = ortfuse.Options(bench=True, threads=2, rounds=40, sizes=dict(sizes))
+    rows = ortfuse.benchmark({"all": models.pop("all"), **models}, options).rows
     for entry in rows[1:]:
         low, high = entry.speedup_bounds or (entry.speedup, entry.speedup)
         row["passes"][entry.name]["latency"] = [round(1 / number, 4) for number in (entry.speedup, high, low)]
@@ -132,6 +143,15 @@ def rules_to_judge() -> list[str]:
     own = [rule for name, rules in catalogue.passes().items() if not name.startswith(LOWERING) for rule in rules]
     asked = [rule for rule in own if rule.on_request or rule.by_definition or rule.spells_out]
     return [rule.name for rule in own if rule.exactness in allowed and rule not in asked]
+
+
+def without_gone(rows: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows without rules that no longer exist."""
+    known = {rule.name for rule in ortfuse.PassManager().catalogue.rules()}
+    return {
+        name: {**row, "rules": {one: entry for one, entry in row["rules"].items() if one in known}}
+        for name, row in rows.items()
+    }
 
 
 def store(output: Path, rows: Mapping[str, Any]) -> None:
@@ -149,19 +169,19 @@ def store(output: Path, rows: Mapping[str, Any]) -> None:
     aside.replace(output)
 
 
-def chosen(names: Sequence[str], known: Iterable[str], lacking: Iterable[str]) -> list[Path]:
-    """The golden models of some names, by their beginnings; else those not known, and those that lack something.
+def chosen(folder: Path, names: Sequence[str], known: Iterable[str], lacking: Iterable[str]) -> list[Path]:
+    """The models of some names, by their beginnings; else one of each architecture, if not known or if it lacks something.
 
     Raises:
         typer.BadParameter: There is no model of a name.
     """
-    every = sorted(GOLDEN.glob("*.onnx"))
+    every = sorted(folder.glob("*.onnx"))
     if not names:
         missing = {*lacking}
         return [path for path in one_of_each(every) if path.stem not in known or path.stem in missing]
     found = [path for path in every if any(f"{path.stem}.".startswith(f"{name}.") for name in names)]
     if not found:
-        raise typer.BadParameter(f"there is no golden model {names[0]}")
+        raise typer.BadParameter(f"there is no model {names[0]} in {folder}")
     return found
 
 
@@ -169,28 +189,36 @@ def main(
     only: Annotated[
         str, typer.Argument(help="Leave out only passes and rules with this in their names; stores nothing.")
     ] = "",
-    model: Annotated[list[str] | None, typer.Option(help="Golden models, by the beginning of their names.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Models by the beginning of their names.")] = None,
+    models: Annotated[
+        Path | None, typer.Option(help="A folder with models of full size instead of the golden ones.")
+    ] = None,
+    rules: Annotated[bool, typer.Option(help="Leave out rules too, and not only passes.")] = True,
     latency: Annotated[bool, typer.Option(help="Measure the latency without each pass too.")] = False,
     minutes: Annotated[float, typer.Option(help="Begin no further model after that; 0 is without end.")] = 0.0,
-    output: Annotated[Path, typer.Option(help="Where the results are kept.")] = RESULTS,
+    output: Annotated[Path | None, typer.Option(help="Where the results are kept.")] = None,
 ) -> None:
     """Measure, store after each model, and print what buys nothing."""
     console = Console()
-    rows: dict[str, Any] = json.loads(output.read_text())["rows"] if output.is_file() else {}
+    output = output or (RESULTS if models is None else FULL)
+    rows = without_gone(json.loads(output.read_text())["rows"] if output.is_file() else {})
     lacking = [name for name, row in rows.items() if latency and not row.get("latency")]
     until = time.monotonic() + 60 * minutes if minutes else float("inf")
-    paths = chosen(model or [], rows, lacking)
+    paths = chosen(models or GOLDEN, model or [], rows, lacking)
     for number, path in enumerate(paths, 1):
         if time.monotonic() > until:
             console.print(f"{len(paths) - number + 1} models are left for the next run")
             break
+        sizes = {} if models is None else SIZES.get(path.stem.partition(".")[0], {})
         if path.stem in lacking and not model:
-            add_latencies(rows[path.stem], path)
+            add_latencies(rows[path.stem], path, sizes)
         else:
-            rows[path.stem] = measure(path, only, latency)
+            rows[path.stem] = measure(path, only, latency, rules, sizes)
         console.print(f"{number}/{len(paths)} {_line(path.stem, rows[path.stem])}", markup=False, highlight=False)
         if not only:
             store(output, rows)
+    if not rules:
+        return
     found = summed(rows, rules_to_judge())["rules"]
     console.print(f"rules: {', '.join(f'{kind} {len(names)}' for kind, names in found.items())}", highlight=False)
 
