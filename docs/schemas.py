@@ -274,7 +274,7 @@ def tables() -> dict[str, Schema]:
             "anyOf": [
                 _object({
                     "model": schema(str), "best": point, "baseline": point, "finalists": several(point),
-                    "trials": several(point), "seconds": schema(float), "notes": schema(list[str]),
+                    "confirmed": several(point), "trials": several(point), "seconds": schema(float), "notes": schema(list[str]),
                     "options": schema(dict[str, object]), "session": settings, "written": schema(list[str]),
                 }),
                 refused,

@@ -1,7 +1,8 @@
 """Measures sessions side by side, each in a process of its own: some settings hold for a whole process, and so does its memory.
 
 The sessions take turns, round after round, and each is compared with the first within the same round, as in
-`ortfuse.bench.latency`.
+`ortfuse.bench.latency`. They are as an application has them: threads wait busily for the next run unless a setting says
+otherwise. A turn ends when they have stopped to, so that they do not take processors from the next session.
 """
 
 from __future__ import annotations
@@ -244,7 +245,8 @@ def _repetitions(session: Remote) -> int:
 
 
 def _open(name: str, candidate: Candidate, inputs: Inputs, threads: int) -> _Opened:
-    settings = Settings(threads=threads, libraries=libraries(), others=tuple(candidate.settings.items()))
+    others = tuple(candidate.settings.items())
+    settings = Settings(threads=threads, libraries=libraries(), spinning=True, others=others)
     worker = Worker()
     try:
         worker.wait()

@@ -31,6 +31,18 @@ Level = Literal["all", "basic", "none"]
 
 _LEVELS: Mapping[Level, str] = {"all": "ORT_ENABLE_ALL", "basic": "ORT_ENABLE_BASIC", "none": "ORT_DISABLE_ALL"}
 
+_SPIN = 10_000
+"""Microseconds for which threads spin where they may: the runtime's own choice is five times that, and has to be waited for."""
+
+_LOOK = 0.01
+"""Seconds between two looks at whether threads spin: systems count the time of other threads about as often."""
+
+_IDLE = 0.2
+"""A process that uses less than this share of a processor is idle."""
+
+_LONGEST_SPIN = 0.5
+"""Seconds after which that threads use the processor is no longer taken for spinning."""
+
 _TOGETHER = 1 << 16
 """Messages of up to this many bytes are sent in one piece."""
 
@@ -50,6 +62,8 @@ class Settings:
         lean: Whether to prepare for a single run: no memory arena, and no weights repacked for the kernels.
         libraries: Paths of libraries with kernels for custom operators.
         folder: Where the external data of a serialised model are; empty for none.
+        spinning: Whether threads wait busily for the next run, as the runtime's default is, but no longer than the gaps in short
+            runs are. Otherwise they do not, so that they do not slow down other sessions of the process.
         others: Further settings by the runtime's names, as `configure` takes them; they have the last word.
     """
 
@@ -63,6 +77,7 @@ class Settings:
     lean: bool = False
     libraries: tuple[str, ...] = ()
     folder: str = ""
+    spinning: bool = False
     others: tuple[tuple[str, Any], ...] = ()
 
 
@@ -116,7 +131,7 @@ class InFile(NamedTuple):
 
 
 class Loaded:
-    """A session in this process. Its threads do not spin after a run, so that they do not slow down the next session."""
+    """A session in this process."""
 
     def __init__(self, source: str | bytes, weights: Mapping[str, Array | InFile], settings: Settings) -> None:
         """Load the file at a path, or a serialised model together with the weights that it does not contain."""
@@ -127,7 +142,11 @@ class Loaded:
         options.intra_op_num_threads = settings.threads
         for library in settings.libraries:
             options.register_custom_ops_library(library)
-        options.add_session_config_entry("session.force_spinning_stop", "1")
+        if settings.spinning:
+            options.add_session_config_entry("session.intra_op.spin_duration_us", str(_SPIN))
+        else:
+            options.add_session_config_entry("session.force_spinning_stop", "1")
+        self._spinning = settings.spinning
         options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[settings.level])
         if settings.profile:
             options.enable_profiling, options.profile_file_prefix = True, settings.profile
@@ -175,12 +194,14 @@ class Loaded:
         self._taken = dict(inputs)
 
     def timed(self, runs: int) -> list[float]:
-        """The seconds of each of several runs on the inputs that were taken."""
+        """The seconds of each of several runs on the inputs that were taken. When it returns, no thread spins any longer."""
         found = []
         for _ in range(runs):
             started = time.perf_counter()
             self.run(self._taken)
             found.append(time.perf_counter() - started)
+        if self._spinning:
+            wait_until_idle(time.process_time, time.sleep)
         return found
 
     def peak_bytes(self) -> int:
@@ -194,6 +215,21 @@ class Loaded:
             return 0
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
+
+
+def wait_until_idle(used: Callable[[], float], sleep: Callable[[float], None]) -> bool:
+    """Wait until this process uses the processor no longer, for `_LONGEST_SPIN` seconds at most; returns whether it came to that.
+
+    Args:
+        used: The seconds that all threads of the process have used the processor.
+        sleep: Waits for so many seconds.
+    """
+    for _ in range(round(_LONGEST_SPIN / _LOOK)):
+        before = used()
+        sleep(_LOOK)
+        if used() - before < _IDLE * _LOOK:
+            return True
+    return False
 
 
 def _tried(action: Callable[..., Any], *arguments: Any) -> tuple[bool, Any]:

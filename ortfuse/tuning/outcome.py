@@ -58,9 +58,11 @@ class TuningOutcome:
 
     Attributes:
         best: The choice that was taken.
-        baseline: The original in a default session, measured beside the finalists.
+        baseline: The original in a default session.
         finalists: The best choices measured again side by side, fastest first.
         points: Every trial, in order.
+        confirmed: The best of the finalists and what `optimize` makes, measured once more in new processes, fastest first;
+            `best` and `baseline` are of this measurement. Empty if the original was best.
         seconds: The time that all of it took, trials of interrupted runs included.
         notes: What is worth knowing.
     """
@@ -71,6 +73,7 @@ class TuningOutcome:
     points: Sequence[Point] = field(repr=False)
     seconds: float = 0.0
     notes: Sequence[str] = ()
+    confirmed: Sequence[Point] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The outcome as data for JSON."""
@@ -78,6 +81,7 @@ class TuningOutcome:
             "best": self.best.to_dict(),
             "baseline": self.baseline.to_dict(),
             "finalists": [point.to_dict() for point in self.finalists],
+            "confirmed": [point.to_dict() for point in self.confirmed],
             "trials": [point.to_dict() for point in self.points],
             "seconds": self.seconds,
             "notes": list(self.notes),

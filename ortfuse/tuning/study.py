@@ -8,6 +8,7 @@ would have.
 from __future__ import annotations
 
 import functools
+import sqlite3
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -49,6 +50,18 @@ def demand_optuna() -> None:
         import optuna  # noqa: F401
     except ImportError as error:
         raise OrtfuseError("tuning needs Optuna; install it with `pip install ortfuse[tune]`") from error
+
+
+def _storage(file: Path) -> optuna.storages.RDBStorage:
+    """Keeps trials in a file. It does not wait until the disk has them: only if the machine goes down may some be lost."""
+    import optuna
+
+    def connected() -> sqlite3.Connection:
+        connection = sqlite3.connect(file, check_same_thread=False)
+        connection.execute("PRAGMA synchronous = OFF")
+        return connection
+
+    return optuna.storages.RDBStorage(f"sqlite:///{file}", engine_kwargs={"creator": connected})
 
 
 def _fits(making: Callable[[Choice], float], left: float, choice: Choice) -> bool:
@@ -204,7 +217,7 @@ class Study:
         try:
             study = optuna.create_study(
                 study_name=self.name,
-                storage=None if self.file is None else f"sqlite:///{self.file.absolute()}",
+                storage=None if self.file is None else _storage(self.file.absolute()),
                 load_if_exists=True,
                 direction="minimize",
             )

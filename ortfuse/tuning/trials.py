@@ -1,7 +1,8 @@
 """Measures the choices of one search beside the original in a default session: few rounds at first, more for what is fast.
 
 A trial ends after `FEW` rounds unless it may be among the fastest. The best are measured side by side in the end, with the pass
-lists in a default session among them, and the slower half is left out every `LEAST_ROUNDS` rounds.
+lists in a default session among them, and the slower half is left out every `LEAST_ROUNDS` rounds. Of many that are measured the
+best has been lucky: it is measured once more in a new process, beside the original and what `optimize` makes. These times count.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ PLAINER = 1.01
 LEAST_ROUNDS = 6
 """The fewest rounds side by side."""
 
-SHARE = 0.25
-"""The share of the budget that measuring side by side may take, apart from the fewest rounds."""
+SHARE = 0.15
+"""The share of the budget that measuring side by side may take, and as much once more, apart from the fewest rounds."""
 
 START = 0.5
 """Seconds until a process is ready, about."""
@@ -127,7 +128,9 @@ class Trials:
         best = search.best(1)
         verified = not best or self._variants.is_verified(self._variants.of(self._space, best[0].choice))
         finalists = self._finalists(search)
-        return _seconds(finalists, self._final_rounds(finalists)) + (0.0 if verified else self._verification)
+        again = [*finalists[:1], *self._made_by_optimize(search)]
+        measuring = sum(_seconds(points, self._final_rounds(points)) for points in (finalists, again))
+        return START + measuring + (0.0 if verified else self._verification)
 
     def outcome(self, search: Study) -> TuningOutcome:
         """The best of a search, measured again side by side.
@@ -135,17 +138,52 @@ class Trials:
         Raises:
             ConstraintError: No choice keeps the constraints.
         """
-        started, limits = time.monotonic(), search.constraints
-        finalists = self._finalists(search)
-        candidates = {str(point.number): self._candidate(point) for point in finalists}
-        enough = _halved if len(finalists) > 2 else None
-        rows = self._meter.measure(candidates, self._final_rounds(finalists), enough=enough)
+        started, notes = time.monotonic(), self._not_tried(search)
+        baseline, again = self._side_by_side(self._meter, self._finalists(search))
+        best = self._best(baseline, again, search, notes)
+        seconds = search.seconds + time.monotonic() - started
+        return TuningOutcome(best, baseline, again, search.points, seconds, notes)
+
+    def confirmed(self, found: TuningOutcome, search: Study, meter: Meter) -> TuningOutcome:
+        """An outcome whose choice has been measured once more, beside the original and what `optimize` makes.
+
+        What is no faster than these gives way to the best of them, and the notes say so.
+
+        Args:
+            found: The outcome.
+            search: Where it comes from.
+            meter: Measures in new processes, the original too.
+
+        Raises:
+            ConstraintError: None of them keeps the constraints.
+        """
+        if found.best.number == found.baseline.number:
+            return found
+        started, notes = time.monotonic(), list(found.notes)
+        points = self._distinct([found.best, *self._made_by_optimize(search)])
+        baseline, again = self._side_by_side(meter, points)
+        best = self._best(baseline, again, search, notes)
+        if best.number != found.best.number:
+            own = next(point for point in again if point.number == found.best.number)
+            notes.append(_gives_way(found.best, own, best))
+        seconds = found.seconds + time.monotonic() - started
+        return replace(found, best=best, baseline=baseline, confirmed=again, seconds=seconds, notes=notes)
+
+    def _side_by_side(self, meter: Meter, points: Sequence[Point]) -> tuple[Point, list[Point]]:
+        """The original in a default session, and these choices, the best first."""
+        candidates = {str(point.number): self._candidate(point) for point in points}
+        enough = _halved if len(points) > 2 else None
+        rows = meter.measure(candidates, self._final_rounds(points), enough=enough)
         usual = {**self._space.usual, MODEL: ORIGINAL}
         baseline = replace(_point(Point(-1, usual), rows[0]), speedup=1.0)
-        again = [_point(point, row) for point, row in zip(finalists, rows[1:], strict=True)]
+        again = [_point(point, row) for point, row in zip(points, rows[1:], strict=True)]
         again.sort(key=lambda point: -point.speedup * (PLAINER if self._is_plain(point) else 1.0))
+        return baseline, again
+
+    def _best(self, baseline: Point, again: Sequence[Point], search: Study, notes: list[str]) -> Point:
+        """The first choice that is verified, keeps the constraints and is no slower than the original, else the original."""
+        limits = search.constraints
         kept = [point for point in again if not limits.unmet(point)]
-        notes = self._not_tried(search)
         best = self._first_verified([point for point in kept if point.speedup >= 1.0], search, notes)
         if best is None and not limits.unmet(baseline):
             best = baseline
@@ -154,8 +192,7 @@ class Trials:
             best = self._first_verified(kept, search, notes)
         if best is None:
             raise ConstraintError(_why(search, [baseline, *again]))
-        seconds = search.seconds + time.monotonic() - started
-        return TuningOutcome(best, baseline, again, search.points, seconds, notes)
+        return best
 
     def _first_verified(self, points: Sequence[Point], search: Study, notes: list[str]) -> Point | None:
         for point in points:
@@ -171,8 +208,17 @@ class Trials:
     def _finalists(self, search: Study) -> list[Point]:
         """The fastest choices and the fastest models in a default session."""
         best = search.best(len(search.points))
-        chosen = [*best[:FINALISTS], *[point for point in best if self._is_plain(point)][:PLAIN]]
-        return list({self._identity(point): point for point in reversed(chosen)}.values())[::-1]
+        return self._distinct([*best[:FINALISTS], *[point for point in best if self._is_plain(point)][:PLAIN]])
+
+    def _made_by_optimize(self, search: Study) -> list[Point]:
+        """What `optimize` makes, in a default session and in the recommended one, as far as it was tried and can be taken."""
+        usual = self._space.usual
+        tried = (search.known(choice) for choice in (usual, {**usual, **self._space.recommended}))
+        return self._distinct([point for point in tried if point is not None and not point.failure])
+
+    def _distinct(self, points: Sequence[Point]) -> list[Point]:
+        """The first of those that are the same model in the same session."""
+        return list({self._identity(point): point for point in reversed(points)}.values())[::-1]
 
     def _identity(self, point: Point) -> object:
         return point.content, str(self._space.settings(point.choice))
@@ -241,6 +287,15 @@ def _point(point: Point, row: SessionLatency) -> Point:
         p95_ms=row.p95_ms,
         session_ms=row.session_ms,
         peak_mb=row.peak_mb,
+    )
+
+
+def _gives_way(found: Point, own: Point, best: Point) -> str:
+    """Why another choice is taken than the one that the search found."""
+    instead = "the original" if best.number < 0 else f"another, which is {best.speedup:.2f} times as fast,"
+    return (
+        f"the choice of trial {found.number + 1} was {found.speedup:.2f} times as fast as the original among the best, and "
+        f"{own.speedup:.2f} times when it was measured once more; {instead} is the result"
     )
 
 

@@ -141,6 +141,9 @@ def tune(
             variants.budget = max(1.0, min(LOWER * budget, budget - prepared))
             search.charge("preparing", prepared)
             outcome = _searched(search, measuring, budget, trials, progress)
+        progress("measuring what is best once more")
+        with meter(Candidate(original), inputs, options.threads, "the original in a default session") as anew:
+            outcome = measuring.confirmed(outcome, search, anew)
         chosen = variants.of(space, outcome.best.choice)
         session = _session(space, outcome)
         written = () if output is None else _written(chosen, session, output, options.link)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,6 +12,8 @@ import pytest
 import ortfuse
 from ortfuse.bench import Candidate, measure_sessions, sessions_table
 from ortfuse.errors import VerificationError
+from ortfuse.execution.runtime import Settings
+from ortfuse.execution.worker import Remote, Worker
 from ortfuse.sessions import write_beside
 
 TEXT = '<ir_version: 10, opset_import: ["": 21]> g (float[2,4] x) => (float[2,4] y) { y = Relu(x) }'
@@ -33,6 +36,19 @@ def test_each_session_has_a_process_of_its_own(path: Path) -> None:
     assert rows[0].speedup_bounds is None
     assert rows[1].speedup_bounds is not None
     assert sessions_table(rows, "").row_count == 2
+
+
+def test_threads_spin_as_in_an_application(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    class Seen(Remote):
+        def __init__(self, source: str, weights: Any, settings: Settings, worker: Worker) -> None:
+            opened.append(settings)
+            super().__init__(source, weights, settings, worker)
+
+    monkeypatch.setattr("ortfuse.bench.sessions.Remote", Seen)
+    measure_sessions({"plain": Candidate(path)}, X, rounds=1)
+    assert [settings.spinning for settings in opened] == [True]
 
 
 def test_what_the_runtime_refuses_is_named(path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -120,6 +120,57 @@ def test_a_pass_list_is_taken_unless_something_is_clearly_faster(path: Path) -> 
     tuned = ortfuse.tune(path, trials=12, meter=Even)
     assert tuned.outcome.best.choice["model"] == "auto"
     assert not len(tuned.session)
+
+
+def unlike_before(changed: Callable[[Candidate, float], float]) -> type[Meter]:
+    """A meter that measures something else when what is best is measured once more, by the meter that is made last."""
+    made = []
+
+    class Moody(Meter):
+        def __enter__(self) -> Self:
+            made.append(self)
+            return self
+
+        def speedup(self, candidate: Candidate) -> float:
+            found = super().speedup(candidate)
+            return changed(candidate, found) if self is not made[0] and candidate != self.baseline else found
+
+    return Moody
+
+
+def test_what_is_best_is_measured_once_more_and_these_times_are_told(path: Path) -> None:
+    tuned = ortfuse.tune(path, trials=12, meter=unlike_before(lambda candidate, found: found * 0.9))
+    best, finalist = tuned.outcome.best, tuned.outcome.finalists[0]
+    assert best.number == finalist.number
+    assert best.speedup == pytest.approx(0.9 * finalist.speedup)
+    assert [point.choice["model"] for point in tuned.outcome.confirmed] == ["auto", "auto"]
+    assert tuned.outcome.confirmed[0] == best
+    assert f"measured: {best.speedup:.2f} times" in next(iter(tuned.session)).reason
+    assert not any("once more" in note for note in tuned.outcome.notes)
+
+
+def test_settings_that_were_only_lucky_give_way_to_what_optimize_makes(path: Path, tmp_path: Path) -> None:
+    lucky = unlike_before(lambda candidate, found: 0.49 if candidate.settings else found)
+    tuned = ortfuse.tune(path, output=tmp_path / "b.onnx", trials=12, meter=lucky)
+    assert tuned.outcome.best.choice == tuned.outcome.points[0].choice
+    assert any("0.49 times when it was measured once more; another" in note for note in tuned.outcome.notes)
+    assert not len(tuned.session)
+    assert not len(stored_config(tmp_path / "b.onnx"))
+
+
+def test_a_model_that_was_only_lucky_gives_way_to_the_original(path: Path, tmp_path: Path) -> None:
+    tuned = ortfuse.tune(path, output=tmp_path / "b.onnx", trials=12, meter=unlike_before(lambda candidate, found: 0.9))
+    assert tuned.outcome.best.choice["model"] == "original"
+    assert any("0.90 times when it was measured once more; the original is" in note for note in tuned.outcome.notes)
+    assert len(onnx.load(tmp_path / "b.onnx").graph.node) == len(onnx.load(path).graph.node)
+
+
+def test_a_limit_has_to_be_kept_once_more(path: Path, tmp_path: Path) -> None:
+    limits = ortfuse.Constraints(max_latency=9)
+    slower = unlike_before(lambda candidate, found: 1.0)
+    with pytest.raises(ConstraintError, match="did not when it was measured again: max-latency of 9 ms is missed"):
+        ortfuse.tune(path, output=tmp_path / "b.onnx", trials=3, constraints=limits, meter=slower)
+    assert not (tmp_path / "b.onnx").exists()
 
 
 def test_a_model_that_is_not_verified_is_not_taken(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

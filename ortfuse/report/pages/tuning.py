@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from ortfuse.page.blocks import Bar, Bars, Block, Card, Cards, Notes, Page, Rows
 from ortfuse.report.pages.common import command, environment
-from ortfuse.tuning import Point
+from ortfuse.tuning import Point, TuningOutcome
 from ortfuse.tuning.tune import Tuned
 
 
@@ -21,17 +22,14 @@ def tuning_page(name: str, tuned: Tuned) -> Page:
         Card("peak memory", f"{best.peak_mb:.0f} MB", f"was {outcome.baseline.peak_mb:.0f} MB"),
         Card("trials", str(len(outcome.points)), f"in {outcome.seconds:.0f} s"),
     ]
-    bars = [Bar("the original, default session", 1.0, f"{outcome.baseline.median_ms:.3g} ms")]
-    bars += [
-        Bar(
-            changed(point, usual),
-            point.speedup,
-            f"{point.speedup:.2f}×, {point.median_ms:.3g} ms",
-            strong=point == best,
-        )
-        for point in outcome.finalists
-    ]
-    blocks: list[Block] = [Cards(cards), Bars("The best, side by side", bars, mark=1.0)]
+    original = Bar("the original, default session", 1.0, f"{outcome.baseline.median_ms:.3g} ms")
+    finalists, confirmed = (_bars(points, outcome) for points in (outcome.finalists, outcome.confirmed))
+    blocks: list[Block] = [Cards(cards)]
+    if confirmed:
+        blocks.append(Bars("The choice and what optimize makes, measured once more", [original, *confirmed], mark=1.0))
+    blocks.append(
+        Bars("The best of the search, side by side", [*([] if confirmed else [original]), *finalists], mark=1.0)
+    )
     settings = [(setting.name, str(setting.value), setting.reason) for setting in tuned.session]
     if settings:
         blocks.append(Rows("Settings of the session", ("name", "value", "reason"), settings))
@@ -48,6 +46,18 @@ def tuning_page(name: str, tuned: Tuned) -> Page:
         blocks.append(Notes("Remarks", list(outcome.notes)))
     summary = f"{changed(best, usual)} is {best.speedup:.2f} times as fast as the original in a default session."
     return Page(f"{Path(name).name}, tuned", summary, blocks, command(), environment())
+
+
+def _bars(points: Sequence[Point], outcome: TuningOutcome) -> list[Bar]:
+    return [
+        Bar(
+            changed(point, outcome.baseline.choice),
+            point.speedup,
+            f"{point.speedup:.2f}×, {point.median_ms:.3g} ms",
+            strong=point.number == outcome.best.number,
+        )
+        for point in points
+    ]
 
 
 def changed(point: Point, usual: object) -> str:
