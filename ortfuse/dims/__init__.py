@@ -20,7 +20,18 @@ expressions still compare equal. Equality is sound but not complete: dimensions 
 dimensions that compare unequal may still be equal, which only costs a rewrite.
 """
 
-from ortfuse.dims.algebra import broadcast, ceil_div, floor_div, is_cut_of, maximum, minimum, mod, product, uncut
+from ortfuse.dims.algebra import (
+    broadcast,
+    ceil_div,
+    floor_div,
+    is_broadcast_of,
+    is_cut_of,
+    maximum,
+    minimum,
+    mod,
+    product,
+    uncut,
+)
 from ortfuse.dims.bounds import (
     at_most,
     bounds,
@@ -46,6 +57,7 @@ __all__ = [
     "exact_div",
     "floor_div",
     "fresh",
+    "is_broadcast_of",
     "is_cut_of",
     "is_nonnegative",
     "is_nonzero",

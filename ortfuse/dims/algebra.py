@@ -107,6 +107,12 @@ def is_cut_of(cut: DimLike, dim: DimLike, least: int = 1) -> bool:
     return all(argument == dim or (lower_bound(argument) or 0) >= least for argument in atom.args)
 
 
+def is_broadcast_of(dim: DimLike, part: DimLike) -> bool:
+    """Whether ``dim == broadcast(part, ...)``, which is 0 wherever `part` is."""
+    atom = only_atom(dim)
+    return dim == part or (atom is not None and atom.kind == "broadcast" and part in atom.args)
+
+
 def _floor_div_int(a: DimLike, divisor: int) -> DimLike:
     if divisor < 0:
         a, divisor = -a, -divisor

@@ -22,6 +22,7 @@ from ortfuse.dims import (
     exact_div,
     floor_div,
     fresh,
+    is_broadcast_of,
     is_cut_of,
     is_nonnegative,
     is_nonzero,
@@ -242,6 +243,14 @@ def test_division_that_is_not_provable() -> None:
 )
 def test_formulas_are_brought_to_one_form(left: DimLike, right: DimLike) -> None:
     assert left == right
+
+
+def test_what_is_broadcast_with_a_size_is_0_where_that_is() -> None:
+    assert is_broadcast_of(broadcast(s, t), s)
+    assert is_broadcast_of(broadcast(broadcast(s, b), t), b)
+    assert is_broadcast_of(s, s)
+    assert not is_broadcast_of(broadcast(s, 64), s)
+    assert not is_broadcast_of(broadcast(s, t) + 1, s)
 
 
 @pytest.mark.parametrize(("bound", "least", "expected"), [(1, 1, True), (1, 2, False), (2, 2, True), (t, 1, False)])

@@ -22,6 +22,23 @@ def test_keys_and_values_are_as_long_as_each_other_if_the_run_succeeds() -> None
     assert "Attention" in [node.op_type for node in ortfuse.optimize(m).model.graph]
 
 
+@pytest.mark.parametrize("lengths", [("t", "t"), ("p", "n")])
+def test_a_mask_of_open_length_is_as_long_as_the_keys_if_the_run_succeeds(lengths: tuple[str, str]) -> None:
+    past, new = lengths
+    text = f"""<ir_version: 10, opset_import: ["": 23]> g (float[b,2,s,4] q, float[b,2,{past},4] past, float[b,2,{new},4] new,
+        float[2,1,u] mask) => (float[b,2,s,4] out) {{ k = Concat<axis = 2>(past, new) kt = Transpose<perm = [0, 1, 3, 2]>(k)
+        qk = MatMul(q, kt) sum = Add(qk, mask) p = Softmax<axis = -1>(sum) out = MatMul(p, k) }}"""
+    m = ir.from_onnx_text(text)
+    result = ortfuse.optimize(m).model
+    assert "Attention" in [node.op_type for node in result.graph]
+    rng = np.random.default_rng(0)
+    for length in (8, 1):
+        sizes = {"q": (2, 2, 3, 4), "past": (2, 2, 4, 4), "new": (2, 2, 4, 4), "mask": (2, 1, length)}
+        feeds = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in sizes.items()}
+        before, after = (execute(one, feeds)[0] for one in (ir.from_onnx_text(text), result))
+        np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("by_length", [False, True])
 def test_values_that_one_softmax_weighs_are_weighed_together(by_length: bool) -> None:
     proto = onnx.parser.parse_model(

@@ -10,6 +10,7 @@ from ortfuse.dims import (
     ceil_div,
     exact_div,
     floor_div,
+    is_broadcast_of,
     is_nonnegative,
     is_nonzero,
     is_positive,
@@ -86,8 +87,10 @@ def _means_itself(element: DimLike | None, position: int, data: Shape | None) ->
         return True
     if data is None or not is_nonnegative(element):
         return False
-    if position < len(data) and is_positive(exact_div(element, data[position]) or 0):
-        return True
+    if position < len(data):
+        there = data[position]
+        if is_broadcast_of(there, element) or is_positive(exact_div(element, there) or 0):
+            return True
     total = product(data)
     return total != 0 and exact_div(total, element) is not None
 
