@@ -122,6 +122,14 @@ JOBS: Sequence[Job] = (
         answer_no=True,
     ),
     Job(
+        "trust.control",
+        "do random If, Loop and Scan, nested in each other, come out the same?",
+        ("benchmarks.trust.control", "--count", "300", "--write"),
+        ("--count", "3"),
+        "trust/control.json",
+        answer_no=True,
+    ),
+    Job(
         "trust.order",
         "does the order in which sites are visited matter?",
         ("benchmarks.trust.order", "--seeds", "2"),
