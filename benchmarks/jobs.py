@@ -254,7 +254,7 @@ JOBS: Sequence[Job] = (
             "benchmarks.weights", "--model", "benchmarks/.models/bert.sdpa.ts.onnx", "--peers",
             "--decoder", "2", "--decoder", "40", "--write",
         ),
-        ("--model", f"{GOLDEN}/bert.sdpa.ts.onnx", "--rounds", "1", "--folder", "{folder}"),
+        ("--model", f"{GOLDEN}/lstm.ts.onnx", "--rounds", "1", "--folder", "{folder}"),
         "weights/weights.json",
         models=True,
         packages=("torch", "transformers", *PEERS),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,14 @@ Peer = Callable[[Path, Path], Any]
 
 TRANSFORMERS_TYPES = ("bert", "gpt2", "bart", "t5", "clip", "unet", "qwen3")
 PACKAGES = ("ortfuse", "onnx", "onnx-ir", "onnxruntime", "onnxscript", "onnxslim", "onnxsim")
-PRELOADED = ("onnx", "onnxruntime", "onnxscript.rewriter.ort_fusions", "onnxruntime.transformers.optimizer",
-             "onnxslim", "onnxsim", "ortfuse.pipeline", "ortfuse.verification")  # fmt: skip
+COMMON = ("onnx", "onnxruntime", "ortfuse.pipeline", "ortfuse.verification")
+"""What is imported for every tool, to check its results with."""
+MODULES = {
+    "transformers": "onnxruntime.transformers.optimizer",
+    "onnxscript": "onnxscript.rewriter.ort_fusions",
+    "onnxslim": "onnxslim",
+    "onnxsim": "onnxsim",
+}
 PROTOBUF_LIMIT = 2 << 30
 
 
@@ -99,6 +105,11 @@ SINGLE: Mapping[str, Peer] = {
 }
 TOOLS = ("ortfuse", "runtime", "transformers", "onnxscript", "onnxslim", "onnxsim")
 """In the order of reports; `transformers` stands for all its kinds of models."""
+
+
+def preloaded(tools: Sequence[str]) -> list[str]:
+    """The modules to import before these tools are used in processes of their own; all tools if none is named."""
+    return ["__main__", *COMMON, *(module for tool, module in MODULES.items() if not tools or tool in tools)]
 
 
 def versions() -> dict[str, str]:

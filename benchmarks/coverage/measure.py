@@ -31,7 +31,7 @@ from benchmarks.coverage.misses import nearest
 from benchmarks.coverage.report import markdown, show, totals
 from benchmarks.coverage.sites import FAMILIES, expected, fused
 from benchmarks.isolated import call, preload
-from benchmarks.peers import PRELOADED, SINGLE, TOOLS, TRANSFORMERS_TYPES, Peer, transformers_for, versions
+from benchmarks.peers import SINGLE, TOOLS, TRANSFORMERS_TYPES, Peer, preloaded, transformers_for, versions
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parents[1] / "golden" / "models"
@@ -150,7 +150,7 @@ def main(
     unknown = set(tool or ()) - set(TOOLS)
     if unknown:
         raise typer.BadParameter(f"no such tool: {', '.join(sorted(unknown))}")
-    preload(["__main__", *PRELOADED])
+    preload(preloaded(tool or ()))
     paths = models or sorted(GOLDEN.glob("*.onnx"))
     command = "python -m benchmarks.coverage" + (" FILE..." if models else "")
     known = stored(output)

@@ -30,7 +30,7 @@ from rich.table import Table
 
 from benchmarks.checking import experiment, verdict
 from benchmarks.isolated import call, preload
-from benchmarks.peers import PRELOADED, SINGLE, Peer, transformers_for, versions
+from benchmarks.peers import SINGLE, Peer, preloaded, transformers_for, versions
 from ortfuse.execution.inputs import Inputs
 
 HERE = Path(__file__).parent
@@ -267,7 +267,7 @@ def main(
     if unknown:
         raise typer.BadParameter(f"no such tool: {', '.join(sorted(unknown))}")
     console = Console(width=None if sys.stdout.isatty() else 150)
-    preload(["__main__", *PRELOADED, "ortfuse.bench"])
+    preload([*preloaded(tool or ()), "ortfuse.bench"])
     rows = stored(output)
     for path in chosen(models, names or [], rows, fresh):
         name = path.name.removesuffix(".onnx")

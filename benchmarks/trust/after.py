@@ -38,9 +38,16 @@ from ortfuse.verification import experiments
 HERE = Path(__file__).parent
 GOLDEN = HERE.parents[1] / "golden" / "models"
 RESULT = HERE / "after.json"
-PRELOADED = ("onnx", "onnxruntime", "onnxruntime.quantization", "onnxruntime.transformers.float16", "onnxscript.optimizer",
-             "onnxruntime.tools.symbolic_shape_infer", "onnxslim", "onnxsim", "onnx_graphsurgeon", "openvino",
-             "ortfuse.pipeline", "ortfuse.verification", "benchmarks.trust.after_tools")  # fmt: skip
+PRELOADED = (
+    "__main__",
+    "onnx",
+    "onnxruntime",
+    "ortfuse.pipeline",
+    "ortfuse.verification",
+    "benchmarks.trust.after_tools",
+)
+OF_TOOLS = ("onnxruntime.quantization", "onnxruntime.transformers.float16", "onnxscript.optimizer",
+            "onnxruntime.tools.symbolic_shape_infer", "onnxslim", "onnxsim", "onnx_graphsurgeon", "openvino")  # fmt: skip
 FACTOR = 2.0
 FLOOR = 1e-4
 """The error, relative to the largest number of an output, that every tool may add."""
@@ -247,7 +254,7 @@ def main(
     output: Annotated[Path, typer.Option(help="Where the figures are kept.")] = RESULT,
 ) -> None:
     """Try the tools on the models and write figures and table; the exit code is 1 if no result is usable."""
-    preload(["__main__", *PRELOADED])  # by name, so that a tool that is not installed does no harm
+    preload([*PRELOADED, *(() if tool else OF_TOOLS)])  # by name, so that a tool that is not installed does no harm
     wanted = [name for name in installed() if not tool or name in tool]
     content = json.loads(output.read_text()) if output.is_file() and not show else {"models": {}}
     models = content["models"]

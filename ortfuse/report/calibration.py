@@ -42,9 +42,9 @@ def show_calibration(console: Console, found: Calibration) -> None:
         console.print(made)
     elif sizes:
         console.print("all decisions are as by that table", highlight=False)
-    console.print(
-        f"kept in {found.file}; `ortfuse optimize` chooses by it", markup=False, highlight=False, soft_wrap=True
-    )
+    if sizes:
+        text = f"kept in {found.file}; `ortfuse optimize` chooses by it"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
     show_notes(console, _notes(found))
 
 
