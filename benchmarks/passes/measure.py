@@ -145,15 +145,6 @@ def rules_to_judge() -> list[str]:
     return [rule.name for rule in own if rule.exactness in allowed and rule not in asked]
 
 
-def without_gone(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """The rows without rules that no longer exist."""
-    known = {rule.name for rule in ortfuse.PassManager().catalogue.rules()}
-    return {
-        name: {**row, "rules": {one: entry for one, entry in row["rules"].items() if one in known}}
-        for name, row in rows.items()
-    }
-
-
 def store(output: Path, rows: Mapping[str, Any]) -> None:
     """Write the file anew, aside and then in its place."""
     content = {
@@ -201,7 +192,7 @@ def main(
     """Measure, store after each model, and print what buys nothing."""
     console = Console()
     output = output or (RESULTS if models is None else FULL)
-    rows = without_gone(json.loads(output.read_text())["rows"] if output.is_file() else {})
+    rows: dict[str, Any] = json.loads(output.read_text())["rows"] if output.is_file() else {}
     lacking = [name for name, row in rows.items() if latency and not row.get("latency")]
     until = time.monotonic() + 60 * minutes if minutes else float("inf")
     paths = chosen(models or GOLDEN, model or [], rows, lacking)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.passes.measure import rules_to_judge, without_gone
+from benchmarks.passes.measure import rules_to_judge
 from benchmarks.passes.summary import gain, summed
 
 
@@ -51,9 +51,3 @@ def test_only_rules_that_are_applied_unasked_are_judged() -> None:
     judged = {*rules_to_judge()}
     assert {"gelu.erf", "attention.sdpa"} <= judged
     assert not {"glu.swish", "focal.sigmoid", "tidy.rounded_before_reshape", "spelling.gemm"} & judged
-
-
-def test_rules_that_are_gone_are_forgotten() -> None:
-    rows = {"a": row({}, {"gelu.erf": weight(12, 90.0), "gelu.that_was_removed": weight(12, 90.0)})}
-    assert without_gone(rows)["a"]["rules"] == {"gelu.erf": weight(12, 90.0)}
-    assert {**without_gone(rows)["a"], "rules": {}} == {**rows["a"], "rules": {}}
