@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -11,31 +10,38 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.bench.meter import content_of
 from ortfuse.errors import OrtfuseError
 from ortfuse.execution.inputs import Inputs
-from ortfuse.execution.session import Session, weight_bytes
+from ortfuse.execution.session import Session
 from ortfuse.execution.single_site import Part
 from ortfuse.precision.effects import Array, Probe, Spread, local_errors, spread_of
+from ortfuse.precision.kind_times import KindTimes, kind_of, shapes_of
 from ortfuse.precision.knapsack import Option
 from ortfuse.precision.ladder import Ladder
 from ortfuse.precision.metrics import norm
 from ortfuse.precision.outcome import Goal, Tried
 from ortfuse.precision.phases import Phases
 from ortfuse.precision.store import Store
-from ortfuse.precision.times import Clock
 
 MOST = 5
 """At most so many rungs of a site are followed to the outputs."""
 
+CANDIDATES = 8
+"""At most so many rungs of a site are measured again, before the choice among them."""
+
 SAME = 1.03
 """Times and sizes that differ by less than this factor are taken to be the same."""
+
+UNSURE = 1.3
+"""Times that were measured once, among many, are off by up to this factor."""
 
 CLEARLY = 3.0
 """A rung whose errors at sites of other kinds are this many times smaller than another's is taken to be more exact everywhere."""
 
 NO_ERROR = 1e-12
 """Smaller errors of a site are taken to be alike."""
+
+NO_GAIN = "no gain in {}"
 
 SURPASSED = "another rung is no slower and no less exact"
 
@@ -117,11 +123,9 @@ class Measuring:
         ladder: The rungs.
         calibration: The ranges of values.
         probe: The float32 model with a way in for errors.
-        clock: Measures times.
+        times: The times of kinds of sites of any model.
         goal: What is to be small.
-        limit: The largest error of the outputs that a rung may make; what makes more is not considered.
         store: Where measurements of this model are kept.
-        times: Where times of sites of any model are kept.
         progress: Called with the number of sites that are done.
         enough: Whether the time is up: the sites that are left are not measured.
         costly: Whether runs of the whole take so long that the effect of one rung at each site tells those of the others.
@@ -133,18 +137,16 @@ class Measuring:
     ladder: Ladder
     calibration: Any
     probe: Probe
-    clock: Clock
+    times: KindTimes
     goal: Goal
     store: Store
-    times: Store
     progress: Callable[[int], None]
     wins_in_company: Callable[[str], bool] = lambda rung: False
     enough: Callable[[], bool] = lambda: False
     costly: bool = False
     phases: Phases = field(default_factory=Phases)
     left: int = field(default=0, init=False)
-    _tables: dict[str, dict[str, list[float]]] = field(default_factory=dict, init=False)
-    _surpassed: dict[str, set[str]] = field(default_factory=dict, init=False)
+    _useless: dict[str, dict[str, str]] = field(default_factory=dict, init=False)
     _exact: list[dict[str, float]] = field(default_factory=list, init=False)
 
     def measured(self, parts: Sequence[Part], rungs: Mapping[str, Sequence[str]]) -> list[MeasuredSite]:
@@ -172,16 +174,22 @@ class Measuring:
             plain = [session.run(arrays) for arrays in inputs]
         except OrtfuseError:
             return None
-        kind = _kind(part.model, inputs[0])
+        kind = kind_of(part.model, inputs[0])
         with self.phases.phase("times of kinds of sites"):
-            table, lowered = self._table(kind, part, names, inputs[0])
-        if "" not in table:
+            models = self._time(kind, part, names, inputs[0])
+        table = self.times.known(kind)
+        if not table[""]:
             return None
-        seconds, size = table[""]
+        rungs = tuple(Rung(name, 0.0, 0) for name in names if table[name])
         spread = spread_of(inputs[0].values())
-        site = MeasuredSite(part.name, kind, _shapes(inputs[0]), seconds, int(size), spread=spread)
-        rungs = [Rung(name, table[name][0], int(table[name][1])) for name in names if name in table]
-        return replace(site, rungs=tuple(self._with_effects(site, rungs, lowered, part, plain, inputs)))
+        site = self._as_timed(MeasuredSite(part.name, kind, shapes_of(inputs[0]), 0.0, 0, rungs, spread))
+        site, errors = self._with_errors(site, part, models, plain, inputs)
+        candidates = _worthwhile([rung for rung in site.rungs if not rung.dropped], self.goal, CANDIDATES, 1 / UNSURE)
+        if candidates:
+            with self.phases.phase("times of candidates"):
+                again = {name: models[name] for name in candidates}
+                self.times.make_sure(kind, {"": part.model, **again}, inputs[0])
+        return self._with_effects(self._as_timed(site), candidates, errors)
 
     def _lowered(self, part: Part, rung: str) -> ir.Model | None:
         try:
@@ -189,64 +197,66 @@ class Measuring:
         except OrtfuseError:
             return None
 
-    def _table(
-        self, kind: str, part: Part, names: Sequence[str], inputs: Inputs
-    ) -> tuple[dict[str, list[float]], dict[str, ir.Model]]:
-        """The seconds and bytes of float32 and of each rung, measured once for all sites of a kind, and what that took."""
-        if kind not in self._tables:
-            self._tables[kind] = self.times.get("kind", kind) or {}
-        table = self._tables[kind]
-        missing = [name for name in ("", *names) if name not in table]
-        lowered: dict[str, ir.Model] = {}
-        if missing:
-            lowered = {name: model for name in names if (model := self._lowered(part, name)) is not None}
-            table |= self._timed({"": part.model, **lowered}, inputs)
-            table |= {name: [] for name in names if name not in table}  # they cannot be run
-            self.times.put(table, "kind", kind)
-        return {name: numbers for name, numbers in table.items() if numbers}, lowered
+    def _time(self, kind: str, part: Part, names: Sequence[str], inputs: Inputs) -> dict[str, ir.Model]:
+        """Measure float32 and each rung, if sites of the kind were not; the models that this took."""
+        missing = [name for name in ("", *names) if name not in self.times.known(kind)]
+        if not missing:
+            return {}
+        models = {name: model for name in names if (model := self._lowered(part, name)) is not None}
+        self.times.add(kind, {"": part.model, **models}, ("", *names), inputs)
+        return models
 
-    def _timed(self, models: Mapping[str, ir.Model], inputs: Inputs) -> dict[str, list[float]]:
-        """The seconds and bytes of each model that can be run; those that differ in numbers alone are measured once."""
-        kinds = {name: _kind(model, inputs) for name, model in models.items()}
-        first = {one: models[name] for name, one in reversed(kinds.items())}
-        seconds = self.clock.seconds({one: first[one] for one in dict.fromkeys(kinds.values())}, inputs)
-        return {name: [seconds[one], weight_bytes(first[one])] for name, one in kinds.items() if one in seconds}
+    def _as_timed(self, site: MeasuredSite) -> MeasuredSite:
+        """A site with the times and sizes that are known of its kind."""
+        table = self.times.known(site.kind)
+        numbers = {name: (table[name][0], int(table[name][1])) for name in ("", *(rung.name for rung in site.rungs))}
+        rungs = (replace(rung, seconds=numbers[rung.name][0], size=numbers[rung.name][1]) for rung in site.rungs)
+        return replace(site, seconds=numbers[""][0], size=numbers[""][1], rungs=tuple(rungs))
 
-    def _with_effects(
+    def _with_errors(
         self,
         site: MeasuredSite,
-        rungs: Sequence[Rung],
-        lowered: Mapping[str, ir.Model],
         part: Part,
+        models: dict[str, ir.Model],
         plain: Sequence[Mapping[str, Any]],
         inputs: Sequence[Inputs],
-    ) -> list[Rung]:
-        """The rungs with what they do to the outputs, where that can matter."""
-        found: dict[str, Rung] = {}
+    ) -> tuple[MeasuredSite, dict[str, Sequence[Mapping[str, Array]]]]:
+        """The site with what its rungs do there, where that can matter, and these errors; models that are made are added."""
+        found: list[Rung] = []
         errors = {}
-        for rung in rungs:
-            if why := self._superfluous(rung, rungs, site):
-                found[rung.name] = replace(rung, dropped=why)
+        for rung in site.rungs:
+            if why := self._superfluous(rung, site):
+                found.append(replace(rung, dropped=why))
                 continue
-            model = lowered.get(rung.name) or self._lowered(part, rung.name)
+            model = models.get(rung.name) or self._lowered(part, rung.name)
             local = None if model is None else local_errors(plain, model, inputs)
-            if local is None:
-                found[rung.name] = replace(rung, dropped="makes numbers that are not finite, or does not run")
+            if model is None or local is None:
+                found.append(replace(rung, dropped="makes numbers that are not finite, or does not run"))
                 continue
-            errors[rung.name] = local.errors
-            found[rung.name] = replace(rung, local=local.error)
-        kept = _worthwhile([rung for rung in found.values() if not rung.dropped], self.goal)
+            models[rung.name], errors[rung.name] = model, local.errors
+            found.append(replace(rung, local=local.error))
+        return replace(site, rungs=tuple(found)), errors
+
+    def _with_effects(
+        self, site: MeasuredSite, candidates: Sequence[str], errors: Mapping[str, Sequence[Mapping[str, Array]]]
+    ) -> MeasuredSite:
+        """The site with what those of the candidates do to the outputs that no other surpasses."""
+        useful = [rung for rung in site.rungs if rung.name in candidates and self._gains(rung, site)]
+        kept = _worthwhile(useful, self.goal)
         with self.phases.phase("errors followed to the outputs"):
             effects = self._effects({name: errors[name] for name in kept})
-        for rung in found.values():
+        found = []
+        for rung in site.rungs:
             if rung.name in kept:
-                found[rung.name] = replace(rung, effects=effects[rung.name])
+                rung = replace(rung, effects=effects[rung.name])
             elif not rung.dropped:
-                found[rung.name] = replace(rung, dropped=SURPASSED)
-        if site.kind not in self._surpassed:
-            self._surpassed[site.kind] = {name for name, rung in found.items() if rung.dropped == SURPASSED}
-            self._exact.append({name: rung.local for name, rung in found.items() if rung.local is not None})
-        return list(found.values())
+                rung = replace(rung, dropped=SURPASSED if self._gains(rung, site) else NO_GAIN.format(self.goal))
+            found.append(rung)
+        if site.kind not in self._useless:
+            reasons = (SURPASSED, NO_GAIN.format(self.goal))
+            self._useless[site.kind] = {rung.name: rung.dropped for rung in found if rung.dropped in reasons}
+            self._exact.append({rung.name: rung.local for rung in found if rung.local is not None})
+        return replace(site, rungs=tuple(found))
 
     def _effects(self, errors: Mapping[str, Sequence[Mapping[str, Array]]]) -> dict[str, tuple[float, ...]]:
         """What the errors of each rung do to the outputs; where runs take long, in proportion to what the largest do."""
@@ -258,16 +268,20 @@ class Measuring:
         ratios = {name: (each / norms[guide])[:, np.newaxis] for name, each in norms.items()}
         return {name: tuple((largest * ratio).ravel().tolist()) for name, ratio in ratios.items()}
 
-    def _superfluous(self, rung: Rung, rungs: Sequence[Rung], site: MeasuredSite) -> str:
+    def _superfluous(self, rung: Rung, site: MeasuredSite) -> str:
         """Why one of the rungs of a site is not looked into; empty if it is."""
-        fast = rung.seconds <= FASTER * site.seconds or self.wins_in_company(rung.name)
-        gains = fast if self.goal == "latency" else rung.size < site.size
-        if not gains:
-            return f"no gain in {self.goal}"
-        if site.kind in self._surpassed:
-            return SURPASSED if rung.name in self._surpassed[site.kind] else ""
-        rivals = (other for other in rungs if _costs_no_more(other, rung, self.goal))
+        if site.kind in self._useless:
+            return self._useless[site.kind].get(rung.name, "")
+        if not self._gains(rung, site, UNSURE):
+            return NO_GAIN.format(self.goal)
+        rivals = (other for other in site.rungs if _costs_no_more(other, rung, self.goal, 1 / UNSURE))
         return SURPASSED if any(self._is_clearly_more_exact(other, rung) for other in rivals) else ""
+
+    def _gains(self, rung: Rung, site: MeasuredSite, unsure: float = 1.0) -> bool:
+        """Whether a rung has less of what is to be small than float32, within what times are known to."""
+        if self.goal != "latency":
+            return rung.size < site.size
+        return rung.seconds <= unsure * FASTER * site.seconds or self.wins_in_company(rung.name)
 
     def _is_clearly_more_exact(self, one: Rung, other: Rung) -> bool:
         """Whether the errors of one rung were far smaller than those of another wherever both were measured."""
@@ -281,13 +295,13 @@ def _norm(arrays: Mapping[str, Array]) -> float:
     return math.hypot(*map(norm, arrays.values()))
 
 
-def _worthwhile(rungs: Sequence[Rung], goal: Goal) -> list[str]:
-    """The rungs that no other surpasses as far as times are known, and of these the `MOST` that are missed most."""
+def _worthwhile(rungs: Sequence[Rung], goal: Goal, most: int = MOST, within: float = SAME) -> list[str]:
+    """The rungs that no other surpasses as far as times are known, and of these as many that are missed most."""
     kept: list[Rung] = []
     for rung in sorted(rungs, key=lambda one: (one.seconds, one.local or 0.0)):
-        if not any(_surpasses(other, rung, goal) for other in kept):
-            kept = [other for other in kept if not _surpasses(rung, other, goal)] + [rung]
-    while len(kept) > MOST:
+        if not any(_surpasses(other, rung, goal, within) for other in kept):
+            kept = [other for other in kept if not _surpasses(rung, other, goal, within)] + [rung]
+    while len(kept) > most:
         kept.pop(min(range(1, len(kept) - 1), key=lambda place: _missed(*kept[place - 1 : place + 2])))
     return [rung.name for rung in kept]
 
@@ -298,25 +312,19 @@ def _missed(faster: Rung, rung: Rung, slower: Rung) -> float:
     return (slower.seconds - rung.seconds) * max(errors[0] - errors[1], 0.0)
 
 
-def _surpasses(one: Rung, other: Rung, goal: Goal) -> bool:
+def _surpasses(one: Rung, other: Rung, goal: Goal, within: float) -> bool:
     """Whether a rung is at least as good as another in every way that counts, within what times are known to."""
-    return (one.local or 0.0) <= (other.local or 0.0) and _costs_no_more(one, other, goal)
+    return (one.local or 0.0) <= (other.local or 0.0) and _costs_no_more(one, other, goal, within)
 
 
-def _costs_no_more(one: Rung, other: Rung, goal: Goal) -> bool:
-    """Whether a rung is no slower than another and, where that counts, no larger."""
-    return (goal == "latency" or one.size <= SAME * other.size) and one.seconds <= SAME * other.seconds
+def _costs_no_more(one: Rung, other: Rung, goal: Goal, within: float) -> bool:
+    """Whether a rung takes at most so many times as long as another and, where that counts, is no larger.
 
-
-def _kind(model: ir.Model, inputs: Inputs) -> str:
-    """A digest of what the time of a site depends on: its operators, types and sizes."""
-    shapes = [(array.dtype.name, array.shape) for array in inputs.values()]
-    nodes, weights, _ = content_of(model)  # the same kernels run whatever opset the model imports
-    return hashlib.sha256(repr((nodes, weights, shapes)).encode()).hexdigest()[:24]
-
-
-def _shapes(inputs: Inputs) -> str:
-    return ", ".join(f"[{', '.join(map(str, array.shape))}]" for array in inputs.values())
+    Times that are the same were measured once for both.
+    """
+    if goal != "latency" and one.size > SAME * other.size:
+        return False
+    return one.seconds == other.seconds or one.seconds <= within * other.seconds
 
 
 def _from_data(data: Mapping[str, Any]) -> MeasuredSite:

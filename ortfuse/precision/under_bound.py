@@ -19,6 +19,7 @@ from ortfuse.precision.budget import CHOICES, COMPANY, RANGES, SITES, Budget
 from ortfuse.precision.company import family_of, in_company, shared
 from ortfuse.precision.effects import Probe, guide_of
 from ortfuse.precision.equalise import equalised
+from ortfuse.precision.kind_times import KindTimes
 from ortfuse.precision.ladder import Ladder, SiteLike
 from ortfuse.precision.measuring import FASTER, MOST, MeasuredSite, Measuring
 from ortfuse.precision.metrics import Arrays, Metric
@@ -143,8 +144,9 @@ def fastest(
     with phases.phase("errors and times of sites"):
         probe = Probe(model, parts, probed, guide, asked.threads)
         measuring = Measuring(
-            ladder, calibration, probe, clock, asked.goal, kept.within(guide.name, asked.metric.judged),
-            store.within("times", *machine(), asked.threads, weights > CACHED),
+            ladder, calibration, probe,
+            KindTimes(clock, store.within("times", *machine(), asked.threads, weights > CACHED)),
+            asked.goal, kept.within(guide.name, asked.metric.judged),
             lambda done: progress(f"measuring sites: {done} of {len(parts)}"),
             lambda rung: family_of(rung) in winning, budget.until(SITES), costly, phases=phases,
         )  # fmt: skip

@@ -31,7 +31,7 @@ def test_what_is_much_slower_or_always_takes_as_long_is_not_run_often(monkeypatc
     monkeypatch.setattr(times, "_repeats", lambda session: 1)
     models = {name: ir.from_onnx_text(f"{HEADER} {{ y = {name}(x) }}") for name in ("Relu", "Sin", "Abs", "Cos", "Tan")}
     found = Stopwatch(1, 0).seconds(models, {"x": np.ones(3, np.float32)})
-    assert found == pytest.approx({"Relu": 1.0, "Sin": 5.0, "Abs": 1.25, "Cos": 3.0, "Tan": 1.4})
+    assert found == pytest.approx({"Relu": 1.0, "Sin": 5.0, "Abs": 1.2, "Cos": 3.0, "Tan": 1.4})
     assert [len(one) for one in taken.values()] == [5, 3, times.ROUNDS, 3, 5]
 
 
