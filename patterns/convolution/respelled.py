@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike, at_most
 from ortfuse.pattern import Guard, Match, Pattern, all_attributes, computed, const, ms, op, opt, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import ints, is_not_quantised
 from .._proofs import COST
+from ._enlarging import becomes_larger, copies_pixels, enlarged, leaves_channels
 from ._windows import Axis, Window, window
 
 PASS = "cliffs"
@@ -85,80 +85,36 @@ def is_single_tap(match: Match) -> Refusal | None:
 
 def takes_means(match: Match) -> Refusal | None:
     """The image is enlarged along its spatial axes alone, by means of its pixels, or copies of them."""
-    how, shapes = match["how"], match.shapes("x", "resized")
-    if isinstance(shapes, Refusal):
-        return shapes
-    before, after = shapes
-    cropped = how.get("coordinate_transformation_mode") == "tf_crop_and_resize"
-    if cropped or before[:2] != after[:2] or not _leaves_channels(match):
-        return match.refuse("condition", "resized", "enlarged along spatial axes alone")
-    return None
+    if leaves_channels(_resize(match), match.facts):
+        return None
+    return match.refuse("condition", "resized", "enlarged along spatial axes alone")
 
 
-def _leaves_channels(match: Match) -> bool:
-    """Whether the first two axes are enlarged by 1, exactly: of a factor slightly above, sizes would not tell."""
-    named, factors = match["how"].get("axes"), None if match["scales"] is None else match.const("scales")
-    if named is not None:
-        return all(axis > 1 for axis in named)
-    if match["scales"] is not None and factors is None:
-        return False
-    if factors is not None and factors.size:
-        return bool(np.all(factors[:2] == 1))
-    return match["sizes"] is not None
-
-
-def copies_pixels(match: Match) -> Refusal | None:
+def may_be_activated_before(match: Match) -> Refusal | None:
     """The image is enlarged by copies of its pixels, so that the activation may be applied before."""
     mode = match["how"].get("mode", "nearest")
-    return None if mode == "nearest" else match.refuse("attribute", "how", "nearest", mode)
-
-
-def _elements(shape: Any) -> DimLike:
-    total: DimLike = 1
-    for dim in shape[2:]:
-        total = total * dim
-    return total
+    return None if copies_pixels(_resize(match)) else match.refuse("attribute", "how", "nearest", mode)
 
 
 @redundant(COST)
 def is_less_work(match: Match) -> Refusal | None:
     """The image becomes provably larger, and has no more channels afterwards."""
-    before, after = match.shape("x") or (), match.shape("resized") or ()
     outputs, inputs = match.const("weight").shape[:2]
-    if outputs <= inputs and at_most(2 * _elements(before), _elements(after)):
+    if outputs <= inputs and becomes_larger(_resize(match), match.facts):
         return None
     return match.refuse("needless", "root", found="the image does not become provably larger")
 
 
-def _sizes(match: Match) -> Pattern | None:
-    """The sizes of the result, with its own number of channels if they name that."""
-    if match["sizes"] is None:
-        return None
-    named = match["how"].get("axes")
-    if named is not None:
-        return sizes
-    outputs = len(match.const("weight"))
-    known = match.const("sizes")
-    if known is not None:
-        return computed("sizes", lambda match: ints([known[0], outputs, *known[2:]]))
-    channels = _number(outputs)
-    return op.Concat(_between(0, 1), channels, _between(2, 2**31 - 1), axis=0)
-
-
-def _between(start: int, end: int) -> Pattern:
-    made: Pattern = op.Slice(sizes, _number(start), _number(end))
-    return made
-
-
-def _number(number: int) -> Pattern:
-    return computed(str(number), lambda match: ints([number]))
+def _resize(match: Match) -> ir.Node:
+    node: ir.Node | None = match["resized"].producer()
+    assert node is not None
+    return node
 
 
 def _resized_last(build: Any) -> Any:
     def made(match: Match) -> Pattern:
         layer = build(x, weight, opt(bias), attributes=all_attributes("conv"))
-        enlarged: Pattern = op.Resize(layer, opt(roi), opt(scales), _sizes(match), attributes=all_attributes("how"))
-        return enlarged
+        return enlarged(match, _resize(match), layer, len(match.const("weight")))
 
     return made
 
@@ -253,5 +209,5 @@ RULES = [
     _one_axis("over_two_axes", op.Conv, {}),
     _one_axis("over_two_axes_fused", ms.FusedConv, _ACTIVATED),
     _resized("resized_last", op.Conv, {}, [_NEAREST, _MEANS]),
-    _resized("resized_last_fused", ms.FusedConv, _ACTIVATED, [_NEAREST], copies_pixels),
+    _resized("resized_last_fused", ms.FusedConv, _ACTIVATED, [_NEAREST], may_be_activated_before),
 ]

@@ -2,6 +2,7 @@
 
 reshape(x) = x  when the shape is the same         x + 0 = x      x * 1 = x      x / 1 = x      x ** 1 = x
 average(x) = x  of one element each         concat(x, y, z) = concat(x, z)  where y has no elements
+resize(x) = x   to the sizes that it has
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Guard, Match, Pattern, attr, op, opt, redundant, rest, var
+from ortfuse.pattern import Guard, Match, Pattern, all_attributes, attr, op, opt, redundant, rest, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
@@ -106,7 +107,48 @@ def _with_nothing(build: Any) -> list[ir.Value]:
     return [nothing, whole] if place == 3 else [*others[:place], nothing, *others[place:]]
 
 
+def is_not_moved(match: Match) -> Refusal | None:
+    """Each pixel stays where it is: of the sizes of x or factors of 1, and no part of the image is taken."""
+    how, scales = match["how"], None if match["scales"] is None else match.const("scales")
+    ones = scales is not None and scales.size > 0 and bool(np.all(scales == 1))
+    sized = match["sizes"] is not None and (match["scales"] is None or (scales is not None and not scales.size))
+    if ones or (sized and how.get("keep_aspect_ratio_policy", "stretch") == "stretch"):
+        crops = how.get("coordinate_transformation_mode") == "tf_crop_and_resize"
+        return match.refuse("attribute", "how", "the whole image") if crops else None
+    return match.refuse("condition", "root", "an image that is resized by 1 exactly")
+
+
+_MODES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+
+
+def _ones(build: Any) -> ir.Value:
+    """Factors of 1, none where sizes are given."""
+    made: ir.Value = build.constant(np.ones(0 if "sizes" in build.shapes else 4), ir.DataType.FLOAT)
+    return made
+
+
 RULES = [
+    _identity(
+        "resized",
+        op.Resize(x, opt(var("roi")), opt(var("scales")), opt(var("sizes")), attributes=all_attributes("how")),
+        Proof(
+            shapes=(
+                {"x": "n 3 4 5", "roi": "0", "scales": "4"},
+                {"x": "2 3 4 5", "roi": "0", "scales": "4", "sizes": "4"},
+            ),
+            constants={"roi": np.zeros(0), "sizes": np.array([2, 3, 4, 5])},
+            inputs={"scales": _ones},
+            attributes={"how": [{}, *({"mode": "linear", "coordinate_transformation_mode": mode} for mode in _MODES)]},
+            counterexamples={
+                "by a factor above 1": Variation(
+                    inputs={"scales": lambda build: build.constant(np.array([1, 1, 1.1, 1]), ir.DataType.FLOAT)},
+                    attributes={"how": {"mode": "linear"}},
+                ),
+            },
+        ),
+        keeps_shape,
+        is_not_moved,
+    ),
     _identity("identity", op.Identity(x), PLAIN),
     _identity(
         "cast",
