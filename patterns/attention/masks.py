@@ -27,6 +27,7 @@ from .dot_product import LOWEST, PAPER
 
 query, transposed = var("query", "_ _ _ _"), var("transposed_key", "_ _ _ _")
 product = scalar("score_scale") * (query @ transposed)
+of_one_head = scalar("score_scale") * (var("query", "_ _ _") @ var("transposed_key", "_ _ _"))
 mask, first_mask, second_mask = var("mask"), var("first_mask"), var("second_mask")
 filler, outer = scalar("filler"), computed("outer", lambda match: array_like(match, match["outer"]))
 
@@ -90,12 +91,15 @@ def windows_are_counted(match: Match) -> Refusal | None:
 
 def _chosen(hide: bool) -> tuple[Pattern, Pattern]:
     """Where that selects scores or fillers, and the equivalent sum of scores and fillers."""
+
+    def chosen(part: Pattern) -> Pattern:
+        return op.Where(var("keep"), *((filler, part) if hide else (part, filler)))
+
     scored = (product + opt(mask)).named("scores", "b h s t")
+    single = (of_one_head + opt(mask)).named("scores", "b s t")
     unmasked = mask | computed("nothing", lambda match: array_like(match, 0.0))
-    before, after = [
-        op.Where(var("keep"), *((filler, part) if hide else (part, filler))) for part in (scored, unmasked)
-    ]
-    return before.named("chosen", "b h s t"), product + after
+    before = chosen(scored).named("chosen", "b h s t") | chosen(single).named("chosen", "b s t")
+    return before, product + chosen(unmasked)
 
 
 def _floored() -> tuple[Pattern, Pattern]:
@@ -132,7 +136,8 @@ def _rule(
     """A rule for values that lead to a Softmax; the proof is on scores [b, 2, s, t]."""
     shapes = {"query": "b 2 s 4", "transposed_key": "b 2 4 t", "first_mask": "1 2 s t", "second_mask": "b 1 1 t",
               "mask": "b 1 s t"}  # fmt: skip
-    declared = {**shapes, **proof.pop("shapes", {})}
+    given = proof.pop("shapes", {})
+    declared = tuple({**shapes, **each} for each in (given if isinstance(given, tuple) else (given,)))
     return Rule(
         name=f"attention.{name}",
         formula=formula,
@@ -144,7 +149,7 @@ def _rule(
         source=source,
         proof=Proof(
             followed_by="Softmax",
-            shapes={name: shape for name, shape in declared.items() if shape is not None},
+            shapes=tuple({name: shape for name, shape in each.items() if shape is not None} for each in declared),
             scalars={"score_scale": [1.0, 0.5], "outer": [0.5, 2.0], "filler": [LOWEST, -math.inf]},
             **proof,
         ),
@@ -268,7 +273,11 @@ RULES = [
     *(
         _rule(
             name, formula, _chosen(hide), hides_altogether,
-            shapes={"mask": "1 2 s t", "keep": "b 1 1 t"}, inputs={"keep": "bool"}, assumes=FINITE_SCORES,
+            shapes=(
+                {"mask": "1 2 s t", "keep": "b 1 1 t"},
+                {"query": "b s 4", "transposed_key": "b 4 t", "mask": "1 s t", "keep": "b 1 t"},
+            ),
+            inputs={"keep": "bool"}, assumes=FINITE_SCORES,
         )
         for name, formula, hide in (
             ("kept_scores", "where(keep, s q k^T + mask, filler)", False),

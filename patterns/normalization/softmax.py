@@ -3,6 +3,7 @@
 softmax(x)     = exp(x - max(x)) / sum(exp(x - max(x)))
 log_softmax(x) = x - max(x) - log(sum(exp(x - max(x)))) = log(softmax(x)) = x - logsumexp(x)
 softmax(a (b x - max(b x))) = softmax(a b x)
+exp(log_softmax(x)) = softmax(x)
 logsumexp(x)   = m + log(sum(exp(x - m))), m = max(x), or 0 where that is infinite
 
 With the maximum subtracted, a row with an infinity gives NaN on both sides. The last two forms of log_softmax differ: the
@@ -82,6 +83,12 @@ _PROOF = Proof(
     counterexamples={"all axes, not given": Variation(shapes={"x": "8"}, attributes={"axes": None})},
     typical=({"x": "1 12 128 128"}, {"x": "1 1000"}, {"x": "16 50257"}),
 )
+_PROOF_OF_ONE_AXIS = Proof(
+    shapes=({"x": "b s 8"}, {"x": "b 5"}),
+    attributes={"axis": [-1]},
+    dtypes=("float32", "float64"),
+    typical=_PROOF.typical,
+)
 
 
 # The logarithm of a sum of exponentials
@@ -157,6 +164,15 @@ RULES = [
         ),
     ),
     Rule(
+        name="softmax.exp_of_log",
+        pattern=op.Exp(op.LogSoftmax(x, axis=attr("axis"))),
+        replace=op.Softmax(x, axis=last_axis),
+        guards=(axis_is_last,),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=_PROOF_OF_ONE_AXIS,
+    ),
+    Rule(
         name="log_softmax.decomposed",
         formula="x - max(x) - log(sum(exp(x - max(x))))",
         pattern=shifted - op.Log(total) | x - maximum - op.Log(total),
@@ -173,12 +189,7 @@ RULES = [
         guards=(axis_is_last,),
         exactness=Exactness.APPROXIMATE,
         source=SOURCE,
-        proof=Proof(
-            shapes=({"x": "b s 8"}, {"x": "b 5"}),
-            attributes={"axis": [-1]},
-            dtypes=("float32", "float64"),
-            typical=_PROOF.typical,
-        ),
+        proof=_PROOF_OF_ONE_AXIS,
     ),
     Rule(
         name="log_softmax.logsumexp",

@@ -152,3 +152,26 @@ def test_the_guard_may_put_a_tensor_of_zeros_in_place_of_nan(zeros: str) -> None
     body = f"{BOOLEAN} qk = MatMul(q, kt) scaled = Mul(qk, half) masked = Add(scaled, mask) soft = Softmax<axis = -1>(masked) "
     body += f"isnan = IsNaN(soft) {zeros} p = Where(isnan, zeros, soft) out = MatMul(p, v)"
     assert "Attention" in optimized(model(body, f"{INPUTS}, bool[b,1,s,t] keep", filler=-np.inf))
+
+
+@pytest.mark.parametrize("choice", ["Where(keep, qk, filler)", "Where(hidden, filler, qk)"])
+def test_scores_of_a_head_of_its_own_are_masked_by_a_choice(choice: str) -> None:
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 23]> g (float[b,s,8] q, float[b,t,8] k, float[b,t,8] v, bool[s,t] keep)
+        => (float[b,s,8] out) <float filler = {{-3e38}}> {{ kt = Transpose<perm = [0, 2, 1]>(k) product = MatMul(q, kt) hidden = Not(keep)
+        scale = Constant<value_float = 0.5>() qk = Mul(product, scale) masked = {choice}
+        p = Softmax<axis = -1>(masked) out = MatMul(p, v) }}"""
+    )
+    m = ir.from_proto(proto)
+    result = rewritten(m, "fuse.attention")
+    assert verify(m, result).ok
+    assert "Attention" in [node.op_type for node in result.graph]
+
+
+def test_a_choice_that_repeats_the_scores_is_no_mask() -> None:
+    proto = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 23]> g (float[1,s,8] q, float[1,t,8] k, float[b,t,8] v, bool[b,s,t] keep)
+        => (float[b,s,8] out) <float filler = {-3e38}> { kt = Transpose<perm = [0, 2, 1]>(k) qk = MatMul(q, kt)
+        masked = Where(keep, qk, filler) p = Softmax<axis = -1>(masked) out = MatMul(p, v) }"""
+    )
+    assert "Where" in [node.op_type for node in rewritten(ir.from_proto(proto), "fuse.attention").graph]

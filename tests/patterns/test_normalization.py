@@ -48,6 +48,7 @@ SOFTMAX = {
     "m = ReduceMax(x, last) d = Sub(x, m) e = Exp(d) s = ReduceSum(e, one) r = Reciprocal(s) y = Mul(r, e)": "Softmax",
     "m = ReduceMax(x, last) d = Sub(x, m) e = Exp(d) s = ReduceSum(e, last) l = Log(s) y = Sub(d, l)": "LogSoftmax",
     "m = ReduceMax(x, last) d = Sub(x, m) e = Exp(d) s = ReduceSum(e, last) l = Log(s) k = Add(m, l) y = Sub(x, k)": "LogSoftmax",
+    "l = LogSoftmax(x) y = Exp(l)": "Softmax",
 }  # fmt: skip
 
 
