@@ -104,11 +104,10 @@ def samples(
         seed: Seed of what is random: the generated numbers, and which of the user's are held out.
 
     Raises:
-        VerificationError: There is NaN in the inputs, or the model runs on none that could be generated.
+        VerificationError: The model runs on none that could be generated.
     """
     if given is None:
         return _generated(session, model, sizes, seed)
-    _refuse_nan(given)
     found, notes = list(given), []
     if len(found) == 1:
         found = _split(model, found[0])
@@ -221,7 +220,12 @@ def _first(value: ir.Value) -> Any:
     return value.shape[0].value
 
 
-def _refuse_nan(given: Sequence[Inputs]) -> None:
+def refuse_nan(given: Sequence[Inputs]) -> None:
+    """Refuse inputs on which no error can be measured.
+
+    Raises:
+        VerificationError: There is NaN in them.
+    """
     for number, arrays in enumerate(given):
         for name, array in arrays.items():
             numbers = np.asarray(array)

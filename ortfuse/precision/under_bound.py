@@ -25,7 +25,7 @@ from ortfuse.precision.measuring import FASTER, MOST, MeasuredSite, Measuring
 from ortfuse.precision.metrics import Arrays, Metric
 from ortfuse.precision.outcome import Goal, Outcome, Point, SiteReport
 from ortfuse.precision.phases import Phases
-from ortfuse.precision.samples import PROBED, Samples, samples
+from ortfuse.precision.samples import PROBED, Samples, refuse_nan, samples
 from ortfuse.precision.search import Final, Search, finish
 from ortfuse.precision.store import Store, inputs_digest, machine, model_digest
 from ortfuse.precision.times import CACHED, Clock, Stopwatch
@@ -106,6 +106,7 @@ def fastest(
     """
     budget, phases = Budget(asked.budget), phases or Phases()
     _refuse_random(original)
+    refuse_nan(asked.inputs or ())
     asked.metric.demand_outputs([value.name or "" for value in original.graph.outputs])
     with phases.phase("the original on all inputs"):
         progress("running the original")

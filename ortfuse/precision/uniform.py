@@ -5,7 +5,7 @@ Weights are read and lowered tensor by tensor while the result is written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +61,10 @@ def named(rules: Mapping[str, Rule], names: Sequence[str]) -> dict[str, Rule]:
     for name in names:
         fit = {rung: rule for rung, rule in rules.items() if family_of(rung) == name or is_like(rung, name)}
         if not fit:
-            raise OptionError("rungs", f"no rung is called {name!r}; there are {', '.join(rules)}")
+            raise OptionError(
+                "rungs",
+                f"no rung is called {name!r}; there are {_families(rules)}, or one of these as {next(iter(rules), '')}",
+            )
         found |= {rung: rule for rung, rule in fit.items() if rung not in found}
     return found
 
@@ -82,7 +85,7 @@ def uniform(
     """
     places = sites(model, target, AnyRange(), rungs)
     if not places:
-        raise PrecisionError(f"{', '.join(rungs)} is legal nowhere in the model: use the result of `ortfuse optimize`")
+        raise PrecisionError(f"{_families(rungs)} is legal nowhere in the model: use the result of `ortfuse optimize`")
     if inputs:
         model, _ = equalised(model, inputs)
     calibration = calibrate(model, names_to_observe(places.values()), inputs) if inputs else None
@@ -90,9 +93,13 @@ def uniform(
     choice = {name: next(rung for rung in rungs if rung in site.rungs) for name, site in found.items()}
     if not choice:
         raise PrecisionError(
-            f"{', '.join(rungs)} needs ranges of values: give inputs to observe them on, or take a rung without fixed ranges"
+            f"{_families(rungs)} needs ranges of values: give inputs to observe them on, or take a rung without fixed ranges"
         )
     made = lowered(model, choice, calibration, target, rungs)
     return Uniform(
         made, choice, tuple(name for name in places if name not in choice), weight_bytes(model), weight_bytes(made)
     )
+
+
+def _families(rungs: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(family_of(rung) for rung in rungs))
