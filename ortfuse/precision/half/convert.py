@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -34,6 +35,9 @@ _AT_ALL, _EVERYWHERE = 13, 22
 
 _ROUNDS = 8
 """How often islands are extended towards what enters them."""
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -196,14 +200,19 @@ class _Search:
             VerificationError: The bound cannot be met.
         """
         self._keep_what_fails()
-        self._keep_what_does_not_load()
+        if self._half == ir.DataType.FLOAT16 and not self._loads([]):  # the runtime executes float16 itself
+            self._keep_what_does_not_work(self._loads, "load")
+        try:
+            best = self._attempt()
+        except VerificationError:
+            self._keep_what_does_not_work(self._runs, "run")
+            best = self._attempt()
         order = self._by_error()
         limit = math.inf if bound is None else bound
         least, count = -1, 0
-        best = self._attempt(limit)
         while not self._holds(best[3], limit) and count < len(order):
             least, count = count, min(len(order), max(1, count * 2))
-            best = self._attempt(limit, order[:count])
+            best = self._attempt(order[:count])
         if not self._holds(best[3], limit):
             least_error = f"the least is {max(best[3].values()):.2g}"
             raise VerificationError(
@@ -211,7 +220,7 @@ class _Search:
             )
         while count - least > 1:
             middle = (least + count) // 2
-            other = self._attempt(limit, order[:middle])
+            other = self._attempt(order[:middle])
             if self._holds(other[3], limit):
                 best, count = other, middle
             else:
@@ -273,40 +282,46 @@ class _Search:
         makers = {units.makers[value] for value in node.inputs if value is not None and value in units.makers}
         return sum(units.keep(maker, reason) for maker in makers if units.units[maker].node is not None) > 0
 
-    def _keep_what_does_not_load(self) -> None:
-        """Demand float32 of some operators of one kind, as few as it takes, if the runtime loads the model only then.
+    def _keep_what_does_not_work(self, works: Callable[[Sequence[int]], bool], verb: str) -> None:
+        """Demand float32 of operators of as few kinds as it takes, and of as few of these, if the model works then.
 
-        It executes float16 itself.
+        Args:
+            works: Whether the model does with these nodes in float32, too.
+            verb: What the runtime does not do with it so far.
         """
-        if self._half != ir.DataType.FLOAT16 or self._loads([]):
-            return
         units = self._units.units
         kinds: dict[str, list[int]] = {}
         for node, unit in self._units.of_node.items():
             if units[unit].kind != "float":
                 kinds.setdefault(node.op_type, []).append(unit)
-        for kind, nodes in sorted(kinds.items(), key=lambda one: (units[one[1][0]].is_product, len(one[1]))):
-            if self._loads(nodes):
-                for unit in self._fewest(nodes):
-                    self._units.keep(unit, f"the runtime does not load the model with {kind} in float16")
-                return
+
+        def of(names: Sequence[str]) -> list[int]:
+            return [unit for name in names for unit in kinds[name]]
+
+        def works_with(others: Sequence[int], some: Sequence[int]) -> bool:
+            return works([*others, *some])
+
+        # What is left out first are products, and what there is most of.
+        names = sorted(kinds, key=lambda name: (not units[kinds[name][0]].is_product, -len(kinds[name])))
+        if not works(of(names)):
+            return
+        for name in (found := _fewest(names, lambda some: works(of(some)))):
+            others = of([other for other in found if other != name])
+            for unit in _fewest(kinds[name], functools.partial(works_with, others)):
+                self._units.keep(unit, f"the runtime does not {verb} the model with {name} in float16")
 
     def _loads(self, more: Sequence[int]) -> bool:
         """Whether the runtime loads the model with these nodes in float32, too."""
         return not Loading.of_graph(self._rewritten(more)[0].model).problem()
 
-    def _fewest(self, nodes: Sequence[int]) -> Sequence[int]:
-        """Of nodes with which the runtime loads the model, those that it takes; others are left out, half of them at once."""
-        part = len(nodes) // 2
-        while part:
-            for start in range(0, len(nodes), part):
-                rest = [*nodes[:start], *nodes[start + part :]]
-                if rest and self._loads(rest):
-                    nodes = rest
-                    break
-            else:
-                part //= 2
-        return nodes
+    def _runs(self, more: Sequence[int]) -> bool:
+        """Whether it runs with them: some kernels say only then that they do not have the type."""
+        model = self._rewritten(more)[0].model
+        try:
+            Session(model, optimise=False).run(_typed(self._experiments[0].inputs, model))
+        except VerificationError:
+            return False
+        return True
 
     def _by_error(self) -> list[int]:
         """The nodes that are half, those with the largest error of their own first; what was not emulated counts as largest."""
@@ -314,7 +329,7 @@ class _Search:
         nodes = [unit for unit in self._units.of_node.values() if not wide[unit]]
         return sorted(nodes, key=lambda unit: -self._local.get(unit, math.inf))
 
-    def _attempt(self, limit: float, more: Sequence[int] = ()) -> tuple[list[bool], int, ir.Model, dict[str, float]]:
+    def _attempt(self, more: Sequence[int] = ()) -> tuple[list[bool], int, ir.Model, dict[str, float]]:
         """The model with some more nodes in float32, and the errors of its outputs."""
         units, wide, casts = self._rewritten(more)
         self._progress("running the result")
@@ -346,6 +361,20 @@ class _Search:
     @staticmethod
     def _holds(errors: Mapping[str, float], limit: float) -> bool:
         return all(math.isfinite(error) and error <= limit for error in errors.values())
+
+
+def _fewest(all_of_them: Sequence[T], works: Callable[[Sequence[T]], bool]) -> Sequence[T]:
+    """Of what a model works with, that which it takes; others are left out, the first first, half of them at once."""
+    kept, part = all_of_them, len(all_of_them) // 2
+    while part:
+        for start in range(0, len(kept), part):
+            rest = [*kept[:start], *kept[start + part :]]
+            if rest and works(rest):
+                kept = rest
+                break
+        else:
+            part //= 2
+    return kept
 
 
 def _typed(inputs: Inputs, model: ir.Model) -> Inputs:
