@@ -10,7 +10,7 @@ them of size 1, several times slower than the other four.
 
 A Transpose or Reshape is moved behind the nodes that take its result apart if all of them do: a Split, Slice or Gather of single
 elements of one axis, no element twice, or a Squeeze. A Reshape must have a constant target and split the axis that is unbound off
-the front of an axis of its input.
+the front of an axis of its input, or off the columns of a product with constants, which are then put in order (`column_order`).
 
 Left alone: results that are graph outputs, parts of several elements (halves of heads are for the rules of rotary embeddings),
 opsets before 13, and a Squeeze that undoes an Unsqueeze on the other side of the Transpose, as a rule spells it on purpose.
@@ -27,6 +27,7 @@ import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.editor import Editor
+from ortfuse.passes.column_order import put_in_order
 from ortfuse.passes.context import Context, version_in
 from ortfuse.pattern.operators import parameter
 
@@ -66,7 +67,9 @@ class PartsFirst:
         for scope in context.scopes():
             for node in reversed(list(scope.graph)):
                 if node.op_type in ("Transpose", "Reshape") and not node.domain and version_in(scope, node) >= OLDEST:
-                    count += _move(node, context.editor, context.facts)
+                    count += _move(node, context.editor, context.facts) or (
+                        node.op_type == "Reshape" and put_in_order(node, scope, context.editor, context.facts, self)
+                    )
         return count
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small_models import apply, floats, model_of, operators
+from small_models import apply, execute, floats, model_of, operators, proto_of
 
 import ortfuse
 from ortfuse.passes import PartsFirst
@@ -110,3 +110,82 @@ def test_parts_are_moved_in_functions() -> None:
     for choice in (True, False):
         _, counts, _ = apply(written, PartsFirst(), inputs={"x": floats(2, 5, 24), "c": np.array(choice)})
         assert counts == [2]
+
+
+def numbers(*shape: int) -> str:
+    return "{" + ", ".join(f"{number:.6f}" for number in floats(*shape).reshape(-1)) + "}"
+
+
+WEIGHTS = f"""<int64[5] apart = {{0, 0, 2, 3, 4}}, int64[4] together = {{0, 0, 2, 12}}, int64[3] fours = {{4, 4, 4}},
+    int64[3] ones = {{1, 1, 1}}, int64 first = {{0}}, int64 second = {{1}}, int64 last = {{-1}}, int64[1] three = {{3}},
+    int64[2] uneven = {{8, 4}}, int64[1] zero = {{0}}, int64[1] four = {{4}}, int64[1] eight = {{8}}, int64[1] end = {{99}},
+    float[6, 24] w = {numbers(6, 24)}, float[24] bias = {numbers(24)}, float[1] one = {{0.5}}>"""
+GATHERED = "r = Reshape(a, apart) q = Gather<axis = 3>(r, first) k = Gather<axis = -2>(r, second) v = Gather<axis = 3>(r, last)"
+HEADWISE = {
+    "elements": GATHERED,
+    "some elements": "r = Reshape(a, apart) q = Gather<axis = 3>(r, first) k = Gather<axis = 3>(r, last) v = Neg(k)",
+    "a split that keeps its axis": "r = Reshape(a, apart) q, k, v = Split<axis = 3>(r, ones)",
+    "parts of heads": "r = Reshape(a, together) q, k, v = Split<axis = -1>(r, fours)",
+    "slices": "r = Reshape(a, together) q = Slice(r, zero, four, three) k = Slice(r, four, eight, three)"
+    " v = Slice(r, eight, end, three)",
+    "heads before positions": "r = Reshape(a, together) t = Transpose<perm = [0, 2, 1, 3]>(r)"
+    " q, k, v = Split<axis = 3>(t, fours)",
+}
+
+
+def weighted(body: str, outputs: str = "q, k, v", added: str = "Add(bias, p)") -> str:
+    ranks = dict.fromkeys("qkvrt", 5 if "ones" in body else 4) | {"p": 3, "y": 2}
+    axes = {name: ", ".join(f"d{name}{axis}" for axis in range(ranks[name])) for name in outputs.split(", ")}
+    declared = ", ".join(f"float[{dims}] {name}" for name, dims in axes.items())
+    head = HEAD.format(opset=20) + f"agraph (float[b, s, 6] x) => ({declared}) {WEIGHTS}"
+    return f"{head} {{ p = MatMul(x, w) a = {added} {body} }}"
+
+
+@pytest.mark.parametrize("added", ["Add(bias, p)", "Add(p, bias)"])
+@pytest.mark.parametrize("case", HEADWISE)
+def test_columns_are_put_in_the_order_of_the_parts(case: str, added: str) -> None:
+    written = weighted(HEADWISE[case], added=added)
+    model, _, _ = apply(written, PartsFirst())
+    (split,) = [node for node in model.graph if node.op_type == "Split"]
+    assert split.attributes["axis"].as_int() == 2
+    assert split.inputs[0].producer().op_type == "Add"
+    assert "Gather" not in operators(model)
+    assert "Slice" not in operators(model)
+    x = floats(2, 5, 6)
+    for before, after in zip(execute(proto_of(written), {"x": x}), execute(model, {"x": x}), strict=True):
+        np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", ["elements", "parts of heads", "heads before positions"])
+def test_attention_takes_its_parts_from_ordered_columns(case: str) -> None:
+    moved = "qt = Transpose<perm = [0, 2, 1, 3]>(q) vt = Transpose<perm = [0, 2, 1, 3]>(v) kt = Transpose<perm = [0, 2, 3, 1]>(k)"
+    if case == "heads before positions":
+        moved = "qt = Identity(q) vt = Identity(v) kt = Transpose<perm = [0, 1, 3, 2]>(k)"
+    body = f"{HEADWISE[case]} {moved} s = MatMul(qt, kt) e = Softmax<axis = -1>(s) o = MatMul(e, vt)"
+    merged = "m = Transpose<perm = [0, 2, 1, 3]>(o) y = Reshape(m, flat)"
+    written = weighted(f"{body} {merged}", "y").replace("float[dy0, dy1] y", "float[b, s, 8] y")
+    written = written.replace("float[1] one", "int64[3] flat = {0, 0, 8}, float[1] one")
+    result = ortfuse.optimize(model_of(written), verify="sites")
+    assert [check.state for check in result.sites or ()].count("undone") == 0
+    assert operators(result.model) == ["MatMul", "Add", "Split", "Attention"]
+
+
+@pytest.mark.parametrize(
+    ("body", "outputs", "added"),
+    [
+        (GATHERED, "q, k, v, p", "Add(bias, p)"),
+        (GATHERED, "q, k, v, r", "Add(bias, p)"),
+        (GATHERED, "q, k, v", "Mul(bias, p)"),
+        (GATHERED, "q, k, v", "Add(one, p)"),
+        (GATHERED + " y = MatMul(w, bias2)", "q, k, v", "Add(bias, p)"),
+        ("r = Reshape(a, together) q, k = Split<axis = 3>(r, uneven)", "q, k", "Add(bias, p)"),
+        ("r = Reshape(a, apart) q = Gather<axis = 3>(r, first) k = Gather<axis = 3>(r, first)", "q, k", "Add(bias, p)"),
+        ("r = Reshape(a, apart) q = Gather<axis = 3>(r, first) k = Neg(r)", "q, k", "Add(bias, p)"),
+    ],
+)
+def test_columns_that_stay_in_their_order(body: str, outputs: str, added: str) -> None:
+    written = weighted(body, outputs, added).replace(
+        "float[1] one", "float[24, 1] bias2 = " + numbers(24) + ", float[1] one"
+    )
+    _, counts, _ = apply(written, PartsFirst())
+    assert counts == [0]
