@@ -144,6 +144,15 @@ def test_a_tuned_model_is_shown_with_every_trial() -> None:
     assert "all, enable_mem_reuse=False is 1.40 times as fast" in said
 
 
+def test_that_nothing_is_faster_is_told_and_no_loss() -> None:
+    usual = {"model": "original"}
+    original = Trial(-1, usual, 1, 10, 12, 5, 120)
+    outcome = TuningOutcome(original, original, [Trial(3, {"model": "all"}, 0.9, 11, 12, 5, 100)], [], 9.0)
+    page = tuning_page("m.onnx", Tuned(outcome, ortfuse.Options(), SessionConfig()))
+    assert page.summary.startswith("Nothing was found that is faster")
+    assert 'class="card bad"' not in html(page)
+
+
 def test_a_profile_is_shown_with_every_kernel(path: Path) -> None:
     model = ortfuse.load(path)
     kernel = Kernel(

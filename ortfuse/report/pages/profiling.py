@@ -54,7 +54,9 @@ def _cards(found: Profile) -> Cards:
     cards = [
         Card("median latency", f"{one.p50_ms:.3g} ms", f"{one.rounds} rounds"),
         Card("95 % of the runs within", f"{one.p95_ms:.3g} ms"),
-        Card("throughput", f"{one.throughput:.3g} runs/s", "one after the other"),
+        Card(
+            "throughput", f"{one.throughput:{',.0f' if one.throughput >= 100 else '.3g'}} runs/s", "one after the other"
+        ),
         Card("session creation", f"{one.session_ms:.3g} ms"),
     ]
     if one.memory is not None:

@@ -15,8 +15,9 @@ def tuning_page(name: str, tuned: Tuned) -> Page:
     """What was tried, and what was best."""
     outcome = tuned.outcome
     best, usual = outcome.best, outcome.baseline.choice
+    good = None if best.speedup == 1 else best.speedup > 1
     cards = [
-        Card("speedup", f"{best.speedup:.2f}×", "over the original in a default session", best.speedup > 1),
+        Card("speedup", f"{best.speedup:.2f}×", "over the original in a default session", good),
         Card("median latency", f"{best.median_ms:.3g} ms", f"was {outcome.baseline.median_ms:.3g} ms"),
         Card("95 % under", f"{best.p95_ms:.3g} ms"),
         Card("peak memory", f"{best.peak_mb:.0f} MB", f"was {outcome.baseline.peak_mb:.0f} MB"),
@@ -45,6 +46,8 @@ def tuning_page(name: str, tuned: Tuned) -> Page:
     if outcome.notes:
         blocks.append(Notes("Remarks", list(outcome.notes)))
     summary = f"{changed(best, usual)} is {best.speedup:.2f} times as fast as the original in a default session."
+    if best.number == outcome.baseline.number:
+        summary = "Nothing was found that is faster than the original in a default session."
     return Page(f"{Path(name).name}, tuned", summary, blocks, command(), environment())
 
 
