@@ -200,7 +200,10 @@ class _Search:
             VerificationError: The bound cannot be met.
         """
         self._keep_what_fails()
-        if self._half == ir.DataType.FLOAT16 and not self._loads([]):  # the runtime executes float16 itself
+        result = self._rewritten()[0].model
+        if (
+            self._half == ir.DataType.FLOAT16 and Loading.of_graph(result).problem()
+        ):  # the runtime executes float16 itself
             self._keep_what_does_not_work(self._loads, "load")
         try:
             best = self._attempt()
@@ -312,11 +315,11 @@ class _Search:
 
     def _loads(self, more: Sequence[int]) -> bool:
         """Whether the runtime loads the model with these nodes in float32, too."""
-        return not Loading.of_graph(self._rewritten(more)[0].model).problem()
+        return not Loading.of_graph(self._without_others(more)).problem()
 
     def _runs(self, more: Sequence[int]) -> bool:
         """Whether it runs with them: some kernels say only then that they do not have the type."""
-        model = self._rewritten(more)[0].model
+        model = self._without_others(more)
         try:
             Session(model, optimise=False).run(_typed(self._experiments[0].inputs, model))
         except VerificationError:
@@ -348,15 +351,26 @@ class _Search:
                     errors[name] = max(error, errors.get(name, 0.0))
         return wide, casts, units.model, errors
 
+    def _without_others(self, more: Sequence[int]) -> ir.Model:
+        """A copy of the model in which these nodes have float32 and no others that need not: none to save Casts."""
+        units = self._with(more)
+        rewrite(units, [one.kind == "float" for one in units.units])
+        return units.model
+
     def _rewritten(self, more: Sequence[int] = ()) -> tuple[Units, list[bool], int]:
         """A copy of the model with some more nodes in float32, the choice for each unit, and the Casts it takes."""
+        units = self._with(more)
+        wide = units.chosen()
+        return units, wide, rewrite(units, wide)
+
+    def _with(self, more: Sequence[int]) -> Units:
+        """The units of a copy of the model, with some more nodes that have to be in float32."""
         units = self._new_units(self._model.clone())
         for number, one in enumerate(self._units.units):
             units.units[number].kind = one.kind
         for unit in more:
             units.keep(unit, "")
-        wide = units.chosen()
-        return units, wide, rewrite(units, wide)
+        return units
 
     @staticmethod
     def _holds(errors: Mapping[str, float], limit: float) -> bool:
