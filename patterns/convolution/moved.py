@@ -1,8 +1,9 @@
-"""BatchNormalization moved before a Concat, a Slice or rows of channels to the convolutions there, which then take it.
+"""BatchNormalization moved before a Concat, a Slice, means or rows of channels to the convolutions there, which then take it.
 
 bn(concat(a, b, ...)) = concat(bn_a(a), bn_b(b), ...)      each with the statistics of its own channels
 bn(rows of channels(a)) = rows of channels(bn(a))          as networks with channels last normalise
 bn(slice(a)) = slice(bn(a))                                if all channels stay
+bn(mean(a)) = mean(bn(a))                                  over spatial axes, all of them or the windows of a pool
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Pattern, attr, built, computed, op, opt, redundant, var
+from ortfuse.pattern import Guard, Match, Pattern, all_attributes, attr, built, computed, op, opt, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
+from .._common import ints
 from .._proofs import COST
 from . import _layers as layers
 from ._instances import NORMALISATION, STATISTICS
@@ -114,6 +116,46 @@ def keeps_channels(match: Match) -> Refusal | None:
 whole = op.BatchNormalization(a, *(var(name) for name in STATISTICS), epsilon=attr("epsilon"))
 
 
+def is_a_finite_map(match: Match) -> Refusal | None:
+    """The statistics are of the channels of a, and the factors and offsets that they come to are finite."""
+    shape = match.shape("a")
+    if shape is None or len(shape) < 3 or not isinstance(shape[1], int):
+        return match.refuse("shape", "a", "one with a known number of channels")
+    found = layers.normalisation(match, shape[1])
+    return found if isinstance(found, Refusal) else None
+
+
+def counts_elements_alone(match: Match) -> Refusal | None:
+    """Each window is the mean of elements of the image, without zeros around it."""
+    window = match["window"]
+    padded = any(window.get("pads") or ()) or window.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+    if window.get("count_include_pad") and (padded or window.get("ceil_mode")):
+        return match.refuse("attribute", "window", "count_include_pad=0", "count_include_pad=1")
+    return None
+
+
+def is_over_spatial_axes(match: Match) -> Refusal | None:
+    """The means are over axes behind that of the channels."""
+    rank, reduced = match.rank("a"), match["axes"]
+    wanted = rank is not None and bool(reduced) and all(axis % rank > 1 for axis in reduced)
+    return None if wanted else match.refuse("value", "axes", "known, and behind that of the channels")
+
+
+def _averaged(name: str, pattern: Pattern, replace: Any, proof: Proof, *guards: Guard) -> Rule:
+    return Rule(
+        name=f"conv.batch_norm_{name}",
+        pattern=layers.batch_norm(pattern).named("mapped"),
+        replace=replace,
+        guards=(layers.only_the_result, *guards, is_a_finite_map, of_convolutions("a")),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=proof,
+    )
+
+
+means = op.ReduceMean(a, axes=attr("axes"), keepdims=attr("keepdims"))
+reduced_axes = computed("reduced", lambda match: ints(match["axes"]))
+
 turned = op.Transpose(a, perm=attr("perm"))
 rows = op.Reshape(turned, var("target"), allowzero=attr("allowzero")).named("rows")
 
@@ -189,5 +231,33 @@ RULES = [
         proof=dataclasses.replace(
             _proof("a", perm=[(0, 2, 3, 1)], allowzero=[0]), shapes={"target": "2"}, constants={"target": [-1, 2]}
         ),
+    ),
+    _averaged(
+        "of_windows",
+        op.AveragePool(a, attributes=all_attributes("window")),
+        op.AveragePool(whole, attributes=all_attributes("window")),
+        _proof(
+            "a",
+            window=[
+                {"kernel_shape": (2, 3), "strides": (2, 1)},
+                {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "count_include_pad": 0},
+                {"kernel_shape": (2, 2), "strides": (2, 2), "count_include_pad": 1},
+            ],
+        ),
+        counts_elements_alone,
+    ),
+    _averaged("of_mean", op.GlobalAveragePool(a), op.GlobalAveragePool(whole), _proof("a")),
+    _averaged(
+        "of_means",
+        means,
+        (
+            op.ReduceMean(whole, reduced_axes, keepdims=attr("keepdims")),
+            op.ReduceMean(whole, axes=attr("axes"), keepdims=attr("keepdims")),
+        ),
+        dataclasses.replace(
+            _proof("a", axes=[(2, 3), (-1,)], keepdims=[0, 1]),
+            never_empty={"n": "the kernel of ReduceMean keeps the axes of an empty tensor"},
+        ),
+        is_over_spatial_axes,
     ),
 ]

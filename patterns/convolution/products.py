@@ -1,8 +1,9 @@
-"""BatchNormalization of a product with a constant matrix, in the matrix.
+"""BatchNormalization of a product with a constant matrix, or before one, in the matrix.
 
 bn(x W + b) = x (W s) + (b s + t)       for x of two axes, with one factor s and offset t for each column
 bn(rows(x W + b)) = rows(x (W s) + (b s + t))                   where rows merges the other axes of x
 bn(W x) = (s W) x + t                   for x [batch, channels, length] behind the matrix, with one s and t for each row
+bn(x) W + b = x (s W) + (b + t W)       for x of two axes, with one factor s and offset t for each of its columns
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Guard, Match, Pattern, attr, computed, const, op, opt, var
+from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, const, op, opt, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
@@ -24,9 +25,16 @@ SOURCE = "arXiv:1502.03167"
 
 x, weight, bias, target = var("x"), const("weight", "_ _"), const("bias"), var("target")
 
-gemm = op.Gemm(
-    x, weight, opt(bias), alpha=attr("alpha"), beta=attr("beta"), transA=attr("transA"), transB=attr("transB")
-)
+
+def _gemm(data: Pattern) -> Op:
+    made: Op = op.Gemm(
+        data, weight, opt(bias), alpha=attr("alpha"), beta=attr("beta"), transA=attr("transA"), transB=attr("transB")
+    )
+    return made
+
+
+def _normalised(data: Pattern) -> Op:
+    return layers.batch_norm(data).named("mapped")
 
 
 def _by_rows(match: Match) -> bool:
@@ -67,14 +75,23 @@ def is_normalised(match: Match) -> Refusal | None:
     found = layers.normalisation(match, _channels(match))
     if isinstance(found, Refusal):
         return found
-    if match.get("bias") is not None:
-        shape = match.shape("bias") or ()
-        if len(shape) > 2 or (1, 1, *shape)[-2:] not in ((1, 1), (1, _channels(match))):
-            return match.refuse("shape", "bias", (_channels(match),))
+    return _unless_biased(match) or _unless_held(match, found.factor, 1 if _by_rows(match) else 0, _offset(match))
+
+
+def _unless_biased(match: Match) -> Refusal | None:
+    """A refusal unless the bias, if there is one, has one number for each column or for all."""
+    shape = match.shape("bias") if match.get("bias") is not None else ()
+    if shape is None or len(shape) > 2 or (1, 1, *shape)[-2:] not in ((1, 1), (1, _channels(match))):
+        return match.refuse("shape", "bias", (_channels(match),))
+    return None
+
+
+def _unless_held(match: Match, factor: Any, axis: int, bias: Any) -> Refusal | None:
+    """A refusal unless the type of the weights holds their products with a factor, of which the axis is one, and the bias."""
     if 0 in match.const("weight").shape:
         return match.refuse("shape", "weight", "no size of 0")
-    largest = np.abs(match.const("weight")).max(1 if _by_rows(match) else 0)
-    return layers.unless_products_held(match, largest, found.factor) or layers.unless_finite(match, _offset(match))
+    largest = np.abs(match.const("weight")).max(axis)
+    return layers.unless_products_held(match, largest, factor) or layers.unless_finite(match, bias)
 
 
 def has_rank(rank: int) -> Callable[[Match], Refusal | None]:
@@ -97,17 +114,58 @@ def has_rows(match: Match) -> Refusal | None:
     )
 
 
+def _inputs(match: Match) -> int:
+    """The number of columns of x."""
+    shape = match.const("weight").shape
+    return int(shape[1] if match.get("transB") else shape[0])
+
+
+def _map_before(match: Match) -> layers.Affine:
+    found = layers.normalisation(match, _inputs(match))
+    assert isinstance(found, layers.Affine)
+    return found
+
+
+def _scaled_inputs(match: Match) -> Any:
+    factor, array = _map_before(match).factor, match.const("weight")
+    return (array * (factor if match.get("transB") else factor[:, None])).astype(array.dtype)
+
+
+def _shifted(match: Match) -> Any:
+    """b + t W."""
+    array = match.const("weight").astype(np.float64)
+    before = 0.0 if match.get("bias") is None else match.const("bias").astype(np.float64).reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        product = _map_before(match).offset @ (array.T if match.get("transB") else array)
+        total = before * match.bindings.get("beta", 1.0) + product * match.bindings.get("alpha", 1.0)
+        return np.broadcast_to(total, _channels(match)).astype(match.const("weight").dtype)
+
+
+def is_normalised_before(match: Match) -> Refusal | None:
+    """x has one column for each statistic, the bias one number for each column or for all, and the results are held."""
+    if refused := match.unless_dtype("weight", ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16):
+        return refused
+    found = layers.normalisation(match, _inputs(match))
+    if isinstance(found, Refusal):
+        return found
+    if match.get("transA"):
+        return match.refuse("attribute", "transA", 0)
+    return _unless_biased(match) or _unless_held(match, found.factor, 0 if match.get("transB") else 1, _shifted(match))
+
+
 new_weight, new_bias = computed("weight", _scaled), computed("bias", _offset)
+inputs_weight, shifted_bias = computed("weight", _scaled_inputs), computed("bias", _shifted)
 as_column = computed("bias", lambda match: _offset(match)[:, None])
 
 
-def _rule(name: str, product: Pattern, replace: Pattern, rank: int, *shapes: dict[str, str],
-          guards: tuple[Guard, ...] = (), constants: Mapping[str, Any] = POSITIVE, **attributes: Any) -> Rule:  # fmt: skip
+def _rule(name: str, pattern: Pattern, replace: Pattern, rank: int, *shapes: dict[str, str],
+          guards: tuple[Guard, ...] = (is_normalised,), constants: Mapping[str, Any] = POSITIVE,
+          **attributes: Any) -> Rule:  # fmt: skip
     return Rule(
         name=f"linear.{name}",
-        pattern=layers.batch_norm(product).named("mapped"),
+        pattern=pattern,
         replace=replace,
-        guards=(has_rank(rank), *guards, layers.only_the_result, is_normalised, layers.growth_is_bounded),
+        guards=(has_rank(rank), layers.only_the_result, *guards, layers.growth_is_bounded),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
         proof=Proof(
@@ -126,7 +184,7 @@ def _shapes(x: str, weight: str, **others: str) -> dict[str, str]:
 RULES = [
     _rule(
         "batch_norm_gemm",
-        gemm.named("product"),
+        _normalised(_gemm(x).named("product")),
         op.Gemm(x, new_weight, new_bias, alpha=attr("alpha"), transA=attr("transA"), transB=attr("transB")),
         2,
         _shapes("4 4", "4 4", bias="4"),
@@ -138,35 +196,56 @@ RULES = [
     ),
     _rule(
         "batch_norm_matmul",
-        op.MatMul(x, weight).named("product") + opt(bias),
+        _normalised(op.MatMul(x, weight).named("product") + opt(bias)),
         op.MatMul(x, new_weight) + new_bias,
         2,
         _shapes("n 3", "3 4", bias="4"),
     ),
     _rule(
         "batch_norm_rows",
-        op.Reshape(op.MatMul(x, weight).named("product") + opt(bias), target, allowzero=attr("allowzero")),
+        _normalised(op.Reshape(op.MatMul(x, weight).named("product") + opt(bias), target, allowzero=attr("allowzero"))),
         op.Reshape(op.MatMul(x, new_weight) + new_bias, target, allowzero=attr("allowzero")),
         2,
         _shapes("n 2 3", "3 4", bias="4", target="2"),
-        guards=(has_rows,),
+        guards=(has_rows, is_normalised),
         constants={**POSITIVE, "target": [-1, 4]},
         allowzero=[0, 1],
     ),
     _rule(
         "batch_norm_flat",
-        op.Flatten(op.MatMul(x, weight).named("product") + opt(bias), axis=attr("axis")),
+        _normalised(op.Flatten(op.MatMul(x, weight).named("product") + opt(bias), axis=attr("axis"))),
         op.Flatten(op.MatMul(x, new_weight) + new_bias, axis=attr("axis")),
         2,
         _shapes("n 2 3", "3 4", bias="4"),
-        guards=(has_rows,),
+        guards=(has_rows, is_normalised),
         axis=[2, -1],
     ),
     _rule(
         "batch_norm_left",
-        op.MatMul(weight, x).named("product"),
+        _normalised(op.MatMul(weight, x).named("product")),
         op.MatMul(new_weight, x) + as_column,
         3,
         _shapes("n 3 s", "4 3"),
+    ),
+    _rule(
+        "batch_norm_before_gemm",
+        _gemm(_normalised(x)).named("product"),
+        op.Gemm(x, inputs_weight, shifted_bias, alpha=attr("alpha"), transB=attr("transB")),
+        2,
+        _shapes("n 4", "4 4", bias="4"),
+        _shapes("n 4", "4 4", bias="1"),
+        guards=(is_normalised_before,),
+        alpha=[1.0, 0.5],
+        beta=[1.0, 2.0],
+        transA=[0],
+        transB=[0, 1],
+    ),
+    _rule(
+        "batch_norm_before_matmul",
+        op.MatMul(_normalised(x), weight).named("product") + opt(bias),
+        op.MatMul(x, inputs_weight) + shifted_bias,
+        2,
+        _shapes("n 4", "4 3", bias="3"),
+        guards=(is_normalised_before,),
     ),
 ]

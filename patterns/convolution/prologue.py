@@ -27,8 +27,8 @@ from ._instances import BARE, NORMALISATION, PADDED, POSITIVE, attributes, image
 BATCH_NORM = "arXiv:1502.03167"
 LINEAR = "a convolution is linear in its input"
 
-MOST_SHIFTED = 64.0
-"""The largest offset that is moved behind the products: where x + t is much smaller than t, digits would be lost."""
+MOST_SHIFTED = 256.0
+"""The largest offset that is moved behind the products, that of images of bytes: where x + t is much smaller, digits are lost."""
 
 
 def _map(match: Match) -> layers.Affine:
@@ -74,7 +74,11 @@ def offset_stays_inside(match: Match) -> Refusal | None:
 def offset_is_moderate(match: Match) -> Refusal | None:
     """x + t is not a small difference of large numbers. BatchNormalization takes it by itself of x s and mean s."""
     largest = float(np.abs(_map(match).offset).max())
-    return None if largest <= MOST_SHIFTED else match.refuse("value", "mapped", "shifted by at most 64", largest)
+    return (
+        None
+        if largest <= MOST_SHIFTED
+        else match.refuse("value", "mapped", f"shifted by at most {MOST_SHIFTED:.0f}", largest)
+    )
 
 
 def result_is_held(match: Match) -> Refusal | None:

@@ -188,3 +188,31 @@ def test_a_normalisation_behind_a_trimmed_convolution_is_folded() -> None:
         a = Conv<pads = [1, 1]>(x, w1) b = Slice(a, i, j, k) y = BatchNormalization(b, c4, c4, c4, c4)"""
     )
     assert made_of(model(body, SEQUENCE)) == ["Conv", "Slice"]
+
+
+REORDERED = {
+    "colours the other way round": "p = Constant<value_ints = [2, 1, 0]>() a = Gather<axis = 1>(x, p) y = Conv(a, w)",
+    "an image of bytes around 0": "a = Sub(x, b) b1 = Div(a, b) y = Conv(b1, w)",
+    "the mean of a convolution": "c2 = Conv(x, w) m = ReduceMean<axes = [2, 3]>(c2) y = BatchNormalization(m, f4, f4, f4, f4)",
+}
+
+
+@pytest.mark.parametrize("body", REORDERED.values(), ids=REORDERED)
+def test_what_stands_around_a_convolution_is_gone(body: str) -> None:
+    given = {"b": np.float32(127.5).reshape(1), "f4": np.arange(1, 5).astype(np.float32)}
+    assert not {"Gather", "Sub", "Div", "BatchNormalization"} & {*made_of(model(body, **given))}
+
+
+def test_pixels_moved_into_channels_in_any_order_are_convolved() -> None:
+    body = """s1 = Constant<value_ints = [-1, 3, 3, 2, 4, 2]>() t = Constant<value_ints = [-1, 12, 3, 4]>()
+        a = Reshape(x, s1) b = Transpose<perm = [0, 1, 3, 5, 2, 4]>(a) c2 = Reshape(b, t) y = Conv(c2, w12)"""
+    weights = np.random.default_rng(0).standard_normal((4, 12, 1, 1)).astype(np.float32)
+    assert made_of(model(body, "float[n,3,6,8] x", w12=weights)) == ["SpaceToDepth", "Conv"]
+
+
+def test_a_normalisation_before_a_dense_layer_is_folded() -> None:
+    body = "a = BatchNormalization(x, f3, f3, f3, f3) y = Gemm(a, k, f2)"
+    given = {"f3": np.arange(1, 4), "k": np.ones((3, 2)), "f2": np.ones(2)}
+    assert made_of(
+        model(body, "float[n,3] x", **{name: array.astype(np.float32) for name, array in given.items()})
+    ) == ["Gemm"]
