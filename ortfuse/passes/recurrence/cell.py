@@ -24,6 +24,7 @@ import onnx_ir as ir
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.traits import PRODUCT, SUM
 from ortfuse.passes.recurrence.form import Form, Forms, Offset, Part, Source
+from ortfuse.passes.recurrence.operands import is_state
 from ortfuse.pattern.operators import parameter
 
 _MOST_MONOMIALS, _DEEPEST = 8, 3
@@ -203,7 +204,7 @@ class Cells:
                 if block.matrix is None:
                     is_whole = block.factor == 1 and block.rows == (0, size)
                     inside = self.forms.form((other, 0, size)) if is_whole else None
-                    if inside is not None and other is not hidden:
+                    if inside is not None and (other is not hidden or self.facts.fill(other) == 0):
                         return Cell("GRU", value, (*gates, rest), activations, hidden=hidden, reset=inside, inner=nodes)
                 elif other is hidden:
                     whole = Form((*rest.terms, term), rest.offsets)
@@ -230,10 +231,10 @@ class Cells:
         return None
 
     def _are_shaped(self, terms: Mapping[Monomial, int], value: ir.Value) -> bool:
-        """Whether all factors provably have the shape of the result, so that nothing is repeated but zeros (of a first state)."""
+        """Whether all factors provably have the shape of the result; only constants (of a first state) may be repeated."""
         shape, factors = self.facts.shape(value), {factor for term in terms for factor in term}
         return shape is not None and all(
-            self.facts.shape(factor) == shape or (self.facts.is_const(factor) and self.facts.fill(factor) == 0)
+            is_state(factor, shape, self.facts) or (self.facts.is_const(factor) and self.facts.fill(factor) == 0)
             for factor in factors
         )
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
@@ -42,6 +44,7 @@ class Chain:
         cells: The steps.
         inputs: The inputs of each step, in the order of the weights.
         hidden: The hidden state before the first step; `None` if it is 0.
+        row: What the hidden state of all rows is before the first step, if that is known by constants alone.
         memory: The cell state of an LSTM before the first step.
         after: The hidden state behind each step, and the cell state of an LSTM.
     """
@@ -51,6 +54,7 @@ class Chain:
     inputs: list[tuple[Source, ...]]
     hidden: Source | None
     memory: ir.Value | None
+    row: np.ndarray[Any, Any] | None = None
     after: list[tuple[After, After | None]] = field(default_factory=list)
 
     def bound(self, step: int) -> Bound | None:
@@ -186,7 +190,8 @@ class _Links:
         """A chain of one cell that has these weights, whatever stands for its previous hidden state."""
         size = self._size(first)
         if first.hidden is not None:
-            candidates = [self._forms.source(Source(first.hidden))]
+            repeated = [source for source, _ in first.gates[0].terms if _repeats(source, first.hidden)]
+            candidates = [self._forms.source(Source(first.hidden)), *repeated]
         else:
             candidates = list(dict.fromkeys(source for gate in first.gates for source, _ in gate.terms))
         memory = None if first.memory is None else first.memory[1]
@@ -194,17 +199,21 @@ class _Links:
             found = weights_of(first, source, size)
             if found is not None and found[0] == weights:
                 return Chain(weights, [first], [found[1]], source, memory)
-        if first.hidden is not None and self.facts.fill(first.hidden) != 0:
-            return None
         found = weights_of(first, None, size)
-        has_memory = memory is not None and self.facts.fill(memory) != 0
-        if found is not None and weights.starts_from_zero(found[0], has_memory, self.facts):
-            return Chain(weights, [first], [found[1]], None, memory)
-        return None
+        row = None if found is None else weights.first_state(found[0], first.hidden, memory, self.facts)
+        if found is None or row is None:
+            return None
+        return Chain(weights, [first], [found[1]], None, memory, row if row.any() else None)
 
     def _size(self, cell: Cell) -> int:
         shape = self.facts.shape(cell.output)
         return shape[-1] if shape and isinstance(shape[-1], int) else 0
+
+
+def _repeats(source: Source, value: ir.Value) -> bool:
+    """Whether a source is a value that is repeated for each row."""
+    node = source.value.producer()
+    return node is not None and node.op_type == "Expand" and not node.domain and node.inputs[0] is value
 
 
 def _is_memory_private(before: Cell, cell: Cell) -> bool:

@@ -66,7 +66,7 @@ class Offset:
     def array(self, facts: Facts) -> np.ndarray[Any, Any]:
         """The numbers, a vector in float64."""
         first, last = self.columns
-        row = np.asarray(_row(facts.const(self.value)), np.float64)
+        row = np.asarray(equal_row(facts.const(self.value)), np.float64)
         return np.asarray(np.full(last - first, row[0]) if row.size == 1 else row[first:last]) * self.factor
 
 
@@ -308,7 +308,7 @@ class Forms:
     def _offset(self, part: Part) -> Form | None:
         """A constant as an offset, if all its rows are equal."""
         value, first, last = part
-        row = _row(self.facts.const(value))
+        row = equal_row(self.facts.const(value))
         return None if row is None or (row.size != 1 and last > row.size) else Form((), (Offset(value, (first, last)),))
 
     def _element(self, value: ir.Value) -> Source | None:
@@ -390,7 +390,7 @@ def _are_integers(numbers: Any) -> bool:
     return isinstance(numbers, tuple | list | range) and all(isinstance(number, int) for number in numbers)
 
 
-def _row(array: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any] | None:
+def equal_row(array: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any] | None:
     """The one row of a constant, or the row that all its rows are."""
     if array is None or array.size == 0 or array.dtype.kind != "f":
         return None

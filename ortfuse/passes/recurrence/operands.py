@@ -94,6 +94,16 @@ def is_zero(source: Source | None, facts: Facts) -> bool:
     return source is None or facts.fill(source.value) == 0
 
 
+def is_state(value: ir.Value, shape: Shape, facts: Facts) -> bool:
+    """Whether a value has the shape of a state, [batch, size], or is a constant that has it when it is repeated for each row."""
+    found = facts.shape(value)
+    if found == shape or found is None or not facts.is_const(value):
+        return found == shape
+    return len(found) <= 2 and all(
+        one in (1, size) for one, size in zip(reversed(found), reversed(shape), strict=False)
+    )
+
+
 def initial_state(source: Source | None, build: Builder, facts: Facts) -> ir.Value | None:
     """An initial state as the operator takes it, [1, batch, size]; `None` if it is 0."""
     if source is None or is_zero(source, facts):

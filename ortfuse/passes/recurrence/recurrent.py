@@ -22,9 +22,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
+from ortfuse.facts.transfer.fact import Shape
 from ortfuse.graph.walk import Scope
 from ortfuse.passes.building import Builder
 from ortfuse.passes.context import Context
@@ -35,7 +37,7 @@ from ortfuse.passes.recurrence.directions import join_directions
 from ortfuse.passes.recurrence.form import Source
 from ortfuse.passes.recurrence.lengths import OLDEST as OLDEST_WITH_LENGTHS
 from ortfuse.passes.recurrence.needless import drop_needless
-from ortfuse.passes.recurrence.operands import Track, common_direction, initial_state, is_zero, shape_of
+from ortfuse.passes.recurrence.operands import Track, common_direction, initial_state, is_state, is_zero, shape_of
 from ortfuse.passes.recurrence.operator import OLDEST, SLOWER, Rounds, operator, pays
 from ortfuse.passes.recurrence.results import Results
 from ortfuse.passes.recurrence.turned import turn
@@ -136,9 +138,11 @@ def _is_legal(chain: Chain, scope: Scope, context: Context) -> bool:
     after = [one.value for pair in chain.after for one in pair if one is not None]
     if shape is None or len(shape) != 2 or any(facts.shape(value) != shape for value in after):
         return False
-    if chain.bound(0) is not None and (not chain.direction or scope.opset < OLDEST_WITH_LENGTHS):
+    if chain.bound(0) is not None and (
+        not chain.direction or scope.opset < OLDEST_WITH_LENGTHS or chain.row is not None
+    ):
         return False
-    if any(not is_zero(state, facts) and shape_of(state, facts) != shape for state in states if state is not None):
+    if not all(_is_initial(state, shape, facts) for state in states if state is not None):
         return False
     shapes = [shape_of(source, facts) for source in inputs]
     if any(one is None or len(one) != 2 or one[0] != shape[0] for one in shapes):
@@ -147,6 +151,15 @@ def _is_legal(chain: Chain, scope: Scope, context: Context) -> bool:
     if any(facts.dtype(value) != ir.DataType.FLOAT for value in values):
         return False
     return context.target.supports("", chain.weights.kind, scope.opset, [ir.DataType.FLOAT] * 4)
+
+
+def _is_initial(state: Source, shape: Shape, facts: Facts) -> bool:
+    """Whether a source can be an initial state of this shape."""
+    return (
+        is_zero(state, facts)
+        or shape_of(state, facts) == shape
+        or (state.axis is None and is_state(state.value, shape, facts))
+    )
 
 
 def _is_private(chain: Chain, dead: Collection[ir.Node]) -> bool:
@@ -180,12 +193,29 @@ def _operator(
     """Y and the final states, the initial hidden state (`None`: it is 0), and the lengths of rows that end before others."""
     facts, lengths = context.facts, chain.lengths
     sequence = build.concat([track.sequence(build, facts, direction) for track in tracks], 2)
-    states = [initial_state(chain.hidden, build, facts)]
+    states = [_initial(chain, chain.hidden, sequence, build, facts)]
+    if chain.row is not None:
+        states = [_repeated(build.constant(ir.tensor(chain.row.astype(np.float32))), chain, sequence, build)]
     if chain.memory is not None:
-        states.append(initial_state(Source(chain.memory), build, facts))
+        states.append(_initial(chain, Source(chain.memory), sequence, build, facts))
     ends = None if lengths is None else lengths.vector(build.ints([len(chain.cells)]), build)
     counts = None if ends is None else build.node("Cast", [ends], {"to": ir.DataType.INT32})[0]
     made = operator(chain.weights, sequence, counts, states, direction, build, context)
     if lengths is None or ends is None:
         return made, states[0], None
     return [made[0], *lengths.finals(made[1:], states, ends, build, facts)], states[0], ends
+
+
+def _initial(chain: Chain, source: Source | None, sequence: ir.Value, build: Builder, facts: Facts) -> ir.Value | None:
+    """An initial state as the operator takes it, [1, batch, size]; `None` if it is 0."""
+    is_whole = source is None or is_zero(source, facts) or shape_of(source, facts) == facts.shape(chain.cells[0].output)
+    if source is None or is_whole:
+        return initial_state(source, build, facts)
+    return _repeated(source.value, chain, sequence, build)
+
+
+def _repeated(value: ir.Value, chain: Chain, sequence: ir.Value, build: Builder) -> ir.Value:
+    """A constant state for each row of a sequence [steps, batch, inputs]."""
+    batch = build.gather(build.node("Shape", [sequence])[0], 0, [1])
+    sizes = build.concat([build.ints([1]), batch, build.ints([chain.weights.size])], 0)
+    return build.node("Expand", [value, sizes])[0]

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
+import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.passes.recurrence.cell import Activation, Cell
-from ortfuse.passes.recurrence.form import Block, Form, Offset, Source
+from ortfuse.passes.recurrence.form import Block, Form, Offset, Source, equal_row
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Blocks: TypeAlias = tuple[Block, ...]
@@ -60,21 +61,39 @@ class Weights:
             return None
         return np.concatenate([Form((), one).offset(self.size, facts) for one in self.peepholes]).astype(np.float32)
 
-    def starts_from_zero(self, first: Weights, has_memory: bool, facts: Facts) -> bool:
-        """Whether the weights of a first step are these but for states of 0, which constants were computed with.
+    def first_state(
+        self, first: Weights, hidden: ir.Value | None, memory: ir.Value | None, facts: Facts
+    ) -> Array | None:
+        """The hidden state before a first step whose weights are these but for constants that it was multiplied into.
 
-        `has_memory`: whether its cell state is not 0.
+        A vector, 0 if nothing was added; `None` if there is none. `hidden` is what a GRU blends with, `memory` the cell state.
         """
         alike = replace(first, recurrent=self.recurrent, offsets=self.offsets, reset_offsets=self.reset_offsets)
-        if not has_memory:
+        if memory is None or facts.fill(memory) == 0:
             i, o, f = first.peepholes
             alike = replace(alike, peepholes=(i or self.peepholes[0], o, f or self.peepholes[2]))
         if alike != self:
-            return False
+            return None
         if any(first.recurrent) or (first.reset_offsets is None) != (self.reset_offsets is None):
-            return False
-        mine, other = (one.arrays(facts)[2] for one in (self, replace(first, recurrent=self.recurrent)))
-        return bool(np.allclose(mine, other, rtol=_NEARLY, atol=_NEARLY * float(np.abs(mine).max(initial=0))))
+            return None
+        known = None if hidden is None else _row_of(hidden, facts)
+        if hidden is not None and known is None:
+            return None
+        factors, (mine, rest) = self.arrays(facts)[1].astype(np.float64), self._added(facts)
+        other, other_rest = replace(first, recurrent=self.recurrent)._added(facts)
+        solved = np.linalg.lstsq(factors, other - mine, rcond=None)[0] if known is None else known.astype(np.float64)
+        for state in (np.zeros(self.size), np.broadcast_to(solved, self.size)):
+            is_state = known is None or bool((state == known).all())
+            if is_state and _are_alike(mine + factors @ state, other) and _are_alike(rest, other_rest):
+                return state
+        return None
+
+    def _added(self, facts: Facts) -> tuple[Array, Array]:
+        """What all gates add to products of the hidden state, and what a GRU adds besides to what it has reset."""
+        offsets = self._offsets(facts)
+        if self.reset_offsets is None:
+            return np.concatenate(offsets), np.zeros(0)
+        return np.concatenate([*offsets[:-1], Form((), self.reset_offsets).offset(self.size, facts)]), offsets[-1]
 
     @property
     def _gates(self) -> range:
@@ -141,3 +160,13 @@ def _key(block: Block) -> tuple[Any, ...]:
 def _sum(blocks: Sequence[Block], rows: int, columns: int, facts: Facts) -> Array:
     """The sum of blocks, [rows, columns]."""
     return sum((block.array(facts) for block in blocks), np.zeros((rows, columns)))
+
+
+def _are_alike(one: Array, other: Array) -> bool:
+    """Whether constants are the same but for rounding."""
+    return bool(np.allclose(one, other, rtol=_NEARLY, atol=_NEARLY * float(np.abs(one).max(initial=0))))
+
+
+def _row_of(state: ir.Value, facts: Facts) -> Array | None:
+    """What all rows of a state are; `None` if that is not known."""
+    return np.zeros(1) if facts.fill(state) == 0 else equal_row(facts.const(state))

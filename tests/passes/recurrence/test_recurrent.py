@@ -79,6 +79,19 @@ def test_an_initial_state_of_zeros_is_left_out(spelling: str, initial: str) -> N
     assert chain(body, inputs, spelling=spelling) == Counter({kind: 1, "Squeeze": 1})
 
 
+@pytest.mark.parametrize("spelling", [LSTM, "gru", "gru with 1 - z", "rnn"])
+@pytest.mark.parametrize("batch", ["b", "2"])
+def test_constant_initial_states_that_are_the_same_for_all_rows(spelling: str, batch: str) -> None:
+    """With a batch of known size, the product of the hidden state has become part of a constant."""
+    sizes = "e0 = Shape(x1) e1 = Slice(e0, no0, no1) e2 = Concat<axis = 0>(e1, no2)"
+    states = "first_h = Expand(pf, e2) first_c = Expand(pi, e2)"
+    cells = unrolled(spelling, STEPS, h="first_h", c="first_c")
+    inputs = X.replace("b", batch)
+    found = chain(f"{elements(STEPS)} {sizes} {states} {cells} {stacked(STEPS)}", inputs, spelling=spelling)
+    assert found[spelling.split()[0].upper()] == 1
+    assert not found.keys() & {"Tanh", "Sigmoid"}
+
+
 @pytest.mark.parametrize(("axis", "shape"), [(0, "4, b, 3"), (1, "b, 4, 3"), (2, "b, 3, 4")])
 @pytest.mark.parametrize("falling", [False, True])
 def test_steps_along_any_axis_in_either_direction(axis: int, shape: str, falling: bool) -> None:
