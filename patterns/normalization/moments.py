@@ -30,7 +30,7 @@ def is_half(value: ir.Value, facts: Facts) -> bool:
 
 x, scale, shift = var("x"), var("scale"), var("shift")
 half = var("half", is_half, "float16")
-unit = const("unit", is_filled_with(1), "all 1")
+unit, nothing = const("unit", is_filled_with(1), "all 1"), const("nothing", is_filled_with(0), "all 0")
 _CAST = {"saturate": attr("saturate"), "round_mode": attr("round_mode")}
 
 
@@ -130,7 +130,7 @@ def _between_casts(kind: str, biased: bool) -> Rule:
 
 
 def _scaled(kind: str, biased: bool) -> Rule:
-    inner = _normalisation(kind, x, unit)
+    inner = _normalisation(kind, x, unit, opt(nothing)) if biased else _normalisation(kind, x, unit)
     name = kind.lower().replace("alization", "")
     return Rule(
         name=f"{name}.scale",
@@ -141,9 +141,9 @@ def _scaled(kind: str, biased: bool) -> Rule:
         exactness=Exactness.ROUNDING,
         source=SOURCE,
         proof=Proof(
-            shapes={"x": "b s 8", "unit": "8", "scale": "8", "shift": "8"},
+            shapes={"x": "b s 8", **dict.fromkeys(("unit", "nothing", "scale", "shift"), "8")},
             attributes=_ATTRIBUTES,
-            constants={"unit": np.ones(8)},
+            constants={"unit": np.ones(8), "nothing": np.zeros(8)},
             redundant={"demand that *": NUMBERS, "check of attribute *": STASH},
             opset=23,
         ),

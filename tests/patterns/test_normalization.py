@@ -37,7 +37,8 @@ def rows(body: str, opset: int = 20, dtype: str = "float") -> ir.Model:
     return parse(
         f"""<ir_version: 9, opset_import: ["": {opset}]> g ({dtype}[n,4] x) => ({dtype}[n,4] y)
         <int64[1] last = {{-1}}, int64[1] one = {{1}}, int64[1] first = {{0}}, {dtype} eps = {{0.001}}, {dtype} minus = {{-0.5}},
-         {dtype}[4] w = {{1.5, 0.5, -1.0, 2.0}}, {dtype}[4] o = {{1.0, 1.0, 1.0, 1.0}}, {dtype}[4] b = {{0.1, 0.2, 0.3, -0.4}}, {dtype} half = {{0.5}}> {{ {body} }}"""
+         {dtype}[4] w = {{1.5, 0.5, -1.0, 2.0}}, {dtype}[4] o = {{1.0, 1.0, 1.0, 1.0}}, {dtype}[4] b = {{0.1, 0.2, 0.3, -0.4}}, {dtype} half = {{0.5}},
+         {dtype}[4] nothing = {{0.0, 0.0, 0.0, 0.0}}> {{ {body} }}"""
     )
 
 
@@ -92,6 +93,14 @@ def test_the_logarithm_of_softmax_is_fused_when_other_results_are_allowed() -> N
     old, new = both(original, result, {"x": ROWS[7:8]})
     assert np.isneginf(old[0, 1])
     assert new[0, 1] == pytest.approx(-202.4076, abs=1e-3)
+
+
+@pytest.mark.parametrize("zeros, expected", [("nothing", "LayerNormalization"), ("b", "LayerNormalization Mul Add")])
+def test_a_scale_behind_a_normalisation_with_neither_scale_nor_bias_is_its_own(zeros: str, expected: str) -> None:
+    original = rows(f"l = LayerNormalization(x, o, {zeros}) s = Mul(l, w) y = Add(s, b)")
+    result = rewritten(original, NORMALIZATION)
+    assert ops(result) == expected
+    same(original, result, {"x": ROWS[:2]})
 
 
 SUM = "e = Exp(d) s = ReduceSum(e, last) l = Log(s)"
