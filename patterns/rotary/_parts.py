@@ -44,15 +44,14 @@ def has_angles(heads: int, *last: str | int) -> Guard:
     """h is half a head. Cosines and sines broadcast to x except on the last axes, and are the same for all heads."""
 
     def guard(match: Match) -> Refusal | None:
-        size, shape = match.size("d"), match.shape("x")
-        if shape is None or len(shape) != 4:
-            return match.refuse("rank", "x", 4)
-        if not size or match.dim("h") * 2 != size:
+        if "d" in match.dims and (not match.size("d") or match.dim("h") * 2 != match.size("d")):
             return match.refuse_dimension("x", -1, "a number above 0, twice the size of the parts")
+        if not match.size("h") or match.dims.get("two", 2) != 2:
+            return match.refuse_dimension("x", -1, "a known number of pairs")
         if heads == LENGTH_FIRST and match.size("n") is None:
             return match.refuse_dimension("x", heads, "a known number of heads")
         ends = tuple(match.dim(end) if isinstance(end, str) else end for end in last)
-        wanted = [*shape[:heads], 1, *shape[heads + 1 : 3]]
+        wanted = [1 if name == "n" else match.dim(name) for name in LEADING[heads].split()]
         for name in ("cos", "sin"):
             found = match.shape(name) or ()
             leading = found[: -len(ends)]
@@ -70,9 +69,9 @@ def constant(*numbers: int) -> Pattern:
     return computed("_".join(map(str, numbers)), lambda match: ints(numbers))
 
 
-def cache(once: Pattern, heads: int) -> Pattern:
-    """Angles that broadcast to half of x, as [batch, length, h]."""
-    x = x_of(heads)
+def cache(once: Pattern, heads: int, x: Pattern | None = None) -> Pattern:
+    """Angles that broadcast to half of x, or another value with its batch and length there, as [batch, length, h]."""
+    x = x_of(heads) if x is None else x
     batch, length = op.Shape(x, start=0, end=1), op.Shape(x, start=3 - heads, end=4 - heads)
     lengths = (constant(1), length) if heads == HEADS_FIRST else (length, constant(1))
     return op.Squeeze(op.Expand(once, op.Concat(batch, *lengths, constant(1), axis=0)), constant(heads))

@@ -20,10 +20,12 @@ from ._parts import (
     NEVER_EMPTY,
     PAPER,
     SIZES,
+    cache,
     constant,
     cos,
     has_angles,
     merged_pairs,
+    number_of_heads,
     rotary,
     sin,
     x_of,
@@ -35,10 +37,10 @@ def _turned(a: Pattern, b: Pattern) -> tuple[Pattern, Pattern]:
     return a * cos - b * sin, b * cos + a * sin
 
 
-def _element(x: Pattern, number: int, in_pairs: Pattern, column: Pattern) -> Pattern:
-    """Every second element of x, starting at `number`."""
+def _element(in_pairs: Pattern, number: int, column: Pattern) -> Pattern:
+    """One element of each pair."""
     index = var(f"index_{number}", lambda value, facts: facts.scalar(value) == number, f"the number {number}")
-    return x[..., number::2] | op.Gather(in_pairs, index, axis=-1) | op.Squeeze(column, axes=(-1,))
+    return op.Gather(in_pairs, index, axis=-1) | op.Squeeze(column, axes=(-1,))
 
 
 def _rule(
@@ -72,7 +74,7 @@ def _rotations(heads: int, note: str, layout: str) -> list[Rule]:
     x = x_of(heads)
     in_pairs = rearrange(f"{LEADING[heads]} (h two) -> {LEADING[heads]} h two", x)
     columns = in_pairs[..., :1], in_pairs[..., 1:]
-    elements = tuple(_element(x, number, in_pairs, column) for number, column in enumerate(columns))
+    elements = tuple(x[..., number::2] | _element(in_pairs, number, column) for number, column in enumerate(columns))
     real, imaginary = _turned(*elements)
     short = "s 4" if heads == HEADS_FIRST else "s 1 4"
     rest = dict.fromkeys(("before", "after"), "b 2 s 3" if heads == HEADS_FIRST else "b s 2 3")
@@ -105,7 +107,23 @@ def _rotations(heads: int, note: str, layout: str) -> list[Rule]:
     ]  # fmt: skip
 
 
+def _of_rows() -> Rule:
+    """Rows of a product that are split into heads and pairs at once, so that x is nowhere [batch, length, heads, size]."""
+    rows = var("x", "b s (n h two)")
+    in_pairs = rearrange("b s (n h two) -> b s n h two", rows)
+    elements = (_element(in_pairs, number, in_pairs[..., number : number + 1]) for number in (0, 1))
+    caches = (cache(angles, LENGTH_FIRST, rows) for angles in (cos, sin))
+    return _rule(
+        "by_elements_of_rows", "stack(a cos - b sin, b cos + a sin), a, b = x[0::2], x[1::2] on rows of heads",
+        merged_pairs(LENGTH_FIRST, op.Concat(*(op.Unsqueeze(part, axes=(-1,)) for part in _turned(*elements)), axis=-1)),
+        rearrange("b s (n h two) -> b s n (h two)", op.RotaryEmbedding(rows, *caches, num_heads=number_of_heads, interleaved=1)),
+        has_angles(LENGTH_FIRST, "h"), {"cos": "s 1 4", "sin": "b s 1 4", "index_0": "", "index_1": ""},
+        constants={"index_0": 0, "index_1": 1},
+    )  # fmt: skip
+
+
 RULES = [
+    _of_rows(),
     *_rotations(HEADS_FIRST, "", ""),
     *_rotations(LENGTH_FIRST, "_by_length", " on [batch, length, heads, size]"),
 ]

@@ -68,6 +68,22 @@ def test_parts_turned_by_angles_are_a_rotary_embedding(
     same(m, result, numbers(m))
 
 
+@pytest.mark.parametrize("parts", [GATHERS, SQUEEZED])
+@pytest.mark.parametrize(
+    ("into", "found"), [("0, 0, 2, 3, 2", True), ("0, 0, 3, 2, 2", False), ("0, 0, 2, 2, 3", False)]
+)
+def test_rows_that_are_split_into_heads_and_pairs_at_once(parts: str, into: str, found: bool) -> None:
+    """As the first Llama rotates: the view as heads and that as pairs are merged. Angles are for three pairs of a head."""
+    spelled = parts.replace("Reshape(x, apart)", "Reshape(x, rows)")
+    text = f"""<ir_version: 9, opset_import: ["": 17]> g (float[b,n,12] x, float[n,1,3] c, float[n,1,3] s) => (float[b,n,2,6] y)
+        <{CONSTANTS}, int64[5] rows = {{{into}}}> {{ {spelled} {TURN} {STACK} }}"""
+    before = parse(text if found else text.replace("n,1,3", "n,1,1"))
+    after = rewritten(before, "fuse.rotary")
+    assert ("RotaryEmbedding" in ops(after)) == found
+    if found:
+        same(before, after, numbers(before))
+
+
 def test_equal_parts_without_sizes_are_halves() -> None:
     m = model("a, b = Split<axis = -1, num_outputs = 2>(x)", TURN, JOIN, opset=23)
     result = rewritten(m, "fuse.rotary")
