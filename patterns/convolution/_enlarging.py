@@ -44,11 +44,6 @@ def becomes_larger(node: ir.Node, facts: Facts) -> bool:
     return before is not None and after is not None and at_most(LEAST * _pixels(before), _pixels(after))
 
 
-def copies_pixels(node: ir.Node) -> bool:
-    """Whether it takes copies of pixels, so that an activation may be applied before, too."""
-    return bool(_attribute(node, "mode") in (None, "nearest"))
-
-
 def enlarged(match: Match, node: ir.Node, image: Pattern, channels: int) -> Pattern:
     """Another image, which has so many channels, enlarged in the way that a node does."""
     prefix = f"{node.outputs[0].name}/"

@@ -20,7 +20,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import ints, is_not_quantised
 from .._proofs import COST
-from ._enlarging import becomes_larger, copies_pixels, enlarged, leaves_channels
+from ._enlarging import becomes_larger, enlarged, leaves_channels
 from ._windows import Axis, Window, window
 
 PASS = "cliffs"
@@ -93,7 +93,7 @@ def takes_means(match: Match) -> Refusal | None:
 def may_be_activated_before(match: Match) -> Refusal | None:
     """The image is enlarged by copies of its pixels, so that the activation may be applied before."""
     mode = match["how"].get("mode", "nearest")
-    return None if copies_pixels(_resize(match)) else match.refuse("attribute", "how", "nearest", mode)
+    return None if mode == "nearest" else match.refuse("attribute", "how", "nearest", mode)
 
 
 @redundant(COST)

@@ -29,7 +29,10 @@ RULES = [rule for rules in load_catalogue([]).passes().values() for rule in rule
 SPELLINGS = 6
 MOST_SPELLINGS = 40
 LARGE = 1500
-WINDOWS = ({"ceil_mode": 1}, {"mode": "linear"}, {"pads": (1, 1, 1, 1)}, {"pads": (1, 1)}, {"dilations": (9, 9)})
+WINDOWS = (
+    {"ceil_mode": 1}, {"mode": "linear"}, {"pads": (1, 1, 1, 1)}, {"pads": (1, 1)}, {"dilations": (9, 9)},
+    {"ceil_mode": 1, "count_include_pad": 1},
+)  # fmt: skip
 """What else convolutions and pools may be told."""
 DTYPES = (None, ir.DataType.BOOL, ir.DataType.INT8, ir.DataType.FLOAT16)
 THINGS = (
