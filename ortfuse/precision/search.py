@@ -65,6 +65,12 @@ UNFORESEEN = 1.25
 LADDER = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """The limits of the curve, as multiples of the bound."""
 
+NEARLY = 0.9
+"""One rung everywhere is run, too, if it is predicted to be this many times as fast as the best choice: it shares more."""
+
+NEARLY_AS_FAST = 2
+"""How many such choices are run at most."""
+
 MOST_PREDICTED = 50.0
 """The largest speedup that is predicted, where the sites by themselves seem to take longer than the whole."""
 
@@ -105,6 +111,7 @@ class Search:
     _blamed: set[str] = field(default_factory=set, init=False)
     _distrusted: int = field(default=0, init=False)
     _held: list[tuple[Mapping[str, str], bool]] = field(default_factory=list, init=False)
+    _nearly: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._options = [site.options(self.goal, self.outputs) for site in self.sites]
@@ -377,11 +384,20 @@ class Search:
                     far.add(family_of(rung))
 
     def _is_worth_a_run(self, choice: Mapping[str, str]) -> bool:
-        """Whether a choice that was not run is predicted to be faster than all that keep the bound, and there is time."""
+        """Whether a choice that was not run is predicted to be faster than all that keep the bound, and there is time.
+
+        A few may also be somewhat slower, if they are predicted to keep the bound: the fastest are measured as wholes.
+        """
         if self.goal != "latency" or self.enough() or self._known(choice) is not None:
             return False
         best = max((point.predicted_speedup for point in self._kept()), default=WORTH)
-        return self.point("", choice).predicted_speedup > best
+        speedup = self.point("", choice).predicted_speedup
+        if speedup > best:
+            return True
+        fast = speedup >= max(WORTH, NEARLY * best)
+        nearly = fast and self._least(choice) <= self.bound and self._nearly < NEARLY_AS_FAST
+        self._nearly += nearly
+        return nearly
 
     def _is_far(self, error: float) -> bool:
         return self.metric.name in GUIDED and error > FAR * self.bound

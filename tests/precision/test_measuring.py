@@ -48,3 +48,19 @@ def test_few_rungs_with_observed_ranges_do_not_keep_the_others_back() -> None:
     )  # fmt: skip
     best = search.run()[0]
     assert list(best.choice.values()) == 4 * ["exact"]
+
+
+def test_one_rung_everywhere_is_run_if_it_is_predicted_to_be_nearly_as_fast() -> None:
+    """What sites share is not known of each alone, so that the fastest by their times need not be the fastest."""
+    ran: list[set[str]] = []
+
+    class Noting(_Trial):
+        def test(self, choice: Mapping[str, str]) -> trials.Tested:
+            ran.append(set(choice.values()))
+            return super().test(choice)
+
+    rungs = tuple(Rung(name, seconds, 1, effects=(1e-3,)) for name, seconds in (("a", 0.5), ("b", 0.52), ("c", 0.8)))
+    sites = [MeasuredSite(f"s{number}", "", "", 1.0, 4, rungs) for number in range(4)]
+    trial: Any = Noting()
+    Search(sites, 1, trial, lambda rung: False, METRICS["l2"], 1e-2, "latency", 4.0, lambda text: None).run()
+    assert ran == [{"a"}, {"b"}]
