@@ -55,6 +55,11 @@ class Window:
         """The number of taps."""
         return prod(axis.kernel for axis in self.axes)
 
+    @property
+    def is_single_tap(self) -> bool:
+        """Whether each element is read where it is, and nothing else."""
+        return all(axis == Axis(1, dilation=axis.dilation) for axis in self.axes)
+
     def attributes(self) -> dict[str, Any]:
         """The attributes of a Conv that reads so."""
         return {

@@ -22,7 +22,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._proofs import COST
 from ._enlarging import becomes_larger, enlarged, leaves_channels
-from ._windows import Axis, window
+from ._windows import window
 
 PASS = "cliffs"
 
@@ -62,7 +62,7 @@ def is_a_map_of_channels(match: Match) -> Refusal | None:
         )
     shape = match.const("weight").shape
     found = window(match["conv"], shape[2:])
-    if found is None or found.groups != 1 or any(axis != Axis(1, dilation=axis.dilation) for axis in found.axes):
+    if found is None or found.groups != 1 or not found.is_single_tap:
         return match.refuse("condition", "layer", "a convolution of a single tap, without padding, strides or groups")
     return None
 

@@ -32,7 +32,7 @@ from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._proofs import COST
-from ._windows import Axis, window
+from ._windows import window
 
 PASS = "cliffs"
 
@@ -106,7 +106,7 @@ def is_a_map_of_channels(match: Match) -> Refusal | None:
     """The convolution maps the channels of each pixel."""
     shape = match.const("weight").shape
     found = window(match["conv"], shape[2:]) if len(shape) > 2 else None
-    if found is None or found.groups != 1 or any(axis != Axis(1, dilation=axis.dilation) for axis in found.axes):
+    if found is None or found.groups != 1 or not found.is_single_tap:
         return match.refuse("condition", "layer", "a convolution of a single tap, without padding, strides or groups")
     return match.unless_dtype("weight", ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
 

@@ -78,7 +78,7 @@ resized = op.Resize(x, opt(roi), opt(scales), opt(sizes), attributes=all_attribu
 def is_single_tap(match: Match) -> Refusal | None:
     """The convolution maps the channels of each pixel."""
     found = _window(match)
-    if found is None or any(axis != Axis(1, dilation=axis.dilation) for axis in found.axes):
+    if found is None or not found.is_single_tap:
         return match.refuse("condition", "layer", "a convolution of a single tap, without padding or strides")
     return None
 
