@@ -8,6 +8,7 @@ import pytest
 from rewriting import ops, parse, rewritten
 
 import ortfuse
+from ortfuse.bench import executed_ops, typical_inputs
 from ortfuse.verification import Session, verify
 
 
@@ -197,3 +198,31 @@ def test_a_factor_that_float32_holds_stays_where_it_is() -> None:
         <double half = {0.5}> { s = Mul (x, half) y = MatMul (s, w) }
     """)
     assert "Sum" not in ops(ortfuse.optimize(model).model)
+
+
+SUMS = {
+    "same sizes": ("2, 3, 8", "2, 3, 8", ""),
+    "same open sizes": ("b, s, 8", "b, s, 8", ""),
+    "other open sizes": ("b, s, 8", "b, t, 8", ""),
+    "two axes": ("6, 8", "6, 8", ""),
+    "four axes": ("2, 3, 4, 8", "2, 3, 4, 8", ""),
+    "used by another": ("2, 3, 8", "2, 3, 8", "z = Mul (s, y)"),
+    "a result": ("2, 3, 8", "2, 3, 8", "z = Identity (s)"),
+}
+
+
+@pytest.mark.parametrize("form", SUMS)
+def test_a_sum_is_spelled_otherwise_only_where_the_runtime_would_fuse_it(form: str) -> None:
+    one, other, more = SUMS[form]
+    model = parse(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[{one}] a, float[{other}] b, float[8] scale) => (float y{", float z" if more else ""})
+        {{
+            s = Add (a, b)
+            y = LayerNormalization (s, scale)
+            {more}
+        }}
+    """)
+    fused = "SkipLayerNormalization" in executed_ops(model, typical_inputs(model)[1])
+    made = ortfuse.optimize(model.clone()).model
+    assert ("Sum" in [node.op_type for node in made.graph]) == fused

@@ -108,7 +108,7 @@ def test_a_rule_that_a_quirk_asks_for_is_for_targets_that_have_it(
     quirky: bool, made: str, cpu_table: dict[str, Any], tmp_path: Path
 ) -> None:
     model = ir.from_onnx_text(
-        '<ir_version: 10, opset_import: ["": 20]> g (float[2, 8] x, float[2, 8] y, float[8] s) => (float[2, 8] z)'
+        '<ir_version: 10, opset_import: ["": 20]> g (float[2, 3, 8] x, float[2, 3, 8] y, float[8] s) => (float[2, 3, 8] z)'
         "{ a = Add(x, y) \n z = LayerNormalization(a, s) }"
     )
     target = Target() if quirky else made_up(cpu_table, tmp_path)
