@@ -46,8 +46,13 @@ def summary() -> str:
     """What a newcomer wants to know."""
     speedups = _speedups()
     worst = min(speedups, key=lambda name: speedups[name])
-    lowered = stored("precision/precision.json")["models"]
-    under = [row["bounds"]["0.05"]["speedup"] for row in lowered.values() if "0.05" in row.get("bounds", {})]
+    lowered = stored("precision/precision.json")["processors"].values()
+    under = [
+        row["bounds"]["0.05"]["speedup"]
+        for found in lowered
+        for row in found["models"].values()
+        if "0.05" in row.get("bounds", {})
+    ]
     text = (
         f"Measured (two threads, batch 1, against ONNX Runtime's default, runs interleaved): with the same results "
         f"{statistics.geometric_mean(speedups.values()):.2f} times as fast, the geometric mean of {len(speedups)} full-size "
@@ -120,18 +125,29 @@ def _latency() -> str:
 
 
 def _precision() -> str:
-    rows = {name: row for name, row in stored("precision/precision.json")["models"].items() if "bounds" in row}
+    every = stored("precision/precision.json")["processors"]
+    each = "; ".join(f"**on {_formats(kind)}** {_bounds(found['models'])}" for kind, found in every.items())
+    return (
+        f"**Precision** (`precision.json`, errors on inputs that no tool has seen): times as fast as the runtime's default, and in "
+        f"parentheses the best of its own quantisers that keeps the bound: {each}. Where a model is not named, the search was not "
+        "done in its limit."
+    )
+
+
+def _formats(kind: str) -> str:
+    """What a kind of processor multiplies integers with, of its name in full."""
+    return f"a processor {'with' if 'AMX_INT8' in kind else 'without'} AMX"
+
+
+def _bounds(models: Mapping[str, Any]) -> str:
+    rows = {name: row for name, row in models.items() if "bounds" in row}
     parts = []
     for bound in ("0.05", "0.01", "0.001"):
         said = [
             _under(name, row["bounds"][bound], row["tools"]) for name, row in rows.items() if bound in row["bounds"]
         ]
         parts += [f"under {bound} {', '.join(said)}"] if said else []
-    return (
-        f"**Precision** (`precision.json`, machine with AMX, errors on inputs that no tool has seen): times as fast as the runtime's "
-        f"default, and in parentheses the best of its own quantisers that keeps the bound: {'; '.join(parts)}. Where a model is not named, "
-        "the search was not done in its limit."
-    )
+    return ", ".join(parts)
 
 
 def _under(name: str, found: Mapping[str, Any], tools: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 from ortfuse.pipeline import lists_with, load_catalogue
 from ortfuse.pipeline import passes as registered
 from ortfuse.rewrite import Rule
-from ortfuse.targets import CPU, shipped_costs
+from ortfuse.targets import CPU, shipped_tables
 
 FAMILIES = Path(__file__).parent / "families.toml"
 LEFT_OUT = Path(__file__).parents[1] / "benchmarks" / "passes" / "passes.json"
@@ -38,8 +38,8 @@ def _catalogue() -> Iterator[str]:
         f"All {len(rules)} rules, made from the rules. *Exactness* says what a rule does to numbers: `exact` (the same "
         "bits), `rounding` (the same mathematics), `approximate` (other mathematics, only with `--approximate`), `lossy` (lower "
         "precision, only in `ortfuse quantize`). Each rule is proved by the tests on instances of the pattern at the shapes "
-        "below, and on near misses on which it must stay silent or be right. Speedups are those of the shipped table of costs "
-        f"({shipped_costs(CPU).source}).\n"
+        "below, and on near misses on which it must stay silent or be right. Speedups are those of the shipped tables of costs "
+        f"({'; '.join(table.source for table in shipped_tables(CPU))}).\n"
     )
     for name, group in catalogue.passes().items():
         yield f"## {name}\n"
@@ -63,10 +63,11 @@ def _rule(rule: Rule) -> Iterator[str]:
         yield f"- proved at {_plain(proved)}, in {', '.join(rule.proof.dtypes)}"
     for condition, why in rule.proof.assumes.items():
         yield f"- assumes: {_plain(why)} ({_plain(condition)})"
-    measured = shipped_costs(CPU).speedups.get(rule.name, ())
-    if measured:
-        numbers = sorted(one.speedup for one in measured)
-        yield f"- measured {numbers[0]:.2f} to {numbers[-1]:.2f} times as fast, at {len(numbers)} sizes"
+    for table in shipped_tables(CPU):
+        numbers = sorted(one.speedup for one in table.speedups.get(rule.name, ()))
+        if numbers:
+            where = f"{table.processor} {table.formats}".strip()
+            yield f"- measured {numbers[0]:.2f} to {numbers[-1]:.2f} times as fast, at {len(numbers)} sizes ({where})"
     yield ""
 
 

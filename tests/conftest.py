@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ortfuse.sessions import measured
-from ortfuse.targets import CPU, calibrated, costs, shipped_costs
+from ortfuse.targets import CPU, calibrated, costs, shipped_costs, shipped_tables
 
 # The same examples at every run, however long a busy machine takes for them; --hypothesis-profile=default tries others.
 settings.register_profile(
@@ -19,11 +19,12 @@ settings.load_profile("same")
 
 @pytest.fixture(autouse=True, scope="session")
 def _costs_of_the_processor_of_the_table(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What tests expect of costs are the choices on the kind of processor of the shipped table, on whatever machine they run.
+    """What tests expect of costs are the choices by the first of the shipped tables, on whatever machine they run.
 
     What `ortfuse calibrate` measured on that machine does not count.
     """
-    kind, formats = shipped_costs(CPU).processor, shipped_costs(CPU).formats
+    first = shipped_tables(CPU)[0]
+    kind, formats = first.processor, first.formats
     costs.processor_kind, costs.number_formats = lambda: kind, lambda: formats
     file: Path = tmp_path_factory.mktemp("cache") / "calibration.json"
     calibrated.calibration_file = lambda: file

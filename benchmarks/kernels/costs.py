@@ -22,7 +22,7 @@ from ortfuse.calibration.speedup import speedup
 from ortfuse.pipeline import load_catalogue
 from ortfuse.targets import CPU, shipped_costs
 from ortfuse.targets.costs import FLOAT32, shipped_file
-from ortfuse.targets.processor import number_formats, processor_kind
+from ortfuse.targets.processor import number_formats, processor_kind, processor_name
 
 
 def main(
@@ -54,7 +54,7 @@ def main(
     Console().print(table)
     if write:
         stored["source"] = (
-            f"onnxruntime {onnxruntime.__version__}, {CPU}, {threads} threads, {kind}, benchmarks.kernels.costs"
+            f"onnxruntime {onnxruntime.__version__}, {CPU}, {threads} threads, {processor_name()}, benchmarks.kernels.costs"
         )
         path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
 

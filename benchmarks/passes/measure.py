@@ -39,7 +39,7 @@ from ortfuse.execution.naming import name_all_nodes
 from ortfuse.profiling.roof import works
 from ortfuse.profiling.trace import trace
 from ortfuse.rewrite import Exactness
-from ortfuse.targets import CPU, Target, shipped_costs
+from ortfuse.targets import CPU, Target, shipped_tables
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "passes.json"
@@ -75,7 +75,7 @@ def measure(path: Path, only: str, latency: bool, with_rules: bool, sizes: Mappi
         with_rules: Whether rules are left out, and not only passes.
         sizes: Sizes of open dimensions by name; others are the usual ones.
     """
-    manager = ortfuse.PassManager(ortfuse.Options(target=Target(costs=shipped_costs(CPU))))
+    manager = ortfuse.PassManager(ortfuse.Options(target=Target(costs=shipped_tables(CPU)[0])))
     _, inputs = typical_inputs(ortfuse.load(path), sizes=sizes)
     whole = ortfuse.load(path)
     report = manager.run(whole)
@@ -122,7 +122,7 @@ def _without_rule(manager: ortfuse.PassManager, path: Path, inputs: Inputs, name
 
 def add_latencies(row: dict[str, Any], path: Path, sizes: Mapping[str, int]) -> None:
     """Measure the result without each pass beside the one with all: how many times as fast all passes are, with bounds."""
-    manager = ortfuse.PassManager(ortfuse.Options(target=Target(costs=shipped_costs(CPU))))
+    manager = ortfuse.PassManager(ortfuse.Options(target=Target(costs=shipped_tables(CPU)[0])))
     models = {"all": ortfuse.load(path)}
     manager.run(models["all"])
     for name, found in row["passes"].items():

@@ -7,7 +7,8 @@
 
 All tools are given the same inputs. The error is the relative L2 error of the worst output on other inputs, which none of them
 has seen; the speedup is over the runtime's default on the exported file, from interleaved runs. Numbers are stored model by
-model, what tools make and what ortfuse measures is kept in the folder, and a run that was stopped goes on where it was.
+model for each kind of processor, what tools make and what ortfuse measures is kept in the folder, and a run that was stopped
+goes on where it was.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from benchmarks.isolated import call, preload
 from benchmarks.latency.measure import SIZES, folder_for
 from benchmarks.peers import versions
 from benchmarks.precision.tools import BOUNDS, OURS, PEERS, TOOLS
+from ortfuse.targets.processor import processor_in_full
 
 HERE = Path(__file__).parent
 GIVEN, UNSEEN = 16, 8
@@ -207,15 +209,21 @@ def summary(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def store(output: Path, rows: Mapping[str, Any]) -> None:
-    """Write the file anew, aside and then in its place."""
-    content = {
-        "command": "python -m benchmarks.precision",
+def of_processors(output: Path) -> dict[str, dict[str, Any]]:
+    """What is stored, by kind of processor: a rung that gains time on one may lose it on another."""
+    return json.loads(output.read_text())["processors"] if output.is_file() else {}
+
+
+def store(output: Path, rows: Mapping[str, Any], processor: str) -> None:
+    """Write the file anew, aside and then in its place; what other kinds of processors gave stays."""
+    of_this = {
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
         "versions": versions(),
         "summary": summary(rows),
         "models": {name: {**row, "bounds": verdicts(row)} for name, row in sorted(rows.items())},
     }
+    every = of_processors(output) | {processor: of_this}
+    content = {"command": "python -m benchmarks.precision", "processors": dict(sorted(every.items()))}
     aside = output.with_suffix(".tmp")
     aside.write_text(json.dumps(content, indent=1) + "\n")
     aside.replace(output)
@@ -255,7 +263,8 @@ def main(
         raise typer.BadParameter(f"no such tool: {', '.join(sorted(unknown))}")
     console = Console(width=None if sys.stdout.isatty() else 190)
     preload(["__main__", *PRELOADED, "ortfuse.bench"])
-    rows: dict[str, Any] = json.loads(output.read_text())["models"] if output.is_file() else {}
+    processor = processor_in_full()
+    rows: dict[str, Any] = of_processors(output).get(processor, {}).get("models", {})
     for path in chosen(models, names or [], rows):
         name = path.name.removesuffix(".onnx")
         with folder_for(keep, models) as folder:
@@ -266,7 +275,7 @@ def main(
             console.print(name, {which: entry["status"] for which, entry in row.get("tools", {}).items()} or row)
             continue
         rows[name] = row
-        store(output, rows)
+        store(output, rows, processor)
         console.print(table({name: row}))
     for line in summary(rows):
         console.print(line, markup=False, highlight=False)

@@ -1,7 +1,7 @@
 """The runtime that will execute the result: which kernels it has, and how to reach the opset that they need."""
 
 from ortfuse.targets.blocked_layout import unless_blocked
-from ortfuse.targets.costs import CostTable, Estimate, shipped_costs
+from ortfuse.targets.costs import CostTable, Estimate, shipped_costs, shipped_tables
 from ortfuse.targets.custom import libraries, missing_functions, register_operators, use_library, with_functions
 from ortfuse.targets.kernel_table import Kernel, KernelTable
 from ortfuse.targets.opset import raise_opset, raise_to_newest
@@ -24,6 +24,7 @@ __all__ = [
     "raise_to_newest",
     "register_operators",
     "shipped_costs",
+    "shipped_tables",
     "unless_blocked",
     "use_library",
     "with_functions",

@@ -190,27 +190,40 @@ class CostTable:
 
         Raises TargetError if it holds no cost table.
         """
-        try:
-            content = json.loads(Path(path).read_text())
-            tables = [cls.from_json(one) for one in content.get("tables", [content])]
-            return max(tables, key=functools.partial(_likeness, processor_kind(), number_formats()))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise TargetError(f"{path} is no cost table: {error}; make one with benchmarks.kernels.costs") from error
+        return max(tables_in(path), key=functools.partial(_likeness, processor_kind(), number_formats()))
 
 
-def _likeness(processor: str, formats: str, table: CostTable) -> tuple[bool, bool, bool]:
-    """How well a table suits a processor: it is of this kind, of the same architecture, has the same number formats."""
+def tables_in(path: str | Path) -> tuple[CostTable, ...]:
+    """The tables of a JSON file of one table or of several (`tables`), in its order.
+
+    Raises TargetError if it holds no cost table.
+    """
+    try:
+        content = json.loads(Path(path).read_text())
+        return tuple(CostTable.from_json(one) for one in content.get("tables", [content]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TargetError(f"{path} is no cost table: {error}; make one with benchmarks.kernels.costs") from error
+
+
+def _likeness(processor: str, formats: str, table: CostTable) -> tuple[bool, bool, int]:
+    """How well a table suits a processor: it is of this kind, of the same architecture, and how few number formats differ."""
     architecture = processor.partition(" ")[0]
     return (
         table.processor in ("", processor),
         table.processor.partition(" ")[0] == architecture,
-        table.formats == formats,
+        -len(set(table.formats.split()) ^ set(formats.split())),
     )
 
 
 def shipped_file(provider: str) -> Path:
     """The file of the tables measured for a provider."""
     return Path(str(resources.files("ortfuse.targets") / f"costs_{provider}.json"))
+
+
+def shipped_tables(provider: str) -> tuple[CostTable, ...]:
+    """All tables measured for `provider`, a kind of processor each, in the order of the file; none if it was not measured."""
+    path = shipped_file(provider)
+    return tables_in(path) if path.is_file() else ()
 
 
 @functools.cache

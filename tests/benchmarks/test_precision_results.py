@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.precision.measure import summary, verdicts
+from benchmarks.precision.measure import of_processors, store, summary, verdicts
 
 
 def row(**tools: tuple[float, float]) -> dict[str, Any]:
@@ -33,3 +34,16 @@ def test_what_is_not_good_enough_is_named() -> None:
     lines = summary({"net": row(ortfuse_1e2=(1.0, 0.02), dynamic=(1.2, 0.005), float32=(1.1, 0.0))})
     assert len(lines) == 1
     assert "behind the best peer: net; slower than float32: net; bound broken: net" in lines[0]
+
+
+def test_what_other_processors_gave_stays(tmp_path: Path) -> None:
+    output = tmp_path / "precision.json"
+    store(output, {"net": row(float32=(1.1, 0.0))}, "x86_64 AVX2")
+    store(output, {"other": row(float32=(1.2, 0.0))}, "aarch64 SVE")
+    store(output, {"other": row(float32=(1.3, 0.0))}, "aarch64 SVE")
+    found = of_processors(output)
+    assert {kind: list(one["models"]) for kind, one in found.items()} == {
+        "x86_64 AVX2": ["net"],
+        "aarch64 SVE": ["other"],
+    }
+    assert found["aarch64 SVE"]["models"]["other"]["tools"]["float32"]["speedup"] == 1.3

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from ortfuse.dims import symbol
 from ortfuse.errors import TargetError
-from ortfuse.targets import CPU, CostTable, Target, processor, shipped_costs
+from ortfuse.targets import CPU, CostTable, Target, processor, shipped_costs, shipped_tables
 from ortfuse.targets.costs import Measured, sizes_text
 
 TABLE = CostTable(
@@ -67,15 +68,36 @@ def test_a_file_that_is_no_table_is_refused(text: str, tmp_path: Path) -> None:
         CostTable.read(path)
 
 
-def test_the_shipped_table_names_values_that_rules_capture() -> None:
+def test_the_shipped_tables_name_values_that_rules_capture() -> None:
     from ortfuse.pipeline import load_catalogue
 
     rules = {rule.name: rule for rule in load_catalogue([]).rules()}
-    costs = shipped_costs(CPU)
-    assert costs.speedups
-    for name, rows in costs.speedups.items():
-        captured = {shape_name for typical in rules[name].proof.typical for shape_name in typical}
-        assert all(set(row.shapes) <= captured for row in rows), name
+    for costs in shipped_tables(CPU):
+        assert costs.speedups
+        for name, rows in costs.speedups.items():
+            captured = {shape_name for typical in rules[name].proof.typical for shape_name in typical}
+            assert all(set(row.shapes) <= captured for row in rows), name
+
+
+def test_of_several_tables_the_one_counts_whose_processor_multiplies_most_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = (("x86_64 AVX512F", "AMX_INT8 AVX512_VNNI"), ("x86_64 AVX512F", "AVX512_VNNI"), ("x86_64 AVX2", "AVX_VNNI"))
+    tables = [
+        {"speedups": {}, "source": f"{kind}, {formats}", "processor": kind, "formats": formats}
+        for kind, formats in kinds
+    ]
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps({"tables": tables}))
+
+    def chosen(kind: str, formats: str) -> str:
+        monkeypatch.setattr("ortfuse.targets.costs.processor_kind", lambda: kind)
+        monkeypatch.setattr("ortfuse.targets.costs.number_formats", lambda: formats)
+        return CostTable.read(path).source
+
+    assert chosen("x86_64 AVX512F", "AVX512_BF16 AVX512_VNNI") == "x86_64 AVX512F, AVX512_VNNI"
+    assert chosen("x86_64 AVX512F", "AMX_BF16 AMX_INT8 AVX512_VNNI") == "x86_64 AVX512F, AMX_INT8 AVX512_VNNI"
+    assert chosen("x86_64 AVX2", "") == "x86_64 AVX2, AVX_VNNI"
 
 
 def test_a_target_has_the_costs_that_are_shipped_for_its_provider_unless_others_are_given() -> None:
