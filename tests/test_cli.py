@@ -58,6 +58,13 @@ def test_optimize_verifies_measures_writes_and_reports(tmp_path: Path) -> None:
     assert content["after"]["nodes"] < content["before"]["nodes"] / 3
 
 
+def test_passes_that_changed_nothing_are_one_row_of_the_table() -> None:
+    told = run("optimize", BERT, "--passes", "fold, hoist, fixpoint(sequences, cse, dce), fuse.losses")
+    assert told.exit_code == 0, told.output
+    table = [[cell.strip() for cell in line.split("│")] for line in told.output.splitlines() if line.startswith("│")]
+    assert [row[1] for row in table] == ["fold", "fixpoint", "cse", "dce", "finalize", "3 more that changed nothing"]
+
+
 def test_what_cost_decides_can_be_measured_here_or_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "costs.json"
     monkeypatch.setattr("ortfuse.bench.meter.default_cache", lambda: cache)

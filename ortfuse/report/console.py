@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,12 +114,10 @@ def show_notes(console: Console, notes: Iterable[str]) -> None:
 def show_report(console: Console, report: RunReport) -> None:
     """Print the nodes before and after, the families with their sites, and the passes in order."""
     console.print(
-        f"nodes: {report.before.nodes} -> {report.after.nodes}   engine: {report.seconds:.3f} s   "
-        f"passes: {report.pipeline}",
-        highlight=False,
+        f"nodes: {report.before.nodes} -> {report.after.nodes}   engine: {report.seconds:.3f} s", highlight=False
     )
-    if report.chosen:
-        console.print(f"auto takes {report.chosen}", markup=False, highlight=False)
+    said = f"auto takes {report.chosen}" if report.chosen else f"passes: {report.pipeline}"
+    console.print(said, markup=False, highlight=False)
     families = ", ".join(f"{name} {count}" for name, count in report.families().items())
     console.print(f"fused sites: {families or 'none'}", highlight=False)
     made = Table(title="Passes", title_justify="left")
@@ -126,9 +125,11 @@ def show_report(console: Console, report: RunReport) -> None:
     for heading in ("ms", "changes", "nodes"):
         made.add_column(heading, justify="right")
     made.add_column("rules")
-    for entry in report.passes:
-        _add_pass(made, entry, "")
-    if report.passes:
+    idle = list(itertools.chain.from_iterable(_add_pass(made, entry, "") for entry in report.passes))
+    if idle:
+        seconds = sum(entry.seconds for entry in idle)
+        made.add_row(f"{len(idle)} more that changed nothing", f"{seconds * 1e3:.1f}", "0", "", "")
+    if made.row_count:
         console.print(made)
     show_choices(console, report.choices)
 
@@ -138,7 +139,8 @@ def show_choices(console: Console, choices: Iterable[Choice]) -> None:
     choices = list(choices)
     sources = dict.fromkeys(choice.estimate.source for choice in choices if choice.estimate is not None)
     title = "Chosen by cost: speedup over what stood there, at the nearest size that was measured"
-    made = Table(title=title, caption="; ".join(sources), title_justify="left", caption_justify="left")
+    caption = "; ".join(f"costs of {source}" for source in sources)
+    made = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
     for heading in ("rule", "makes", "speedup", "measured at", "sites", "choice"):
         made.add_column(heading, overflow="fold", justify="right" if heading in ("speedup", "sites") else "left")
     for choice in choices:
@@ -155,12 +157,18 @@ def show_choices(console: Console, choices: Iterable[Choice]) -> None:
         console.print(made)
 
 
-def _add_pass(made: Table, entry: PassReport, indent: str) -> None:
+def _add_pass(made: Table, entry: PassReport, indent: str) -> Iterator[PassReport]:
+    """Add a pass and its parts to the table if they changed anything; gives those that did not."""
+    if not entry.changes:
+        yield entry
+        return
+    # What a repetition or a list consists of stands below it.
+    name = entry.name.partition("(")[0] if entry.parts else entry.name
     rules = ", ".join(f"{name} {hits}" for name, hits in entry.hits.items())
     nodes = f"{entry.nodes_before} -> {entry.nodes_after}"
-    made.add_row(f"{indent}{entry.name}", f"{entry.seconds * 1e3:.1f}", str(entry.changes), nodes, rules)
+    made.add_row(f"{indent}{name}", f"{entry.seconds * 1e3:.1f}", str(entry.changes), nodes, rules)
     for part in entry.parts:
-        _add_pass(made, part, indent + "  ")
+        yield from _add_pass(made, part, indent + "  ")
 
 
 def show_verdict(console: Console, verdict: Verdict) -> None:
