@@ -2,14 +2,15 @@
 
 - If the opset cannot be raised, the run starts again without the rewrites that need it.
 - If a pass of ortfuse fails, it starts again without that pass.
-- If the runtime does not load the result, it starts again without the edits that are to blame.
+- If the runtime does not load the result, it starts again at the newest opset at which it loads the model as it was, or
+  without the edits that are to blame.
 - If nothing of this helps, or a graph cannot represent the model at all, the model is left as it is.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ortfuse.assessment import Assessment, Progress, idle_options
 from ortfuse.errors import InvalidModelError, OrtfuseError, PassError, TargetError
 from ortfuse.execution.as_it_is import AsItIs, Runnable
 from ortfuse.execution.loading import LEVELS, Loading, UnloadableError
+from ortfuse.execution.runtime import Level
 from ortfuse.graph.edit import Inspector
 from ortfuse.model.copy_file import copy_model
 from ortfuse.model.interop import AnyModel, Source, enter, leave
@@ -30,6 +32,7 @@ from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.report import Counts, RunReport
 from ortfuse.result import Result
 from ortfuse.rewrite import Log
+from ortfuse.targets import raise_opset
 
 _MOST = 8
 """Passes that may be left out before the model is left as it is."""
@@ -125,7 +128,9 @@ class Attempts:
             self._left_out[error.name] = f"{error}; the result is without it: {_REPORT_IT}"
 
     def mended(self, report: RunReport, error: UnloadableError) -> tuple[RunReport, bool]:
-        """Run again without the edits with which the runtime does not load the result where it loads the model as it was.
+        """Run again without what keeps the runtime from loading the result where it loads the model as it was.
+
+        That is the opset, if the model as it was is not loaded at that of the result either, or else some edits.
 
         Returns:
             The report, and whether the result is now to be loaded wherever the runtime has been asked to.
@@ -144,6 +149,15 @@ class Attempts:
             return report, False
         optimisers = breaking(self.inside)
         why = f"{error}; its own optimiser {', '.join(optimisers)} is to blame" if optimisers else str(error)
+        opset = self._newest_that_loads(levels)
+        if opset is not None:
+            self.manager = self.manager.at_most(opset)
+            self._start_over()
+            report = self.run()
+            if not Loading.of_graph(self.inside, levels).problem():
+                found = "because the runtime does not load the model as it was at newer ones"
+                report.notes.append(f"the result has at most opset {opset}, {found} ({why})")
+                return report, len(levels) == len(LEVELS)
         avoided = edits_to_avoid(self._made, levels)
         if avoided:
             self._start_over()
@@ -153,6 +167,19 @@ class Attempts:
                 report.notes.append(f"left out, because the runtime would not load the result: {edits} ({why})")
                 return report, len(levels) == len(LEVELS)
         raise UnloadableError(f"the runtime would not load the result: {why}")
+
+    def _newest_that_loads(self, levels: Sequence[Level]) -> int | None:
+        """The newest opset up to the result's at which the runtime loads the model as it was; `None` if it is the result's."""
+        newest = self.inside.graph.opset_imports.get("", 1)
+        for opset in range(newest, self._opset, -1):
+            original = enter(self._model)[0]
+            try:
+                raise_opset(original, opset, self.manager.target)
+            except TargetError:
+                continue
+            if not Loading.of_graph(original, levels).problem():
+                return None if opset == newest else opset
+        return self._opset if newest > self._opset else None
 
     def _made(self, inspector: Inspector) -> ir.Model:
         made = enter(self._model)[0]

@@ -217,6 +217,35 @@ def test_a_result_loads_without_the_runtimes_optimisations_too(monkeypatch: pyte
     assert "with its optimisations off: no kernel for Gelu" in note
 
 
+RMS = """<ir_version: 8, opset_import: ["" : 18]> g (float[b, 4] x) => (float[b, 4] y)
+<float two = {2}, float e = {0.001}, float[4] w = {1, 2, 3, 4}, int64[1] last = {-1}>
+{ s = Pow(x, two) m = ReduceMean(s, last) a = Add(m, e) r = Sqrt(a) d = Div(x, r) y = Mul(d, w) }"""
+
+
+def test_a_result_stays_below_opsets_at_which_the_runtime_does_not_load_the_model(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No rewrite is to blame: the model as it was is not loaded there either."""
+    from ortfuse.execution import loading
+
+    opened = loading.opened
+
+    def up_to_20(source: bytes, *args: Any, **kwargs: Any) -> Any:
+        if max(one.version for one in onnx.load_from_string(source).opset_import if not one.domain) > 20:
+            raise ValueError("it is too new")
+        return opened(source, *args, **kwargs)
+
+    model = parser.parse_model(RMS)
+    assert "RMSNormalization" in {node.op_type for node in ortfuse.optimize(model).model.graph.node}
+    monkeypatch.setattr(loading, "opened", up_to_20)
+    result = ortfuse.optimize(model, output=tmp_path / "o.onnx")
+    assert not result.left_alone
+    assert "RMSNormalization" not in {node.op_type for node in onnx.load(tmp_path / "o.onnx").graph.node}
+    (note,) = result.report.notes
+    assert note.startswith("the result has at most opset 20, because") and "it is too new" in note
+    assert same(model, tmp_path / "o.onnx")
+
+
 def test_what_only_the_runtime_understands_is_verified_measured_and_explained_as_it_is(tmp_path: Path) -> None:
     model, other = gelu(), gelu()
     model.ir_version = other.ir_version = 0
