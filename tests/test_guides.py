@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import ortfuse
 from ortfuse.pipeline import load_catalogue, registry
 from ortfuse.proof import prove
 from ortfuse.targets import custom
@@ -43,16 +39,6 @@ def test_the_rules_of_the_guide_are_rule_files_and_are_proved(number: int, tmp_p
     for rule in rules:
         report = prove(rule)
         assert report.proved, report.failures
-
-
-def test_the_check_for_github_fails_where_a_block_is_lost(tmp_path: Path) -> None:
-    code = tmp_path / "check_fusions.py"
-    code.write_text(blocks("github-action.md")[0])
-    found = ortfuse.optimize(DOCS.parent / "golden" / "models" / "bert.sdpa.ts.onnx").to_dict()
-    for families, wanted in ((found["families"], 0), (found["families"], 0), ({}, 1)):
-        (tmp_path / "found.json").write_text(json.dumps({"families": families}))
-        command = [sys.executable, code, tmp_path / "found.json", tmp_path / "stored.json"]
-        assert subprocess.run(command, capture_output=True, check=False).returncode == wanted
 
 
 def test_the_passes_of_the_guide_print_what_the_guide_says(capsys: pytest.CaptureFixture[str]) -> None:

@@ -180,7 +180,7 @@ def _on_ray(
     try:
         import ray
     except ImportError as error:
-        raise OptionError("ray", "is not installed; install it with `pip install ortfuse[ray]`") from error
+        raise OptionError("ray", "is not installed; install it with `pip install 'ortfuse[ray]'`") from error
     try:
         ray.init(address=address, ignore_reinit_error=True, logging_level="ERROR", log_to_driver=False)
     except Exception as error:

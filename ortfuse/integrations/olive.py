@@ -8,7 +8,7 @@
     olive.run({"input_model": model, "passes": passes, "output_dir": "out"}, package_config=package_config())
 
 `python -m ortfuse.integrations.olive > package.json` writes what `olive run --package-config package.json` takes. Needs
-`pip install ortfuse[olive]`.
+`pip install 'ortfuse[olive]'`.
 """
 
 from __future__ import annotations

@@ -52,5 +52,5 @@ def _jinja() -> Any:
     try:
         import jinja2
     except ImportError as error:
-        raise OptionError("report", "needs Jinja; install it with `pip install ortfuse[report]`") from error
+        raise OptionError("report", "needs Jinja; install it with `pip install 'ortfuse[report]'`") from error
     return jinja2

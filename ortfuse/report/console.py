@@ -102,7 +102,8 @@ def show_difference(console: Console, before: ir.Model, after: ir.Model) -> None
     regions = Pictures(before, after).regions()
     if made.row_count:
         console.print(made)
-    console.print(f"they differ in {len(regions)} regions" if regions else "they have the same nodes", highlight=False)
+    count = "1 region" if len(regions) == 1 else f"{len(regions)} regions"
+    console.print(f"they differ in {count}" if regions else "they have the same nodes", highlight=False)
 
 
 def show_notes(console: Console, notes: Iterable[str]) -> None:

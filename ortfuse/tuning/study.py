@@ -49,7 +49,7 @@ def demand_optuna() -> None:
     try:
         import optuna  # noqa: F401
     except ImportError as error:
-        raise OrtfuseError("tuning needs Optuna; install it with `pip install ortfuse[tune]`") from error
+        raise OrtfuseError("tuning needs Optuna; install it with `pip install 'ortfuse[tune]'`") from error
 
 
 def _storage(file: Path) -> optuna.storages.RDBStorage:

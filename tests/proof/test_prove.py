@@ -37,7 +37,7 @@ def test_a_right_rule_is_proved_on_instances_and_near_misses() -> None:
 
 def test_a_replacement_on_which_the_runtime_crashes_is_a_failure_of_the_rule() -> None:
     with runtime_that("run", "Softsign"):
-        report = prove(rule(op.Tanh(x), op.Softsign(x)))
+        report = prove(rule(op.Tanh(x), op.Softsign(x)), pairs=0, near_misses=False)  # each crash costs a process
     assert "the runtime cannot execute the replacement: ONNX Runtime crashes" in report.failures[0]
 
 
@@ -66,7 +66,7 @@ def test_a_rule_that_forgets_broadcasting_is_found_by_a_near_miss() -> None:
 
 def test_a_rule_that_forgets_a_factor_is_found_where_the_proof_has_none() -> None:
     proof = Proof(shapes={"x": "b 3"}, scalars={"factor": [1.0]}, followed_by="Neg")
-    careless = rule(scalar("factor") * op.Relu(x), op.Relu(x), proof=proof)
+    careless = rule(scalar("factor") * op.Relu(x), op.Max(x, 0.0), proof=proof)  # not a Relu: that would match again
     assert any("doubled" in failure for failure in prove(careless).failures)
 
 

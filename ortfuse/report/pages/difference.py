@@ -43,7 +43,8 @@ def difference_page(first: str, second: str, before: ir.Model, after: ir.Model) 
     if lines := _signatures(before, after):
         blocks.append(Notes("Inputs and outputs", lines))
     names, counts = (Path(first).name, Path(second).name), (sum(was.values()), sum(became.values()))
-    summary = f"{names[0]} has {counts[0]} nodes, {names[1]} {counts[1]}; they differ in {len(regions)} regions."
+    places = "1 region" if len(regions) == 1 else f"{len(regions)} regions"
+    summary = f"{names[0]} has {counts[0]} nodes, {names[1]} {counts[1]}; they differ in {places}."
     if not regions:
         summary = f"{names[0]} and {names[1]} have the same nodes."
     return Page(f"{Path(first).name} and {Path(second).name}", summary, blocks, command(), environment())
