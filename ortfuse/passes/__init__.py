@@ -1,5 +1,6 @@
 """Whole-graph algorithms, one per file. Each states in its file what it handles, and what it leaves alone and why."""
 
+from ortfuse.passes.added_parts import AddedParts
 from ortfuse.passes.as_functions import AsFunctions
 from ortfuse.passes.constants import Constants
 from ortfuse.passes.context import Context, Pass
@@ -27,6 +28,7 @@ from ortfuse.passes.unroll import Unroll
 
 __all__ = [
     "LEAVE",
+    "AddedParts",
     "AsFunctions",
     "Choice",
     "Choices",

@@ -79,6 +79,10 @@ class Builder:
         """The value with new axes, which are counted in the result; itself if none is given."""
         return self._with("Unsqueeze", value, "axes", axes)[0] if axes else value
 
+    def reduce_sum(self, value: ir.Value, *axes: int) -> ir.Value:
+        """The sum over axes, without these; the value itself if none is given."""
+        return self._with("ReduceSum", value, "axes", axes, {"keepdims": 0})[0] if axes else value
+
     def reshape(self, value: ir.Value, sizes: Sequence[int]) -> ir.Value:
         """The elements in another shape, in which 0 stands for the size that the value has there."""
         return self.node("Reshape", [value, self.ints(sizes)])[0]

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 from ortfuse.errors import PipelineError
 from ortfuse.passes import (
+    AddedParts,
     AsFunctions,
     CommonSubexpressions,
     Constants,
@@ -69,6 +70,7 @@ BUILT_IN: Mapping[str, type[Any]] = {
         Moves,
         Splits,
         Suppressions,
+        AddedParts,
     )
 }
 _registered: dict[str, type[Any] | ForeignPass] = {}
