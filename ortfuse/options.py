@@ -111,7 +111,7 @@ class Options:
             list that suits the operators of the model.
         level: `"disabled"`, `"basic"`, `"extended"` or `"all"` instead of `passes`; they are meant as the runtime's own levels.
         purpose: `"quantization"` instead of `passes` keeps the forms that onnxruntime.quantization reads: attention as a
-            function, convolutions apart from their ReLU.
+            function, convolutions apart from their ReLU, cells of GRU and RNN as products.
         target: The runtime to optimise for: a target, the name of a provider of the installed runtime, or the path of a
             kernel table (`.json`); by default the installed runtime on the CPU.
         max_opset: The highest ai.onnx opset that the result may use.

@@ -90,14 +90,14 @@ def tried(tool: str, source: Path, trials: Path) -> dict[str, Any]:
 
 
 def narrow(path: Path) -> int:
-    """The number of weights of products, convolutions and tables in at most 16 bits."""
+    """The number of weights of products, convolutions, tables and LSTMs in at most 16 bits."""
     graph = onnx.load(path).graph
     sizes = {weight.name: math.prod(weight.dims) for weight in graph.initializer if weight.data_type in NARROW}
     found = 0
     for node in graph.node:
         if node.op_type in ("DequantizeLinear", "Cast", "Transpose"):
             sizes[node.output[0]] = sizes.get(node.input[0], 0)
-        elif any(kind in node.op_type for kind in ("MatMul", "Gemm", "Conv", "Gather")):
+        elif any(kind in node.op_type for kind in ("MatMul", "Gemm", "Conv", "Gather", "LSTM")):
             found += sum(sizes.pop(name, 0) for name in node.input)
     return found
 

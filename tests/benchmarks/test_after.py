@@ -49,8 +49,11 @@ def test_narrow_weights_of_products_are_counted(tmp_path):
         d = DequantizeLinear(a, s) y0 = MatMul(x, d) y1 = MatMul(x, c) y2 = Cast<to = 1>(b) y3 = Add(y0, y1) y = Add(y2, y3) }""")
     for name, kind in (("a", np.int8), ("b", np.float16), ("c", np.float32)):
         model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((2, 3), kind), name))
+    cells = onnx.helper.make_node("DynamicQuantizeLSTM", ["z", "e", "f"], ["h"], domain="com.microsoft")
+    model.graph.node.append(cells)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.ones((1, 2, 8), np.int8), name) for name in "ef")
     onnx.save(model, tmp_path / "m.onnx")
-    assert narrow(tmp_path / "m.onnx") == 6
+    assert narrow(tmp_path / "m.onnx") == 6 + 32
 
 
 def test_the_table_names_the_models_on_which_a_tool_does_not_work():

@@ -49,12 +49,14 @@ class Recurrent:
 
     Initial states of zeros and lengths of whole sequences are left out, and reversals around operators.
 
-    `always`: also where the operator is slower than the cells.
+    `always`: also where the operator is slower than the cells. `made`: the operators that chains of cells become, separated by
+    spaces.
     """
 
     name: ClassVar[str] = "recurrent"
     fewest: int = 3
     always: bool = False
+    made: str = "LSTM GRU RNN"
 
     def run(self, context: Context) -> int:
         """Replace chains of at least `fewest` cells, and what else is to be replaced; returns how many times."""
@@ -73,6 +75,9 @@ class Recurrent:
         return count
 
     def _is_wanted(self, chain: Chain, context: Context) -> bool:
+        if chain.weights.kind not in self.made.split():
+            context.note(f"a chain of {len(chain.cells)} {chain.weights.kind} cells stays as it is, as asked for")
+            return False
         if self.always or pays(chain.weights.kind, chain.cells[0].output, context.facts):
             return True
         context.note(f"a chain of {len(chain.cells)} RNN cells stays as it is: {SLOWER} (`recurrent{{always=true}}`)")

@@ -212,6 +212,17 @@ def test_an_rnn_is_made_only_where_the_runtime_has_a_fast_one(batch: str, operat
     assert any("RNN is slower" in note for note in result.report.notes) is ("RNN" not in operators)
 
 
+@pytest.mark.parametrize(("kind", "stays"), [("gru", True), ("lstm", False)])
+def test_for_quantization_only_cells_of_an_operator_that_is_quantized_become_one(kind: str, stays: bool) -> None:
+    """quantize_dynamic lowers products and LSTM, and leaves GRU and RNN in float32."""
+    spelling = next(name for name in SPELLINGS if name.startswith(kind))
+    body = f"{elements(STEPS)} {unrolled(spelling, STEPS)} {stacked(STEPS)}"
+    made = model(body, X + STATES, Y, weights_of(spelling))
+    result = ortfuse.optimize(made, purpose="quantization", verify="whole")
+    assert {"LSTM", "GRU"}.isdisjoint(node.op_type for node in result.model.graph.node) is stays
+    assert any("GRU cells stays as it is" in note for note in result.report.notes) is stays
+
+
 @pytest.mark.parametrize("join", ["Add({0}, {0})", "Mul({0}, {0})", "Add({0}, x)"])
 def test_sums_of_sums_without_end_take_no_time(join: str) -> None:
     names = ["x", *(f"s{number}" for number in range(1000))]
