@@ -5,7 +5,8 @@ undoes it:
 
 m(x) m(y) = m(x y)     m(x) + y = m(x + split(y))     m(x)^T = m(x^T)     softmax(m(x)) = m(softmax(x))     c m(x) = m(c x)
 m(x) + z = m(x + z)     where z is the same along the merged axis
-split(m(x) + y) = x + split(y)     transpose(m(x)) = m(transpose(x))     for [length, batch * heads, size], too
+split(m(x) + y) = x + split(y)     split(concat(m(x), y)) = concat(x, split(y))
+transpose(m(x)) = m(transpose(x))     for [length, batch * heads, size], too
 
 Exporters write the batched products of attention in three dimensions, with a (batch * heads) axis; the attention rules are
 written for four dimensions.
@@ -13,6 +14,7 @@ written for four dimensions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ortfuse.dims import DimLike, reshape_target
@@ -234,6 +236,41 @@ def _split_sums(name: str) -> list[Rule]:
     ]
 
 
+def splits_joined_again(match: Match) -> Refusal | None:
+    """The outer Reshape splits the first axis as x has it, into numbers or computed sizes, and leaves the others."""
+    whole, joined = match.shape("x"), match.shape("joined")
+    if whole is None or joined is None or match.facts.shape(match.root) != (*whole[:2], *joined[1:]):
+        return match.refuse("shape", "root", "that of x, longer along the third axis")
+    target, other = match.facts.ints(match["target"]), match.shape("other") or ()
+    first, second = (None, None) if target is None else target.elements[:2]
+    sized = all(isinstance(size, int) and size > 0 for size in other[1:])
+    if second != whole[1] or second == 0 or first in (None, 0) or (first == -1 and not sized):
+        return match.refuse("value", "target", f"a Reshape target that begins with known sizes, the second {whole[1]}")
+    return None
+
+
+def _split_joined(name: str, in_order: Callable[[Pattern, Pattern], list[Pattern]]) -> Rule:
+    """What is joined along the third axis behind the merged ones; `in_order` puts the two operands in their order."""
+    other = var("other")
+    leading = op.Slice(var("target"), _number(0), _number(2))
+    split = op.Reshape(other, op.Concat(leading, _between(op.Shape(other), 1, 3), axis=0), allowzero=1)
+    joined = op.Concat(*in_order(_merged("x"), other), axis=1).named("joined")
+    return _moved(
+        name,
+        op.Reshape(joined, var("target"), allowzero=attr("allowzero")),
+        op.Concat(*in_order(x, split), axis=2),
+        Proof(
+            shapes={"x": "3 2 3 4", "x_target": "3", "other": "6 1 4", "target": "4"},
+            constants={**_targets(x=[-1, 3, 4]), "target": [-1, 2, 4, 4]},
+            attributes={"x_zero": [0], "allowzero": [0]},
+            opset=17,
+        ),
+        redundant(SHAPES)(merges_leading_axes("x")),
+        splits_joined_again,
+        other_is_merged_alike,
+    )
+
+
 long = var("long", "_ _ _")
 
 
@@ -421,4 +458,6 @@ RULES = [
         for name, made in (("factor", op.Mul), ("divisor", op.Div))
     ),
     *(rule for name in ("Add", "Sub") for rule in _split_sums(name)),
+    _split_joined("split_joined", lambda one, other: [one, other]),
+    _split_joined("split_joined_behind", lambda one, other: [other, one]),
 ]
