@@ -101,7 +101,14 @@ def _merged_cuts(match: Match) -> dict[int, Cut] | None:
         if found is None:
             return None
         merged[axis] = found
-    return dict(sorted(merged.items()))
+    cutting = {axis: cut for axis, cut in merged.items() if not _keeps_all(shape[axis], cut)}
+    return dict(sorted((cutting or merged).items()))
+
+
+def _keeps_all(dim: DimLike, cut: Cut) -> bool:
+    """Whether a cut takes a whole axis of this size: exporters write such cuts along all other axes."""
+    start, end, step = cut
+    return (start, step) == (0, 1) and (end >= TO_THE_END or (isinstance(dim, int) and end >= dim))
 
 
 def is_one_slice(match: Match) -> Refusal | None:

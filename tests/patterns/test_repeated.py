@@ -78,6 +78,22 @@ def test_slices_of_slices_are_one_slice() -> None:
     exactly_same(original, result, {"x": SPECIAL})
 
 
+def test_axes_that_slices_keep_whole_are_not_in_the_slice_of_both() -> None:
+    """As torch.export writes x[:, :, 1:3]: the runtime splits what is cut along one axis alone."""
+    original = model(
+        "a = Slice(x, zero, end, zero) b = Slice(a, zero, end, one) y = Slice(b, one, three, two)",
+        "float[n, m, 4] x",
+        "int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, "
+        "int64[1] end = {9223372036854775807}",
+        "float[p, q, r] y",
+    )
+    result = canonical(original)
+    (node,) = result.graph
+    starts = node.inputs[1].const_value
+    assert node.op_type == "Slice" and starts is not None and starts.shape == (1,)
+    exactly_same(original, result, {"x": np.arange(24, dtype=np.float32).reshape(2, 3, 4)})
+
+
 def test_the_part_of_a_concat_behind_an_operand_of_unknown_length_is_the_other_operand() -> None:
     """As where a cache is cut off again."""
     original = model(
