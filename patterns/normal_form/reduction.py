@@ -1,6 +1,8 @@
 """Reductions whose axes are brought back or dropped by the node behind them, which the reduction can do itself (keepdims).
 
 torch.export writes the variance of a normalisation, and the mean of everything, like this.
+
+reduce(unsqueeze(x, a), axes) = reduce(x, axes without a)      pools of one dimension are written as pools of two
 """
 
 from __future__ import annotations
@@ -105,6 +107,51 @@ def _without(name: str, between: str = "") -> Rule:
     )
 
 
+def _rest(match: Match) -> tuple[int, ...]:
+    """The reduced axes of x."""
+    rank = (match.rank("x") or 0) + len(match["added"])
+    added = {axis % rank for axis in match["added"]}
+    kept = [axis for axis in range(rank) if axis not in added]
+    return tuple(place for place, axis in enumerate(kept) if axis in match["axes"])
+
+
+def reduces_added(match: Match) -> Refusal | None:
+    """The axes that were added are reduced, and others too."""
+    rank = match.rank("x")
+    if rank is None:
+        return match.refuse("rank", "x")
+    rank += len(match["added"])
+    given, added = set(match["axes"]), {axis % rank for axis in match["added"]}
+    return match.unless_value(
+        "axes", all(0 <= axis < rank for axis in given) and added < given, "the axes that were added and others"
+    )
+
+
+def _of_added(name: str, keepdims: int) -> Rule:
+    build = getattr(op, name)
+    rest, places = (
+        computed("rest", lambda match: ints(_rest(match))),
+        computed("places", lambda match: ints(match["added"])),
+    )
+    made = (build(x, rest, keepdims=keepdims), build(x, axes=_rest, keepdims=keepdims))
+    return Rule(
+        name=f"reduction.added_{name.removeprefix('Reduce').lower()}{'_kept' if keepdims else ''}",
+        formula=f"{name}(unsqueeze(x))",
+        pattern=build(op.Unsqueeze(x, axes=attr("added")), axes=axes, keepdims=keepdims),
+        replace=tuple(op.Unsqueeze(one, places) for one in made) if keepdims else made,
+        guards=(reduces_added,),
+        # The runtime adds along one axis in another order than along two.
+        exactness=Exactness.EXACT if name in ("ReduceMax", "ReduceMin") else Exactness.ROUNDING,
+        source=f"ONNX operators {name} and Unsqueeze",
+        proof=Proof(
+            shapes={"x": "2 3 4"},
+            attributes={"added": [(3,), (-1,), (1,)], "axes": [(1, 3), (1, 2, 3)]},
+            counterexamples={"nothing but the added axis": Variation(attributes={"added": (1,), "axes": (1,)})},
+            opset=18,
+        ),
+    )
+
+
 RULES = [_keepdims(name) for name in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2")]
 RULES += [_dropped(name) for name in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")]
 RULES += [
@@ -112,3 +159,6 @@ RULES += [
     for name in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceLogSumExp")
 ]
 RULES += [_without("ReduceSum", "Sqrt"), _without("ReduceSum", "Log")]
+RULES += [
+    _of_added(name, keepdims) for name in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin") for keepdims in (0, 1)
+]
