@@ -16,25 +16,21 @@ objects to is not merged either.
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import onnx_ir as ir
 
-from ortfuse.dims import Dim, DimLike
 from ortfuse.graph.purity import Purity
 from ortfuse.graph.traits import COMMUTES, PICKS, has
 from ortfuse.graph.walk import roots, subgraphs
-from ortfuse.passes.building import Builder
 from ortfuse.passes.context import Context
+from ortfuse.passes.read_sizes import ReadSizes
 from ortfuse.passes.tensor_hash import TensorPool, can_be_shared, content_key
 
 _EXCHANGEABLE = COMMUTES - PICKS
 """Operators of two operands whose order makes no difference to the bits."""
-
-_SHAPE_HAS_ENDS = 15
-"""The opset from which on Shape has `start` and `end`."""
 
 Key = tuple[Hashable, ...]
 
@@ -73,6 +69,7 @@ class _Merger:
         self.shared = 0
         self._context, self._root = context, root
         self._purity = Purity(context.model)
+        self._sizes = ReadSizes(context, root, CommonSubexpressions.name)
         self._visible: dict[Key, ir.Node] = {}
 
     def walk(self) -> None:
@@ -108,88 +105,14 @@ class _Merger:
         key = self._sizes_key(node) or computation(node, self._root.opset_imports)
         first = self._visible.get(key)
         if first is None:
-            self._visible[key] = self._read_earlier(node) or node
+            made = self._sizes.read_earlier(node)
+            if made is not None:
+                self.duplicates.append(node)
+            self._visible[key] = made or node
             frame.keys.append(key)
         elif _can_stand_for(first, node) and self._merge(node, first):
             # Kept alive, since keys contain the `id` of values.
             self.duplicates.append(node)
-
-    def _read_earlier(self, node: ir.Node) -> ir.Node | None:
-        """Read the sizes of a value in between from an input of the model, or what comes first; the new node, if there is one.
-
-        Parts of a Shape are read elsewhere if all that reads it can be: otherwise it would stay, beside others.
-        """
-        shape = _shape_read_by(node)
-        place = None if shape is None else self._place_of(node, shape)
-        if shape is None or place is None:
-            return None
-        if node is not shape and not all(self._place_of(use.node, shape) for use in shape.outputs[0].uses()):
-            return None
-        found = self._context.facts.ints(node.outputs[0])
-        assert found is not None
-        editor = self._context.editor
-        with editor.change(CommonSubexpressions.name, nodes=[node]) as change:
-            made = self._sizes(Builder(editor.scope_of(self._root), editor, node), *place, found.shape)
-            editor.replace(node.outputs[0], made)
-            editor.remove(node)
-        if change:
-            self.duplicates.append(node)
-        return made.producer() if change else None
-
-    def _place_of(self, node: ir.Node, shape: ir.Node) -> tuple[ir.Value, int] | None:
-        """From which axis on of which value the sizes can be read that a node tells of a Shape; `None` if they stay."""
-        source = shape.inputs[0] if _shape_read_by(node) is shape else None
-        if (
-            source is None
-            or source.is_graph_input()
-            or node.graph is not self._root
-            or node.outputs[0].is_graph_output()
-        ):
-            return None
-        found = self._context.facts.ints(node.outputs[0])
-        if found is None or None in found.elements or not any(isinstance(size, Dim) for size in found.elements):
-            return None
-        place = self._input_with(found.elements) or self._first_with(found.elements, source)
-        if place is None or (node is shape and not self._is_one_node(*place, len(found.elements))):
-            return None
-        return place
-
-    def _input_with(self, sizes: tuple[DimLike | None, ...]) -> tuple[ir.Value, int] | None:
-        """An input of the model that has these sizes in a row, and the first of their axes."""
-        return self._among(self._root.inputs, sizes)
-
-    def _first_with(self, sizes: tuple[DimLike | None, ...], value: ir.Value) -> tuple[ir.Value, int] | None:
-        """The first of the values that one is computed from, each from the next, that have these sizes in a row."""
-        place = None
-        while (node := value.producer()) is not None and node.graph is self._root:
-            before = self._among(node.inputs, sizes)
-            if before is None:
-                break
-            place, value = before, before[0]
-        return place
-
-    def _among(
-        self, values: Iterable[ir.Value | None], sizes: tuple[DimLike | None, ...]
-    ) -> tuple[ir.Value, int] | None:
-        """The first value that has these sizes in a row, and the first of their axes."""
-        for value in values:
-            shape = () if value is None else self._context.facts.shape(value) or ()
-            for start in range(len(shape) - len(sizes) + 1):
-                if value is not None and shape[start : start + len(sizes)] == sizes:
-                    return value, start
-        return None
-
-    def _is_one_node(self, value: ir.Value, start: int, count: int) -> bool:
-        whole = (start, count) == (0, self._context.facts.rank(value))
-        return whole or self._root.opset_imports.get("", 0) >= _SHAPE_HAS_ENDS
-
-    def _sizes(self, build: Builder, value: ir.Value, start: int, shape: tuple[int, ...]) -> ir.Value:
-        """Sizes of a value, from an axis on, in the shape of a vector or of a number."""
-        count = shape[0] if shape else 1
-        if not shape or not self._is_one_node(value, start, count):
-            return build.gather(build.node("Shape", [value])[0], 0, [*range(start, start + count)] if shape else start)
-        whole = (start, count) == (0, self._context.facts.rank(value))
-        return build.node("Shape", [value], {} if whole else {"start": start, "end": start + count})[0]
 
     def _merge(self, node: ir.Node, first: ir.Node) -> bool:
         """Replace `node` by `first`; returns whether the change was accepted."""
@@ -209,15 +132,6 @@ class _Merger:
         if sizes is None or not sizes.elements or None in sizes.elements:
             return None
         return ("sizes", self._context.facts.dtype(node.outputs[0]), sizes.elements, sizes.shape)
-
-
-def _shape_read_by(node: ir.Node) -> ir.Node | None:
-    """The Shape node of which a node tells sizes: itself, or that which it takes elements of."""
-    if node.op_type in ("Gather", "Slice") and not node.domain and node.inputs[0] is not None:
-        made = node.inputs[0].producer()
-    else:
-        made = node
-    return made if made is not None and made.op_type == "Shape" and not made.domain else None
 
 
 def _can_stand_for(first: ir.Node, node: ir.Node) -> bool:

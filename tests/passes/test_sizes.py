@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 from small_models import apply
 
 from ortfuse.passes import CommonSubexpressions, DeadCode
@@ -34,3 +36,16 @@ def test_parts_of_a_shape_stay_where_another_use_of_it_does() -> None:
             n = Shape(v) t = Expand(r, n) k = Gather(n, one) q = Neg(k) }"""
     model, _, _ = apply(text, CommonSubexpressions())
     assert [node.inputs[0].name for node in model.graph if node.op_type == "Shape"] == ["v"]
+
+
+@pytest.mark.parametrize("opset", [13, 17])
+def test_sizes_beside_numbers_are_read_without_these(opset: int) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : {opset}]>
+        agraph (float[b, s, 4] x, float[4, 8] w, int64[1] more) => (float[b, 8, s] z, int64[3] p, int64[4] q)
+        <int64[1] zero = {{0}}, int64[1] two = {{2}}> {{
+            y = MatMul(x, w) z = Transpose <perm = [0, 2, 1]> (y) n = Shape(z) m = Slice(n, zero, two)
+            p = Concat <axis = 0> (m, more) q = Concat <axis = 0> (more, m, more) }}"""
+    x, w = np.ones((3, 5, 4), np.float32), np.ones((4, 8), np.float32)
+    inputs = {"x": x, "w": w, "more": np.array([7])}
+    model, _, _ = apply(text, CommonSubexpressions(), DeadCode(), inputs=inputs)
+    assert {node.inputs[0].name for node in model.graph if node.op_type == "Shape"} == {"x"}

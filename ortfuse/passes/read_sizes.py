@@ -1,0 +1,140 @@
+"""Reads sizes from the first value that has them, so that no value in between is kept for its shape alone.
+
+A value whose shape is read is used by more than what computes with it, which keeps patterns from matching (the scores of
+attention, whose mask asks for their sizes). What is read is looked for in the inputs of the model, then among the values that the
+one is computed from: each from the next, as long as one has these sizes in a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortfuse.dims import Dim, DimLike
+from ortfuse.passes.building import Builder
+from ortfuse.passes.context import Context
+
+_SHAPE_HAS_ENDS = 15
+"""The opset from which on Shape has `start` and `end`."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Sizes that a value has in a row, from an axis on, and the numbers before and behind them."""
+
+    value: ir.Value
+    start: int
+    count: int
+    before: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
+
+
+class ReadSizes:
+    """Moves what tells sizes of values in between, in one graph, to values that come earlier.
+
+    Args:
+        context: Holds the facts and the editor.
+        graph: The main graph of a model; in others nothing is moved.
+        author: What changes are written down as.
+    """
+
+    def __init__(self, context: Context, graph: ir.Graph, author: str) -> None:
+        self._context, self._graph, self._author = context, graph, author
+
+    def read_earlier(self, node: ir.Node) -> ir.Node | None:
+        """Put another node in the place of a Shape, or of a Gather or Slice of one; returns it, `None` if the node stays.
+
+        Parts of a Shape are read elsewhere if all that reads it can be: otherwise it would stay, beside others.
+        """
+        shape = _shape_read_by(node)
+        row = None if shape is None else self._row_of(node, shape)
+        if shape is None or row is None:
+            return None
+        if node is not shape and not all(self._row_of(use.node, shape) for use in shape.outputs[0].uses()):
+            return None
+        found = self._context.facts.ints(node.outputs[0])
+        editor = self._context.editor
+        with editor.change(self._author, nodes=[node]) as change:
+            build = Builder(editor.scope_of(self._graph), editor, node)
+            made = self._read(build, row, is_number=found is not None and not found.shape)
+            editor.replace(node.outputs[0], made)
+            editor.remove(node)
+        return made.producer() if change else None
+
+    def _row_of(self, node: ir.Node, shape: ir.Node) -> _Row | None:
+        """Where the sizes can be read that a node tells of a Shape; `None` if they stay."""
+        source, result = shape.inputs[0] if _shape_read_by(node) is shape else None, node.outputs[0]
+        if source is None or source.is_graph_input() or node.graph is not self._graph or result.is_graph_output():
+            return None
+        found = self._context.facts.ints(result)
+        sizes = () if found is None or None in found.elements else found.elements
+        if not any(isinstance(size, Dim) for size in sizes):
+            return None
+        row = self._place(sizes, source)
+        if row is None and all(use.node.op_type == "Concat" for use in result.uses()):
+            row = self._place_beside_numbers(sizes, source)
+        return row if row is None or node is not shape or self._is_one_node(row) else None
+
+    def _place(self, sizes: Sequence[DimLike | None], source: ir.Value) -> _Row | None:
+        """An input of the model that has these sizes in a row, or what comes first of the values that one is computed from."""
+        place = self._among(self._graph.inputs, sizes)
+        if place is not None:
+            return place
+        value = source
+        while (node := value.producer()) is not None and node.graph is self._graph:
+            before = self._among(node.inputs, sizes)
+            if before is None:
+                break
+            place, value = before, before.value
+        return place
+
+    def _place_beside_numbers(self, sizes: Sequence[DimLike | None], source: ir.Value) -> _Row | None:
+        """The same for sizes with numbers before or behind them, which another Concat takes as well."""
+        known = [index for index, size in enumerate(sizes) if isinstance(size, Dim)]
+        first, end = known[0], known[-1] + 1
+        row = self._place(sizes[first:end], source) if end - first < len(sizes) else None
+        if row is None:
+            return None
+        before, behind = ([size for size in part if isinstance(size, int)] for part in (sizes[:first], sizes[end:]))
+        return _Row(row.value, row.start, row.count, tuple(before), tuple(behind))
+
+    def _among(self, values: Iterable[ir.Value | None], sizes: Sequence[DimLike | None]) -> _Row | None:
+        """The first value that has these sizes in a row."""
+        for value in values:
+            shape = () if value is None else self._context.facts.shape(value) or ()
+            for start in range(len(shape) - len(sizes) + 1):
+                if value is not None and shape[start : start + len(sizes)] == tuple(sizes):
+                    return _Row(value, start, len(sizes))
+        return None
+
+    def _is_whole(self, row: _Row) -> bool:
+        return (row.start, row.count) == (0, self._context.facts.rank(row.value))
+
+    def _is_one_node(self, row: _Row) -> bool:
+        return self._is_whole(row) or self._graph.opset_imports.get("", 0) >= _SHAPE_HAS_ENDS
+
+    def _read(self, build: Builder, row: _Row, *, is_number: bool) -> ir.Value:
+        """The sizes, as a vector or as a number."""
+        if is_number:
+            return build.gather(build.node("Shape", [row.value])[0], 0, row.start)
+        end = row.start + row.count
+        if self._is_whole(row):
+            sizes = build.node("Shape", [row.value])[0]
+        elif self._is_one_node(row):
+            sizes = build.node("Shape", [row.value], {"start": row.start, "end": end})[0]
+        else:
+            sizes = build.gather(build.node("Shape", [row.value])[0], 0, [*range(row.start, end)])
+        numbers = [[build.ints(part)] * bool(part) for part in (row.before, row.behind)]
+        parts = [*numbers[0], sizes, *numbers[1]]
+        return build.concat(parts, 0) if len(parts) > 1 else sizes
+
+
+def _shape_read_by(node: ir.Node) -> ir.Node | None:
+    """The Shape node of which a node tells sizes: itself, or that which it takes elements of."""
+    if node.op_type in ("Gather", "Slice") and not node.domain and node.inputs[0] is not None:
+        made = node.inputs[0].producer()
+    else:
+        made = node
+    return made if made is not None and made.op_type == "Shape" and not made.domain else None
