@@ -41,7 +41,8 @@ def typical_inputs(model: Runnable, *, sizes: Mapping[str, int] | None = None, s
         # The measurement reports the crash; other models may run on these inputs.
         ran, note = attempt(Session(model, optimise=False), specs, usual, seed, fixed)
     if ran is None:
-        raise VerificationError(f"the model runs on none of the sizes tried: {note}")
+        where = "does not run at the sizes given" if sizes else "runs on none of the sizes tried"
+        raise VerificationError(f"the model {where}: {(note or '').removeprefix('left out ')}")
     label, inputs, _ = ran
     return label, inputs
 
