@@ -26,9 +26,8 @@ def show_tuned(console: Console, tuned: Tuned) -> None:
     else:
         console.print(_table("The best of the search, side by side", [original, *finalists]))
     failed = [point for point in outcome.points if point.failure]
-    said = f"{len(outcome.points)} trials in {outcome.seconds:.0f} s" + (
-        f", {len(failed)} of them failed" if failed else ""
-    )
+    count = "1 trial" if len(outcome.points) == 1 else f"{len(outcome.points)} trials"
+    said = f"{count} in {outcome.seconds:.0f} s" + (f", {len(failed)} of them failed" if failed else "")
     console.print(said, highlight=False)
     for note in outcome.notes:
         console.print(f"note: {note}", style="yellow", markup=False, highlight=False)
