@@ -207,7 +207,7 @@ def test_a_budget_has_to_be_one(path: Path) -> None:
 def test_that_optuna_is_missing_is_said_before_anything_is_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     made = []
-    with pytest.raises(OrtfuseError, match=r"pip install ortfuse\[tune\]"):
+    with pytest.raises(OrtfuseError, match=r"pip install 'ortfuse\[tune\]'"):
         ortfuse.tune(path, progress=made.append)
     assert not made
 
