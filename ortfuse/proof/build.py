@@ -368,7 +368,9 @@ class Builder:
 
     def _scalar_operand(self, number: float, product: bool, label: str) -> tuple[int, ir.Value]:
         words = ("multiplied", "divided by its reciprocal") if product else ("added", "its negative subtracted")
-        if number != 0 and self.chooser.pick(f"number of {label}", words):
+        # Integers have no reciprocals: division of them rounds, and the smallest by -1 is no number of theirs.
+        has_inverse = not product or self.dtype.is_floating_point()
+        if number != 0 and has_inverse and self.chooser.pick(f"number of {label}", words):
             return -1, self._number(1 / number if product else -number, f"number of {label}")
         return 1, self._number(number, f"number of {label}")
 

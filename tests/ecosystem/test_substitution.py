@@ -274,3 +274,10 @@ def test_constants_that_are_written_as_numbers_are_float32() -> None:
         head.format("n = Neg(x) e = Exp(n) o = Constant<value_float = 1.0>() d = Add(e, o) y = Div(x, d)")
     )
     assert ortfuse.substitute(swish, swish, spelled, verify="whole").count == 1
+
+
+def test_integers_have_no_reciprocals_to_be_tried() -> None:
+    find = model("g (int64[n] x) => (int64[n] y) { a = Add(x, x)  y = Neg(a) }")
+    replace = model("g (int64[n] x) => (int64[n] y) <int64 k = {-2}> { y = Mul(x, k) }")
+    given = model("g (int64[N] x) => (int64[N] y) { a = Add(x, x)  y = Neg(a) }")
+    assert operators(ortfuse.substitute(given, find, replace, verify="whole")) == ["Mul"]
