@@ -9,6 +9,7 @@ max(x, max(x, y)) = max(x, y)        where(not c, x, y) = where(c, y, x)        
 x and (x or y) = x        x and not x = false        not x and not y = not (x or y)
 not(x < y) = x >= y                             of integers: no number is at least NaN, or below it
 float(b) > 0 = b                                of truth values
+concat(concat(x, y), z) = concat(x, y, z)
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Guard, Match, Pattern, attr, computed, const, op, redundant, scalar, var
+from ortfuse.pattern import Guard, Match, Pattern, attr, computed, const, op, redundant, rest, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
@@ -43,6 +44,47 @@ BRANCHES = Proof(
     inputs={"condition": "bool"},
     counterexamples=signed_zeros(x=(2, 3), y=(3,), z=(2, 3)),
 )
+
+
+def _is_part_of(part: ir.Value, match: Match) -> bool:
+    """Whether an operand of a Concat is joined along the same axis, for this alone, of what is as large elsewhere.
+
+    The runtime leaves out operands without elements, whatever their sizes are.
+    """
+    node, whole = part.producer(), match.shape("root")
+    if node is None or node.op_type != "Concat" or node.domain or len(part.uses()) > 1 or part.is_graph_output():
+        return False
+    shapes = [match.facts.shape(operand) or () for operand in node.inputs]
+    if whole is None or any(len(shape) != len(whole) for shape in shapes):
+        return False
+    axis = match["axis"] % len(whole)
+    alike = all((*shape[:axis], *shape[axis + 1 :]) == (*whole[:axis], *whole[axis + 1 :]) for shape in shapes)
+    return alike and node.attributes.get_int("axis", 0) % len(whole) == axis
+
+
+def something_is_joined_before(match: Match) -> Refusal | None:
+    """An operand is joined along the same axis, for this alone."""
+    if any(_is_part_of(part, match) for part in match["parts"]):
+        return None
+    return match.refuse("value", "root", "joined of what is joined along the same axis")
+
+
+def _joined_at_once(match: Match) -> Pattern:
+    found: list[ir.Value | None] = []
+    for part in match["parts"]:
+        node = part.producer()
+        found += node.inputs if node is not None and _is_part_of(part, match) else [part]
+    parts = [match.capture(f"part_{number}", part) for number, part in enumerate(found) if part is not None]
+    return op.Concat(*parts, axis=match["axis"])
+
+
+def _joined_before(build: Any) -> list[ir.Value]:
+    """Something joined before, between or behind others, along an axis that is counted from either end."""
+    x, y = (build.input(name, build.dims("whole")) for name in "xy")
+    axis = (1, -1)[build.chooser.pick("axis of the inner one", ("from the front", "from the end"))]
+    inner = build.node("Concat", [x, y, x], {"axis": axis}).outputs[0]
+    places = {"first": [inner, y], "between": [x, inner, y], "last": [x, inner]}
+    return [*places.values()][build.chooser.pick("what is joined before", tuple(places))]
 
 
 def _rule(
@@ -391,4 +433,19 @@ RULES = [
     *_branches(),
     *_truths(),
     *_compared(),
+    _rule(
+        "joined_at_once",
+        op.Concat(rest("parts"), axis=attr("axis")),
+        _joined_at_once,
+        EXACT,
+        Proof(
+            shapes={"whole": "b 3"},
+            inputs={"parts": _joined_before},
+            attributes={"axis": [1, -1]},
+            followed_by="Identity",
+        ),
+        something_is_joined_before,
+        makes=("Concat",),
+        formula="concat(concat(x, y), z)",
+    ),
 ]
