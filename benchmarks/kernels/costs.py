@@ -2,15 +2,17 @@
 
     python -m benchmarks.kernels.costs --write
 
-The measurements are those of `ortfuse calibrate` (`ortfuse.calibration`): both sides of a rule's declaration at the sizes that
-its proof calls typical, interleaved, in the runtime with its optimisations on. The file holds a table for each kind of processor;
-this writes the one of the processor at hand.
+The measurements are those of `ortfuse calibrate` (`ortfuse.calibration`): both sides of a rule's declaration at the sizes
+that its proof calls typical, interleaved, in the runtime with its optimisations on. Another process that takes the processor
+for seconds spoils all that is measured then, and looks sure: the passes are minutes apart, and their median counts. The file
+holds a table for each kind of processor; this writes the one of the processor at hand.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
+import statistics
+from typing import Annotated, Any
 
 import onnxruntime
 import typer
@@ -28,6 +30,7 @@ from ortfuse.targets.processor import number_formats, processor_kind, processor_
 def main(
     rules: Annotated[list[str] | None, typer.Argument(help="Rules to measure; all by default.")] = None,
     threads: int = 2,
+    passes: Annotated[int, typer.Option(help="How often everything is measured, one pass after the other.")] = 3,
     write: Annotated[bool, typer.Option(help="Store the table that ortfuse ships.")] = False,
 ) -> None:
     """Measure and print; with --write, store."""
@@ -41,16 +44,22 @@ def main(
             raise typer.BadParameter(f"there is no table of {kind} {formats} yet: measure all rules")
         stored = {"processor": kind, "formats": formats, "speedups": {}}
         content["tables"].append(stored)
-    table = Table("rule", "size", "speedup")
-    for one in candidates(load_catalogue([]).rules(), rules or (), shipped_costs(CPU)):
-        found = speedup(one, threads)
-        if found is None and one.dtype != FLOAT32:
+    wanted = candidates(load_catalogue([]).rules(), rules or (), shipped_costs(CPU))
+    measured: list[list[Any]] = [[] for _ in wanted]
+    for _ in range(passes):
+        for one, found in zip(wanted, measured, strict=True):
+            found.append(speedup(one, threads))
+    table = Table("rule", "size", "speedup", *(f"pass {number + 1}" for number in range(passes)))
+    for one, found in zip(wanted, measured, strict=True):
+        some = [run for run in found if run is not None]
+        if not some and one.dtype != FLOAT32:
             continue
-        table.add_row(
-            one.rule.name, one.sizes, "silent" if found is None else f"{found.speedup:.2f}" + " ?" * found.unsure
-        )
-        if found is not None and not found.unsure:
-            stored["speedups"].setdefault(one.rule.name, {})[one.sizes] = found.speedup
+        sure = [run.speedup for run in some if not run.unsure]
+        middle = round(statistics.median(sure), 3) if 2 * len(sure) > passes else None
+        each = ["silent" if run is None else f"{run.speedup:.2f}" + " ?" * run.unsure for run in found]
+        table.add_row(one.rule.name, one.sizes, "-" if middle is None else f"{middle:.2f}", *each)
+        if middle is not None:
+            stored["speedups"].setdefault(one.rule.name, {})[one.sizes] = middle
     Console().print(table)
     if write:
         stored["source"] = (
