@@ -3,20 +3,22 @@
 torch.export writes the variance of a normalisation, and the mean of everything, like this.
 
 reduce(unsqueeze(x, a), axes) = reduce(x, axes without a)      pools of one dimension are written as pools of two
+sum(x) / n = mean(x)                                           of n elements each
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Match, Pattern, attr, computed, op, opt, var
+from ortfuse.pattern import Match, Pattern, attr, computed, op, opt, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from .._common import ints
+from .._common import floating, ints
 
 x = var("x")
 axes = attr("axes", lambda found, facts: isinstance(found, tuple) and len(found) > 0, "given")
@@ -152,6 +154,50 @@ def _of_added(name: str, keepdims: int) -> Rule:
     )
 
 
+def _elements(match: Match) -> int | None:
+    """How many elements each sum is over; `None` if that is not a known number above 0."""
+    shape = match.shape("x")
+    sizes = [] if shape is None else [shape[axis] for axis in match["axes"]]
+    known = [size for size in sizes if isinstance(size, int) and size > 0]
+    return math.prod(known) if known and len(known) == len(sizes) else None
+
+
+def is_divided_by_their_number(match: Match) -> Refusal | None:
+    """The sum is divided by how many elements it is over, or multiplied by the reciprocal as the type has it."""
+    count = _elements(match)
+    if count is None:
+        return match.refuse("shape", "x", "known sizes along the axes")
+    given = match.get("count")
+    right = given == count if given is not None else math.isclose(match["share"] * count, 1.0, rel_tol=2.0**-23)
+    return match.unless_value("share" if given is None else "count", right, f"for {count} elements")
+
+
+def _mean(name: str, made: Callable[[Pattern], Pattern], numbers: dict[str, list[float]]) -> Rule:
+    summed = op.ReduceSum(x, axes=axes, keepdims=attr("keepdims"))
+    return Rule(
+        name=f"reduction.mean_by_{name}",
+        formula=f"{made(op.ReduceSum(x))}",
+        pattern=made(summed),
+        replace=(
+            op.ReduceMean(x, given_axes(), keepdims=attr("keepdims")),
+            op.ReduceMean(x, axes=attr("axes"), keepdims=attr("keepdims")),
+        ),
+        guards=(floating("x"), is_divided_by_their_number),
+        exactness=Exactness.ROUNDING,
+        source="ONNX operator ReduceMean",
+        proof=Proof(
+            shapes={"x": "b 3 4"},
+            attributes={"axes": [(1, 2), (-2, -1)], "keepdims": [0, 1]},
+            scalars=numbers,
+            never_empty={"b": "the runtime's ReduceSum of nothing keeps the axes that it sums over"},
+            counterexamples={
+                "of fewer elements": Variation(attributes={"axes": (1,)}),
+                "of no element": Variation(shapes={"x": "b 0 4"}),
+            },
+        ),
+    )
+
+
 RULES = [_keepdims(name) for name in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2")]
 RULES += [_dropped(name) for name in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")]
 RULES += [
@@ -161,4 +207,8 @@ RULES += [
 RULES += [_without("ReduceSum", "Sqrt"), _without("ReduceSum", "Log")]
 RULES += [
     _of_added(name, keepdims) for name in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin") for keepdims in (0, 1)
+]
+RULES += [
+    _mean("number", lambda summed: op.Div(summed, scalar("count")), {"count": [12.0]}),
+    _mean("reciprocal", lambda summed: op.Mul(summed, scalar("share")), {"share": [1 / 12]}),
 ]

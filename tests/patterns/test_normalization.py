@@ -359,3 +359,26 @@ def test_means_of_the_last_of_three_axes_may_be_pools(shape: str, made: str) -> 
     x = np.random.default_rng(0).standard_normal([3, *map(int, shape.split(",")[1:])]).astype(np.float32)
     before, after = both(original, result, {"x": x})
     np.testing.assert_allclose(before, after, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mean", ["m = Div (t, n)", "m = Mul (t, r)"])
+def test_means_as_sums_and_their_number(mean: str) -> None:
+    m = parse(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[b, s, 64] x, float[64] gain, float[64] shift) => (float[b, s, 64] y)
+        <float n = {{64}}, float r = {{0.015625}}, float epsilon = {{0.00001}}, int64[1] last = {{-1}}>
+        {{
+            t = ReduceSum (x, last)
+            {mean}
+            c = Sub (x, m)
+            q = Mul (c, c)
+            u = ReduceSum (q, last)
+            {mean.replace("m =", "v =").replace("(t,", "(u,")}
+            w = Add (v, epsilon)
+            d = Sqrt (w)
+            f = Div (c, d)
+            h = Mul (f, gain)
+            y = Add (h, shift)
+        }}
+    """)
+    assert ops(ortfuse.optimize(m).model) == "LayerNormalization"
