@@ -200,7 +200,10 @@ def tables_in(path: str | Path) -> tuple[CostTable, ...]:
     """
     try:
         content = json.loads(Path(path).read_text())
-        return tuple(CostTable.from_json(one) for one in content.get("tables", [content]))
+        tables = tuple(CostTable.from_json(one) for one in content.get("tables", [content]))
+        if not tables:
+            raise ValueError("it has no tables")
+        return tables
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TargetError(f"{path} is no cost table: {error}; make one with benchmarks.kernels.costs") from error
 

@@ -60,7 +60,9 @@ def test_sizes_are_read_as_they_are_written() -> None:
     assert Measured.parse(sizes_text(shapes), 1.0).shapes == shapes
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"speedups": {"a.b": {"x 1xtwo": 1}}, "source": ""}', '{"speedups": {}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"speedups": {"a.b": {"x 1xtwo": 1}}, "source": ""}', '{"speedups": {}}', '{"tables": []}']
+)
 def test_a_file_that_is_no_table_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     path.write_text(text)
