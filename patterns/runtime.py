@@ -68,9 +68,6 @@ def is_taken_by_the_normalisation_alone(match: Match) -> Refusal | None:
     return None
 
 
-_SIZES = ("1 16 384", "1 128 768", "1 512 768")
-
-
 def _moves_first_axis(perm: Any, facts: Any) -> bool:
     """The first axis is moved behind the batch axes, before or after the last one."""
     if not isinstance(perm, tuple | list) or len(perm) < 3:
@@ -328,7 +325,7 @@ RULES = [
             attributes={"normalisation": [{"axis": -1, "epsilon": 1e-5}]},
             typical=tuple(
                 dict.fromkeys(("x", "skip"), size) | dict.fromkeys(("scale", "bias"), size.split()[-1])
-                for size in _SIZES
+                for size in ("1 16 384", "1 128 768", "1 512 768")
             ),
         ),
     ),

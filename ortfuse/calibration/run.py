@@ -23,7 +23,7 @@ SCHEMA = "ortfuse.calibrate/1"
 """The name and version of the JSON data."""
 
 AGAIN = 2
-"""How often what contradicts the shipped table is measured again, after all else: a disturbance of seconds looks sure."""
+"""How often what contradicts the shipped table is measured again at the end, whatever the budget: a disturbance looks sure."""
 
 Step: TypeAlias = Callable[[int, int, str], None]
 """Called before each measurement: how many are done, how many there are, and what is measured."""
@@ -136,7 +136,7 @@ def calibrate(
         if not store(runtime, CPU, threads, known, place):
             problem = f"{place} cannot be written, so nothing is kept"
     contrary = {(one.rule, one.sizes) for one in _changed(new, known)}
-    for one in new if done == len(open_) else ():
+    for one in new:
         if (one.rule.name, one.sizes) in contrary:
             more = [run.speedup for run in (speedup(one, threads) for _ in range(AGAIN)) if run and not run.unsure]
             rows = known[one.rule.name]

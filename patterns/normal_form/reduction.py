@@ -163,7 +163,7 @@ def _elements(match: Match) -> int | None:
 
 
 def is_divided_by_their_number(match: Match) -> Refusal | None:
-    """The sum is divided by how many elements it is over, or multiplied by the reciprocal as the type has it."""
+    """The sum is divided by how many elements it is over, or multiplied by the reciprocal as exact as float32 has it."""
     count = _elements(match)
     if count is None:
         return match.refuse("shape", "x", "known sizes along the axes")

@@ -81,6 +81,7 @@ def test_what_contradicts_the_shipped_table_is_measured_again(file: Path, monkey
         return Measurement(value, (value, value))
 
     monkeypatch.setattr(run, "speedup", disturbed_once)
+    assert not ortfuse.calibrate(only=["clip.chain"], budget=0).changed, "even if the budget is used up"
     found = ortfuse.calibrate(only=["clip.chain"])
     assert not found.changed
     assert set(runs.values()) == {3}
