@@ -25,7 +25,7 @@ SOURCE = "a convolution is linear"
 x = var("x")
 
 
-def _joint(match: Match) -> Window | None:
+def joint(match: Match) -> Window | None:
     """The window of both together: that of the one with several taps, with the strides of both."""
     first, second = window_of(match, 1), window_of(match, 2)
     if (
@@ -46,12 +46,12 @@ def _joined(one: Axis, other: Axis) -> Axis | None:
     return other if one == Axis(1, 1, one.dilation) else None
 
 
-def _weight(match: Match) -> Array:
+def summed_weight(match: Match) -> Array:
     """W V: summed over the channels between, in float64."""
     first, second = (match.const(f"weight{number}").astype(np.float64) for number in (1, 2))
     taps = tuple(max(sizes) for sizes in zip(first.shape[2:], second.shape[2:], strict=True))
     made: Array = np.einsum("mit,omt->oit", _spread(first, taps), _spread(second, taps))
-    return rounded(match, made.reshape(*made.shape[:2], *taps))
+    return made.reshape(*made.shape[:2], *taps)
 
 
 def _spread(weights: Array, taps: tuple[int, ...]) -> Array:
@@ -59,13 +59,20 @@ def _spread(weights: Array, taps: tuple[int, ...]) -> Array:
     return np.broadcast_to(weights, (*weights.shape[:2], *taps)).reshape(*weights.shape[:2], -1)
 
 
-def _bias(match: Match) -> Array | None:
-    """W a + b."""
-    if match["bias1"] is None and match["bias2"] is None:
-        return None
+def summed_bias(match: Match) -> Array:
+    """W a + b, in float64."""
     second = match.const("weight2").astype(np.float64)
-    summed = second.reshape(*second.shape[:2], -1).sum(2)
-    return rounded(match, summed @ bias_of(match, 1) + bias_of(match, 2))
+    made: Array = second.reshape(*second.shape[:2], -1).sum(2) @ bias_of(match, 1) + bias_of(match, 2)
+    return made
+
+
+def _weight(match: Match) -> Array:
+    return rounded(match, summed_weight(match))
+
+
+def _bias(match: Match) -> Array | None:
+    there = match["bias1"] is not None or match["bias2"] is not None
+    return rounded(match, summed_bias(match)) if there else None
 
 
 def are_one(match: Match) -> Refusal | None:
@@ -73,7 +80,7 @@ def are_one(match: Match) -> Refusal | None:
     dtype = match.dtype("weight1")
     if dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16):
         return match.refuse("dtype", "weight1", "float32")
-    if _joint(match) is None:
+    if joint(match) is None:
         return match.refuse("condition", "layer2", "one of two convolutions of which one has a single tap")
     second = window_of(match, 2)
     padded = second is not None and any(axis.front or axis.back for axis in second.axes)
@@ -92,10 +99,10 @@ def product_is_held(match: Match) -> Refusal | None:
 def saves_work(match: Match) -> Refusal | None:
     """The one convolution needs fewer multiplications for each output than the two, and no large weights are copied."""
     first, second = match.const("weight1").shape, match.const("weight2").shape
-    joint = _joint(match)
-    assert joint is not None
+    both = joint(match)
+    assert both is not None
     before = prod(first) + prod(second)
-    after = second[0] * first[1] * joint.taps
+    after = second[0] * first[1] * both.taps
     if after > before:
         return match.refuse("needless", "root", found=f"{after} multiplications instead of {before}")
     return unless_copied(match, "weight1", "weight2")
@@ -103,9 +110,9 @@ def saves_work(match: Match) -> Refusal | None:
 
 def _attributes(name: str) -> Any:
     def found(match: Match) -> Any:
-        joint = _joint(match)
-        assert joint is not None
-        return joint.attributes()[name]
+        both = joint(match)
+        assert both is not None
+        return both.attributes()[name]
 
     return found
 

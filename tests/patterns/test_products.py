@@ -16,6 +16,8 @@ WEIGHTS = {
     "V": (4, 4),
     "D": (4, 1),
     "U": (1, 4),
+    "U2": (1, 4),
+    "C": (4, 6),
     "a": (6,),
     "b": (4,),
     "s": (4,),
@@ -24,13 +26,16 @@ WEIGHTS = {
 
 
 def model(
-    body: str, inputs: str = "float[n,3,4] x", numbers: str = "float two = {2.0}, float half = {0.5}"
+    body: str,
+    inputs: str = "float[n,3,4] x",
+    numbers: str = "float two = {2.0}, float half = {0.5}, float thousand = {1000.0}",
+    output: str = "i,j,k",
 ) -> ir.Model:
     words = body.replace("(", " ").replace(")", " ").replace(",", " ").split()
     used = {name: shape for name, shape in WEIGHTS.items() if name in words}
     declared = "".join(f", float[{','.join(map(str, shape))}] {name}" for name, shape in used.items())
     made = parse(
-        f'<ir_version: 9, opset_import: ["": 20]> g ({inputs}{declared}) => (float[i,j,k] y) <{numbers}> {{ {body} }}'
+        f'<ir_version: 9, opset_import: ["": 20]> g ({inputs}{declared}) => (float[{output}] y) <{numbers}> {{ {body} }}'
     )
     random = np.random.default_rng(0)
     for value in [value for value in made.graph.inputs if value.name in used]:
@@ -59,15 +64,39 @@ FOUND = {
     "p = MatMul(x, W) q = MatMul(x, V) y = Add(p, q)": "MatMul",
     "p = MatMul(x, W) q = Add(p, b) r = MatMul(x, V) t = Mul(r, two) y = Sub(q, t)": "MatMul Add",
     "p = MatMul(x, W) q = MatMul(p, V) y = Add(p, q)": "MatMul",
+    "p = Mul(s, x) q = Add(p, b) r = MatMul(q, W) y = Add(r, b)": "MatMul Add",
+    "p = Sub(x, two) y = MatMul(p, W)": "MatMul Add",
 }
 
 
 @pytest.mark.parametrize("body", FOUND)
 def test_constants_are_multiplied_out(body: str) -> None:
     original = model(body)
-    result = rewritten(original, "fuse.products")
+    result = rewritten(original, "fuse.weights")
     assert ops(result) == FOUND[body]
     same(original, result, {"x": numbers(2, 3, 4)})
+
+
+GEMMS = {
+    "p = Gemm(x, A, a) y = Gemm<transB = 1>(p, C, b)": "Gemm",
+    "p = MatMul(x, A) q = Add(p, a) y = Gemm(q, B)": "Gemm",
+    "p = Gemm(x, A) y = MatMul(p, B)": "MatMul",
+    "p = Gemm<transB = 1>(x, W, b) l = Gemm<transB = 1, alpha = 0.5>(x, U2) u = MatMul(l, U) v = Mul(u, half) y = Add(p, v)": "Gemm",
+    "p = Gemm(x, W, b) l = MatMul(x, D) u = MatMul(l, U) v = Mul(u, half) y = Sub(p, v)": "Gemm",
+    "p = Gemm(x, W, b) q = Gemm<beta = 2.0>(x, V, s) y = Add(p, q)": "Gemm",
+    "p = Mul(s, x) y = Gemm(p, W, b)": "Gemm",
+    "p = Gemm(x, W, b) y = Div(p, s)": "Gemm",
+    "p = Gemm(x, W) y = Div(p, two)": "MatMul",
+    "p = Mul(s, x) q = Add(p, b) y = Gemm(q, W, b)": "Gemm",
+}
+
+
+@pytest.mark.parametrize("body", GEMMS)
+def test_constants_are_multiplied_out_of_gemm(body: str) -> None:
+    original = model(body, "float[n,4] x", output="i,j")
+    result = rewritten(original, "fuse.weights")
+    assert ops(result) == GEMMS[body]
+    same(original, result, {"x": numbers(3, 4)})
 
 
 LEFT_ALONE = {
@@ -76,19 +105,22 @@ LEFT_ALONE = {
     "used again": "p = MatMul(x, W) q = MatMul(p, W) r = Relu(p) y = Add(r, q)",
     "a factor for each row": "p = Mul(x, rows) y = MatMul(p, W)",
     "a factor for each row of the result": "p = MatMul(x, W) y = Mul(p, rows)",
+    "a term for each row": "p = Add(x, rows) y = MatMul(p, W)",
+    "a large term": "p = Add(x, thousand) y = MatMul(p, W)",
+    "a term before more columns, without a bias": "p = Add(x, b) y = MatMul(p, A)",
 }
 
 
 @pytest.mark.parametrize("reason", LEFT_ALONE)
 def test_near_miss_is_left_alone(reason: str) -> None:
     original = model(LEFT_ALONE[reason])
-    assert ops(rewritten(original, "fuse.products")) == ops(original)
+    assert ops(rewritten(original, "fuse.weights")) == ops(original)
 
 
 def test_an_adapter_of_another_input_is_left_alone() -> None:
     body = "p = MatMul(x, W) l = MatMul(z, D) u = MatMul(l, U) y = Add(p, u)"
     original = model(body, "float[n,3,4] x, float[n,3,4] z")
-    assert ops(rewritten(original, "fuse.products")) == ops(original)
+    assert ops(rewritten(original, "fuse.weights")) == ops(original)
 
 
 @pytest.mark.parametrize(("rows", "cheaper"), [("64", True), ("8", False), ("m", False)])
@@ -140,7 +172,7 @@ def test_a_weight_that_would_underflow_in_half_precision_keeps_its_factor() -> N
     original = parse("""<ir_version: 9, opset_import: ["": 20]> g (float16[n,2] x) => (float16[n,2] y)
         <float[2,2] w = {0.01, 0.02, 0.03, 0.04}, float s = {0.0001}>
         { v = Cast<to=10>(w) t = Cast<to=10>(s) p = MatMul(x, v) y = Mul(p, t) }""")
-    assert ops(rewritten(original, "fuse.products")).endswith("MatMul Mul")
+    assert ops(rewritten(original, "fuse.weights")).endswith("MatMul Mul")
 
 
 def test_a_repeated_matrix_is_multiplied_as_it_is() -> None:

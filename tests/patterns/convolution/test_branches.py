@@ -88,6 +88,20 @@ def test_a_bias_before_a_padded_convolution_keeps_the_two_apart() -> None:
     assert made_of(model(f"a = Conv(x, p) y = Conv{PAD}(a, q)", "n,4,6,6", weights)).count("Conv") == 1
 
 
+ADAPTED = {"w": (4, 4, 3, 3), "d": (2, 4, 3, 3), "u": (4, 2, 1, 1)}
+
+
+@pytest.mark.parametrize("form", ["f = Mul(b, half) s = Add(a, f)", "f = Div(b, half) s = Sub(a, f)", "s = Add(b, a)"])
+def test_an_adapter_beside_a_convolution_is_part_of_it(form: str) -> None:
+    body = f"a = Conv{PAD}(x, w, c4) l = Conv{PAD}(x, d) b = Conv(l, u) half = Constant<value_float = 0.5>() {form} y = Abs(s)"
+    assert made_of(model(body, "n,4,6,6", ADAPTED)) == ["Conv", "Abs"]
+
+
+def test_an_adapter_that_is_not_linear_stays_beside_the_convolution() -> None:
+    body = f"a = Conv{PAD}(x, w) l = Conv{PAD}(x, d) m = Sigmoid(l) b = Conv(m, u) s = Add(a, b) y = Abs(s)"
+    assert made_of(model(body, "n,4,6,6", ADAPTED)).count("Conv") == 3
+
+
 def test_joined_convolutions_of_one_input_are_one() -> None:
     body = f"a = Conv{PAD}(x, w, c4) b = Conv{PAD}(x, u) c = Concat<axis = 1>(a, b) y = Abs(c)"
     assert made_of(model(body, "n,4,6,6", {"w": (4, 4, 3, 3), "u": (8, 4, 3, 3)})) == ["Conv", "Abs"]

@@ -1,0 +1,433 @@
+"""Linear layers with constant weights: what stands before, behind and beside them, in the weights.
+
+A layer x W + b is MatMul, with the sum behind it, or Gemm.
+
+(x A + a) B + b = x (A B) + (a B + b)          where the product A B is no larger than both
+x W + b +- s (x V + c) = x (W +- s V) + (b +- s c)
+x W + b +- s ((x A + a) B + c) = x (W +- s A B) + (b +- s (a B + c))            Hu et al., arXiv:2106.09685
+(s x) W + b = x (s W) + b          s (x W + b) = x (s W) + s b          s a number or a vector
+(x + t) W + b = x W + (t W + b)
+
+Constants are computed in float64 and rounded once. Large weights that are used elsewhere too are not copied, and large ones
+are not multiplied for the sake of a factor: they are streamed from their file as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.pattern import Guard, Match, Pattern, attr, computed, const, op, opt, redundant, scalar, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from ._common import array_like
+from ._proofs import COST
+
+SOURCE = "matrix products are associative and distributive"
+
+LARGEST_SCALED = 1 << 20
+"""The most elements of a weight that a factor is multiplied into."""
+
+LARGEST_MERGED = 1 << 21
+"""The most elements of weights that are multiplied with each other, which takes time and memory for larger ones."""
+
+FEW = 1 << 12
+"""The most elements of a constant that is copied although it is used elsewhere."""
+
+LARGEST_SHIFT = 256.0
+"""The largest term that is moved behind a product: the largest of an image of bytes, and then some."""
+
+Array = np.ndarray[Any, Any]
+
+x = var("x", "... k")
+
+
+class Layer(NamedTuple):
+    """What the pattern calls the parts of a layer."""
+
+    weight: str
+    bias: str
+    alpha: str
+    beta: str
+    transposed: str
+
+
+def named(weight: str) -> Layer:
+    """A layer whose parts are named after its weight."""
+    return Layer(weight, *(f"{weight}_{part}" for part in ("bias", "alpha", "beta", "transB")))
+
+
+FIRST, SECOND, WEIGHT, OTHER = map(named, ("first", "second", "weight", "other"))
+
+
+def linear(layer: Layer, data: Pattern, is_summed: bool = False) -> Pattern:
+    """A product with a constant, and its bias: that of Gemm or, if it `is_summed`, what is added to MatMul."""
+    weight, bias = const(layer.weight, "_ _"), opt(const(layer.bias))
+    product: Pattern = op.MatMul(data, weight)
+    gemm = op.Gemm(data, weight, bias, alpha=attr(layer.alpha), beta=attr(layer.beta), transB=attr(layer.transposed))
+    return (product + bias if is_summed else product) | gemm
+
+
+def _is_gemm(match: Match, layer: Layer) -> bool:
+    return match.get(layer.transposed) is not None
+
+
+def _wide(match: Match, name: str) -> Array:
+    found: Array = match.const(name).astype(np.float64)
+    return found
+
+
+def _matrix(match: Match, layer: Layer) -> Array:
+    """What x is multiplied by in a layer."""
+    found = _wide(match, layer.weight)
+    if not _is_gemm(match, layer):
+        return found
+    scaled: Array = (found.T if match[layer.transposed] else found) * match[layer.alpha]
+    return scaled
+
+
+def _bias(match: Match, layer: Layer) -> Array | None:
+    """What is added in a layer, a number for each column."""
+    if match.get(layer.bias) is None:
+        return None
+    found = _wide(match, layer.bias).reshape(-1) * (match[layer.beta] if _is_gemm(match, layer) else 1.0)
+    return np.broadcast_to(found, _sizes(match, layer)[1])
+
+
+def _sizes(match: Match, layer: Layer) -> tuple[int, int]:
+    """How many inputs and columns a layer has."""
+    rows, columns = match.const(layer.weight).shape
+    return (columns, rows) if match.get(layer.transposed) else (rows, columns)
+
+
+def _total(*terms: Array | None) -> Array | None:
+    """The sum of those that are there."""
+    present = [term for term in terms if term is not None]
+    return sum(present[1:], start=present[0]) if present else None
+
+
+def _through(before: Array | None, matrix: Array) -> Array | None:
+    return None if before is None else before @ matrix
+
+
+Made = Callable[[Match], "Array | None"]
+Parts = tuple[Made, Made]
+"""The weight and the bias that a layer has, or is to have."""
+
+
+def _plain(layer: Layer) -> Parts:
+    return lambda match: _matrix(match, layer), lambda match: _bias(match, layer)
+
+
+def _both(first: Layer, second: Layer) -> Parts:
+    """Two layers, one behind the other, as one."""
+
+    def weight(match: Match) -> Array:
+        return _matrix(match, first) @ _matrix(match, second)
+
+    def bias(match: Match) -> Array | None:
+        return _total(_through(_bias(match, first), _matrix(match, second)), _bias(match, second))
+
+    return weight, bias
+
+
+def _summed(one: Parts, sign: int, other: Parts) -> Parts:
+    """One layer plus or minus s times another."""
+
+    def sum_of(first: Made, second: Made) -> Made:
+        def made(match: Match) -> Array | None:
+            found = second(match)
+            return _total(first(match), None if found is None else sign * match["s"] * found)
+
+        return made
+
+    return sum_of(one[0], other[0]), sum_of(one[1], other[1])
+
+
+def _scale(match: Match) -> Array:
+    """The factor as a vector or number: the constant or, if it is divided by, its inverse."""
+    wide = _wide(match, "scale")
+    found = wide.reshape(() if wide.size == 1 else -1)
+    return np.asarray(1 / found if match.choice("scaled") else found)
+
+
+def _scaled(match: Match, array: Array | None) -> Array | None:
+    return None if array is None else array * _scale(match)
+
+
+_weight, _own_bias = _plain(WEIGHT)
+SCALED_INPUT: Parts = (lambda match: _matrix(match, WEIGHT) * _scale(match).reshape(-1, 1), _own_bias)
+SCALED_OUTPUT: Parts = (
+    lambda match: _scaled(match, _weight(match)),
+    lambda match: _scaled(match, _own_bias(match)),
+)
+
+
+def _shift(match: Match) -> Array:
+    found = _wide(match, "shift").reshape(-1) * (-1 if match.choice("shifted") else 1)
+    return np.broadcast_to(found, _sizes(match, WEIGHT)[0])
+
+
+def _shifted_bias(match: Match) -> Array | None:
+    return _total(_through(_shift(match), _matrix(match, WEIGHT)), _own_bias(match))
+
+
+SHIFTED: Parts = (_weight, _shifted_bias)
+
+
+def _array(made: Made, match: Match) -> Array | None:
+    with np.errstate(all="ignore"):
+        return made(match)
+
+
+def _emitted(made: Parts, layers: Sequence[Layer]) -> Callable[[Match], Pattern]:
+    """Gemm if one of the layers was, and there is a bias; else MatMul and a sum."""
+    weight, bias = (computed(name, _rounded(one)) for name, one in zip(("weight", "bias"), made, strict=True))
+
+    def replacement(match: Match) -> Pattern:
+        if _array(made[1], match) is None:
+            return op.MatMul(x, weight)
+        is_gemm = any(_is_gemm(match, layer) for layer in layers)
+        return op.Gemm(x, weight, bias) if is_gemm else op.Add(op.MatMul(x, weight), bias)
+
+    return replacement
+
+
+def _rounded(made: Made) -> Callable[[Match], Any]:
+    return lambda match: array_like(match, _array(made, match))
+
+
+# Guards
+
+
+def are_layers(*layers: Layer) -> Guard:
+    """Each is a product with one number for each column added: not one for each row, and no factor of 0."""
+
+    def guard(match: Match) -> Refusal | None:
+        for layer in layers:
+            shape = () if match.get(layer.bias) is None else match.shape(layer.bias)
+            is_gemm, columns = _is_gemm(match, layer), _sizes(match, layer)[1]
+            most = 2 if is_gemm else 1
+            fits = shape is not None and len(shape) <= most and (1, 1, *shape)[-2:] in ((1, 1), (1, columns))
+            if not fits:
+                return match.refuse("shape", layer.bias, (columns,))
+            if is_gemm and not 0 < abs(match[layer.alpha]) < np.inf:
+                return match.refuse("value", layer.alpha, "finite and not 0")
+        return None
+
+    return guard
+
+
+def is_held(made: Parts) -> Guard:
+    """The new constants are numbers of the type: neither too large nor, next to the others of their column, too small."""
+
+    def guard(match: Match) -> Refusal | None:
+        dtype = match.dtype("root")
+        if dtype is None or not dtype.is_floating_point() or dtype.numpy().kind != "f":
+            return match.refuse("dtype", "root", "float32, float16 or float64")
+        limits = np.finfo(dtype.numpy())
+        for array in (found for build in made if (found := _array(build, match)) is not None):
+            size = np.abs(array)
+            largest = size.max(axis=0, initial=0.0)
+            if not np.all(size <= float(limits.max)) or np.any((largest > 0) & (largest < float(limits.tiny))):
+                return match.refuse("value", "root", f"of constants that {dtype.name.lower()} holds")
+        return None
+
+    return guard
+
+
+def _is_copied(match: Match, *names: str) -> Refusal | None:
+    for name in names:
+        if match[name].is_graph_output() or (match.const(name).size > FEW and len(match[name].uses()) > 1):
+            return match.refuse("needless", name, found="it is large, and used elsewhere too")
+    return None
+
+
+@redundant(COST)
+def product_is_no_larger(match: Match) -> Refusal | None:
+    """The product of the weights has no more elements than both, so that there is less to multiply and to store."""
+    (rows, inner), (_, columns) = _sizes(match, FIRST), _sizes(match, SECOND)
+    if inner * max(rows, columns) > LARGEST_MERGED:
+        return match.refuse("needless", "root", found="the weights are large: they stay as they are in their file")
+    if rows * columns > inner * (rows + columns):
+        return match.refuse("needless", "root", found="the product of the weights is larger than both")
+    return _is_copied(match, "first", "second")
+
+
+def is_not_copied(*names: str) -> Guard:
+    """The weights that are added are used for nothing else."""
+
+    def guard(match: Match) -> Refusal | None:
+        return _is_copied(match, *names)
+
+    return redundant(COST)(guard)
+
+
+@redundant(COST)
+def weight_is_small(match: Match) -> Refusal | None:
+    """The weight is small, and used for nothing else if it is not tiny."""
+    if match.const("weight").size > LARGEST_SCALED:
+        return match.refuse("needless", "weight", found="it is large: it stays as it is in its file")
+    return _is_copied(match, "weight")
+
+
+def _unless_along(match: Match, name: str, of: str, size: int) -> Refusal | None:
+    """A refusal unless a constant is a number, or a vector along the last axis, of this size, of what it is combined with."""
+    shape, whole = match.const(name).shape, match.shape(of)
+    if whole is None or len(shape) > len(whole):
+        return match.refuse("rank", of, f"at least {len(shape)}")
+    if whole[-1:] != (size,):
+        return match.refuse("shape", of, ("*", size))
+    if shape and (any(dim != 1 for dim in shape[:-1]) or shape[-1] not in (1, size)):
+        return match.refuse("shape", name, (size,))
+    return None
+
+
+def scale_is_along(of: str) -> Guard:
+    """The factor is finite and not 0: a number, or a vector along the last axis."""
+
+    def guard(match: Match) -> Refusal | None:
+        inputs, columns = _sizes(match, WEIGHT)
+        if refused := _unless_along(match, "scale", of, inputs if of == "x" else columns):
+            return refused
+        with np.errstate(divide="ignore"):
+            scale = _scale(match)
+        return match.unless_value("scale", bool(np.all(np.isfinite(scale) & (scale != 0))), "finite and not 0")
+
+    return guard
+
+
+def shift_is_along(match: Match) -> Refusal | None:
+    """The term is a number, or a vector along the last axis."""
+    return _unless_along(match, "shift", "x", _sizes(match, WEIGHT)[0])
+
+
+def shift_is_small(match: Match) -> Refusal | None:
+    """x + t is not much smaller than t, as far as one can tell: digits lost in t W would be missed."""
+    limit = LARGEST_SHIFT if match.dtype("root") in (ir.DataType.FLOAT, ir.DataType.DOUBLE) else 1.0
+    return match.unless_value("shift", bool(np.all(np.abs(match.const("shift")) <= limit)), f"at most {limit:g}")
+
+
+@redundant(COST)
+def sum_is_no_larger(match: Match) -> Refusal | None:
+    """The sum behind the product is there already, or takes no more than the one before it."""
+    inputs, columns = _sizes(match, WEIGHT)
+    is_there = match[WEIGHT.bias] is not None or _is_gemm(match, WEIGHT)
+    return (
+        None
+        if is_there or columns <= inputs
+        else match.refuse("needless", "root", found="the sum would be one of more elements")
+    )
+
+
+# Rules
+
+
+def _rule(name: str, formula: str, pattern: Pattern, made: Parts, layers: Sequence[Layer], shapes: Sequence[Mapping[str, str]],
+          *guards: Guard, scalars: Mapping[str, Sequence[float]] | None = None, assumes: Mapping[str, str] | None = None,
+          **more: Any) -> Rule:  # fmt: skip
+    return Rule(
+        name=f"products.{name}",
+        formula=formula,
+        pattern=pattern,
+        replace=_emitted(made, layers),
+        makes=("MatMul", "Gemm", "Add"),
+        guards=(are_layers(*layers), *guards, is_held(made)),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=Proof(
+            shapes=shapes,
+            attributes=[_attributes(layers, row) for row in shapes],
+            scalars=scalars or {},
+            redundant={"dimension *": "the product itself asks for it"},
+            assumes=assumes or {},
+        ),
+        **more,
+    )
+
+
+def _attributes(layers: Sequence[Layer], shapes: Mapping[str, str]) -> Mapping[str, Sequence[Any]]:
+    """Attributes to try: only square weights can be transposed."""
+    square = all(len(set(shapes[layer.weight].split())) == 1 for layer in layers)
+    found: dict[str, Sequence[Any]] = {}
+    for layer in layers:
+        found |= {layer.alpha: [1.0, 0.5], layer.beta: [1.0, 2.0], layer.transposed: [0, 1] if square else [0]}
+    return found
+
+
+def _side_by_side() -> Iterator[Rule]:
+    """A layer and s times another of the same input: an adapter, or one with a second weight."""
+    adapter = linear(SECOND, linear(FIRST, x, is_summed=True))
+    for names, words, branch, made, layers, sizes in (
+        (("adapter", "adapter_subtracted"), "first second", adapter, _both(FIRST, SECOND), (WEIGHT, FIRST, SECOND),
+         {"first": "6 2", "second": "2 5", "first_bias": "2", "second_bias": "1 5"}),
+        (("sum", "difference"), "other", linear(OTHER, x), _plain(OTHER), (WEIGHT, OTHER),
+         {"other": "6 5", "other_bias": "5"}),
+    ):  # fmt: skip
+        copied = ("weight",) if names[0] == "adapter" else ("weight", "other")
+        square = {key: "4" if key.endswith("bias") else "4 4" for key in sizes}
+        for name, sign in zip(names, (1, -1), strict=True):
+            term = scalar("s") * branch
+            yield _rule(
+                name,
+                f"x weight {'+' if sign > 0 else '-'} s x {words}",
+                linear(WEIGHT, x) + term if sign > 0 else linear(WEIGHT, x) - term,
+                _summed(_plain(WEIGHT), sign, made),
+                layers,
+                (
+                    {"x": "b 4", "weight": "4 4", "weight_bias": "1", **square},
+                    {"x": "b 6", "weight": "6 5", "weight_bias": "5", **sizes},
+                    {"x": "b s 6", "weight": "6 5", "weight_bias": "5", **sizes},
+                ),
+                is_not_copied(*copied),
+                scalars={"s": [0.5, 2.0]},
+                allow_extra_operands=True,
+            )
+
+
+scale, shift = const("scale"), const("shift")
+scaled_input = (op.Mul(x, scale) | op.Div(x, scale)).named("scaled")
+whole = linear(WEIGHT, x, is_summed=True)
+scaled_output = (op.Mul(whole, scale) | op.Div(whole, scale)).named("scaled")
+shifted = (op.Add(x, shift) | op.Sub(x, shift)).named("shifted")
+_SCALED = (
+    {"x": "b 4", "weight": "4 4", "scale": "1 4", "weight_bias": "4"},
+    {"x": "b 4", "weight": "4 5", "scale": "", "weight_bias": "1"},
+    {"x": "b s 4", "weight": "4 5", "scale": "", "weight_bias": "5"},
+    {"x": "b s 4", "weight": "4 4", "scale": "4", "weight_bias": "4"},
+)
+LIMITS = {"input 0 of Mul* is the lowest number*": "a factor that makes the result infinite is none"}
+_SHIFTED = tuple({"shift" if key == "scale" else key: shape for key, shape in row.items()} for row in _SCALED)
+
+RULES = [
+    _rule(
+        "weights",
+        "(x first + first_bias) second + second_bias",
+        linear(SECOND, linear(FIRST, x, is_summed=True)),
+        _both(FIRST, SECOND),
+        (FIRST, SECOND),
+        (
+            {"x": "b 4", "first": "4 4", "second": "4 4", "first_bias": "1", "second_bias": "1 4"},
+            {"x": "b 4", "first": "4 6", "second": "6 3", "first_bias": "6", "second_bias": "3"},
+            {"x": "b s 4", "first": "4 6", "second": "6 3", "first_bias": "6"},
+        ),
+        product_is_no_larger,
+    ),
+    *_side_by_side(),
+    _rule(
+        "scaled_input", "(x * scale) weight", linear(WEIGHT, scaled_input), SCALED_INPUT, (WEIGHT,), _SCALED,
+        weight_is_small, scale_is_along("x"), assumes=LIMITS,
+    ),
+    _rule(
+        "scaled_output", "(x weight + bias) * scale", scaled_output, SCALED_OUTPUT, (WEIGHT,), _SCALED,
+        weight_is_small, scale_is_along("root"), assumes=LIMITS,
+    ),
+    _rule(
+        "shifted_input", "(x + shift) weight + bias", linear(WEIGHT, shifted, is_summed=True), SHIFTED, (WEIGHT,),
+        _SHIFTED, shift_is_along, shift_is_small, sum_is_no_larger,
+    ),
+]  # fmt: skip
