@@ -2,8 +2,8 @@
 
 LayerNormalization(Add(x, skip)) = LayerNormalization(Sum(x, skip))
 
-At session creation ONNX Runtime (1.23 to 1.32) fuses a sum of two values of the same three axes, which nothing else uses, and the
-normalisation behind it into SkipLayerNormalization, which on the CPU is several times slower than the two nodes
+At session creation ONNX Runtime (1.23 to 1.32) fuses a sum of two values that it knows to have the same three axes, which nothing
+else uses, and the normalisation behind it into SkipLayerNormalization, which on the CPU is several times slower than the two
 (benchmarks/kernels/kernels.md). It looks for Add; Sum computes the same bits, by one thread, so that it takes a little longer.
 
 MatMul(transpose(x), y) = MatMul(squeeze(transpose(unsqueeze(x))), y)
@@ -58,12 +58,12 @@ def is_taken_by_the_normalisation_alone(match: Match) -> Refusal | None:
     added = match["added"]
     if len(added.uses()) > 1 or added.is_graph_output():
         return match.refuse("needless", "added", found="the runtime leaves sums alone that are used elsewhere, too")
-    one, other = match.shape("x"), match.shape("skip")
+    one, other = (match.facts.inferred_shape(match[name]) for name in ("x", "skip"))
     if one is None or len(one) != 3 or one != other or None in one:
         return match.refuse(
             "needless",
             "added",
-            found="the runtime leaves other sums alone than those of two values with the same three axes",
+            found="the runtime leaves other sums alone than those of two values that it knows to have the same three axes",
         )
     return None
 

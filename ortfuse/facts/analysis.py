@@ -113,14 +113,15 @@ class Analysis:
             version = (self.imports_of(node) if imports is None else imports).get(node.domain, 1)
         get = self.facts.get
         inputs = [None if value is None else get(value) or self.fact(value) for value in node.inputs]
-        found = self._apply(Op(node, version, inputs, self))
+        found = self.apply(Op(node, version, inputs, self))
         outputs = node.outputs
         if len(outputs) == 1:
             return [self._complete(outputs[0], found[0] if found else NOTHING)]
         given = len(found)
         return [self._complete(v, found[index] if index < given else NOTHING) for index, v in enumerate(outputs)]
 
-    def _apply(self, op: Op) -> tuple[Fact, ...]:
+    def apply(self, op: Op) -> tuple[Fact, ...]:
+        """The facts of a node's outputs from the given ones of its inputs, with what is unknown left open."""
         node = op.node
         domain, op_type = node.domain, node.op_type
         if self._functions:

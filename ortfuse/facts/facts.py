@@ -28,6 +28,7 @@ import onnx_ir as ir
 
 from ortfuse.dims import Dim, DimLike
 from ortfuse.facts.analysis import Analysis
+from ortfuse.facts.inferred import Inferred
 from ortfuse.facts.transfer.fact import INTEGERS, Element, Fact, IntTensor, Shape, static_shape
 from ortfuse.facts.values.ask import Assumption, FillOf, RangeOf, Values
 from ortfuse.facts.values.range import Range
@@ -54,6 +55,7 @@ class Facts:
         self._analysis = _analysed(model)
         self._values = Values(self._analysis)
         self._assuming: dict[Assumption, RangeOf] = {}
+        self._inferred: Inferred | None = None
 
     def record(self, journal: list[Flip]) -> None:
         """From now on, append to the journal an entry that undoes each change of the facts."""
@@ -65,6 +67,7 @@ class Facts:
             self._journal += [Assigned(self, "_analysis", self._analysis), Assigned(self, "_values", self._values)]
         self._analysis = _analysed(self._model)
         self._values = Values(self._analysis)
+        self._inferred = None
         self._scalars.clear()
         self._analysis.journal = self._journal
 
@@ -75,6 +78,12 @@ class Facts:
     def shape(self, value: ir.Value | None) -> Shape | None:
         """The dimensions; None only if the rank is unknown (unknown dimensions are fresh symbols)."""
         return None if value is None else self._analysis.fact(value).shape
+
+    def inferred_shape(self, value: ir.Value) -> tuple[DimLike | None, ...] | None:
+        """The dimensions as the runtime knows them when it optimises, `None` where it does not. Only costs may ask."""
+        if self._inferred is None:
+            self._inferred = Inferred(self._analysis)
+        return self._inferred.shape(value)
 
     def rank(self, value: ir.Value | None) -> int | None:
         """The number of dimensions, None if it is unknown."""
@@ -198,6 +207,8 @@ class Facts:
         if self._journal is not None:
             # Cached answers that rest on this value must be dropped with it.
             self._journal.append(self._values.forget_all)
+        if self._inferred is not None and not self._inferred.holds(old, new):
+            self._inferred = None
         before_old, before_new = self._analysis.fact(old), self._analysis.fact(new)
         if before_old.is_constant and before_new.is_constant:
             return  # equal constants tell nothing new, and one that many nodes share has many dependents

@@ -329,3 +329,27 @@ def test_the_last_s_elements_of_an_axis_of_s_are_all_even_if_there_are_none() ->
     )
     assert text_of(facts, values["y"]) == "b, s"
     assert text_of(facts, values["z"]) == "b, p, ?0"
+
+
+def test_the_runtime_knows_fewer_sizes() -> None:
+    text = """g (float["b", "s", 8] x, float[?, 4, 8] w) => (d) {
+        a = Relu(x)
+        perm = Transpose<perm = [1, 0, 2]>(a)
+        flat_shape = Constant<value_ints = [-1, 8]>()
+        flat = Reshape(x, flat_shape)
+        full = Shape(x)
+        c = Reshape(flat, full)
+        d = Add(c, a)
+        e = Sigmoid(w)
+        s = Softmax(c)
+    }"""
+    facts, values = load(text)
+    b, s = symbol("b"), symbol("s")
+    found = {name: facts.inferred_shape(values[name]) for name in ("a", "perm", "c", "d", "e", "s")}
+    assert found["a"] == (b, s, 8)
+    assert found["perm"] == (s, b, 8)
+    assert facts.shape(values["c"]) == (b, s, 8)  # by arithmetic on sizes, which ONNX's inference does not do
+    assert found["c"] is None or found["c"][:2] == (None, None)
+    assert found["d"] is None or found["d"][:2] == (None, None)
+    assert found["e"] == (None, 4, 8)  # a size without a name is not known to be equal to itself
+    assert found["s"] == found["c"]
