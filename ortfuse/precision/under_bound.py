@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import onnx_ir as ir
 
@@ -104,88 +105,160 @@ def fastest(
         VerificationError: The model cannot be run on the inputs, or draws random numbers.
         OptionError: The user's metric fails, or names an output that the model does not have.
     """
-    budget, phases = Budget(asked.budget), phases or Phases()
-    _refuse_random(original)
-    refuse_nan(asked.inputs or ())
-    asked.metric.demand_outputs([value.name or "" for value in original.graph.outputs])
-    with phases.phase("the original on all inputs"):
-        progress("running the original")
-        inputs, expected = _expected(original, asked)
-        _demand_float32(model, inputs, expected, asked)
-    with phases.phase("looking for sites"):
-        progress("looking for sites")
-        plain = model
-        model, _ = equalised(plain, inputs.ranges)
-        sites = ladder.sites(model)
-        parts, left = _parts(model, sites)
-    weights = weight_bytes(model)
-    clock = clock or Stopwatch(asked.threads, weights)
-    with phases.phase("times of the whole"):
-        progress("measuring the whole")
-        seconds = clock.seconds({"": model}, inputs.search[0]).get("", 0.0)
-    kept = store.within(*machine(), asked.threads, model_digest(model), inputs_digest(inputs.all))
-    observed = inputs.ranges
-    if len(observed) * OBSERVING * seconds > budget.left(RANGES):
-        observed = observed[:HASTY_RANGES]
-        kept = kept.within("ranges", len(observed))
-    with phases.phase("ranges of values"):
-        progress("observing ranges of values")
-        names = dict.fromkeys(name for site in sites.values() for name in site.activations)
-        calibration = ladder.calibrate(model, (*names, *sites), observed) if sites else None
-    rungs = {name: tuple(site.rungs) for name, site in sites.items()}
-    with phases.phase("times in company"):
-        progress("measuring families of rungs at all sites")
-        company = in_company(
-            ladder, model, parts, rungs, calibration, clock, inputs.search[0], kept, budget.until(COMPANY)
-        )
-    winning = {family for family, one in company.items() if one.share < FASTER}
-    guide, costly = guide_of(asked.metric), len(parts) * MOST * PROBED * seconds > EFFECTS_SECONDS
-    followed = max(1, min(PROBED, int(EFFECTS_SECONDS / (len(parts) * seconds)))) if costly else PROBED
-    probed = inputs.search[:followed]
-    with phases.phase("errors and times of sites"):
-        probe = Probe(model, parts, probed, guide, asked.threads)
-        measuring = Measuring(
-            ladder, calibration, probe,
-            KindTimes(clock, store.within("times", *machine(), asked.threads, weights > CACHED)),
-            asked.goal, kept.within(guide.name, asked.metric.judged),
-            lambda done: progress(f"measuring sites: {done} of {len(parts)}"),
-            lambda rung: family_of(rung) in winning, budget.until(SITES), costly, phases=phases,
+    hunt = _Hunt(asked, ladder, store, progress, phases or Phases(), Budget(asked.budget))
+    ground = hunt.prepared(model, original, clock)
+    return hunt.chosen(ground, hunt.measured(ground))
+
+
+@dataclass(frozen=True)
+class _Ground:
+    """What a search stands on.
+
+    Attributes:
+        plain: The model in float32.
+        model: The same, equalised for what comes.
+        inputs: The inputs.
+        expected: The original's outputs on all of them.
+        sites: The sites by name.
+        parts: The sites that can be run by themselves.
+        left: Why the others cannot.
+        weights: The bytes of the weights.
+        clock: Measures sites.
+        seconds: What a run of the whole takes.
+        kept: Where what is measured of this model on these inputs is kept.
+        calibration: What was observed of the values.
+    """
+
+    plain: ir.Model
+    model: ir.Model
+    inputs: Samples
+    expected: list[Arrays]
+    sites: Mapping[str, SiteLike]
+    parts: list[Part]
+    left: Mapping[str, str]
+    weights: int
+    clock: Clock
+    seconds: float
+    kept: Store
+    calibration: Any
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What is known of the sites.
+
+    Attributes:
+        sites: What was measured of each.
+        probe: What measured their errors.
+        followed: On how many sets of inputs.
+        open: How many sites there was no time for.
+    """
+
+    sites: list[MeasuredSite]
+    probe: Probe
+    followed: int
+    open: int
+
+
+@dataclass(frozen=True)
+class _Hunt:
+    """The search for the fastest model: what is asked for and what all of its steps use."""
+
+    asked: Request
+    ladder: Ladder
+    store: Store
+    progress: Callable[[str], None]
+    phases: Phases
+    budget: Budget
+
+    def prepared(self, model: ir.Model, original: ir.Model, clock: Clock | None) -> _Ground:
+        """Run the original and look at the model: its sites, its time, the ranges of its values."""
+        asked, phase = self.asked, self.phases.phase
+        _refuse_random(original)
+        refuse_nan(asked.inputs or ())
+        asked.metric.demand_outputs([value.name or "" for value in original.graph.outputs])
+        with phase("the original on all inputs"):
+            self.progress("running the original")
+            inputs, expected = _expected(original, asked)
+            _demand_float32(model, inputs, expected, asked)
+        with phase("looking for sites"):
+            self.progress("looking for sites")
+            plain = model
+            model, _ = equalised(plain, inputs.ranges)
+            sites = self.ladder.sites(model)
+            parts, left = _parts(model, sites)
+        weights = weight_bytes(model)
+        clock = clock or Stopwatch(asked.threads, weights)
+        with phase("times of the whole"):
+            self.progress("measuring the whole")
+            seconds = clock.seconds({"": model}, inputs.search[0]).get("", 0.0)
+        kept = self.store.within(*machine(), asked.threads, model_digest(model), inputs_digest(inputs.all))
+        observed = inputs.ranges
+        if len(observed) * OBSERVING * seconds > self.budget.left(RANGES):
+            observed = observed[:HASTY_RANGES]
+            kept = kept.within("ranges", len(observed))
+        with phase("ranges of values"):
+            self.progress("observing ranges of values")
+            names = dict.fromkeys(name for site in sites.values() for name in site.activations)
+            calibration = self.ladder.calibrate(model, (*names, *sites), observed) if sites else None
+        return _Ground(plain, model, inputs, expected, sites, parts, left, weights, clock, seconds, kept, calibration)
+
+    def measured(self, ground: _Ground) -> _Measured:
+        """Measure what each rung saves and what error it makes, at each site."""
+        asked, budget, parts = self.asked, self.budget, ground.parts
+        rungs = {name: tuple(site.rungs) for name, site in ground.sites.items()}
+        with self.phases.phase("times in company"):
+            self.progress("measuring families of rungs at all sites")
+            company = in_company(
+                self.ladder, ground.model, parts, rungs, ground.calibration, ground.clock, ground.inputs.search[0],
+                ground.kept, budget.until(COMPANY),
+            )  # fmt: skip
+        winning = {family for family, one in company.items() if one.share < FASTER}
+        once = len(parts) * ground.seconds
+        costly = once * MOST * PROBED > EFFECTS_SECONDS
+        followed = max(1, min(PROBED, int(EFFECTS_SECONDS / once))) if costly else PROBED
+        guide = guide_of(asked.metric)
+        with self.phases.phase("errors and times of sites"):
+            probe = Probe(ground.model, parts, ground.inputs.search[:followed], guide, asked.threads)
+            times = self.store.within("times", *machine(), asked.threads, ground.weights > CACHED)
+            measuring = Measuring(
+                self.ladder, ground.calibration, probe, KindTimes(ground.clock, times), asked.goal,
+                ground.kept.within(guide.name, asked.metric.judged),
+                lambda done: self.progress(f"measuring sites: {done} of {len(parts)}"),
+                lambda rung: family_of(rung) in winning, budget.until(SITES), costly, phases=self.phases,
+            )  # fmt: skip
+            sites = shared(measuring.measured(parts, rungs), company, ground.seconds)
+        return _Measured(sites, probe, len(ground.inputs.search[:followed]), measuring.left)
+
+    def chosen(self, ground: _Ground, measured: _Measured) -> Outcome:
+        """Choose rungs, run the choices as a whole, and compare the best side by side."""
+        asked, budget, phase, probe = self.asked, self.budget, self.phases.phase, measured.probe
+        trial = Trial(
+            self.ladder, ground.model, ground.calibration, ground.inputs, ground.expected, asked.metric, probe,
+            measured.followed, ground.kept, asked.threads, None if asked.curve else asked.bound,
         )  # fmt: skip
-        measured = shared(measuring.measured(parts, rungs), company, seconds)
-    trial = Trial(
-        ladder, model, calibration, inputs, expected, asked.metric, probe, len(probed), kept, asked.threads,
-        None if asked.curve else asked.bound,
-    )  # fmt: skip
-    search = Search(
-        measured,
-        probe.rows // len(probed),
-        trial,
-        ladder.observes,
-        asked.metric,
-        asked.bound,
-        asked.goal,
-        seconds,
-        progress,
-        budget.until(CHOICES),
-    )
-    if not measuring.left:
-        search.demand_a_fit()
-    with phases.phase("choices run as a whole"):
-        found = search.run()
-    with phases.phase("the best side by side"):
-        progress("measuring the best choices side by side")
-        rounds = min(asked.rounds, HASTY) if budget.spent(CHOICES) else asked.rounds
-        final = finish(found, trial, plain, inputs, asked.goal, rounds, asked.threads)
-    with phases.phase("choices run as a whole"):
-        curve = search.curve(asked.curve and not budget.spent(CHOICES))
-    if measuring.left:
-        search.notes.append(
-            f"{measuring.left} of {len(parts)} sites were not measured in the time given; "
-            "the same command goes on where this one stopped"
-        )
-    notes = [*inputs.notes, *search.notes]
-    outcome = _outcome(final, asked, inputs, trial, measured, sites, left, curve, notes, weights, model)
-    return replace(outcome, phases=phases.found)
+        search = Search(
+            measured.sites, probe.rows // measured.followed, trial, self.ladder.observes, asked.metric, asked.bound,
+            asked.goal, ground.seconds, self.progress, budget.until(CHOICES),
+        )  # fmt: skip
+        if not measured.open:
+            search.demand_a_fit()
+        with phase("choices run as a whole"):
+            found = search.run()
+        with phase("the best side by side"):
+            self.progress("measuring the best choices side by side")
+            rounds = min(asked.rounds, HASTY) if budget.spent(CHOICES) else asked.rounds
+            final = finish(found, trial, ground.plain, ground.inputs, asked.goal, rounds, asked.threads)
+        with phase("choices run as a whole"):
+            curve = search.curve(asked.curve and not budget.spent(CHOICES))
+        notes = [*ground.inputs.notes, *search.notes]
+        if measured.open:
+            notes.append(
+                f"{measured.open} of {len(ground.parts)} sites were not measured in the time given; "
+                "the same command goes on where this one stopped"
+            )
+        outcome = _outcome(final, asked, ground, trial, measured.sites, curve, notes)
+        return replace(outcome, phases=self.phases.found)
 
 
 def _refuse_random(model: ir.Model) -> None:
@@ -247,35 +320,31 @@ def _parts(model: ir.Model, sites: Mapping[str, SiteLike]) -> tuple[list[Part], 
 def _outcome(
     final: Final,
     asked: Request,
-    inputs: Samples,
+    ground: _Ground,
     trial: Trial,
     measured: Sequence[MeasuredSite],
-    sites: Mapping[str, SiteLike],
-    left: Mapping[str, str],
     curve: Sequence[Point],
     notes: Sequence[str],
-    weights: int,
-    model: ir.Model,
 ) -> Outcome:
     choice = final.point.choice if final.point is not None else {}
     tested, proved = trial.test(choice), trial.proved(choice) if choice else None
-    taken = final.point or Point("float32", {}, 0.0, 0.0, 1.0, tested.seen, tested.likely, 1.0, weights)
+    taken = final.point or Point("float32", {}, 0.0, 0.0, 1.0, tested.seen, tested.likely, 1.0, ground.weights)
     curve = [replace(point, speedup=final.measured.get(id(point))) for point in curve]
     return Outcome(
         model=final.model,
         metric=asked.metric.name,
         bound=asked.bound,
         goal=asked.goal,
-        inputs=inputs.label,
+        inputs=ground.inputs.label,
         taken=replace(taken, speedup=final.latencies[-1].speedup if final.latencies else 1.0),
         error=tested.seen,
         held_out=tested.held_out if proved is None else max(tested.held_out or 0.0, proved.error),
         latencies=final.latencies,
-        float_size=weights,
-        sites=_reports(measured, sites, left, choice),
+        float_size=ground.weights,
+        sites=_reports(measured, ground.sites, ground.left, choice),
         curve=curve,
         notes=notes,
-        reason=_why(final.reason, measured, sites) if not choice else "",
+        reason=_why(final.reason, measured, ground.sites) if not choice else "",
         memory=final.memory,
     )
 
