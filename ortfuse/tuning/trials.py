@@ -1,7 +1,7 @@
 """Measures the choices of one search beside the original in a default session: few rounds at first, more for what is fast.
 
 A trial ends after `FEW` rounds unless it may be among the fastest. The best are measured side by side in the end, with the pass
-lists in a default session among them, and the slower half is left out every `LEAST_ROUNDS` rounds. Of many that are measured the
+lists in a default session among them, and the slower half is left out again and again. Of many that are measured the
 best has been lucky: it is measured once more in a new process, beside the original and what `optimize` makes. These times count.
 """
 
@@ -45,6 +45,9 @@ PLAINER = 1.01
 LEAST_ROUNDS = 6
 """The fewest rounds side by side."""
 
+PRECISE = 90
+"""The rounds side by side where a model is fast: what differs by a few percent takes as many to be told apart."""
+
 SHARE = 0.15
 """The share of the budget that measuring side by side may take, and as much once more, apart from the fewest rounds."""
 
@@ -62,7 +65,7 @@ class Trials:
         inputs: What is measured on, by name.
         allowed: The relative Euclidean error that an output may have.
         budget: The seconds of the search.
-        rounds: How often the best are run side by side at most.
+        rounds: How often the best are run side by side at most, unless that takes a small part of the budget.
         meter: Measures.
     """
 
@@ -172,8 +175,8 @@ class Trials:
     def _side_by_side(self, meter: Meter, points: Sequence[Point]) -> tuple[Point, list[Point]]:
         """The original in a default session, and these choices, the best first."""
         candidates = {str(point.number): self._candidate(point) for point in points}
-        enough = _halved if len(points) > 2 else None
-        rows = meter.measure(candidates, self._final_rounds(points), enough=enough)
+        rounds = self._final_rounds(points)
+        rows = meter.measure(candidates, rounds, enough=_halved(rounds) if len(points) > 2 else None)
         usual = {**self._space.usual, MODEL: ORIGINAL}
         baseline = replace(_point(Point(-1, usual), rows[0]), speedup=1.0)
         again = [_point(point, row) for point, row in zip(points, rows[1:], strict=True)]
@@ -231,7 +234,7 @@ class Trials:
 
     def _final_rounds(self, points: Sequence[Point]) -> int:
         affordable = int(SHARE * self._budget / max(_round(points), 1e-9))
-        return max(LEAST_ROUNDS, min(self._rounds, affordable))
+        return max(LEAST_ROUNDS, min(max(self._rounds, PRECISE), affordable))
 
     def _not_tried(self, search: Study) -> list[str]:
         tried = {point.choice[MODEL] for point in search.points}
@@ -257,13 +260,18 @@ def _hopeless(fastest: float) -> Enough:
     ]
 
 
-def _halved(speedups: Mapping[str, Sequence[float]]) -> Collection[str]:
-    """Leaves out the slower half of the candidates every few rounds, but never one of the last two."""
-    rounds = max((len(found) for found in speedups.values()), default=0)
-    if rounds % LEAST_ROUNDS or len(speedups) <= 2:
-        return ()
-    order = sorted(speedups, key=lambda name: -statistics.median(speedups[name]))
-    return order[max(2, (len(order) + 1) // 2) :]
+def _halved(rounds: int) -> Enough:
+    """Leaves out the slower half of the candidates every few of these rounds, but never one of the last two."""
+    every = max(LEAST_ROUNDS, rounds // 4)
+
+    def enough(speedups: Mapping[str, Sequence[float]]) -> Collection[str]:
+        done = max((len(found) for found in speedups.values()), default=0)
+        if done % every or len(speedups) <= 2:
+            return ()
+        order = sorted(speedups, key=lambda name: -statistics.median(speedups[name]))
+        return order[max(2, (len(order) + 1) // 2) :]
+
+    return enough
 
 
 def _round(points: Sequence[Point]) -> float:
