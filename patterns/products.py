@@ -2,7 +2,7 @@
 
 transpose(x transpose(y)) = y transpose(x)        transpose(transpose(x) y) = transpose(y) x
 (x y) z = x (y z)                                               where that is provably much less work
-x expand(y) = x y                                               where whole matrices are repeated
+x expand(y) = x y          x tile(y) = x y                      where whole matrices are repeated
 x z +- x w = x (z +- w)          z x +- w x = (z +- w) x            where the sum is no larger than the product
 """
 
@@ -73,15 +73,18 @@ def _transposed(name: str, product: Pattern, replace: Pattern) -> Rule:
 
 
 y = var("y")
-repeated = op.Expand(y, var("shape")).kept().named("repeated")
+repeated = (op.Expand(y, var("shape")).kept() | op.Tile(y, var("repeats")).kept()).named("repeated")
 
 
 def matrices_are_whole(match: Match) -> Refusal | None:
-    """The Expand repeats matrices, not what is in them."""
+    """What is repeated are matrices, not what is in them, along axes of size 1: MatMul repeats them by itself."""
     shapes = match.shapes("y", "repeated")
     if isinstance(shapes, Refusal):
         return shapes
-    return match.unless_value("y", len(shapes[0]) >= 2 and shapes[0][-2:] == shapes[1][-2:], "of whole matrices")
+    before, after = shapes
+    whole = len(before) >= 2 and before[-2:] == after[-2:]
+    once = all(dim in (1, other) for dim, other in zip(before[-3::-1], after[-3::-1], strict=False))
+    return match.unless_value("y", whole and once, "of whole matrices, one along each axis that is repeated")
 
 
 def result_is_as_large(match: Match) -> Refusal | None:
@@ -185,7 +188,7 @@ RULES = [
     ),
     Rule(
         name="products.expanded",
-        formula="x expand(y), expand(y) x",
+        formula="x expand(y), expand(y) x, and of tile(y)",
         pattern=(op.MatMul(c, repeated) | op.MatMul(repeated, c)).named("product"),
         replace=lambda match: op.MatMul(c, y) if match.choice("product") == 0 else op.MatMul(y, c),
         makes=("MatMul",),
@@ -194,8 +197,12 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source="ONNX operator MatMul",
         proof=Proof(
-            shapes=({"c": "b 2 3 4", "y": "b 1 4 3", "shape": "4"}, {"c": "b 2 4 4", "y": "b 1 4 4", "shape": "4"}),
+            shapes=tuple(
+                {"shape": "4", "repeats": "4", **shapes}
+                for shapes in ({"c": "b 2 3 4", "y": "b 1 4 3"}, {"c": "b 2 4 4", "y": "b 1 4 4"})
+            ),
             inputs={"shape": _computed_batch},
+            constants={"repeats": [1, 2, 1, 1]},
         ),
     ),
 ]

@@ -6,7 +6,7 @@ A layer x W + b is MatMul, with the sum behind it, or Gemm.
 x W + b +- s (x V + c) = x (W +- s V) + (b +- s c)
 x W + b +- s ((x A + a) B + c) = x (W +- s A B) + (b +- s (a B + c))            Hu et al., arXiv:2106.09685
 (s x) W + b = x (s W) + b          s (x W + b) = x (s W) + s b          s a number or a vector
-(x + t) W + b = x W + (t W + b)
+(x + t) W + b = x W + (t W + b)          (x W + b) + t = x W + (b + t)          the second for Gemm
 
 Constants are computed in float64 and rounded once. Large weights that are used elsewhere too are not copied, and large ones
 are not multiplied for the sake of a factor: they are streamed from their file as they are.
@@ -64,12 +64,18 @@ def named(weight: str) -> Layer:
 FIRST, SECOND, WEIGHT, OTHER = map(named, ("first", "second", "weight", "other"))
 
 
+def _gemm(layer: Layer, data: Pattern) -> Pattern:
+    weight, bias = const(layer.weight, "_ _"), opt(const(layer.bias))
+    made: Pattern = op.Gemm(
+        data, weight, bias, alpha=attr(layer.alpha), beta=attr(layer.beta), transB=attr(layer.transposed)
+    )
+    return made
+
+
 def linear(layer: Layer, data: Pattern, is_summed: bool = False) -> Pattern:
     """A product with a constant, and its bias: that of Gemm or, if it `is_summed`, what is added to MatMul."""
-    weight, bias = const(layer.weight, "_ _"), opt(const(layer.bias))
-    product: Pattern = op.MatMul(data, weight)
-    gemm = op.Gemm(data, weight, bias, alpha=attr(layer.alpha), beta=attr(layer.beta), transB=attr(layer.transposed))
-    return (product + bias if is_summed else product) | gemm
+    product: Pattern = op.MatMul(data, const(layer.weight, "_ _"))
+    return (product + opt(const(layer.bias)) if is_summed else product) | _gemm(layer, data)
 
 
 def _is_gemm(match: Match, layer: Layer) -> bool:
@@ -167,16 +173,18 @@ SCALED_OUTPUT: Parts = (
 )
 
 
-def _shift(match: Match) -> Array:
+def _shift(match: Match, axis: int) -> Array:
+    """The term, for each row or column of the weight."""
     found = _wide(match, "shift").reshape(-1) * (-1 if match.choice("shifted") else 1)
-    return np.broadcast_to(found, _sizes(match, WEIGHT)[0])
+    return np.broadcast_to(found, _sizes(match, WEIGHT)[axis])
 
 
 def _shifted_bias(match: Match) -> Array | None:
-    return _total(_through(_shift(match), _matrix(match, WEIGHT)), _own_bias(match))
+    return _total(_through(_shift(match, 0), _matrix(match, WEIGHT)), _own_bias(match))
 
 
-SHIFTED: Parts = (_weight, _shifted_bias)
+SHIFTED_INPUT: Parts = (_weight, _shifted_bias)
+SHIFTED_OUTPUT: Parts = (_weight, lambda match: _total(_own_bias(match), _shift(match, 1)))
 
 
 def _array(made: Made, match: Match) -> Array | None:
@@ -301,9 +309,14 @@ def scale_is_along(of: str) -> Guard:
     return guard
 
 
-def shift_is_along(match: Match) -> Refusal | None:
+def shift_is_along(of: str) -> Guard:
     """The term is a number, or a vector along the last axis."""
-    return _unless_along(match, "shift", "x", _sizes(match, WEIGHT)[0])
+
+    def guard(match: Match) -> Refusal | None:
+        inputs, columns = _sizes(match, WEIGHT)
+        return _unless_along(match, "shift", of, inputs if of == "x" else columns)
+
+    return guard
 
 
 def shift_is_small(match: Match) -> Refusal | None:
@@ -394,6 +407,8 @@ scaled_input = (op.Mul(x, scale) | op.Div(x, scale)).named("scaled")
 whole = linear(WEIGHT, x, is_summed=True)
 scaled_output = (op.Mul(whole, scale) | op.Div(whole, scale)).named("scaled")
 shifted = (op.Add(x, shift) | op.Sub(x, shift)).named("shifted")
+multiplied = _gemm(WEIGHT, x)
+shifted_output = (op.Add(multiplied, shift) | op.Sub(multiplied, shift)).named("shifted")
 _SCALED = (
     {"x": "b 4", "weight": "4 4", "scale": "1 4", "weight_bias": "4"},
     {"x": "b 4", "weight": "4 5", "scale": "", "weight_bias": "1"},
@@ -427,7 +442,11 @@ RULES = [
         weight_is_small, scale_is_along("root"), assumes=LIMITS,
     ),
     _rule(
-        "shifted_input", "(x + shift) weight + bias", linear(WEIGHT, shifted, is_summed=True), SHIFTED, (WEIGHT,),
-        _SHIFTED, shift_is_along, shift_is_small, sum_is_no_larger,
+        "shifted_input", "(x + shift) weight + bias", linear(WEIGHT, shifted, is_summed=True), SHIFTED_INPUT, (WEIGHT,),
+        _SHIFTED, shift_is_along("x"), shift_is_small, sum_is_no_larger,
+    ),
+    _rule(
+        "shifted_output", "Gemm(x, weight, weight_bias) + shift", shifted_output, SHIFTED_OUTPUT, (WEIGHT,),
+        _SHIFTED[:2], shift_is_along("root"),
     ),
 ]  # fmt: skip

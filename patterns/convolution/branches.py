@@ -1,6 +1,6 @@
 """Parallel branches of linear layers of one input, in one convolution.
 
-conv(x, V, a) + conv(x, W, b) = conv(x, V + W, a + b)      with the smaller kernel in its place in the larger one
+conv(x, V, a) +- conv(x, W, b) = conv(x, V +- W, a +- b)      with the smaller kernel in its place in the larger one
 conv(x, W, b) + x = conv(x, W + 1, b)                      with the identity in the middle of the kernel, one for each channel
 concat(conv(x, V, a), conv(x, W, b)) = conv(x, concat(V, W), concat(a, b))
 
@@ -44,14 +44,14 @@ def _weight(match: Match, number: int) -> Array:
     return placed(match.const(f"weight{number}").astype(np.float64), old, new)
 
 
-def _summed_weight(match: Match) -> Array:
-    return rounded(match, _weight(match, 1) + _weight(match, 2))
+def _summed_weight(match: Match, sign: int) -> Array:
+    return rounded(match, _weight(match, 1) + sign * _weight(match, 2))
 
 
-def _summed_bias(match: Match) -> Array | None:
+def _summed_bias(match: Match, sign: int) -> Array | None:
     if match["bias1"] is None and match["bias2"] is None:
         return None
-    return rounded(match, bias_of(match, 1) + bias_of(match, 2))
+    return rounded(match, bias_of(match, 1) + sign * bias_of(match, 2))
 
 
 def are_branches(match: Match) -> Refusal | None:
@@ -72,10 +72,14 @@ def agree_in_channels(match: Match) -> Refusal | None:
     return None if one[:2] == other[:2] else match.refuse("shape", "weight2", (*one[:2], *other[2:]))
 
 
-def sum_is_held(match: Match) -> Refusal | None:
-    """The type of the weights holds their sum."""
-    finite = np.all(np.isfinite(_summed_weight(match))) and np.all(np.isfinite(bias_of(match, 1) + bias_of(match, 2)))
-    return match.unless_value("weight1", bool(finite), "such that the sums of weights and of biases are finite")
+def _is_held(sign: int) -> Guard:
+    def sum_is_held(match: Match) -> Refusal | None:
+        """The type of the weights holds their sum."""
+        made = [_summed_weight(match, sign), _summed_bias(match, sign)]
+        finite = all(one is None or bool(np.all(np.isfinite(one))) for one in made)
+        return match.unless_value("weight1", finite, "such that the sums of weights and of biases are finite")
+
+    return sum_is_held
 
 
 @redundant(COST)
@@ -188,13 +192,20 @@ _CONVOLUTIONS = (
 )
 _TYPICAL = {"x": "1 64 56 56", "weight1": "64 64 3 3", "bias1": "64"}
 
-RULES = [
-    Rule(
-        name="conv.parallel",
-        formula="Conv(x, V, a) + Conv(x, W, b)",
-        pattern=numbered(1, x) + numbered(2, x),
-        replace=op.Conv(x, computed("weight", _summed_weight), computed("bias", _summed_bias), **_ATTRIBUTES),
-        guards=(are_branches, agree_in_channels, sum_is_held, saves_work),
+
+def _parallel(name: str, sign: int) -> Rule:
+    one, other = numbered(1, x), numbered(2, x)
+    return Rule(
+        name=f"conv.{name}",
+        formula=f"Conv(x, V, a) {'+' if sign > 0 else '-'} Conv(x, W, b)",
+        pattern=one + other if sign > 0 else one - other,
+        replace=op.Conv(
+            x,
+            computed("weight", lambda match: _summed_weight(match, sign)),
+            computed("bias", lambda match: _summed_bias(match, sign)),
+            **_ATTRIBUTES,
+        ),
+        guards=(are_branches, agree_in_channels, _is_held(sign), saves_work),
         allow_extra_operands=True,
         exactness=Exactness.ROUNDING,
         source=SOURCE,
@@ -211,7 +222,12 @@ RULES = [
             ),
             typical=({**_TYPICAL, "weight2": "64 64 1 1", "bias2": "64"},),
         ),
-    ),
+    )
+
+
+RULES = [
+    _parallel("parallel", 1),
+    _parallel("difference", -1),
     _with_identity(
         "identity",
         "Conv(x, W, b) + x",

@@ -88,6 +88,8 @@ GEMMS = {
     "p = Gemm(x, W, b) y = Div(p, s)": "Gemm",
     "p = Gemm(x, W) y = Div(p, two)": "MatMul",
     "p = Mul(s, x) q = Add(p, b) y = Gemm(q, W, b)": "Gemm",
+    "p = Gemm(x, W, b) y = Sub(p, s)": "Gemm",
+    "p = Gemm<beta = 2.0>(x, W, b) q = Mul(p, two) y = Add(s, q)": "Gemm",
 }
 
 
@@ -173,6 +175,19 @@ def test_a_weight_that_would_underflow_in_half_precision_keeps_its_factor() -> N
         <float[2,2] w = {0.01, 0.02, 0.03, 0.04}, float s = {0.0001}>
         { v = Cast<to=10>(w) t = Cast<to=10>(s) p = MatMul(x, v) y = Mul(p, t) }""")
     assert ops(rewritten(original, "fuse.weights")).endswith("MatMul Mul")
+
+
+@pytest.mark.parametrize(
+    ("first", "repeats", "found"), [(1, "3, 1, 1", "MatMul"), (3, "2, 1, 1", ""), (1, "3, 2, 1", "")]
+)
+def test_a_tiled_matrix_is_multiplied_as_it_is(first: int, repeats: str, found: str) -> None:
+    batch, rows = (3 * first if repeats[0] == "3" else 2 * first), 8 if "2, 1" in repeats[2:] else 4
+    original = parse(f"""<ir_version: 9, opset_import: ["": 20]>
+        g (float[{batch},3,{rows}] x, float[{first},4,5] w) => (float[{batch},3,5] y)
+        <int64[3] repeats = {{{repeats}}}> {{ t = Tile(w, repeats) y = MatMul(x, t) }}""")
+    result = rewritten(original, "fuse.products")
+    assert ops(result) == (found or ops(original))
+    same(original, result, {"x": numbers(batch, 3, rows), "w": numbers(first, 4, 5)})
 
 
 def test_a_repeated_matrix_is_multiplied_as_it_is() -> None:

@@ -88,6 +88,11 @@ def test_a_bias_before_a_padded_convolution_keeps_the_two_apart() -> None:
     assert made_of(model(f"a = Conv(x, p) y = Conv{PAD}(a, q)", "n,4,6,6", weights)).count("Conv") == 1
 
 
+def test_the_difference_of_two_branches_is_one_convolution() -> None:
+    body = f"a = Conv{PAD}(x, w, c4) b = Conv(x, v, c4) s = Sub(b, a) y = Abs(s)"
+    assert made_of(model(body, "n,4,6,6", THREE)) == ["Conv", "Abs"]
+
+
 ADAPTED = {"w": (4, 4, 3, 3), "d": (2, 4, 3, 3), "u": (4, 2, 1, 1)}
 
 
