@@ -380,7 +380,7 @@ def _pins(name: str, value: Any) -> dict[str, str]:
 def _sizes(name: str, value: Any) -> dict[str, int]:
     if not isinstance(value, Mapping):
         raise OptionError(name, f"write numbers by dimension, such as {{sequence = 128}}, not {value!r}")
-    least = _number(1)
+    least = _number(0)
     return {str(dim): least(f"{name}[{dim}]", size) for dim, size in value.items()}
 
 

@@ -191,7 +191,7 @@ def test_no_command_shows_the_help() -> None:
         (["--bnch"], "--bench"),
         (["--size", "sequence=8"], "--size: sequence=8 is the size that is measured; add --bench"),
         (["--bench", "--size", "sequence"], "--size: write NAME=NUMBER"),
-        (["--bench", "--size", "sequence=0"], "with a number of 1 or more"),
+        (["--bench", "--size", "sequence=-1"], "with a number of 0 or more"),
         (["--bench", "--size", "sequence=8", "--size", "sequence=9"], "--size: sequence has two sizes, 8 and 9"),
         (["--bench", "--size", "length=8"], "'length': the inputs have no open dimension of that name; write one of batch, seq"),
         (["--bench", "--size", "sequence=8", "--inputs", "x.npz"], "--inputs have sizes of their own"),

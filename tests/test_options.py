@@ -88,7 +88,7 @@ def test_objects_cannot_be_written_to_a_file(given: dict[str, Any]) -> None:
         ({"tolerance": float("nan")}, "tolerance: write a number that is 0 or more, such as 1e-3"),
         ({"approximate": "yes"}, "approximate: write true or false, not 'yes'"),
         ({"explain": "attention"}, "explain: write true, or a list of families and rules"),
-        ({"sizes": {"s": 0}, "bench": True}, r"sizes\[s\]: write a whole number, 1 or more"),
+        ({"sizes": {"s": -1}, "bench": True}, r"sizes\[s\]: write a whole number, 0 or more"),
         ({"pins": {"gelu": 3}}, "pins: write operators by family"),
         ({"patterns": 3}, "patterns: write the paths of files or folders, not 3"),
         ({"patterns": [3]}, "patterns: write a path, not 3"),

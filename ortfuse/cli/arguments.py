@@ -284,9 +284,9 @@ def _sizes(texts: list[str]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for text in texts:
         name, _, number = text.rpartition("=")
-        if not name or not number.isdecimal() or int(number) < 1:
+        if not name or not number.isdecimal():
             raise OptionError(
-                "sizes", f"write NAME=NUMBER, such as sequence=128, with a number of 1 or more, not {text}"
+                "sizes", f"write NAME=NUMBER, such as sequence=128, with a number of 0 or more, not {text}"
             )
         if sizes.setdefault(name, int(number)) != int(number):
             raise OptionError("sizes", f"{name} has two sizes, {sizes[name]} and {number}; write one of them")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from ortfuse.errors import CrashError, VerificationError
 from ortfuse.execution.as_it_is import AsItIs, Runnable, signature_of
+from ortfuse.execution.caches import caches_of
 from ortfuse.execution.input_sizes import Search, Sizes, describe, open_dims, wanted
 from ortfuse.execution.inputs import Inputs, InputSpec, input_specs, make_inputs
 from ortfuse.execution.precision import coarsest
@@ -20,6 +22,9 @@ from ortfuse.graph.traits import RANDOM, has
 
 REFERENCE_SECONDS = 60.0
 """The time limit for float64 evaluations: once it is exceeded, further inputs are compared without one."""
+
+FEW = 3
+"""How many sizes are tried beside empty caches."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,8 @@ def experiments(
     Args:
         original: The model; not changed, and later changes to it have no effect on the result. One that no graph can represent
             is not evaluated in float64, and its inputs are generated without looking at what it does with them.
-        inputs: Sets of inputs by name. If not given, inputs are generated with all open dimensions 1, odd and larger.
+        inputs: Sets of inputs by name. If not given, inputs are generated with all open dimensions 1, odd and larger, and with
+            empty caches where the original accepts these.
         seed: Seed of the generated inputs.
         reference: Whether to evaluate in float64 too, where that is feasible.
         specs: The specification of generated inputs; by default derived from the model.
@@ -66,7 +72,8 @@ def experiments(
     if inputs is not None:
         ran = [_given(session, number, array) for number, array in enumerate(inputs)]
     else:
-        ran = _generated(session, input_specs(graph) if specs is None else specs, seed, notes)
+        caches = caches_of(graph) if specs is None else frozenset()
+        ran = _generated(session, input_specs(graph) if specs is None else specs, seed, notes, caches)
     if also is not None:
         label, last, _ = ran[-1]
         ran.append(_ran(session, f"{label}, other numbers", also(last)))
@@ -102,7 +109,9 @@ def _ran(session: Session, label: str, inputs: Inputs) -> Ran:
         raise type(error)(f"{label}: the original model cannot be executed on them: {error}") from error
 
 
-def _generated(session: Session, specs: Sequence[InputSpec], seed: int, notes: list[str]) -> list[Ran]:
+def _generated(
+    session: Session, specs: Sequence[InputSpec], seed: int, notes: list[str], caches: Set[str]
+) -> list[Ran]:
     search = Search(specs)
     targets = wanted(open_dims(specs))
     ran, failure = [], VerificationError
@@ -118,7 +127,21 @@ def _generated(session: Session, specs: Sequence[InputSpec], seed: int, notes: l
             "the original model runs on none of the inputs tried; give your own with --inputs FILE.npz: "
             + "; ".join(notes)
         )
-    return ran
+    return [*ran, *_with_empty(session, specs, targets[-1], seed, caches, search)]
+
+
+def _with_empty(
+    session: Session, specs: Sequence[InputSpec], sizes: Sizes, seed: int, caches: Set[str], search: Search
+) -> list[Ran]:
+    """A run with empty caches, as before the first step of a decoder; none if the model has no caches or refuses them."""
+    empty = dict.fromkeys(caches & sizes.keys(), 0)
+    if not empty:
+        return []
+    try:
+        found, _ = attempt(session, specs, sizes | empty, seed, empty, search, FEW)
+    except CrashError:
+        return []
+    return [] if found is None else [found]
 
 
 def attempt(
@@ -128,6 +151,7 @@ def attempt(
     seed: int,
     fixed: Sizes | None = None,
     search: Search | None = None,
+    most: int | None = None,
 ) -> tuple[Ran | None, str]:
     """Run a model on generated inputs of `sizes`, or of nearby sizes if it refuses those.
 
@@ -138,6 +162,7 @@ def attempt(
         seed: Seed of the random numbers.
         fixed: Sizes that must not be changed.
         search: Remembers what the model refused before.
+        most: How many sizes are tried at most.
 
     Returns:
         Label, inputs and outputs, `None` if the model accepts no nearby sizes; and a note if it did not accept `sizes`.
@@ -147,7 +172,7 @@ def attempt(
     """
     dims, search = open_dims(specs), search or Search(specs)
     first_error = "sizes tried before, or a dimension below 1"
-    for count, candidate in enumerate(search.candidates(sizes, fixed)):
+    for count, candidate in enumerate(itertools.islice(search.candidates(sizes, fixed), most)):
         inputs = make_inputs(specs, candidate, seed)
         try:
             outputs = session.run(inputs)

@@ -130,7 +130,7 @@ class Search:
         self._last: Relation = dict
 
     def candidates(self, sizes: Sizes, fixed: Sizes | None = None) -> Iterator[Sizes]:
-        """`sizes`, then nearby sizes that leave the `fixed` ones unchanged, without duplicates.
+        """`sizes`, then nearby sizes that leave the `fixed` ones unchanged (which alone may be 0), without duplicates.
 
         The caller stops as soon as one is accepted, and calls `accepted`.
         """
@@ -141,7 +141,7 @@ class Search:
                 return
             made = relation(scaled) | (fixed or {})
             key = tuple(made.values())
-            if key not in self._tried and self._not_empty(made):
+            if key not in self._tried and self._not_empty(made, fixed or {}):
                 self._tried.add(key)
                 self._last = relation
                 self._size = max((scaled[symbol] for symbol in self._others), default=0)
@@ -197,10 +197,12 @@ class Search:
         if batch is not None and len(groups) > 1:
             yield from (functools.partial(_equated, group, batch) for group in reversed(groups))
 
-    def _not_empty(self, sizes: Sizes) -> bool:
+    def _not_empty(self, sizes: Sizes, fixed: Sizes) -> bool:
+        """Whether no dimension is below 1, but for those that are to be 0."""
+        empty = {symbol for symbol, size in fixed.items() if not size}
         dims = (dim for spec in self._specs for dim in spec.shape if isinstance(dim, Dim))
         try:
-            return all(evaluate(dim, sizes) > 0 for dim in dims)
+            return all(evaluate(dim, sizes) >= (0 if symbols(dim) & empty else 1) for dim in dims)
         except ZeroDivisionError:
             return False
 
