@@ -334,6 +334,7 @@ _PER_RESULT: Mapping[str, int] = {
 
 _PER_OPERAND: Mapping[str, int] = {
     "ReduceL2": 2, "ReduceSumSquare": 2, "ReduceLogSumExp": 2, "ArgMax": 1, "ArgMin": 1, "CumSum": 1, "CumProd": 1, "TopK": 1,
+    "SoftmaxCrossEntropyLoss": 6, "NegativeLogLikelihoodLoss": 0,
     f"{MICROSOFT}.QLinearGlobalAveragePool": 1, f"{MICROSOFT}.QLinearReduceMean": 1,
     "GlobalAveragePool": 1, "GlobalMaxPool": 1, "GlobalLpPool": 2,
 }  # fmt: skip

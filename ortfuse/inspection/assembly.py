@@ -12,7 +12,9 @@ import onnx_ir as ir
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
 from ortfuse.graph.traits import MOVES, has
-from ortfuse.inspection.blocks import CONVOLUTIONAL, DETECTORS, NORMS, SKIPS, Block, layers, path, residual
+from ortfuse.inspection.blocks import CONVOLUTIONAL, DETECTORS, NORMS, SKIPS, residual
+from ortfuse.inspection.joined import joined
+from ortfuse.inspection.ways import ATTENTION, Block, layers, path
 from ortfuse.pattern import Match, Matcher
 from ortfuse.pattern.find import matches
 
@@ -23,10 +25,17 @@ def find_blocks(model: ir.Model, facts: Facts) -> list[Block]:
     Sums across several blocks (long skips, positions added in every layer) are none themselves.
     """
     found = _without_long_skips(list(_residuals(model, facts)))
+    held = [set(block.nodes) for block in found]
+    # What lies beside whole residual blocks is a long skip too, as those of U-Nets are.
+    found += [
+        block
+        for block in _joined(model, facts)
+        if block.kind != "dense" or not any(nodes.issubset(block.nodes) for nodes in held)
+    ]
     inside = {node for block in found for node in block.nodes if block.kind != "residual"}
     for kind in ("feed-forward", "squeeze-and-excite", "recurrent"):
         found += [
-            block for block in _alone(kind, model, facts) if inside.isdisjoint(block.nodes) or kind != "feed-forward"
+            block for block in _alone(kind, model, facts) if inside.isdisjoint(block.nodes) or not _is_part(block)
         ]
     order = {node: number for number, node in enumerate(walk.nodes(model))}
     found = sorted(_transformers(found), key=lambda block: order[_last(block)])
@@ -64,6 +73,31 @@ def _without_long_skips(found: list[Block]) -> list[Block]:
     return [
         block for block in found if all(set(block.nodes) < set(other.nodes) for other in holders.get(_last(block), ()))
     ]
+
+
+def _is_part(block: Block) -> bool:
+    """Whether a block is none where it stands within another: layers of it, and linear attention, which transformers have."""
+    return block.kind == "feed-forward" or has(_last(block), ATTENTION)
+
+
+def _joined(model: ir.Model, facts: Facts) -> list[Block]:
+    """The blocks that end in a Concat; those that grow by one layer after the other are one."""
+    detector = DETECTORS["joined"]
+    made = (joined(match.root, facts) for match in matches(model, Matcher(detector.pattern, detector.guards), facts))
+    found: list[Block] = []
+    for block in made:
+        if block is None:
+            continue
+        before = next((one for one in found if one.kind == block.kind == "dense" and _goes_on(one, block)), None)
+        if before is not None:
+            found.remove(before)
+            block = replace(block, start=before.start, nodes=list(dict.fromkeys([*block.nodes, *before.nodes])))
+        found.append(block)
+    return found
+
+
+def _goes_on(before: Block, block: Block) -> bool:
+    return block.start is before.end or set(before.nodes) < set(block.nodes)
 
 
 def _alone(kind: str, model: ir.Model, facts: Facts) -> list[Block]:

@@ -8,20 +8,23 @@ Each `Detector` is a pattern with guards, as in a rule, so that it can stand in 
 
 They are written for the normal form with recurrent layers, activations, normalisations and attention recognised, which the passes
 `PASSES` give.
-Residual blocks are told apart by what is between the two ends; `assembly` puts those that follow one another together.
+Residual blocks and those that end in a Concat are told apart by what is between the two ends; `assembly` puts those that follow
+one another together.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
 from ortfuse.graph.traits import DEQUANTISES, MICROSOFT, MOVES, has
+from ortfuse.inspection.joined import joined
+from ortfuse.inspection.states import hands_on_a_product
+from ortfuse.inspection.ways import ATTENTION, CONVOLUTIONS, MATRICES, Block, common, layers, path
 from ortfuse.pattern import (
     Guard,
     Match,
@@ -39,9 +42,6 @@ from ortfuse.refusal import Refusal
 PASSES = "canonicalize, fixpoint(recurrent, loops, fuse.activation, fuse.normalization, fuse.attention, canonicalize)"
 """The passes that make the form in which the detectors find blocks: the normal form, with layers in the operators they are."""
 
-FURTHEST = 400
-"""The most nodes between the two ends of a block."""
-
 NORMS = frozenset(
     {
         "LayerNormalization",
@@ -55,32 +55,6 @@ NORMS = frozenset(
     }
 )
 SKIPS = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
-_ATTENTION = frozenset(
-    {
-        "Attention",
-        "LinearAttention",
-        f"{MICROSOFT}.Attention",
-        f"{MICROSOFT}.MultiHeadAttention",
-        f"{MICROSOFT}.GroupQueryAttention",
-        f"{MICROSOFT}.QAttention",
-        f"{MICROSOFT}.DecoderMaskedMultiHeadAttention",
-    }
-)
-_CONVOLUTIONS = frozenset({"Conv", "QLinearConv", "ConvInteger", f"{MICROSOFT}.FusedConv"})
-_MATRICES = frozenset(
-    {
-        "MatMul",
-        "Gemm",
-        "MatMulInteger",
-        "QLinearMatMul",
-        f"{MICROSOFT}.MatMulNBits",
-        f"{MICROSOFT}.FusedMatMul",
-        f"{MICROSOFT}.FusedGemm",
-        f"{MICROSOFT}.DynamicQuantizeMatMul",
-        f"{MICROSOFT}.MatMulIntegerToFloat",
-        f"{MICROSOFT}.QGemm",
-    }
-)
 CONVOLUTIONAL = ("bottleneck", "inverted residual", "residual")
 """The kinds of residual blocks of convolutions."""
 _POOLS = frozenset({"GlobalAveragePool", "ReduceMean"})
@@ -139,11 +113,21 @@ def is_squeeze_and_excite(match: Match) -> Refusal | None:
     return match.refuse("condition", "root", "channels times what layers make of their means")
 
 
+def is_joined(match: Match) -> Refusal | None:
+    """Layers of a value are joined with one another or with the value itself."""
+    found = joined(match.root, match.facts)
+    return (
+        None
+        if found is not None
+        else match.refuse("condition", "root", "a Concat of what convolutions make of a value")
+    )
+
+
 def is_recurrent(match: Match) -> Refusal | None:
-    """A loop that carries a state through a product."""
+    """A loop with layers in it, or that hands on a state times something."""
     node = match.root.producer()
     assert node is not None
-    if node.op_type not in ("Loop", "Scan") or layers(walk.nested_nodes(node)):
+    if node.op_type not in ("Loop", "Scan") or layers(walk.nested_nodes(node)) or hands_on_a_product(node, match.facts):
         return None
     return match.refuse("condition", "root", "a loop with a product in it")
 
@@ -154,39 +138,19 @@ def _detectors() -> Iterator[Detector]:
     for made in (ms.SkipLayerNormalization, ms.SkipSimplifiedLayerNormalization):
         skip = skip | made(x, y, others, attributes=all_attributes("attributes")).kept()
     yield Detector("residual", skip, (is_residual,))
+    yield Detector("joined", op.Concat(others, attributes=all_attributes("attributes")), (is_joined,))
     yield Detector("feed-forward", _feed_forward())
     yield Detector("squeeze-and-excite", op.Mul(x, var("gate")), (is_squeeze_and_excite,))
     # Other outputs of these nodes may be used too: nothing is going to be replaced.
     loops: Pattern = op.LSTM(others, attributes=all_attributes("attributes")).kept()
     for build in (op.GRU, op.RNN, op.Loop, op.Scan):
         loops = loops | build(others, attributes=all_attributes("attributes")).kept()
+    loops = loops | ms.LinearAttention(others, attributes=all_attributes("attributes")).kept()
     yield Detector("recurrent", loops, (is_recurrent,))
 
 
 DETECTORS = {detector.kind: detector for detector in _detectors()}
 """The detectors by the kind of block."""
-
-
-@dataclass(eq=False)
-class Block:
-    """A block that was found.
-
-    Attributes:
-        kind: `transformer`, `conformer`, `attention`, `feed-forward`, `bottleneck`, `inverted residual`, `residual`,
-            `squeeze-and-excite` or `recurrent`.
-        start: The value that it starts from, `None` if it has none of its own.
-        end: The value that it computes.
-        nodes: Its nodes, in no particular order.
-        name: Its kind and number.
-        sums: Of a residual block, the sums that it ends with, the last first.
-    """
-
-    kind: str
-    start: ir.Value | None
-    end: ir.Value
-    nodes: list[ir.Node] = field(repr=False)
-    name: str = ""
-    sums: tuple[ir.Node, ...] = field(default=(), repr=False)
 
 
 def residual(root: ir.Value, facts: Facts) -> Block | None:
@@ -200,17 +164,26 @@ def residual(root: ir.Value, facts: Facts) -> Block | None:
         branches = [path(start, other) for other in terms if other is not start]
         if branches and all(branches):
             main = list(dict.fromkeys(inner for branch in branches for inner in branch))
-            made = Block(_kind(main, facts), start, root, [*main, *sums], sums=tuple(sums))
+            kind = "branches" if _are_parallel(branches) else _kind(main, facts)
+            made = Block(kind, start, root, [*main, *sums], sums=tuple(sums))
             return made if layers(main) else None
-    if len(terms) != 2:
+    shared = common(terms) if len(terms) > 1 else None
+    if shared is None:
         return None
-    common = _common(*terms)
-    if common is None:
+    branches = sorted((path(shared, term) for term in terms), key=lambda nodes: len(layers(nodes)))
+    nodes = list(dict.fromkeys([*(inner for branch in reversed(branches) for inner in branch), *sums]))
+    if _are_parallel(branches):
+        return Block("branches", shared, root, nodes, sums=tuple(sums))
+    if len(terms) != 2 or len(layers(branches[0])) != 1 or len(layers(branches[1])) < 2:
         return None
-    shortcut, main = sorted((path(common, term) for term in terms), key=lambda nodes: len(layers(nodes)))
-    if len(layers(shortcut)) != 1 or len(layers(main)) < 2:
-        return None
-    return Block(_kind(main, facts), common, root, [*main, *shortcut, *sums])
+    return Block(_kind(branches[1], facts), shared, root, nodes)
+
+
+def _are_parallel(branches: Sequence[Sequence[ir.Node]]) -> bool:
+    """Whether they are convolutions of one value, of each at most one, as RepVGG is trained (arXiv:2101.03697)."""
+    made = [layers(branch) for branch in branches]
+    convolutions = [one[0] for one in made if one and has(one[0], CONVOLUTIONS)]
+    return len(set(convolutions)) > 1 and all(len(one) <= 1 for one in made) and all(branches)
 
 
 def _terms(node: ir.Node, facts: Facts, sums: list[ir.Node]) -> Iterator[ir.Value]:
@@ -227,81 +200,19 @@ def _terms(node: ir.Node, facts: Facts, sums: list[ir.Node]) -> Iterator[ir.Valu
             yield value
 
 
-def path(start: ir.Value, end: ir.Value) -> list[ir.Node]:
-    """The nodes between two values, the last first; none if the second is not computed from the first, or too far from it."""
-    behind = _above(end, start)
-    reached: set[ir.Node] = set()
-    pending = [start]
-    while pending:
-        for use in pending.pop().uses():
-            if use.node in behind and use.node not in reached:
-                reached.add(use.node)
-                pending += use.node.outputs
-    return _last_first([node for node in behind if node in reached])
-
-
-def _last_first(nodes: list[ir.Node]) -> list[ir.Node]:
-    """The nodes in an order in which none stands behind what it needs."""
-    waiting = dict.fromkeys(nodes, 0)
-    producers = {
-        node: [one for value in node.inputs if value is not None and (one := value.producer()) in waiting]
-        for node in nodes
-    }
-    for found in producers.values():
-        for one in found:
-            waiting[one] += 1
-    ready = [node for node in nodes if not waiting[node]]
-    for node in ready:
-        for one in producers[node]:
-            waiting[one] -= 1
-            if not waiting[one]:
-                ready.append(one)
-    return ready
-
-
-def _above(end: ir.Value, start: ir.Value | None = None) -> dict[ir.Node, None]:
-    """The nodes from which a value is computed, the nearest first, as far as a start and at most `FURTHEST`."""
-    found: dict[ir.Node, None] = {}
-    pending = deque([end])
-    while pending and len(found) < FURTHEST:
-        value = pending.popleft()
-        node = None if value is start else value.producer()
-        if node is not None and node not in found:
-            found[node] = None
-            pending += [operand for operand in node.inputs if operand is not None]
-    return found
-
-
-def _common(one: ir.Value, other: ir.Value) -> ir.Value | None:
-    """The value that both are computed from, and through which all else that they share goes."""
-    shared = _above(one).keys() & _above(other).keys()
-    values = {value for node in shared for value in node.outputs}
-    last = [value for value in values if not any(use.node in shared for use in value.uses())]
-    return last[0] if len(last) == 1 else None
-
-
-def layers(nodes: Iterable[ir.Node]) -> list[ir.Node]:
-    """The nodes that are products: convolutions, matrices, attention, recurrent layers."""
-    return [
-        node
-        for node in nodes
-        if has(node, _CONVOLUTIONS | _MATRICES | _ATTENTION) or node.op_type in ("LSTM", "GRU", "RNN", "Einsum")
-    ]
-
-
 def _kind(main: Sequence[ir.Node], facts: Facts) -> str:
     """The kind of a residual block by the nodes of its longer branch."""
-    attends = any(has(node, _ATTENTION) for node in main) or _softmax_of_products(main)
+    attends = any(has(node, ATTENTION) for node in main) or _softmax_of_products(main)
     dense = [
-        node for node in main if has(node, _MATRICES) and any(_is_weight(value, facts) for value in node.inputs[:4])
+        node for node in main if has(node, MATRICES) and any(_is_weight(value, facts) for value in node.inputs[:4])
     ]
     if attends:
         after = [node for node in dense if not _feeds_attention(node, main)]
         return "transformer" if len(after) >= 3 else "attention"
-    convolutions = [_Convolution.of(node, facts) for node in reversed(main) if has(node, _CONVOLUTIONS)]
+    convolutions = [_Convolution.of(node, facts) for node in reversed(main) if has(node, CONVOLUTIONS)]
     known = [one for one in convolutions if one is not None]
     if len(dense) >= 2 and all(one is not None and one.depthwise for one in convolutions):
-        first = next(node for node in reversed(main) if node in dense or has(node, _CONVOLUTIONS))
+        first = next(node for node in reversed(main) if node in dense or has(node, CONVOLUTIONS))
         return "feed-forward" if first in dense else "inverted residual"
     return _kind_of_convolutions(known) if known and len(known) == len(convolutions) else "residual"
 
@@ -330,7 +241,7 @@ def _feeds_attention(node: ir.Node, main: Sequence[ir.Node]) -> bool:
     within, seen, pending = set(main), {node}, [node]
     while pending:
         for use in (use for value in pending.pop().outputs for use in value.uses()):
-            if has(use.node, _ATTENTION) or use.node.op_type == "Softmax":
+            if has(use.node, ATTENTION) or use.node.op_type == "Softmax":
                 return True
             if use.node in within and use.node not in seen:
                 seen.add(use.node)

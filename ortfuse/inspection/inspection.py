@@ -18,7 +18,7 @@ from ortfuse.graph import walk
 from ortfuse.graph.schemas import needed_opset
 from ortfuse.graph.tensors import tensors
 from ortfuse.inspection.assembly import find_blocks
-from ortfuse.inspection.blocks import Block
+from ortfuse.inspection.ways import Block
 from ortfuse.rewrite import NODES_KEY
 from ortfuse.targets import Target
 

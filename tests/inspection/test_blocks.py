@@ -188,3 +188,58 @@ def test_detectors_stand_in_rules_of_the_users_own() -> None:
                 exactness=Exactness.EXACT, source="test", proof=Proof())  # fmt: skip
     result = ortfuse.optimize(model, patterns=rule, passes="user")
     assert [node.op_type for node in result.model.graph] == ["Exp", "Add", "MatMul", "Sum"]
+
+
+CONVOLVED = (
+    f"g ({IMAGE} i, float[8, 8, 3, 3] wa, float[8, 8, 3, 3] wb, float[8, 8, 1, 1] wc, float[4, 4, 3, 3] wd, "
+    "float[8, 16, 1, 1] we)"
+)
+SAME = "<pads = [1, 1, 1, 1]>"
+
+
+@pytest.mark.parametrize(
+    ("layers", "kind"),
+    [
+        (f"a = Conv(x, wc)  b = Conv {SAME} (x, wa)  c = Relu(b)  y = Concat <axis = 1> (a, c)", "branches"),
+        ("a = Conv(x, wc)  b = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x)  c = Conv(b, wc)  "
+         "y = Concat <axis = 1> (a, c)", "branches"),
+        (f"a = Conv(x, wc)  b = Conv {SAME} (x, wa)  s = Add(a, b)  y = Relu(s)", "branches"),
+        (f"a = Conv(x, wc)  b = Conv {SAME} (x, wa)  s = Add(a, b)  t = Add(s, x)  y = Relu(t)", "branches"),
+        (f"a = Conv {SAME} (x, wa)  b = Relu(a)  y = Concat <axis = 1> (x, b)", "dense"),
+        (f"a = Conv {SAME} (x, wa)  b = Relu(a)  c = Concat <axis = 1> (x, b)  d = Conv(c, we)  "
+         "y = Concat <axis = 1> (c, d)", "dense"),
+        (f"l, r = Split <axis = 1, num_outputs = 2> (x)  a = Conv {SAME} (r, wd)  b = Relu(a)  y = Concat <axis = 1> (l, b)",
+         "cross-stage"),
+        (f"l, r = Split <axis = 1, num_outputs = 2> (x)  a = Conv {SAME} (r, wd)  b = Relu(a)  c = Concat <axis = 1> (l, b)  "
+         "v = Reshape(c, into)  t = Transpose <perm = [0, 2, 1, 3, 4]> (v)  y = Reshape(t, back)", "shuffle"),
+    ],
+)  # fmt: skip
+def test_blocks_whose_layers_stand_beside_one_another(layers: str, kind: str) -> None:
+    given = "<int64[5] into = {-1, 2, 4, 6, 6}, int64[4] back = {-1, 8, 6, 6}>"
+    assert kinds(f"{CONVOLVED} => (float[N, c, 6, 6] y) {given} {{ x = Exp(i)  {layers} }}") == [kind]
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        "a = Sin(x)  y = Concat <axis = 1> (x, a)",
+        f"a = Conv {SAME} (x, wa)  y = Concat <axis = 0> (x, a)",
+        "p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x)  a = Conv(p, wc)  r = Resize(a, , half)  "
+        "y = Concat <axis = 1> (x, r)",
+        "a = Conv(x, wc)  b = Conv(x, wc)  c = Sin(a)  d = Reshape(c, flat)  e = Reshape(b, flat)  y = Concat <axis = 1> (d, e)",
+    ],
+)
+def test_what_is_joined_but_no_block(layers: str) -> None:
+    given = "<float[4] half = {1, 1, 2, 2}, int64[3] flat = {-1, 288, 1}>"
+    assert kinds(f"{CONVOLVED} => (float[N, c, h, k] y) {given} {{ x = Exp(i)  {layers} }}") == []
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"), [("m = Mul(s, u)  n = Add(m, u)", ["recurrent"]), ("m = Exp(u)  n = Add(s, m)", [])]
+)
+def test_a_scan_is_recurrent_if_its_state_is_multiplied(body: str, kind: list[str]) -> None:
+    proto = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 20]> g (float[T, 8] x, float[8] z) => (float[T, 8] y) {{
+        l, y = Scan <num_scan_inputs = 1, body = step (float[8] s, float[8] u) => (float[8] n, float[8] o)
+            {{ {body}  o = Sin(n) }}> (z, x) }}""")
+    model = ir.from_proto(proto)
+    assert [block.kind for block in find_blocks(model, Facts(model))] == kind
