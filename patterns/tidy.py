@@ -1,7 +1,7 @@
 """Sums, products, extremes and truth values in fewer nodes, once all fusions are found.
 
 x + -y = x - y        -(x - y) = y - x        (-x) (-y) = x y        0 - x = x (-1) = -x        x (1 / y) = x / y
-1 / (x / y) = y / x        x / (1 / y) = x y        a / (b x) = (a / b) / x        max(x, -x) = |x|
+1 / (x / y) = y / x        1 / (1 / x) = x        x / (1 / y) = x y        a / (b x) = (a / b) / x        max(x, -x) = |x|
 where(x < a, a, x) = max(x, a)                  where(x > a, a, x) = min(x, a)
 relu(x) = |x| = x, clip(x, a, b) = x            where x is known to lie there
 -max(-x, -y) = min(x, y)        relu(x) - relu(-x) = x        max(x, y) + min(x, y) = x + y        |x| |y| = |x y|
@@ -166,6 +166,11 @@ def _quotients() -> Iterator[Rule]:
     yield _rule(
         "of_quotient", op.Reciprocal(over) | op.Div(1.0, over), op.Div(y, x), ROUNDING, alike, result_is_as_large
     )
+    inverse = op.Reciprocal(x) | op.Div(1.0, x)
+    yield _rule(
+        "reciprocal_again", op.Reciprocal(inverse) | op.Div(1.0, inverse), x, ROUNDING, Proof(shapes={"x": "b 3"}),
+        is_number, keeps_shape,
+    )  # fmt: skip
     yield _rule("by_reciprocal", op.Div(x, op.Reciprocal(y)), op.Mul(x, y), ROUNDING, NUMBERS)
     yield _rule(
         "of_numbers", scalar("number") / x, op.Div(scalar("number"), x), ROUNDING, numbers, has_several_steps,

@@ -1,8 +1,9 @@
 """Common subexpression elimination: what is computed twice from the same inputs is computed once.
 
-Merged: nodes of the same operator, version, attributes (tensors by value) and inputs (in either order for operators
-that commute to the bit), with the same outputs present; small integer tensors whose elements the facts know to be the
-same symbolic sizes, however they are computed; initializers of the same type, shape and bytes (see `tensor_hash`).
+Merged: nodes of the same operator, version, attributes (tensors by value; axes counted from either end, as attributes or
+inputs) and inputs (in either order for operators that commute to the bit), with the same outputs present; small integer
+tensors whose elements the facts know to be the same symbolic sizes, however they are computed; initializers of the same
+type, shape and bytes (see `tensor_hash`).
 Sizes that an input of the model has are read from it, others from the first value that has them, so that nothing in
 between is kept for its shape alone.
 Nodes of a subgraph are also merged into equal ones of the graphs around it, never the reverse.
@@ -22,15 +23,20 @@ from typing import Any, ClassVar
 
 import onnx_ir as ir
 
+from ortfuse.facts.facts import Facts
 from ortfuse.graph.purity import Purity
-from ortfuse.graph.traits import COMMUTES, PICKS, has
+from ortfuse.graph.traits import ALONG_AXIS, COMMUTES, PICKS, REDUCES, has
 from ortfuse.graph.walk import roots, subgraphs
 from ortfuse.passes.context import Context
 from ortfuse.passes.read_sizes import ReadSizes
 from ortfuse.passes.tensor_hash import TensorPool, can_be_shared, content_key
+from ortfuse.pattern.operators import UNKNOWN, parameter
 
 _EXCHANGEABLE = COMMUTES - PICKS
 """Operators of two operands whose order makes no difference to the bits."""
+
+_WITH_AXES = REDUCES | ALONG_AXIS & {"ArgMax", "ArgMin", "Hardmax", "LogSoftmax", "Softmax"} | {"Squeeze", "Unsqueeze"}
+"""Operators of one operand, and of axes."""
 
 Key = tuple[Hashable, ...]
 
@@ -102,7 +108,7 @@ class _Merger:
     def _visit(self, node: ir.Node, frame: _Frame) -> None:
         if not self._purity.is_pure(node):
             return
-        key = self._sizes_key(node) or computation(node, self._root.opset_imports)
+        key = self._sizes_key(node) or computation(node, self._root.opset_imports, self._context.facts)
         first = self._visible.get(key)
         if first is None:
             made = self._sizes.read_earlier(node)
@@ -144,15 +150,27 @@ def _can_stand_for(first: ir.Node, node: ir.Node) -> bool:
     return True
 
 
-def computation(node: ir.Node, imports: Mapping[str, int]) -> Key:
+def computation(node: ir.Node, imports: Mapping[str, int], facts: Facts) -> Key:
     """A key that is equal for two nodes if and only if they compute the same."""
     inputs: Key = tuple([0 if value is None else id(value) for value in node.inputs])
     if has(node, _EXCHANGEABLE) and len(inputs) == 2 and inputs[0] > inputs[1]:  # type: ignore[operator]
         inputs = (inputs[1], inputs[0])
     attributes: Key = tuple(sorted(map(_attribute_key, node.attributes.values()))) if node.attributes else ()
+    if has(node, _WITH_AXES):
+        inputs, attributes = _by_axes(node, facts, inputs, attributes)
     # Nodes from the loaded model carry no version, nodes created by rules do.
     version = imports.get(node.domain, 1) if node.version is None else node.version
     return (node.op_type, node.domain, node.overload, version, len(node.outputs), inputs, attributes)
+
+
+def _by_axes(node: ir.Node, facts: Facts, inputs: Key, attributes: Key) -> tuple[Key, Key]:
+    """Inputs and attributes of a key with the axes counted from the front, if they and the rank are known."""
+    rank, name = facts.rank(node.inputs[0]), "axis" if has(node, ALONG_AXIS) else "axes"
+    axes = parameter(node, name, facts)
+    if rank is None or axes is None or axes is UNKNOWN:
+        return inputs, attributes
+    rest = [attribute for attribute in attributes if attribute[0] != name]  # type: ignore[index]
+    return inputs if name in node.attributes else inputs[:1], (*rest, (name, "from the front", axes))
 
 
 def _attribute_key(attribute: ir.Attr) -> tuple[str, str, Any]:

@@ -70,9 +70,9 @@ def _hoist_common(holder: ir.Node, one: ir.Graph, other: ir.Graph, purity: Purit
     imports, count, before = context.editor.scope_of(one).root.opset_imports, 0, -1
     while count > before:
         before = count
-        there = {computation(node, imports): node for node in other if _is_free(node, purity)}
+        there = {computation(node, imports, context.facts): node for node in other if _is_free(node, purity)}
         for node in list(one):
-            twin = there.pop(computation(node, imports), None) if _is_free(node, purity) else None
+            twin = there.pop(computation(node, imports, context.facts), None) if _is_free(node, purity) else None
             count += twin is not None and _move(node, holder, context, twin)
     return count
 

@@ -2,6 +2,7 @@
 
 torch.export writes the variance of a normalisation, and the mean of everything, like this.
 
+reshape(factor sum(x)) = factor sum(x)                         with its axes kept
 reduce(unsqueeze(x, a), axes) = reduce(x, axes without a)      pools of one dimension are written as pools of two
 sum(x) / n = mean(x)                                           of n elements each
 """
@@ -18,7 +19,7 @@ from ortfuse.pattern import Match, Pattern, attr, computed, op, opt, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from .._common import floating, ints
+from .._common import array_like, floating, ints
 
 x = var("x")
 axes = attr("axes", lambda found, facts: isinstance(found, tuple) and len(found) > 0, "given")
@@ -57,6 +58,38 @@ def _keepdims(name: str) -> Rule:
                     shapes={"x": "1 1 1"}, constants={"shape": np.array([1, 1, 1])}, attributes={"axes": None}
                 )
             },
+        ),
+    )
+
+
+def _scaled(name: str) -> Rule:
+    """The axes are restored behind a factor: torch.export writes unbiased variances like this."""
+    build, factor = getattr(op, name), scalar("factor")
+    reduced = build(x, axes=axes, keepdims=0)
+    scaled = (op.Mul(reduced, factor) | op.Div(reduced, factor)).named("scaled")
+
+    def made(*inputs: Pattern, **more: Any) -> Callable[[Match], Pattern]:
+        def of(match: Match) -> Pattern:
+            whole = build(x, *inputs, keepdims=1, **more)
+            number = computed("factor", lambda match: array_like(match, match["factor"]))
+            return op.Div(whole, number) if match.choice("scaled") else op.Mul(whole, number)
+
+        return of
+
+    return Rule(
+        name=f"reduction.scaled_{name.removeprefix('Reduce').lower()}",
+        formula=f"reshape(factor {name}(x, keepdims=0))",
+        pattern=op.Reshape(scaled, var("shape"), allowzero=attr("allowzero")) | op.Unsqueeze(scaled, axes=axes),
+        replace=(made(given_axes()), made(axes=attr("axes"))),
+        makes=(name, "Mul", "Div"),
+        guards=(floating("x"), restores_the_axes),
+        exactness=Exactness.EXACT,
+        source=f"ONNX operator {name}",
+        proof=Proof(
+            shapes={"x": "2 3 4", "shape": "3"},
+            constants={"shape": np.array([2, 1, 4])},
+            attributes={"axes": [(1,)], "allowzero": [0]},
+            scalars={"factor": [1.5]},
         ),
     )
 
@@ -199,6 +232,7 @@ def _mean(name: str, made: Callable[[Pattern], Pattern], numbers: dict[str, list
 
 
 RULES = [_keepdims(name) for name in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2")]
+RULES += [_scaled(name) for name in ("ReduceMean", "ReduceSum")]
 RULES += [_dropped(name) for name in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")]
 RULES += [
     _without(name)

@@ -50,6 +50,28 @@ def test_operands_of_commutative_operators_may_be_in_either_order() -> None:
     assert operators(model) == ["Add", "Mul"]
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("ReduceMean(x, last)", "ReduceMean(x, two)", True),
+        ("ReduceSum<keepdims = 0>(x, both)", "ReduceSum<keepdims = 0>(x, exchanged)", True),
+        ("ReduceMean<keepdims = 0>(x, two)", "ReduceMean(x, two)", False),
+        ("ReduceMean(x, last)", "ReduceMean(x, both)", False),
+        ("ReduceMean(x)", "ReduceMean(x, two)", False),
+        ("Softmax<axis = -1>(x)", "Softmax<axis = 2>(x)", True),
+        ("Softmax<axis = 1>(x)", "Softmax<axis = 2>(x)", False),
+        ("Unsqueeze(x, last)", "Unsqueeze(x, three)", True),
+        ("Unsqueeze(x, last)", "Unsqueeze(x, two)", False),
+    ],
+)
+def test_axes_may_be_counted_from_either_end(one: str, other: str, same: bool) -> None:
+    text = f"""<ir_version: 10, opset_import: ["" : 20]> agraph (float[N, 3, 4] x) => (float y)
+        <int64[1] last = {{-1}}, int64[1] two = {{2}}, int64[1] three = {{3}}, int64[2] both = {{1, -1}},
+        int64[2] exchanged = {{2, 1}}> {{ a = {one} \n b = {other} \n c = Exp(a) \n y = Mul(c, b) }}"""
+    _, counts, _ = apply(text, CommonSubexpressions())
+    assert counts == [int(same)]
+
+
 def test_graph_outputs_keep_their_names_and_number() -> None:
     text = """agraph (float[N] x) => (float[M] y, float[N] z, float[N] u) {
         a = Neg(x) \n y = Neg(x) \n b = Exp(a) \n z = Exp(y) \n u = Exp(a) }"""
