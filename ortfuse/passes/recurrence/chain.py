@@ -197,7 +197,7 @@ class _Links:
         memory = None if first.memory is None else first.memory[1]
         for source in candidates:
             found = weights_of(first, source, size)
-            if found is not None and found[0] == weights:
+            if found is not None and found[0].with_peepholes_of(weights, memory, self.facts) == weights:
                 return Chain(weights, [first], [found[1]], source, memory)
         found = weights_of(first, None, size)
         row = None if found is None else weights.first_state(found[0], first.hidden, memory, self.facts)

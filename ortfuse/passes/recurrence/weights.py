@@ -61,6 +61,13 @@ class Weights:
             return None
         return np.concatenate([Form((), one).offset(self.size, facts) for one in self.peepholes]).astype(np.float32)
 
+    def with_peepholes_of(self, other: Weights, memory: ir.Value | None, facts: Facts) -> Weights:
+        """The weights of a step with those peepholes of another that multiply a cell state of 0 here, and so are not seen."""
+        if memory is not None and facts.fill(memory) != 0:
+            return self
+        i, o, f = self.peepholes
+        return replace(self, peepholes=(i or other.peepholes[0], o, f or other.peepholes[2]))
+
     def first_state(
         self, first: Weights, hidden: ir.Value | None, memory: ir.Value | None, facts: Facts
     ) -> Array | None:
@@ -69,10 +76,7 @@ class Weights:
         A vector, 0 if nothing was added; `None` if there is none. `hidden` is what a GRU blends with, `memory` the cell state.
         """
         alike = replace(first, recurrent=self.recurrent, offsets=self.offsets, reset_offsets=self.reset_offsets)
-        if memory is None or facts.fill(memory) == 0:
-            i, o, f = first.peepholes
-            alike = replace(alike, peepholes=(i or self.peepholes[0], o, f or self.peepholes[2]))
-        if alike != self:
+        if alike.with_peepholes_of(self, memory, facts) != self:
             return None
         if any(first.recurrent) or (first.reset_offsets is None) != (self.reset_offsets is None):
             return None

@@ -79,6 +79,28 @@ def test_an_initial_state_of_zeros_is_left_out(spelling: str, initial: str) -> N
     assert chain(body, inputs, spelling=spelling) == Counter({kind: 1, "Squeeze": 1})
 
 
+@pytest.mark.parametrize("folded", [False, True])
+def test_peepholes_that_a_first_state_of_zeros_hides(folded: bool) -> None:
+    """A first step without the terms that a cell state of 0 makes 0, though the hidden state is there: exporters fold these."""
+    spelling = "lstm with peepholes"
+    first = unrolled(spelling, 1, h="filled", c="filled")
+    if folded:
+        first = (
+            first.replace("ip1 = Add(p1, pp1)", "")
+            .replace("Sigmoid(ip1)", "Sigmoid(p1)")
+            .replace("pp1 = Mul(filled, pi)", "")
+        )
+        first = (
+            first.replace("iq1 = Sub(q1, qp1)", "")
+            .replace("Sigmoid(iq1)", "Sigmoid(q1)")
+            .replace("qp1 = Mul(pf, filled)", "")
+        )
+    rest = unrolled(spelling, STEPS - 1, h="h1", c="c1", first=2)
+    filled = "e0 = Shape(x1) e1 = Slice(e0, no0, no1) e2 = Concat<axis = 0>(e1, no2) filled = ConstantOfShape(e2)"
+    found = chain(f"{elements(STEPS)} {filled} {first} {rest} {stacked(STEPS)}", inputs=X, spelling=spelling)
+    assert found == Counter({"LSTM": 1, "Squeeze": 1})
+
+
 @pytest.mark.parametrize("spelling", [LSTM, "gru", "gru with 1 - z", "rnn"])
 @pytest.mark.parametrize("batch", ["b", "2"])
 def test_constant_initial_states_that_are_the_same_for_all_rows(spelling: str, batch: str) -> None:
