@@ -8,6 +8,7 @@ can tell because the change, or the return value of the operation, is false.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import onnx_ir as ir
@@ -98,10 +99,7 @@ class Editor(Changes):
         is_body = bool(given) or attributes is not None
         for value in (output for node in nodes for output in node.outputs if is_body and output.name):
             value.name = None  # there will be other copies
-        taken = {node.name for node in place.graph}
-        for node in nodes:
-            if node.name in taken:
-                node.name = None  # the runtime refuses two nodes of one name in a graph
+        _name_apart(nodes, place.graph)
         copy.outputs.clear()
         copy.initializers.clear()
         copy.remove(nodes)
@@ -473,6 +471,16 @@ def _constant(tensor: ir.TensorProtocol) -> ir.Value:
 def constant_node(tensor: ir.TensorProtocol) -> ir.Node:
     """A Constant node with the tensor as its value."""
     return ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)])
+
+
+def _name_apart(nodes: Iterable[ir.Node], graph: ir.Graph) -> None:
+    """Give nodes other names that have none, or one that a graph has: the runtime refuses two nodes of one name in a graph."""
+    there = {node.name for node in graph}
+    taken, numbers = there | {node.name for node in nodes}, count()
+    for node in nodes:
+        if node.name is None or node.name in there:
+            made = (f"node_{node.op_type}_{number}" for number in numbers)
+            node.name = next(name for name in made if name not in taken)
 
 
 def _unused_name(graph: ir.Graph, stem: str) -> str:

@@ -258,3 +258,16 @@ def test_a_copy_is_in_order_and_has_names_that_the_graph_does_not_have() -> None
     assert above.graph is model.graph
     assert above.name != "same"
     assert result.producer().name == "other"
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_name_that_a_copy_is_given_is_none_that_another_node_of_it_has(number: int) -> None:
+    model = model_of("""<ir_version: 8, opset_import: ["" : 17]> g (bool c, float[2] x) => (float[2] y) {
+        z = Neg(x) y = If(c) <then_branch = t () => (float[2] b) { a = Exp(z) b = Exp(a) },
+            else_branch = e () => (float[2] d) { d = Identity(z) }> }""")
+    holder = producer(model, "y")
+    branch = holder.attributes["then_branch"].as_graph()
+    model.graph[0].name, branch[0].name, branch[1].name = "same", "same", f"node_Exp_{number}"
+    Editor(model, Facts(model)).insert_copy(holder, branch)
+    names = [node.name for node in model.graph]
+    assert len({*names}) == len(names)
