@@ -1,14 +1,15 @@
 """Elements of a tensor that are stacked again in their order are the tensor, with that axis moved.
 
     stack(x[0], x[1], x[2]) = x        stack(join(x[0], y[0]), join(x[1], y[1])) = join(x, y)
-    stack(f(x[0]), f(x[1])) = f(x)
+    stack(f(x[0]), f(x[1])) = f(x)     stack(x[2], x[1], x[0]) = reverse(x)
 
 Unrolled loops over time leave such stacks, of what they take from a sequence and of what an operator made of them yields as one,
 often behind layers that are computed for each step: these are computed for all steps at once (see `lifted`).
 Stacks are Concats of Unsqueezes, or of values with one element each along the axis; elements are taken by Gather of one index,
-or by Squeeze of a Split or Slice of size 1.
+or by Squeeze of a Split or Slice of size 1. Elements that are taken from the last to the first, as a loop over time that comes
+back leaves its results, are reversed as a whole.
 
-Left alone: elements in another order, axes of which the size is not known, and what is computed of a step and used otherwise too.
+Left alone: elements in other orders, axes of which the size is not known, and what is computed of a step and used otherwise too.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from ortfuse.passes.recurrence.operands import Track, from_front
 from ortfuse.pattern.operators import parameter
 from ortfuse.refusal import refuse
 
-_FEWEST, _DEEPEST = 2, 16
-"""The fewest steps, and the most operators that are computed of each."""
+_FEWEST, _FEWEST_FALLING, _DEEPEST = 2, 3, 16
+"""The fewest steps, of elements in rising or in falling order, and the most operators that are computed of each."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def _unstacked(value: ir.Value, axis: int, facts: Facts) -> ir.Value | None:
 def _steps(values: Sequence[ir.Value], forms: Forms, depth: int) -> Steps | None:
     """What values are step by step: elements in order, or what is joined or computed of such elements."""
     track = Track.of([forms.source(Source(value)) for value in values])
-    if track.direction == 1:
+    if track.direction == 1 or (track.direction and len(values) >= _FEWEST_FALLING):
         return track
     nodes = [node for node in (value.producer() for value in values) if node is not None]
     if len(nodes) < len(values) or not depth:
@@ -165,14 +166,15 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
 def _whole(steps: Steps, build: Builder, facts: Facts) -> ir.Value | None:
     """All steps as one tensor, with the steps as its first axis; `None` if it is not known how to compute it."""
     if isinstance(steps, Track):
-        return steps.sequence(build, facts, 1)
+        found = steps.sequence(build, facts, steps.direction)
+        return found if steps.direction == 1 else build.gather(found, 0, range(len(steps.sources))[::-1])
     if isinstance(steps, _Unit):
         return build.unsqueeze(steps.track.sequence(build, facts, 1), steps.place + 1)
     if isinstance(steps, _Mapped):
         wholes = {value: _whole(one, build, facts) for value, one in steps.operands.items()}
         known = {value: whole for value, whole in wholes.items() if whole is not None}
-        found = Lifted(_Runs(known), build, facts).outputs(steps.node) if len(known) == len(wholes) else None
-        return None if found is None else found[0]
+        lifted = Lifted(_Runs(known), build, facts).outputs(steps.node) if len(known) == len(wholes) else None
+        return None if lifted is None else lifted[0]
     parts = [_whole(part, build, facts) for part in steps.parts]
     return build.concat([part for part in parts if part is not None], steps.axis) if None not in parts else None
 

@@ -55,6 +55,13 @@ def test_steps_may_keep_their_axis(axis: int) -> None:
     assert (found["MatMul"], found["Tanh"], found["Concat"], found["Slice"]) == (1, 1, 0, 0)
 
 
+@pytest.mark.parametrize(("order", "gathers"), [("2 1 0", 1), ("2 0 1", 3)])
+def test_steps_from_the_last_to_the_first_are_reversed_at_once(order: str, gathers: int) -> None:
+    stacked = ", ".join(f"u{t}" for t in order.split())
+    found = operators(f"{steps(TAKEN, 'y{t} = MatMul(x{t}, W)', STACKED)} Y = Concat<axis = 0>({stacked})")
+    assert found["Gather"] == found["MatMul"] == gathers
+
+
 @pytest.mark.parametrize(
     ("body", "why"),
     [
