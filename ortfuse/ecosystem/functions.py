@@ -46,6 +46,8 @@ class Body:
         given_attributes: The attributes of nodes whose value is an attribute of the function.
         outputs: The outputs in the order that counts, by default that of the function.
         is_typed: Whether constants have the element types that they are to have in a replacement.
+        integers: The values that are integers where instances are of floating-point numbers: shapes and indices, which are
+            computed as they are written, since a product with a reciprocal is no quotient of integers.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Body:
     given_attributes: Mapping[tuple[ir.Node, str], Given] = field(default_factory=dict)
     outputs: Sequence[ir.Value] = ()
     is_typed: bool = False
+    integers: frozenset[ir.Value] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.outputs:

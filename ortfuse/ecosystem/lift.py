@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from ortfuse.ecosystem.functions import Body, Given
 from ortfuse.ecosystem.lifter import Captures, Lifter, decimal
+from ortfuse.ecosystem.parts import Parts
 from ortfuse.errors import RuleError
 from ortfuse.graph import walk
 from ortfuse.graph.traits import PARAMETER_INPUTS, PRODUCT, SUM
@@ -106,7 +107,7 @@ def _root(body: Body, outputs: list[ir.Value]) -> int:
 
 class _PatternLifter(Lifter):
     def number(self, value: ir.Value, array: np.ndarray[Any, Any]) -> Pattern:
-        if array.size == 1:
+        if array.size == 1 and value not in self.body.integers:
             return Const(decimal(array.reshape(-1)[0]))
         if array.size > _MOST_ELEMENTS:
             raise RuleError(
@@ -145,11 +146,12 @@ class _PatternLifter(Lifter):
         return Opt(made) if name in self.body.optional else made
 
     def chain(self, node: ir.Node) -> Pattern | None:
-        if not node.domain and node.op_type == "Pow" and node.inputs[0] is not None and node.inputs[1] is not None:
+        is_power = not node.domain and node.op_type == "Pow" and node.outputs[0] not in self.body.integers
+        if is_power and node.inputs[0] is not None and node.inputs[1] is not None:
             exponent = self.constant(node.inputs[1])
             is_number = isinstance(exponent, np.ndarray) and exponent.size == 1
             return self.pattern(node.inputs[0]) ** decimal(exponent.reshape(-1)[0]) if is_number else None  # type: ignore[union-attr]
-        if node.domain or node.op_type not in (SUM | PRODUCT):
+        if node.domain or node.op_type not in (SUM | PRODUCT) or node.outputs[0] in self.body.integers:
             return None
         operands = [operand for value in node.inputs if (operand := self.operand(value)) is not None]
         signs = (1, -1) if node.op_type in ("Sub", "Div") else (-1,) if node.op_type == "Reciprocal" else (1, 1)
@@ -178,6 +180,17 @@ class _PatternLifter(Lifter):
             else:
                 inputs.append(self.operand(value))
         labels = {self.labels[out]: number for number, out in enumerate(node.outputs) if out in self.labels}
+        if (
+            node.op_type == "Split"
+            and not node.domain
+            and len(inputs) == 1
+            and not isinstance(attributes.get("split"), Attr)
+        ):
+            name = f"{self.body.name}.parts{len(self.captures.parts)}"
+            self.captures.parts[name] = Parts.of(node, attributes.pop("split", None))
+            attributes |= {"split": Attr(f"{name}.sizes"), "num_outputs": Attr(f"{name}.number")}
+            labels[name] = 0
+            return Op(node.op_type, inputs, attributes, node.domain, len(node.outputs), others=labels)
         if len(node.outputs) == 1:
             return Op(node.op_type, inputs, attributes, node.domain, label=next(iter(labels), None))
         return Op(node.op_type, inputs, attributes, node.domain, len(node.outputs), others=labels)

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from ortfuse.ecosystem.functions import Body, Given
+from ortfuse.ecosystem.parts import Parts
 from ortfuse.errors import RuleError
 from ortfuse.graph import walk
 from ortfuse.pattern.language import Op, Pattern
@@ -26,6 +27,7 @@ class Captures:
     """Maps names to defaults, `None` if there is none."""
     scalars: dict[str, Any] = field(default_factory=dict)
     constants: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    parts: dict[str, Parts] = field(default_factory=dict)
 
     @property
     def names(self) -> set[str]:

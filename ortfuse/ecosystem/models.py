@@ -15,7 +15,7 @@ it another. A file can name what is free by itself, in its metadata under `ortfu
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import onnx_ir as ir
 
 from ortfuse.ecosystem.functions import Body, Given
 from ortfuse.errors import RuleError, TargetError
+from ortfuse.facts.facts import Facts
 from ortfuse.model.interop import AnyModel, enter
 from ortfuse.targets import installed, raise_opset
 
@@ -118,7 +119,19 @@ class Formula:
             given_attributes=self.attributes,
             outputs=tuple(outputs),
             is_typed=True,
+            integers=frozenset(self._integers()),
         )
+
+    def _integers(self) -> Iterator[ir.Value]:
+        """The values that are integers, unless the whole formula is one of integers."""
+        if not any(dtype.is_floating_point() for dtype in self.dtypes().values()):
+            return
+        facts = Facts(self.model)
+        for node in self.graph:
+            for value in (*node.inputs, *node.outputs):
+                dtype = facts.dtype(value) if value is not None else None
+                if value is not None and dtype is not None and dtype.is_integer():
+                    yield value
 
     def shapes(self) -> dict[str, str]:
         """The shapes of variables and captured constants, in the words of patterns; those without one are left out.

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ortfuse.ecosystem.functions import AnyFunction, Body, body_of
 from ortfuse.ecosystem.lift import lift_pattern, lift_replacement
 from ortfuse.ecosystem.lifter import Captures
+from ortfuse.ecosystem.parts import same_parts
 from ortfuse.errors import RuleError
 from ortfuse.pattern import Guard, Pattern
 from ortfuse.rewrite import Exactness, Proof, Rule
@@ -91,7 +92,7 @@ def rule_from(
         exactness=exactness,
         source=source,
         proof=_completed(proof or Proof(), lifted.captures),
-        guards=tuple(guards),
+        guards=(*guards, *same_parts(lifted.captures.parts)),
         intermediates=intermediates,
         **fields,
     )
@@ -101,6 +102,8 @@ def _completed(proof: Proof, captured: Captures) -> Proof:
     """The proof, completed with what the function states: its constants, and the defaults of captured attributes."""
     sets = proof.attributes if isinstance(proof.attributes, Mapping) else list(proof.attributes)
     defaults = {key: [value] for key, value in captured.attributes.items() if value is not None}
+    for name, parts in captured.parts.items():
+        defaults |= parts.values(name)
     numbers = {key: [float(value)] for key, value in captured.scalars.items() if value is not None}
     shapes = {key: " ".join(map(str, array.shape)) for key, array in captured.constants.items()}
     return dataclasses.replace(

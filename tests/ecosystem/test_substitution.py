@@ -281,3 +281,53 @@ def test_integers_have_no_reciprocals_to_be_tried() -> None:
     replace = model("g (int64[n] x) => (int64[n] y) <int64 k = {-2}> { y = Mul(x, k) }")
     given = model("g (int64[N] x) => (int64[N] y) { a = Add(x, x)  y = Neg(a) }")
     assert operators(ortfuse.substitute(given, find, replace, verify="whole")) == ["Mul"]
+
+
+SPLITS = {
+    "equal before opset 18": ("a, b = Split <axis = 1> (x)", 17),
+    "equal": ("a, b = Split <axis = 1, num_outputs = 2> (x)", 20),
+    "of sizes": ("a, b = Split <axis = -1> (x, sizes)", 17),
+}
+GATED = "g (float[n, 8] x) => (float[n, 4] y) <int64[2] sizes = {{4, 4}}> {{ {}  s = Sigmoid(b)  y = Mul(a, s) }}"
+SLICED = """g (float[n, 8] x) => (float[n, 4] y) <int64[1] no = {0}, int64[1] half = {4}, int64[1] end = {8}, int64[1] one = {1}> {
+    a = Slice(x, no, half, one)  b = Slice(x, half, end, one)  s = Sigmoid(b)  y = Mul(a, s) }"""
+
+
+@pytest.mark.parametrize("sought", SPLITS)
+@pytest.mark.parametrize("there", SPLITS)
+def test_a_split_is_found_in_whatever_spelling(sought: str, there: str) -> None:
+    split, opset = SPLITS[there]
+    given = model(f"g (float[N, 8] i) => (float[N, 4] k) <int64[2] sizes = {{4, 4}}> {{ x = Sin(i)  {split}  s = Sigmoid(b) "
+                  "y = Mul(a, s)  k = Cos(y) }", opset)  # fmt: skip
+    text, version = SPLITS[sought]
+    done = ortfuse.substitute(given, model(GATED.format(text), version), model(SLICED, 17), verify="whole")
+    assert done.ok and done.proof is not None and done.proof.proved
+    assert operators(done) == ["Sin", "Slice", "Slice", "Sigmoid", "Mul", "Cos"]
+
+
+@pytest.mark.parametrize(
+    ("split", "opset"),
+    [
+        ("a, b = Split <axis = 1> (x, others)", 17),
+        ("a, b, c = Split <axis = 1> (x, three)", 20),
+        ("a, b, c = Split <axis = 1> (x)", 17),
+        ("a, b = Split <axis = 1> (x, given)", 20),
+    ],
+)
+@pytest.mark.parametrize("sought", SPLITS)
+def test_a_split_into_other_parts_is_not_the_same(sought: str, split: str, opset: int) -> None:
+    text, version = SPLITS[sought]
+    given = model(f"g (float[N, 12] x, int64[2] given) => (float[N, k] y) <int64[2] others = {{3, 9}}, int64[3] three = {{4, 4, 4}}> "
+                  f"{{ {split}  s = Sigmoid(b)  y = Mul(a, s) }}", opset)  # fmt: skip
+    find = GATED.format(text).replace("[n, 8]", "[n, 12]").replace("[n, 4]", "[n, k]").replace("{4, 4}", "{6, 6}")
+    assert not ortfuse.substitute(given, model(find, version), model(find, version)).ok
+
+
+def test_sizes_computed_on_the_way_are_integers_in_instances_too() -> None:
+    text = """g (float[{batch}, m] x) => (float[{batch}, k] y) {{ h = Sigmoid(x)  s = Shape(h)  i = Constant <value_int = 1> ()
+        w = Gather(s, i)  z = Constant <value_ints = [0]> ()  o = Constant <value_ints = [1]> ()  t = Constant <value_ints = [2]> ()
+        p = Add(w, o)  e = Div(p, t)  y = Slice(h, z, e, o) }}"""
+    done = ortfuse.substitute(
+        model(text.format(batch="N")), model(text.format(batch="n")), model(text.format(batch="n"))
+    )
+    assert done.proof is not None and done.proof.proved and done.count == 1
