@@ -46,7 +46,7 @@ GLU = {"GLU": "Sigmoid", "SwiGLU": "Swish", "GeGLU": "Gelu", "GeGLUTanh": "GeluT
 def function(name: str, inputs: str, body: str) -> onnx.FunctionProto:
     """A function of the domain, whose one result is `y`."""
     return onnx.parser.parse_function(
-        f'<domain: "{DOMAIN}", opset_import: ["" : 18]> {name} ({inputs}) => (y) {{ {body} }}'
+        f'<domain: "{DOMAIN}", opset_import: ["" : 15]> {name} ({inputs}) => (y) {{ {body} }}'
     )
 
 
@@ -81,16 +81,25 @@ def is_not_double(match: Match) -> Refusal | None:
 x, gate = var("x"), var("gate")
 _RULES = {"Sigmoid": "sigmoid", "Relu": "relu", "Swish": "swish", "Gelu": "gelu", "GeluTanh": "gelu_tanh"}
 
-RULES = [
-    Rule(
-        name=f"glu.{_RULES[kind]}",
-        pattern=op.Mul(activated(kind, gate), x),
-        replace=getattr(made_of, name)(gate, x),
-        guards=(same_shape("gate", "x"), is_not_itself, *((is_not_double,) if kind == "GeluTanh" else ())),
+bias = var("bias", "c")
+_OF_GATE = {"Gelu": ms.BiasGelu(gate, bias), "GeluTanh": ms.FastGelu(gate, bias)}
+"""Activations that take in the bias of the gate."""
+
+
+def _rule(name: str, kind: str, biased: bool) -> Rule:
+    gated = _OF_GATE[kind] if biased else activated(kind, gate)
+    own = () if biased else (is_not_itself,)
+    return Rule(
+        name=f"glu.{_RULES[kind]}{'_with_bias' if biased else ''}",
+        pattern=op.Mul(gated, x),
+        replace=getattr(made_of, name)(op.Add(gate, bias) if biased else gate, x),
+        guards=(same_shape("gate", "x"), *own, *((is_not_double,) if kind == "GeluTanh" else ())),
         on_request=True,
         exactness=Exactness.ROUNDING,
         source=GATES,
-        proof=Proof(shapes={"gate": "b 3", "x": "b 3"}, opset=20),
+        proof=Proof(shapes={"gate": "b 3", "x": "b 3", "bias": "3"}, opset=20),
     )
-    for name, kind in GLU.items()
-]
+
+
+RULES = [_rule(name, kind, biased=False) for name, kind in GLU.items()]
+RULES += [_rule(name, kind, biased=True) for name, kind in GLU.items() if kind in _OF_GATE]

@@ -1,7 +1,8 @@
 """Turns the rewritten graph into a model that can be saved: the last step of every pipeline.
 
 - Functions that define custom operators are added to the model.
-- If rules made nodes for a newer opset than the model imports, the whole model is raised to it, by `ortfuse.targets`.
+- If rules made nodes for a newer opset than the model imports, or of operators that are defined in one, the whole model is
+  raised to it, by `ortfuse.targets`.
 - A model of IR version 3, in which every initializer must also be an input, is raised to version 4 if it now has
   initializers that are not inputs. Inputs that were there only for this reason are removed: the runtime never took a value
   for them.
@@ -31,7 +32,7 @@ from ortfuse.errors import TargetError
 from ortfuse.graph.editor import Editor
 from ortfuse.graph.walk import Scope, nested, nested_nodes, nodes_within, roots, subgraphs
 from ortfuse.passes.context import Context
-from ortfuse.targets import missing_functions, raise_opset
+from ortfuse.targets import missing_functions, opset_needed, raise_opset
 
 _FREE_INITIALIZERS = 4
 """The first IR version in which initializers need not be inputs."""
@@ -109,8 +110,8 @@ def _pending(context: Context) -> Iterator[tuple[ir.Node, int]]:
     for scope in context.scopes():
         opset = scope.opset
         for node in scope.graph:
-            if node.version is not None and not node.domain and node.version > opset:
-                yield node, node.version
+            if (needed := opset_needed(node)) > opset:
+                yield node, needed
 
 
 def _clear_versions(scope: Scope, editor: Editor) -> None:

@@ -109,6 +109,17 @@ def custom_operator(domain: str, name: str) -> CustomOperator | None:
     return _registered.get((domain, name))
 
 
+def opset_of_body(node: ir.Node) -> int:
+    """The opset of ai.onnx in which the operator of a node is defined, if it is given by its body alone; else 0.
+
+    The runtime reads the nodes of a body by the opset of the model.
+    """
+    known = _registered.get((node.domain, node.op_type)) if node.domain else None
+    return (
+        known.body.opset_imports.get("", 0) if known is not None and known.body is not None and not known.library else 0
+    )
+
+
 def libraries() -> tuple[str, ...]:
     """The shared libraries that sessions need, without duplicates."""
     registered = (known.library for known in _registered.values() if known.library is not None)

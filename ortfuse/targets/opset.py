@@ -19,6 +19,7 @@ from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
 from ortfuse.graph.editor import Editor
 from ortfuse.targets.conversion_plan import Plan
+from ortfuse.targets.custom import opset_of_body
 from ortfuse.targets.skeleton import Skeleton
 from ortfuse.targets.target import Target, installed
 
@@ -39,14 +40,19 @@ AUTHOR = "raise_opset"
 
 
 def raise_to_newest(model: ir.Model, target: Target | None = None) -> None:
-    """Raise `model` to the newest opset that any of its nodes is marked with, if that is newer than what it imports.
+    """Raise `model` to the newest opset that any of its nodes needs, if that is newer than what it imports.
 
     Raises:
         TargetError: As for `raise_opset`.
     """
-    newest = max((node.version or 0 for node in walk.nodes(model) if not node.domain), default=0)
+    newest = max(map(opset_needed, walk.nodes(model)), default=0)
     if newest > model.graph.opset_imports.get("", 1):
         raise_opset(model, newest, target)
+
+
+def opset_needed(node: ir.Node) -> int:
+    """The opset that a node is marked with, or that its operator is defined in; 0 if neither is known."""
+    return opset_of_body(node) if node.domain else node.version or 0
 
 
 def raise_opset(

@@ -23,7 +23,7 @@ from ortfuse.graph.schemas import changes, droppable_outputs, schema_at
 from ortfuse.refusal import Refusal, Subject, refuse
 from ortfuse.targets.calibrated import costs_here
 from ortfuse.targets.costs import CostTable, shipped_costs
-from ortfuse.targets.custom import custom_operator
+from ortfuse.targets.custom import custom_operator, opset_of_body
 from ortfuse.targets.kernel_table import Formal, Kernel, KernelTable, Operator, Schema
 from ortfuse.targets.limits import DOCUMENTED, FOUND, Limit
 from ortfuse.targets.quirks import Quirk, quirks_of
@@ -138,6 +138,8 @@ class Target:
 
         A `version` of the node itself takes precedence over the version that its model or function imports.
         """
+        if (defined := opset_of_body(node)) > self.max_opset:
+            return refuse("max_opset", Subject("operator", node.op_type), found=self.max_opset, needed=defined)
         version = node.version if node.version is not None else opset_imports.get(node.domain, 1)
         inputs = [ABSENT if value is None else facts.dtype(value) for value in node.inputs]
         outputs = [ABSENT if value.name == "" else facts.dtype(value) for value in node.outputs]

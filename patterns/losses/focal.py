@@ -202,7 +202,8 @@ _OF_MANY: dict[str, Any] = {
 
 RULES = [
     _named("sigmoid", opt(balance) * op.Pow(far, gamma) * entropy, [*OF_SIGMOID.values()], _sigmoid_call,
-           Proof(**_OF_TWO, scalars=_NUMBERS)),
+           Proof(**_OF_TWO, scalars=_NUMBERS, assumes={
+               "input 0 of Add* is the lowest number*": "a factor that makes the loss infinite is none"})),
     _spelled("sigmoid", [*OF_SIGMOID.values()], Proof(**_OF_TWO, attributes=_NUMBERS)),
     _named("softmax", op.Pow(1 - op.Exp(log_probability), gamma) * -log_probability, [OF_SOFTMAX[False]], _softmax_call,
            Proof(**_OF_MANY, scalars=_NUMBERS), a_label_for_each, normalises_classes_alone),

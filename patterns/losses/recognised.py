@@ -12,15 +12,17 @@ Labels are taken to be numbers of classes, as the operators demand; GatherElemen
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Guard, Match, Op, Pattern, attr, const, op, opt
+from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, const, op, opt, scalar
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
+from .._common import array_like
 from .spelled import OPERATORS, OUTPUTS, SHAPE_SETS, SOURCE, labels, reduction, weight, x
 
 
@@ -80,8 +82,8 @@ def _loss(name: str, reduced: Any, weighted: Pattern | None, of: Pattern = label
     return made
 
 
-def _rule(name: str, pattern: Pattern, replace: Op, *guards: Guard, weighted: bool = True, ignored: Any = (None,),
-          **more: Any) -> Rule:  # fmt: skip
+def _rule(name: str, pattern: Pattern, replace: Any, *guards: Guard, weighted: bool = True, ignored: Any = (None,),
+          scalars: Mapping[str, Sequence[float]] | None = None, **more: Any) -> Rule:  # fmt: skip
     numbers = {"number": "", "class": ""}
     shapes = [
         {**numbers, **{key: shape for key, shape in one.items() if weighted or key != "weight"}} for one in SHAPE_SETS
@@ -90,7 +92,7 @@ def _rule(name: str, pattern: Pattern, replace: Op, *guards: Guard, weighted: bo
         name=f"loss.{name}", pattern=pattern, replace=replace, guards=guards, by_definition=True,
         exactness=Exactness.ROUNDING, source=SOURCE,
         proof=Proof(
-            shapes=shapes, inputs={"labels": "int64"}, constants={"number": 2, "class": 0},
+            shapes=shapes, scalars=scalars or {}, inputs={"labels": "int64"}, constants={"number": 2, "class": 0},
             attributes=tuple(
                 {"axes": axes, "ignored": ignored, "reduction": ["mean", "sum", "none"]}
                 for axes in ([None, (0,)], [(0, 1, 2)])
@@ -147,9 +149,25 @@ def _picks(name: str, scores: Pattern, *guards: Guard) -> list[Rule]:
         loss = _loss(name, kind, None)
         more: dict[str, Any] = {"intermediates": {"logs": loss[1]}} if scores is logs else {}
         more["allow_extra_operands"] = not suffix
-        made.append(_rule(f"{name}{suffix}", -reduced, loss, a_label_for_each, *guards, *([reduces_all] if suffix else []),
-                          weighted=False, **more))  # fmt: skip
+        made.append(_rule(f"{name}{suffix}", scalar("factor") * reduced, _scaled(loss), a_label_for_each, factor_is_negative,
+                          *guards, *([reduces_all] if suffix else []), weighted=False, makes=(OPERATORS[name], "Mul"),
+                          formula=f"-s {reduced}", scalars={"factor": [-1.0, -0.75]}, **more))  # fmt: skip
     return made
+
+
+def _scaled(loss: Pattern) -> Callable[[Match], Pattern]:
+    """The loss, times what the logarithms are multiplied by beside the minus: part of a smoothed loss."""
+
+    def made(match: Match) -> Pattern:
+        factor = computed("factor", lambda match: array_like(match, -match["factor"]))
+        return loss if match["factor"] == -1 else op.Mul(loss, factor)
+
+    return made
+
+
+def factor_is_negative(match: Match) -> Refusal | None:
+    """What is multiplied by has a minus, and is no factor that makes the loss infinite or 0."""
+    return match.unless_value("factor", -(2.0**20) <= match["factor"] <= -(2.0**-20), "below 0, of moderate size")
 
 
 RULES = [

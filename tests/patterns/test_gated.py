@@ -114,3 +114,31 @@ def test_pins_of_passes_name_what_those_make() -> None:
     nothing = ortfuse.optimize(layer("SwiGLU", "halves"), pins={"merge_products": "Split"})
     assert [line for pin in nothing.pins for line in pin.lines()] == ["pin merge_products=Split: no site of it"]
     assert "Split" not in operators(ortfuse.optimize(model, pins={"merge_products": "none"}))
+
+
+OLD = f"""<ir_version: 7, opset_import: ["" : OPSET]> g (float[n, 3, 4] x) => (float[n, 3, 4] y) <{WEIGHTS}, {NUMBERS}, bias>
+    {{ k1 = MatMul(x, a) g = Add(k1, k0) {GATES["GeGLU"]} REST }}"""
+
+
+@pytest.mark.parametrize("opset", [11, 13, 17])
+@pytest.mark.parametrize(
+    ("rest", "pin", "found"),
+    [
+        (
+            "u = MatMul(x, b) t = Mul(f, u) y = MatMul(t, c)",
+            ("glu", "GeGLU"),
+            ["Add", "GeGLU", "MatMul", "MatMul", "MatMul"],
+        ),
+        ("y = MatMul(f, c)", ("ffn", "FeedForwardGelu"), ["FeedForwardGelu"]),
+    ],
+)
+def test_old_models_are_raised_to_the_opset_in_which_the_pinned_operator_is_defined(
+    opset: int, rest: str, pin: tuple[str, str], found: list[str]
+) -> None:
+    text = OLD.replace("OPSET", str(opset)).replace("REST", rest).replace("bias>", f"{_weight('k0', 1, 6)}>")
+    model = onnx.parser.parse_model(text.replace("float[1, 6] k0", "float[6] k0"))
+    result = ortfuse.optimize(model, pins=dict([pin]), verify="whole")
+    assert operators(result) == found
+    assert result.model.opset_import[0].version == max(opset, 15)
+    kept = ortfuse.optimize(model, pins=dict([pin]), max_opset=opset)
+    assert (pin[1] in operators(kept)) == (opset >= 15)

@@ -131,3 +131,13 @@ def test_what_is_nearly_a_loss_is_none(change: tuple[str, ...]) -> None:
     after = optimised(before, pins=PIN)
     assert ops(after) != "SoftmaxCrossEntropyLoss"
     same(before, after, {"x": numbers(5, 4), "labels": np.array([3, 2, 0, 1, 2])})
+
+
+@pytest.mark.parametrize("factor", ["Neg(p)", "Mul(p, part)", "Div(p, minus_two)"])
+def test_the_part_of_a_smoothed_loss_that_is_of_the_labels_is_recognised(factor: str) -> None:
+    before = loss(f"""l = LogSoftmax<axis=1>(x) u = Unsqueeze(labels, one) k = GatherElements<axis=1>(l, u) p = Squeeze(k, one)
+        part = Constant<value_float=-0.9>() minus_two = Constant<value_float=-2.0>() n = {factor}
+        m = ReduceMean<axes=[1], keepdims=0>(l) tenth = Constant<value_float=-0.1>() r = Mul(m, tenth) y = Add(n, r)""")
+    after = optimised(before, pins=PIN)
+    assert ops(after).startswith("SoftmaxCrossEntropyLoss")
+    same(before, after, {"x": numbers(5, 4), "labels": np.array([3, 2, 0, 1, 2])})
