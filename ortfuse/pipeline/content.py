@@ -138,7 +138,7 @@ def _is_depthwise(node: ir.Node) -> bool:
 
 def _cuts_patches(node: ir.Node) -> bool:
     kernel, strides = _numbers(node, "kernel_shape"), _numbers(node, "strides")
-    return bool(kernel) and kernel == strides and max(kernel) > 1
+    return len(kernel) > 1 and kernel == strides and max(kernel) > 1
 
 
 def _reaches(node: ir.Node, operators: tuple[str, ...], through: tuple[str, ...] = ()) -> bool:
@@ -173,16 +173,52 @@ def _is_difference_of_products(node: ir.Node) -> bool:
     return all(_made_by(value, ("Mul",)) for value in node.inputs)
 
 
-def _made_by(value: ir.Value | None, operators: tuple[str, ...]) -> bool:
-    """Whether a value is the result of one of some operators, whatever moved it since."""
-    for _ in range(_FAR):
+def _made_by(
+    value: ir.Value | None, operators: tuple[str, ...], through: tuple[str, ...] = (), past: tuple[str, ...] = ()
+) -> bool:
+    """Whether a value is the result of one of some operators, whatever moved it since, or anything else named.
+
+    With `past`, one of these operators has to stand between.
+    """
+    passed = not past
+    for _ in range(2 * _FAR if through else _FAR):
         node = value.producer() if value is not None else None
         if node is None or node.op_type in operators:
-            return node is not None
-        if node.op_type not in _MOVES or not node.inputs:
+            return node is not None and passed
+        if node.op_type not in (*_MOVES, *through) or not node.inputs:
             return False
+        passed |= node.op_type in past
         value = node.inputs[0]
     return False
+
+
+_ENLARGES = ("Resize", "Upsample", "ConvTranspose")
+_MAPS = (
+    *_COMBINES,
+    "Conv",
+    "BatchNormalization",
+    "InstanceNormalization",
+    "Relu",
+    "LeakyRelu",
+    "Clip",
+    "Sigmoid",
+    "Pad",
+)
+_DECODES = (*_COMBINES, "Concat", "Flatten", "Sigmoid", "Softmax", "Exp", "Pow", "Div", "Clip")
+
+
+def _joins_enlarged(node: ir.Node) -> bool:
+    """Images that were enlarged beside others that convolutions made at that size, as in U-Nets and pyramids."""
+    enlarged = [_made_by(value, _ENLARGES, _MAPS) for value in node.inputs]
+    rest = [value for value, is_enlarged in zip(node.inputs, enlarged, strict=True) if not is_enlarged]
+    return any(enlarged) and any(_made_by(value, ("Conv",), (*_MAPS, "MaxPool", "Concat")) for value in rest)
+
+
+def _joins_predictions(node: ir.Node) -> bool:
+    """What convolutions predict for the places of images of several sizes, one after another, as detectors do."""
+    return len(node.inputs) > 1 and all(
+        _made_by(value, ("Conv",), _DECODES, past=("Reshape", "Flatten")) for value in node.inputs
+    )
 
 
 def _appends_to_a_past(node: ir.Node) -> bool:
@@ -262,6 +298,8 @@ TABLE: Mapping[str, Mapping[str, Sign]] = {
     "depthwise convolutions": {"Conv": _is_depthwise},
     "patches": {"Conv": _cuts_patches},
     "upsampling": {"Resize": _always, "Upsample": _always, "ConvTranspose": _always},
+    "larger images joined": {"Concat": _joins_enlarged},
+    "predictions by place": {"Concat": _joins_predictions},
     "attention": {"Softmax": _weighs, "Exp": _weighs, "Attention": _always,
                   f"{MICROSOFT}.Attention": _always, f"{MICROSOFT}.MultiHeadAttention": _always,
                   f"{MICROSOFT}.GroupQueryAttention": _always},
@@ -275,7 +313,7 @@ TABLE: Mapping[str, Mapping[str, Sign]] = {
     "layer normalisation": {"LayerNormalization": _always, "Sub": _subtracts_the_mean},
     "RMS normalisation": {"ReduceMean": _averages_squares, "RMSNormalization": _always, "SimplifiedLayerNormalization": _always},
     "group normalisation": {"GroupNormalization": _always, "InstanceNormalization": _always},
-    "recurrence": {**dict.fromkeys(("LSTM", "GRU", "RNN", "Loop", "Scan"), _always), "Tanh": _is_a_step},
+    "recurrence": {**dict.fromkeys(("LSTM", "GRU", "RNN", "Loop", "Scan"), _always), "Tanh": _is_a_step, "Relu": _is_a_step},
     "trees": {f"ai.onnx.ml.TreeEnsemble{kind}": _always for kind in ("", "Classifier", "Regressor")},
     "linear models": {f"ai.onnx.ml.{kind}": _always for kind in ("LinearClassifier", "LinearRegressor", "SVMClassifier",
                                                                  "SVMRegressor", "Scaler", "Normalizer")},

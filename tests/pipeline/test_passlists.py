@@ -38,7 +38,8 @@ FAMILIES = {
     "resnet.ts": "resnet", "resnet.dynamo": "resnet", "resnet.qdq": "resnet", "detr.sdpa.ts": "mixed", "yolo.ts": "yolo",
     "mobilenet2.dynamo": "mobilenet", "efficientnet.tsbn": "efficientnet", "lstm_loop.ts": "rnn", "gru_cells.raw": "rnn",
     "lstm_cells.ts": "rnn", "speech.ts": "speech", "temporal.tsbn": "convnet", "style_transfer.dynamo": "convnet",
-    "suppression.ts": "yolo", "suppression.dynamo": "yolo",
+    "suppression.ts": "yolo", "suppression.dynamo": "yolo", "keras_unet.keras": "unet", "unet_groups.ts": "unet",
+    "style_transfer.ts": "convnet", "sampler.ts": "convnet", "sampler.dynamo": "convnet",
 }  # fmt: skip
 """The families of golden models, by what they are."""
 
@@ -104,6 +105,33 @@ SMALL = {
             y = ai.onnx.ml.TreeEnsembleRegressor <n_targets = 1> (x)
         }""",
     "yolo": """<ir_version: 10, opset_import: ["": 20]>
+        agraph (float[1,1,8,8] image) => (float[1,80,2] y) <float[2,1,1,1] w = {2, 1}, float[2,2,2,2] v = {1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8}, int64[3] rows = {0, 2, -1}> {
+            c = Conv (image, w)
+            d = Conv <strides = [2, 2]> (c, v)
+            p = Reshape (c, rows)
+            s = Sigmoid (d)
+            q = Reshape (s, rows)
+            j = Concat <axis = 2> (p, q)
+            y = Transpose <perm = [0, 2, 1]> (j)
+        }""",
+    "unet": """<ir_version: 10, opset_import: ["": 20]>
+        agraph (float[1,1,8,8] image) => (float[1,1,8,8] y) <float[1,1,1,1] w = {2}, float[1,2,1,1] v = {2, 1}, float[4] twice = {1, 1, 2, 2}> {
+            c = Conv (image, w)
+            p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (c)
+            d = Conv (p, w)
+            e = Relu (d)
+            u = Resize (e, , twice)
+            j = Concat <axis = 1> (u, c)
+            k = Conv (j, v)
+            y = Sigmoid (k)
+        }""",
+    "convnet": """<ir_version: 10, opset_import: ["": 20]>
+        agraph (float[1,1,8,8] image) => (float[1,1,16,16] y) <float[1,1,1,1] w = {2}, float[4] twice = {1, 1, 2, 2}> {
+            c = Conv (image, w)
+            u = Resize (c, , twice)
+            y = Sigmoid (u)
+        }""",
+    "resnet": """<ir_version: 10, opset_import: ["": 20]>
         agraph (float[1,1,8,8] image) => (float[1,2,8,8] y) <float[1,1,1,1] w = {2}> {
             c = Conv (image, w)
             g = Sigmoid (c)
@@ -161,6 +189,17 @@ def test_disabled_leaves_a_model_as_it_is_and_basic_uses_no_operator_of_the_runt
     basic = operators(path, "basic")
     assert not [name for name in basic if name.startswith("com.microsoft")]
     assert sum(basic.values()) < sum(before.values())
+
+
+LOOPS = {"recurrent", "loops", "unroll", "fuse.bodies"}
+"""The passes that have nothing to do without cells and loops."""
+
+
+def test_lists_that_leave_loops_out_do_not_suit_models_that_have_some() -> None:
+    for found in built_in_lists().values():
+        if found.when is not None and any(name in str(found.pipeline) for name in ("recurrent", "loops")):
+            assert "recurrence" in found.when.none, found.name
+            assert all(name in str(found.pipeline) for name in LOOPS), found.name
 
 
 def test_passes_can_be_left_out_of_lists_and_wildcards() -> None:
