@@ -230,7 +230,7 @@ class Editor(Changes):
         elif new.producer() is not None and not new.is_graph_output():
             self._assign(new, "type", new.type or old.type)
             self._assign(new, "shape", old.shape if new.shape is None else new.shape)
-        if (made and old.producer() is not None) or is_output:
+        if is_output or (made and old.producer() is not None and not new.is_graph_output()):
             self._hand_over(old, new)
         self.facts.value_replaced(old, new)
         return True

@@ -242,6 +242,18 @@ def test_the_shape_of_an_output_is_not_taken_from_what_computes_it(shape: list[i
     assert (output.name, output.shape) == ("y", None if shape is None else ir.Shape(shape))
 
 
+def test_what_stands_for_an_output_keeps_its_name_if_it_stands_for_another_value_too() -> None:
+    model = model_of("g (float[2] x) => (float[2] y, float[2] z) { y = Tanh(x) w = Tanh(x) z = Neg(w) }")
+    y, w = (node.outputs[0] for node in list(model.graph)[:2])
+    made = ir.node("Tanh", [model.graph.inputs[0]])
+    editor = Editor(model, Facts(model))
+    with editor.change("test"):
+        editor.insert_before(y.producer(), made)
+        editor.replace(y, made.outputs[0])
+        editor.replace(w, made.outputs[0])
+    assert [output.name for output in model.graph.outputs] == ["y", "z"]
+
+
 def test_a_copy_is_in_order_and_has_names_that_the_graph_does_not_have() -> None:
     model = model_of("""<ir_version: 8, opset_import: ["" : 17]> g (bool c, float[2] x) => (float[2] y) {
         z = Neg(x) y = If(c) <then_branch = t () => (float[2] b) { a = Exp(z) b = Tanh(a) },
