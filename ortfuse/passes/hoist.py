@@ -6,7 +6,7 @@
 
 Of an If, what both branches compute: one of them runs in any case. Of a Loop or Scan, what is the same in all runs, if the body
 provably runs (a Scan of nothing fails in the runtime), or if the operator cannot fail. What is handed on from run to run although
-it need not be is left out first (see `narrowing`).
+it need not be is left out first (see `narrowing`), and what a Loop counts and asks besides (see `recurrence.counted`).
 
 Left alone: nodes that draw random numbers, belong to unknown domains or hold graphs themselves, and nodes without inputs.
 """
@@ -26,6 +26,7 @@ from ortfuse.passes.building import take_over
 from ortfuse.passes.context import Context
 from ortfuse.passes.cse import computation
 from ortfuse.passes.narrowing import narrow
+from ortfuse.passes.recurrence.counted import count_once
 from ortfuse.passes.recurrence.nonempty import Nonempty
 
 _SAFE = ELEMENTWISE | {"Transpose", "Unsqueeze", "Shape", "Size"}
@@ -44,7 +45,8 @@ class Hoist:
         """Move nodes to before the node whose body they are in; returns how many."""
         purity, sizes = Purity(context.model), Nonempty(context.model.graph, context.facts)
         # From the innermost bodies outwards: a narrowed loop is a copy of it, and a node can leave several.
-        count = sum(narrow(holder, Hoist.name, sizes, context) for holder in reversed(_holders(context)))
+        count = sum(count_once(holder, Hoist.name, context) for holder in reversed(_holders(context)))
+        count += sum(narrow(holder, Hoist.name, sizes, context) for holder in reversed(_holders(context)))
         return count + sum(_hoist_from(node, purity, sizes, context) for node in reversed(_holders(context)))
 
 
