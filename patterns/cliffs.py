@@ -1,6 +1,7 @@
 """Operators that the runtime executes several times slower than the same in another spelling.
 
 x ** 0.5 = sqrt(x), x at least 0          logsum(x) = log(sum(x))          l1(x) = sum(|x|)          l2(x) = sqrt(sum(x x))
+the last two the other way round where all elements are summed
 logsumexp(x) = m + log(sum(exp(x - m))), m = max(x), brought to the nearest finite number if it is infinite
 gather(x, [2, 3, 4]) = slice(x, 2, 5)          gather(x, [6, 4, 2]) = slice(x, 6, 1, step -2)
 softmax(x) = reshape(softmax(reshape(x))), the axes behind its own as one
@@ -23,7 +24,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import floating, ints, is_not_quantised
 from ._proofs import COST
-from .normal_form.reduction import axes, given_axes
+from .normal_form.reduction import axes, given_axes, reduces_all
 
 PASS = "cliffs"
 
@@ -91,6 +92,14 @@ def reduces_the_last(match: Match) -> Refusal | None:
     return match.unless_value("axes", rank is not None and match["axes"][-1] == rank - 1, "up to the last axis")
 
 
+@redundant(COST)
+def leaves_an_axis(match: Match) -> Refusal | None:
+    """Some axis is not reduced: of all elements at once, the operator is the faster one."""
+    rank = match.rank("x")
+    some = rank is not None and len(match["axes"]) < rank
+    return match.unless_value("axes", some, "not all axes")
+
+
 no_integers = redundant("there is no kernel of roots and logarithms of integers")(floating("x"))
 
 
@@ -116,6 +125,33 @@ def _reduced(name: str, formula: str, operator: str, replace: Any, *guards: Guar
             never_empty={"b": "the kernels of some reductions keep the last axis of an empty tensor"},
         ),
     )
+
+
+def _of_all(name: str, reduced: Pattern, operator: str) -> Rule:
+    """A sum over all elements, as the operator that computes what is summed too."""
+    return Rule(
+        name=f"reduction.{name}_of_all",
+        formula=f"{operator}(x) of all elements, spelled out",
+        pattern=reduced,
+        replace=getattr(op, operator)(x, keepdims=attr("keepdims")),
+        exactness=Exactness.ROUNDING,
+        guards=(floating("x"), reduces_all),
+        source=f"ONNX operator {operator}",
+        proof=Proof(
+            shapes=({"x": "b 3 4"}, {"x": "b"}),
+            attributes=(
+                {"axes": [None, (0, 1, 2), (-1, 0, 1)], "keepdims": [0, 1]},
+                {"axes": [(0,)], "keepdims": [0, 1]},
+            ),
+            typical=({"x": "1 128 768"}, {"x": "1 64 56 56"}, {"x": "1 21 128 128"}),
+            never_empty={"b": "the kernels of some reductions keep the last axis of an empty tensor"},
+        ),
+    )
+
+
+def _sum_of(summed: Pattern) -> Pattern:
+    made: Pattern = op.ReduceSum(summed, axes=attr("axes"), keepdims=attr("keepdims"))
+    return made
 
 
 # The logarithm of a sum of exponentials
@@ -295,7 +331,9 @@ RULES = [
     ),
     _reduced("log_of_sum", "ReduceLogSum(x)", "ReduceLogSum", lambda summed: op.Log(summed(x)), no_integers),
     *map(_normalised, ("Softmax", "LogSoftmax", "Hardmax")),
-    _reduced("sum_of_sizes", "ReduceL1(x)", "ReduceL1", lambda summed: summed(op.Abs(x)), floating("x")),
+    _reduced(
+        "sum_of_sizes", "ReduceL1(x)", "ReduceL1", lambda summed: summed(op.Abs(x)), floating("x"), leaves_an_axis
+    ),
     _reduced(
         "sum_of_squares",
         "ReduceSumSquare(x)",
@@ -303,6 +341,7 @@ RULES = [
         lambda summed: summed(op.Mul(x, x)),
         floating("x"),
         reduces_the_last,
+        leaves_an_axis,
     ),
     _reduced(
         "length",
@@ -311,6 +350,14 @@ RULES = [
         lambda summed: op.Sqrt(summed(op.Mul(x, x))),
         no_integers,
         reduces_the_last,
+        leaves_an_axis,
     ),
     _log_sum_exp(),
+    _of_all("sizes", _sum_of(op.Abs(x)), "ReduceL1"),
+    _of_all("squares", _sum_of(op.Mul(x, x)), "ReduceSumSquare"),
+    _of_all(
+        "length",
+        op.Sqrt(_sum_of(op.Mul(x, x)) | op.ReduceSumSquare(x, axes=attr("axes"), keepdims=attr("keepdims"))),
+        "ReduceL2",
+    ),
 ]

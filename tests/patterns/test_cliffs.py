@@ -10,7 +10,7 @@ from rewriting import ops, parse, rewritten, same
 
 X = np.array([[np.nan, np.inf, -np.inf, -0.0, 0.0], [1e-40, 1e38, 4.0, -4.0, 2.0]], np.float32)
 NUMBERS = """float half = {0.5}, int64[1] last = {1}, int64[3] row = {1, 2, 3}, int64[2] gap = {1, 3}, int64[3] back = {4, 2, 0}, int64[3] uneven = {0, 1, 3},
-    int64[2] ends = {-2, -1},
+    int64[2] ends = {-2, -1}, int64[2] both = {0, -1},
     int64 one = {1}"""
 
 RESPELLED = {
@@ -25,6 +25,13 @@ RESPELLED = {
     "y = ReduceL1(x, last)": "Abs ReduceSum",
     "y = ReduceL1(x)": "ReduceL1",
     "y = ReduceSumSquare(x, last)": "Mul ReduceSum",
+    "y = ReduceSumSquare(x, both)": "ReduceSumSquare",
+    "y = ReduceL2(x, both)": "ReduceL2",
+    "a = Abs(x) y = ReduceSum(a, both)": "ReduceL1",
+    "q = Mul(x, x) y = ReduceSum(q)": "ReduceSumSquare",
+    "q = Mul(x, x) s = ReduceSum(q, both) y = Sqrt(s)": "ReduceL2",
+    "q = Mul(x, x) y = ReduceSum(q, last)": "Mul ReduceSum",
+    "q = Mul(x, x) y = ReduceSum<noop_with_empty_axes=1>(q)": "Mul ReduceSum",
     "y = ReduceL2(x, last)": "Mul ReduceSum Sqrt",
     "y = ReduceLogSumExp(x, last)": "ReduceMax Min Max Sub Exp ReduceSum Log Add",
     "y = ReduceLogSumExp<keepdims=0>(x, last)": "ReduceMax Min Max Sub Exp ReduceSum Log Add Squeeze",
