@@ -13,7 +13,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.graph import walk
+from ortfuse.graph import copies, walk
 from ortfuse.graph.change import NODES_KEY, RULE_KEY, Change, Changes, Listener, Recorder, operation
 from ortfuse.graph.edit import Inspector
 from ortfuse.graph.journal import (
@@ -122,18 +122,15 @@ class Editor(Changes):
         `given` are the values around it that inputs stand for; no output may be such an input itself.
         """
         self.sort(body)
-        copy = body.clone(allow_outer_scope_values=True)
-        for formal, old in zip(copy.inputs, body.inputs, strict=True):
-            for use in tuple(formal.uses()) if old in given else ():
-                use.node.replace_input_with(use.idx, given[old])
-        copy.inputs[:] = [copy.inputs[index] for index in inputs]
-        copy.outputs[:] = [copy.outputs[index] for index in outputs]
-        for node in reversed(list(copy)):
-            if node.outputs and not any(value.uses() or value.is_graph_output() for value in node.outputs):
-                for inner in (node, *nested_nodes(node)):
-                    inner.resize_inputs(0)
-                copy.remove(node)
-        return copy
+        return copies.narrowed(body, given, inputs, outputs)
+
+    @operation(builds=True)
+    def redirected_copy(
+        self, body: ir.Graph, operands: Mapping[tuple[ir.Node, int], ir.Value], results: Mapping[int, ir.Value]
+    ) -> ir.Graph:
+        """A copy of a body, for a node that is then inserted, with inputs of the body for operands of nodes and for results."""
+        self.sort(body)
+        return copies.redirected(body, operands, results)
 
     def _inserted(self, nodes: Sequence[ir.Node], graph: ir.Graph) -> bool:
         self._journal.extend([Placed(node, graph) for node in nodes])

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-EDITOR = {"ortfuse/graph/editor.py", "ortfuse/graph/journal.py"}
+EDITOR = {"ortfuse/graph/copies.py", "ortfuse/graph/editor.py", "ortfuse/graph/journal.py"}
 
 BUILDERS = {
     "ortfuse/model/": "loads, repairs and writes models, before and after a run",

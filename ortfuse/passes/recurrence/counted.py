@@ -22,33 +22,24 @@ from ortfuse.passes.recurrence.operator import Rounds
 def count_once(node: ir.Node, author: str, context: Context) -> int:
     """Let a Loop go by the number of its run alone; returns whether it does now and did not before."""
     iteration = iteration_of(node, context.facts) if node.op_type == "Loop" else None
-    if iteration is None or not (_asks(iteration, context) or _counting(iteration, context)):
+    if iteration is None:
+        return 0
+    number, going = iteration.body.inputs[:2]
+    operands = {(inner, 1): number for inner in _counting(iteration, context)}
+    results = {0: going} if _asks(iteration, context) else {}
+    if not operands and not results:
         return 0
     with context.editor.change(author, rule=Rounds(author), nodes=[node]) as change:
+        body = context.editor.redirected_copy(iteration.body, operands, results)
+        assert body is not None
         others = [attribute for name, attribute in node.attributes.items() if name != "body"]
         made = ir.Node(
-            "", "Loop", node.inputs, [*others, ir.AttrGraph("body", _copy(iteration, context))],
+            "", "Loop", node.inputs, [*others, ir.AttrGraph("body", body)],
             version=node.version, num_outputs=len(node.outputs),
         )  # fmt: skip
         context.editor.insert_before(node, made)
         take_over(context.editor, node, made)
     return int(bool(change))
-
-
-def _copy(iteration: Iteration, context: Context) -> ir.Graph:
-    """A copy of a body that goes by the number of the run alone."""
-    context.editor.sort(iteration.body)  # a copy takes what is computed later for a value of the graphs around it
-    counting, asks = _counting(iteration, context), _asks(iteration, context)
-    copy = iteration.body.clone(allow_outer_scope_values=True)
-    for inner, copied in zip(iteration.body, copy, strict=True):
-        if inner in counting:
-            copied.replace_input_with(1, copy.inputs[0])
-    if asks:
-        goes_on = ir.node("Identity", [copy.inputs[1]])
-        copy.append(goes_on)
-        goes_on.outputs[0].type, goes_on.outputs[0].shape = copy.outputs[0].type, copy.outputs[0].shape
-        copy.outputs[0] = goes_on.outputs[0]
-    return copy
 
 
 def _asks(iteration: Iteration, context: Context) -> bool:
