@@ -6,6 +6,7 @@ A layer x W + b is MatMul, with the sum behind it, or Gemm.
 x W + b +- s (x V + c) = x (W +- s V) + (b +- s c)
 x W + b +- s ((x A + a) B + c) = x (W +- s A B) + (b +- s (a B + c))            Hu et al., arXiv:2106.09685
 (s x) W + b = x (s W) + b          s (x W + b) = x (s W) + s b          s a number or a vector
+y + s y = x ((1 + s) W) + (1 + s) b, y = x W + b                        the weight-decomposed adapters of arXiv:2402.09353
 (x + t) W + b = x W + (t W + b)          (x W + b) + t = x W + (b + t)          the second for Gemm
 
 Constants are computed in float64 and rounded once. Large weights that are used elsewhere too are not copied, and large ones
@@ -158,7 +159,7 @@ def _scale(match: Match) -> Array:
     """The factor as a vector or number: the constant or, if it is divided by, its inverse."""
     wide = _wide(match, "scale")
     found = wide.reshape(() if wide.size == 1 else -1)
-    return np.asarray(1 / found if match.choice("scaled") else found)
+    return np.asarray(1 / found if match.choices.get("scaled") else found)
 
 
 def _scaled(match: Match, array: Array | None) -> Array | None:
@@ -171,6 +172,14 @@ SCALED_OUTPUT: Parts = (
     lambda match: _scaled(match, _weight(match)),
     lambda match: _scaled(match, _own_bias(match)),
 )
+
+
+def _multiple(made: Made) -> Made:
+    """The layer plus the factor times it."""
+    return lambda match: _total(made(match), _scaled(match, made(match)))
+
+
+MULTIPLE: Parts = (_multiple(_weight), _multiple(_own_bias))
 
 
 def _shift(match: Match, axis: int) -> Array:
@@ -405,6 +414,7 @@ def _side_by_side() -> Iterator[Rule]:
 scale, shift = const("scale"), const("shift")
 scaled_input = (op.Mul(x, scale) | op.Div(x, scale)).named("scaled")
 whole = linear(WEIGHT, x, is_summed=True)
+plain = linear(WEIGHT, x).named("plain")
 scaled_output = (op.Mul(whole, scale) | op.Div(whole, scale)).named("scaled")
 shifted = (op.Add(x, shift) | op.Sub(x, shift)).named("shifted")
 multiplied = _gemm(WEIGHT, x)
@@ -440,6 +450,10 @@ RULES = [
     _rule(
         "scaled_output", "(x weight + bias) * scale", scaled_output, SCALED_OUTPUT, (WEIGHT,), _SCALED,
         weight_is_small, scale_is_along("root"), assumes=LIMITS,
+    ),
+    _rule(
+        "own_multiple", "y + scale y, y = x weight", plain + op.Mul(plain, scale), MULTIPLE, (WEIGHT,), _SCALED,
+        weight_is_small, scale_is_along("root"), allow_extra_operands=True, assumes=LIMITS,
     ),
     _rule(
         "shifted_input", "(x + shift) weight + bias", linear(WEIGHT, shifted, is_summed=True), SHIFTED_INPUT, (WEIGHT,),

@@ -65,6 +65,8 @@ FOUND = {
     "p = MatMul(x, W) q = Add(p, b) r = MatMul(x, V) t = Mul(r, two) y = Sub(q, t)": "MatMul Add",
     "p = MatMul(x, W) q = MatMul(p, V) y = Add(p, q)": "MatMul",
     "p = Mul(s, x) q = Add(p, b) r = MatMul(q, W) y = Add(r, b)": "MatMul Add",
+    "p = MatMul(x, W) q = Mul(p, s) r = Add(p, b) y = Add(q, r)": "MatMul Add",
+    "p = MatMul(x, W) q = Mul(p, s) y = Add(q, p)": "MatMul",
     "p = Sub(x, two) y = MatMul(p, W)": "MatMul Add",
 }
 
@@ -89,6 +91,7 @@ GEMMS = {
     "p = Gemm(x, W) y = Div(p, two)": "MatMul",
     "p = Mul(s, x) q = Add(p, b) y = Gemm(q, W, b)": "Gemm",
     "p = Gemm(x, W, b) y = Sub(p, s)": "Gemm",
+    "p = Gemm(x, W, b) q = Mul(p, s) y = Add(p, q)": "Gemm",
     "p = Gemm<beta = 2.0>(x, W, b) q = Mul(p, two) y = Add(s, q)": "Gemm",
 }
 
@@ -108,6 +111,7 @@ LEFT_ALONE = {
     "a factor for each row": "p = Mul(x, rows) y = MatMul(p, W)",
     "a factor for each row of the result": "p = MatMul(x, W) y = Mul(p, rows)",
     "a term for each row": "p = Add(x, rows) y = MatMul(p, W)",
+    "a multiple of another product": "p = MatMul(x, W) q = MatMul(p, V) r = Mul(q, s) t = Relu(q) u = Add(p, r) y = Add(u, t)",
     "a large term": "p = Add(x, thousand) y = MatMul(p, W)",
     "a term before more columns, without a bias": "p = Add(x, b) y = MatMul(p, A)",
 }
