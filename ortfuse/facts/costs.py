@@ -302,6 +302,7 @@ _PRODUCTS: Mapping[str, Callable[[_Place], DimLike]] = {
     "Einsum": _einsum,
     "Conv": _convolution(1),
     "ConvInteger": _convolution(1),
+    "DeformConv": _convolution(1),
     "QLinearConv": _convolution(3),
     f"{MICROSOFT}.FusedConv": _convolution(1),
     f"{MICROSOFT}.QLinearConv": _convolution(3),

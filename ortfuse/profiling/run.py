@@ -25,10 +25,27 @@ PROFILED_MORE = 1.15
 LONG = 50e-6
 """Products that take less are not compared with a peak that was measured over milliseconds."""
 
-CACHED = 1.5
-"""The fraction of the roof beyond which data certainly came from caches, which are faster than the memory."""
+OVER = 1.05
+"""The fraction of the roof from which on a note says why there can be more than all of it."""
 
 _CACHES = "kernels beyond the roof read from caches, which are faster than the copy that bandwidth is measured by"
+_INTEGERS = "products of integers go beyond the roof, which is that of products in float32"
+_SHORT = (
+    "products beyond the roof are too short to be timed well, or of sizes that are faster than the one its peak is of"
+)
+
+_NARROW = frozenset(
+    {
+        "MatMulInteger",
+        "ConvInteger",
+        "DynamicQuantizeMatMul",
+        "DynamicQuantizeLSTM",
+        "MatMulIntegerToFloat",
+        "MatMulNBits",
+        "QAttention",
+        "QGemm",
+    }
+)
 
 
 def profile_of(
@@ -77,7 +94,7 @@ def profile_of(
 
 def beyond(profile: Profile) -> bool:
     """Whether products are faster than the peak, which then was measured while the machine was busy."""
-    products = [one for one in profile.kernels if one.bound == "compute"]
+    products = [one for one in profile.kernels if one.bound == "compute" and not _is_narrow(one)]
     long = [one for one in products if one.seconds > LONG]
     together = sum(one.seconds for one in products) > LONG
     return any((one.reached or 0) > 1 for one in long) or (together and (reached(products) or 0) > 1)
@@ -90,9 +107,19 @@ def at_peaks(profile: Profile, peaks: Peaks) -> Profile:
         work = None if one.bytes is None else Work(one.flops, one.bytes)
         bound, least = ("", None) if work is None else (work.bound(peaks), work.seconds(peaks))
         kernels.append(replace(one, bound=bound, least=least))
-    cached = any(one.bound == "memory" and (one.reached or 0) > CACHED for one in kernels)
-    notes = [note for note in profile.notes if note != _CACHES] + ([_CACHES] if cached else [])
+    reasons = {_why(one) for one in kernels if (one.reached or 0) > OVER}
+    told = (_CACHES, _INTEGERS, _SHORT)
+    notes = [note for note in profile.notes if note not in told] + [note for note in told if note in reasons]
     return replace(profile, kernels=tuple(kernels), peaks=peaks, notes=tuple(notes))
+
+
+def _why(one: Kernel) -> str:
+    """Why a kernel can be faster than the roof."""
+    return _CACHES if one.bound == "memory" else _INTEGERS if _is_narrow(one) else _SHORT
+
+
+def _is_narrow(one: Kernel) -> bool:
+    return one.operator in _NARROW or one.operator.startswith("QLinear")
 
 
 def _kernels(graph: ir.Model | None, traced: Trace) -> tuple[Kernel, ...]:

@@ -84,6 +84,25 @@ def test_a_peak_that_is_exceeded_was_measured_while_the_machine_was_busy() -> No
     assert again.kernels[0].reached == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize(
+    ("operator", "flops", "moved", "word"),
+    [
+        ("Add", 10**3, 10**9, "caches"),
+        ("MatMulInteger", 10**9, 10**3, "integers"),
+        ("QLinearConv", 10**9, 10**3, "integers"),
+        ("MatMul", 10**9, 10**3, "too short"),
+    ],
+)
+def test_a_note_says_why_something_is_beyond_the_roof(operator: str, flops: int, moved: int, word: str) -> None:
+    found = ortfuse.profile(_model(), rounds=2, remedies=False)
+    fast = replace(found.kernels[0], operator=operator, flops=flops, bytes=moved, seconds=4e-5)
+    at = at_peaks(replace(found, kernels=(fast,), notes=()), Peaks(1e13, 1e13, "", 1))
+    (note,) = at.notes
+    assert word in note
+    assert not beyond(at)
+    assert not at_peaks(at, Peaks(1e15, 1e15, "", 1)).notes, "what is no longer true is not told"
+
+
 def test_a_model_is_timed_in_a_session_of_its_own() -> None:
     found = timing(_model(), {"x": np.zeros((2, 8), np.float32)}, rounds=3, threads=1)
     assert found.rounds == 3
