@@ -21,7 +21,7 @@ Code = Literal[
     "extra_part", "graph_output", "inexact", "kernel_limit", "left_out", "max_opset", "missing_input", "needless",
     "no_kernel", "no_operator", "no_part", "no_replacement", "not_constant", "not_continued", "not_equal", "not_same", "opset",
     "operator", "other_graph", "other_rule", "output", "output_is_input", "pinned", "rank", "result_dtype", "result_shape",
-    "search_limit", "shape", "signature", "slower", "unchecked", "use", "used_elsewhere", "value", "values_unknown",
+    "search_limit", "shape", "signature", "slower", "unasked", "unchecked", "use", "used_elsewhere", "value", "values_unknown",
 ]  # fmt: skip
 """The kinds of reason. `condition` stands for the check of a variable, `value` for what a guard requires of numbers."""
 
@@ -57,6 +57,7 @@ _SENTENCES: Mapping[Code, tuple[str, str]] = {
         "the result were allowed opset {needed}: give no --max-opset, or --max-opset {needed} or more",
     ),
     "missing_input": ("{subject} is missing", "{subject} were given"),
+    "unasked": ("{subject}: {needed} is no faster here, and made where it is asked for", "it were asked for: {found}"),
     "needless": ("nothing is gained at {subject}: {found}", "there were something to gain at {subject}"),
     "no_kernel": (
         "{needed} has no kernel for {subject} {found}",

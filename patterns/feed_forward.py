@@ -59,6 +59,7 @@ def _rule(kind: str) -> Rule:
         ),
         guards=(is_not_double,) if kind == "GeluTanh" else (),
         on_request=True,
+        allow_extra_operands=True,
         exactness=Exactness.ROUNDING,
         source="arXiv:1706.03762",
         proof=Proof(

@@ -63,6 +63,10 @@ def prove(
         check_json(json_file)
         check_folder(counterexamples)
         own = [rule for file in load_catalogue(rules).files if file.source == "user" for rule in file.rules]
+        if not own:
+            out.print(
+                "there is nothing to prove: RULES is empty (passes are not proved)", markup=False, highlight=False
+            )
         reports = []
         for rule in own:
             with progress_line() as progress:

@@ -141,7 +141,8 @@ class Choices:
         if pin is not None and leaves and not names_one(pin, rule.targets):
             return refuse("pinned", Subject("rule", rule.family), found=pin)
         if rule.on_request and not self._free_of_cost(rule):
-            return refuse("needless", match.root, found=f"{', '.join(rule.targets)} is made where --pin asks for it")
+            made = rule.targets[0]
+            return refuse("unasked", match.root, found=f"--pin {rule.family}={made}", needed=made)
         if self._free_of_cost(rule) or self.measures(rule):
             return None
         estimate = self.by_table(rule, match)

@@ -166,7 +166,7 @@ def checked_options(call: Call, types: Mapping[str, Any]) -> dict[str, OptionVal
     """
     for key, value in call.options.items():
         if key not in types:
-            known = f"its options are {', '.join(types)}" if types else "it has none"
+            known = f"it has {', '.join(types)}" if types else "it has none"
             raise PipelineError(f"{call.name} has no option {key!r}; {known}{suggestion(key, types)}")
         if not _fits(value, types[key]):
             raise PipelineError(f"{call.name}: the option {key} is {_OPTION_TYPES[types[key]]}, not {value!r}")

@@ -140,6 +140,7 @@ def _scaled(kind: str, biased: bool) -> Rule:
         guards=(has_shape_of_unit,),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
+        is_refinement=biased,  # the operator is there already
         proof=Proof(
             shapes={"x": "b s 8", **dict.fromkeys(("unit", "nothing", "scale", "shift"), "8")},
             attributes=_ATTRIBUTES,

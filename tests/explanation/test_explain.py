@@ -309,3 +309,10 @@ def test_scores_that_are_no_product_are_named_with_what_computes_them() -> None:
     (miss,) = ortfuse.explain(weighted, ["attention"]).missed
     assert "no part of 't', which Sin '' computes, is computed by MatMul" in miss.refusal.reason
     assert "'t', or a part of it, were computed by MatMul" in miss.refusal.remedy
+
+
+def test_what_is_made_on_request_is_missed_by_none_but_those_who_ask_for_it() -> None:
+    assert not [site for site in ortfuse.explain(BERT).missed if site.rule.startswith("ffn.")]
+    sites = [site for site in ortfuse.explain(BERT, rules=["ffn"]).missed if site.refusal.code == "unasked"]
+    assert len(sites) == 2
+    assert {site.refusal.remedy for site in sites} == {"it were asked for: --pin ffn=ortfuse.FeedForwardGelu"}

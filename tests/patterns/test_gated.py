@@ -86,6 +86,18 @@ def test_two_layers_with_an_activation_are_the_pinned_operator(kind: str) -> Non
     assert kind not in operators(ortfuse.optimize(model))
 
 
+@pytest.mark.parametrize("biased", [True, False])
+def test_two_layers_that_are_added_to_their_input_are_too(biased: bool) -> None:
+    vectors = "float[6] first = {0.5, 1, -1, 2, 0, 0.25}, float[4] last = {1, -1, 0.5, 0}"
+    after = "o = Add(q, last) y = Add(x, o)" if biased else "y = Add(x, q)"
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]> g (float[n, 3, 4] x) => (float[n, 3, 4] y) <{WEIGHTS}, {NUMBERS}, {vectors}>
+        {{ r = MatMul(x, a) g = Add(r, first) f = Relu(g) q = MatMul(f, c) {after} }}"""
+    )
+    result = ortfuse.optimize(model, pins={"ffn": "FeedForwardRelu"}, verify="whole")
+    assert operators(result) == ["Add", "FeedForwardRelu"]
+
+
 @pytest.mark.parametrize("kind", LAYERS)
 def test_so_are_two_layers_on_two_axes(kind: str) -> None:
     """As exporters write them: Gemm with transposed weights."""
