@@ -4,7 +4,8 @@
 
 A body is resolved as a whole, or not at all: elements of sequences are the sequences, cells whose states are handed on are an
 LSTM, GRU or RNN, states that change linearly are a LinearAttention of the runtime (see `linear`), states that keep the last
-elements are parts of the sequence (see `windows`), and operators that treat runs alike are applied to all of them at once (see
+elements are parts of the sequence (see `windows`), states that do not depend on what they were are those of the run before,
+and operators that treat runs alike are applied to all of them at once (see
 `lifted`). States are stacked as outputs of the loop, or in a sequence that is
 joined to one tensor behind it. Rows that keep their states from the end of their length on are sequences of that length (see
 `lengths`).
@@ -190,6 +191,7 @@ class _Whole:
         self._ended: dict[ir.Value, ir.Value] = {}
         self._states: dict[ir.Value, ir.Value] = {}
         self._ends_of: dict[Lengths, ir.Value] = {}
+        self._pending: list[State] = []
 
     def of(self, value: ir.Value) -> ir.Value:
         """The values of all runs along a new first axis.
@@ -219,9 +221,10 @@ class _Whole:
         self._follow(state)
         if state.after in self._linear and state.after not in self._finals:
             self._read(self._linear[state.after], None)
-        if state.after in self._finals:
-            return [(state.final, self._finals[state.after])]
-        raise _UnresolvedError(f"the state '{state.before.name}' is handed on in another way")
+        if state.after not in self._finals:
+            place = 0 if self._iteration.is_reverse else -1
+            self._finals[state.after] = self.build.gather(self._after(state), 0, place)
+        return [(state.final, self._finals[state.after])]
 
     def _joined(self, node: ir.Node, value: ir.Value) -> tuple[ir.Value, ir.Value]:
         """A sequence of the values of all runs that is joined along a new axis."""
@@ -247,6 +250,9 @@ class _Whole:
         choice = self._choices.choice(value)
         if choice is not None and choice.before in self._cells:
             return self._chosen(value, choice, self._cells[choice.before])
+        for state in self._iteration.states:
+            if state.before is value:
+                return self._delayed(state)
         node = value.producer()
         if node is not None and node in self._steps:
             self._step(node, self._steps[node])
@@ -264,6 +270,24 @@ class _Whole:
             raise _UnresolvedError(f"it computes {describe(node)}")
         self._made |= dict(zip(node.outputs, found, strict=True))
         return self._made[value]
+
+    def _after(self, state: State) -> ir.Value:
+        """A state after each run, if that does not depend on what it was before."""
+        shape = self._facts.shape(state.after)
+        is_known = shape is not None and shape == self._facts.shape(state.initial)
+        if not is_known or state in self._pending:
+            raise _UnresolvedError(f"the state '{state.before.name}' is handed on in another way")
+        self._pending.append(state)
+        whole = self.of(state.after)
+        self._pending.pop()
+        return whole
+
+    def _delayed(self, state: State) -> ir.Value:
+        """A state before each run: the first, and what it is after the runs before."""
+        whole, first = self._after(state), self.build.unsqueeze(state.initial, 0)
+        if self._iteration.is_reverse:
+            return self.build.concat([self.build.slice(whole, 0, 1, _ALL), first], 0)
+        return self.build.concat([first, self.build.slice(whole, 0, 0, -1)], 0)
 
     def _read(self, linear: LinearState, reading: Reading | None) -> ir.Value:
         """What is read of a state in all runs (without a reading: the state after the last run), both of which are kept."""

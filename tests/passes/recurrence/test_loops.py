@@ -143,7 +143,6 @@ def test_states_may_be_kept_in_a_sequence(length: str) -> None:
         (loop(LSTM, more="h2 = Neg(h1)", state="h2"), f"float[4, b, {INPUTS}] X", "another state"),
         (loop(LSTM).replace("Gather(X, i)", "Gather(X, at1)"), f"float[4, b, {INPUTS}] X", "one element for all"),
         (loop(LSTM, more="z = CumSum(h1, at1)").replace("y1 = Identity(h1)", "").replace("z = ", "y1 = "), f"float[4, b, {INPUTS}] X", "a sum over the batch"),
-        (loop(LSTM, more="z = Neg(i1)").replace("y1 = Identity(h1)", "y1 = Mul(i1, h0)"), f"float[4, b, {INPUTS}] X", "the state before is used"),
     ],
 )  # fmt: skip
 def test_what_is_no_loop_over_a_sequence_is_left_alone(body: str, sequence: str, why: str) -> None:
@@ -151,6 +150,40 @@ def test_what_is_no_loop_over_a_sequence_is_left_alone(body: str, sequence: str,
     outputs = f"float[p, b, {HIDDEN}] Y1, {STATE} last_h, {STATE} last_c"
     result = ortfuse.optimize(model(body, inputs_of(LSTM, sequence), outputs, found), passes=PASSES)
     assert "Loop" in {node.op_type for node in result.model.graph.node}, why
+
+
+@pytest.mark.parametrize("direction", [0, 1])
+def test_a_state_before_a_run_is_what_it_was_after_the_one_before(direction: int) -> None:
+    """The element before and the one before that, and what an LSTM was before each step."""
+    options = f"scan_input_directions = [{direction}],"
+    delayed = f"""last, before, Y = Scan<num_scan_inputs = 1, {options} scan_output_directions = [{direction}],
+        body = one (float[b, n] p, float[b, n] q, float[b, n] x) => (float[b, n] p1, float[b, n] q1, float[b, n] y) {{ p1 = Tanh(x) q1 = Identity(p) r = Sub(q, p) y = Mul(r, x) }}>(A, B, X)"""
+    outputs = "float[b, 3] last, float[b, 3] before, float[t, b, 3] Y"
+    made = model(delayed, "float[t, b, 3] X, float[b, 3] A, float[b, 3] B", outputs, {})
+    assert optimised(made)[0].keys() == {"Concat", "Gather", "Mul", "Slice", "Sub", "Tanh", "Unsqueeze"}
+    options += f" scan_output_directions = [{direction}, {direction}],"
+    hidden = scan(LSTM, options, more="y2 = Sub(h0, h1)", results="y1, y2")
+    made = model(hidden, inputs_of(LSTM), f"float[t, b, {HIDDEN}] Y1, float[t, b, {HIDDEN}] Y2", constants())
+    assert (found := optimised(made)[0])["LSTM"] == found["Sub"] == 1
+    assert not found["Scan"]
+
+
+@pytest.mark.parametrize(
+    "after", ["p1 = Identity(q) q1 = Identity(p)", "p1 = Mul(p, x) q1 = Identity(x)", "p1 = Neg(q) q1 = Add(p, x)"]
+)
+def test_states_that_depend_on_what_they_were_are_left_alone(after: str) -> None:
+    body = f"""last, before, Y = Scan<num_scan_inputs = 1, body = one (float[b, n] p, float[b, n] q, float[b, n] x) =>
+        (float[b, n] p1, float[b, n] q1, float[b, n] y) {{ {after} y = Sub(p, q) }}>(A, B, X)"""
+    made = model(body, "float[t, b, 3] X, float[b, 3] A, float[b, 3] B", "float[t, b, 3] Y", {})
+    assert optimised(made)[0]["Scan"] == 1
+
+
+def test_a_state_of_other_sizes_before_the_first_run_is_left_alone() -> None:
+    body = """last, Y = Loop<body = one (int64 i, bool go, float[p, q] s) => (bool on, float[p, q] r, float[p, q] y) {
+        on = Identity(go) x = Gather(X, i) r = Tanh(x) y = Sub(x, s) }>(count, yes, A)"""
+    found = {"count": np.int64(4), "yes": np.bool_(True)}
+    made = model(body, "float[4, b, 3] X, float[1, 3] A", "float[p, b, 3] Y", found)
+    assert optimised(made)[0]["Loop"] == 1
 
 
 def test_a_loop_that_may_not_run_is_noted() -> None:
