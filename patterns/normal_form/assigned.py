@@ -1,6 +1,7 @@
 """Parts of a tensor that other values take the place of.
 
 scatter(x, places a, a + 1, ... along one axis, y) = concat(x[:a], y, x[a + n:])        scatter(x, all places, y) = y
+scatter(scatter(x, places 0, 2, ... along one axis, y), places 1, 3, ..., z) = y and z in turn
 
 PyTorch's exporters write `x[:, a:b] = y` so: torch.export with the axis moved to the front and back, TorchScript with all places
 of the part in full, `select_scatter` as ScatterElements with its index repeated for each element.
@@ -9,6 +10,7 @@ of the part in full, `select_scatter` as ScatterElements with its index repeated
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ import onnx_ir as ir
 
 from ortfuse.dims import DimLike, at_most
 from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, Pattern, attr, computed, op, redundant, var
+from ortfuse.pattern import Guard, Match, Pattern, attr, computed, op, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
@@ -28,10 +30,36 @@ LEAST = 0.25
 """The share of x from which on joining is faster where places are constants: 0.6 times as fast for one row of 128, 7 times for
 columns that are a fourth."""
 
-Window = tuple[int, DimLike, DimLike]
-"""An axis, the first place on it that is assigned to, and the first behind it that is not."""
-
 x, places, y = var("x"), var("places"), var("y")
+
+
+@dataclass(frozen=True)
+class Window:
+    """Places along one axis: `start`, `start + step`, ..., `count` of them."""
+
+    axis: int
+    start: DimLike
+    count: DimLike
+    step: int = 1
+
+    @property
+    def end(self) -> DimLike:
+        """The first place behind them, if they are next to each other."""
+        return self.start + self.count
+
+    def is_whole(self, size: DimLike) -> bool:
+        """Whether they are all places of an axis of this size."""
+        return self.start == 0 and self.count == size and self.step == 1
+
+    def is_within(self, size: DimLike) -> bool:
+        """Whether an axis of this size provably has them."""
+        last = self.start + (self.count - 1) * self.step + 1
+        return isinstance(self.start, int) and self.start >= 0 and isinstance(last, int) and at_most(last, size)
+
+    def from_the_front(self, size: DimLike) -> Window:
+        """The same, counted from the front if the axis has a known size."""
+        is_negative = isinstance(self.start, int) and self.start < 0 and isinstance(size, int)
+        return replace(self, start=self.start + size) if is_negative else self
 
 
 def _components(value: ir.Value, depth: int, facts: Facts) -> list[Rising | None]:
@@ -53,69 +81,65 @@ def _without_last(found: Rising | None) -> Rising | None:
     return None if found is None else Rising(found.start, found.steps[:-1])
 
 
-def _taken_by_tuples(match: Match, dims: tuple[DimLike, ...], shape: tuple[DimLike, ...]) -> list[Window] | None:
+def _by_tuples(node: ir.Node, shape: tuple[DimLike, ...], facts: Facts) -> list[Window] | None:
     """The windows on the axes that a ScatterND has places of; `None` if these are no windows."""
-    depth = shape[-1] if shape else 0
-    if not isinstance(depth, int) or depth != len(shape) - 1:
+    depth, indices = shape[-1] if shape else 0, node.inputs[1]
+    if not isinstance(depth, int) or depth != len(shape) - 1 or indices is None:
         return None
-    found = _components(match["places"], depth, match.facts)
-    windows = [_window(one, axis, shape[:-1]) for axis, one in enumerate(found)]
-    return None if len(found) < depth or None in windows else [one for one in windows if one is not None]
+    found = [_window(one, axis, shape[:-1]) for axis, one in enumerate(_components(indices, depth, facts))]
+    return None if len(found) < depth or None in found else [one for one in found if one is not None]
 
 
-def _taken_one_by_one(match: Match, dims: tuple[DimLike, ...], shape: tuple[DimLike, ...]) -> list[Window] | None:
+def _one_by_one(
+    node: ir.Node, dims: tuple[DimLike, ...], shape: tuple[DimLike, ...], facts: Facts
+) -> list[Window] | None:
     """The window on the axis of a ScatterElements; `None` if there is none, or not all of the other axes are taken."""
-    axis = match["axis"] or 0
+    axis = node.attributes.get_int("axis", 0)
     if not -len(dims) <= axis < len(dims) or len(shape) != len(dims):
         return None
     axis %= len(dims)
-    window = _window(rising(match["places"], match.facts), axis, shape)
+    window = _window(rising(node.inputs[1], facts), axis, shape)
     others = all(one == other for at, (one, other) in enumerate(zip(dims, shape, strict=True)) if at != axis)
     return [window] if window is not None and others else None
 
 
 def _window(found: Rising | None, axis: int, shape: tuple[DimLike, ...]) -> Window | None:
-    """Places that rise by 1 along an axis, and along no other."""
+    """Places that rise along an axis, and along no other."""
     if found is None or len(found.steps) != len(shape):
         return None
-    wanted = all(
-        dim == 1 or step == (at == axis) for at, (step, dim) in enumerate(zip(found.steps, shape, strict=True))
-    )
-    return (axis, found.start, found.start + shape[axis]) if wanted else None
-
-
-def _assigned(match: Match) -> Window | None:
-    """The one window that is not all of its axis, or the first axis if all of x is assigned to; `None` if there is none."""
-    shapes = match.shapes("x", "places", "y")
-    if isinstance(shapes, Refusal):
+    if any(step != 0 and dim != 1 for at, (step, dim) in enumerate(zip(found.steps, shape, strict=True)) if at != axis):
         return None
-    dims, shape, given = shapes
-    node = match.root.producer()
-    one_by_one = node is not None and node.op_type == "ScatterElements"
-    windows = (_taken_one_by_one if one_by_one else _taken_by_tuples)(match, dims, shape)
+    step = 1 if shape[axis] == 1 else found.steps[axis]
+    return Window(axis, found.start, shape[axis], step) if isinstance(step, int) and step > 0 else None
+
+
+def _assigned(value: ir.Value, facts: Facts) -> Window | None:
+    """What a ScatterND or ScatterElements assigns to: the one window that is not all of its axis.
+
+    The first axis if all is assigned to; `None` if there are several, or any may be beyond the axis.
+    """
+    node = value.producer()
+    if node is None or node.op_type not in ("ScatterND", "ScatterElements"):
+        return None
+    dims, shape, given = (facts.shape(one) for one in node.inputs[:3])
+    if dims is None or shape is None or given is None:
+        return None
+    one_by_one = node.op_type == "ScatterElements"
+    windows = _one_by_one(node, dims, shape, facts) if one_by_one else _by_tuples(node, shape, facts)
     if not windows:
         return None
-    windows = [_from_the_front(window, dims[window[0]]) for window in windows]
-    partial = [window for window in windows if window[1:] != (0, dims[window[0]])]
-    if len(partial) > 1:
-        return None
-    window = (partial or windows)[0]
-    axis, start, end = window
-    expected = (*dims[:axis], end - start, *dims[axis + 1 :])
-    known = not partial or (isinstance(start, int) and start >= 0 and isinstance(end, int) and at_most(end, dims[axis]))
-    return window if known and given == expected else None
-
-
-def _from_the_front(window: Window, dim: DimLike) -> Window:
-    """A window whose places are counted from the front, if its axis has a known size."""
-    axis, start, end = window
-    back = isinstance(start, int) and start < 0 and isinstance(dim, int)
-    return (axis, start + dim, end + dim) if back else window
+    windows = [window.from_the_front(dims[window.axis]) for window in windows]
+    partial = [window for window in windows if not window.is_whole(dims[window.axis])]
+    found = (partial or windows)[0]
+    expected = (*dims[: found.axis], found.count, *dims[found.axis + 1 :])
+    is_known = len(partial) < 2 and (not partial or found.is_within(dims[found.axis]))
+    return found if is_known and given == expected else None
 
 
 def are_neighbours(match: Match) -> Refusal | None:
     """The places are one part of x: all of it along all axes but one, and places next to each other, within x, along that."""
-    if _assigned(match) is not None:
+    found = _assigned(match.root, match.facts)
+    if found is not None and found.step == 1:
         return None
     return match.refuse("values_unknown", "places", "all places of a part of x, one next to the other along one axis")
 
@@ -123,12 +147,11 @@ def are_neighbours(match: Match) -> Refusal | None:
 @redundant("it would be right, but copying all of x takes longer than assigning a few rows")
 def pays(match: Match) -> Refusal | None:
     """The places are computed, or as many as a part of x that is worth it; or x has been moved for them."""
-    found, shape = _assigned(match), match.shape("x")
+    found, shape = _assigned(match.root, match.facts), match.shape("x")
     moved = match["x"].producer()
     if found is None or shape is None or not match.facts.is_const(match["places"]):
         return None
-    axis, start, end = found
-    size, count = shape[axis], end - start
+    size, count = shape[found.axis], found.count
     if (moved is not None and moved.op_type == "Transpose") or size == count:
         return None
     if isinstance(size, int) and isinstance(count, int) and count >= LEAST * size:
@@ -138,13 +161,42 @@ def pays(match: Match) -> Refusal | None:
 
 def _joined(match: Match) -> Pattern:
     """What is left of x before and behind, and what takes the place of the rest."""
-    found = _assigned(match)
+    found = _assigned(match.root, match.facts)
     assert found is not None
-    axis, start, end = found
+    start, end, axis = found.start, found.end, found.axis
     before: list[Pattern] = [] if start == 0 else [_slice(0, start, axis)]
     behind: list[Pattern] = [] if end == (match.shape("x") or ())[axis] else [_slice(end, TO_THE_END, axis)]
     made: Pattern = op.Concat(*before, y, *behind, axis=axis) if before or behind else op.Identity(y)
     return made
+
+
+first_places, first = var("first_places"), var("first")
+
+
+def are_every_second(match: Match) -> Refusal | None:
+    """The places are every second one of x along one axis, and those of the ScatterND before are the others."""
+    found = [_assigned(value, match.facts) for value in (match.root, match["before"])]
+    outer, inner = found
+    size = None if outer is None else (match.shape("x") or ())[outer.axis]
+    if outer is not None and inner is not None and size == 2 * outer.count and {outer.start, inner.start} == {0, 1}:
+        alike = (outer.axis, outer.count, outer.step) == (inner.axis, inner.count, inner.step)
+        if alike and outer.step == 2:
+            return None
+    return match.refuse("values_unknown", "places", "every second place of x, behind another that takes the others")
+
+
+def _interleaved(match: Match) -> Pattern:
+    """Elements of both in turn, which is a constant Reshape along the last axis alone."""
+    outer, rank = _assigned(match.root, match.facts), len(match.shape("x") or ())
+    assert outer is not None
+    moved = [*(axis for axis in range(rank) if axis != outer.axis), outer.axis]
+    pair: list[Pattern] = [first, y] if outer.start == 1 else [y, first]
+    if moved != sorted(moved):
+        pair = [op.Transpose(one, perm=moved) for one in pair]
+    last = computed("last axis", lambda match: ints([rank]))
+    target = computed("target", lambda match: ints([*(0,) * (rank - 1), 2 * outer.count]))
+    made: Pattern = op.Reshape(op.Concat(*(op.Unsqueeze(one, last) for one in pair), axis=rank), target)
+    return op.Transpose(made, perm=[moved.index(axis) for axis in range(rank)]) if moved != sorted(moved) else made
 
 
 def _slice(start: DimLike, end: DimLike, axis: int) -> Pattern:
@@ -184,6 +236,17 @@ def _places(build: Any) -> ir.Value:
     return _counted(build, taken)
 
 
+def _every_second(number: int) -> Any:
+    """The even or odd places along the last axis with a known size, of three pairs."""
+
+    def make(build: Any) -> ir.Value:
+        begin = build.chooser.pick("places that are assigned to first", ("even", "odd")) ^ number
+        whole = [(0, size) for size in build.dims("first")[:-2]]
+        return build.constant(_grid([*whole, (begin, 6, 2)]))  # type: ignore[no-any-return]
+
+    return make
+
+
 def _counted(build: Any, taken: Sequence[tuple[int, int]]) -> ir.Value:
     """Places whose first axis is all of that of x, computed from its length."""
     source = next(value for value in build.graph.inputs if value.name == "x")
@@ -209,14 +272,23 @@ def _repeated(build: Any) -> ir.Value:
     return build.constant(np.broadcast_to(counted, counts).copy())  # type: ignore[no-any-return]
 
 
-def _rule(name: str, formula: str, pattern: Pattern, **proof: Any) -> Rule:
+def _rule(
+    name: str,
+    formula: str,
+    pattern: Pattern,
+    replace: Any = _joined,
+    guards: tuple[Guard, ...] = (are_neighbours, pays),
+    **proof: Any,
+) -> Rule:
     return Rule(
         name=f"places.{name}",
         formula=formula,
         pattern=pattern,
-        replace=_joined,
-        makes=("Concat", "Slice", "Identity"),
-        guards=(are_neighbours, pays),
+        replace=replace,
+        makes=("Concat", "Slice", "Identity")
+        if replace is _joined
+        else ("Transpose", "Reshape", "Concat", "Unsqueeze"),
+        guards=guards,
         exactness=Exactness.EXACT,
         source="ONNX operators ScatterND and ScatterElements; PyTorch's slice_scatter and select_scatter",
         proof=Proof(opset=18, **proof),
@@ -224,6 +296,7 @@ def _rule(name: str, formula: str, pattern: Pattern, **proof: Any) -> Rule:
 
 
 reduction = attr("reduction", _is_none, "none")
+before = op.ScatterND(x, first_places, first, reduction=reduction).named("before")
 
 RULES = [
     _rule(
@@ -240,6 +313,20 @@ RULES = [
             "parts of two axes": Variation(
                 shapes={"x": "3 4", "y": "2 2"}, inputs={"places": _tuples((0, 2), (2, 4))}, shape_set=2
             ),
+            "the sum": Variation(attributes={"reduction": "add"}),
+        },
+    ),
+    _rule(
+        "interleaved", "x with y at every second place along one axis and other values at the others",
+        op.ScatterND(before, places, y, reduction=reduction), _interleaved, (are_every_second,),
+        shapes=({"x": "6 b", "first": "3 b", "y": "3 b"}, {"x": "2 6 b", "first": "2 3 b", "y": "2 3 b"}),
+        inputs={"first_places": _every_second(0), "places": _every_second(1)}, attributes={"reduction": ["none"]},
+        counterexamples={
+            "the same places": Variation(inputs={"places": _every_second(0)}),
+            "every third place": Variation(
+                shapes={"x": "9 b"}, inputs={"first_places": _tuples((0, 9, 3)), "places": _tuples((1, 9, 3))}
+            ),
+            "some of the places": Variation(shapes={"x": "8 b"}),
             "the sum": Variation(attributes={"reduction": "add"}),
         },
     ),

@@ -81,3 +81,16 @@ def test_what_is_next_to_each_other_and_enough(
 def test_a_length_that_is_not_known_may_be_shorter_than_the_places() -> None:
     body = "z = ScatterND(x, places, y)"
     assert optimised(body, "float[s, 5, 6] x, float[2, 5, 6] y", grid((0, 2))) == Counter({"ScatterND": 1})
+
+
+@pytest.mark.parametrize("odd_first", [False, True])
+def test_elements_of_two_tensors_in_turn(odd_first: bool) -> None:
+    even, odd = (", ".join(map(str, range(start, 8, 2))) for start in (0, 1))
+    first, second = (odd, even) if odd_first else (even, odd)
+    column = "Constant<value_ints = [4, 1]>()"
+    body = f"""a = Constant<value_ints = [{first}]>() b = Constant<value_ints = [{second}]>() shape = {column}
+        p = Reshape(a, shape) q = Reshape(b, shape) full = Shape(w) zero = ConstantOfShape(full)
+        m = Transpose<perm = [2, 1, 0]>(zero) n = Transpose<perm = [2, 1, 0]>(x) o = Transpose<perm = [2, 1, 0]>(y)
+        s = ScatterND(m, p, n) t = ScatterND(s, q, o) z = Transpose<perm = [2, 1, 0]>(t)"""
+    found = optimised(body, "float[b, s, 4] x, float[b, s, 4] y, float[b, s, 8] w")
+    assert found == Counter({"Unsqueeze": 2, "Concat": 1, "Reshape": 1})
