@@ -33,6 +33,7 @@ def main(
                 console.print(f"  {line}")
         if lines and write:
             suite.store(name, found)
+            console.print("  stored")
     if not changed:
         console.print("all as expected")
     raise typer.Exit(1 if changed and not write else 0)

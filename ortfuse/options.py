@@ -235,6 +235,11 @@ class Options:
             changes["level"] = None
         elif changes.get("level") is not None and "passes" not in changes:
             changes["passes"] = "auto"
+        known = [field.name for field in dataclasses.fields(self)]
+        for name in changes:
+            if name not in known:  # as Python says it of a function, but with what may be meant
+                close = difflib.get_close_matches(name, known, n=1)
+                raise TypeError(f"there is no option {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
         return dataclasses.replace(self, **changes)
 
     @property

@@ -138,3 +138,8 @@ def test_a_purpose_has_passes_of_its_own() -> None:
             Options(purpose="quantization", **others)  # type: ignore[arg-type]
     with pytest.raises(OptionError):
         Options(purpose="training")  # type: ignore[arg-type]
+
+
+def test_an_option_that_does_not_exist_is_named_with_what_may_be_meant() -> None:
+    with pytest.raises(TypeError, match=r"there is no option 'pases'; did you mean 'passes'\?"):
+        Options.of(None, pases="all")  # type: ignore[call-arg]
