@@ -3,6 +3,8 @@
 A value whose shape is read is used by more than what computes with it, which keeps patterns from matching (the scores of
 attention, whose mask asks for their sizes). What is read is looked for in the inputs of the model, then among the values that the
 one is computed from: each from the next, as long as one has these sizes in a row.
+
+What a Where chooses between sizes, as exporters write expand(batch, -1, -1), is read where it is known which are chosen.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ import onnx_ir as ir
 from ortfuse.dims import Dim, DimLike
 from ortfuse.passes.building import Builder
 from ortfuse.passes.context import Context
+
+_MOST_NODES = 16
+"""The most nodes above a Where among which Shapes are looked for."""
 
 _SHAPE_HAS_ENDS = 15
 """The opset from which on Shape has `start` and `end`."""
@@ -44,16 +49,25 @@ class ReadSizes:
         self._context, self._graph, self._author = context, graph, author
 
     def read_earlier(self, node: ir.Node) -> ir.Node | None:
-        """Put another node in the place of a Shape, or of a Gather or Slice of one; returns it, `None` if the node stays.
+        """Put another node in the place of a Shape, of a Gather or Slice of one, or of a Where of sizes.
 
         Parts of a Shape are read elsewhere if all that reads it can be: otherwise it would stay, beside others.
+
+        Returns:
+            The other node; `None` if the node stays.
         """
+        if node.op_type == "Where" and not node.domain:
+            row = self._chosen(node)
+            return None if row is None else self._put(node, row)
         shape = _shape_read_by(node)
         row = None if shape is None else self._row_of(node, shape)
         if shape is None or row is None:
             return None
         if node is not shape and not all(self._row_of(use.node, shape) for use in shape.outputs[0].uses()):
             return None
+        return self._put(node, row)
+
+    def _put(self, node: ir.Node, row: _Row) -> ir.Node | None:
         found = self._context.facts.ints(node.outputs[0])
         editor = self._context.editor
         with editor.change(self._author, nodes=[node]) as change:
@@ -62,6 +76,37 @@ class ReadSizes:
             editor.replace(node.outputs[0], made)
             editor.remove(node)
         return made.producer() if change else None
+
+    def _chosen(self, node: ir.Node) -> _Row | None:
+        """Where the sizes can be read that a Where chooses, numbers before and behind them included."""
+        found, result = self._context.facts.ints(node.outputs[0]), node.outputs[0]
+        if found is None or len(found.shape) != 1 or None in found.elements or node.graph is not self._graph:
+            return None
+        if self._context.facts.dtype(result) is not ir.DataType.INT64:
+            return None
+        known = [index for index, size in enumerate(found.elements) if isinstance(size, Dim)]
+        if not known or result.is_graph_output():
+            return None
+        first, end = known[0], known[-1] + 1
+        row = self._among([*self._graph.inputs, *self._measured(node)], found.elements[first:end])
+        before, behind = (
+            tuple([size for size in part if isinstance(size, int)])
+            for part in (found.elements[:first], found.elements[end:])
+        )
+        return None if row is None else _Row(row.value, row.start, row.count, before, behind)
+
+    def _measured(self, node: ir.Node) -> list[ir.Value]:
+        """The values whose Shapes a node computes with."""
+        found, left, seen = list[ir.Value](), [node], {node}
+        while left and len(seen) < _MOST_NODES:
+            one = left.pop()
+            if one.op_type == "Shape" and not one.domain:
+                found += [value for value in one.inputs if value is not None]
+                continue
+            above = [value.producer() for value in one.inputs if value is not None]
+            left += [maker for maker in above if maker is not None and maker not in seen]
+            seen.update(left)
+        return found
 
     def _row_of(self, node: ir.Node, shape: ir.Node) -> _Row | None:
         """Where the sizes can be read that a node tells of a Shape; `None` if they stay."""

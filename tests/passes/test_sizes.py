@@ -49,3 +49,18 @@ def test_sizes_beside_numbers_are_read_without_these(opset: int) -> None:
     inputs = {"x": x, "w": w, "more": np.array([7])}
     model, _, _ = apply(text, CommonSubexpressions(), DeadCode(), inputs=inputs)
     assert {node.inputs[0].name for node in model.graph if node.op_type == "Shape"} == {"x"}
+
+
+@pytest.mark.parametrize("opset", [13, 17])
+@pytest.mark.parametrize("known", [True, False])
+def test_sizes_that_are_chosen_are_read_where_it_is_known_which(opset: int, known: bool) -> None:
+    """expand(batch, -1, -1), as PyTorch writes it: -1 stands for the size that is there, and no batch is -1."""
+    compared = "wanted, none" if known else "wanted, some"
+    text = f"""<ir_version: 8, opset_import: ["" : {opset}]> agraph (float[b, s, 4] x, float[1, 1, 4] c) => (float[n0, n1, 4] y)
+        <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[2] rest = {{-1, -1}}, int64[3] ones = {{1, 1, 1}},
+         int64[3] none = {{-1, -1, -1}}, int64[3] some = {{3, -1, -1}}> {{
+            n = Shape(x) batch = Slice(n, zero, one) wanted = Concat <axis = 0> (batch, rest) kept = Equal({compared})
+            shape = Where(kept, ones, wanted) y = Expand(c, shape) }}"""
+    inputs = {"x": np.ones((3, 5, 4), np.float32), "c": np.ones((1, 1, 4), np.float32)}
+    model, _, _ = apply(text, CommonSubexpressions(), DeadCode(), inputs=inputs)
+    assert ("Where" not in {node.op_type for node in model.graph}) is known
