@@ -23,7 +23,7 @@ from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import floating, ints, is_not_quantised
-from ._proofs import COST
+from ._proofs import COST, SHAPES
 from .normal_form.reduction import axes, given_axes, reduces_all
 
 PASS = "cliffs"
@@ -135,7 +135,7 @@ def _of_all(name: str, reduced: Pattern, operator: str) -> Rule:
         pattern=reduced,
         replace=getattr(op, operator)(x, keepdims=attr("keepdims")),
         exactness=Exactness.ROUNDING,
-        guards=(floating("x"), reduces_all),
+        guards=(floating("x"), redundant(SHAPES)(reduces_all)),
         source=f"ONNX operator {operator}",
         proof=Proof(
             shapes=({"x": "b 3 4"}, {"x": "b"}),

@@ -125,9 +125,13 @@ def _rule(name: str, sign: int) -> Rule:
             ),
             typical=(_TYPICAL,),
             counterexamples={
+                "padded between the two, with a bias before": Variation(
+                    shapes={"weight1": "2 3 1 1", "weight2": "5 2 3 3"},
+                    attributes={"conv1": {}, "conv2": PADDED},
+                ),
                 "that reads other places": Variation(
                     attributes={"conv3": {**PADDED, "dilations": (2, 2), "pads": (2, 2, 2, 2)}}
-                )
+                ),
             },
         ),
     )

@@ -18,7 +18,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, const, op, opt, scalar
+from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, const, op, opt, redundant, scalar
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
@@ -165,6 +165,7 @@ def _scaled(loss: Pattern) -> Callable[[Match], Pattern]:
     return made
 
 
+@redundant("the loss times a number below 0 would be right too")
 def factor_is_negative(match: Match) -> Refusal | None:
     """What is multiplied by has a minus, and is no factor that makes the loss infinite or 0."""
     return match.unless_value("factor", -(2.0**20) <= match["factor"] <= -(2.0**-20), "below 0, of moderate size")
