@@ -217,10 +217,10 @@ class Editor(Changes):
         change.graph = change.graph or old.graph
         producer = new.producer()
         made = new.graph is None if producer is None else producer in change.added
-        is_output = old.is_graph_output()
+        is_output, source = old.is_graph_output(), new
         if is_output and not _can_be_output(old, new):
             new = self._identity_of(old, new)
-        self._rewire(old, new)
+        self._rewire(old, source, new)
         if is_output:  # the signature of the model does not change, whatever it leaves out
             self._assign(new, "type", old.type or new.type)
             self._assign(new, "shape", old.shape)
@@ -229,7 +229,8 @@ class Editor(Changes):
             self._assign(new, "shape", old.shape if new.shape is None else new.shape)
         if is_output or (made and old.producer() is not None and not new.is_graph_output()):
             self._hand_over(old, new)
-        self.facts.value_replaced(old, new)
+        for value in dict.fromkeys((source, new)):
+            self.facts.value_replaced(old, value)
         return True
 
     def _identity_of(self, old: ir.Value, new: ir.Value) -> ir.Value:
@@ -239,13 +240,14 @@ class Editor(Changes):
         self.append(old.graph, identity)
         return identity.outputs[0]
 
-    def _rewire(self, old: ir.Value, new: ir.Value) -> None:
-        producer = new.producer()
-        uses = [use for use in old.uses() if use.node is not producer]
+    def _rewire(self, old: ir.Value, source: ir.Value, new: ir.Value) -> None:
+        """Let nodes use `source` instead of `old`, and graphs give `new`, which may be an Identity of it at their end."""
+        made = (source.producer(), new.producer())
+        uses = [use for use in old.uses() if use.node not in made]
         for node, index in uses:
-            node.replace_input_with(index, new)
+            node.replace_input_with(index, source)
         if uses:
-            self._journal.append(Rewired(uses, new, old))
+            self._journal.append(Rewired(uses, source, old))
         if old.is_graph_output():
             assert old.graph is not None
             outputs = old.graph.outputs

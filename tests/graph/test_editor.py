@@ -283,3 +283,24 @@ def test_a_name_that_a_copy_is_given_is_none_that_another_node_of_it_has(number:
     Editor(model, Facts(model)).insert_copy(holder, branch)
     names = [node.name for node in model.graph]
     assert len({*names}) == len(names)
+
+
+def test_what_uses_a_result_uses_what_it_becomes_and_no_identity_behind_it() -> None:
+    """The Identity that carries the name of a result of a body stands at the end of it, behind all that uses the value."""
+    model = model_of("""agraph (float[b, 4] x, bool c) => (float[b, 4] y) {
+        o = Tanh(x)
+        y = If (c) <
+            then_branch = g1 () => (float[b, 4] p) { p = Tanh(x) q = Exp(p) },
+            else_branch = g2 () => (float[b, 4] t) { t = Relu(x) }
+        > }""")
+    editor = Editor(model, Facts(model))
+    branch = next(node for node in model.graph if node.op_type == "If").attributes["then_branch"].as_graph()
+    inner, outer = branch.outputs[0], next(iter(model.graph)).outputs[0]
+    with editor.change("test", nodes=[inner.producer()]):
+        editor.replace(inner, outer)
+        editor.remove(next(node for node in branch if node.op_type == "Tanh"))
+    by_kind = {node.op_type: node for node in branch}
+    assert by_kind["Exp"].inputs[0] is outer
+    assert by_kind["Identity"].inputs[0] is outer
+    assert branch.outputs[0] is by_kind["Identity"].outputs[0]
+    model.clone()

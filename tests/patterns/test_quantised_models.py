@@ -148,3 +148,17 @@ def test_attention_over_quantised_scores_keeps_its_integers() -> None:
     original, inputs = model(body, ROWS, 23)
     result = ortfuse.optimize(original, verify="whole", inputs=[inputs])
     assert [node.op_type for node in result.model.graph].count("QuantizeLinear") == 3
+
+
+@pytest.mark.parametrize("second", ["s, z", "s2, z", "s, z2"])
+def test_a_transpose_between_pairs_of_other_scales_keeps_them_apart(second: str) -> None:
+    """The runtime makes one of two pairs next to each other, with a scale of its own, which rounds elsewhere."""
+    body = f"""front = Constant<value_ints = [0]>() q0 = QuantizeLinear(x, s, z) d0 = DequantizeLinear(q0, s, z) lifted = Unsqueeze(d0, front)
+        q1 = QuantizeLinear(lifted, s, z) d1 = DequantizeLinear(q1, s, z) v = Transpose<perm = [4, 3, 2, 0, 1]>(d1)
+        p0 = QuantizeLinear(v, {second}) e0 = DequantizeLinear(p0, {second}) m = Sigmoid(e0)
+        p1 = QuantizeLinear(m, {second}) y = DequantizeLinear(p1, {second})"""
+    made, _ = model(body, ("float[2, 4, 6, 8] x", "float[8, 6, 4, 1, 2] y", (2, 4, 6, 8)), 20)
+    for node in ortfuse.optimize(made, verify="whole").model.graph:
+        above = node.inputs[0].producer() if node.op_type == "QuantizeLinear" else None
+        if above is not None and above.op_type == "DequantizeLinear":
+            assert [value.name for value in above.inputs[1:]] == [value.name for value in node.inputs[1:]]
