@@ -95,7 +95,7 @@ def test_merged_nodes_are_run_where_they_are_not_the_same_node() -> None:
 
 
 def test_nodes_that_are_not_equal_are_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cse_module, "computation", lambda node, imports: (node.op_type, node.inputs[0]))
+    monkeypatch.setattr(cse_module, "computation", lambda node, imports, facts: (node.op_type, node.inputs[0]))
     m = model("a = LeakyRelu<alpha=0.1>(x) b = LeakyRelu<alpha=0.2>(x) y = Mul(a, b)")
     operators, checks = run(m, "cse")
     assert operators == ["LeakyRelu", "LeakyRelu", "Mul"]
@@ -141,7 +141,7 @@ def test_what_cannot_be_cut_out_is_let_through_and_listed(monkeypatch: pytest.Mo
 
 def test_an_edit_whose_new_side_crashes_the_runtime_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        cse_module, "computation", lambda node, imports: (node.inputs[0]) if node.op_type != "Mul" else node
+        cse_module, "computation", lambda node, imports, facts: (node.inputs[0]) if node.op_type != "Mul" else node
     )
     m = model("a = Softsign(x) b = Tanh(x) y = Mul(a, b)")
     checks = SiteChecks()
