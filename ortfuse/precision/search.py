@@ -3,29 +3,24 @@
 Every rung at every site is measured (`ortfuse.precision.measuring`), the knapsack picks, the whole is run; where the error is not
 what was predicted, the limit of the knapsack is moved until the bound holds on all inputs, those that were held out among them.
 What is best is run on fresh inputs, and has to keep the bound there too; rungs with observed ranges are given up first if not.
-The fastest choices are then measured side by side with the float32 model.
+The fastest choices are then measured side by side with the float32 model (`ortfuse.precision.finals`).
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import onnx_ir as ir
-
-from ortfuse.bench import Latency, measure
-from ortfuse.errors import BoundError, OrtfuseError
-from ortfuse.execution.footprint import footprint
-from ortfuse.execution.session import weight_bytes
-from ortfuse.precision.company import family_of, is_like, share_of_whole
-from ortfuse.precision.knapsack import Option, choose, linear_error, total
+from ortfuse.errors import BoundError
+from ortfuse.precision.company import family_of, is_like
+from ortfuse.precision.finals import FINALISTS
 from ortfuse.precision.measuring import MeasuredSite
 from ortfuse.precision.metrics import Metric
 from ortfuse.precision.offenders import offender
 from ortfuse.precision.outcome import Goal, Point
-from ortfuse.precision.samples import Samples
+from ortfuse.precision.predictions import WORTH, Predictions
 from ortfuse.precision.trial import Tested, Trial
 
 GUIDED = ("l2", "max")
@@ -39,15 +34,6 @@ CLOSE = 0.92
 
 SOLVED = 24
 """How often it chooses at most."""
-
-FINALISTS = 3
-"""How many choices are measured side by side with the float32 model."""
-
-WORTH = 1.02
-"""The least speedup for which precision is given up."""
-
-NOISE = 0.98
-"""A speedup that counts as none."""
 
 EXCESS = 2.0
 """Errors that are this many times larger than predicted are looked into."""
@@ -71,9 +57,6 @@ NEARLY = 0.9
 NEARLY_AS_FAST = 2
 """How many such choices are run at most."""
 
-MOST_PREDICTED = 50.0
-"""The largest speedup that is predicted, where the sites by themselves seem to take longer than the whole."""
-
 FIRST_GUESS = 0.05
 """The first limit of the relative L2 error for metrics that it does not bound."""
 
@@ -83,38 +66,36 @@ class Search:
     """Searches among the rungs of measured sites.
 
     Attributes:
-        sites: The sites.
-        outputs: How many outputs' errors were measured.
+        predictions: What is predicted of choices among them.
         trial: Runs choices.
         observes: Whether a rung, given by name, has ranges of values that were observed.
         metric: The metric of the bound.
         bound: The largest error that is allowed.
-        goal: What is to be small.
-        float_seconds: The time of the float32 model.
         progress: Called with short messages.
         enough: Whether the time is up: what is best by then is the result.
     """
 
-    sites: Sequence[MeasuredSite]
-    outputs: int
+    predictions: Predictions
     trial: Trial
     observes: Callable[[str], bool]
     metric: Metric
     bound: float
-    goal: Goal
-    float_seconds: float
     progress: Callable[[str], None]
     enough: Callable[[], bool] = lambda: False
     points: list[Point] = field(default_factory=list, init=False)
     notes: list[str] = field(default_factory=list, init=False)
-    _options: list[list[Option]] = field(init=False)
     _blamed: set[str] = field(default_factory=set, init=False)
     _distrusted: int = field(default=0, init=False)
     _held: list[tuple[Mapping[str, str], bool]] = field(default_factory=list, init=False)
     _nearly: int = field(default=0, init=False)
 
-    def __post_init__(self) -> None:
-        self._options = [site.options(self.goal, self.outputs) for site in self.sites]
+    @property
+    def _sites(self) -> Sequence[MeasuredSite]:
+        return self.predictions.sites
+
+    @property
+    def _goal(self) -> Goal:
+        return self.predictions.goal
 
     def demand_a_fit(self) -> None:
         """Check that at least one rung at one site can fit under the bound.
@@ -127,7 +108,7 @@ class Search:
         least = min(
             (
                 (max(rung.effects, default=0.0), rung.name, site.name)
-                for site in self.sites
+                for site in self._sites
                 for rung in site.rungs
                 if rung.effects is not None
             ),
@@ -181,13 +162,7 @@ class Search:
         factor = worst / seen if seen else math.inf
         share = worst**2 / sum(rung in blamed for rung in choice.values())
 
-        def larger(error: float) -> float:
-            return error * factor**2 if error and factor < math.inf else share
-
-        self._options = [
-            [replace(o, errors=tuple(map(larger, o.errors))) if o.name in blamed else o for o in options]
-            for options in self._options
-        ]
+        self.predictions.distrust(blamed, factor, share)
         self.notes.append(
             f"rungs with observed ranges do more harm on {where}: an error of {worst:.2g} instead of {seen:.2g}"
         )
@@ -197,7 +172,7 @@ class Search:
         return point.likely is not None and point.likely <= self.bound
 
     def _cost(self, point: Point) -> float:
-        return -point.predicted_speedup if self.goal == "latency" else float(point.size or 0)
+        return -point.predicted_speedup if self._goal == "latency" else float(point.size or 0)
 
     def _is_spoilt_by_ranges(self) -> bool:
         """Whether a choice made errors under the bound, but may make larger ones, since it has rungs with observed ranges.
@@ -218,12 +193,13 @@ class Search:
         Args:
             sure: Whether rungs with observed ranges are left out.
         """
+        without = self.observes if sure else None
         limit, low, high, ran = self._first_limit(), 0.0, math.inf, 0
-        widest = self._choice(math.inf, sure=sure)
-        if self.goal == "latency" and self.point("", widest).predicted_speedup < WORTH:
+        widest = self.predictions.choose(math.inf, without)
+        if self._goal == "latency" and self.predictions.point("", widest).predicted_speedup < WORTH:
             return
         for _ in range(SOLVED):
-            choice = self._choice(limit, sure=sure)
+            choice = self.predictions.choose(limit, without)
             known = self._known(choice)
             if known is None:
                 if ran == ATTEMPTS or (ran and self.enough()):
@@ -234,7 +210,7 @@ class Search:
                     continue  # the same limit again, with what was learned
             if self._keeps(known):
                 low = max(low, limit)
-                if choice == self._choice(math.inf, sure=sure) or self._is_close(known):
+                if choice == self.predictions.choose(math.inf, without) or self._is_close(known):
                     break
             else:
                 high = min(high, limit)
@@ -263,54 +239,13 @@ class Search:
             return max(wanted, 1.2 * low)
         return wanted if low < wanted < high else math.sqrt(max(low, 1e-3 * high) * high)
 
-    def _choice(self, limit: float, *, sure: bool = False) -> dict[str, str]:
-        slowest = None if self.goal == "latency" else 0.0
-        bounded = limit if math.isfinite(limit) else 1e9
-        allowed = [
-            [one for one in options if not (sure and one.name and self.observes(one.name))] for options in self._options
-        ]
-        taken = choose(allowed, bounded, slowest=slowest)
-        return {
-            site.name: options[number].name
-            for site, options, number in zip(self.sites, allowed, taken, strict=True)
-            if number
-        }
-
     def _known(self, choice: Mapping[str, str]) -> Point | None:
         if not choice:
             return Point("float32", {}, 0.0, 0.0, 1.0, 0.0, 0.0)
         return next((point for point in self.points if point.choice == choice and point.likely is not None), None)
 
-    def _taken(self, choice: Mapping[str, str]) -> list[int] | None:
-        """The numbers of the options of a choice; `None` if one of them was not measured."""
-        names = [[option.name for option in options] for options in self._options]
-        wanted = [choice.get(site.name, "") for site in self.sites]
-        if not all(name in known for name, known in zip(wanted, names, strict=True)):
-            return None
-        return [known.index(name) for name, known in zip(wanted, names, strict=True)]
-
-    def _saved(self, choice: Mapping[str, str]) -> float:
-        """The seconds that the sites of a choice win, of the time that they can have in the whole."""
-        return share_of_whole(self.sites, self.float_seconds) * sum(
-            site.seconds - rung.seconds
-            for site in self.sites
-            for rung in site.rungs
-            if choice.get(site.name) == rung.name
-        )
-
-    def point(self, label: str, choice: Mapping[str, str]) -> Point:
-        """A choice with what is predicted of it."""
-        taken = self._taken(choice)
-        error = linear = None
-        if taken is not None:
-            error = math.sqrt(max(total(self._options, taken).errors, default=0.0))
-            linear = linear_error(self._options, taken)
-        left = max(self.float_seconds - self._saved(choice), self.float_seconds / MOST_PREDICTED)
-        speedup = self.float_seconds / left if left else 1.0
-        return Point(label, dict(choice), error, linear, speedup)
-
     def _test(self, choice: Mapping[str, str], label: str) -> Point:
-        point = self.point(label, choice)
+        point = self.predictions.point(label, choice)
         self.progress(f"{label}: running {len(choice)} lowered sites; {self._best()}")
         tested = self.trial.test(choice)
         self._tested = tested
@@ -334,33 +269,19 @@ class Search:
             self._distrusted += 1
             if self._distrust(point.choice, foreseen, held_out, "inputs that were held out"):
                 return True
-        if self._excess(point.choice, self._tested.effects) < EXCESS or len(self._blamed) >= 3:
+        if self.predictions.excess(point.choice, self._tested.effects) < EXCESS or len(self._blamed) >= 3:
             return False
         self.progress("looking for the site whose error is larger than predicted")
-        blamed = offender(point.choice, lambda choice: self._excess(choice, self.trial.effects(choice)))
+        blamed = offender(point.choice, lambda choice: self.predictions.excess(choice, self.trial.effects(choice)))
         if blamed is None or blamed[0] in self._blamed:
             return False
         name, factor = blamed
         self._blamed.add(name)
-        number = next(number for number, site in enumerate(self.sites) if site.name == name)
-        self._options[number] = [
-            replace(one, errors=tuple(error * factor**2 for error in one.errors))
-            if one.name == point.choice[name]
-            else one
-            for one in self._options[number]
-        ]
+        self.predictions.blame(name, point.choice[name], factor)
         self.notes.append(
             f"{point.choice[name]} at '{name}' does {factor:.1f} times the harm in company that it does alone"
         )
         return True
-
-    def _excess(self, choice: Mapping[str, str], effects: Sequence[float]) -> float:
-        """How many times larger the errors of a choice are than predicted."""
-        taken = self._taken(choice)
-        if taken is None or not effects:
-            return 0.0
-        predicted = math.sqrt(max(total(self._options, taken).errors, default=0.0))
-        return max(effects) / predicted if predicted else 0.0
 
     def _uniform(self) -> None:
         """Run what users of other tools would take: one rung everywhere, where it is predicted to be better than the best.
@@ -369,10 +290,12 @@ class Search:
         far above the bound, or predicted to be, the others are not run.
         """
         far: set[str] = set()
-        for rung in dict.fromkeys(rung.name for site in self.sites for rung in site.rungs):
-            like = {site.name: sorted(one.name for one in site.rungs if is_like(one.name, rung)) for site in self.sites}
+        for rung in dict.fromkeys(rung.name for site in self._sites for rung in site.rungs):
+            like = {
+                site.name: sorted(one.name for one in site.rungs if is_like(one.name, rung)) for site in self._sites
+            }
             choice = {name: found[0] for name, found in like.items() if found}
-            if self._is_far(self._least(choice)):
+            if self._is_far(self.predictions.alone(choice)):
                 far.add(family_of(rung))
             kept = self._kept()
             filled = {**kept[0].choice, **choice} if kept else choice
@@ -388,113 +311,33 @@ class Search:
 
         A few may also be somewhat slower, if they are predicted to keep the bound: the fastest are measured as wholes.
         """
-        if self.goal != "latency" or self.enough() or self._known(choice) is not None:
+        if self._goal != "latency" or self.enough() or self._known(choice) is not None:
             return False
         best = max((point.predicted_speedup for point in self._kept()), default=WORTH)
-        speedup = self.point("", choice).predicted_speedup
+        speedup = self.predictions.point("", choice).predicted_speedup
         if speedup > best:
             return True
         fast = speedup >= max(WORTH, NEARLY * best)
-        nearly = fast and self._least(choice) <= self.bound and self._nearly < NEARLY_AS_FAST
+        nearly = fast and self.predictions.alone(choice) <= self.bound and self._nearly < NEARLY_AS_FAST
         self._nearly += nearly
         return nearly
 
     def _is_far(self, error: float) -> bool:
         return self.metric.name in GUIDED and error > FAR * self.bound
 
-    def _least(self, choice: Mapping[str, str]) -> float:
-        """The error that is predicted for a choice by those of its sites alone that were followed to the outputs."""
-        known = [
-            option.errors
-            for site, options in zip(self.sites, self._options, strict=True)
-            for option in options
-            if option.name and option.name == choice.get(site.name)
-        ]
-        return math.sqrt(max(map(sum, zip(*known, strict=True)), default=0.0))
-
     def curve(self, run: bool) -> list[Point]:
         """The choices under several limits, with those that were run; `run` says whether to run them all."""
         for factor in LADDER:
             limit = factor * self._first_limit()
-            choice = self._choice(limit)
+            choice = self.predictions.choose(limit)
             if self._known(choice) is None and all(point.choice != choice for point in self.points):
                 label = f"knapsack under {limit:.3g}"
                 if run:
                     self._test(choice, label)
                 else:
-                    self.points.append(self.point(label, choice))
+                    self.points.append(self.predictions.point(label, choice))
         return sorted(self.points, key=lambda point: (round(point.predicted_speedup, 6), point.predicted_error or 0.0))
 
 
 def _worst(tested: Tested) -> float:
     return max(tested.seen, tested.held_out if tested.held_out is not None else 0.0)
-
-
-@dataclass(frozen=True)
-class Final:
-    """The choice that is best as measured, with its model and the latencies; no choice if nothing is gained.
-
-    Where memory is the goal, `memory` is that of the float32 model and of the choice.
-    """
-
-    point: Point | None
-    model: ir.Model
-    latencies: Sequence[Latency]
-    reason: str
-    measured: Mapping[int, float]
-    memory: tuple[int, int] | None = None
-
-
-def finish(
-    found: Sequence[Point], trial: Trial, plain: ir.Model, inputs: Samples, goal: Goal, rounds: int, threads: int
-) -> Final:
-    """Measure the best choices side by side with the float32 model, and take the best that is not slower."""
-    models = {"float32": plain}
-    points: dict[str, Point] = {}
-    for point in _different(found):
-        try:
-            models[point.label] = trial.made(point.choice)
-        except OrtfuseError:
-            continue
-        points[point.label] = point
-        if len(points) == FINALISTS:
-            break
-    if not points:
-        return Final(None, plain, (), "no choice of rungs keeps the error under the bound", {})
-    ran = measure(models, inputs.search[0], rounds=rounds, threads=threads, tried=True)
-    rows = {row.name: row for row in ran}
-    measured = {id(points[name]): rows[name].speedup for name in points if not rows[name].crash}
-    least = WORTH if goal == "latency" else NOISE
-    fast = [name for name in points if _is_fast(rows[name], least)]
-    if not fast:
-        best = max((rows[name].speedup for name in points if not rows[name].crash), default=0.0)
-        reason = f"nothing is gained: the best choice under the bound runs {best:.2f} times as fast as float32"
-        return Final(None, plain, (), reason, measured)
-    if goal == "latency":
-        name = max(fast, key=lambda one: rows[one].speedup)
-        return Final(points[name], models[name], (rows["float32"], rows[name]), "", measured)
-    taken = {one: _bytes(models[one], goal, inputs, threads) for one in ("float32", *fast)}
-    name = min(fast, key=lambda one: taken[one])
-    if taken[name] >= taken["float32"]:
-        what = "is smaller" if goal == "size" else "takes less memory"
-        return Final(None, plain, (), f"nothing is gained: no choice under the bound {what}", measured)
-    memory = (taken["float32"], taken[name]) if goal == "memory" else None
-    return Final(points[name], models[name], (rows["float32"], rows[name]), "", measured, memory)
-
-
-def _bytes(model: ir.Model, goal: Goal, inputs: Samples, threads: int) -> int:
-    """What is to be small: the bytes of the weights, or of all that a process takes that runs the model."""
-    return footprint(model, inputs.search[0], threads) if goal == "memory" else weight_bytes(model)
-
-
-def _is_fast(row: Latency, least: float) -> bool:
-    """Whether a model is so many times as fast as float32 and, as far as that can be told, not slower."""
-    return not row.crash and row.speedup >= least and (row.speedup_bounds is None or row.speedup_bounds[0] >= NOISE)
-
-
-def _different(points: Sequence[Point]) -> Iterator[Point]:
-    seen: list[Mapping[str, str]] = []
-    for point in points:
-        if point.choice not in seen:
-            seen.append(point.choice)
-            yield point

@@ -20,14 +20,16 @@ from ortfuse.precision.budget import CHOICES, COMPANY, RANGES, SITES, Budget
 from ortfuse.precision.company import family_of, in_company, shared
 from ortfuse.precision.effects import Probe, guide_of
 from ortfuse.precision.equalise import equalised
+from ortfuse.precision.finals import Final, finish
 from ortfuse.precision.kind_times import KindTimes
 from ortfuse.precision.ladder import Ladder, SiteLike
 from ortfuse.precision.measuring import FASTER, MOST, MeasuredSite, Measuring
 from ortfuse.precision.metrics import Arrays, Metric
 from ortfuse.precision.outcome import Goal, Outcome, Point, SiteReport
 from ortfuse.precision.phases import Phases
+from ortfuse.precision.predictions import Predictions
 from ortfuse.precision.samples import PROBED, Samples, refuse_nan, samples
-from ortfuse.precision.search import Final, Search, finish
+from ortfuse.precision.search import Search
 from ortfuse.precision.store import Store, inputs_digest, machine, model_digest
 from ortfuse.precision.times import CACHED, Clock, Stopwatch
 from ortfuse.precision.trial import Trial
@@ -237,10 +239,10 @@ class _Hunt:
             self.ladder, ground.model, ground.calibration, ground.inputs, ground.expected, asked.metric, probe,
             measured.followed, ground.kept, asked.threads, None if asked.curve else asked.bound,
         )  # fmt: skip
+        predictions = Predictions(measured.sites, probe.rows // measured.followed, asked.goal, ground.seconds)
         search = Search(
-            measured.sites, probe.rows // measured.followed, trial, self.ladder.observes, asked.metric, asked.bound,
-            asked.goal, ground.seconds, self.progress, budget.until(CHOICES),
-        )  # fmt: skip
+            predictions, trial, self.ladder.observes, asked.metric, asked.bound, self.progress, budget.until(CHOICES)
+        )
         if not measured.open:
             search.demand_a_fit()
         with phase("choices run as a whole"):

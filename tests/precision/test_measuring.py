@@ -11,6 +11,7 @@ import pytest
 from ortfuse.precision import trial as trials
 from ortfuse.precision.measuring import MOST, MeasuredSite, Rung, _worthwhile
 from ortfuse.precision.metrics import METRICS
+from ortfuse.precision.predictions import Predictions
 from ortfuse.precision.search import Search
 
 pytest.importorskip("scipy")
@@ -43,9 +44,8 @@ def test_few_rungs_with_observed_ranges_do_not_keep_the_others_back() -> None:
     rungs = (Rung("seen", 0.5, 1, effects=(1e-3,)), Rung("exact", 0.52, 2, effects=(2e-3,)))
     sites = [MeasuredSite(f"s{number}", "", "", 1.0, 4, rungs) for number in range(4)]
     trial: Any = _Trial()
-    search = Search(
-        sites, 1, trial, lambda rung: rung == "seen", METRICS["l2"], 5e-3, "size", 4.0, lambda text: None
-    )  # fmt: skip
+    predictions = Predictions(sites, 1, "size", 4.0)
+    search = Search(predictions, trial, lambda rung: rung == "seen", METRICS["l2"], 5e-3, lambda text: None)
     best = search.run()[0]
     assert list(best.choice.values()) == 4 * ["exact"]
 
@@ -62,5 +62,6 @@ def test_one_rung_everywhere_is_run_if_it_is_predicted_to_be_nearly_as_fast() ->
     rungs = tuple(Rung(name, seconds, 1, effects=(1e-3,)) for name, seconds in (("a", 0.5), ("b", 0.52), ("c", 0.8)))
     sites = [MeasuredSite(f"s{number}", "", "", 1.0, 4, rungs) for number in range(4)]
     trial: Any = Noting()
-    Search(sites, 1, trial, lambda rung: False, METRICS["l2"], 1e-2, "latency", 4.0, lambda text: None).run()
+    predictions = Predictions(sites, 1, "latency", 4.0)
+    Search(predictions, trial, lambda rung: False, METRICS["l2"], 1e-2, lambda text: None).run()
     assert ran == [{"a"}, {"b"}]

@@ -20,7 +20,7 @@ from ortfuse.cli.app import main
 from ortfuse.errors import BoundError, OptionError, VerificationError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session
-from ortfuse.precision import samples, search, under_bound
+from ortfuse.precision import finals, samples, under_bound
 
 pytest.importorskip("scipy")
 
@@ -53,7 +53,7 @@ def told(models: Mapping[str, ir.Model], inputs: Inputs, **how: Any) -> list[Lat
 
 @pytest.fixture(autouse=True)
 def times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "measure", told)
+    monkeypatch.setattr(finals, "measure", told)
     monkeypatch.setattr(samples, "FRESH", (8, 8))
     monkeypatch.setattr(under_bound, "Stopwatch", Told)
     monkeypatch.setattr(terminal, "EACH", 1e6)
@@ -207,11 +207,11 @@ def test_a_search_that_is_interrupted_writes_nothing_and_goes_on(
     def interrupted(*rest: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(search, "measure", interrupted)
+    monkeypatch.setattr(finals, "measure", interrupted)
     assert command(*arguments) == 130
     assert "nothing was written" in capsys.readouterr().err
     assert not list(tmp_path.glob("*q.onnx*"))
-    monkeypatch.setattr(search, "measure", told)
+    monkeypatch.setattr(finals, "measure", told)
     assert command(*arguments) == 0
     assert (tmp_path / "q.onnx").exists()
 
@@ -307,10 +307,10 @@ def test_the_rungs_to_choose_from_can_be_named() -> None:
 
 
 def test_memory_is_measured_where_it_is_the_goal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "footprint", lambda model, *rest: 1000 + 10 * len(model.graph.initializers))
+    monkeypatch.setattr(finals, "footprint", lambda model, *rest: 1000 + 10 * len(model.graph.initializers))
     found = ortfuse.quantize(proto(), max_error=0.03, goal="memory", sizes={"n": 4}, store=None)
     assert "takes less memory" in found.outcome.reason, "lowered sites have more initializers here"
-    monkeypatch.setattr(search, "footprint", lambda model, *rest: 5000 - 10 * len(model.graph.initializers))
+    monkeypatch.setattr(finals, "footprint", lambda model, *rest: 5000 - 10 * len(model.graph.initializers))
     found = ortfuse.quantize(proto(), max_error=0.03, goal="memory", sizes={"n": 4}, store=None)
     assert found.outcome.memory is not None
     assert found.outcome.memory[1] < found.outcome.memory[0]

@@ -14,7 +14,7 @@ from rounding_ladder import BITS, Cutting, Rounding, Table
 from ortfuse.bench import Latency
 from ortfuse.errors import BoundError, VerificationError
 from ortfuse.execution.session import Session
-from ortfuse.precision import samples, search, under_bound
+from ortfuse.precision import finals, samples, under_bound
 from ortfuse.precision.effects import Probe
 from ortfuse.precision.metrics import METRICS, metric_of
 from ortfuse.precision.outcome import Outcome
@@ -57,7 +57,7 @@ def speedups(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
             for name, count in lowered.items()
         ]
 
-    monkeypatch.setattr(search, "measure", measure)
+    monkeypatch.setattr(finals, "measure", measure)
     monkeypatch.setattr(samples, "FRESH", (8, 8))
     return told
 
