@@ -172,7 +172,7 @@ def disagreement(
             if not np.array_equal(before, after):
                 return f"output {index} is not the same bits"
             continue
-        wide_before, wide_after = before.astype(np.float64), after.astype(np.float64)
+        wide_before, wide_after = np.asarray(before, np.float64), np.asarray(after, np.float64)  # numbers of rank 0 too
         problem = (
             _other_bits(before, after)
             if bit_equal
@@ -180,7 +180,7 @@ def disagreement(
             or _too_far(
                 wide_before,
                 wide_after,
-                None if exact is None else exact[index].astype(np.float64),
+                None if exact is None else np.asarray(exact[index], np.float64),
                 before.dtype,
                 beyond,
             )

@@ -133,6 +133,12 @@ def test_tiny_results_are_compared_by_their_own_scale() -> None:
     assert "off by" in (disagreement([tiny], [tiny * np.float32(1.01)], None, bit_equal=False) or "")
 
 
+def test_numbers_of_rank_0_are_compared_as_the_runtime_returns_them() -> None:
+    one: Any = np.float32(1)
+    assert disagreement([one], [one], [one], bit_equal=False) is None
+    assert "off by" in (disagreement([one], [one + one], [one], bit_equal=False) or "")
+
+
 def test_zeros_of_either_sign_are_other_bits() -> None:
     zero = np.zeros(1, np.float32)
     assert disagreement([zero], [-zero], None, bit_equal=True) is not None
