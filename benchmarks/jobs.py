@@ -223,6 +223,14 @@ JOBS: Sequence[Job] = (
         models=True,
     ),
     Job(
+        "outside",
+        "what does another runtime, OpenVINO, make of the same exports?",
+        ("benchmarks.outside", "--output", "{output}"),
+        stored="outside/outside.json",
+        models=True,
+        packages=("openvino", "nncf"),
+    ),
+    Job(
         "precision",
         "how fast is the fastest model under an error bound, beside the runtime's quantisers?",
         ("benchmarks.precision", "--output", "{output}"),

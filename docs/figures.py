@@ -38,7 +38,7 @@ def stored(name: str) -> Any:
 
 def measured() -> str:
     """All that was measured, a point for each question."""
-    points = (_coverage, _latency, _precision, _trained, _engine, _passes, _weights, _trust)
+    points = (_coverage, _latency, _precision, _outside, _trained, _engine, _passes, _weights, _trust)
     return "\n".join(_wrapped(f"- {point()}", "  ") for point in points)
 
 
@@ -132,6 +132,30 @@ def _precision() -> str:
         f"parentheses the best of its own quantisers that keeps the bound: {each}. Where a model is not named, the search was not "
         "done in its limit."
     )
+
+
+def _outside() -> str:
+    every = stored("outside/outside.json")["processors"]
+    each = "; ".join(f"**on {_formats(kind)}** {_beside(found)}" for kind, found in every.items())
+    return (
+        f"**Another runtime** (`outside.json`): OpenVINO and NNCF run the exported files themselves, and the runtime's default is run in "
+        f"turns with them; geometric means of how many times as fast as it (what `quantize` "
+        f"makes is that of the models of the point above): {each}."
+    )
+
+
+def _beside(found: Mapping[str, Any]) -> str:
+    summary = dict(found["summary"])
+    ahead = [
+        f"{_name(name)} ({found['models'][name]['tools']['OpenVINO f32']['speedup']:.2f} against "
+        f"{found['models'][name]['tools']['ortfuse']['speedup']:.2f})"
+        for name in summary.pop("ahead of ortfuse in float32")
+    ]
+    means = ", ".join(
+        f"{tool} {mean['geometric_mean']:.2f} (errors {mean['errors'][0]:.0e} to {mean['errors'][1]:.0e})"
+        for tool, mean in summary.items()
+    )
+    return f"{means}; in float32 OpenVINO is ahead on {', '.join(ahead) or 'none'}"
 
 
 def _formats(kind: str) -> str:

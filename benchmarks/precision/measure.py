@@ -67,6 +67,11 @@ def make_inputs(source: Path, sizes: Mapping[str, int], folder: Path) -> str:
     return label
 
 
+def made_inputs(folder: Path) -> list[dict[str, Any]]:
+    """The inputs that `make_inputs` has written into one of its folders."""
+    return [dict(np.load(file)) for file in sorted(folder.glob("*.npz"))]
+
+
 def compared(source: Path, results: Mapping[str, Path], folder: Path, rounds: int, threads: int) -> dict[str, Any]:
     """The errors on inputs that no tool has seen, and the latencies side by side, by tool."""
     from ortfuse.bench import measure
@@ -75,7 +80,7 @@ def compared(source: Path, results: Mapping[str, Path], folder: Path, rounds: in
     from ortfuse.model.io import load
     from ortfuse.precision.metrics import METRICS
 
-    inputs = [dict(np.load(file)) for file in sorted((folder / "unseen").glob("*.npz"))]
+    inputs = made_inputs(folder / "unseen")
     session = Session(str(source), threads=threads)
     expected = [session.run(arrays) for arrays in inputs]
     del session

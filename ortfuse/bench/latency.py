@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import onnx_ir as ir
 from rich import box
@@ -123,7 +123,7 @@ def _measured(
     times, ratios = dict[str, list[float]](), dict[str, list[float]]()
     for group in _groups(models, names[1:]):
         sessions = {names[0]: first, **{name: _open(name, models, threads, created) for name in group}}
-        taken = _interleaved(sessions, inputs, rounds, warmup)
+        taken = interleaved(sessions, inputs, rounds, warmup)
         del sessions  # close these before opening the sessions of the next group
         for name in group:
             ratios[name] = [a / b for a, b in zip(taken[names[0]], taken[name], strict=True)]
@@ -195,8 +195,15 @@ def _groups(models: Mapping[str, Runnable], names: Sequence[str]) -> Iterator[li
     yield group
 
 
-def _interleaved(sessions: Mapping[str, Session], inputs: Inputs, rounds: int, warmup: int) -> dict[str, list[float]]:
-    """The seconds of each run, per session, round by round."""
+class Runs(Protocol):
+    """What can be run on inputs: a session of ONNX Runtime, or of another."""
+
+    def run(self, inputs: Inputs, /) -> Any:
+        """The outputs."""
+
+
+def interleaved(sessions: Mapping[str, Runs], inputs: Inputs, rounds: int, warmup: int) -> dict[str, list[float]]:
+    """The seconds of each run, per session, round by round; in each round another one is the first."""
     times: dict[str, list[float]] = {name: [] for name in sessions}
     order = list(sessions)
     with _no_collection():

@@ -1,0 +1,269 @@
+"""What another runtime makes of the same exports: OpenVINO in float32, in bfloat16 and with int8 by NNCF, beside ortfuse.
+
+    python -m benchmarks.exports.full
+    python -m benchmarks.outside                          # every model that outside.json does not have yet, on this processor
+    python -m benchmarks.outside bert --prepared DIR      # these again; results that benchmarks.latency made there are taken
+
+No optimiser of ONNX files competes here, but what its users compare with. The exported file is given to
+`openvino.convert_model` and compiled for the CPU with as many threads; NNCF calibrates on the inputs of `benchmarks.precision`.
+Runs are interleaved with the runtime's default on the export and on the result of ortfuse, in float32 and, where
+`benchmarks.precision` has left them in its folder, under error bounds. Errors are relative L2 errors on inputs that no tool
+has seen. Of each in float32 the profile is kept: where another runtime is ahead, it says by which operators.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.isolated import call, preload
+from benchmarks.latency.measure import SIZES, chosen, folder_for
+from benchmarks.peers import versions
+from benchmarks.precision.measure import made_inputs, make_inputs, of_processors
+from benchmarks.precision.tools import BOUNDS
+from ortfuse.execution.inputs import Inputs
+from ortfuse.targets.processor import processor_in_full
+
+HERE = Path(__file__).parent
+COMMAND = "python -m benchmarks.outside"
+HINTS: Mapping[str, str] = {"OpenVINO f32": "f32", "OpenVINO bf16": "bf16", "OpenVINO int8": "f32"}
+"""The precision that OpenVINO is told to compute in; the last after `nncf.quantize`."""
+
+PROFILED = "OpenVINO f32"
+
+LIMIT = 1800.0
+AHEAD = 1.02
+"""How many times as fast another runtime has to be to count as ahead."""
+
+MOST_OPERATORS = 8
+"""Operators of a profile that are stored."""
+
+
+class Compiled:
+    """A model compiled by OpenVINO for the CPU."""
+
+    def __init__(
+        self, source: Path, names: Sequence[str], hint: str, threads: int, given: Sequence[Inputs] = (), *,
+        counted: bool = False,
+    ) -> None:  # fmt: skip
+        """Compile, quantised to int8 by NNCF on `given` inputs if there are any.
+
+        Args:
+            source: The model.
+            names: Those of its outputs.
+            hint: The precision to compute in.
+            threads: How many compute.
+            given: The inputs for NNCF.
+            counted: Whether the times of operators are taken, which takes time itself.
+        """
+        import openvino
+
+        model = openvino.convert_model(source)
+        if given:
+            import nncf
+
+            model = nncf.quantize(model, nncf.Dataset([dict(arrays) for arrays in given]), subset_size=len(given))
+        options = {
+            "INFERENCE_NUM_THREADS": threads,
+            "INFERENCE_PRECISION_HINT": hint,
+            "PERFORMANCE_HINT": "LATENCY",
+            "PERF_COUNT": counted,
+        }
+        self._request = openvino.Core().compile_model(model, "CPU", options).create_infer_request()
+        self._names = names
+
+    def run(self, inputs: Inputs) -> dict[str, Any]:
+        """The outputs by name."""
+        self._request.infer(dict(inputs), share_inputs=True)
+        return {name: self._request.get_output_tensor(number).data.copy() for number, name in enumerate(self._names)}
+
+    def profile(self, inputs: Inputs, runs: int = 5) -> dict[str, float]:
+        """Milliseconds of a run by operator, the longest first."""
+        total: Counter[str] = Counter()
+        for _ in range(runs):
+            self.run(inputs)
+            for entry in self._request.get_profiling_info():
+                total[entry.node_type] += entry.real_time.total_seconds() * 1e3 / runs
+        return {kind: round(spent, 3) for kind, spent in total.most_common(MOST_OPERATORS) if spent}
+
+
+def compared(
+    source: Path, results: Mapping[str, Path], tools: Sequence[str], folder: Path, rounds: int, threads: int
+) -> dict[str, Any]:
+    """The errors on inputs that no tool has seen, and latencies side by side, by tool; the original's under `default`."""
+    from ortfuse.bench.latency import interleaved
+    from ortfuse.execution.session import Session
+    from ortfuse.precision.metrics import METRICS
+
+    given, unseen = made_inputs(folder / "given"), made_inputs(folder / "unseen")
+    files = {"default": source, **results}
+    sessions: dict[str, Any] = {
+        name: Session(str(path), threads=threads, isolated=False) for name, path in files.items()
+    }
+    found: dict[str, Any] = {name: {} for name in files}
+    expected = [sessions["default"].run(arrays) for arrays in unseen]
+    for tool in tools:
+        try:
+            of_tool = given if tool.endswith("int8") else ()
+            sessions[tool] = Compiled(source, list(expected[0]), HINTS[tool], threads, of_tool)
+            found[tool] = {}
+        except Exception as error:
+            found[tool] = {"reason": str(error).strip().splitlines()[-1][:200] if str(error).strip() else "failed"}
+    for name in [name for name in sessions if name != "default"]:
+        try:
+            made = [sessions[name].run(arrays) for arrays in unseen]
+            found[name]["unseen_error"] = float(METRICS["l2"].of(expected, made, unseen).error)
+        except Exception as error:
+            del sessions[name]
+            found[name] = {"reason": str(error).strip().splitlines()[-1][:200]}
+    times = interleaved(sessions, unseen[0], rounds, warmup=3)
+    for name, seconds in times.items():
+        ratios = [a / b for a, b in zip(times["default"], seconds, strict=True)]
+        found[name] |= {"median_ms": statistics.median(seconds) * 1e3, "speedup": statistics.median(ratios)}
+    if "speedup" in found.get(PROFILED, {}):
+        counted = Compiled(source, list(expected[0]), HINTS[PROFILED], threads, counted=True)
+        found[PROFILED]["profile_ms"] = counted.profile(unseen[0])
+    return found
+
+
+def own_profile(result: Path, folder: Path, threads: int) -> dict[str, float]:
+    """Milliseconds of a run of our result by operator, the longest first."""
+    from ortfuse.profiled import profile
+
+    found = profile(result, inputs=folder / "unseen", threads=threads, remedies=False)
+    return {group.name: round(group.seconds * 1e3, 3) for group in found.by("operator")[:MOST_OPERATORS]}
+
+
+def one_model(
+    source: Path, folder: Path, lowered: Path | None, tools: Sequence[str], rounds: int, threads: int
+) -> dict[str, Any]:
+    """All about one model; `folder` has or gets our result, `lowered` has what `benchmarks.precision` made of models."""
+    name = source.name.removesuffix(".onnx")
+    result = folder / f"{name}.ortfuse.onnx"
+    if not result.is_file() or result.stat().st_mtime_ns < source.stat().st_mtime_ns:
+        made = call(_optimized, source, result, limit=LIMIT)
+        if made.error is not None:
+            return {"error": made.error}
+    results = {"ortfuse": result}
+    results |= {
+        f"ortfuse {bound:g}": path
+        for bound in BOUNDS
+        if lowered is not None and (path := lowered / name / f"ortfuse {bound:g}.onnx").is_file()
+    }
+    with tempfile.TemporaryDirectory() as inputs:
+        label = call(make_inputs, source, SIZES.get(name.partition(".")[0], {}), Path(inputs), limit=LIMIT)
+        if label.error is not None:
+            return {"error": f"no inputs: {label.error}"}
+        found = call(compared, source, results, tools, Path(inputs), rounds, threads, limit=LIMIT)
+        if found.error is not None:
+            return {"error": f"cannot be measured: {found.error}"}
+        ours = call(own_profile, result, Path(inputs), threads, limit=LIMIT)
+    default = found.value.pop("default")
+    if ours.error is None:
+        found.value["ortfuse"]["profile_ms"] = ours.value
+    load = round(os.getloadavg()[0], 2)
+    return {
+        "sizes": label.value,
+        "load": load,
+        "threads": threads,
+        "default_ms": default["median_ms"],
+        "tools": found.value,
+    }
+
+
+def _optimized(source: Path, target: Path) -> None:
+    from ortfuse import optimize
+
+    optimize(source, output=target)
+
+
+def summary(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """For each tool the mean of its speedups, and its errors; in float32 the models on which OpenVINO is ahead."""
+    found: dict[str, Any] = {}
+    for tool in ("ortfuse", *(f"ortfuse {bound:g}" for bound in BOUNDS), *HINTS):
+        every = [row["tools"][tool] for row in rows.values() if "speedup" in row.get("tools", {}).get(tool, {})]
+        if every:
+            errors = [one["unseen_error"] for one in every]
+            mean = round(statistics.geometric_mean(one["speedup"] for one in every), 4)
+            found[tool] = {"geometric_mean": mean, "models": len(every), "errors": [min(errors), max(errors)]}
+    found["ahead of ortfuse in float32"] = sorted(
+        name for name, row in rows.items()
+        if "speedup" in row.get("tools", {}).get("OpenVINO f32", {})
+        and row["tools"]["OpenVINO f32"]["speedup"] > AHEAD * row["tools"]["ortfuse"]["speedup"]
+    )  # fmt: skip
+    return found
+
+
+def store(output: Path, rows: Mapping[str, Any], processor: str) -> None:
+    """Write the file anew, aside and then in its place; what other kinds of processors gave stays."""
+    of_this = {
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+        "versions": versions(),
+        "summary": summary(rows),
+        "models": dict(sorted(rows.items())),
+    }
+    content = {"command": COMMAND, "processors": dict(sorted((of_processors(output) | {processor: of_this}).items()))}
+    aside = output.with_suffix(".tmp")
+    aside.write_text(json.dumps(content, indent=1) + "\n")
+    aside.replace(output)
+
+
+def table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Every model: speedup over the runtime's default on the export, and error, of each tool."""
+    made = Table(title="Speedup over the runtime's default, and error", title_justify="left")
+    tools = ["ortfuse", *(f"ortfuse {bound:g}" for bound in BOUNDS), *HINTS]
+    for heading in ("model", "default ms", *tools):
+        made.add_column(heading, justify="left" if heading == "model" else "right")
+    for name, row in rows.items():
+        if "error" in row:
+            made.add_row(name, row["error"])
+            continue
+        cells = (_cell(row["tools"].get(tool)) for tool in tools)
+        made.add_row(name, f"{row['default_ms']:.4g}", *cells)
+    return made
+
+
+def _cell(entry: Mapping[str, Any] | None) -> str:
+    if entry is None:
+        return "-"
+    return f"{entry['speedup']:.2f}x {entry['unseen_error']:.0e}" if "speedup" in entry else "failed"
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(help="Models, or leading parts of their names.")] = None,
+    models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE.parent / ".models",
+    tool: Annotated[list[str] | None, typer.Option(help=f"Only these of {', '.join(HINTS)}.")] = None,
+    rounds: Annotated[int, typer.Option(help="How often each model runs.")] = 25,
+    threads: Annotated[int, typer.Option(help="Threads of both runtimes.")] = 2,
+    output: Annotated[Path, typer.Option(help="Where the results are kept.")] = HERE / "outside.json",
+    fresh: Annotated[bool, typer.Option(help="Measure again what is there already.")] = False,
+    keep: Annotated[Path | None, typer.Option("--prepared", help="Folder that keeps our float32 results.")] = None,
+    lowered: Annotated[Path | None, typer.Option(help="The --prepared folder of benchmarks.precision.")] = None,
+) -> None:
+    """Measure, print, and store after each model."""
+    if unknown := set(tool or ()) - set(HINTS):
+        raise typer.BadParameter(f"no such tool: {', '.join(sorted(unknown))}")
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    preload(["onnx", "onnxruntime", "ortfuse.pipeline"])
+    processor = processor_in_full()
+    rows = dict(of_processors(output).get(processor, {}).get("models", {}))
+    for path in chosen(models, names or [], rows, fresh):
+        name = path.name.removesuffix(".onnx")
+        with folder_for(keep, models) as folder:
+            rows[name] = one_model(path.resolve(), folder, lowered, tool or list(HINTS), rounds, threads)
+        store(output, rows, processor)
+        console.print(table({name: rows[name]}))
+    console.print(table(rows))
+    console.print(summary(rows))
