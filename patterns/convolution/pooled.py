@@ -2,6 +2,7 @@
 
 globalaveragepool(x) = mean(x) over the spatial axes        averagepool(x) = globalaveragepool(x), a window as large as the image
 maxpool(x) = globalmaxpool(x), likewise                     pool(x) over one axis = squeeze(pool(unsqueeze(x)))
+mean(reshape(x)) of blocks of pixels, whose rows and columns have axes of their own = averagepool(x), a window as large as a block
 
 On the CPU, means over the last axes take a half to a quarter of the time of GlobalAveragePool. That is the faster one in the
 blocked layout (see `ortfuse.targets.blocked_layout`), which the image does not have to leave for it. A maximum is not
@@ -166,6 +167,51 @@ def _of_the_lowest(*sizes: int) -> dict[str, Variation]:
     return {"of -infinity": Variation(inputs={"x": "float32"}, sizes={"n": 1}, fixed={"x": lowest})}
 
 
+# Means of blocks
+
+blocks = op.Reshape(x, var("split")).named("blocks")
+
+_SPLIT: dict[tuple[int, ...], tuple[int | None, int | None]] = {(3, 5): (3, 5), (3,): (3, None), (4,): (None, 4)}
+"""By the axes of a block that means are taken over, where its rows and its columns are."""
+
+
+def _window(match: Match) -> tuple[int, int] | None:
+    """The size of a block; `None` if x is not an image whose rows or columns are split in two and averaged."""
+    shape, parts = match.shape("x"), match.shape("blocks")
+    places = _SPLIT.get(tuple(sorted(axis % len(parts) for axis in match["axes"]))) if parts else None
+    if shape is None or parts is None or places is None or len(shape) != 4:
+        return None
+    found: list[int] = []
+    whole, rest = [*parts[:2]], list(parts[2:])
+    for place in places:
+        inner = 1 if place is None else parts[place]
+        if not rest or not isinstance(inner, int) or inner < 1:
+            return None
+        found.append(inner)
+        whole.append(rest.pop(0) * inner)
+        rest = rest if place is None else rest[1:]
+    return None if rest or tuple(whole) != shape else (found[0], found[1])
+
+
+def are_blocks(match: Match) -> Refusal | None:
+    """The rows, the columns or both of an image are split into blocks of known size, and means are taken over all in each."""
+    return match.unless_value("axes", _window(match) is not None, "those within blocks of the pixels of an image")
+
+
+def _into_blocks(build: Any) -> ir.Value:
+    """A target that splits rows and columns into twos, where that comes out even."""
+    _, channels, *sizes = build.dims("x")
+    parts = [[int(size)] if int(size) % 2 else [int(size) // 2, 2] for size in sizes]
+    made: ir.Value = build.constant(ints([0, int(channels), *parts[0], *parts[1]]))
+    return made
+
+
+def _of_blocks(match: Match) -> Pattern:
+    window = _window(match)
+    made: Pattern = op.AveragePool(x, kernel_shape=window, strides=window)
+    return made
+
+
 _FIRST = {"kernel_shape": 1, "strides": 1, "dilations": 1}
 
 
@@ -260,6 +306,23 @@ RULES = [
         redundant(COST)(gives_no_indices),
         is_above_minus_infinity,
         is_not_quantised,
+    ),
+    _rule(
+        "blocks",
+        op.ReduceMean(blocks, axes=attr("axes", lambda found, facts: bool(found), "given"), keepdims=0),
+        _of_blocks,
+        Proof(
+            shapes=({"x": "n 3 4 6"}, {"x": "n 3 4 5"}, {"x": "n 3 5 6"}),
+            inputs={"split": _into_blocks},
+            never_empty={"n": "the kernel of ReduceMean keeps the axes of an empty tensor"},
+            attributes=({"axes": [(3, 5), (-1, -3)]}, {"axes": [(3,)]}, {"axes": [(4,), (-1,)]}),
+            typical=_TYPICAL,
+        ),
+        are_blocks,
+        has_pixels,
+        is_not_quantised,
+        makes=("AveragePool",),
+        formula="mean of blocks of pixels",
     ),
     _two_axes("AveragePool", {"count_include_pad": 1}),
     _two_axes(

@@ -172,6 +172,48 @@ def test_images_in_another_spelling(body: str) -> None:
     same(original, result, {"x": np.random.default_rng(0).standard_normal((2, 16, 4, 5)).astype(np.float32)})
 
 
+BLOCKS = {
+    "y = ReduceMean<axes=[3,5], keepdims=0>(s)": "AveragePool",
+    "y = ReduceMean<axes=[-1,3], keepdims=0>(s)": "AveragePool",
+    "y = ReduceMean<axes=[3,5]>(s)": "Reshape ReduceMean",
+    "y = ReduceMean<axes=[2,5], keepdims=0>(s)": "Reshape ReduceMean",
+    "y = ReduceMax<axes=[3,5], keepdims=0>(s)": "Reshape ReduceMax",
+}
+"""A maximum is left: pools make something else of NaN."""
+
+
+@pytest.mark.parametrize("body", BLOCKS)
+def test_means_of_blocks_of_pixels_are_pools(body: str) -> None:
+    original = with_weights(
+        f"float[n,3,4,6] x) => (y) <int64[6] to = {{0, 3, 2, 2, 2, 3}}> {{ s = Reshape(x, to) {body} }}"
+    )
+    result = rewritten(original, "cliffs")
+    assert ops(result) == BLOCKS[body]
+    same(original, result, {"x": np.random.default_rng(0).standard_normal((2, 3, 4, 6)).astype(np.float32)})
+
+
+ONE_COLUMN = {
+    "float[n,m,64] x) => (y) { y = MatMul(x, vector) }": "FusedMatMul Squeeze",
+    "float[n,m,64] x, float[64] v) => (y) { y = MatMul(x, v) }": "Unsqueeze FusedMatMul Squeeze",
+    "float[n,m,64] x) => (y) { y = MatMul(x, column) }": "FusedMatMul Squeeze Unsqueeze",
+    "float[n,64] x) => (y) { y = MatMul(x, column) }": "MatMul",  # a batch, of one perhaps
+    "float[n,1,64] x) => (y) { y = MatMul(x, column) }": "MatMul",
+    "float[n,m,64] x) => (y) { y = MatMul(x, matrix) }": "MatMul",
+}
+
+
+@pytest.mark.parametrize("body", ONE_COLUMN)
+def test_products_with_one_column_read_the_other_factor_transposed(body: str) -> None:
+    original = with_weights(body, vector=(64,), column=(64, 1), matrix=(64, 2))
+    result = rewritten(original, "cliffs")
+    assert ops(result) == ONE_COLUMN[body]
+    rng = np.random.default_rng(0)
+    rows = {"[n,m,": (3, 5, 64), "[n,64": (3, 64), "[n,1,": (3, 1, 64)}
+    shape = next(shape for start, shape in rows.items() if start in body)
+    given = {"x": rng.standard_normal(shape).astype(np.float32)}
+    same(original, result, given | ({"v": rng.standard_normal(64).astype(np.float32)} if "float[64] v" in body else {}))
+
+
 def test_what_the_runtime_computes_in_integers_keeps_its_spelling() -> None:
     original = with_weights("""uint8[1,16,4,5] x) => (y) <float s = {0.5}, uint8 z = {0}>
         { d = DequantizeLinear(x, s, z) p = GlobalAveragePool(d) y = QuantizeLinear(p, s, z) }""")

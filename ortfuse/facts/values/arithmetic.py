@@ -251,12 +251,13 @@ def _bounded(low: float, high: float, *, infinity_is_lost: bool) -> Answer:
 
 
 for _op_types, _low, _infinity_is_lost in (
-    (("Sigmoid",), 0.0, False),
-    (("Softmax", "HardSigmoid"), 0.0, True),  # HardSigmoid where its slope is 0
-    (("Tanh", "Erf"), -1.0, False),
-    (("Cos", "Sin"), -1.0, True),
+    (("Sigmoid",), -_SLACK, False),
+    (("Softmax",), 0.0, True),  # powers of e by their sum, none of which is negative
+    (("HardSigmoid",), 0.0, True),  # infinity is lost where its slope is 0
+    (("Tanh", "Erf"), -1.0 - _SLACK, False),
+    (("Cos", "Sin"), -1.0 - _SLACK, True),
 ):
-    ranges(*_op_types)(_bounded(_low - _SLACK, 1.0 + _SLACK, infinity_is_lost=_infinity_is_lost))
+    ranges(*_op_types)(_bounded(_low, 1.0 + _SLACK, infinity_is_lost=_infinity_is_lost))
 
 
 _ACTIVATED = {
@@ -283,19 +284,25 @@ def _power_of_e(number: Number) -> float:
 
 @ranges("Exp")
 def exponential(op: Asking) -> Range | None:
-    """Powers of e, which approximations may miss by a little."""
+    """Powers of e, which approximations may miss by a little; none is negative."""
     found = op.range_or_anything(0)
     low, high = _power_of_e(found.low), _power_of_e(found.high)
-    piece = low * (1 - _SLACK) - _SLACK, high * (1 + _SLACK) + _SLACK
+    piece = max(low * (1 - _SLACK) - _SLACK, 0.0), high * (1 + _SLACK) + _SLACK
     return stored([piece], op.result_dtype, found.nan)
 
 
-@ranges("Softplus", "ReduceL1", "ReduceL2", "ReduceSumSquare")
-def not_negative(op: Asking) -> Range | None:
-    """Functions and sums that are never negative. Approximations of them may fall slightly below zero."""
-    if not op.result_dtype.is_floating_point():
-        return None
-    return between(-_SLACK, math.inf, nan=op.range_or_anything(0).nan)
+def _not_negative(slack: float) -> Answer:
+    """The range of what is never negative, or by no more than that."""
+
+    def answer(op: Asking) -> Range | None:
+        known = op.result_dtype.is_floating_point()
+        return between(-slack, math.inf, nan=op.range_or_anything(0).nan) if known else None
+
+    return answer
+
+
+ranges("ReduceL1", "ReduceL2", "ReduceSumSquare")(_not_negative(0.0))
+ranges("Softplus")(_not_negative(_SLACK))  # a logarithm, which an approximation may put slightly below zero
 
 
 _FEW = 1 << 14
