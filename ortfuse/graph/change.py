@@ -9,8 +9,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import onnx_ir as ir
 
-from ortfuse.graph.edit import Edit, Inspector, needed_elsewhere, sides_of
-from ortfuse.graph.journal import Flip
+from ortfuse.graph.edit import Edit, Guard, Inspector, needed_elsewhere, sides_of
+from ortfuse.graph.journal import Flip, Rewired
 from ortfuse.graph.modules import MODULE_KEY, common_module, module_of
 from ortfuse.graph.walk import Scope, scopes
 from ortfuse.refusal import Refusal
@@ -180,12 +180,23 @@ class Change:
         return found
 
     def _fault(self) -> Refusal | None:
-        """Check the graph as it is now: does something still need a node that was removed?"""
+        """Check the graph as it is now: does something still need a node that was removed, or has what it must not have?"""
         removed = set(self.removed)
         for node in self.removed:
             if node.graph is None and (needed := needed_elsewhere(node, removed)) is not None:
                 self.site = needed.subject.name
                 return needed
+        return self._guarded() if self._editor.guards else None
+
+    def _guarded(self) -> Refusal | None:
+        """What the guards have against the operands that nodes have now."""
+        rewired = (entry for entry in self._editor._journal[self._start :] if isinstance(entry, Rewired))
+        uses = ((node, index, entry.other) for entry in rewired for node, index in entry.uses if node.graph is not None)
+        for node, index, before in uses:
+            found = next((no for one in self._editor.guards if (no := one.objection(node, index, before))), None)
+            if found is not None:
+                self.site = found.subject.name
+                return found
         return None
 
     def _annotate(self) -> None:
@@ -227,6 +238,7 @@ class Changes:
         model: The model.
         facts: What is known about its values, kept up to date.
         inspectors: They are asked about each change.
+        guards: They are asked about each operand that a change gives to a node that was there.
         recorder: Keeps a record of changes.
         author: The author of changes that name none: the pass being run.
     """
@@ -241,6 +253,7 @@ class Changes:
     ) -> None:
         self.model, self.facts, self.recorder, self.author = model, facts, recorder, author
         self.inspectors = list(inspectors)
+        self.guards: list[Guard] = []
         self._journal: list[Flip] = []
         self._open: Change | None = None
         self._busy = False

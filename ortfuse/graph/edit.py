@@ -96,3 +96,10 @@ class Inspector(Protocol):
 
     def objection(self, edit: Edit) -> Refusal | None:
         """Why the change must not be made, or `None`. The graph must not be modified."""
+
+
+class Guard(Protocol):
+    """Looks at each use of a value that was given another value, where what stands next to each other matters."""
+
+    def objection(self, node: ir.Node, index: int, before: ir.Value) -> Refusal | None:
+        """Why the node must not have that operand instead of the one `before`, or `None`."""

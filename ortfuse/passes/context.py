@@ -12,10 +12,11 @@ from ortfuse.facts.facts import Facts
 from ortfuse.graph.edit import Inspector
 from ortfuse.graph.editor import Editor
 from ortfuse.graph.walk import Scope, scopes
+from ortfuse.passes.pairs_apart import PairsApart
 from ortfuse.passes.profitability import Choices
 from ortfuse.passes.spill import Spill
 from ortfuse.rewrite import Debugging, Log
-from ortfuse.targets import Target
+from ortfuse.targets import Quirk, Target
 
 
 @dataclass
@@ -50,6 +51,8 @@ class Context:
 
     def __post_init__(self) -> None:
         self.editor = Editor(self.model, self.facts, [self.inspector] if self.inspector is not None else [], self.log)
+        if Quirk.MERGES_QUANTISED_PAIRS in self.target.quirks:
+            self.editor.guards.append(PairsApart(self.facts))
 
     def scopes(self) -> Iterator[Scope]:
         """Every graph of the model, an outer graph before its subgraphs."""

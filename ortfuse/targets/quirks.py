@@ -25,6 +25,7 @@ class Quirk(Enum):
         "so that maxima of 0 become negative"
     )
     ROUNDS_FACTORS_OF_PRODUCTS = "rounds the factor of a float64 product to float32, so that its result is as far off"
+    MERGES_QUANTISED_PAIRS = "makes one of two quantised pairs next to each other, with a scale of its own"
     UNBLOCKS_RESIDUAL_CONVOLUTIONS = "leaves its blocked layout for a convolution that adds what is not blocked"
 
 

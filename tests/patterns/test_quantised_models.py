@@ -162,3 +162,20 @@ def test_a_transpose_between_pairs_of_other_scales_keeps_them_apart(second: str)
         above = node.inputs[0].producer() if node.op_type == "QuantizeLinear" else None
         if above is not None and above.op_type == "DequantizeLinear":
             assert [value.name for value in above.inputs[1:]] == [value.name for value in node.inputs[1:]]
+
+
+@pytest.mark.parametrize(
+    "nothing", ["Transpose<perm = [0, 1, 2]>(d)", "Reshape(d, same)", "Slice(d, o1, far, ends)", "Identity(d)"]
+)
+@pytest.mark.parametrize("second", ["s, z", "s2, z", "s, z2"])
+def test_what_does_nothing_keeps_pairs_of_other_scales_apart(nothing: str, second: str) -> None:
+    """The runtime itself looks through an Identity alone."""
+    body = f"""{IN} same = Constant<value_ints = [0, 0, 16]>() o1 = Constant<value_ints = [0]>() far = Constant<value_ints = [99]>()
+        ends = Constant<value_ints = [2]>() v = {nothing}
+        p0 = QuantizeLinear(v, {second}) e0 = DequantizeLinear(p0, {second}) m = Sigmoid(e0)
+        q1 = QuantizeLinear(m, s, z) y = DequantizeLinear(q1, s, z)"""
+    made, inputs = model(body, ("float[2, 5, 16] x", "float[2, 5, 16] y", (2, 5, 16)), 20)
+    result = ortfuse.optimize(made, verify="whole", inputs=[inputs])
+    assert not [note for note in result.report.notes if "failed" in note]
+    apart = second != "s, z" and "Identity" not in nothing
+    assert len(list(result.model.graph)) == (8 if apart else 7)

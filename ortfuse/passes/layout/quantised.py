@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import zip_longest
+from collections.abc import Mapping
 
-import numpy as np
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
-from ortfuse.graph.traits import MICROSOFT
+from ortfuse.graph.traits import MICROSOFT, RESHAPES
 from ortfuse.passes.layout.draft import Draft
 from ortfuse.passes.layout.permutation import Order, unmoved
 from ortfuse.passes.layout.ports import is_movable, is_single, keeps_last, operand_of, rank_of, results_of
 from ortfuse.passes.layout.unit import Framed, Port, Unit, anything
+from ortfuse.passes.pairs_apart import has_scales
 from ortfuse.pattern.operators import attribute_value, parameter
 
 CONVERSIONS = frozenset(
@@ -38,13 +37,12 @@ ROWS = frozenset(_ROWS)
 def conversion(node: ir.Node, facts: Facts) -> Unit | None:
     """QuantizeLinear and DequantizeLinear of activations: one scale, or one for each element of an axis.
 
-    What stands between a pair and another of other scales stays there: the runtime (DoubleQDQPairsRemover, 1.31 among others)
-    makes one of two pairs next to each other, with a scale of its own, which rounds elsewhere.
+    What stands between a pair and another of other scales stays there (`ortfuse.passes.pairs_apart`).
     """
     value, rank, axis = node.inputs[0], rank_of(node.inputs[0], facts), parameter(node, "axis", facts)
     if value is None or not is_movable(value, facts) or attribute_value(node, "block_size", facts):
         return None
-    if _is_kept_apart(node, facts):
+    if has_scales(node, facts, RESHAPES | {"Transpose"}):
         return None
     ports = (Port(value, 0, False, unmoved(rank)), *results_of(node, unmoved(rank)))
     if all(is_single(value, facts) for value in node.inputs[1:]):
@@ -52,36 +50,6 @@ def conversion(node: ir.Node, facts: Facts) -> Unit | None:
     if not isinstance(axis, int) or not 0 <= axis < rank or any(rank_of(value, facts) > 1 for value in node.inputs[1:]):
         return None
     return Framed(node, ports, rank, anything, lambda draft, order: draft.attribute("axis", order.index(axis)))
-
-
-def _is_kept_apart(node: ir.Node, facts: Facts) -> bool:
-    """Whether Transposes alone stand between the node and a conversion back, with other scales."""
-    if node.op_type == "DequantizeLinear":
-        return any(_differ(node, other, facts) for other in _behind(node) if other.op_type == "QuantizeLinear")
-    before = node.inputs[0].producer() if node.inputs[0] is not None else None
-    direct = True
-    while before is not None and before.op_type == "Transpose":
-        before, direct = before.inputs[0].producer() if before.inputs[0] is not None else None, False
-    return not direct and before is not None and before.op_type == "DequantizeLinear" and _differ(before, node, facts)
-
-
-def _behind(node: ir.Node) -> Iterator[ir.Node]:
-    """What uses the result of a node behind Transposes."""
-    for use in node.outputs[0].uses():
-        if use.node.op_type == "Transpose" and not use.node.domain:
-            yield from (further.node for further in use.node.outputs[0].uses())
-            yield from _behind(use.node)
-
-
-def _differ(one: ir.Node, other: ir.Node, facts: Facts) -> bool:
-    """Whether two conversions may have other scales or zero points."""
-    pairs = zip_longest(one.inputs[1:], other.inputs[1:])
-    return any(first is not second and not _are_equal(first, second, facts) for first, second in pairs)
-
-
-def _are_equal(one: ir.Value | None, other: ir.Value | None, facts: Facts) -> bool:
-    first, second = (None if value is None else facts.const(value) for value in (one, other))
-    return first is not None and second is not None and first.dtype == second.dtype and np.array_equal(first, second)
 
 
 def rows(node: ir.Node, facts: Facts) -> Unit | None:
