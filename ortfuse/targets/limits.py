@@ -187,6 +187,19 @@ def _fused_convolution(node: ir.Node, facts: Facts) -> Refusal | None:
     return None
 
 
+BROADCASTS_FROM: Mapping[str, int] = {"Max": 8, "Min": 8, "Mean": 8, "Sum": 8}
+"""The opset from which an operator of ai.onnx takes operands of several shapes."""
+
+
+def unless_alike(node: ir.Node, facts: Facts) -> Refusal | None:
+    """A refusal unless all operands have provably one shape."""
+    first = facts.shape(node.inputs[0])
+    other = next((at for at, value in enumerate(node.inputs) if first is None or facts.shape(value) != first), None)
+    if other is None:
+        return None
+    return _limit(node, other, "operand", _shaped(facts.shape(node.inputs[other])), "one shape for all operands")
+
+
 Limits = Mapping[tuple[str, str], Limit]
 """Checks of what an operator's kernels refuse, by domain and operator."""
 

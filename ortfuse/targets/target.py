@@ -25,7 +25,7 @@ from ortfuse.targets.calibrated import costs_here
 from ortfuse.targets.costs import CostTable, shipped_costs
 from ortfuse.targets.custom import custom_operator, opset_of_body
 from ortfuse.targets.kernel_table import Formal, Kernel, KernelTable, Operator, Schema
-from ortfuse.targets.limits import DOCUMENTED, FOUND, Limit
+from ortfuse.targets.limits import BROADCASTS_FROM, DOCUMENTED, FOUND, Limit, unless_alike
 from ortfuse.targets.quirks import Quirk, quirks_of
 from ortfuse.targets.table_cache import installed_table
 
@@ -144,6 +144,8 @@ class Target:
         inputs = [ABSENT if value is None else facts.dtype(value) for value in node.inputs]
         outputs = [ABSENT if value.name == "" else facts.dtype(value) for value in node.outputs]
         refusal = self.refusal(node.domain, node.op_type, version, inputs, outputs)
+        if refusal is None and not node.domain and version < BROADCASTS_FROM.get(node.op_type, 0):
+            refusal = unless_alike(node, facts)
         return refusal or self.limit(node, facts)
 
     def instead_of_kernel(self, node: ir.Node, opset_imports: Mapping[str, int], facts: Facts) -> str:

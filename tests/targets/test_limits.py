@@ -46,3 +46,13 @@ def test_a_mask_of_symbolic_shape_must_provably_cover_queries_and_keys() -> None
 def test_a_mask_beside_a_past_covers_the_past_too() -> None:
     assert "one that provably covers the keys" in mask_support("bool[b,1,s,t]", "float[b,4,p,8]")
     assert mask_support("bool[b,1,s,9]", "float[b,4,p,8]") != ""
+
+
+@pytest.mark.parametrize(("opset", "taken"), [(7, False), (8, True)])
+def test_operands_of_max_have_one_shape_before_opset_8(opset: int, taken: bool) -> None:
+    for operands, is_taken in (("float[n] a, float b", taken), ("float[n] a, float[n] b", True)):
+        model = ir.from_onnx_text(
+            f'<ir_version: 4, opset_import: ["" : {opset}]> g ({operands}) => (y) {{ y = Max(a, b) }}'
+        )
+        refusal = TARGET.check_node(model.graph[0], model.graph.opset_imports, Facts(model))
+        assert (refusal is None) is is_taken
