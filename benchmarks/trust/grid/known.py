@@ -26,7 +26,10 @@ def _reduces_nothing(seed: Seed) -> bool:
 def _joins_nothing(seed: Seed) -> bool:
     """Concat lets empty tensors pass whose other axes do not agree, and leaves part of the result as the memory was."""
     empty = [isinstance(value, np.ndarray) and not value.size for value in seed.inputs]
-    return seed.op_type == "Concat" and any(empty)
+    return seed.op_type in _JOINS and any(empty)
+
+
+_JOINS = frozenset({"Concat", "QLinearConcat"})
 
 
 def _multiplies_nothing(seed: Seed) -> bool:
@@ -38,6 +41,7 @@ _PRODUCTS = frozenset(
     {
         "ConvInteger",
         "MatMulInteger",
+        "QGemm",
         "QLinearMatMul",
         "FusedMatMul",
         "TransposeMatMul",
@@ -54,7 +58,7 @@ def _compares_long_integers(seed: Seed) -> bool:
     return seed.op_type in ("Max", "Min", "Clip") and largest >= 2**31 - 8
 
 
-DEPARTING = REDUCES | _PRODUCTS | {"ArgMax", "ArgMin", "Concat"}
+DEPARTING = REDUCES | _PRODUCTS | _JOINS | {"ArgMax", "ArgMin"}
 """Operators that depart from ONNX where an operand is empty."""
 
 UNCHECKED = frozenset({"Inverse"})

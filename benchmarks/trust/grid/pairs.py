@@ -25,7 +25,7 @@ from ortfuse.errors import OrtfuseError
 from ortfuse.execution.session import Session
 
 LABEL = "pair"
-_OPSETS = (11, 13, 17, 18, 21, 23)
+_OPSETS = (11, 13, 17, 18, 21, 23, 24, 26)
 _SIZES = (0, 1, 3)
 _MOST_ELEMENTS = 1024
 _MOST_RUNS = 6
