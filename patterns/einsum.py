@@ -6,6 +6,7 @@
     ijb->bij, ij->j        Transpose, ReduceSum
     bij,bj->bi             MatMul of [b, i, j] and [b, j, 1]
     bqd,bqd->bq            Mul, ReduceSum
+    bgrqd,bgkd->bgrqk      MatMul of [b, g, r, q, d] and [b, g, 1, d, k]
     ij,kl->il              Einsums of one operand each, which sum over j and k, then one of both
     ij,jk,kl->il           Einsums of two operands each, in the order that is the least work
 
@@ -141,7 +142,11 @@ class Product:
         rows = [label for label in left if label in self.result and label not in right]
         if self.batch:  # the most rows known are those of the matrices
             rows.sort(key=lambda label: match.size(label) or 0)
-        self.lead, self.row = "".join(rows[:-1]), "".join(rows[-1:])
+        open_row = self._open_row(match, rows)
+        self.row = open_row or "".join(rows[-1:])
+        self.lead = "".join(label for label in rows if label != self.row)
+        many = open_row or not self.lead or (match.size(self.row) or 0) >= FEWEST_ROWS
+        self.has_rows = bool(many or not self.batch)
         self.merged = "".join(labels for labels in (self.contracted, self.columns) if len(labels) > 1)
         self.refusal = self._why_not(match)
 
@@ -152,17 +157,26 @@ class Product:
                 "a product with axes of columns and axes summed over; within a batch, rows and one axis summed over"
             )
             return match.refuse("attribute", "equation", needed)
-        if self.batch and self.lead and (match.size(self.row) or 0) < FEWEST_ROWS:
+        if not self.has_rows:
             return match.refuse("needless", "root", found=f"too few rows for a product of each: {match.dim(self.row)}")
         if not all(match.size(label) for label in self.merged):
             return match.refuse("shape", "ab"[1 - self.first], f"one of known sizes of {self.merged}")
         return None
 
+    def _open_row(self, match: Match, rows: Sequence[str]) -> str | None:
+        """Rows of an open number, of which a product is made for each of a few known ones, if they stand last in one term."""
+        if not self.batch or len(rows) < 2 or (match.size(rows[-1]) or 0) >= FEWEST_ROWS:
+            return None
+        last = [max(rows, key=term.find) for term in (self.result, self.left)]
+        return next((row for row in last if all(bool(match.size(label)) is (label != row) for label in rows)), None)
+
     def matrices(self) -> Pattern:
         """The product, and its axes in the order of the result."""
-        rows, columns = self.lead + self.batch + self.row, f"({self.columns})" if self.columns else "1"
+        leading = "".join(label for label in self.result if label in self.lead + self.batch)
+        shared = "".join(label if label in self.batch else "1" for label in leading.lstrip(self.lead or " "))
+        rows, columns = leading + self.row, f"({self.columns})" if self.columns else "1"
         left = _moved(self.left, f"{rows}({self.contracted})", (a, b)[self.first])
-        right = _moved(self.right, f"{self.batch}({self.contracted}){columns}", (b, a)[self.first])
+        right = _moved(self.right, f"{shared}({self.contracted}){columns}", (b, a)[self.first])
         return _moved(f"{rows}{columns}", self.result, left @ right)
 
 
@@ -306,6 +320,8 @@ _PRODUCTS: tuple[_Case, ...] = (
     (("b 2 s 4", "b 2 t 4"), "bhid, bhjd -> bhij"), (("b s 2 4", "b t 2 4"), "bihd,bjhd->bhij"),
     (("b 2 s t", "b t 2 4"), "bhij,bjhd->bihd"), (("s b 2 4", "t b 2 4"), "ibnd,jbnd->bnij"),
     (("b 8 9 4", "8 t 4"), "bhwc,hkc->bhwk"), (("b 8 9 4", "9 t 4"), "bhwc,wkc->bhwk"),
+    (("b 2 3 s 4", "b 2 t 4"), "bgrqd,bgkd->bgrqk"), (("b s 2 3 4", "b t 2 4"), "bqgrd,bkgd->bgrqk"),
+    (("b 2 3 s t", "b t 2 4"), "bgrqk,bkgd->bqgrd"), (("b 2 s 4", "b t 4"), "bhid,bjd->bhij"),
     (("b s t 4", "4 5"), "bijc,cd->bijd"), (("b s 4", "4 t"), "bsd,dt->tsb"),
     (("s b 6", "6 2 3"), "ibh,hnd->ibnd"), (("s b 2 3", "6 2 3"), "ibnd,hnd->ibh"),
     (("b 2 s 4", "b 2 4"), "bhij,bhj->bhi"), (("b 2 4", "b 2 s 4"), "bhj,bhij->bih"), (("b s 4", "b 4"), "bij,bj->bi"),
@@ -425,6 +441,6 @@ RULES = [
     _rule(
         "product", "einsum(a, b), a product of matrices", two, lambda match: _product(match).matrices(),
         (sums_over_both, is_a_product), *_PRODUCTS, *(_exchanged(*case) for case in _PRODUCTS),
-        makes=("Transpose", "Reshape", "MatMul"),
+        makes=("Transpose", "Reshape", "Unsqueeze", "MatMul"),
     ),
 ]  # fmt: skip

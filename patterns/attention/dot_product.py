@@ -84,23 +84,28 @@ def _length(name: str) -> Pattern:
     return op.Shape(var(name), start=-2, end=-1)
 
 
-def _as_it_is(mask: Pattern, rank: int) -> Pattern:
+def as_it_is(mask: Pattern, rank: int) -> Pattern:
+    """The mask unchanged."""
     return mask
 
 
-def _over_all_scores(mask: Pattern, rank: int) -> Pattern:
+def over_all_scores(mask: Pattern, rank: int) -> Pattern:
     """The mask repeated for every query and key, which the kernel does not do itself."""
     ones = computed("ones", lambda match: ints([1] * max(0, rank - 2)))
     return op.Expand(mask, op.Concat(ones, _length("query"), _length("value"), axis=0))
 
 
-def _as_long_as_values(mask: Pattern, rank: int) -> Pattern:
+def as_long_as_values(mask: Pattern, rank: int) -> Pattern:
     """The expanded mask with the length of the values as its last dimension, for when that was not known before."""
     kept = computed("kept", lambda match: ints([0] * (max(2, rank) - 1)))
-    return op.Reshape(_over_all_scores(mask, rank), op.Concat(kept, _length("value"), axis=0))
+    return op.Reshape(over_all_scores(mask, rank), op.Concat(kept, _length("value"), axis=0))
 
 
-def _floored(match: Match) -> Pattern:
+SPREADS = (as_it_is, over_all_scores, as_long_as_values)
+"""How a mask is repeated for what kernels take, in order of preference."""
+
+
+def floored(match: Match) -> Pattern:
     """The mask as the kernel takes it if no row is hidden by -inf."""
     floor = mask_floor(match)
     return var("mask") if floor is None else op.Max(var("mask"), computed("floor", lambda match: floor))
@@ -184,14 +189,13 @@ def _add_to_weights(model: ir.Model) -> None:
 
 def replacements(given: Callable[[Match], Pattern], *makes: str) -> tuple[list[Pattern], list[Pattern]]:
     """The operator, and the weights that it returns, with the mask made in these ways, each in the forms that kernels take."""
-    spreads = (_as_it_is, _over_all_scores, _as_long_as_values)
     nodes = ("Attention", "Transpose", "Expand", "Reshape", "Unsqueeze", *makes)
-    made = [built(partial(_attention, spread=spread, given=given), makes=nodes) for spread in spreads]
+    made = [built(partial(_attention, spread=spread, given=given), makes=nodes) for spread in SPREADS]
     return [attention[0] for attention in made], list(map(_weights, made))
 
 
 def _rule(name: str, spelled: str, *, nan_guard: bool) -> Rule:
-    made, weights = replacements(_floored, "Max")
+    made, weights = replacements(floored, "Max")
     masked_rows = partial(masked_rows_agree, nan_guard=nan_guard)
     masked_rows.__qualname__ = "masked_rows_agree"  # type: ignore[attr-defined]
     return Rule(

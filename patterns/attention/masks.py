@@ -27,7 +27,6 @@ from .dot_product import LOWEST, PAPER
 
 query, transposed = var("query", "_ _ _ _"), var("transposed_key", "_ _ _ _")
 product = scalar("score_scale") * (query @ transposed)
-of_one_head = scalar("score_scale") * (var("query", "_ _ _") @ var("transposed_key", "_ _ _"))
 mask, first_mask, second_mask = var("mask"), var("first_mask"), var("second_mask")
 filler, outer = scalar("filler"), computed("outer", lambda match: array_like(match, match["outer"]))
 
@@ -90,16 +89,20 @@ def windows_are_counted(match: Match) -> Refusal | None:
 
 
 def _chosen(hide: bool) -> tuple[Pattern, Pattern]:
-    """Where that selects scores or fillers, and the equivalent sum of scores and fillers."""
+    """Where that selects scores, which may be capped, or fillers, and the equivalent sum of scores and fillers."""
 
     def chosen(part: Pattern) -> Pattern:
         return op.Where(var("keep"), *((filler, part) if hide else (part, filler)))
 
-    scored = (product + opt(mask)).named("scores", "b h s t")
-    single = (of_one_head + opt(mask)).named("scores", "b s t")
-    unmasked = mask | computed("nothing", lambda match: array_like(match, 0.0))
-    before = chosen(scored).named("chosen", "b h s t") | chosen(single).named("chosen", "b s t")
-    return before, product + chosen(unmasked)
+    total = scalar("score_scale") * (var("query", "... _ _") @ var("transposed_key", "... _ _"))
+    scores = (total | scalar("cap") * op.Tanh(total).named("capped")) + opt(mask)
+    before = chosen(scores.named("scores", "...b s t")).named("chosen", "...b s t")
+
+    def summed(match: Match) -> Pattern:
+        unmasked = chosen(mask | computed("nothing", lambda match: array_like(match, 0.0)))
+        return (product if match["cap"] is None else scalar("cap") * op.Tanh(product)) + unmasked
+
+    return before, built(summed, makes=("Add", "MatMul", "Mul", "Tanh", "Where"))
 
 
 def _floored() -> tuple[Pattern, Pattern]:
@@ -150,7 +153,12 @@ def _rule(
         proof=Proof(
             followed_by="Softmax",
             shapes=tuple({name: shape for name, shape in each.items() if shape is not None} for each in declared),
-            scalars={"score_scale": [1.0, 0.5], "outer": [0.5, 2.0], "filler": [LOWEST, -math.inf]},
+            scalars={
+                "score_scale": [1.0, 0.5],
+                "outer": [0.5, 2.0],
+                "filler": [LOWEST, -math.inf],
+                "cap": [1.5, 20.0],
+            },
             **proof,
         ),
     )
@@ -276,6 +284,7 @@ RULES = [
             shapes=(
                 {"mask": "1 2 s t", "keep": "b 1 1 t"},
                 {"query": "b s 4", "transposed_key": "b 4 t", "mask": "1 s t", "keep": "b 1 t"},
+                {"query": "b 2 3 s 4", "transposed_key": "b 2 1 4 t", "mask": "1 s t", "keep": "b 1 1 1 t"},
             ),
             inputs={"keep": "bool"}, assumes=FINITE_SCORES,
         )

@@ -199,3 +199,38 @@ def test_heads_of_two_sequences_are_joined_before_they_are_moved() -> None:
     kinds = optimized(ir.from_proto(proto))
     assert kinds.count("Attention") == 1
     assert "Transpose" not in kinds
+
+
+def _groups(mask: str, added: str, *, keys: str = "b,2,1,t,4") -> ir.Model:
+    return ir.from_onnx_text(
+        f"""<ir_version: 10, opset_import: ["": 23]> g (float[b,2,3,s,4] q, float[{keys}] k, float[{keys}] v{mask})
+        => (float[b,2,3,s,4] out) <float half = {{0.5}}, float zero = {{0.0}},
+        float low = {{-10000.0}}> {{ kt = Transpose<perm = [0, 1, 2, 4, 3]>(k) qk = MatMul(q, kt)
+        scaled = Mul(qk, half) {added} p = Softmax<axis = -1>(scores) out = MatMul(p, v) }}"""
+    )
+
+
+@pytest.mark.parametrize(
+    "shape", [(), (5, 7), (2, 1, 1, 5, 7), (2, 1, 1, 7), (3, 5, 7), (2, 2, 3, 5, 7), (1, 2, 1, 1, 7)]
+)
+def test_heads_of_groups_need_no_keys_repeated(shape: tuple[int, ...]) -> None:
+    names = ["b"] if len(shape) == 5 and shape[0] == 2 else []
+    dims = ",".join(names + [{5: "s", 7: "t"}.get(size, str(size)) for size in shape[len(names) :]])
+    spelled = "mask = Where(keep, zero, low) scores = Add(scaled, mask)"
+    mask, added = (f", bool[{dims}] keep", spelled) if shape else ("", "scores = Identity(scaled)")
+    m = _groups(mask, added)
+    result = ortfuse.optimize(m).model
+    made = [node.op_type for node in result.graph]
+    assert made.count("Attention") == 1
+    assert not {"Softmax", "Tile"} & {*made}
+    rng = np.random.default_rng(0)
+    sizes = {"q": (2, 2, 3, 5, 4), "k": (2, 2, 1, 7, 4), "v": (2, 2, 1, 7, 4)}
+    feeds = {name: rng.standard_normal(size).astype(np.float32) for name, size in sizes.items()}
+    if shape:
+        feeds["keep"] = rng.random(shape) < 0.7
+    before, after = (execute(one, feeds)[0] for one in (_groups(mask, added), result))
+    np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-5)
+
+
+def test_groups_with_keys_for_some_of_their_heads_stay() -> None:
+    assert "Attention" not in optimized(_groups("", "scores = Identity(scaled)", keys="b,1,3,t,4"))

@@ -38,6 +38,11 @@ def test_an_equation_that_is_no_product_is_left_alone(equation: str, shapes: tup
     assert ops(rewritten(model(equation, *shapes, result=result), "fuse.einsum")) == "Einsum"
 
 
+def test_of_open_rows_a_product_for_each_of_a_known_number_is_made() -> None:
+    m = model("bgrqd,bgkd->bgrqk", "b,2,3,s,4", "b,2,t,4", result="b,2,3,s,t")
+    assert ops(rewritten(m, "fuse.einsum")) == "Transpose Unsqueeze MatMul"
+
+
 @pytest.mark.parametrize(
     ("equation", "shapes", "result", "made"),
     [
@@ -59,6 +64,8 @@ def test_an_equation_that_is_no_product_is_left_alone(equation: str, shapes: tup
         ("ij,kl->il", ("2,3", "4,5"), "2,5", "Transpose ReduceSum Transpose ReduceSum Unsqueeze Unsqueeze Mul"),
         ("ij,jk,kl,lm->im", ("2,3", "3,4", "4,5", "5,6"), "2,6", "MatMul MatMul MatMul"),
         ("i,ij,jk,k->k", ("2", "2,3", "3,4", "4"), "4", "MatMul MatMul Mul"),
+        ("bgrqd,bgkd->bgrqk", ("2,2,3,8,4", "2,2,5,4"), "2,2,3,8,5", "Transpose Unsqueeze MatMul"),
+        ("bgrqk,bkgd->bqgrd", ("2,2,3,8,5", "2,5,2,4"), "2,8,2,3,4", "Transpose Unsqueeze MatMul Transpose"),
         ("BhwC,hkC->Bhwk", ("2,3,9,4", "3,5,4"), "2,3,9,5", "Transpose MatMul"),
     ],
 )
