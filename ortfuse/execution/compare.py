@@ -31,7 +31,7 @@ from typing import Any, Literal
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-Judge = Literal["equality", "tolerance", "float64", "near ties", "sensitivity"]
+Judge = Literal["equality", "tolerance", "float64", "the same level", "near ties", "sensitivity"]
 
 FACTOR = 4.0
 """How many times further from float64 than the original the optimised model may be."""
@@ -81,7 +81,7 @@ class Difference:
         original_relative: The same, relative to the scale of the element.
         optimised_error: Largest absolute distance of the optimised model from the float64 evaluation.
         optimised_relative: The same, relative to the scale of the element.
-        reason: Why it does not pass, as text.
+        reason: Why it does not pass, or why it does although it differs, as text.
     """
 
     output: str

@@ -90,6 +90,11 @@ class Verdict:
         return found
 
     @property
+    def alike(self) -> str:
+        """Why outputs that the runtime's optimisations move are equal nevertheless: they move those of the original alike."""
+        return next((found.reason for found in self.differences if found.judged_by == "the same level"), "")
+
+    @property
     def worst(self) -> Difference | None:
         """The comparison that failed, or came closest to failing."""
         return max(self.differences, key=_badness, default=None)
@@ -115,7 +120,7 @@ class Verdict:
         ours, theirs = self.largest("optimised_error"), self.largest("original_error")
         if ours is not None and theirs is not None:
             text += f"; against float64: original {theirs:.3g}, optimised {ours:.3g}"
-        return text
+        return f"{text}; {self.alike}" if self.alike else text
 
     def _disagreement(self) -> str:
         trial = max(
