@@ -13,9 +13,10 @@
   shadow a value of the graph around it. Names of inputs and outputs stay.
 - Values get the declared type and shape that the facts prove. What a file declared and the facts do not prove is dropped: the
   runtime plans the reuse of buffers by declared sizes. By default names of sizes are dropped too: the plans that they allow
-  cost 5 to 12 % on some models, and whatever needs them can infer them again. `finalize{symbolic=true}` writes names and short
-  formulas. What inputs and outputs of the model and of bodies are declared as stays, whatever it is. Values of unknown rank
-  keep what is declared. Functions have no declared types and are left alone.
+  cost 5 to 12 % on some models, and whatever needs them can infer them again; only images that are added keep those by which
+  the runtime sees that their shapes are equal (`image_sizes`). `finalize{symbolic=true}` writes all names and short formulas.
+  What inputs and outputs of the model and of bodies are declared as stays, whatever it is. Values of unknown rank keep what is
+  declared. Functions have no declared types and are left alone.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from ortfuse.errors import TargetError
 from ortfuse.graph.editor import Editor
 from ortfuse.graph.walk import Scope, nested, nested_nodes, nodes_within, roots, subgraphs
 from ortfuse.passes.context import Context
+from ortfuse.passes.image_sizes import unlike_sizes
 from ortfuse.targets import missing_functions, opset_needed, raise_opset
 
 _FREE_INITIALIZERS = 4
@@ -124,7 +126,7 @@ def _clear_versions(scope: Scope, editor: Editor) -> None:
 def _declare_types(scope: Scope, context: Context, symbolic: bool) -> int:
     if scope.root is not context.model.graph:
         return 0
-    changes = 0
+    changes, named = 0, unlike_sizes(scope, context.facts)
     for node in scope.graph:
         for value in node.outputs:
             if not value.name:
@@ -133,7 +135,7 @@ def _declare_types(scope: Scope, context: Context, symbolic: bool) -> int:
             if type_ is None and (dtype := context.facts.dtype(value)) is not None:
                 type_ = ir.TensorType(dtype)
             if not value.is_graph_output() or (shape is None and scope.graph is not scope.root):
-                shape = _proved(shape, context.facts.shape(value), symbolic)
+                shape = _proved(shape, context.facts.shape(value), symbolic or value in named)
             if type_ is not value.type or shape is not value.shape:
                 context.editor.set_type(value, type_, shape)
                 changes += 1
