@@ -118,6 +118,15 @@ def is_one_slice(match: Match) -> Refusal | None:
     return match.refuse("values_unknown", "root", "a part of x between known numbers")
 
 
+def is_only_sliced(match: Match) -> Refusal | None:
+    """Nothing but Slices reads what is between, so that no node is left over: rows taken for two sets of columns, say."""
+    between = match["between"]
+    readers = [(use.node.op_type, use.node.domain, use.idx) for use in between.uses()]
+    if between.is_graph_output() or any(reader != ("Slice", "", 0) for reader in readers):
+        return match.refuse("condition", "between", "a part of which only parts are read")
+    return None
+
+
 def _cut_numbers(number: int) -> Any:
     """The starts, ends, axes or steps of the merged Slice."""
 
@@ -369,7 +378,7 @@ RULES = [
     _rule(
         "of_slice",
         "slice(slice(x))",
-        _sliced(_sliced(x, "inner"), "outer"),
+        _sliced(_sliced(x, "inner").kept().named("between"), "outer"),
         op.Slice(x, *(_cut_numbers(number) for number in range(4))),
         Proof(
             shapes=({"x": "7 b"}, {"x": "b 6"}),
@@ -397,6 +406,7 @@ RULES = [
             ),
         ),
         is_one_slice,
+        is_only_sliced,
     ),
     _rule(
         "of_joined",

@@ -78,6 +78,27 @@ def test_slices_of_slices_are_one_slice() -> None:
     exactly_same(original, result, {"x": SPECIAL})
 
 
+FOCUS = """a = Slice(x, zero, end, rows, two) b = Slice(x, one, end, rows, two)
+    p = Slice(a, zero, end, columns, two) q = Slice(b, zero, end, columns, two)
+    r = Slice(a, one, end, columns, two) s = Slice(b, one, end, columns, two) y = Concat<axis=1>(p, q, r, s)"""
+FOCUS_NUMBERS = """int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] rows = {2}, int64[1] columns = {3},
+    int64[1] end = {9223372036854775807}"""
+
+
+def test_a_part_of_which_only_parts_are_read_is_not_made() -> None:
+    """The runtime makes one operator of pixels that become channels (YOLO's Focus) if each part is one Slice."""
+    original = model(FOCUS, "float[n, 3, h, w] x", FOCUS_NUMBERS, "float[n, 12, i, j] y")
+    result = canonical(original)
+    assert ops(result) == "Slice Slice Slice Slice Concat"
+    exactly_same(original, result, {"x": np.arange(2 * 3 * 4 * 6, dtype=np.float32).reshape(2, 3, 4, 6)})
+
+
+def test_a_part_that_something_else_reads_too_is_cut_again() -> None:
+    original = model("a = Slice(x, one, five, one) b = Slice(a, one, five, zero) c = Relu(a) y = Concat<axis=0>(b, c)",
+        constants="int64[1] zero = {0}, int64[1] one = {1}, int64[1] five = {5}")  # fmt: skip
+    assert ops(canonical(original)) == "Slice Slice Relu Concat"
+
+
 def test_axes_that_slices_keep_whole_are_not_in_the_slice_of_both() -> None:
     """As torch.export writes x[:, :, 1:3]: the runtime splits what is cut along one axis alone."""
     original = model(
