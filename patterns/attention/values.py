@@ -26,7 +26,8 @@ def is_softmax(value: ir.Value, facts: Facts) -> bool:
     return node is not None and node.op_type == "Softmax" and not node.domain
 
 
-def _softmax(build: Any) -> ir.Value:
+def softmax_of_scores(build: Any) -> ir.Value:
+    """For proofs: the Softmax of an input, over its last axis."""
     scores = build.input("scores", build.dims("weights"))
     weights: ir.Value = build.node("Softmax", [scores], {"axis": -1}).outputs[0]
     return weights
@@ -57,7 +58,7 @@ RULES = [
         source="arXiv:2410.05258",
         proof=Proof(
             shapes={"h": 2, "g": 2, "v": 4, "w": 3},
-            inputs={"weights": _softmax},
+            inputs={"weights": softmax_of_scores},
             redundant={"check of weights": COST},
         ),
     )

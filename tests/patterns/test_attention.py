@@ -234,3 +234,32 @@ def test_heads_of_groups_need_no_keys_repeated(shape: tuple[int, ...]) -> None:
 
 def test_groups_with_keys_for_some_of_their_heads_stay() -> None:
     assert "Attention" not in optimized(_groups("", "scores = Identity(scaled)", keys="b,1,3,t,4"))
+
+
+def _turned(body: str, *, result: str = "b,2,4,s") -> ir.Model:
+    return ir.from_onnx_text(
+        f"""<ir_version: 10, opset_import: ["": 23]> g (float[b,s,2,4] q, float[b,t,2,4] k, float[b,t,2,4] v)
+        => (float[{result}] out) <float half = {{0.5}}> {{ {body} }}"""
+    )
+
+
+FIRST = """heads = Transpose<perm = [0, 2, 1, 3]>(q) keys = Transpose<perm = [0, 2, 3, 1]>(k) qk = MatMul(heads, keys)
+    scaled = Mul(qk, half) p = Softmax<axis = -1>(scaled) pt = Transpose<perm = [0, 1, 3, 2]>(p)"""
+OVER_ROWS = """heads = Transpose<perm = [0, 2, 3, 1]>(q) keys = Transpose<perm = [0, 2, 1, 3]>(k) kq = MatMul(keys, heads)
+    scaled = Mul(kq, half) p = Softmax<axis = -2>(scaled) pt = Transpose<perm = [0, 1, 3, 2]>(p)"""
+TURNED = "values = Transpose<perm = [0, 2, 3, 1]>(v) product = MatMul(values, pt)"
+
+
+def test_values_may_come_first() -> None:
+    m = _turned(f"{FIRST} {TURNED} out = Transpose<perm = [0, 3, 1, 2]>(product)", result="b,s,2,4")
+    assert "Softmax" not in optimized(m)
+
+
+def test_keys_may_be_the_rows_of_the_scores() -> None:
+    product = "values = Transpose<perm = [0, 2, 1, 3]>(v) product = MatMul(pt, values)"
+    m = _turned(f"{OVER_ROWS} {product} out = Transpose<perm = [0, 2, 1, 3]>(product)", result="b,s,2,4")
+    assert "Softmax" not in optimized(m)
+
+
+def test_values_stay_first_where_that_would_transpose_more() -> None:
+    assert "Softmax" in optimized(_turned(f"{FIRST} {TURNED} out = Neg(product)"))

@@ -1,0 +1,126 @@
+"""Attention whose matrices are the other way round: values first, or keys as rows of the scores.
+
+v p^T = (p v^T)^T                                   softmax of (k q^T) over its rows = (softmax of (q k^T) over its columns)^T
+
+Both are applied where the Transposes that they make are next to others, with which they are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.facts.facts import Facts
+from ortfuse.pattern import Match, Op, Pattern, attr, op, redundant, scalar, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+
+from .._proofs import COST, FINITE_SCORES
+from .dot_product import PAPER
+from .values import is_softmax, softmax_of_scores
+
+OPSET_OF_ONE_AXIS = 13
+
+
+def _swaps_the_last(perm: Any, facts: Facts) -> bool:
+    """A check for attributes: the last two axes are exchanged, the others stay."""
+    found = list(perm or ())
+    rank = len(found)
+    return rank > 1 and found == [*range(rank - 2), rank - 1, rank - 2]
+
+
+def is_turned(value: ir.Value, facts: Facts) -> bool:
+    """Whether a value is computed by a Transpose that does not keep the last axis where it is."""
+    node = value.producer()
+    if node is None or node.op_type != "Transpose" or node.domain:
+        return False
+    perm = node.attributes.get_ints("perm", ())
+    return not perm or perm[-1] != len(perm) - 1
+
+
+def _turned_input(build: Any) -> ir.Value:
+    *leading, rows, columns = build.dims("values")
+    found = build.input("turned", [*leading, columns, rows])
+    rank = len(leading) + 2
+    perm = [*range(rank - 2), rank - 1, rank - 2]
+    values: ir.Value = build.node("Transpose", [found], {"perm": perm}).outputs[0]
+    return values
+
+
+@redundant(COST)
+def result_is_turned(match: Match) -> Refusal | None:
+    """All that uses the result are Transposes."""
+    uses = [use.node for use in match.root.uses()]
+    if uses and not match.root.is_graph_output() and all(node.op_type == "Transpose" for node in uses):
+        return None
+    return match.refuse("use", "root", "a Transpose")
+
+
+def factors_have_all_axes(match: Match) -> Refusal | None:
+    """The factors have as many axes as each other."""
+    rank = match.rank("first")
+    return match.refuse("rank", "first", "known") if rank is None else match.unless_rank("second", rank)
+
+
+def is_over_rows(match: Match) -> Refusal | None:
+    """The Softmax is taken over the last axis but one, as it can say from opset 13 on."""
+    rank, node = match.rank("first") or 0, match.root.producer()
+    if node is None or match.facts.version(node) < OPSET_OF_ONE_AXIS:
+        return match.refuse("attribute", "axis", f"of opset {OPSET_OF_ONE_AXIS} on, where it is the only one")
+    return match.unless_value("axis", match["axis"] in (-2, rank - 2), "the last but one")
+
+
+def _swapped(match: Match) -> Sequence[int]:
+    rank = match.rank("first") or 0
+    return [*range(rank - 2), rank - 1, rank - 2]
+
+
+def _turned(operand: Pattern) -> Op:
+    made: Op = op.Transpose(operand, perm=_swapped)
+    return made
+
+
+perm = attr("perm", _swaps_the_last, "an exchange of the last two axes")
+weights = var("weights", "...b s t", check=is_softmax, text="computed by a Softmax")
+values = var("values", "...b v t", check=is_turned, text="computed by a Transpose that moves the last axis")
+first, second = var("first"), var("second")
+
+RULES = [
+    Rule(
+        name="attention.values_first",
+        formula="v softmax(scores)^T",
+        is_refinement=True,
+        pattern=op.MatMul(values, op.Transpose(weights, perm=perm)),
+        replace=op.Transpose(op.MatMul(weights, op.Transpose(values, perm=attr("perm"))), perm=attr("perm")),
+        guards=(result_is_turned,),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        proof=Proof(
+            shapes=({"weights": "b 2 s t", "values": "b 2 4 t"}, {"weights": "b s t", "values": "b 4 t"}),
+            attributes=({"perm": [(0, 1, 3, 2)]}, {"perm": [(0, 2, 1)]}),
+            inputs={"weights": softmax_of_scores, "values": _turned_input},
+            followed_by="Transpose",
+            redundant={"check of weights": COST, "check of values": COST},
+        ),
+    ),
+    Rule(
+        name="attention.keys_first",
+        formula="softmax(s k q^T) over the rows",
+        is_refinement=True,
+        pattern=op.Softmax(scalar("scale") * op.MatMul(first, second), axis=attr("axis")),
+        replace=_turned(op.Softmax(scalar("scale") * op.MatMul(_turned(second), _turned(first)), axis=-1)),
+        guards=(factors_have_all_axes, is_over_rows),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        proof=Proof(
+            shapes=({"first": "b 2 s 4", "second": "b 2 4 t"}, {"first": "b s 4", "second": "b 4 t"}),
+            attributes=({"axis": [-2, 2]}, {"axis": [-2, 1]}),
+            scalars={"scale": [1.0, 0.5]},
+            assumes=FINITE_SCORES,
+            opset=17,
+            counterexamples={"over another axis": Variation(attributes={"axis": -1})},
+        ),
+    ),
+]
