@@ -120,6 +120,16 @@ RULES = [
         proof=Proof(shapes=SHAPES, typical=TYPICAL),
     ),
     Rule(
+        # As its definition, the runtime executes four operators.
+        name="swish.executed",
+        spells_out=True,
+        pattern=op.Swish(x, alpha=attr("alpha")),
+        replace=ms.QuickGelu(x, alpha=attr("alpha")),
+        exactness=Exactness.ROUNDING,
+        source="ONNX operator Swish",
+        proof=Proof(shapes=SHAPES, attributes={"alpha": [1.0, 1.702]}, opset=24),
+    ),
+    Rule(
         # The standard has it from opset 24 on; where there is no kernel, the runtime executes its definition.
         name="swish.operator",
         is_refinement=True,

@@ -212,6 +212,17 @@ def test_a_clip_without_lower_bound_is_no_minimum() -> None:
     assert "LeakyRelu" not in [node.op_type for node in ortfuse.optimize(ir.from_onnx_text(text)).model.graph]
 
 
+@pytest.mark.parametrize(("attribute", "alpha"), [("", 1.0), ("<alpha = 1.5>", 1.5)])
+def test_swish_of_the_standard_is_one_operator_where_the_runtime_has_none(attribute: str, alpha: float) -> None:
+    original = onnx.parser.parse_model(
+        f'<ir_version: 11, opset_import: ["": 24]> g (float[n] x) => (float[n] y) {{ y = Swish{attribute}(x) }}'
+    )
+    (node,) = ortfuse.optimize(original, verify="whole").model.graph.node
+    assert (node.op_type, node.attribute[0].f) == ("QuickGelu", alpha)
+    (node,) = ortfuse.optimize(original, pins={"swish": "Swish"}).model.graph.node
+    assert node.op_type == "Swish"
+
+
 def test_swish_is_the_operator_of_the_standard_where_a_pin_asks_for_it() -> None:
     original = onnx.parser.parse_model(
         '<ir_version: 9, opset_import: ["": 20]> g (float[n] x) => (float[n] y) { s = Sigmoid(x) y = Mul(x, s) }'
