@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortfuse.dims import Dim
+from ortfuse.dims import Dim, is_nonzero
 from ortfuse.pattern import Match, Pattern, computed, const, ms, op, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
@@ -48,6 +48,15 @@ def is_no_batch(match: Match) -> Refusal | None:
     return match.refuse("needless", "x", found="its rows may be those of a batch") if batch else None
 
 
+@redundant("only sums of nothing show it, which the kernel leaves as the memory was")
+def sums_something(match: Match) -> Refusal | None:
+    """Something is summed in every run."""
+    shape = match.shape("x")
+    if shape is None:
+        return match.refuse("shape", "x")
+    return None if is_nonzero(shape[-1]) else match.refuse_dimension("x", len(shape) - 1, "greater than 0")
+
+
 def _row(name: str) -> Pattern:
     return computed("row", lambda match: match.const(name).reshape(1, -1))
 
@@ -70,7 +79,7 @@ RULES = [
         pattern=op.MatMul(x, var("v", "k")),
         replace=_behind,
         makes=("Unsqueeze", "com.microsoft.FusedMatMul", "Squeeze"),
-        guards=(in_float32, has_rows),
+        guards=(in_float32, has_rows, sums_something),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
         proof=Proof(
@@ -85,7 +94,7 @@ RULES = [
         formula="x W, W of one column",
         pattern=op.MatMul(x, const("weight", "k 1")),
         replace=op.Unsqueeze(_turned(_row("weight")), computed("last", lambda match: ints([-1]))),
-        guards=(in_float32, has_rows, is_no_batch),
+        guards=(in_float32, has_rows, is_no_batch, sums_something),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
         proof=Proof(
