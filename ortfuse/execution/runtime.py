@@ -22,8 +22,17 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-_BFLOAT16 = "tensor(bfloat16)"
-_BFLOAT16_NUMBER = 16  # in TensorProto.DataType
+_BEYOND_NUMPY: Mapping[str, tuple[str, int]] = {
+    "tensor(bfloat16)": ("bfloat16", 16),
+    "tensor(float8e4m3fn)": ("float8_e4m3fn", 17),
+    "tensor(float8e4m3fnuz)": ("float8_e4m3fnuz", 18),
+    "tensor(float8e5m2)": ("float8_e5m2", 19),
+    "tensor(float8e5m2fnuz)": ("float8_e5m2fnuz", 20),
+    "tensor(float8e8m0)": ("float8_e8m0fnu", 24),
+}
+"""Types of which the runtime exchanges values of its own, but no numpy arrays: names in ml_dtypes, numbers in TensorProto."""
+
+_NUMBERS = dict(_BEYOND_NUMPY.values())
 _ALIGNMENT = 16
 
 Level = Literal["all", "basic", "none"]
@@ -174,7 +183,7 @@ class Loaded:
         arguments |= configure(options, dict(settings.others))
         self._session = ort.InferenceSession(source, options, **arguments)
         ends = (*self._session.get_inputs(), *self._session.get_outputs())
-        self._beyond_numpy = any(value.type == _BFLOAT16 for value in ends)
+        self._beyond_numpy = any(value.type in _BEYOND_NUMPY for value in ends)
         self.input_names = [value.name for value in self._session.get_inputs()]
         self.output_names = [value.name for value in self._session.get_outputs()]
 
@@ -182,7 +191,6 @@ class Loaded:
         """The outputs in order, or only those named."""
         if not self._beyond_numpy:
             return list(self._session.run(only, inputs))
-        # The runtime does not exchange bfloat16 as numpy arrays, but its own values support it.
         values = {name: _to_value(array) for name, array in inputs.items()}
         return [_from_value(value) for value in self._session.run_with_ort_values(only, values)]
 
@@ -256,19 +264,20 @@ def _tried(action: Callable[..., Any], *arguments: Any) -> tuple[bool, Any]:
 def _to_value(array: Array) -> Any:
     import onnxruntime as ort
 
-    if array.dtype.name == "bfloat16":
-        bits = np.ascontiguousarray(array).view(np.uint16)
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, _BFLOAT16_NUMBER)
+    if (number := _NUMBERS.get(array.dtype.name)) is not None:
+        bits = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}").reshape(array.shape)
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, number)
     return ort.OrtValue.ortvalue_from_numpy(array)
 
 
 def _from_value(value: Any) -> Any:
-    if value.data_type() != _BFLOAT16:
+    if value.data_type() not in _BEYOND_NUMPY:
         return value.numpy()
     import ml_dtypes
 
     content = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
-    return np.frombuffer(content, ml_dtypes.bfloat16).reshape(value.shape())
+    name, _ = _BEYOND_NUMPY[value.data_type()]
+    return np.frombuffer(content, getattr(ml_dtypes, name)).reshape(value.shape())
 
 
 def send(stream: IO[bytes], content: Any) -> None:

@@ -128,9 +128,13 @@ def test_weights_in_a_file_are_read_there(tmp_path: Path, external: bool, monkey
 
 
 def test_arrays_of_all_kinds_go_there_and_back() -> None:
-    m = model("y = Identity(x)", "bfloat16[n] x", "bfloat16[n] y")
-    array = np.arange(6).astype(ir.DataType.BFLOAT16.numpy())[::2]
-    assert Session(m).run({"x": array})["y"].tolist() == [0, 2, 4]
+    for kind in ("bfloat16", "float8e4m3fn", "float8e5m2", "float8e5m2fnuz"):
+        text = f'<ir_version: 10, opset_import: ["": 21]> g ({kind}[n] x) => ({kind}[n] y) {{ y = Identity(x) }}'
+        m = ir.from_onnx_text(text)
+        array = np.arange(6).astype(ir.DataType[kind.upper()].numpy())[::2]
+        found = Session(m).run({"x": array})["y"]
+        assert found.dtype == array.dtype
+        assert found.tolist() == [0, 2, 4]
     m = model("y = Identity(x)", "string[n] x", "string[n] y")
     assert Session(m).run({"x": np.array(["a", "b"], object)})["y"].tolist() == ["a", "b"]
     m = model("y = ConcatFromSequence<axis=0>(x)", "seq(float[n]) x", "float[m] y")
