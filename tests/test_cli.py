@@ -215,6 +215,14 @@ def test_an_option_that_cannot_be_used_is_refused_at_once_in_one_line(
     assert words in line
 
 
+def test_links_in_a_circle_are_an_error_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").symlink_to("m.onnx")
+    result = run("inspect", str(tmp_path / "m.onnx"))
+    assert result.exit_code == 2
+    (line,) = result.output.strip().splitlines()
+    assert line.startswith(f"error: {tmp_path}/m.onnx: ")
+
+
 @pytest.mark.parametrize("command", ["verify", "bisect", "explain", "bench"])
 def test_every_command_looks_first_whether_its_report_can_be_written(command: str, tmp_path: Path) -> None:
     models = ["missing.onnx"] * (2 if command == "verify" else 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import os
 import sys
 import typing
 from collections.abc import Callable, Sequence
@@ -94,13 +95,14 @@ _WRITTEN = ("output", "json_file", "report", "curve", "csv", "png", "store", "st
 
 def _demand_files_of_their_own(values: dict[str, Any], declared: dict[str, Any], ctx: Any) -> None:
     """Refuse two names for one file of which one is written. The result alone may replace the model."""
-    known: dict[Path, str] = {}
+    known: dict[str, str] = {}
     for name in sorted(values, key=_WRITTEN.__contains__):
         given = values[name]
         for path in given if isinstance(given, list) else [given]:
             if not isinstance(path, Path):
                 continue
-            other = known.setdefault(path.resolve(), name)
+            other = known.setdefault(os.path.realpath(path), name)  # Path.resolve raises for links in a circle
+
             if name in _WRITTEN and other != name and (name, other) != ("output", "model"):
                 text = f"{path} is {_called(declared[other])} too; write two names"
                 raise typer.BadParameter(text, ctx=ctx, param=declared[name])

@@ -129,6 +129,12 @@ def _diagnosis(proto: onnx.ModelProto) -> str | None:
                 return (
                     f"initializer '{tensor.name}' has the element type {tensor.data_type}, which ONNX does not define"
                 )
+            for entry in tensor.external_data:
+                if entry.key in ("offset", "length") and not entry.value.isdecimal():
+                    return (
+                        f"initializer '{tensor.name}' has the {entry.key} {entry.value!r} in its external data, which is no "
+                        "number of bytes; the file is damaged"
+                    )
         inputs = [value if isinstance(value, str) else value.name for value in graph.input]
         if found := _duplicate_output(graph.node, [*inputs, *(tensor.name for tensor in initializers)]):
             return found
