@@ -14,6 +14,7 @@ from ortfuse.execution.as_it_is import AsItIs, Runnable, signature_of
 from ortfuse.execution.caches import caches_of
 from ortfuse.execution.input_sizes import Search, Sizes, describe, open_dims, wanted
 from ortfuse.execution.inputs import Inputs, InputSpec, input_specs, make_inputs
+from ortfuse.execution.joined_sizes import joined_sizes
 from ortfuse.execution.precision import coarsest
 from ortfuse.execution.reference import Reference
 from ortfuse.execution.session import Arrays, Session
@@ -73,7 +74,8 @@ def experiments(
         ran = [_given(session, number, array) for number, array in enumerate(inputs)]
     else:
         caches = caches_of(graph) if specs is None else frozenset()
-        ran = _generated(session, input_specs(graph) if specs is None else specs, seed, notes, caches)
+        search = Search(input_specs(graph), joined_sizes(graph)) if specs is None else Search(specs)
+        ran = _generated(session, search, seed, notes, caches)
     if also is not None:
         label, last, _ = ran[-1]
         ran.append(_ran(session, f"{label}, other numbers", also(last)))
@@ -109,10 +111,8 @@ def _ran(session: Session, label: str, inputs: Inputs) -> Ran:
         raise type(error)(f"{label}: the original model cannot be executed on them: {error}") from error
 
 
-def _generated(
-    session: Session, specs: Sequence[InputSpec], seed: int, notes: list[str], caches: Set[str]
-) -> list[Ran]:
-    search = Search(specs)
+def _generated(session: Session, search: Search, seed: int, notes: list[str], caches: Set[str]) -> list[Ran]:
+    specs = search.specs
     targets = wanted(open_dims(specs))
     ran, failure = [], VerificationError
     for number, sizes in enumerate(targets):
@@ -171,7 +171,7 @@ def attempt(
         CrashError: The runtime crashes; other sizes are then not tried, since each attempt could crash another process.
     """
     dims, search = open_dims(specs), search or Search(specs)
-    first_error = "sizes tried before, or a dimension below 1"
+    first_error = "sizes tried before, a dimension below 1, or tensors that are joined though their sizes differ"
     for count, candidate in enumerate(itertools.islice(search.candidates(sizes, fixed), most)):
         inputs = make_inputs(specs, candidate, seed)
         try:

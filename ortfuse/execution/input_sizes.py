@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ortfuse.dims import Dim, evaluate, symbols
 from ortfuse.execution.inputs import InputSpec
+from ortfuse.execution.joined_sizes import Joined
 
 Sizes = dict[str, int]
 
@@ -118,8 +119,9 @@ def uniform(dims: Iterable[OpenDim], leading: int, others: int) -> Sizes:
 class Search:
     """Searches for sizes that a model accepts; what works for one set of sizes is tried first for the next."""
 
-    def __init__(self, specs: Sequence[InputSpec]) -> None:
-        self._specs = specs
+    def __init__(self, specs: Sequence[InputSpec], joined: Sequence[Joined] = ()) -> None:
+        self.specs = specs
+        self._joined = joined
         self._dims = open_dims(specs)
         self._others = [dim.symbol for dim in self._dims if not dim.leading]
         self._relations: list[Relation] = [dict, self._tied, *self._sums()]
@@ -141,7 +143,7 @@ class Search:
                 return
             made = relation(scaled) | (fixed or {})
             key = tuple(made.values())
-            if key not in self._tried and self._not_empty(made, fixed or {}):
+            if key not in self._tried and self._not_empty(made, fixed or {}) and self._joins(made):
                 self._tried.add(key)
                 self._last = relation
                 self._size = max((scaled[symbol] for symbol in self._others), default=0)
@@ -197,10 +199,14 @@ class Search:
         if batch is not None and len(groups) > 1:
             yield from (functools.partial(_equated, group, batch) for group in reversed(groups))
 
+    def _joins(self, sizes: Sizes) -> bool:
+        """Whether what the model joins is alike along the other axes."""
+        return all(one.allows(sizes) for one in self._joined)
+
     def _not_empty(self, sizes: Sizes, fixed: Sizes) -> bool:
         """Whether no dimension is below 1, but for those that are to be 0."""
         empty = {symbol for symbol, size in fixed.items() if not size}
-        dims = (dim for spec in self._specs for dim in spec.shape if isinstance(dim, Dim))
+        dims = (dim for spec in self.specs for dim in spec.shape if isinstance(dim, Dim))
         try:
             return all(evaluate(dim, sizes) >= (0 if symbols(dim) & empty else 1) for dim in dims)
         except ZeroDivisionError:

@@ -48,12 +48,12 @@ def input_specs(model: ir.Model) -> list[InputSpec]:
     Raises:
         VerificationError: Inputs cannot be generated for one of them, so the user has to provide them.
     """
-    flat = _without_functions(model)
+    flat = without_functions(model)
     facts = Facts(flat)
     return [_spec(value, facts) for value in flat.graph.inputs if value.name not in flat.graph.initializers]
 
 
-def _without_functions(model: ir.Model) -> ir.Model:
+def without_functions(model: ir.Model) -> ir.Model:
     """The model itself, or a copy with its functions inlined, so that values can be followed."""
     return InlinePass()(model.clone()).model if model.functions else model
 
