@@ -175,7 +175,10 @@ def compare(
 def _compare_collections(
     name: str, expected: Any, found: Any, reference: Any, tolerance: float | None, precision: str
 ) -> Difference:
-    """Compare sequences or maps by their worst element."""
+    """Compare sequences or maps by their worst element; the floating-point numbers of a map are float32."""
+    if isinstance(expected, float) and isinstance(found, float):
+        old, new = np.asarray(expected, np.float32), np.asarray(found, np.float32)
+        return compare(name, old, new, None if reference is None else np.asarray(reference), tolerance, precision)
     if type(expected) is not type(found) or not isinstance(expected, list | dict):
         same = type(expected) is type(found) and expected == found
         return Difference(name, True, 0.0, 0.0) if same else failed(name, f"{expected!r} became {found!r}"[:200])

@@ -11,6 +11,7 @@ An input is followed through nodes that keep its numbers (casts, reshaping, slic
 - **Values**: an integer is compared with certain numbers (a sample rate with 16000, tokens with that of the end).
 - **Length**: it is compared with positions; these say what lengths there are.
 - **Boxes**: corners, or centres and sizes, of NonMaxSuppression.
+- **Words**: texts, or integers, that an encoder knows; those that are taken apart first are sentences of such words.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.dims import DimLike
@@ -67,6 +69,8 @@ class Role:
         length: The number of positions it is compared with; `None` if it is no length.
         boxes: How its boxes are written; `None` if it has none.
         image: Whether its last two axes are height and width: it reaches a two-dimensional convolution in that form.
+        words: The texts that are known where it is looked up.
+        sentences: Whether its texts are taken apart into words.
     """
 
     limits: tuple[Limit, ...] = ()
@@ -75,6 +79,8 @@ class Role:
     length: DimLike | None = None
     boxes: Boxes | None = None
     image: bool = False
+    words: tuple[str, ...] = ()
+    sentences: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,8 @@ class _Walk:
         self._length: DimLike | None = None
         self._boxes: Boxes | None = None
         self._image = False
+        self._words: dict[str, None] = {}
+        self._sentences = False
 
     def run(self) -> Role:
         pending = [_Step(self._input)]
@@ -125,7 +133,10 @@ class _Walk:
                     if follower not in seen:
                         seen.add(follower)
                         pending.append(follower)
-        return Role(tuple(self._limits), self._mask(), tuple(self._values), self._length, self._boxes, self._image)
+        return Role(
+            tuple(self._limits), self._mask(), tuple(self._values), self._length, self._boxes, self._image,
+            tuple(self._words), self._sentences,
+        )  # fmt: skip
 
     def _mask(self) -> Use | None:
         if Use.BIAS in self._uses:
@@ -137,6 +148,11 @@ class _Walk:
 
     def _follow(self, step: _Step, node: ir.Node, index: int) -> Iterator[_Step]:
         """Record what `node` does with its input number `index`, and continue with its outputs where that makes sense."""
+        self._look_up(step, node)
+        if node.op_type in _OF_TEXTS:
+            self._sentences |= _OF_TEXTS[node.op_type]
+            yield replace(step, value=node.outputs[0])
+            return
         if step.scale and not self._floating:
             for extent in index_consumers.extents(node, index, self._facts):
                 self._limit(step, extent)
@@ -163,6 +179,20 @@ class _Walk:
     def _limit(self, step: _Step, extent: DimLike | None) -> None:
         if step.most is None or not isinstance(extent, int) or step.most >= extent:
             self._limits[Limit(extent, step.scale, step.offset)] = None
+
+    def _look_up(self, step: _Step, node: ir.Node) -> None:
+        """Record the texts or integers that an encoder knows."""
+        if node.domain not in ("", "ai.onnx.ml"):
+            return
+        for attribute in (node.attributes.get(name) for name in _VOCABULARIES):
+            if attribute is None or attribute.is_ref():
+                continue
+            known = attribute.as_tensor().numpy() if attribute.type == ir.AttributeType.TENSOR else attribute.value
+            for one in np.ravel(known).tolist():
+                if isinstance(one, str | bytes):
+                    self._words[one.decode() if isinstance(one, bytes) else one] = None
+                elif isinstance(one, int) and step.scale == 1 and not step.offset and not self._floating:
+                    self._values[one] = None
 
     def _into_body(self, step: _Step, node: ir.Node, index: int) -> Iterator[_Step]:
         body = node.attributes["body"].as_graph()
@@ -304,5 +334,12 @@ _COMPARISONS = {
     "LessOrEqual": float.__le__,
     "GreaterOrEqual": float.__ge__,
 }
+_VOCABULARIES = ("keys_strings", "keys_int64s", "keys_tensor", "cats_strings", "cats_int64s", "classes_strings", "pool_strings",
+                 "string_vocabulary")  # fmt: skip
+"""The attributes of encoders with what they know."""
+
+_OF_TEXTS = {"StringSplit": True, "Tokenizer": True, "StringNormalizer": False}
+"""Operators that make texts of texts, and whether they take them apart into words."""
+
 _LOGIC = LOGICAL | COMPARES | {"Cast", "Where"}
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Min", "Max", "Mod", "Clip"})

@@ -14,18 +14,24 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
 from ortfuse.dims import Dim, DimLike, evaluate
 from ortfuse.errors import VerificationError
 from ortfuse.execution.input_roles import Boxes, Limit, Role, Use, role_of
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.functions import looked_into
 
 Array = np.ndarray[Any, Any]
 Inputs = dict[str, Array]
 
 SMALL = 4
 """Upper bound of integers that neither select nor mask anything."""
+
+UNKNOWN = 0.25
+"""The share of words that an encoder does not know, where there are such."""
+
+LONGEST_SENTENCE = 6
+"""The most words of a sentence."""
 
 HIDING = -1e4
 """The value of a bias at hidden positions; it is representable in float16."""
@@ -48,14 +54,9 @@ def input_specs(model: ir.Model) -> list[InputSpec]:
     Raises:
         VerificationError: Inputs cannot be generated for one of them, so the user has to provide them.
     """
-    flat = without_functions(model)
+    flat = looked_into(model)
     facts = Facts(flat)
     return [_spec(value, facts) for value in flat.graph.inputs if value.name not in flat.graph.initializers]
-
-
-def without_functions(model: ir.Model) -> ir.Model:
-    """The model itself, or a copy with its functions inlined, so that values can be followed."""
-    return InlinePass()(model.clone()).model if model.functions else model
 
 
 def _spec(value: ir.Value, facts: Facts) -> InputSpec:
@@ -83,12 +84,25 @@ def _array(spec: InputSpec, shape: list[int], sizes: Mapping[str, int], rng: np.
         numbers = [evaluate(element, sizes) for element in spec.elements]
         return np.asarray(numbers, np.int64).reshape(shape).astype(spec.dtype.numpy())
     if spec.dtype == ir.DataType.STRING:
-        words = [f"word{number}" for number in rng.integers(0, 9, math.prod(shape))]
-        return np.array(words, dtype=object).reshape(shape)
+        return np.array(_texts(spec.role, math.prod(shape), rng), dtype=object).reshape(shape)
     kind = spec.dtype.numpy()
     if spec.dtype.is_floating_point():
         return _numbers(spec.role, shape, rng).astype(kind)
     return _integers(spec, shape, sizes, rng).astype(kind)
+
+
+def _texts(role: Role, count: int, rng: np.random.Generator) -> list[str]:
+    """Words that are known where they are looked up, or sentences of these; in every other set of inputs some are not known."""
+    unknown = [f"word{number}" for number in range(9)]
+    share = UNKNOWN if not role.words or rng.random() < 0.5 else 0.0
+
+    def word() -> str:
+        return str(rng.choice(unknown if not role.words or rng.random() < share else role.words))
+
+    if not role.sentences:
+        return [word() for _ in range(count)]
+    between = "" if role.words and max(map(len, role.words)) == 1 else " "
+    return [between.join(word() for _ in range(rng.integers(1, LONGEST_SENTENCE + 1))) for _ in range(count)]
 
 
 def _numbers(role: Role, shape: list[int], rng: np.random.Generator) -> Array:

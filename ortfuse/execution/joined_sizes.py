@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortfuse.dims import Dim, DimLike, evaluate
-from ortfuse.execution.inputs import without_functions
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.functions import looked_into
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Joined:
 
 def joined_sizes(model: ir.Model) -> list[Joined]:
     """What must be equal for the tensors of the main graph that are joined; nothing where that is known anyway."""
-    flat = without_functions(model)
+    flat = looked_into(model)
     nodes = [node for node in flat.graph if node.op_type == "Concat" and not node.domain]
     facts = Facts(flat) if nodes else None
     return [] if facts is None else list(dict.fromkeys(one for node in nodes for one in _of(node, facts)))

@@ -40,7 +40,11 @@ class Reference:
         """Why there is no float64 evaluation; `None` if there is one."""
         if self.reason is not None:
             return
-        self._model = in_float64(model)
+        wide = in_float64(model)
+        if wide is None:
+            self.reason = "it calls functions that cannot be put in the place of their calls"
+            return
+        self._model = wide
         facts, target = Facts(self._model), installed()
         opsets = self._model.graph.opset_imports
         self._segments = cut(self._model.graph, lambda node: _has_kernels(node, opsets, facts, target))

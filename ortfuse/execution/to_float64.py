@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
 from ortfuse.graph import walk
+from ortfuse.graph.functions import without_functions
 
 NARROW = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
@@ -36,11 +36,11 @@ _INTRODUCED = {"GroupNormalization": 21}
 """The opset at which an operator gained the attribute, if later than the operator's first."""
 
 
-def in_float64(model: ir.Model) -> ir.Model:
-    """A copy of `model` that computes in float64."""
-    copy = model.clone()
-    if copy.functions:
-        copy = InlinePass()(copy).model
+def in_float64(model: ir.Model) -> ir.Model | None:
+    """A copy of `model` that computes in float64; `None` if it has functions that cannot be put in the place of their calls."""
+    copy = without_functions(model) if model.functions else model.clone()
+    if copy is None:
+        return None
     opset = copy.graph.opset_imports.get("", 1)
     for graph in walk.nested(copy.graph):
         for value in graph.initializers.values():

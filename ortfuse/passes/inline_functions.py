@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
 from ortfuse.errors import TargetError
-from ortfuse.graph.schemas import changes
+from ortfuse.graph.functions import changed_operator
 from ortfuse.graph.walk import Scope, nodes_within
 from ortfuse.passes.context import Context
 from ortfuse.targets import raise_opset
@@ -72,7 +71,7 @@ class InlineFunctions:
         too_many = len(node.inputs) > len(function.inputs) or len(node.outputs) > len(function.outputs)
         if has_kernel or takes_graph or too_many:
             return False
-        changed, reason = _changed_operator(function, imports), ""
+        changed, reason = changed_operator(function, imports), ""
         if changed is not None:
             reason = f"{changed} is another operator in the opset of the model than in that of the function"
         elif (calls - 1) * _bytes(function) > self.repeated_bytes:
@@ -138,14 +137,3 @@ def _expanded(model: ir.Model, limit: int) -> int:
 def _called(graph: ir.Graph, model: ir.Model) -> Counter[ir.OperatorIdentifier]:
     """The functions that the nodes of a graph call, and how often."""
     return Counter(node.op_identifier() for node in nodes_within(graph) if node.op_identifier() in model.functions)
-
-
-def _changed_operator(function: ir.Function, imports: Mapping[str, int]) -> str | None:
-    """An operator of a function that another definition applies to in the opset of the model; `None` if there is none."""
-    for node in nodes_within(function.graph):
-        own, wanted = function.opset_imports.get(node.domain), imports.get(node.domain)
-        if own is None or wanted is None or own == wanted:
-            continue
-        if node.domain or changes(node.op_type, own, wanted):
-            return node.op_type
-    return None

@@ -16,6 +16,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from ortfuse.graph.traits import JOINS, MOVES, has
 from ortfuse.pattern import Guard, Match, Pattern, op, redundant, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
@@ -41,14 +42,63 @@ _MODERATE = dict.fromkeys(
 _SENSITIVE = {"Log": 0, "Reciprocal": 0, "Div": 1, "Pow": 0, "Sqrt": 0}
 """Operators that magnify the absolute error of their input near 0, and which input that is."""
 
+_KEEPS_SMALL = {
+    "ReduceSum",
+    "ReduceMean",
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceL1",
+    "ReduceL2",
+    "Abs",
+    "Neg",
+    "Cast",
+    "Add",
+    "Sub",
+}
+"""Operators of which small numbers make small numbers; those of `MOVES` and `JOINS` too."""
+
+_NO_LONGER_SMALL = 1e-3
+"""A constant of this size that is added hides how small the number is."""
+
+_FOLLOWED = 200
+"""How many nodes the result is followed through."""
+
 
 @redundant("only what magnifies small numbers shows their error")
 def nothing_looks_close(match: Match) -> Refusal | None:
-    """No logarithm or quotient is taken of the result: the kernel of Sigmoid is exact to 1e-8, not to 8 digits."""
-    for use in match.root.uses():
-        if _SENSITIVE.get(use.node.op_type) == use.idx or _is_scaled_by_exponential(use.node):
-            return match.refuse("use", "root", "numbers near 1", f"{use.node.op_type}, which magnifies small numbers")
+    """No logarithm or quotient is taken of the result, or of its sums: the kernel of Sigmoid is exact to 1e-8, not to 8 digits.
+
+    Below -18 it makes 0. Probabilities of one class against the rest, which are divided by their sum, need the digits.
+    """
+    pending, seen = [match.root], {match.root}
+    while pending and len(seen) < _FOLLOWED:
+        value = pending.pop()
+        for use in value.uses():
+            if _magnifies(use.node, use.idx):
+                what = f"{use.node.op_type}, which magnifies small numbers"
+                return match.refuse("use", "root", "numbers near 1", what)
+            if _keeps_small(use.node, use.idx, match):
+                further = [output for output in use.node.outputs if output not in seen]
+                pending += further
+                seen.update(further)
     return None
+
+
+def _magnifies(node: ir.Node, index: int) -> bool:
+    to_truth = node.op_type == "Cast" and node.attributes["to"].as_int() == ir.DataType.BOOL
+    return to_truth or _SENSITIVE.get(node.op_type) == index or _is_scaled_by_exponential(node)
+
+
+def _keeps_small(node: ir.Node, index: int, match: Match) -> bool:
+    if has(node, MOVES) or has(node, JOINS):
+        return index == 0 or has(node, JOINS)
+    if node.op_type not in _KEEPS_SMALL or node.domain:
+        return False
+    others = [value for number, value in enumerate(node.inputs) if number != index and value is not None]
+    if node.op_type not in ("Add", "Sub") or not others:
+        return index == 0
+    number = match.facts.scalar(others[0])
+    return number is None or abs(number) < _NO_LONGER_SMALL
 
 
 def _is_scaled_by_exponential(node: ir.Node) -> bool:

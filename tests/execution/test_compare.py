@@ -177,3 +177,10 @@ def test_differences_are_valid_json() -> None:
     assert content["absolute"] is None
     assert math.isinf(compare("y", np.array([1]), np.array([2])).absolute)
     json.loads(json.dumps(content, allow_nan=False))
+
+
+def test_the_numbers_of_a_map_are_compared_as_float32() -> None:
+    expected = [{0: 0.25, 1: 0.75}]
+    assert compare("y", expected, [{0: 0.25, 1: 0.75 * (1 + 2.0**-22)}]).ok
+    assert not compare("y", expected, [{0: 0.25, 1: 0.76}]).ok
+    assert not compare("y", expected, [{0: 0.25, 2: 0.75}]).ok

@@ -221,3 +221,26 @@ def test_boxes_of_a_suppression_have_corners_in_order() -> None:
     made = make_inputs([spec], {"n": 100}, 0)["x"]
     assert spec.role.boxes is not None
     assert (made[..., 2:] > made[..., :2]).all()
+
+
+def test_texts_are_those_that_an_encoder_knows_and_now_and_then_others() -> None:
+    body = 'i = Identity(s) y = ai.onnx.ml.LabelEncoder<keys_strings = ["red", "blue"], values_int64s = [3, 5]>(i)'
+    specs = input_specs(model(body, "string[n] s", "int64[n] y"))
+    assert specs[0].role.words == ("red", "blue")
+    made = [set(make_inputs(specs, {"n": 100}, seed)["s"].tolist()) for seed in range(8)]
+    assert {"red", "blue"} in made
+    assert any(found > {"red", "blue"} for found in made)
+
+
+def test_what_is_taken_apart_is_sentences() -> None:
+    body = (
+        'w, c = StringSplit(s) y = ai.onnx.ml.LabelEncoder<keys_strings = ["red", "blue"], values_int64s = [3, 5]>(w)'
+    )
+    specs = input_specs(model(body, "string[n] s", "int64[n,m] y"))
+    assert specs[0].role.sentences
+    assert any(" " in text for text in make_inputs(specs, {"n": 20}, 0)["s"].tolist())
+
+
+def test_integers_that_an_encoder_knows_are_given() -> None:
+    body = "y = ai.onnx.ml.LabelEncoder<keys_int64s = [17, 23], values_int64s = [3, 5]>(i)"
+    assert role(body, "int64[n] i", "int64[n] y").values == (17, 23)

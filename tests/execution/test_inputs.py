@@ -221,3 +221,15 @@ def test_caches_of_all_layers_agree_with_the_mask() -> None:
 def test_bytes_take_all_values() -> None:
     made = make_inputs([InputSpec("x", ir.DataType.UINT8, (1000,), Role())], {}, 0)["x"]
     assert made.max() > 200
+
+
+@pytest.mark.parametrize(("opset", "rows"), [(18, 3), (12, 4)])
+def test_inputs_are_followed_into_functions_of_other_opsets_with_the_same_operators(opset: int, rows: int) -> None:
+    """`Squeeze` takes its axes as an attribute in opset 12, so that there the function is not looked into."""
+    body = "r = Gather(t, i)" if opset == 18 else "s = Squeeze<axes = [0]>(t) r = Gather(s, i)"
+    of_table = "[3,2]" if opset == 18 else "[1,3,2]"
+    made = ir.from_onnx_text(f"""<ir_version: 10, opset_import: ["": 22, "own": 1]>
+        g (int64[n] i, float{of_table} t) => (float[n,2] y) {{ y = own.f(i, t) }}
+        <domain: "own", opset_import: ["": {opset}]> f (i, t) => (r) {{ {body} }}""")
+    numbers = make_inputs(input_specs(made), {"n": 1000}, 0)["i"]
+    assert numbers.max() == rows - 1

@@ -15,6 +15,8 @@ FOUND = {
     "n = Mul(x, minus) e = Exp(n) d = Add(one, e) y = Div(one, d)": "Sigmoid",
     "e = Exp(x) d = Add(e, one) y = Div(one, d)": "Neg Sigmoid",
     "e = Exp(x) d = Add(e, one) r = Reciprocal(d) y = Log(r)": "Exp Add Reciprocal Log",
+    "e = Exp(x) d = Add(e, one) r = Reciprocal(d) s = ReduceSum(r) y = Div(r, s)": "Exp Add Reciprocal ReduceSum Div",
+    "e = Exp(x) d = Add(e, one) r = Reciprocal(d) s = ReduceSum(r) t = Add(s, one) y = Div(r, t)": "Neg Sigmoid ReduceSum Add Div",
     "d = Mul(x, two) s = Sigmoid(d) t = Mul(s, two) y = Sub(t, one)": "Tanh",
     "s = Sigmoid(x) t = Mul(s, two) y = Sub(one, t)": "Mul Tanh",
     "e = Exp(x) d = Add(e, one) y = Div(e, d)": "Exp Add Div",

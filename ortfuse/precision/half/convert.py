@@ -12,14 +12,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
+from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
-from ortfuse.errors import OptionError, TargetError, VerificationError
+from ortfuse.errors import OptionError, RewriteError, TargetError, VerificationError
 from ortfuse.execution.experiments import Experiment, experiments
 from ortfuse.execution.input_files import read_inputs
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.loading import Loading
 from ortfuse.execution.session import Session, weight_bytes
+from ortfuse.graph.functions import without_functions
 from ortfuse.model.interop import AnyModel, enter, leave
 from ortfuse.model.io import save
 from ortfuse.options import PathLike
@@ -164,10 +165,15 @@ def _flat(model: ir.Model, half: ir.DataType) -> tuple[ir.Model, list[str]]:
 
     Raises:
         TargetError: The model cannot be raised to an opset that has the type at all.
+        RewriteError: Its functions cannot be put in the place of their calls.
     """
-    copy, notes = model.clone(), []
-    if copy.functions:
-        copy = InlinePass()(copy).model
+    notes: list[str] = []
+    copy = without_functions(model) if model.functions else model.clone()
+    if copy is None:
+        raise RewriteError(
+            "a function of the model calls itself, or has an operator that is another one in the opset of the model; "
+            "convert functions to the opset of the model first, or inline them"
+        )
     opset = copy.graph.opset_imports.get("", 1)
     if half == ir.DataType.BFLOAT16 and opset < _EVERYWHERE:
         try:
