@@ -8,6 +8,7 @@ rows with padded tails, bytes are of any value, other integers small, and floati
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,9 @@ UNKNOWN = 0.25
 
 LONGEST_SENTENCE = 6
 """The most words of a sentence."""
+
+_DRAWN = 8
+"""Bytes of a random number, before it gets the type of its input."""
 
 HIDING = -1e4
 """The value of a bias at hidden positions; it is representable in float16."""
@@ -70,13 +74,31 @@ def _spec(value: ir.Value, facts: Facts) -> InputSpec:
 
 
 def make_inputs(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int) -> Inputs:
-    """Random inputs with the given sizes of the symbols in the shapes of `specs`."""
+    """Random inputs with the given sizes of the symbols in the shapes of `specs`.
+
+    Raises:
+        VerificationError: One of them would take more memory than this machine has.
+    """
     rng = np.random.default_rng(seed)
     return {spec.name: _array(spec, _shape(spec, sizes), sizes, rng) for spec in specs}
 
 
 def _shape(spec: InputSpec, sizes: Mapping[str, int]) -> list[int]:
-    return [evaluate(dim, sizes) if isinstance(dim, Dim) else dim for dim in spec.shape]
+    shape = [evaluate(dim, sizes) if isinstance(dim, Dim) else dim for dim in spec.shape]
+    if (needed := _DRAWN * math.prod(shape)) > (there_is := _memory()):
+        raise VerificationError(
+            f"input '{spec.name}' of shape {shape} would be drawn from {needed:,} bytes of random numbers, and this machine has "
+            f"{there_is:,}; take smaller sizes"
+        )
+    return shape
+
+
+def _memory() -> int:
+    """The bytes of memory that this machine has; where the system does not tell, as many as there are addresses."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 47
 
 
 def _array(spec: InputSpec, shape: list[int], sizes: Mapping[str, int], rng: np.random.Generator) -> Array:

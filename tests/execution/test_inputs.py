@@ -162,6 +162,11 @@ def test_an_original_that_runs_on_nothing_is_an_error_with_its_reason() -> None:
         experiments(m, reference=False)
 
 
+def test_inputs_that_memory_does_not_hold_are_an_error() -> None:
+    with pytest.raises(VerificationError, match=r"input 'x' of shape \[1099511627776, 1099511627776\] would be drawn"):
+        experiments(model("y = Relu(x)", "float[1099511627776, 1099511627776] x", "float y"), reference=False)
+
+
 def test_inputs_of_the_users_that_do_not_fit_are_an_error() -> None:
     m = model("y = Relu(x)")
     with pytest.raises(VerificationError, match=r"given inputs 1: the original model cannot be executed"):
