@@ -3,6 +3,7 @@
 f(unsqueeze(x, leading axes), y) = f(x, y)          where y has these axes
 max(where(c, a, b), k) = where(c, max(a, k), max(b, k))          a, b and k numbers
 cos(concat(x, y))[:h] = cos(x)          x of size h
+activation(x W) = activation(gemm(x, W))          x with two axes: the runtime computes Gemm and some activations as one
 
 The rules run in the last pass, after `moves`: fusions are found by the spellings of exporters.
 """
@@ -12,11 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ortfuse.pattern import Match, Pattern, attr, built, computed, op, scalar, var
+import onnx_ir as ir
+
+from ortfuse.pattern import Match, Pattern, attr, built, computed, const, op, redundant, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import array_like
+from ._proofs import COST
 
 PASS = "cliffs"
 
@@ -104,6 +108,35 @@ def _halves() -> Iterator[Rule]:
         )
 
 
+def in_float32(match: Match) -> Refusal | None:
+    """The product is of float32, for which the runtime has the operator of both."""
+    return match.unless_dtype("rows", ir.DataType.FLOAT)
+
+
+@redundant(COST)
+def has_columns(match: Match) -> Refusal | None:
+    """There is more than one column: a single one is for the rules of vectors."""
+    shape = match.shape("weight")
+    single = shape is not None and shape[-1] == 1
+    return match.refuse("needless", "weight", found="it has a single column") if single else None
+
+
+def _activated() -> Iterator[Rule]:
+    """As exporters write a linear layer without bias, in squeeze-and-excitation (arXiv:1709.01507) for example."""
+    rows, weight = var("rows", "b k"), const("weight", "k n")
+    for name, attributes in (("Relu", {}), ("Sigmoid", {}), ("Tanh", {}), ("LeakyRelu", {"alpha": attr("alpha")})):
+        yield Rule(
+            name=f"dispatch.{name.lower()}_of_product",
+            formula=f"{name}(rows @ weight)",
+            pattern=getattr(op, name)(op.MatMul(rows, weight), **attributes),
+            replace=getattr(op, name)(op.Gemm(rows, weight), **attributes),
+            guards=(in_float32, has_columns),
+            exactness=Exactness.ROUNDING,
+            source="ONNX operators MatMul and Gemm",
+            proof=Proof(shapes={"k": 4, "n": 3}, attributes={name: [0.2] for name in attributes}),
+        )
+
+
 RULES = [
     _leading_axes("numbers", ("LessOrEqual", "Less", "Add", "Mul"), "float32"),
     _leading_axes("truths", ("And", "Or"), "bool"),
@@ -122,4 +155,5 @@ RULES = [
         ),
     ),
     *_halves(),
+    *_activated(),
 ]

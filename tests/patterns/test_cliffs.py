@@ -293,6 +293,25 @@ def test_rows_are_images_of_one_line(body: str) -> None:
     same(original, result, {"x": np.random.default_rng(0).standard_normal((2, 4, 7)).astype(np.float32)})
 
 
+ACTIVATED = {
+    "m = MatMul(x, w) y = Relu(m)": "Gemm Relu",
+    "m = MatMul(x, w) y = LeakyRelu<alpha=0.2>(m)": "Gemm LeakyRelu",
+    "m = MatMul(x, w) y = Exp(m)": "MatMul Exp",
+    "m = MatMul(x, w) a = Relu(m) y = Add(a, m)": "MatMul Relu Add",
+}
+
+
+@pytest.mark.parametrize("body", ACTIVATED)
+def test_products_in_front_of_activations_are_what_the_runtime_computes_with_these(body: str) -> None:
+    original = with_weights(f"float[n,5] x) => (y) {{ {body} }}", w=(5, 4))
+    result = rewritten(original, "cliffs")
+    assert ops(result) == ACTIVATED[body]
+    for rows in (0, 1, 3):
+        x = np.random.default_rng(0).standard_normal((rows, 5)).astype(np.float32)
+        x[:1, 1], x[2:, 2] = np.nan, np.inf
+        same(original, result, {"x": x})
+
+
 def with_weights(body: str, **shapes: tuple[int, ...]) -> ir.Model:
     """A model of the text, with those weights that occur in it as random constants."""
     used = {name: shape for name, shape in shapes.items() if f" {name})" in body or f" {name}," in body}
