@@ -2,6 +2,7 @@
 
     rope(x) = x cos + rotate(x) sin,   rotate(x) = concat(-x[h:], x[:h])          Su et al., arXiv:2104.09864
     x cos - rotate(x) sin = rope(x) by the negative angles
+    rope(c x) = c rope(x)                                            which is a scale of attention
 
 The operator takes cosines and sines of half the size: the rule applies only if both halves of those in the graph are provably
 the same, for example in a table whose halves are equal, or computed from the concatenation of a tensor with itself.
@@ -11,11 +12,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ortfuse.pattern import Guard, Match, Pattern, attr, op, rearrange, var
+from ortfuse.pattern import Guard, Match, Pattern, attr, op, rearrange, redundant, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from .._proofs import angles
+from .._proofs import COST, FINITE_SCORES, angles
 from ._parts import (
     HEADS_FIRST,
     LENGTH_FIRST,
@@ -66,12 +67,36 @@ def heads_are_counted(match: Match) -> Refusal | None:
     return None if match["num_heads"] == match.dim("n") else match.refuse("attribute", "num_heads", match.dim("n"))
 
 
+def is_scaled(match: Match) -> Refusal | None:
+    """The factor is not 1."""
+    return match.unless_value("factor", match["factor"] != 1, "other than 1")
+
+
+def angles_are_of_halves(match: Match) -> Refusal | None:
+    """Cosines and sines are of half a head, which is rotated as a whole, or of half of what the operator says to rotate."""
+    size, half = ((match.shape(name) or (None,))[-1] for name in ("x", "cos"))
+    if isinstance(size, int) and isinstance(half, int):
+        rotated = match["rotary_embedding_dim"] or size // (match["num_heads"] or 1)
+        if rotated == 2 * half:
+            return None
+    return match.refuse("shape", "cos", "half of what is rotated")
+
+
+@redundant(COST)
+def is_scaled_for_this(match: Match) -> Refusal | None:
+    """Nothing else uses what is scaled."""
+    if match.is_used_elsewhere("scaled"):
+        return match.refuse("use", "scaled", "the rotation alone", found="something else too")
+    return None
+
+
 def rotated_size(match: Match) -> int | None:
     """The number of elements of a head that are rotated."""
     return match.size("p")
 
 
 _kept: dict[str, Any] = {"interleaved": attr("interleaved")}
+_all_kept = {name: attr(name) for name in ("interleaved", "rotary_embedding_dim", "num_heads")}
 
 
 def _as_given(sines: Pattern) -> Pattern:
@@ -178,6 +203,24 @@ RULES = [
             shapes={"n": 2, "d": 8, "cos": "b s 4", "sin": "b s 4"},
             attributes={"interleaved": [0, 1], "rotary_embedding_dim": [0]},
             opset=23,
+        ),
+    ),
+    Rule(
+        name="rotary.scaled",
+        formula="rotary(factor x)",
+        pattern=op.RotaryEmbedding((scalar("factor") * var("x")).named("scaled"), cos, sin, **_all_kept),
+        replace=scalar("factor") * op.RotaryEmbedding(var("x"), cos, sin, **_all_kept),
+        guards=(is_scaled, is_scaled_for_this, angles_are_of_halves),
+        may_raise_opset=True,
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        proof=Proof(
+            shapes={"x": "b 2 s 8", "cos": "b s 4", "sin": "b s 4"},
+            scalars={"factor": [0.5, 2.0]},
+            attributes={"interleaved": [0, 1], "rotary_embedding_dim": [0], "num_heads": [0]},
+            opset=23,
+            never_empty=NEVER_EMPTY,
+            assumes=FINITE_SCORES,
         ),
     ),
 ]  # fmt: skip

@@ -263,3 +263,13 @@ def test_keys_may_be_the_rows_of_the_scores() -> None:
 
 def test_values_stay_first_where_that_would_transpose_more() -> None:
     assert "Softmax" in optimized(_turned(f"{FIRST} {TURNED} out = Neg(product)"))
+
+
+@pytest.mark.parametrize(("factor", "taken"), [("0.5", True), ("-0.5", False)])
+def test_a_factor_of_rotated_queries_is_part_of_the_scale(factor: str, taken: bool) -> None:
+    m = ir.from_onnx_text(
+        f"""<ir_version: 10, opset_import: ["": 23]> g (float[b,2,s,4] q, float[b,2,t,4] k, float[b,s,2] cos, float[b,s,2] sin)
+        => (float[b,2,s,4] out) <float c = {{{factor}}}> {{ scaled = Mul(q, c) turned = RotaryEmbedding(scaled, cos, sin)
+        out = Attention<scale = 0.7>(turned, k, k) }}"""
+    )
+    assert optimized(m).count("Mul") == 1 - taken
