@@ -13,12 +13,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.execution.compare import TOLERANCES, allowed
+from ortfuse.execution.integer_ties import before_rounding
 from ortfuse.graph.traits import MICROSOFT
 
 Array = np.ndarray[Any, Any]
 
 FEW = 0.01
-"""The share of the elements that an integer operator may have off by one step; at least one element."""
+"""The share of the elements that an integer operator may have off by one step if ties are not known; at least one element."""
 
 
 def decided(node: ir.Node) -> list[int]:
@@ -121,7 +122,7 @@ def _nearest_whole(node: ir.Node, operands: Sequence[Array | None], expected: Ar
 
 
 def _one_step(node: ir.Node, operands: Sequence[Array | None], expected: Array, found: Array) -> str | None:
-    """Quantised numbers are off by one step, and lie next to where that begins; of integer operators, few are off."""
+    """Quantised numbers are off by one step, and lie next to where that begins; where that is not known, few are off."""
     if not is_one_step(expected, found):
         return None
     wrong = expected != found
@@ -134,7 +135,10 @@ def _one_step(node: ir.Node, operands: Sequence[Array | None], expected: Array, 
 
 
 def _next_to_step(node: ir.Node, operands: Sequence[Array | None], expected: Array) -> Array | None:
-    """Which numbers are within rounding of the middle of two steps; `None` if they were integers before, or it is not known."""
+    """Which numbers are within rounding of the middle of two steps; `None` if that is not known."""
+    if is_integer_operator(node):
+        found = before_rounding(node, operands)
+        return None if found is None or found[0].shape != expected.shape else _in_the_middle(*found)
     numbers = operands[0]
     if numbers is None or numbers.dtype.name not in TOLERANCES or numbers.shape != expected.shape:
         return None
@@ -146,6 +150,11 @@ def _next_to_step(node: ir.Node, operands: Sequence[Array | None], expected: Arr
         if given is None:
             return None
         scale = _spread(given.astype(np.float64), node, numbers.shape)
+    return _in_the_middle(numbers, scale)
+
+
+def _in_the_middle(numbers: Array, scale: Array) -> Array:
+    """Which numbers are within rounding of the middle of two steps of a size, or of a size each."""
     with np.errstate(divide="ignore", invalid="ignore"):
         steps, slack = numbers / scale, allowed(numbers) / np.abs(scale)
         return np.asarray(np.abs(steps - np.floor(steps) - 0.5) <= slack)

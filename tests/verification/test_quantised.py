@@ -11,6 +11,10 @@ import onnx_ir as ir
 import pytest
 
 import ortfuse
+from ortfuse.execution.integer_ties import before_rounding
+from ortfuse.execution.part import computing
+from ortfuse.execution.session import Session
+from ortfuse.execution.ties import explained as ties_explained
 from ortfuse.verification import Verdict, experiments, verify
 from ortfuse.verification.decisions import compare_decided
 
@@ -215,3 +219,36 @@ def test_where_the_runtime_computes_products_in_bytes_both_are_compared_so() -> 
     assert "which change the original alike" in verdict.alike
     for wrong in (model(-99), model(3, 0.0112)):
         assert verify(model(3), wrong, inputs=inputs).state == "not equal"
+
+
+INTEGERS = {
+    "QLinearConv": "y = QLinearConv<pads = [1, 1, 1, 1]>(q, sx, zx, w, sw, zw, sy, zy, bias)",
+    "QLinearMatMul": "t = Transpose<perm = [0, 1, 3, 2]>(q) y = QLinearMatMul(q, sx, zx, t, sx, zx, sy, zy)",
+    "QLinearAdd": "r = Relu(x) t = QuantizeLinear(r, sy, zy) y = com.microsoft.QLinearAdd(q, sx, zx, t, sy, zy, sw, zy)",
+    "QLinearMul": "r = Relu(x) t = QuantizeLinear(r, sy, zy) y = com.microsoft.QLinearMul(q, sx, zx, t, sy, zy, sw, zy)",
+}
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+@pytest.mark.parametrize("step", [0.06, 0.0613])
+def test_what_integer_operators_have_off_by_one_step_is_a_tie(kind: str, step: float) -> None:
+    """However few there are: one number of a channel may be all that a wrong scale moves."""
+    bias = np.arange(8, dtype=np.int32) * 7
+    one = quantised(f"q = QuantizeLinear(x, sx, zx) {INTEGERS[kind]}", "uint8[u,n,k,l] y", step=step, bias=bias)
+    node = next(node for node in one.graph if node.op_type == kind)
+    made = [(value.name or "", value) for value in node.inputs if value is not None and value.producer() is not None]
+    known = Session(computing(one, made), optimise=False).run({"x": X})
+    operands = [known[v.name] if v.name in known else v.const_value.numpy() for v in node.inputs]  # type: ignore[union-attr]
+    expected = Session(one, optimise=False).run({"x": X})["y"].astype(np.int64)
+    found = before_rounding(node, operands)
+    assert found is not None
+    exact = found[0].astype(np.float64) / found[1] + int(operands[7])
+    away = np.abs(exact - np.floor(exact) - 0.5)
+    assert (np.clip(np.round(exact), 0, 255) == expected)[away > 1e-2].all()
+    inside = (expected > 0) & (expected < 255)
+    for places, fine in ((inside & (away < 1e-6), True), (inside & (away > 0.1), False)):
+        for place in np.argwhere(places)[:1]:
+            other = expected.copy()
+            other[tuple(place)] += 1 if exact[tuple(place)] > expected[tuple(place)] else -1
+            why = ties_explained(node, operands, expected.astype(np.uint8), other.astype(np.uint8))
+            assert (why is not None) is fine
