@@ -347,3 +347,10 @@ def test_the_command_writes_the_result(tmp_path: Path) -> None:
     assert not (tmp_path / "no.onnx").exists()
     with pytest.raises(OptionError):
         convert(original, "float8")
+
+
+def test_inputs_with_nan_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    given = np.where(np.arange(12).reshape(3, 4) == 5, np.nan, X).astype(np.float32)
+    with pytest.raises(VerificationError, match=r"'x' of set 0 .* holds NaN"):
+        converted(model("y = Relu(x)"), given, output=tmp_path / "out.onnx")
+    assert not list(tmp_path.iterdir())

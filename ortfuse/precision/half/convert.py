@@ -27,6 +27,7 @@ from ortfuse.options import PathLike
 from ortfuse.precision.half.emulation import Finding, defaults, emulate, overflows
 from ortfuse.precision.half.network import Units
 from ortfuse.precision.half.write import imitate, rewrite
+from ortfuse.precision.samples import refuse_nan
 from ortfuse.targets import Target, raise_opset
 
 _TYPES = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
@@ -118,7 +119,7 @@ def convert(
 
     Raises:
         OptionError: `to` or `max_error` is not valid.
-        VerificationError: The model cannot be executed, or the bound cannot be met. Nothing was written.
+        VerificationError: The model cannot be executed, its inputs hold NaN, or the bound cannot be met. Nothing was written.
         OrtfuseError: The model cannot be used, or the result not be written.
     """
     if to not in _TYPES:
@@ -132,6 +133,7 @@ def convert(
     if isinstance(inputs, str) or hasattr(inputs, "__fspath__"):
         named = [value for value in flat.graph.inputs if value.name not in flat.graph.initializers]
         given = read_inputs(Path(inputs), named)  # type: ignore[arg-type]
+    refuse_nan(given or ())  # type: ignore[arg-type]
     progress("running the model")
     found, notes = experiments(flat, given, seed, reference=False)  # type: ignore[arg-type]
     search = _Search(flat, _TYPES[to], keep_io, _target(target), found, progress)
