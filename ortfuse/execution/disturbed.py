@@ -59,6 +59,7 @@ def _add_error(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> None:
     uses = [use for use in value.uses() if not (use.node.outputs[0].name or "").startswith(SHOWN)]
     add = ir.node("Add", [value, error])
     total = add.outputs[0]
+    total.name = f"{PREFIX}{value.name}.added"  # one that is made up might be that of a value in a body
     total.type, total.shape = value.type, value.shape
     graph.insert_after(producer, [add])
     for use in uses:

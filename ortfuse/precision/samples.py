@@ -22,6 +22,9 @@ from ortfuse.execution.experiments import Ran, attempt
 from ortfuse.execution.inputs import Inputs, input_specs
 from ortfuse.execution.session import Arrays, Session
 
+TRIED_SEEDS, FAR_SEED = 5, 1_000_003
+"""How many seeds are tried for a set of inputs, and how far apart: some may have words that the model refuses."""
+
 PROBED = 3
 """The number of sets of inputs on which effects are measured."""
 
@@ -194,6 +197,10 @@ def _ran(session: Session, model: ir.Model, sizes: Mapping[str, int], seeds: Ite
     fixed = {symbol: usual[symbol] for symbol, label in labels_of_sizes(model).items() if label in sizes}
     for seed in seeds:
         ran, note = attempt(session, specs, usual, seed, fixed)
+        for other in range(1, TRIED_SEEDS if ran is None else 0):
+            ran, _ = attempt(session, specs, usual, seed + other * FAR_SEED, fixed)
+            if ran is not None:
+                break
         if ran is None:
             raise VerificationError(
                 f"the model runs on none of the sizes tried; give inputs of yours with --inputs: {note}"

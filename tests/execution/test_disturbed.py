@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from ortfuse.execution.disturbed import PREFIX, SHOWN, disturbed, no_errors
 from ortfuse.execution.session import Session
+from ortfuse.graph.walk import nodes_within
 
 MODEL = """<ir_version: 8, opset_import: ["": 17]> g (float[n, 2] x) => (float[n, 2] y, float[n, 2] h)
 <float[2, 2] w = {1, 2, 3, 4}> { h = MatMul(x, w)  r = Relu(h)  y = Add(r, h) }"""
@@ -41,3 +42,16 @@ def test_some_outputs_can_be_run_alone() -> None:
     assert list(session.run({"x": X, **no_errors(ERRORS)}, ["h"])) == ["h"]
     inside = Session(ir.from_onnx_text(MODEL), isolated=False)
     assert list(inside.run({"x": X}, ["h", "y"])) == ["h", "y"]
+
+
+def test_values_of_bodies_keep_names_of_their_own() -> None:
+    """What is added is not called as an unnamed value would be, which a body may have taken already."""
+    model = ir.from_onnx_text("""<ir_version: 10, opset_import: ["": 20]> g (float[2] x, bool c) => (float[2] y) {
+        a = Neg(x)
+        b = If(c) <then_branch = t () => (float[2] val_1) { val_0 = Abs(x) val_1 = Neg(val_0) },
+                   else_branch = e () => (float[2] val_3) { val_2 = Exp(x) val_3 = Neg(val_2) }>
+        y = Add(a, b) }""")
+    changed = disturbed(model, {"a": ir.DataType.FLOAT, "b": ir.DataType.FLOAT})
+    names = [value.name for node in nodes_within(changed.graph) for value in node.outputs]
+    assert len(names) == len(set(names))
+    Session(changed)
