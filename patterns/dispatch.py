@@ -3,6 +3,7 @@
 f(unsqueeze(x, leading axes), y) = f(x, y)          where y has these axes
 max(where(c, a, b), k) = where(c, max(a, k), max(b, k))          a, b and k numbers
 cos(concat(x, y))[:h] = cos(x)          x of size h
+shape(x)[a : b] = shape(x, start=a, end=b)
 activation(x W) = activation(gemm(x, W))          x with two axes: the runtime computes Gemm and some activations as one
 
 The rules run in the last pass, after `moves`: fusions are found by the spellings of exporters.
@@ -23,6 +24,9 @@ from ._common import array_like
 from ._proofs import COST
 
 PASS = "cliffs"
+
+_SHAPE_HAS_ENDS = 15
+"""The opset from which on Shape has `start` and `end`."""
 
 BROADCASTING = "Multidirectional broadcasting in ONNX"
 
@@ -108,6 +112,47 @@ def _halves() -> Iterator[Rule]:
         )
 
 
+def _told(match: Match) -> range:
+    """The axes of x whose sizes are taken; none if that is not known, or if they are not next to each other."""
+    cuts = [match[name] for name in ("starts", "ends")]
+    rank, axes, steps = match.rank("x"), match["axes"] or (0,), match["steps"] or (1,)
+    if rank is None or axes[0] not in (0, -1) or any(len(cut) != 1 or not isinstance(cut[0], int) for cut in cuts):
+        return range(0)
+    return range(rank)[slice(cuts[0][0], cuts[1][0])] if tuple(steps) == (1,) else range(0)
+
+
+def takes_sizes_in_a_row(match: Match) -> Refusal | None:
+    """Sizes of axes next to each other are taken, at least one; no opset is raised for it."""
+    node = match.root.producer()
+    if node is not None and match.facts.version(node) < _SHAPE_HAS_ENDS:
+        return match.refuse("needless", "root", found="an older opset, in which a Shape is of all axes")
+    return None if _told(match) else match.refuse("values_unknown", "root", "sizes between known axes, at least one")
+
+
+def _sizes() -> Rule:
+    taken = {name: attr(name) for name in ("starts", "ends", "axes", "steps")}
+    return Rule(
+        name="dispatch.part_of_shape",
+        formula="shape(x)[a : b]",
+        pattern=op.Slice(op.Shape(x).kept(), **taken),
+        replace=op.Shape(x, start=lambda match: _told(match).start, end=lambda match: _told(match).stop),
+        guards=(takes_sizes_in_a_row,),
+        exactness=Exactness.EXACT,
+        source="ONNX operator Shape",
+        proof=Proof(
+            shapes={"x": "b s 3"},
+            opset=18,
+            attributes={
+                "starts": [(0,), (1,), (-2,)],
+                "ends": [(2,), (-1,), (9,)],
+                "axes": [(0,), (-1,)],
+                "steps": [None, (1,)],
+            },
+            counterexamples={"none": Variation(attributes={"starts": (2,), "ends": (1,)})},
+        ),
+    )
+
+
 def in_float32(match: Match) -> Refusal | None:
     """The product is of float32, for which the runtime has the operator of both."""
     return match.unless_dtype("rows", ir.DataType.FLOAT)
@@ -156,4 +201,5 @@ RULES = [
     ),
     *_halves(),
     *_activated(),
+    _sizes(),
 ]

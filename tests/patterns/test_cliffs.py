@@ -312,6 +312,23 @@ def test_products_in_front_of_activations_are_what_the_runtime_computes_with_the
         same(original, result, {"x": x})
 
 
+SIZES = {
+    "s = Shape(x) y = Slice(s, one, two)": "Shape",
+    "s = Shape(x) y = Slice(s, zero, two, zero, one)": "Shape",
+    "s = Shape(x) y = Slice(s, zero, two, zero, two)": "Shape Slice",
+    "s = Shape(x) y = Slice(s, one, zero)": "Shape Slice",
+}
+
+
+@pytest.mark.parametrize("body", SIZES)
+def test_sizes_in_a_row_are_asked_for_alone(body: str) -> None:
+    numbers = "int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}"
+    original = with_weights(f"float[n,m,5] x) => (int64[k] y) <{numbers}> {{ {body} }}")
+    result = rewritten(original, "cliffs")
+    assert ops(result) == SIZES[body]
+    same(original, result, {"x": np.ones((0, 3, 5), np.float32)})
+
+
 def with_weights(body: str, **shapes: tuple[int, ...]) -> ir.Model:
     """A model of the text, with those weights that occur in it as random constants."""
     used = {name: shape for name, shape in shapes.items() if f" {name})" in body or f" {name}," in body}
