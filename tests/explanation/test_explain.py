@@ -176,7 +176,7 @@ ATTENTION = "g (float[1,2,4,8] q, float[1,2,8,4] k, float[1,2,4,8] v) => (float[
 @pytest.mark.parametrize(
     ("between", "code", "words"),
     [
-        ("p = Softmax<axis=2>(a)", "attribute", "axis of Softmax '' were -1"),
+        ("p = Softmax<axis=1>(a)", "attribute", "axis of Softmax '' were -1"),
         ("w = Softmax<axis=-1>(a) p = Sin(w)", "operator", "'p' were computed by"),
     ],
 )
