@@ -144,9 +144,14 @@ def _rule(name: str, operator: str, weigh: Callable[[int], float]) -> Rule:
                     "1 64 56 56",
                     "8 64 14 14",
                     "1 2 512",
+                    "1 7 7 768",
+                    "8 7 7 768",
                 )
             ),
-            typical_attributes=({"axes": (1,), "keepdims": 0},) * 8,
+            typical_attributes=(
+                *({"axes": (1,), "keepdims": 0},) * 8,
+                *({"axes": (1, 2), "keepdims": 0},) * 2,
+            ),
             never_empty={"*": "the kernels of some reductions keep the axes of an empty tensor"},
         ),
     )

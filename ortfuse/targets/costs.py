@@ -13,6 +13,7 @@ instructions for such numbers (AMX, VNNI, ...) as well; rows of float32 are shar
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 import statistics
@@ -78,16 +79,21 @@ class Measured:
         return cls(shapes, float(speedup), dtype if colon else FLOAT32)
 
     def distance(self, shape_of: ShapeOf) -> float:
-        """The distance to other shapes: log ratios of corresponding dimensions; unknown dimensions are left out."""
+        """The distance to other shapes: log ratios of corresponding dimensions; unknown dimensions are left out.
+
+        Of shapes of another rank, the numbers of elements correspond or, where these are not known, the last dimensions, with
+        ones before those of the shorter.
+        """
         total = 0.0
         for name, measured in self.shapes.items():
             shape = shape_of(name)
             if shape is None:
                 continue
-            if len(shape) == len(measured):
-                total += sum(_log_ratio(dim, known) for dim, known in zip(shape, measured, strict=True))
-            elif all(isinstance(dim, int) for dim in shape):
+            if len(shape) != len(measured) and all(isinstance(dim, int) for dim in shape):
                 total += _log_ratio(math.prod(shape), math.prod(measured))
+            else:
+                both = itertools.zip_longest(reversed(shape), reversed(measured), fillvalue=1)
+                total += sum(_log_ratio(dim, known) for dim, known in both)
         return total
 
 

@@ -45,6 +45,14 @@ def test_what_is_not_known_makes_no_difference() -> None:
         assert found.speedup == pytest.approx(speedup)
 
 
+def test_shapes_of_another_rank_are_compared_from_the_last_dimension_where_sizes_are_open() -> None:
+    length = symbol("length")
+    for shape, speedup in (((length, 384), 0.5), ((length, 2, 128, 3072), 8.0), ((length,), 2.0)):
+        found = TABLE.estimate("a.rule", _of(x=shape))
+        assert found is not None
+        assert found.speedup == pytest.approx(speedup)
+
+
 def test_all_values_of_a_measurement_count() -> None:
     found = TABLE.estimate("two.shapes", _of(q=(1, 1, 64), k=(1, 500, 64)))
     assert found is not None
