@@ -28,7 +28,7 @@ from ortfuse.errors import BoundError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session
 from ortfuse.model.io import load
-from ortfuse.precision import search
+from ortfuse.precision import finals
 from ortfuse.precision.metrics import METRICS
 from ortfuse.precision.rules import Rules
 from ortfuse.precision.rungs import rung_rules
@@ -86,7 +86,7 @@ def one_seed(model: ir.Model, original: ir.Model, seed: int) -> dict[str, Any]:
     every = rung_rules()
     few = np.random.default_rng(seed).choice(list(every), RUNGS, replace=False)
     try:
-        with mock.patch.object(search, "measure", clock.measure):
+        with mock.patch.object(finals, "measure", clock.measure):
             found = fastest(
                 model,
                 original,
