@@ -36,6 +36,10 @@ GELU = (
     d = Div(x, root) e = Erf(d) a = Add(e, one) h = Mul(x, a) y = Mul(h, half) z = MatMul(y, w) }"""
 ).replace("WEIGHTS", WEIGHTS)
 
+DECODER = """<ir_version: 10, opset_import: ["": 23]>
+g (float[b,s,16] q, float[b,s,16] k, float[b,s,16] v, float[b,2,p,8] past_k, float[b,2,p,8] past_v)
+    => (float[b,s,16] y, float[b,2,t,8] present_k, float[b,2,t,8] present_v)
+{ y, present_k, present_v = Attention<q_num_heads=2, kv_num_heads=2, is_causal=1>(q, k, v, , past_k, past_v) }"""
 RULE = """
 from ortfuse.pattern import op, var
 from ortfuse.rewrite import Exactness, Proof, Rule
@@ -60,6 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     no_graph = onnx.parser.parse_model(GELU)
     no_graph.ir_version = 0  # only the runtime understands it
     onnx.save(no_graph, place / "only.onnx")
+    onnx.save(onnx.parser.parse_model(DECODER), place / "decoder.onnx")
     for operator in ("Relu", "Abs"):
         (place / f"{operator.lower()}.onnx").write_bytes(_one(operator).SerializeToString())
     (place / "rule.py").write_text(RULE)
@@ -109,6 +114,7 @@ def found(written: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
         (0, "prove rule.py --spellings 0"),
         (1, "prove wrong.py --spellings 0"),
         (0, "convert m.onnx"),
+        (0, "convert decoder.onnx --to int8-caches"),
         (0, "quantize m.onnx --rung dynamic_int8"),
         (1, "substitute m.onnx --find relu.onnx --replace relu.onnx --unproved --verify"),
         (1, "substitute m.onnx --find relu.onnx --replace abs.onnx"),

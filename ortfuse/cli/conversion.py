@@ -1,4 +1,4 @@
-"""The command `convert`: a model in half precision."""
+"""The command `convert`: a model in half precision, or with caches of integers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from ortfuse.cli.usage import positive_number
 def convert(
     model: Model,
     to: Annotated[
-        str, typer.Option("--to", metavar="TYPE", help="float16 (the default) or bfloat16.", show_default=False)
+        str,
+        typer.Option(
+            "--to",
+            metavar="TYPE",
+            help="float16 (the default), bfloat16, or int8-caches for a decoder's caches of keys and values.",
+            show_default=False,
+        ),
     ] = "float16",
     output: Output = None,
     keep_io: Annotated[bool, typer.Option("--keep-io", help="Leave inputs and outputs of the model float32.")] = False,
@@ -49,6 +55,8 @@ def convert(
 
     What would overflow, lose its numbers, or has no kernel stays in float32, and nothing else unless that saves Casts. The
     ranges are those on your inputs, or else on generated ones. Nothing is written if the bound cannot be met.
+
+    With --to int8-caches, the caches that a decoder takes and gives become 8-bit integers, a quarter of the memory.
     """
     with guarded(debug):
         check_json(json_file, output)

@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import CrashError, OrtfuseError, VerificationError
 from ortfuse.execution.as_it_is import AsItIs, Runnable
+from ortfuse.execution.integer_caches import Rounding, integer_caches
 from ortfuse.execution.runtime import InFile, Loaded, Settings
 from ortfuse.execution.worker import WORKER, Remote, UnavailableError
 from ortfuse.model.proto import separate
@@ -128,19 +129,21 @@ class Session:
         except Exception as error:
             raise VerificationError(f"ONNX Runtime refuses the model: {shortened(error)}") from error
         self.input_names, self.output_names = self._runs.input_names, self._runs.output_names
+        self._rounding = Rounding(integer_caches(model))
 
     def run(self, inputs: Mapping[str, Any], only: Sequence[str] | None = None) -> Arrays:
         """All outputs by name, or only some of them.
 
         Args:
-            inputs: Arrays (lists of arrays for sequences) by name; unknown names are ignored.
+            inputs: Arrays (lists of arrays for sequences) by name; unknown names are ignored. Caches in float32 are rounded
+                where the model says that its own are 8-bit integers.
             only: The names of the outputs that are wanted; `None` for all.
 
         Raises:
             CrashError: The runtime crashes while executing the model on these inputs.
             VerificationError: The runtime cannot execute the model on these inputs; the message quotes the runtime.
         """
-        given = {name: inputs[name] for name in self.input_names if name in inputs}
+        given = self._given(inputs)
         USED["runs"] += 1
         try:
             results = self._runs.run(given, only)
@@ -155,7 +158,7 @@ class Session:
 
         The process is asked once for all of them or, if it crashes, for one after the other as the results are taken.
         """
-        given = [{name: one[name] for name in self.input_names if name in one} for one in inputs]
+        given = [self._given(one) for one in inputs]
         USED["runs"] += len(given)
         try:
             tried = self._runs.run_each(given)
@@ -164,6 +167,9 @@ class Session:
             return
         for succeeded, found in tried:
             yield dict(zip(self.output_names, found, strict=True)) if succeeded else _not_executed(found)
+
+    def _given(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        return self._rounding.given({name: inputs[name] for name in self.input_names if name in inputs})
 
     def _run_or_reason(self, inputs: Mapping[str, Any]) -> Arrays | str:
         try:
@@ -184,7 +190,7 @@ class Session:
         """
         try:
             if inputs is not None:
-                self._runs.take({name: inputs[name] for name in self.input_names if name in inputs})
+                self._runs.take(self._given(inputs))
             USED["runs"] += runs
             return self._runs.timed(runs)
         except CrashError:

@@ -69,8 +69,9 @@ class Site:
 
 
 def rung_rules(patterns: Iterable[str | Path | Rule] = ()) -> dict[str, Rule]:
-    """All lossy rules by name: those that come with ortfuse, those of installed packages, and those in `patterns`."""
-    return {rule.name: rule for rule in load_catalogue(patterns).rules() if rule.exactness is Exactness.LOSSY}
+    """All lossy rules for weights by name: those that come with ortfuse, those of installed packages, and those in `patterns`."""
+    rules = load_catalogue(patterns).rules()
+    return {one.name: one for one in rules if one.exactness is Exactness.LOSSY and "weight" in one.matcher.names}
 
 
 def sites(

@@ -13,7 +13,9 @@ import onnx_ir as ir
 from ortfuse.errors import OptionError
 from ortfuse.execution.as_it_is import Runnable, signature_of
 from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.integer_caches import integer_caches
 from ortfuse.execution.session import Session
+from ortfuse.precision.caches import run_in_float32
 from ortfuse.precision.metrics import METRICS, Metric, UserFunction, metric_of
 from ortfuse.precision.samples import generated
 from ortfuse.verification.verdict import State, Verdict
@@ -156,7 +158,7 @@ def keeps(
     """
     demand_same_interface(original, other)
     bound.metric.demand_outputs([value.name or "" for value in signature_of(original).graph.outputs])
-    session, lowered = Session(original), Session(other)
+    session, lowered, caches = Session(original), Session(other), integer_caches(other)
     notes = [_STATED] if bound.stated else []
     if inputs is None:
         first = _OTHERS + COMPARED * seed
@@ -166,6 +168,6 @@ def keeps(
     else:
         label = f"{len(inputs)} given sets of inputs"
     expected = [session.run(arrays) for arrays in inputs]
-    found = [lowered.run(arrays) for arrays in inputs]
+    found = [run_in_float32(lowered, caches, arrays) for arrays in inputs]
     error = bound.metric.of(expected, found, inputs).error
     return BoundVerdict([], notes, error, bound.error, bound.metric.name, label)

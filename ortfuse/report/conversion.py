@@ -20,6 +20,12 @@ def show_conversion(console: Console, done: Conversion) -> None:
     """Print what a conversion did."""
     saved = f"{done.bytes_before:,} bytes of weights became {done.bytes_after:,}"
     lines = [f"{done.operators} operators in {done.to}, {len(done.islands)} in float32, {done.casts} Casts; {saved}"]
+    if done.token_bytes is not None:
+        before, after = done.token_bytes
+        lines = [
+            f"{len(done.caches)} caches of {done.operators} operators hold 8-bit integers: {after:,} bytes for each token "
+            f"instead of {before:,}"
+        ]
     reasons = Counter(done.islands.values())
     first = {reason: name for name, reason in reversed([*done.islands.items()])}
     lines += [

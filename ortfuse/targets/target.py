@@ -8,6 +8,7 @@ Some kernels refuse shapes although their registration states no such limit; see
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -169,6 +170,12 @@ class Target:
         refusal = self.check_node(node, opset_imports, facts)
         lacking = refusal is not None and refusal.code == "no_kernel"
         return lacking and not node.domain and _is_inlined(node.op_type, version)
+
+    def with_documented_limits(self, domain: str, op_type: str) -> Target:
+        """The same target for who takes care of the limits that were found on the kernels of an operator."""
+        found, operator = copy.copy(self), (domain, op_type)
+        found._limits = {**self._limits, operator: [DOCUMENTED[operator]] if operator in DOCUMENTED else []}
+        return found
 
     def limit(self, node: ir.Node, facts: Facts) -> Refusal | None:
         """Why a kernel that is registered for the types of `node` refuses it all the same; `None` if it does not."""

@@ -20,6 +20,7 @@ BUILDERS = {
     "ortfuse/ecosystem/": "builds patterns from functions, and hands models over to other packages",
     "ortfuse/execution/": "cuts models of their own out of a model, and copies to evaluate in float64",
     "ortfuse/bisection/": "makes copies of a model with other outputs",
+    "ortfuse/precision/caches.py": "changes the type of inputs and outputs of a copy of a model",
     "ortfuse/precision/half/": "makes copies of a model in another type, and copies that emulate it",
     "ortfuse/graph/functions.py": "puts the bodies of functions where a copy of a model calls them",
     "ortfuse/graph/tensors.py": "gives the places of tensors to who loads models",

@@ -113,7 +113,7 @@ def group_query_attention(op: Op) -> tuple[Fact, ...]:
     size = exact_div(query[2], heads if op.has(1) else heads + 2 * groups)
     if size is None:
         raise UnknownError
-    present = Fact(op.dtype(), (query[0], groups, UNKNOWN, size))
+    present = Fact(op.dtype(3 if op.has(3) else 0), (query[0], groups, UNKNOWN, size))
     return Fact(op.dtype(), (query[0], query[1], size * heads)), present, present
 
 

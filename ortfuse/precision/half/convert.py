@@ -1,4 +1,4 @@
-"""Converts models to float16 or bfloat16, with the smallest float32 islands that keep what they compute."""
+"""Converts models to half precision, with the smallest float32 islands that keep what they compute, or caches to integers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,22 +18,31 @@ from ortfuse.errors import OptionError, RewriteError, TargetError, VerificationE
 from ortfuse.execution.experiments import Experiment, experiments
 from ortfuse.execution.input_files import read_inputs
 from ortfuse.execution.inputs import Inputs
+from ortfuse.execution.integer_caches import Cache
 from ortfuse.execution.loading import Loading
 from ortfuse.execution.session import Session, weight_bytes
 from ortfuse.graph.functions import without_functions
 from ortfuse.model.interop import AnyModel, enter, leave
 from ortfuse.model.io import save
 from ortfuse.options import PathLike
+from ortfuse.precision.caches import ONE_SEQUENCE, in_int8, run_in_float32
 from ortfuse.precision.half.emulation import Finding, defaults, emulate, overflows
 from ortfuse.precision.half.network import Units
 from ortfuse.precision.half.write import imitate, rewrite
-from ortfuse.precision.samples import refuse_nan
+from ortfuse.precision.metrics import metric_of
+from ortfuse.precision.samples import generated, refuse_nan
+from ortfuse.precision.stated import Bound, write_bound
 from ortfuse.targets import Target, raise_opset
 
 _TYPES = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 
 _AT_ALL, _EVERYWHERE = 13, 22
 """The opset from which on a Cast knows bfloat16, and that from which on nearly every operator does."""
+
+INT8_CACHES = "int8-caches"
+
+DRAWN = 8
+"""How many sets of inputs are generated for caches of integers."""
 
 _ROUNDS = 8
 """How often islands are extended towards what enters them."""
@@ -44,21 +53,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Conversion:
-    """A model in half precision.
+    """A model in half precision, or with caches of integers.
 
     Attributes:
         model: The model, of the same kind as the input (an `onnx_ir.Model` for a path).
         to: Its type.
-        islands: What computes in float32, with the reason of each.
-        operators: How many operators compute in half precision.
+        islands: What computes in float32, with the reason of each; of caches of integers, what has others.
+        operators: How many operators compute in half precision, or read caches of integers.
         casts: How many Casts were added.
-        errors: For each output of floating-point numbers, the norm of its error in relation to its own, at its worst.
+        errors: For each output of floating-point numbers, but for caches of integers, the norm of its error in relation to its
+            own, at its worst.
         emulated: Whether the errors come from a float32 model that rounds, as the CPU has no kernels for the type.
         bytes_before: The bytes of the weights.
         bytes_after: The same in the result.
         weak: Whether ranges were taken from generated inputs instead of the user's.
         notes: What was left out, in words.
         written: The file that it was written to.
+        caches: The caches that are integers.
+        token_bytes: What a token takes in these caches, in bytes: in float32, and now.
     """
 
     model: Any = field(repr=False)
@@ -73,6 +85,8 @@ class Conversion:
     weak: bool
     notes: Sequence[str] = ()
     written: Path | None = None
+    caches: Sequence[Cache] = ()
+    token_bytes: tuple[int, int] | None = None
 
     @property
     def error(self) -> float:
@@ -86,7 +100,8 @@ class Conversion:
             "to": self.to, "islands": dict(self.islands), "operators": self.operators, "casts": self.casts,
             "errors": errors, "emulated": self.emulated, "bytes_before": self.bytes_before,
             "bytes_after": self.bytes_after, "weak": self.weak, "notes": list(self.notes),
-            "written": str(self.written) if self.written else None,
+            "written": str(self.written) if self.written else None, "caches": [asdict(one) for one in self.caches],
+            "token_bytes": self.token_bytes,
         }  # fmt: skip
 
 
@@ -104,10 +119,12 @@ def convert(
 ) -> Conversion:
     """Convert a float32 model to half precision. What would overflow, lose its numbers or has no kernel stays in float32.
 
+    With `to="int8-caches"`, the caches of keys and values that a decoder takes and gives become 8-bit integers, and nothing else.
+
     Args:
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`; it is not changed.
-        to: `"float16"` or `"bfloat16"`.
-        keep_io: Whether inputs and outputs of the model stay float32.
+        to: `"float16"`, `"bfloat16"` or `"int8-caches"`.
+        keep_io: Whether inputs and outputs of the model stay float32; caches of integers do not.
         inputs: Sets of inputs by name, or the path of a file or folder of inputs, from which the ranges of values are taken; by
             default they are generated.
         max_error: The largest allowed error of an output: the norm of the difference in relation to the norm of the output.
@@ -118,35 +135,82 @@ def convert(
         progress: Called with short messages about what is going on.
 
     Raises:
-        OptionError: `to` or `max_error` is not valid.
+        OptionError: `to`, `keep_io` or `max_error` is not valid.
+        RewriteError: The model has no cache that can be integers.
         VerificationError: The model cannot be executed, its inputs hold NaN, or the bound cannot be met. Nothing was written.
         OrtfuseError: The model cannot be used, or the result not be written.
     """
-    if to not in _TYPES:
-        raise OptionError("to", f"write float16 or bfloat16, not {to}")
+    if to not in (*_TYPES, INT8_CACHES):
+        raise OptionError("to", f"write float16, bfloat16 or {INT8_CACHES}, not {to}")
+    if to == INT8_CACHES and keep_io:
+        raise OptionError("keep_io", "leave it out: the caches are inputs and outputs of the model")
     if max_error is not None and not 0 < max_error < math.inf:
         raise OptionError("max_error", f"write a positive number such as 0.01, not {max_error}")
     progress("loading the model")
     inside, source = enter(model)
-    flat, raised = _flat(inside, _TYPES[to])
     given = inputs
     if isinstance(inputs, str) or hasattr(inputs, "__fspath__"):
-        named = [value for value in flat.graph.inputs if value.name not in flat.graph.initializers]
+        named = [value for value in inside.graph.inputs if value.name not in inside.graph.initializers]
         given = read_inputs(Path(inputs), named)  # type: ignore[arg-type]
     refuse_nan(given or ())  # type: ignore[arg-type]
-    progress("running the model")
-    found, notes = experiments(flat, given, seed, reference=False)  # type: ignore[arg-type]
-    search = _Search(flat, _TYPES[to], keep_io, _target(target), found, progress)
-    wide, casts, result, errors = search.run(max_error)
-    if to == "float16":
-        Loading.of_graph(result).demand()
+    if to == INT8_CACHES:
+        done = _with_int8_caches(inside, given, _target(target), seed, max_error, progress)  # type: ignore[arg-type]
+    else:
+        done = _in_half(inside, to, keep_io, given, _target(target), seed, max_error, progress)  # type: ignore[arg-type]
+    if to != "bfloat16":
+        Loading.of_graph(done.model).demand()
     if output is not None:
         progress(f"writing {output}")
-        save(result, output)
+        save(done.model, output)
+    return replace(done, model=leave(done.model, source), written=None if output is None else Path(output))
+
+
+def _in_half(
+    model: ir.Model, to: str, keep_io: bool, inputs: Sequence[Inputs] | None, target: Target | None, seed: int,
+    max_error: float | None, progress: Callable[[str], None],
+) -> Conversion:  # fmt: skip
+    flat, raised = _flat(model, _TYPES[to])
+    progress("running the model")
+    found, notes = experiments(flat, inputs, seed, reference=False)
+    search = _Search(flat, _TYPES[to], keep_io, target, found, progress)
+    wide, casts, result, errors = search.run(max_error)
     return Conversion(
-        leave(result, source), to, search.islands(wide), search.count(wide), casts, errors, to == "bfloat16",
-        weight_bytes(inside), weight_bytes(result), inputs is None, [*raised, *notes, *search.notes],
-        None if output is None else Path(output),
+        result, to, search.islands(wide), search.count(wide), casts, errors, to == "bfloat16", weight_bytes(model),
+        weight_bytes(result), inputs is None, [*raised, *notes, *search.notes],
+    )  # fmt: skip
+
+
+def _with_int8_caches(
+    model: ir.Model, inputs: Sequence[Inputs] | None, target: Target | None, seed: int, max_error: float | None,
+    progress: Callable[[str], None],
+) -> Conversion:  # fmt: skip
+    progress("running the model")
+    session = Session(model)
+    weak = inputs is None
+    if inputs is None:
+        _, inputs = generated(session, model, {}, range(seed * DRAWN, (seed + 1) * DRAWN))
+    progress("observing keys and values")
+    # Numbers on the others may lie outside of the range that is seen on these.
+    made = in_int8(model, inputs[: max(1, len(inputs) // 2)], target)
+    progress("running the result")
+    other, errors = Session(made.model), dict[str, float]()
+    presents = {one.present for one in made.caches}
+    for given in inputs:
+        results = run_in_float32(other, made.caches, given)
+        for name, expected in session.run(given).items():
+            error = None if name in presents else _error(expected, results[name])
+            if error is not None:
+                errors[name] = max(error, errors.get(name, 0.0))
+    if max_error is not None:
+        if not all(math.isfinite(error) and error <= max_error for error in errors.values()):
+            raise VerificationError(
+                f"with caches of 8-bit integers the error is {max(errors.values()):.2g}, more than {max_error:g}; nothing was "
+                "written"
+            )
+        write_bound(made.model, Bound(metric_of("l2", tuple(errors)), max_error))
+    return Conversion(
+        made.model, INT8_CACHES, made.left, made.operators, 0, errors, False, weight_bytes(model),
+        weight_bytes(made.model), weak, [ONE_SEQUENCE], None, made.caches, made.token_bytes,
     )  # fmt: skip
 
 
