@@ -20,10 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ortfuse.pattern import Match, Pattern, attr, built, const, ms, op, opt, var
+import onnx_ir as ir
+
+from ortfuse.dims import product
+from ortfuse.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
+from ._common import ints
 from ._proofs import COST
 
 SOURCE = "ONNX operator Gemm"
@@ -35,35 +39,66 @@ flat = op.Reshape(x, var("flat_shape"), allowzero=attr("flat_allowzero")).named(
 
 
 def only_last_axis_is_multiplied(match: Match) -> Refusal | None:
-    """The Reshapes merge and restore all axes but the last."""
+    """The Reshapes merge and restore all axes but the last, which may be split afterwards into axes of known sizes."""
     shapes = match.shapes("x", "flat", "gemm", "root")
     if isinstance(shapes, Refusal):
         return shapes
-    before, between, product, _ = shapes
+    before, between, outcome, after = shapes
     if len(between) != 2 or between[-1] != before[-1]:
         return match.refuse("shape", "flat", ("*", before[-1]))
-    return match.unless_shape((*before[:-1], product[-1]), "root")
+    split = after[len(before) - 1 :]
+    if len(split) > 1 and all(isinstance(dim, int) and dim for dim in split) and product(split) == outcome[-1]:
+        return match.unless_shape((*before[:-1], *split), "root")
+    return match.unless_shape((*before[:-1], outcome[-1]), "root")
+
+
+def adds_its_bias(match: Match) -> Refusal | None:
+    """The factor of the bias is 1, or there is no bias."""
+    return match.unless_value("beta", match["bias"] is None or match["beta"] in (None, 1), 1)
+
+
+def _restored(layer: Pattern) -> Callable[[Match], Pattern]:
+    """The layer, with its last axis split if it was."""
+
+    def made(match: Match) -> Pattern:
+        before, after = match.shape("x") or (), match.shape("root") or ()
+        if len(after) == len(before):
+            return layer
+        target = [0] * (len(before) - 1) + [int(dim) for dim in after[len(before) - 1 :] if isinstance(dim, int)]
+        split: Pattern = op.Reshape(layer, computed("split", lambda match: ints(target)))
+        return split
+
+    return made
+
+
+def _flat_shapes(weight: Callable[[int], str]) -> tuple[dict[str, str], ...]:
+    """The shapes of two instances: the last axis of the product stays, or is split."""
+    return tuple(
+        {"x": "2 3 4", "weight": weight(size), "bias": f"{size}", "flat_shape": "2", "shape": axes}
+        for size, axes in ((5, "3"), (6, "4"))
+    )
+
+
+def _restoring(build: Any) -> ir.Value:
+    """The target that brings back the leading axes and, if the product has six columns, splits them."""
+    made: ir.Value = build.constant(ints([2, 3, 3, 2] if 6 in build.dims("weight") else [2, 3, 5]))
+    return made
 
 
 def _reshape_gemm(name: str, transposed: int, factor: Pattern) -> Rule:
-    gemm = op.Gemm(flat, weight, opt(bias), transB=transposed).named("gemm")
+    gemm = op.Gemm(flat, weight, opt(bias), transB=transposed, beta=attr("beta")).named("gemm")
     return Rule(
         name=name,
         pattern=op.Reshape(gemm, var("shape"), allowzero=attr("allowzero")),
-        replace=op.MatMul(x, factor) + opt(bias),
-        guards=(only_last_axis_is_multiplied,),
+        replace=built(_restored(op.MatMul(x, factor) + opt(bias)), makes=("MatMul", "Add", "Reshape")),
+        guards=(only_last_axis_is_multiplied, adds_its_bias),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
         proof=Proof(
-            shapes={
-                "x": "2 3 4",
-                "weight": "5 4" if transposed else "4 5",
-                "bias": "5",
-                "flat_shape": "2",
-                "shape": "3",
-            },
-            constants={"flat_shape": [-1, 4], "shape": [2, 3, 5]},
-            attributes={"allowzero": [0, 1], "flat_allowzero": [0, 1]},
+            shapes=_flat_shapes(lambda size: f"{size} 4" if transposed else f"4 {size}"),
+            constants={"flat_shape": [-1, 4]},
+            inputs={"shape": _restoring},
+            attributes={"allowzero": [0, 1], "flat_allowzero": [0, 1], "beta": [1.0]},
             opset=17,
             redundant={"demand that *": COST},
             counterexamples={"a bias for each row": Variation(shapes={"bias": "6 1"})},
@@ -72,17 +107,18 @@ def _reshape_gemm(name: str, transposed: int, factor: Pattern) -> Rule:
 
 
 def _reshape_matmul() -> Rule:
-    product = (op.MatMul(flat, weight) + opt(bias)).named("gemm")
+    outcome = (op.MatMul(flat, weight) + opt(bias)).named("gemm")
     return Rule(
         name="linear.reshape_matmul",
-        pattern=op.Reshape(product, var("shape"), allowzero=attr("allowzero")),
-        replace=op.MatMul(x, weight) + opt(bias),
+        pattern=op.Reshape(outcome, var("shape"), allowzero=attr("allowzero")),
+        replace=built(_restored(op.MatMul(x, weight) + opt(bias)), makes=("MatMul", "Add", "Reshape")),
         guards=(only_last_axis_is_multiplied,),
         exactness=Exactness.ROUNDING,
         source="ONNX operator MatMul",
         proof=Proof(
-            shapes={"x": "2 3 4", "weight": "4 5", "bias": "5", "flat_shape": "2", "shape": "3"},
-            constants={"flat_shape": [-1, 4], "shape": [2, 3, 5]},
+            shapes=_flat_shapes(lambda size: f"4 {size}"),
+            constants={"flat_shape": [-1, 4]},
+            inputs={"shape": _restoring},
             attributes={"allowzero": [0], "flat_allowzero": [0]},
             opset=17,
             redundant={"demand that *": COST},

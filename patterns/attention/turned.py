@@ -2,7 +2,9 @@
 
 v p^T = (p v^T)^T                                   softmax of (k q^T) over its rows = (softmax of (q k^T) over its columns)^T
 
-Both are applied where the Transposes that they make are next to others, with which they are one.
+(k q^T)^T = q k^T                                   on the way to a softmax
+
+The first two are applied where the Transposes that they make are next to others, with which they are one.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._proofs import COST, FINITE_SCORES
 from .dot_product import PAPER
+from .masks import leads_to_softmax, operands_are_computed
 from .values import is_softmax, softmax_of_scores
 
 OPSET_OF_ONE_AXIS = 13
@@ -121,6 +124,27 @@ RULES = [
             assumes=FINITE_SCORES,
             opset=17,
             counterexamples={"over another axis": Variation(attributes={"axis": -1})},
+        ),
+    ),
+    Rule(
+        name="attention.scores_turned",
+        formula="(k q^T)^T, on the way to a softmax",
+        is_refinement=True,
+        pattern=op.Transpose(
+            op.MatMul(var("query", "_ _ _ _"), var("transposed_key", "_ _ _ _")),
+            perm=attr("perm", _swaps_the_last, "an exchange of the last two axes"),
+        ),
+        replace=op.MatMul(
+            op.Transpose(var("transposed_key"), perm=attr("perm")), op.Transpose(var("query"), perm=attr("perm"))
+        ),
+        guards=(operands_are_computed, leads_to_softmax),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        proof=Proof(
+            shapes={"query": "b 2 s 4", "transposed_key": "b 2 4 t"},
+            attributes={"perm": [(0, 1, 3, 2)]},
+            followed_by="Softmax",
+            redundant={"query is: a constant": COST, "transposed_key is: a constant": COST},
         ),
     ),
 ]

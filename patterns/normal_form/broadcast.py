@@ -4,6 +4,7 @@ x / expand(y, shape(x)) = x / y           x * ones = x
 where(expand(condition, shape(x)), x, y) = where(condition, x, y)
 where(condition, zeros, x) = where(condition, 0, x)
 x + (expand(y, shape) + z) = x + (y + z)  where x is as large as all of it
+split(x W) + b = split(x W + b)           where the columns are split, as heads of attention are
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.dims import product as volume
 from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, Pattern, computed, const, op, var
+from ortfuse.pattern import Match, Pattern, attr, computed, const, op, var
 from ortfuse.pattern.operators import attribute_value
 from ortfuse.refusal import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import is_filled_with, same_shape
 from .._proofs import NUMBERS, computed_shape
@@ -105,7 +107,60 @@ def branch_has_shape(match: Match) -> Refusal | None:
     return match.unless_same_shape("x", "root") and match.unless_same_shape("other", "root")
 
 
+product = op.MatMul(x, const("weight", "_ _")).named("product")
+split = op.Reshape(product, var("shape"), allowzero=attr("allowzero")).named("split")
+
+
+def splits_columns(match: Match) -> Refusal | None:
+    """The Reshape splits the last axis, and the bias differs along axes that were one alone."""
+    shapes = match.shapes("product", "split", "bias")
+    if isinstance(shapes, Refusal):
+        return shapes
+    whole, parts, bias = shapes
+    first = len(whole) - 1
+    sizes = parts[first:]
+    known = all(isinstance(dim, int) and dim for dim in sizes) and volume(sizes) == whole[-1]
+    if len(sizes) < 2 or parts[:first] != whole[:-1] or not known:
+        return match.refuse("shape", "split", "that of the product, with its last axis split into known sizes")
+    if len(bias) > len(sizes) or any(one not in (1, dim) for one, dim in zip(bias[::-1], sizes[::-1], strict=False)):
+        return match.refuse("shape", "bias", sizes)
+    return None
+
+
+def _whole_bias(match: Match) -> Any:
+    """The bias of the columns before they are split."""
+    whole, parts = match.shape("product") or (), match.shape("split") or ()
+    sizes = tuple(dim for dim in parts[len(whole) - 1 :] if isinstance(dim, int))
+    return np.broadcast_to(match.const("bias"), sizes).reshape(-1)
+
+
 RULES = [
+    Rule(
+        name="broadcast.bias_of_parts",
+        formula="Reshape(x W) + b",
+        pattern=op.Add(split, const("bias")),
+        replace=op.Reshape(
+            op.Add(op.MatMul(x, var("weight")), computed("columns", _whole_bias)),
+            var("shape"),
+            allowzero=attr("allowzero"),
+        ),
+        guards=(splits_columns,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes=tuple(
+                {"x": "b 3 4", "weight": "4 6", "bias": bias, "shape": "4"} for bias in ("2 3", "3", "2 1", "1")
+            ),
+            constants={"shape": [0, 0, 2, 3]},
+            attributes={"allowzero": [0]},
+            counterexamples={
+                "a bias of each row": Variation(shapes={"bias": "3 1 3"}),
+                "with the rows split": Variation(
+                    shapes={"bias": "3", "shape": "4"}, constants={"shape": [-1, 2, 3, 3]}
+                ),
+            },
+        ),
+    ),
     Rule(
         name="broadcast.where",
         formula="Where(expand(y, shape(x)), x, other)",

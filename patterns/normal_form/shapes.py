@@ -80,7 +80,10 @@ FAST_AXES = 4
 
 
 def _together(match: Match) -> tuple[Shape, list[int]] | None:
-    """The shape of x with axes merged that stay together and without those of size 1, and how the others are permuted."""
+    """The shape of x without axes of size 1, and how the others are permuted.
+
+    Where that leaves too many axes, those that stay together are merged.
+    """
     before, perm = match.shape("x"), match["perm"]
     if before is None or not isinstance(perm, tuple | list) or len(perm) != len(before):
         return None
@@ -88,7 +91,7 @@ def _together(match: Match) -> tuple[Shape, list[int]] | None:
     longer = sorted(kept)
     groups: list[list[int]] = []
     for axis in kept:
-        if groups and longer.index(axis) == longer.index(groups[-1][-1]) + 1:
+        if len(kept) > FAST_AXES and groups and longer.index(axis) == longer.index(groups[-1][-1]) + 1:
             groups[-1].append(axis)
         else:
             groups.append([axis])

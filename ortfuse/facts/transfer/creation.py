@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.dims import Dim, DimLike, ceil_div, floor_div, maximum
-from ortfuse.facts.transfer.fact import INTEGERS, MAX_ELEMENTS, UNKNOWN, Elements, Fact, Shape, static_size
+from ortfuse.facts.transfer.fact import INTEGERS, MAX_ELEMENTS, UNKNOWN, Elements, Fact, Quotient, Shape, static_size
 from ortfuse.facts.transfer.op import Op, UnknownError, transfer
 from ortfuse.facts.transfer.shaping import rank_of_target
 
@@ -89,6 +89,8 @@ _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 def _float_steps(op: Op) -> DimLike:
     """The number of steps between constants, as the runtime rounds it: the difference in the type, the rest in float64."""
     start, limit, delta = numbers = [_float(op, index) for index in range(3)]
+    if limit is None and start == 0 and delta == 1:
+        return _counted(op)
     if any(number is None or not np.isfinite(number) for number in numbers) or not delta:
         return UNKNOWN
     with np.errstate(over="ignore"):
@@ -97,6 +99,15 @@ def _float_steps(op: Op) -> DimLike:
 
 
 _MOST_STEPS = 2**31
+
+
+def _counted(op: Op) -> DimLike:
+    """A size as a float (see `Quotient`), up to which is counted."""
+    elements = op.fact(1).elements()
+    element = elements[0] if elements and len(elements) == 1 else None
+    if isinstance(element, Quotient) and element.denominator == 1:
+        element = element.numerator
+    return maximum(0, element) if isinstance(element, int | Dim) else UNKNOWN
 
 
 def _float(op: Op, index: int) -> Any:

@@ -1,0 +1,140 @@
+"""Positions counted in floats, where every one is compared with every other, and choices made by products.
+
+range(0., float(n), 1.)[:, None] >= range(0., float(n), 1.) = range(0, n, 1)[:, None] >= range(0, n, 1)
+int(c) a + int(not c) b = where(c, a, b)           of integers, of which none is infinite
+
+Floats are whole numbers up to 2^24; a table of the comparisons of more positions than that does not fit into any memory. Of the
+integers it is known how many there are. TensorFlow's exporter makes both, the first of causal masks.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.facts.facts import Facts
+from ortfuse.pattern import Match, Op, Pattern, attr, built, computed, op, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule
+
+from .._common import ints
+
+SOURCE = "ONNX operators Range and Where"
+
+length, condition, first, second = (var(name) for name in ("length", "condition", "first", "second"))
+
+
+def _is_float(to: Any, facts: Facts) -> bool:
+    return bool(to == ir.DataType.FLOAT)
+
+
+def _is_one(number: Any, facts: Facts) -> bool:
+    return facts.scalar(number) == 1
+
+
+def _is_zero(number: Any, facts: Facts) -> bool:
+    return facts.scalar(number) == 0
+
+
+positions = op.Range(
+    var("start", check=_is_zero, text="0"),
+    op.Cast(length, to=attr("to", _is_float, "float32")).kept(),
+    var("step", check=_is_one, text="1"),
+).kept()
+
+
+def _along(name: str) -> Pattern:
+    return op.Unsqueeze(positions, axes=attr(name)).kept() | positions
+
+
+def _like_length(number: int, match: Match) -> Any:
+    dtype = match.dtype("length")
+    assert dtype is not None
+    return np.asarray(number, dtype.numpy())
+
+
+def _counted(match: Match) -> Op:
+    """The positions, in the type of their number."""
+    zero, one = (computed(str(number), partial(_like_length, number)) for number in (0, 1))
+    made: Op = op.Range(zero, length, one)
+    return made
+
+
+def are_compared_with_each_other(match: Match) -> Refusal | None:
+    """One operand is a column of the positions, the other a row; their number is a whole one."""
+    axes = [match.get(name) for name in ("rows", "columns")]
+    column = [tuple(axis) for axis in axes if axis is not None]
+    if column not in ([(1,)], [(-1,)]):
+        return match.refuse("condition", "root", "one operand with an axis of size 1 behind, and one without")
+    return match.unless_dtype("length", ir.DataType.INT32, ir.DataType.INT64)
+
+
+def _number_of_rows(build: Any) -> ir.Value:
+    """The number of rows of an input."""
+    shape = build.node("Shape", [build.input("like", ["b", 3])]).outputs[0]
+    made: ir.Value = build.node("Gather", [shape, build.constant(np.int64(0))]).outputs[0]
+    return made
+
+
+def _compared(name: str) -> Rule:
+    compare = getattr(op, name)
+
+    def made(match: Match) -> Pattern:
+        parts = [
+            op.Unsqueeze(_counted(match), computed("axes", lambda match: ints([1])))
+            if match.get(axes)
+            else _counted(match)
+            for axes in ("rows", "columns")
+        ]
+        table: Pattern = compare(*parts)
+        return table
+
+    return Rule(
+        name=f"counted.{name.lower()}",
+        formula=f"{name}(range(0., float(n), 1.)[:, None], range(0., float(n), 1.))",
+        pattern=compare(_along("rows"), _along("columns")),
+        replace=built(made, makes=("Range", "Unsqueeze", name)),
+        guards=(are_compared_with_each_other,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"length": "", "start": "", "step": ""},
+            inputs={"length": _number_of_rows},
+            constants={"start": 0.0, "step": 1.0},
+            attributes={"to": [int(ir.DataType.FLOAT)], "rows": [(1,), (-1,)], "columns": [(1,)]},
+        ),
+    )
+
+
+def _as_integer(truth: Pattern) -> Pattern:
+    cast: Pattern = op.Cast(truth, to=attr("type")).kept()
+    return cast
+
+
+def chooses_integers(match: Match) -> Refusal | None:
+    """Integers are chosen between, by a truth value."""
+    refused = match.unless_dtype("condition", ir.DataType.BOOL)
+    return refused or match.unless_dtype("first", ir.DataType.INT32, ir.DataType.INT64)
+
+
+RULES = [
+    *map(_compared, ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")),
+    Rule(
+        name="tidy.chosen_integer",
+        formula="int(c) a + int(not c) b",
+        pattern=op.Add(op.Mul(_as_integer(condition), first), op.Mul(_as_integer(op.Not(condition).kept()), second)),
+        replace=op.Where(condition, first, second),
+        guards=(chooses_integers,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"condition": "b 3", "first": "b 3", "second": "1"},
+            dtypes=("int32",),
+            inputs={"condition": "bool"},
+            attributes={"type": [int(ir.DataType.INT32)]},
+        ),
+    ),
+]

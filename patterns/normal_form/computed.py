@@ -1,0 +1,196 @@
+"""Moves before a Reshape whose target is computed, and stays so.
+
+reshape(reshape(x), target) = reshape(x, target)
+reshape(transpose(x), target) = reshape(transpose(squeeze(x)), target)      of at most four axes instead of more
+
+With a constant target, `patterns.normal_form.shapes` does the same. A number of the target that is 0 copies a size of what is
+reshaped, so that it has to be known which size that is. TensorFlow's sums over indices (einsum) are exported with such
+targets, the products of the sizes that each operand has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from ortfuse.dims import is_nonzero
+from ortfuse.pattern import Match, Pattern, attr, built, computed, op, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+
+from .._common import ints
+from .._proofs import computed_shape
+from .shapes import FAST_AXES, Shape, is_only_reshaped, target_is_arithmetic
+
+SOURCE = "ONNX operator Reshape"
+
+x, shape = var("x"), var("shape")
+inner_reshape = (
+    op.Reshape(x, var("inner_shape"), allowzero=attr("inner_allowzero")).kept()
+    | op.Flatten(x, axis=attr("inner_axis")).kept()
+    | op.Squeeze(x, axes=attr("inner_axes")).kept()
+    | op.Unsqueeze(x, axes=attr("inner_axes")).kept()
+)
+target: Any = {"allowzero": attr("allowzero")}
+
+
+def needs_its_target(match: Match) -> Refusal | None:
+    """No constant target would do."""
+    if match.facts.is_const(match["shape"]) or target_is_arithmetic(match) is None:
+        return match.refuse("needless", "shape", found="a constant target does")
+    return None
+
+
+def _copies_alike(match: Match, old: Shape, new: Shape) -> bool:
+    """Whether what may be 0 in the target copies the same size, whichever of the two shapes is reshaped."""
+    elements = _elements(match)
+    places = range(min(len(old), len(new), len(elements)))
+    same = [old[place] == new[place] for place in places] + [False] * len(elements)
+    return bool(elements) and all(
+        alike or match["allowzero"] or (number is not None and is_nonzero(number))
+        for alike, number in zip(same, elements, strict=False)
+    )
+
+
+def _elements(match: Match) -> tuple[Any, ...]:
+    known = match.facts.ints(match["shape"])
+    return () if known is None else tuple(known.elements)
+
+
+def _is_the_shape(match: Match) -> bool:
+    """Whether the target is the shape of the root as numbers, but for a -1 that stands for a known size."""
+    after, elements = match.shape("root") or (), _elements(match)
+    return len(after) == len(elements) > 0 and all(
+        isinstance(dim, int) and dim > 0 if number == -1 else number == dim and number != 0
+        for dim, number in zip(after, elements, strict=True)
+    )
+
+
+def _unless_sized(match: Match, old: Shape, new: Shape) -> Refusal | None:
+    if _copies_alike(match, old, new) or _is_the_shape(match):
+        return None
+    return match.refuse("value", "shape", "of numbers that are not 0, or the sizes of the result")
+
+
+def _reshaped(match: Match, moved: Pattern, old: Shape, new: Shape) -> Pattern:
+    """`moved`, of the shape `new`, reshaped as what has the shape `old` was."""
+    if _copies_alike(match, old, new):
+        same: Pattern = op.Reshape(moved, shape, allowzero=attr("allowzero"))
+        return same
+    after, elements = match.shape("root") or (), list(_elements(match))
+    target: Pattern = shape
+    if -1 in elements:
+        place = elements.index(-1)
+        parts = (_part(0, place), _number(after[place]), _part(place + 1, len(elements)))
+        target = op.Concat(*(part for part in parts if part is not None), axis=0)
+    made: Pattern = op.Reshape(moved, target, allowzero=1)
+    return made
+
+
+def _part(start: int, end: int) -> Pattern | None:
+    return op.Slice(shape, _number(start), _number(end)) if start < end else None
+
+
+def _number(number: Any) -> Pattern:
+    return computed(f"number{number}", lambda match: ints([number]))
+
+
+def copies_sizes_of_x(match: Match) -> Refusal | None:
+    """What may be 0 in the target copies sizes that x has at the same place, or the target is the shape of the result."""
+    shapes = match.shapes("between", "x")
+    return shapes if isinstance(shapes, Refusal) else _unless_sized(match, *shapes)
+
+
+def _at_once(match: Match) -> Pattern:
+    return _reshaped(match, x, match.shape("between") or (), match.shape("x") or ())
+
+
+def copies_sizes_before_ones(match: Match) -> Refusal | None:
+    """What may be 0 in the target copies sizes that stay at their place, or the target is the shape of the result."""
+    turned = match.shape("turned")
+    if turned is None:
+        return match.refuse("shape", "turned")
+    return _unless_sized(match, turned, _without_ones(turned))
+
+
+def _without_ones(shape: Shape) -> Shape:
+    return tuple(dim for dim in shape if dim != 1)
+
+
+def _of_fewer_axes(match: Match) -> Pattern:
+    turned = match.shape("turned") or ()
+    fewer = op.Transpose(op.Squeeze(x, computed("ones", _ones)), perm=_perm)
+    return _reshaped(match, fewer, turned, _without_ones(turned))
+
+
+def has_axes_of_size_one(match: Match) -> Refusal | None:
+    """x has more axes than are transposed fast, but for those of size 1."""
+    before = match.shape("x")
+    if before is None or match["perm"] is None or len(match["perm"]) != len(before):
+        return match.refuse("shape", "x")
+    if not len([dim for dim in before if dim != 1]) <= FAST_AXES < len(before):
+        return match.refuse("needless", "x", found="it has few axes, or more that are longer than 1")
+    return None
+
+
+def _ones(match: Match) -> Any:
+    return ints([axis for axis, dim in enumerate(match.shape("x") or ()) if dim == 1])
+
+
+def _perm(match: Match) -> tuple[int, ...]:
+    before = match.shape("x") or ()
+    kept = [axis for axis in match["perm"] if before[axis] != 1]
+    return tuple(sorted(kept).index(axis) for axis in kept)
+
+
+def _sizes(build: Any) -> ir.Value:
+    """The sizes [b, s, rest, 1] of x; an axis of it is behind the place that it had."""
+    source = next(value for value in build.graph.inputs if value.name == "x")
+    shape = build.node("Shape", [source]).outputs[0]
+    last = build.node("Gather", [shape, build.constant([1])]).outputs[0]
+    first = build.node("Gather", [shape, build.constant([0])]).outputs[0]
+    made: ir.Value = build.node("Concat", [first, build.constant([-1]), last], {"axis": 0}).outputs[0]
+    return made
+
+
+_NEVER_EMPTY = {"*": "where a computed size is 0, the runtime copies another size or refuses the -1"}
+
+RULES = [
+    Rule(
+        name="shapes.merge_computed_reshapes",
+        formula="Reshape(Reshape | Flatten | Squeeze | Unsqueeze(x), target)",
+        pattern=op.Reshape(inner_reshape.named("between"), shape, **target),
+        replace=built(_at_once, makes=("Reshape", "Concat", "Slice")),
+        guards=(needs_its_target, copies_sizes_of_x),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"x": "b s 1 6", "inner_shape": "4", "shape": "3"},
+            constants={"inner_shape": [0, 0, 3, 2]},
+            attributes={"allowzero": [0], "inner_allowzero": [0], "inner_axis": [2], "inner_axes": [(2,)]},
+            inputs={"shape": _sizes},
+            never_empty=_NEVER_EMPTY,
+            counterexamples={
+                "a size copied from another axis": Variation(
+                    shapes={"x": "b 1 1 6"}, inputs={"shape": computed_shape("x", 1, (0, 6))}
+                )
+            },
+        ),
+    ),
+    Rule(
+        name="shapes.transpose_fewer_axes",
+        formula="Reshape(Transpose(x), target), x with axes of size 1",
+        pattern=op.Reshape(op.Transpose(x, perm=attr("perm")).kept().named("turned"), shape, **target),
+        replace=built(_of_fewer_axes, makes=("Squeeze", "Transpose", "Reshape", "Concat", "Slice")),
+        guards=(has_axes_of_size_one, needs_its_target, copies_sizes_before_ones, is_only_reshaped),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"x": "b s 1 4 3", "shape": "3"},
+            attributes={"perm": [(0, 1, 4, 2, 3), (0, 1, 3, 4, 2)], "allowzero": [0]},
+            inputs={"shape": _sizes},
+            never_empty=_NEVER_EMPTY,
+        ),
+    ),
+]
