@@ -28,6 +28,13 @@ MatMul(x c, y) = MatMul(Sum(x c), y)          c MatMul(x, y) = c Sum(MatMul(x, y
 
 MatMulScaleFusion of ONNX Runtime (1.31 among others) makes one operator of a product and its factor, which is an attribute of
 float32, in float64 too. Factors that are computed in the model it leaves alone, until they are folded.
+
+DequantizeLinear(QuantizeLinear(x, s, z), s, z) = DequantizeLinear(QuantizeLinear(x, s, z + 128), s, z + 128)
+
+On processors whose fast kernels take unsigned activations, ONNX Runtime (1.31 among others) makes pairs of signed 8 bits
+unsigned, but not where several operators read what is dequantised, which it then computes in float32. Where it has put such
+a pair on the other side of a Reshape, Transpose, Squeeze, Unsqueeze or Slice before, that has the attribute `output_dtype` from
+opset 21 on, which stays int8: it does not load the model. Pairs that are unsigned already compute the same bits.
 """
 
 from __future__ import annotations
@@ -246,7 +253,41 @@ def _factor_apart(name: str, formula: str, operand: Pattern, replace: Any, *guar
     )
 
 
+step, zero = const("step"), const("zero")
+along = {"axis": attr("axis")}
+unsigned = computed("unsigned", lambda match: (match.const("zero").astype(np.int16) + 128).astype(np.uint8))
+
+
+def has_one_step(match: Match) -> Refusal | None:
+    """There is one step for all, above 0: integer kernels take no others for activations, and some fail on them."""
+    step = match.const("step")
+    return match.unless_value(
+        "step", step.size == 1 == match.const("zero").size and bool(np.all(step > 0)), "one above 0"
+    )
+
+
+def is_signed(match: Match) -> Refusal | None:
+    """The numbers between the two are signed, of 8 bits."""
+    return match.unless_dtype("zero", ir.DataType.INT8)
+
+
 RULES = [
+    Rule(
+        name="runtime.unsigned_pair",
+        formula="DequantizeLinear(QuantizeLinear(x, step, zero), step, zero)",
+        pattern=op.DequantizeLinear(op.QuantizeLinear(x, step, zero, **along), step, zero, **along),
+        replace=op.DequantizeLinear(op.QuantizeLinear(x, step, unsigned, **along), step, unsigned, **along),
+        is_refinement=True,
+        because=Quirk.TURNS_SIGNED_PAIRS,
+        guards=(is_signed, has_one_step),
+        exactness=Exactness.EXACT,
+        source="ONNX Runtime graph transformer QDQS8ToU8Transformer",
+        proof=Proof(
+            shapes={"x": "b 3 4", "step": "", "zero": ""},
+            attributes={"axis": [1]},
+            constants={"step": np.float32(0.03), "zero": np.int8(-7)},
+        ),
+    ),
     _factor_apart(
         "scaled_operand_apart",
         "MatMul(x c, y)",

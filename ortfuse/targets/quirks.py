@@ -6,6 +6,7 @@ assumed to follow the definitions.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from enum import Enum
 
@@ -26,6 +27,9 @@ class Quirk(Enum):
     )
     ROUNDS_FACTORS_OF_PRODUCTS = "rounds the factor of a float64 product to float32, so that its result is as far off"
     MERGES_QUANTISED_PAIRS = "makes one of two quantised pairs next to each other, with a scale of its own"
+    TURNS_SIGNED_PAIRS = (
+        "makes signed quantised pairs unsigned, but not all of them, and not the attribute that names their type"
+    )
     UNBLOCKS_RESIDUAL_CONVOLUTIONS = "leaves its blocked layout for a convolution that adds what is not blocked"
 
 
@@ -36,7 +40,11 @@ DEFECTS = frozenset(
 
 _FOUND: Mapping[str, frozenset[Quirk]] = {"CPUExecutionProvider": frozenset(Quirk)}
 
+_ON_X86 = frozenset({Quirk.TURNS_SIGNED_PAIRS})
+"""Those of processors whose fast integer kernels take unsigned activations."""
 
-def quirks_of(provider: str) -> frozenset[Quirk]:
-    """The quirks that were found on a provider."""
-    return _FOUND.get(provider, frozenset())
+
+def quirks_of(provider: str, machine: str = "") -> frozenset[Quirk]:
+    """The quirks that were found on a provider, on a kind of machine as `platform.machine` names it; by default this one."""
+    found = _FOUND.get(provider, frozenset())
+    return found if (machine or platform.machine()).lower() in ("x86_64", "amd64", "x86", "i686") else found - _ON_X86

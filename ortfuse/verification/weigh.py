@@ -32,6 +32,11 @@ from ortfuse.execution.compare import TOLERANCES, Difference, compare_all
 from ortfuse.execution.experiments import Experiment
 from ortfuse.execution.sensitivity import FACTOR, LARGEST, OPTIMISED, Sensitivity, shaken_model
 from ortfuse.execution.session import Session, weight_bytes
+from ortfuse.facts.facts import Facts
+from ortfuse.graph.editor import Editor
+from ortfuse.pipeline import load_catalogue
+from ortfuse.rewrite import Log, Rewriter
+from ortfuse.targets import Quirk, installed
 from ortfuse.verification.decisions import Decided, compare_decided
 from ortfuse.verification.places import BLUNT, Places, apart_in_float64, compare_places
 from ortfuse.verification.verdict import Trial, Verdict
@@ -80,7 +85,7 @@ class _Weights:
         self._original, self._candidate, self._sensitivity = original, candidate, sensitivity
         self._float64: dict[str, Mapping[str, float] | None] = {}
         self._places: dict[str, Places | None] = {}
-        self._optimised: dict[str, Mapping[str, Difference]] = {}
+        self._optimised: dict[tuple[str, bool], Mapping[str, Difference]] = {}
 
     def weighed(self, trial: Trial, *, only_optimised: bool) -> Trial:
         """The trial with each failed comparison weighed; `only_optimised` says that none fails without optimisations."""
@@ -143,6 +148,8 @@ class _Weights:
             # The mathematics of the model says nothing about what the runtime's optimisations make of it.
             between = self._distance_optimised(experiment, difference.output)
             if between > own / 2:
+                between = self._distance_optimised(experiment, difference.output, unsigned=True)
+            if between > own / 2:
                 return replace(
                     difference, reason=f"{evidence}; but it does so only with the runtime's own optimisations"
                 )
@@ -172,28 +179,42 @@ class _Weights:
         found = self._float64[experiment.label]
         return None if found is None else found[output]
 
-    def _distance_optimised(self, experiment: Experiment, output: str) -> float:
+    def _distance_optimised(self, experiment: Experiment, output: str, *, unsigned: bool = False) -> float:
         """How far an output of both models is apart when the runtime optimises both, as where it quantises products."""
-        found = self._between_optimised(experiment).get(output)
+        found = self._between_optimised(experiment, unsigned=unsigned).get(output)
         return math.inf if found is None else found.relative
 
-    def _between_optimised(self, experiment: Experiment) -> Mapping[str, Difference]:
-        """How the outputs of both models compare when the runtime optimises both."""
-        if experiment.label not in self._optimised:
+    def _between_optimised(self, experiment: Experiment, *, unsigned: bool = False) -> Mapping[str, Difference]:
+        """How the outputs of both models compare when the runtime optimises both.
+
+        With `unsigned`, quantised pairs of the original are unsigned, which are the same bits, but computed in integers.
+        """
+        key = (experiment.label, unsigned)
+        if key not in self._optimised:
+            original = with_unsigned_pairs(self._original) if unsigned else self._original
             try:
                 before, after = (
-                    Session(model, optimise=True).run(experiment.inputs) for model in (self._original, self._candidate)
+                    Session(model, optimise=True).run(experiment.inputs) for model in (original, self._candidate)
                 )
             except VerificationError:
                 before, after = {}, {}
             found = compare_all(before, after, None, None, experiment.precision)
-            self._optimised[experiment.label] = {difference.output: difference for difference in found}
-        return self._optimised[experiment.label]
+            self._optimised[key] = {difference.output: difference for difference in found}
+        return self._optimised[key]
 
     def _compared(self, experiment: Experiment) -> Places | None:
         if experiment.label not in self._places:
             self._places[experiment.label] = compare_places(self._original, self._candidate, experiment)
         return self._places[experiment.label]
+
+
+def with_unsigned_pairs(model: ir.Model) -> ir.Model:
+    """A copy whose quantised pairs are unsigned, where the runtime prefers such."""
+    copy, target = model.clone(), installed()
+    if Quirk.TURNS_SIGNED_PAIRS in target.quirks:
+        rules = [rule for rule in load_catalogue().rules() if rule.because is Quirk.TURNS_SIGNED_PAIRS]
+        Rewriter(Editor(copy, Facts(copy)), target, Log()).run(rules)
+    return copy
 
 
 def _apart_from_ties(difference: Difference, decided: Decided) -> Difference:

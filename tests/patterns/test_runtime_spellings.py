@@ -9,7 +9,10 @@ from rewriting import ops, parse, rewritten
 
 import ortfuse
 from ortfuse.bench import executed_ops, typical_inputs
+from ortfuse.targets import Quirk, installed
+from ortfuse.targets.quirks import quirks_of
 from ortfuse.verification import Session, verify
+from ortfuse.verification.weigh import with_unsigned_pairs
 
 
 def product(
@@ -226,3 +229,68 @@ def test_a_sum_is_spelled_otherwise_only_where_the_runtime_would_fuse_it(form: s
     fused = "SkipLayerNormalization" in executed_ops(model, typical_inputs(model)[1])
     made = ortfuse.optimize(model.clone()).model
     assert ("Sum" in [node.op_type for node in made.graph]) == fused
+
+
+SIGNED = """
+    <ir_version: 10, opset_import: ["" : {opset}]>
+    g (float[2, 6, 8] x) => (float[2, 6, 4] y, float[2, 6, 5] z)
+    <float step = {{0.02}}, int8 zero = {{-3}}, int8[8, 4] v = {{{v}}}, int8[8, 5] w = {{{w}}}, float scale = {{0.01}}, int8 none = {{0}},
+     int64[3] shape = {{2, 6, 8}}>
+    {{
+        q = QuantizeLinear (x, step, zero)
+        d = DequantizeLinear (q, step, zero)
+        r = {between}
+        vf = DequantizeLinear (v, scale, none)
+        wf = DequantizeLinear (w, scale, none)
+        y = MatMul (r, vf)
+        z = MatMul (r, wf)
+    }}
+"""
+"""Signed numbers that two products read."""
+
+
+def signed(opset: int, between: str = "Identity (d)") -> ir.Model:
+    rng = np.random.default_rng(0)
+    v, w = (", ".join(map(str, rng.integers(-127, 128, size=size).tolist())) for size in (32, 40))
+    return parse(SIGNED.format(opset=opset, between=between, v=v, w=w))
+
+
+@pytest.mark.skipif(
+    Quirk.TURNS_SIGNED_PAIRS not in installed().quirks, reason="the kernels of this processor take signed activations"
+)
+@pytest.mark.parametrize("opset", [17, 21])
+def test_products_of_signed_numbers_that_several_read_are_computed_in_integers(opset: int) -> None:
+    model = signed(opset)
+    before, after = model.clone(), ortfuse.optimize(model).model
+    _, inputs = typical_inputs(before)
+    assert executed_ops(before, inputs)["MatMulIntegerToFloat"] < 2
+    assert executed_ops(after, inputs)["MatMulIntegerToFloat"] == 2
+    verdict = verify(before, after)
+    assert verdict.ok, verdict.summary()
+
+
+@pytest.mark.skipif(
+    Quirk.TURNS_SIGNED_PAIRS not in installed().quirks, reason="the kernels of this processor take signed activations"
+)
+def test_signed_pairs_stay_where_there_is_more_than_one_step() -> None:
+    model = parse("""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[2, 3] x) => (float[2, 3] y)
+        <float[3] step = {0.02, 0.03, 0.04}, int8[3] zero = {0, 0, 0}>
+        {
+            q = QuantizeLinear <axis = 1> (x, step, zero)
+            y = DequantizeLinear <axis = 1> (q, step, zero)
+        }
+    """)
+    assert {node.inputs[2].dtype for node in ortfuse.optimize(model).model.graph} == {ir.DataType.INT8}
+
+
+def test_the_original_is_compared_with_unsigned_pairs() -> None:
+    after = with_unsigned_pairs(signed(17))
+    wanted = ir.DataType.UINT8 if Quirk.TURNS_SIGNED_PAIRS in installed().quirks else ir.DataType.INT8
+    assert [node.inputs[2].dtype for node in after.graph if node.op_type == "QuantizeLinear"] == [wanted]
+
+
+def test_processors_that_take_signed_numbers_keep_them() -> None:
+    assert Quirk.TURNS_SIGNED_PAIRS in quirks_of("CPUExecutionProvider", "x86_64")
+    assert Quirk.TURNS_SIGNED_PAIRS not in quirks_of("CPUExecutionProvider", "aarch64")
