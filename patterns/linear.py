@@ -17,12 +17,12 @@ no other rule knows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
 
-from ortfuse.dims import product
+from ortfuse.dims import DimLike, product
 from ortfuse.pattern import Match, Pattern, attr, built, computed, const, ms, op, opt, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
@@ -38,18 +38,52 @@ bias = const("bias", "_")
 flat = op.Reshape(x, var("flat_shape"), allowzero=attr("flat_allowzero")).named("flat").kept()
 
 
+def _leading(match: Match) -> int | None:
+    """How many axes are merged and restored; the last ones are multiplied, as one if they are several."""
+    shapes = match.shapes("x", "flat", "gemm", "root")
+    if isinstance(shapes, Refusal):
+        return None
+    before, between, outcome, after = shapes
+    same = next((axis for axis, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), len(before))
+    for count in range(min(same, len(before) - 1, len(after) - 1), -1, -1):
+        sides = [*before[count:], *after[count:]]
+        known = len(sides) == 2 or all(isinstance(dim, int) and dim for dim in sides)
+        if known and [product(before[count:]), product(after[count:])] == [between[-1], outcome[-1]]:
+            return count
+    return None
+
+
 def only_last_axis_is_multiplied(match: Match) -> Refusal | None:
-    """The Reshapes merge and restore all axes but the last, which may be split afterwards into axes of known sizes."""
+    """The Reshapes merge and restore all axes but the last, or the last ones of known sizes."""
     shapes = match.shapes("x", "flat", "gemm", "root")
     if isinstance(shapes, Refusal):
         return shapes
-    before, between, outcome, after = shapes
-    if len(between) != 2 or between[-1] != before[-1]:
+    before, between, outcome, _ = shapes
+    if len(between) != 2 or product(before) != product(between):
         return match.refuse("shape", "flat", ("*", before[-1]))
-    split = after[len(before) - 1 :]
-    if len(split) > 1 and all(isinstance(dim, int) and dim for dim in split) and product(split) == outcome[-1]:
-        return match.unless_shape((*before[:-1], *split), "root")
-    return match.unless_shape((*before[:-1], outcome[-1]), "root")
+    return None if _leading(match) is not None else match.unless_shape((*before[:-1], outcome[-1]), "root")
+
+
+def _restored(layer: Callable[[Pattern], Pattern]) -> Callable[[Match], Pattern]:
+    """The layer of x, whose last axes are merged before and split afterwards if need be."""
+
+    def made(match: Match) -> Pattern:
+        shapes = match.shapes("x", "flat", "root")
+        assert not isinstance(shapes, Refusal)
+        (before, between, after), count = shapes, _leading(match) or 0
+        operand: Pattern = x
+        if len(before) > count + 1:
+            operand = _reshaped(x, "merged", count, between[1:])
+        outcome = layer(operand)
+        return outcome if len(after) == count + 1 else _reshaped(outcome, "split", count, after[count:])
+
+    return made
+
+
+def _reshaped(data: Pattern, name: str, count: int, sizes: Sequence[DimLike]) -> Pattern:
+    target = [0] * count + [int(dim) for dim in sizes if isinstance(dim, int)]
+    made: Pattern = op.Reshape(data, computed(name, lambda match: ints(target)))
+    return made
 
 
 def adds_its_bias(match: Match) -> Refusal | None:
@@ -57,25 +91,11 @@ def adds_its_bias(match: Match) -> Refusal | None:
     return match.unless_value("beta", match["bias"] is None or match["beta"] in (None, 1), 1)
 
 
-def _restored(layer: Pattern) -> Callable[[Match], Pattern]:
-    """The layer, with its last axis split if it was."""
-
-    def made(match: Match) -> Pattern:
-        before, after = match.shape("x") or (), match.shape("root") or ()
-        if len(after) == len(before):
-            return layer
-        target = [0] * (len(before) - 1) + [int(dim) for dim in after[len(before) - 1 :] if isinstance(dim, int)]
-        split: Pattern = op.Reshape(layer, computed("split", lambda match: ints(target)))
-        return split
-
-    return made
-
-
 def _flat_shapes(weight: Callable[[int], str]) -> tuple[dict[str, str], ...]:
     """The shapes of two instances: the last axis of the product stays, or is split."""
     return tuple(
-        {"x": "2 3 4", "weight": weight(size), "bias": f"{size}", "flat_shape": "2", "shape": axes}
-        for size, axes in ((5, "3"), (6, "4"))
+        {"x": given, "weight": weight(size), "bias": f"{size}", "flat_shape": "2", "shape": axes}
+        for size, given, axes in ((5, "2 3 4", "3"), (6, "2 3 4", "4"), (5, "2 3 2 2", "3"))
     )
 
 
@@ -90,7 +110,7 @@ def _reshape_gemm(name: str, transposed: int, factor: Pattern) -> Rule:
     return Rule(
         name=name,
         pattern=op.Reshape(gemm, var("shape"), allowzero=attr("allowzero")),
-        replace=built(_restored(op.MatMul(x, factor) + opt(bias)), makes=("MatMul", "Add", "Reshape")),
+        replace=built(_restored(lambda data: op.MatMul(data, factor) + opt(bias)), makes=("MatMul", "Add", "Reshape")),
         guards=(only_last_axis_is_multiplied, adds_its_bias),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
@@ -111,7 +131,7 @@ def _reshape_matmul() -> Rule:
     return Rule(
         name="linear.reshape_matmul",
         pattern=op.Reshape(outcome, var("shape"), allowzero=attr("allowzero")),
-        replace=built(_restored(op.MatMul(x, weight) + opt(bias)), makes=("MatMul", "Add", "Reshape")),
+        replace=built(_restored(lambda data: op.MatMul(data, weight) + opt(bias)), makes=("MatMul", "Add", "Reshape")),
         guards=(only_last_axis_is_multiplied,),
         exactness=Exactness.ROUNDING,
         source="ONNX operator MatMul",

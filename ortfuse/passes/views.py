@@ -27,7 +27,7 @@ Shape: TypeAlias = tuple[DimLike, ...]
 Factor: TypeAlias = tuple[DimLike, DimLike]
 """A size and a stride."""
 
-TO_THE_END = 2**31 - 1
+TO_THE_END = 10**9
 """Ends of Slices from this number on stand for the end of any axis."""
 
 

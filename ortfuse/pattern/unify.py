@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike, exact_div, is_cut_of
+from ortfuse.dims import DimLike, exact_div, is_broadcast_of, is_cut_of
 from ortfuse.pattern.axes import Axes, Axis, Factor
 from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.machine import Machine, unlike
@@ -115,8 +115,10 @@ def _fits(m: Machine, axis: Axis, dim: DimLike, place: Place) -> bool | None:
         bound = m.dims.get(axis.factors[0])
         if bound is None:
             return None
-        # A size that is broadcast with `full` is 1 or `full` in every run that does not fail there.
-        return bound.dim == dim or is_cut_of(dim, bound.dim, least=2) or _differs(m, axis.factors[0], bound, dim, place)
+        # A size that is broadcast with `full`, or of which `full` is made by broadcasting, is 1 or `full` in every run that
+        # does not fail there.
+        held = is_broadcast_of(bound.dim, dim) or is_cut_of(dim, bound.dim, least=2)
+        return held or _differs(m, axis.factors[0], bound, dim, place)
     unknown = [factor for factor in axis.factors if isinstance(factor, str) and factor not in m.dims]
     total = size_of(m, [factor for factor in axis.factors if factor not in unknown])
     assert total is not None

@@ -63,7 +63,16 @@ def _product(op: Asking) -> Range | None:
     return _bounded(most)
 
 
+def _rotated(op: Asking) -> Range | None:
+    """Sums of two numbers of the first operand times a number of the second and of the third, if these are not looked up."""
+    if op.node.domain or len(op.node.inputs) > 3:
+        return None
+    return _bounded(_most(op, 0) * (_most(op, 1) + _most(op, 2)))
+
+
 _BOUNDS = {
+    "RotaryEmbedding": _rotated,
+    **dict.fromkeys(("Sin", "Cos"), lambda op: between(-1.0, 1.0)),
     **dict.fromkeys(("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"), _normalised),
     **dict.fromkeys(("MatMul", "Gemm"), _product),
 }

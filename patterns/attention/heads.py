@@ -42,6 +42,15 @@ def heads_are_known(match: Match) -> Refusal | None:
     return None
 
 
+@redundant("without it the rule would undo itself")
+def heads_are_repeated(match: Match) -> Refusal | None:
+    """Heads of keys and values are repeated, and not moved alone."""
+    shapes = match.shapes("shared_key", "repeated")
+    if isinstance(shapes, Refusal):
+        return shapes
+    return match.refuse("needless", "repeated", found="no head is repeated") if shapes[0][2] == shapes[1][1] else None
+
+
 def attention(*inputs: Pattern, **more: Any) -> Op:
     """The operator, with the attributes that the rules leave unchanged."""
     kept = {"scale": attr("scale"), "softcap": attr("softcap"), "qk_matmul_output_mode": attr("mode"), **more}
@@ -69,6 +78,10 @@ def _mix_heads_with_positions(model: ir.Model) -> None:
 
 cached = attention(var("query", "b h s d"), new_key, new_value, mask, past_key, past_value, outputs=4)
 grouped = attention(var("query"), shared_key, shared_value, mask, is_causal=attr("is_causal"), outputs=4)
+grouped_apart = attention(
+    var("query"), rearrange("b t g d -> b g t d", var("shared_key")), rearrange("b t g v -> b g t v", var("shared_value")),
+    mask, is_causal=attr("is_causal"), outputs=4,
+)  # fmt: skip
 merged = attention(
     query, key, value, mask, opt(past_key), opt(past_value), is_causal=attr("is_causal"), outputs=4,
     q_num_heads=lambda match: match.size("h"), kv_num_heads=lambda match: match.size("g"),
@@ -301,6 +314,23 @@ RULES = [
                 "heads mixed with positions": Variation(options={"mask": "absent"}, change=_mix_heads_with_positions),
             },
         ),
+    ),
+    _rule(
+        # Repeated before they are moved to the front, as TensorFlow's networks do
+        "grouped_heads_apart", "attention(query, transpose(repeat(key)), transpose(repeat(value)), mask)",
+        "arXiv:2305.13245",
+        attention(
+            var("query"), rearrange("b t g d -> b (g r) t d", var("shared_key", "b t g d")).named("repeated"),
+            rearrange("b t g v -> b (g r) t v", var("shared_value", "b t g v")), mask, is_causal=attr("is_causal"),
+        ).naming(weights=3),
+        grouped_apart[0], grouped_apart, ("weights",),
+        Proof(
+            shapes={"g": 2, "r": 3, "d": 4, "v": 4, "query": "b 6 s 4", "mask": "b 1 s t"},
+            inputs={"mask": masked(-math.inf)},
+            attributes=_LAYOUT,
+            redundant={"dimension *": "the operator asks for it too; of g and r either follows from the other"},
+        ),
+        (heads_are_repeated,),
     ),
     _rule(
         "merged_heads", "transpose(attention(split(query), split(key), split(value), mask))", PAPER,

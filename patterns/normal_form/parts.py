@@ -25,7 +25,7 @@ from .._common import array_like, ints
 
 SOURCE = "ONNX operator specification"
 
-TO_THE_END = 2**31 - 1
+TO_THE_END = 10**9
 """Ends of Slices from this number on stand for the end of any axis."""
 
 MOST_OUTPUTS = 4

@@ -28,11 +28,27 @@ x = var("x")
 
 
 def blocks_are_known(match: Match) -> Refusal | None:
-    """Rows or columns are repeated, a known number of times."""
+    """Rows or columns are repeated, a known number of times, and not as operands of products."""
+    if _is_for_attention(match.root):
+        return match.refuse("needless", "root", found="products of matrices alone use it")
     sizes = [match.size(name) for name in ("r", "s") if name in match.dims]
     if None not in sizes and max(size or 0 for size in sizes) > 1:
         return None
     return match.refuse("condition", "root", "rows or columns repeated a known number of times", f"of {sizes}")
+
+
+_MOVES = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze"})
+
+
+def _is_for_attention(value: ir.Value) -> bool:
+    """Whether products of matrices alone use it, as they do keys and values whose heads are repeated."""
+    level = [value]
+    while level:
+        users = [user for value in level for user in value.consumers()]
+        if not users or any(user.op_type not in _MOVES | {"MatMul", "Attention"} for user in users):
+            return False
+        level = [user.outputs[0] for user in users if user.op_type in _MOVES]
+    return True
 
 
 _NEAREST: dict[str, Any] = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}

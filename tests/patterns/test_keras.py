@@ -119,3 +119,16 @@ def test_positions_counted_in_floats_are_as_many_as_the_sequence_is_long() -> No
 def test_integers_are_chosen_instead_of_multiplied() -> None:
     body = """y = Cast<to = 6>(c) n = Not(c) z = Cast<to = 6>(n) p = Mul(y, a) q = Mul(z, e) i = Add(p, q) r = Cast<to = 1>(i)"""
     assert optimised(body, "bool[b, s, 3] c, int32[b, s, 3] a, int32[3] e") == Counter({"Where": 1, "Cast": 1})
+
+
+def test_halves_that_are_stacked_and_flattened_are_joined() -> None:
+    body = """p, q = Split<axis = -1>(x, sizes) n = Neg(q) s = Unsqueeze(n, three) t = Unsqueeze(p, three)
+        u = Concat<axis = 3>(s, t) k = Shape(x) v = Reshape(u, k) w = Mul(v, x) r = ReduceSum<keepdims = 0>(w, three)"""
+    found = optimised(body, "float[b, s, 2, 8] x", sizes=ints(4, 4), three=ints(3))
+    assert not found.keys() & {"Unsqueeze", "Reshape", "Shape"}, found
+
+
+def test_an_end_of_a_thousand_million_is_open() -> None:
+    body = "u = Slice(x, zero, far, one) r = Relu(u)"
+    found = optimised(body, "float[b, s, 3] x", zero=ints(0), far=ints(10**9), one=ints(1))
+    assert found == Counter({"Relu": 1})

@@ -8,8 +8,8 @@ from ortfuse.dims import DimLike, ceil_div, is_nonnegative, maximum, minimum, pr
 from ortfuse.facts.transfer.fact import UNKNOWN, Elements, Fact, Shape
 from ortfuse.facts.transfer.op import Op, UnknownError, normalize_axes, transfer
 
-_TO_THE_END = 2**31 - 1
-"""Exporters write this number or a larger one (up to INT64_MAX) for an open end; no dimension is that large."""
+_TO_THE_END = 10**9
+"""Exporters write this number (TensorFlow's) or a larger one (up to INT64_MAX) for an open end; no dimension is that large."""
 _LARGEST = frozenset({2**31 - 1, 2**63 - 1})
 """The end values that the runtime treats as open."""
 

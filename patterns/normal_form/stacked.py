@@ -1,0 +1,88 @@
+"""Tensors stacked along a new axis and then reshaped, which are as well joined along the axis behind it.
+
+reshape(stack(a, b; axis k)) = reshape(concat(a, b; axis k))      if a has an axis k: their elements come in the same order
+
+Rotary embeddings of TensorFlow have it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ortfuse.dims import reshape_target
+from ortfuse.facts.facts import Facts
+from ortfuse.pattern import Match, Pattern, attr, built, computed, op, opt, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+
+from .._common import ints
+from .shapes import Shape, unless_constant_target
+
+PARTS = ("a", "b", "c", "d")
+
+
+def _is_one_axis(axes: Any, facts: Facts) -> bool:
+    return isinstance(axes, tuple | list) and len(axes) == 1 and isinstance(axes[0], int) and axes[0] >= 0
+
+
+def _lifted(name: str) -> Pattern:
+    made: Pattern = op.Unsqueeze(var(name), axes=attr("axes", _is_one_axis, "one known axis")).kept()
+    return made
+
+
+def _parts(match: Match) -> list[str]:
+    return [name for name in PARTS if match.get(name) is not None]
+
+
+def _joined(match: Match) -> Shape | None:
+    """The shape of the parts joined along the axis at which the stack has its new one; `None` if they have no such axis."""
+    shapes = match.shapes(*_parts(match))
+    if isinstance(shapes, Refusal):
+        return None
+    axis, first = match["axes"][0], shapes[0]
+    if axis >= len(first) or any(shape != first for shape in shapes):
+        return None
+    return (*first[:axis], first[axis] * len(shapes), *first[axis + 1 :])
+
+
+def is_a_stack(match: Match) -> Refusal | None:
+    """The parts have one shape, with an axis behind the new one, along which they are joined; the target can be a constant."""
+    whole, joined = match.rank("stack"), _joined(match)
+    if whole is None or joined is None:
+        return match.refuse("shape", "a", "that of all parts, with an axis behind the new one")
+    if match["axis"] % whole != match["axes"][0]:
+        return match.refuse("attribute", "axis", match["axes"][0])
+    return unless_constant_target(match, joined, match.shape("root"))
+
+
+def _reshaped(match: Match) -> Pattern:
+    joined = op.Concat(*map(var, _parts(match)), axis=match["axes"][0])
+    target = reshape_target(_joined(match), match.shape("root"))
+    assert target is not None
+    made: Pattern = op.Reshape(joined, computed("target", lambda match: ints(target)))
+    return made
+
+
+RULES = [
+    Rule(
+        name="parts.stacked",
+        formula="Reshape(stack(a, b, ...))",
+        pattern=op.Reshape(
+            op.Concat(_lifted("a"), _lifted("b"), opt(_lifted("c")), opt(_lifted("d")), axis=attr("axis")).named(
+                "stack"
+            ),
+            var("shape"),
+            allowzero=attr("allowzero"),
+        ),
+        replace=built(_reshaped, makes=("Concat", "Reshape")),
+        guards=(is_a_stack,),
+        exactness=Exactness.EXACT,
+        source="ONNX operators Concat and Reshape",
+        proof=Proof(
+            shapes=({**dict.fromkeys(PARTS, "n 3 4"), "shape": "2"},) * 2,
+            constants={"shape": [-1, 4]},
+            attributes=tuple({"axes": [(axis,)], "axis": [axis], "allowzero": [0]} for axis in (1, 2)),
+            counterexamples={"behind all axes": Variation(attributes={"axes": (3,), "axis": 3})},
+        ),
+    )
+]
