@@ -179,3 +179,24 @@ def test_what_does_nothing_keeps_pairs_of_other_scales_apart(nothing: str, secon
     assert not [note for note in result.report.notes if "failed" in note]
     apart = second != "s, z" and "Identity" not in nothing
     assert len(list(result.model.graph)) == (8 if apart else 7)
+
+
+FIXED_ROWS = ("float[2,5,16] x", "float[2,5,16] y", (2, 5, 16))
+TURNED = f"{IN} v = DequantizeLinear <axis = 0> (w, t16, o16) tv = Transpose <perm = [1, 0]> (v)"
+MISSED = {
+    "a weight that is transposed, and a bias": (f"{TURNED} c = MatMul(d, tv) y = Add(c, b)", FIXED_ROWS),
+    "Gemm with a bias in float32": (f"{WEIGHT} y = Gemm(d, v, b)", TABLE),
+    "the same, transposed": (f"{WEIGHT} c = Gemm<transB = 1>(d, v, b) y = Relu(c)", TABLE),
+    "MatMul and Add with two axes": (f"{WEIGHT} c = MatMul(d, v) y = Add(b, c)", TABLE),
+    "rows of known sizes": (f"{WEIGHT} c = MatMul(d, v) y = Add(c, b)", FIXED_ROWS),
+}
+
+
+@pytest.mark.parametrize("name", MISSED)
+def test_what_the_runtime_would_leave_in_float32_is_computed_in_integers(name: str) -> None:
+    before, inputs = model(*MISSED[name])
+    after = ortfuse.optimize(before.clone()).model
+    assert not integers(before, inputs)
+    assert sum(integers(after, inputs).values()) == 1
+    verdict = ortfuse.verify(before, after)
+    assert verdict.ok, verdict.summary()

@@ -1,0 +1,187 @@
+"""Products of quantised numbers as the runtime computes them in integers.
+
+transpose(dq(w8)) = dq(transpose(w8))                     w8 constant: what is transposed is the integers, once
+
+x W + b, as Gemm or MatMul and Add with two axes  =  gemm(x, W) + b         x and W dequantised, b in float32
+
+x W + b  =  x W + b[None]                          the same with more axes, all of known sizes, which the runtime flattens
+
+Of Gemm with a bias, ONNX Runtime (1.31 among others) makes a product of integers only if the bias is made of integers too, as its
+own quantiser writes it, or the result is quantised at once. It makes such a Gemm of MatMul and Add by
+itself, where the bias has one axis, and MatMul two or known sizes. Without bias, Gemm becomes QGemm, whose result is in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.facts.facts import Facts
+from ortfuse.graph.traits import DEQUANTISES, QUANTISES, has
+from ortfuse.pattern import Match, attr, computed, const, op, redundant, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+
+from ._common import ints
+
+PASS = "fuse.runtime"
+
+SOURCE = "ONNX Runtime graph transformer QDQSelectorActionTransformer"
+
+NEEDLESS = "it would be right, but the runtime computes the product in float32"
+
+
+def _of_bytes(value: ir.Value, facts: Facts) -> bool:
+    """Whether a value is made of 8-bit integers by a DequantizeLinear."""
+    node = value.producer()
+    if node is None or not has(node, DEQUANTISES):
+        return False
+    return facts.dtype(node.inputs[0]) in (ir.DataType.INT8, ir.DataType.UINT8)
+
+
+def _made_of_bytes(name: str) -> Any:
+    """Makes an input of a proof: dequantised numbers."""
+
+    def make(build: Any) -> ir.Value:
+        whole = build.input(f"{name}8", build.dims(name), ir.DataType.UINT8)
+        step, zero = (
+            build.constant(np.float32(0.05), ir.DataType.FLOAT),
+            build.constant(np.uint8(120), ir.DataType.UINT8),
+        )
+        made: ir.Value = build.node("DequantizeLinear", [whole, step, zero]).outputs[0]
+        return made
+
+    return make
+
+
+BYTES: dict[str, Any] = {"check": _of_bytes, "text": "dequantised numbers of 8 bits"}
+weight, step, zero = const("weight"), const("step"), const("zero")
+x, w, bias = var("x", "m k", **BYTES), var("w", **BYTES), var("bias")
+turned = attr("transB")
+
+
+def _perm(match: Match) -> list[int]:
+    rank = match.rank("weight") or 0
+    return [*(match["perm"] or reversed(range(rank)))]
+
+
+def _moved_axis(match: Match) -> int:
+    rank = match.rank("weight") or 1
+    axis = 1 if match["axis"] is None else match["axis"]
+    return _perm(match).index(axis % rank) if -rank <= axis < rank else axis
+
+
+def has_one_scale_or_an_axis(match: Match) -> Refusal | None:
+    """There is one step for all, or one for each index of an axis, and not for blocks."""
+    rank = match.rank("weight")
+    if match.const("step").size == 1 or match.const("step").ndim == 1:
+        return None if rank else match.refuse("rank", "weight", "at least one axis")
+    return match.refuse("shape", "step", "one for each index of an axis")
+
+
+@redundant(NEEDLESS)
+def bias_is_in_float32(match: Match) -> Refusal | None:
+    """The bias is not made of integers: then the runtime computes the product in integers as it is."""
+    node = match["bias"].producer()
+    made = node is not None and has(node, DEQUANTISES)
+    return match.refuse("needless", "bias", found="it is made of integers") if made else None
+
+
+@redundant(NEEDLESS)
+def is_not_quantised_at_once(match: Match) -> Refusal | None:
+    """The result is not quantised at once: then the runtime makes integers of the bias itself."""
+    uses = match.root.uses()
+    at_once = bool(uses) and all(has(use.node, QUANTISES) for use in uses)
+    return match.refuse("needless", "root", found="the result is quantised at once") if at_once else None
+
+
+@redundant(NEEDLESS)
+def all_sizes_are_known(match: Match) -> Refusal | None:
+    """The runtime knows all sizes of what is multiplied, so that it makes two axes of them."""
+    shape = match.facts.inferred_shape(match["x"])
+    if shape is not None and all(isinstance(dim, int) for dim in shape):
+        return None
+    return match.refuse("needless", "x", found="the runtime leaves products of open sizes as they are")
+
+
+def is_multiplied_by_one(match: Match) -> Refusal | None:
+    """The bias is added as it is."""
+    return match.unless_value("beta", match["beta"] in (None, 1), "1")
+
+
+def _rule(name: str, formula: str, pattern: Any, replace: Any, shapes: Any, guards: Any = (), **proof: Any) -> Rule:
+    return Rule(
+        name=f"quantised.{name}",
+        formula=formula,
+        is_refinement=True,
+        pattern=pattern,
+        replace=replace,
+        guards=(bias_is_in_float32, is_not_quantised_at_once, *guards),
+        exactness=Exactness.ROUNDING,
+        source=SOURCE,
+        proof=Proof(
+            shapes=shapes,
+            inputs={"x": _made_of_bytes("x"), "w": _made_of_bytes("w")},
+            redundant={"check of x": NEEDLESS, "check of w": NEEDLESS},
+            **proof,
+        ),
+    )
+
+
+factor = attr("alpha")
+row = computed("row", lambda match: ints([1, -1]))
+
+RULES = [
+    Rule(
+        name="quantised.weight_transposed",
+        formula="Transpose(DequantizeLinear(weight, step, zero))",
+        pattern=op.Transpose(op.DequantizeLinear(weight, step, zero, axis=attr("axis")), perm=attr("perm")),
+        replace=op.DequantizeLinear(op.Transpose(weight, perm=_perm), step, zero, axis=_moved_axis),
+        guards=(has_one_scale_or_an_axis,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"weight": "4 3", "step": "3", "zero": "3"},
+            constants={
+                "weight": np.arange(-6, 6, dtype=np.int8).reshape(4, 3),
+                "step": np.float32([0.03, 0.1, 0.2]),
+                "zero": np.int8([2, 0, -3]),
+            },
+            attributes={"axis": [1, -1], "perm": [(1, 0), None]},
+            counterexamples={
+                "one step for all": Variation(
+                    shapes={"step": "", "zero": ""}, constants={"step": np.float32(0.03), "zero": np.int8(2)}
+                )
+            },
+        ),
+    ),
+    _rule(
+        "bias_apart",
+        "gemm(x, W, bias)",
+        op.Gemm(x, w, bias, transB=turned, alpha=factor, beta=attr("beta")),
+        op.Gemm(x, w, transB=turned, alpha=factor) + bias,
+        ({"w": "k 5", "bias": "5"}, {"w": "5 k", "bias": "5"}),
+        (is_multiplied_by_one,),
+        attributes=(
+            {"transB": [0], "alpha": [1.0, 0.5], "beta": [1.0]},
+            {"transB": [1], "alpha": [1.0, 0.5], "beta": [1.0]},
+        ),
+    ),
+    _rule(
+        "product_apart",
+        "x W + bias",
+        op.MatMul(x, var("w", "k n", **BYTES)) + bias,
+        op.Gemm(x, var("w")) + bias,
+        {"bias": "n"},
+    ),
+    _rule(
+        "product_of_rows",
+        "x W + bias, of known sizes",
+        op.MatMul(var("x", "... b m k", **BYTES), var("w", "k n", **BYTES)) + var("bias", "n"),
+        op.MatMul(var("x"), var("w")) + op.Reshape(var("bias"), row),
+        {"x": "2 3 4", "m": 3, "k": 4, "n": 5},
+        (all_sizes_are_known,),
+    ),
+]
