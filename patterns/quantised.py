@@ -146,8 +146,8 @@ RULES = [
             shapes={"weight": "4 3", "step": "3", "zero": "3"},
             constants={
                 "weight": np.arange(-6, 6, dtype=np.int8).reshape(4, 3),
-                "step": np.float32([0.03, 0.1, 0.2]),
-                "zero": np.int8([2, 0, -3]),
+                "step": np.array([0.03, 0.1, 0.2], np.float32),
+                "zero": np.array([2, 0, -3], np.int8),
             },
             attributes={"axis": [1, -1], "perm": [(1, 0), None]},
             counterexamples={

@@ -54,6 +54,8 @@ LOST = {
     "focal.sigmoid_spelled": "read by their names by the body of the function, which is spelled out",
     "focal.softmax_spelled": "the same",
     "shapes.unsqueeze_squeezed axes": "the shape is the same before and after",
+    "shapes.merge_computed_reshapes axes": "all elements, in their order, are reshaped again",
+    "tidy.chosen_integer to": "the type is that of what is chosen",
 }
 """By the beginning of the rule and attribute: why the rule may lose it."""
 
