@@ -2,6 +2,7 @@
 
 squeeze(conv(unsqueeze(x), W)) = conv(x, squeeze(W))      over one axis, or over fewer axes than before; likewise pools
 squeeze(conv(transpose(unsqueeze(x)), W)) = conv(transpose(x), squeeze(W))
+squeeze(conv(y, W)) = conv(squeeze(y), squeeze(W))        where other layers make y of such an image
 
 TensorFlow has no convolution over one axis. What follows the Squeeze (a bias, a normalisation, an activation) is then beside the
 convolution. Along axes of size 1 a kernel of size 1 without padding reads the one element there is, whatever the strides. Where
@@ -12,13 +13,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ortfuse.pattern import Match, Pattern, all_attributes, attr, built, computed, op, opt, var
+import onnx_ir as ir
+
+from ortfuse.pattern import Match, Pattern, all_attributes, attr, built, computed, op, opt, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import ints, is_not_quantised
+from .._proofs import COST
 
-x, weight, bias = var("x"), var("weight"), var("bias")
+x, y, weight, bias = var("x"), var("y"), var("weight"), var("bias")
 
 _EACH_AXIS = ("kernel_shape", "strides", "dilations", "output_padding")
 """Attributes with one number for each spatial axis."""
@@ -32,17 +36,29 @@ image = op.Unsqueeze(x, axes=attr("inserted", _are_axes, "known")).kept()
 turned = op.Transpose(image, perm=attr("perm", _are_axes, "known")).kept()
 
 
-def _axes(match: Match, name: str) -> list[int] | None:
-    """Axes of the image, counted from the front and in order; `None` if its rank is not known."""
+def _rank(match: Match) -> int | None:
+    """The number of axes of the image."""
+    if match.get("y") is not None:
+        return match.rank("y")
     rank = match.rank("x")
-    return None if rank is None else sorted(axis % (rank + len(match["inserted"])) for axis in match[name])
+    return None if rank is None else rank + len(match["inserted"])
+
+
+def _axes(match: Match, name: str) -> list[int]:
+    """Axes of the image, counted from the front and in order."""
+    rank = _rank(match) or 1
+    return sorted(axis % rank for axis in match[name])
 
 
 def _unit_axes(match: Match) -> list[int] | None:
-    """The axes of size 1 that are put in, as the window has them; `None` if they are not those that are taken out."""
-    inserted, dropped = _axes(match, "inserted"), _axes(match, "dropped")
-    if inserted is None or dropped is None:
+    """The axes that are taken out, as the window has them; `None` if they are not those that were put in, or not of size 1."""
+    if _rank(match) is None:
         return None
+    dropped = _axes(match, "dropped")
+    if match.get("y") is not None:
+        shape = match.shape("y") or ()
+        return dropped if all(shape[axis] == 1 for axis in dropped) else None
+    inserted = _axes(match, "inserted")
     if match.get("perm") is not None:
         inserted = sorted(match["perm"].index(axis) for axis in inserted)
     return inserted if inserted == dropped else None
@@ -50,17 +66,40 @@ def _unit_axes(match: Match) -> list[int] | None:
 
 def takes_out_what_was_put_in(match: Match) -> Refusal | None:
     """The axes that are taken out are those that were put in, and leave at least one spatial axis."""
-    axes, rank = _unit_axes(match), match.rank("x")
+    axes, rank = _unit_axes(match), _rank(match)
     if rank is None:
-        return match.refuse("rank", "x")
-    spatial = axes is not None and min(axes) > 1 and rank > 2
+        return match.refuse("rank", "x" if match.get("y") is None else "y")
+    spatial = axes is not None and min(axes) > 1 and rank - len(axes) > 2
     return match.unless_value("dropped", spatial, "the spatial axes that were put in, and not all spatial axes")
+
+
+@redundant(COST)
+def is_computed_in_floats(match: Match) -> Refusal | None:
+    """x is not dequantised for the layer; y is made by another layer."""
+    return None if match.get("x") is None else is_not_quantised(match)
+
+
+LAYERS = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool"})
+
+
+@redundant(COST)
+def comes_from_a_sequence(match: Match) -> Refusal | None:
+    """Only layers are between the image and an Unsqueeze, and each is needed by the next alone."""
+    value = match.get("y")
+    while value is not None:
+        node = value.producer()
+        if node is None or len(value.uses()) > 1 or node.op_type not in LAYERS | {"Transpose", "Unsqueeze"}:
+            return match.refuse("needless", "y", found="it is no sequence")
+        if node.op_type == "Unsqueeze":
+            return None
+        value = node.inputs[0]
+    return None
 
 
 def reads_one_element(match: Match) -> Refusal | None:
     """Along these axes, the window has size 1 and nothing is padded."""
     axes, window = _unit_axes(match) or [], match["window"]
-    spatial = (match.rank("x") or 0) + len(axes) - 2
+    spatial = (_rank(match) or 0) - 2
     shape = match.shape("weight") if match.get("weight") is not None else None
     kernel = window.get("kernel_shape") or (shape or ())[2:]
     if len(kernel) != spatial or any(kernel[axis - 2] != 1 for axis in axes):
@@ -92,10 +131,13 @@ def _window(match: Match) -> dict[str, Any]:
 
 
 def _image(match: Match) -> Pattern:
-    """x, its axes in the order in which the image has them."""
+    """x, its axes in the order in which the image has them, or the image without the axes of size 1."""
+    if match.get("y") is not None:
+        flat: Pattern = op.Squeeze(y, computed("axes", lambda match: ints(_unit_axes(match) or [])))
+        return flat
     if match.get("perm") is None:
         return x
-    inserted = _axes(match, "inserted") or []
+    inserted = _axes(match, "inserted")
     kept = [axis for axis in match["perm"] if axis not in inserted]
     made: Pattern = op.Transpose(x, perm=tuple(sorted(kept).index(axis) for axis in kept))
     return made
@@ -111,17 +153,18 @@ def _flat(kind: str, *weights: Pattern) -> Any:
 
 
 def _rule(kind: str, *weights: Pattern, **proof: Any) -> Rule:
-    layer = getattr(op, kind)(turned | image, *weights, attributes=all_attributes("window")).named("layer")
+    layer = getattr(op, kind)(turned | image | y, *weights, attributes=all_attributes("window")).named("layer")
     return Rule(
         name=f"conv.flat_{kind.lower()}",
         formula=f"Squeeze({kind}(Unsqueeze(x)))",
         pattern=op.Squeeze(layer, axes=attr("dropped", _are_axes, "known")),
-        replace=built(_flat(kind, *weights), makes=(kind, "Transpose", *(("Squeeze",) if weights else ()))),
+        replace=built(_flat(kind, *weights), makes=(kind, "Transpose", "Squeeze")),
         guards=(
             takes_out_what_was_put_in,
             reads_one_element,
+            comes_from_a_sequence,
             *((gives_no_indices,) if kind == "MaxPool" else ()),
-            is_not_quantised,
+            is_computed_in_floats,
         ),
         exactness=Exactness.ROUNDING,
         source=f"ONNX operator {kind}",
@@ -129,11 +172,21 @@ def _rule(kind: str, *weights: Pattern, **proof: Any) -> Rule:
     )
 
 
+def _convolved(build: Any) -> ir.Value:
+    """An image whose rows are made of a sequence by a layer."""
+    count, channels, _, length = build.dims("y")
+    sequence = build.input("sequence", [count, channels, length])
+    rows = build.node("Unsqueeze", [sequence, build.constant([2])]).outputs[0]
+    made: ir.Value = build.node("AveragePool", [rows], {"kernel_shape": [1, 1]}).outputs[0]
+    return made
+
+
 def _proof(windows: list[dict[str, Any]], **shapes: str) -> Proof:
-    """A sequence with channels last, and one with channels second."""
+    """A sequence with channels last, one with channels second, and one of which a layer makes an image."""
     axes = {"window": windows}
     return Proof(
-        shapes=({"x": "n 7 4", **shapes}, {"x": "n 4 7", **shapes}),
+        shapes=tuple({"x": x, "y": "n 4 1 7", **shapes} for x in ("n 7 4", "n 4 7")),
+        inputs={"y": _convolved},
         attributes=(
             {"inserted": [(1,), (-3,)], "perm": [(0, 3, 1, 2)], "dropped": [(2,)], **axes},
             {"inserted": [(2,)], "perm": [(0, 1, 2, 3)], "dropped": [(2,), (-2,)], **axes},

@@ -4,6 +4,7 @@ conv(pad(x, p)) = conv(x, pads + p)                          zeros around the sp
 averagepool(pad(x, p)) = averagepool(x, pads + p)            zeros that count as elements
 maxpool(pad(x, p)) = maxpool(x, pads + p)                    numbers lower than any other
 trim(conv(x), p) = conv(x, pads - p)                         of a stride of 1; causal convolutions are written so
+trim(convtranspose(x), p) = convtranspose(x, pads + p)
 
 Zeros before a MaxPool are no padding of its own: `patterns.runtime` keeps the runtime from taking them for it.
 """
@@ -195,6 +196,37 @@ def _trimmed(match: Match) -> list[int] | None:
     return pads if min(pads) >= 0 else None
 
 
+def _trimmed_more(match: Match) -> list[int] | None:
+    """The padding of a ConvTranspose with what is trimmed besides; `None` if that is not known."""
+    shapes, window = match.shapes("layer", "root"), match["window"]
+    starts, where = match["starts"], match["axes"]
+    given = window.get("auto_pad", "NOTSET") != "NOTSET" or window.get("output_shape")
+    if isinstance(shapes, Refusal) or given or match["steps"] not in (None, (1,) * len(starts)):
+        return None
+    before, after = shapes
+    spatial = len(before) - 2
+    pads = list(window.get("pads") or [0] * 2 * spatial)
+    for start, axis in zip(starts, range(len(starts)) if where is None else where, strict=False):
+        trimmed = before[axis] - after[axis]
+        if not isinstance(start, int) or start < 0 or not isinstance(trimmed, int) or trimmed < start:
+            return None
+        if axis % len(before) < 2 and trimmed:
+            return None
+        if axis % len(before) > 1:
+            pads[axis % len(before) - 2] += start
+            pads[axis % len(before) - 2 + spatial] += trimmed - start
+    return pads
+
+
+def trims_a_known_number(match: Match) -> Refusal | None:
+    """A known number of elements is trimmed off spatial axes, and some are left."""
+    if _trimmed_more(match) is None:
+        return match.refuse("attribute", "starts", "known, as is what is trimmed off spatial axes alone")
+    if not all(map(is_nonzero, (match.shape("root") or ())[2:])):
+        return match.refuse("shape", "root", "one that is not empty: a convolution cannot make an empty result")
+    return None
+
+
 def trims_padding(match: Match) -> Refusal | None:
     """A known number of elements is trimmed off spatial axes of a stride of 1, no more than are made by padding."""
     found = match["steps"] in (None, (1,) * len(match["starts"])) and _trimmed(match) is not None
@@ -280,6 +312,43 @@ RULES = [
                 "more than was padded": Variation(attributes={"starts": (2, 0)}),
                 "every second row": Variation(attributes={"steps": (1, 2)}),
                 "of strides": Variation(attributes={"window": {**PADDED, "strides": (2, 2)}}),
+            },
+        ),
+    ),
+    Rule(
+        name="conv.trimmed_transpose",
+        pattern=op.Slice(
+            op.ConvTranspose(x, weight, opt(bias), attributes=all_attributes("window")).named("layer"),
+            **{name: attr(name) for name in ("starts", "ends", "axes", "steps")},
+        ),
+        replace=op.ConvTranspose(x, weight, opt(bias), attributes=all_attributes("window"), pads=_trimmed_more),
+        guards=(trims_a_known_number,),
+        exactness=Exactness.ROUNDING,
+        source="ONNX operator ConvTranspose",
+        proof=Proof(
+            shapes=(
+                {"x": "n 3 5 6", "weight": "3 4 3 3", "bias": "4"},
+                {"x": "n 3 7", "weight": "3 4 3", "bias": "4"},
+            ),
+            attributes=(
+                {
+                    "window": [{}, {"strides": (2, 3), "pads": (1, 0, 0, 1), "output_padding": (1, 0)}],
+                    "starts": [(1, 0)],
+                    "ends": [(6, -1)],
+                    "axes": [(2, 3), (-2, -1)],
+                    "steps": [None, (1, 1)],
+                },
+                {
+                    "window": [{"strides": (2,)}],
+                    "starts": [(0,)],
+                    "ends": [(-1,)],
+                    "axes": [(2,)],
+                    "steps": [None, (1,)],
+                },
+            ),
+            counterexamples={
+                "every second row": Variation(attributes={"steps": (1, 2)}),
+                "fewer channels": Variation(attributes={"axes": (1, 3)}),
             },
         ),
     ),

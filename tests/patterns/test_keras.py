@@ -132,3 +132,17 @@ def test_an_end_of_a_thousand_million_is_open() -> None:
     body = "u = Slice(x, zero, far, one) r = Relu(u)"
     found = optimised(body, "float[b, s, 3] x", zero=ints(0), far=ints(10**9), one=ints(1))
     assert found == Counter({"Relu": 1})
+
+
+def test_layers_of_a_sequence_in_a_row_are_layers_of_one_axis() -> None:
+    body = """i = Unsqueeze(x, one) t = Transpose<perm = [0, 3, 1, 2]>(i) d = Conv<group = 4, pads = [0, 1, 0, 1]>(t, depth) c = Conv(d, w)
+        m = MaxPool<kernel_shape = [1, 2], strides = [1, 2]>(c) s = Squeeze(m, two) r = Add(s, bias)"""
+    weights = {"depth": numbers(4, 1, 1, 3), "w": numbers(8, 4, 1, 1), "bias": numbers(8, 1)}
+    found = optimised(body, "float[b, 9, 4] x", one=ints(1), two=ints(2), **weights)
+    assert not found.keys() & {"Unsqueeze", "Squeeze"}, found
+
+
+def test_a_transposed_convolution_makes_no_elements_that_are_trimmed() -> None:
+    body = "c = ConvTranspose<strides = [2]>(x, w) r = Slice(c, zero, last, two)"
+    found = optimised(body, "float[b, 4, 7] x", w=numbers(4, 8, 3), zero=ints(0), last=ints(-1), two=ints(2))
+    assert found == Counter({"ConvTranspose": 1})
