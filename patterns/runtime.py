@@ -44,6 +44,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.execution.integer_products import saturates
+from ortfuse.facts.facts import Facts
+from ortfuse.passes.pairs_apart import UNSEEN, has_scales
 from ortfuse.pattern import Guard, Match, Pattern, all_attributes, attr, computed, const, op, opt, redundant, var
 from ortfuse.pattern.operators import attribute_value, parameter
 from ortfuse.refusal import Refusal
@@ -253,8 +256,13 @@ def _factor_apart(name: str, formula: str, operand: Pattern, replace: Any, *guar
     )
 
 
+def _is_signed(dtype: Any, facts: Facts) -> bool:
+    return dtype in (None, 0, int(ir.DataType.INT8))
+
+
 step, zero = const("step"), const("zero")
 along = {"axis": attr("axis")}
+named = {"output_dtype": attr("named", _is_signed, "int8, or not given")}
 unsigned = computed("unsigned", lambda match: (match.const("zero").astype(np.int16) + 128).astype(np.uint8))
 
 
@@ -267,25 +275,36 @@ def has_one_step(match: Match) -> Refusal | None:
 
 
 def is_signed(match: Match) -> Refusal | None:
-    """The numbers between the two are signed, of 8 bits."""
+    """The numbers between the two are signed, of 8 bits, and their products are as exact if they are unsigned."""
+    if saturates():
+        return match.refuse("condition", "root", "a processor on which products of unsigned numbers do not saturate")
     return match.unless_dtype("zero", ir.DataType.INT8)
+
+
+def is_of_one_step_with_its_neighbours(match: Match) -> Refusal | None:
+    """Pairs next to it are like it: of two of one type the runtime makes one with a third step, and of others it does not."""
+    node = match.root.producer()
+    if node is None or has_scales(node, match.facts, UNSEEN):
+        return match.refuse("value", "step", "that of all pairs next to this one")
+    return None
 
 
 RULES = [
     Rule(
         name="runtime.unsigned_pair",
         formula="DequantizeLinear(QuantizeLinear(x, step, zero), step, zero)",
-        pattern=op.DequantizeLinear(op.QuantizeLinear(x, step, zero, **along), step, zero, **along),
+        pattern=op.DequantizeLinear(op.QuantizeLinear(x, step, zero, **along, **named), step, zero, **along),
         replace=op.DequantizeLinear(op.QuantizeLinear(x, step, unsigned, **along), step, unsigned, **along),
         is_refinement=True,
         because=Quirk.TURNS_SIGNED_PAIRS,
-        guards=(is_signed, has_one_step),
+        guards=(is_signed, has_one_step, is_of_one_step_with_its_neighbours),
         exactness=Exactness.EXACT,
         source="ONNX Runtime graph transformer QDQS8ToU8Transformer",
         proof=Proof(
             shapes={"x": "b 3 4", "step": "", "zero": ""},
-            attributes={"axis": [1]},
+            attributes=({"axis": [1], "named": [0]}, {"axis": [1], "named": [int(ir.DataType.INT8)]}),
             constants={"step": np.float32(0.03), "zero": np.int8(-7)},
+            opset=21,
         ),
     ),
     _factor_apart(

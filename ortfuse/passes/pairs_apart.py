@@ -17,7 +17,7 @@ from ortfuse.facts.facts import Facts
 from ortfuse.refusal import Refusal, refuse
 
 CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
-_UNSEEN = frozenset({"Identity"})
+UNSEEN = frozenset({"Identity"})
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class PairsApart:
         is_end = not index and node.op_type == "QuantizeLinear"
         if not is_end or not _is_dequantised(node.inputs[0]) or _is_dequantised(before):
             return None
-        if not has_scales(node, self.facts, _UNSEEN):
+        if not has_scales(node, self.facts, UNSEEN):
             return None
         found = (
             "between quantised pairs of two scales, of which the runtime makes one with a third, once nothing is there"
@@ -59,7 +59,7 @@ def has_scales(node: ir.Node, facts: Facts, between: Collection[str]) -> bool:
 def _is_dequantised(value: ir.Value | None) -> bool:
     """Whether a DequantizeLinear is right before a value, or was before an Identity that is removed: that passed it on."""
     above = None if value is None else value.producer()
-    while above is not None and above.op_type in _UNSEEN:
+    while above is not None and above.op_type in UNSEEN:
         if above.graph is None:
             return True
         above = None if above.inputs[0] is None else above.inputs[0].producer()

@@ -9,6 +9,7 @@ from rewriting import ops, parse, rewritten
 
 import ortfuse
 from ortfuse.bench import executed_ops, typical_inputs
+from ortfuse.execution.integer_products import saturates
 from ortfuse.targets import Quirk, installed
 from ortfuse.targets.quirks import quirks_of
 from ortfuse.verification import Session, verify
@@ -231,6 +232,11 @@ def test_a_sum_is_spelled_otherwise_only_where_the_runtime_would_fuse_it(form: s
     assert ("Sum" in [node.op_type for node in made.graph]) == fused
 
 
+takes_unsigned = pytest.mark.skipif(
+    Quirk.TURNS_SIGNED_PAIRS not in installed().quirks or saturates(),
+    reason="the kernels of this processor take signed activations, or products of unsigned ones saturate",
+)
+
 SIGNED = """
     <ir_version: 10, opset_import: ["" : {opset}]>
     g (float[2, 6, 8] x) => (float[2, 6, 4] y, float[2, 6, 5] z)
@@ -255,9 +261,7 @@ def signed(opset: int, between: str = "Identity (d)") -> ir.Model:
     return parse(SIGNED.format(opset=opset, between=between, v=v, w=w))
 
 
-@pytest.mark.skipif(
-    Quirk.TURNS_SIGNED_PAIRS not in installed().quirks, reason="the kernels of this processor take signed activations"
-)
+@takes_unsigned
 @pytest.mark.parametrize("opset", [17, 21])
 def test_products_of_signed_numbers_that_several_read_are_computed_in_integers(opset: int) -> None:
     model = signed(opset)
@@ -269,9 +273,7 @@ def test_products_of_signed_numbers_that_several_read_are_computed_in_integers(o
     assert verdict.ok, verdict.summary()
 
 
-@pytest.mark.skipif(
-    Quirk.TURNS_SIGNED_PAIRS not in installed().quirks, reason="the kernels of this processor take signed activations"
-)
+@takes_unsigned
 def test_signed_pairs_stay_where_there_is_more_than_one_step() -> None:
     model = parse("""
         <ir_version: 10, opset_import: ["" : 21]>
@@ -285,9 +287,52 @@ def test_signed_pairs_stay_where_there_is_more_than_one_step() -> None:
     assert {node.inputs[2].dtype for node in ortfuse.optimize(model).model.graph} == {ir.DataType.INT8}
 
 
+@takes_unsigned
+@pytest.mark.parametrize(("first", "second"), [("int8", "uint8"), ("uint8", "int8")])
+@pytest.mark.parametrize("between", ["", "same = Identity (d)"])
+def test_signed_pairs_stay_next_to_unsigned_ones(first: str, second: str, between: str) -> None:
+    """Of two unsigned pairs the runtime would make one, with a step of its own."""
+    model = parse(f"""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[2, 30] x) => (float[2, 30] y)
+        <float step = {{0.05}}, {first} zero = {{3}}, float other = {{0.03}}, {second} middle = {{9}}>
+        {{
+            q = QuantizeLinear (x, step, zero)
+            d = DequantizeLinear (q, step, zero)
+            {between}
+            r = QuantizeLinear ({"same" if between else "d"}, other, middle)
+            e = DequantizeLinear (r, other, middle)
+            y = Relu (e)
+        }}
+    """)
+    before, after = model.clone(), ortfuse.optimize(model).model
+    x = np.random.default_rng(0).standard_normal((2, 30)).astype(np.float32)
+    found = [Session(one, optimise=True).run({"x": x})["y"] for one in (before, after)]
+    assert np.array_equal(*found)
+
+
+@takes_unsigned
+def test_signed_pairs_that_name_their_type_are_loaded() -> None:
+    """The runtime makes such a pair unsigned, but not the name of its type, and refuses what it has made."""
+    model = parse(f"""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[2, 30] x) => (float[2, 30] y)
+        <float step = {{0.05}}, int8 zero = {{3}}>
+        {{
+            q = QuantizeLinear <output_dtype = {int(ir.DataType.INT8)}> (x, step, zero)
+            d = DequantizeLinear (q, step, zero)
+            y = Relu (d)
+        }}
+    """)
+    inputs = {"x": np.linspace(-8, 8, 60, dtype=np.float32).reshape(2, 30)}
+    before = Session(model.clone(), optimise=False).run(inputs)["y"]
+    assert np.array_equal(before, Session(ortfuse.optimize(model).model, optimise=True).run(inputs)["y"])
+
+
 def test_the_original_is_compared_with_unsigned_pairs() -> None:
     after = with_unsigned_pairs(signed(17))
-    wanted = ir.DataType.UINT8 if Quirk.TURNS_SIGNED_PAIRS in installed().quirks else ir.DataType.INT8
+    turned = Quirk.TURNS_SIGNED_PAIRS in installed().quirks and not saturates()
+    wanted = ir.DataType.UINT8 if turned else ir.DataType.INT8
     assert [node.inputs[2].dtype for node in after.graph if node.op_type == "QuantizeLinear"] == [wanted]
 
 
