@@ -49,6 +49,16 @@ def _versions(op_type: str) -> Iterator[Any]:
         schema = schema_at(op_type, schema.since_version - 1) if schema.since_version > 1 else None
 
 
+def accepts(node: ir.Node, version: int) -> bool:
+    """Whether the operator at `version` of ai.onnx has the attributes of a node and takes as many inputs."""
+    schema = schema_at(node.op_type, version)
+    return (
+        schema is not None
+        and schema.attributes.keys() >= node.attributes.keys()
+        and len(node.inputs) <= schema.max_input
+    )
+
+
 @functools.cache
 def changes(op_type: str, version: int, opset: int) -> bool:
     """Whether the operator's definition at ai.onnx opset `opset` differs from that at `version`, or is gone."""

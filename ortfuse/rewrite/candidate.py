@@ -12,6 +12,7 @@ from ortfuse.dims import Dim, DimLike
 from ortfuse.errors import OrtfuseError, PatternError, RuleError
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.editor import Editor
+from ortfuse.graph.schemas import accepts, schema_at
 from ortfuse.graph.walk import captured_values
 from ortfuse.pattern.language import Pattern
 from ortfuse.pattern.match import Match
@@ -116,6 +117,8 @@ class Candidate:
         for node in self.nodes:
             if not may_raise and not node.domain and (node.version or 0) > opset:
                 return refuse("opset", Subject("operator", node.op_type), found=opset, needed=node.version)
+            if (unknown := self._unknown_to_model(node)) is not None:
+                return unknown
         for value in self._emitter.initializers:
             assert value.const_value is not None
             self._editor.add_constant(self._root_node, value.const_value, value)
@@ -127,6 +130,16 @@ class Candidate:
             if refusal is not None:
                 return refusal
         return None
+
+    def _unknown_to_model(self, node: ir.Node) -> Refusal | None:
+        """A refusal of what the main graph's opset lacks, if the scope is a function's: there the runtime looks it up."""
+        main = self._editor.model.graph
+        if self._scope.root is main or node.domain:
+            return None
+        opset, needed = main.opset_imports.get("", 1), node.version or self._scope.opset
+        if schema_at(node.op_type, needed) is None or accepts(node, opset):
+            return None
+        return refuse("opset", Subject("operator", node.op_type), found=opset, needed=needed)
 
     def _other_type(self, outputs: Outputs) -> Refusal | None:
         """A refusal if the new values differ from the old ones in dtype or shape, or an exact rule cannot be shown to agree."""

@@ -116,3 +116,19 @@ def test_a_model_that_would_become_too_large_keeps_its_calls() -> None:
     )
     original = model("y = own.f0(x)", functions + function("r = Neg(a)", head="f30 (a) => (r)"))
     assert ops(after("canonicalize", original)) == "f0"
+
+
+@pytest.mark.parametrize(("main", "opset", "made"), [(17, 21, "com.microsoft"), (20, 21, "")])
+def test_functions_get_no_operators_that_the_opset_of_the_model_lacks(main: int, opset: int, made: str) -> None:
+    """The runtime looks up the operators of a function in the main graph's imports."""
+    body = """
+        half = Constant <value_float = 0.5> () one = Constant <value_float = 1.0> () root = Constant <value_float = 1.4142135> ()
+        d = Div (a, root) e = Erf (d) s = Add (e, one) h = Mul (a, half) r = Mul (h, s)
+    """
+    before = model("y = own.f (x)", function(body, opset=opset)).clone()
+    before.graph.opset_imports[""] = main
+    after = before.clone()
+    PassManager("canonicalize, fuse.activation, finalize").run(after)
+    found = {node.op_type: node.domain for one in after.functions.values() for node in one}
+    assert found.get("Gelu") == made
+    same(before, after, {"x": X[:, :4]})
