@@ -24,7 +24,7 @@ def passes(patterns: Patterns = None, lists: Lists = None, debug: Debug = False)
         texts = {name: (inspect.getdoc(kind) or "").partition("\n")[0] for name, kind in registered().items()}
         texts["canonicalize"] = (
             "The normal form: its rules with inline_functions, constants, fold, inline_branches, hoist, sequences, stacks, "
-            "dims_from_reshape, drop_length_clamps, parts_first, cse and dce, to a fixed point."
+            "dims_from_convolution, drop_length_clamps, parts_first, cse and dce, to a fixed point."
         )
         texts["fixpoint(...)"] = "Repeats the passes within until none changes anything."
         show_passes(out, load_catalogue(patterns or []), lists_with(lists or []).values(), texts)

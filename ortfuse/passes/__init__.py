@@ -6,7 +6,7 @@ from ortfuse.passes.constants import Constants
 from ortfuse.passes.context import Context, Pass
 from ortfuse.passes.cse import CommonSubexpressions
 from ortfuse.passes.dce import DeadCode
-from ortfuse.passes.dims_from_reshape import DimsFromReshape
+from ortfuse.passes.dims_from_convolution import DimsFromConvolution
 from ortfuse.passes.drop_length_clamps import DropLengthClamps
 from ortfuse.passes.finalize import Finalize
 from ortfuse.passes.fold import Fold
@@ -36,7 +36,7 @@ __all__ = [
     "Constants",
     "Context",
     "DeadCode",
-    "DimsFromReshape",
+    "DimsFromConvolution",
     "DropLengthClamps",
     "Finalize",
     "Fold",

@@ -4,7 +4,7 @@ Besides registered passes, a name may be a pass of the catalogue (`fuse.attentio
 of these:
 
 - `canonicalize`: the rules of the normal form together with inline_functions, constants, fold, inline_branches, hoist,
-  sequences, stacks, dims_from_reshape, drop_length_clamps, parts_first, cse and dce, to a fixed point;
+  sequences, stacks, dims_from_convolution, drop_length_clamps, parts_first, cse and dce, to a fixed point;
 - `fuse.*`: every fusion that comes with ortfuse, except those that the pipeline names itself;
 - `user`: every pass of rule files that do not come with ortfuse, except those that the pipeline names itself;
 - `auto`: the pass list that suits the model.
@@ -23,7 +23,7 @@ from ortfuse.passes import (
     CommonSubexpressions,
     Constants,
     DeadCode,
-    DimsFromReshape,
+    DimsFromConvolution,
     DropLengthClamps,
     Fold,
     Hoist,
@@ -189,7 +189,7 @@ class Builder:
             Hoist(),
             Sequences(),
             Stacks(),
-            DimsFromReshape(),
+            DimsFromConvolution(),
             DropLengthClamps(),
             PartsFirst(),
             rules,

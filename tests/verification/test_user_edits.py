@@ -135,7 +135,7 @@ def test_what_is_equal_wherever_the_model_runs_is_right() -> None:
     assert "Min" not in [node.op_type for node in model.graph]
 
 
-def test_a_length_read_off_a_tensor_is_checked_with_the_reshape_that_proves_it() -> None:
+def test_a_length_read_off_a_convolution_is_checked_with_the_convolutions_that_prove_it() -> None:
     lengths = """g (float[b, 4, s] x, float[4, 4, 3] w) => (float[b, l, 2, 2] out, int64[k] positions) <float[b, l, 2, 2] h> {
         n = Shape<start=2, end=3>(x) three = Constant<value = int64[1] {3}>() two = Constant<value = int64[1] {2}>()
         one = Constant<value = int64[1] {1}>() a = Sub(n, three) b = Div(a, two) c = Sub(b, two) d = Div(c, two) t = Add(d, one)
@@ -145,8 +145,8 @@ def test_a_length_read_off_a_tensor_is_checked_with_the_reshape_that_proves_it()
         batch = Shape<end=1>(x) open = Constant<value = int64[1] {-1}>() size = Constant<value = int64[1] {2}>()
         target = Concat<axis = 0>(batch, t, open, size) h = Reshape<allowzero = 1>(y, target) out = Relu(h) }"""
     model, checks = model_of(lengths), SiteChecks()
-    PassManager("dims_from_reshape").run(model, inspector=checks)
-    found = next(check for (rule, _), check in checks.found.items() if rule == "dims_from_reshape")
+    PassManager("dims_from_convolution").run(model, inspector=checks)
+    found = next(check for (rule, _), check in checks.found.items() if rule == "dims_from_convolution")
     assert (found.state, found.reason) == ("equal", "")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_models import apply, execute, floats, operators, proto_of
 
-from ortfuse.passes import DeadCode, DimsFromReshape
+from ortfuse.passes import DeadCode, DimsFromConvolution
 
 # Two convolutions halve the length; the exporter computes it again with divisions that round towards zero.
 LENGTH = """
@@ -30,47 +30,79 @@ POSITIONS = """
 def test_a_length_is_read_off_the_tensor_that_has_it() -> None:
     text = f"{HEAD} {LENGTH} {POSITIONS} {CHAIN} {SPLIT} out = Relu(h) }}"
     inputs = {"x": floats(2, 4, 23), "w": floats(4, 4, 3)}
-    model, counts, context = apply(text, DimsFromReshape(), DeadCode(), inputs=inputs)
+    model, counts, context = apply(text, DimsFromConvolution(), DeadCode(), inputs=inputs)
     assert counts[0] == 1
     assert "Div" not in operators(model)
     positions = model.graph.outputs[1]
     assert context.facts.shape(positions) == context.facts.shape(model.graph.outputs[0])[1:2]  # type: ignore[index]
-    assert DimsFromReshape().run(context) == 0
+    assert DimsFromConvolution().run(context) == 0
 
 
 @pytest.mark.parametrize("declared", ["", "<float[b, l, 2, 2] h>", "<float[b, l, 4, 2] h>"])
 def test_what_the_file_declares_makes_no_difference(declared: str) -> None:
     text = f"{HEAD.replace('<float[b, l, 2, 2] h>', declared)} {LENGTH} {POSITIONS} {CHAIN} {SPLIT} out = Relu(h) }}"
-    assert apply(text, DimsFromReshape(), inputs={"x": floats(2, 4, 23), "w": floats(4, 4, 3)})[1] == [1]
+    assert apply(text, DimsFromConvolution(), inputs={"x": floats(2, 4, 23), "w": floats(4, 4, 3)})[1] == [1]
 
 
 def test_a_length_that_only_looks_the_same_stays() -> None:
     text = f"{HEAD} {LENGTH.replace('{3}', '{1}')} {POSITIONS} {CHAIN} {SPLIT} out = Relu(h) }}"
-    assert apply(text, DimsFromReshape(), inputs={"x": floats(2, 4, 23), "w": floats(4, 4, 3)})[1] == [0]
+    assert apply(text, DimsFromConvolution(), inputs={"x": floats(2, 4, 23), "w": floats(4, 4, 3)})[1] == [0]
 
 
 def test_a_length_that_may_be_0_in_a_run_that_succeeds_stays() -> None:
     chain = "f = MaxPool<kernel_shape = [3], strides = [2]>(x) y = Transpose<perm = [0, 2, 1]>(f)"
     length = LENGTH.replace("c = Sub(b, two) d = Div(c, two) t = Add(d, one)", "t = Add(b, one)")
     text = f"{HEAD} {length} {POSITIONS} {chain} {SPLIT} out = Relu(h) }}"
-    assert apply(text, DimsFromReshape(), inputs={"x": floats(2, 4, 23), "w": floats(4, 4, 3)})[1] == [0]
+    assert apply(text, DimsFromConvolution(), inputs={"x": floats(2, 4, 23), "w": floats(4, 4, 3)})[1] == [0]
     convolution = chain.replace("MaxPool<kernel_shape = [3], strides = [2]>(x)", "Conv<strides = [2]>(x, w)")
-    assert apply(text.replace(chain, convolution), DimsFromReshape())[1] == [1]
+    assert apply(text.replace(chain, convolution), DimsFromConvolution())[1] == [1]
 
 
-def test_a_length_that_the_tensor_itself_depends_on_stays() -> None:
+def test_a_length_that_the_convolution_itself_depends_on_stays() -> None:
     chain = CHAIN.replace(
-        "y = Transpose<perm = [0, 2, 1]>(g)", "z = Cast<to = 1>(t) v = Mul(g, z) y = Transpose<perm = [0, 2, 1]>(v)"
+        "g = Conv<strides = [2]>(f, w)", "z = Cast<to = 1>(t) v = Mul(f, z) g = Conv<strides = [2]>(v, w)"
     )
     text = f"{HEAD} {LENGTH} {POSITIONS} {chain} {SPLIT} out = Relu(h) }}"
-    model, counts, _ = apply(text, DimsFromReshape())
+    model, counts, _ = apply(text, DimsFromConvolution())
     assert counts == [0]
     assert "Div" in operators(model)
 
 
+SIZES = """
+    n = Shape<start=2, end=3>(x) one = Constant<value = int64[1] {1}>() two = Constant<value = int64[1] {2}>()
+    a = Sub(n, one) b = Div(a, two) t = Add(b, one)
+"""
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 8])
+def test_a_size_for_a_resize_is_read_off_the_convolution(size: int) -> None:
+    body = """f = Conv<strides = [2], pads = [1, 1]>(x, w) first = Shape<end=2>(x) target = Concat<axis = 0>(first, t)
+        m = ReduceMean(f, two) out = Resize<mode = "linear">(m, , , target)"""
+    text = f"g (float[b, 4, s] x, float[4, 4, 3] w) => (float[b, 4, l] out) {{ {SIZES} {body} }}"
+    for batch in (1, 2):
+        inputs = {"x": floats(batch, 4, size), "w": floats(4, 4, 3)}
+        model, counts, _ = apply(text, DimsFromConvolution(), DeadCode(), inputs=inputs)
+        assert counts[0] == 1
+        assert "Div" not in operators(model)
+    model, _, _ = apply(text, DimsFromConvolution())
+    empty = {"x": floats(1, 4, 0), "w": floats(4, 4, 3)}
+    for candidate in (proto_of(text), model):
+        with pytest.raises(Exception, match="Invalid input shape"):
+            execute(candidate, empty)
+
+
+def test_a_convolution_that_need_not_run_proves_nothing() -> None:
+    spare = "f = Conv<strides = [2], pads = [1, 1]>(x, w) other = Relu(f) out = Expand(x, t)"
+    inside = "out = If (c) <then_branch = p () => (o) { f = Conv<strides = [2], pads = [1, 1]>(x, w) o = Shape(f) }, else_branch = q () => (o) { o = Identity(t) }>"
+    for body, head in ((spare, ""), (inside, "bool c, ")):
+        text = f"g ({head}float[b, 4, s] x, float[4, 4, 3] w) => (out, int64[1] length) {{ {SIZES} {body} length = Neg(t) }}"
+        _, counts, _ = apply(text, DimsFromConvolution())
+        assert counts == [0]
+
+
 def test_short_inputs_fail_before_and_after() -> None:
     text = f"{HEAD} {LENGTH} {POSITIONS} {CHAIN} {SPLIT} out = Relu(h) }}"
-    model, _, _ = apply(text, DimsFromReshape())
+    model, _, _ = apply(text, DimsFromConvolution())
     inputs = {"x": floats(1, 4, 5), "w": floats(4, 4, 3)}
     failures = []
     for candidate in (proto_of(text), model):
@@ -89,5 +121,5 @@ def test_an_element_that_may_copy_or_infer_a_size_is_not_that_size() -> None:
         target = f"{two} {four} open = Constant<value = int64[1] {{-1}}>() target = Concat<axis = 0>({parts})"
         text = f"{head} {length} {target} h = Reshape(x, target) y = Relu(h) z = Neg(u) }}"
         # 0 copies the length, as t = -1 makes it
-        _, counts, _ = apply(text, DimsFromReshape(), inputs={"x": floats(2, 3, 8), "t": np.array(-1, np.int64)})
+        _, counts, _ = apply(text, DimsFromConvolution(), inputs={"x": floats(2, 3, 8), "t": np.array(-1, np.int64)})
         assert counts == [0]
