@@ -2,7 +2,8 @@
 
 A value whose shape is read is used by more than what computes with it, which keeps patterns from matching (the scores of
 attention, whose mask asks for their sizes). What is read is looked for in the inputs of the model, then among the values that the
-one is computed from: each from the next, as long as one has these sizes in a row.
+one is computed from: each from the next, as long as one has these sizes in a row. One size that scores of attention have twice is
+read once.
 
 What a Where chooses between sizes, as exporters write expand(batch, -1, -1), is read where it is known which are chosen.
 """
@@ -10,7 +11,7 @@ What a Where chooses between sizes, as exporters write expand(batch, -1, -1), is
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -27,13 +28,14 @@ _SHAPE_HAS_ENDS = 15
 
 @dataclass(frozen=True)
 class _Row:
-    """Sizes that a value has in a row, from an axis on, and the numbers before and behind them."""
+    """Sizes that a value has in a row, from an axis on, how often they are told, and the numbers before and behind them."""
 
     value: ir.Value
     start: int
     count: int
     before: tuple[int, ...] = ()
     behind: tuple[int, ...] = ()
+    times: int = 1
 
 
 class ReadSizes:
@@ -117,7 +119,7 @@ class ReadSizes:
         sizes = () if found is None or None in found.elements else found.elements
         if not any(isinstance(size, Dim) for size in sizes):
             return None
-        row = self._place(sizes, source)
+        row = self._place(sizes, source) or self._place_of_each(sizes, source)
         if row is None and all(use.node.op_type == "Concat" for use in result.uses()):
             row = self._place_beside_numbers(sizes, source)
         return row if row is None or node is not shape or self._is_one_node(row) else None
@@ -134,6 +136,14 @@ class ReadSizes:
                 break
             place, value = before, before.value
         return place
+
+    def _place_of_each(self, sizes: Sequence[DimLike | None], source: ir.Value) -> _Row | None:
+        """The same for one size that a product of matrices has several times: scores of a sequence that attends to itself."""
+        maker = source.producer()
+        if len(sizes) < 2 or any(size != sizes[0] for size in sizes) or maker is None or maker.op_type != "MatMul":
+            return None
+        row = self._place(sizes[:1], source)
+        return None if row is None else replace(row, times=len(sizes))
 
     def _place_beside_numbers(self, sizes: Sequence[DimLike | None], source: ir.Value) -> _Row | None:
         """The same for sizes with numbers before or behind them, which another Concat takes as well."""
@@ -172,7 +182,7 @@ class ReadSizes:
         else:
             sizes = build.gather(build.node("Shape", [row.value])[0], 0, [*range(row.start, end)])
         numbers = [[build.ints(part)] * bool(part) for part in (row.before, row.behind)]
-        parts = [*numbers[0], sizes, *numbers[1]]
+        parts = [*numbers[0], *[sizes] * row.times, *numbers[1]]
         return build.concat(parts, 0) if len(parts) > 1 else sizes
 
 

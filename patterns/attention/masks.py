@@ -2,11 +2,12 @@
 
 (s q k^T + a) + b = s q k^T + (a + b)          (s q k^T + a) - b = s q k^T + (a + -b)
 softmax(where(keep, s q k^T + m, filler)) = softmax(s q k^T + where(keep, m, filler))
+softmax(keep (s q k^T + m) + (1 - keep) filler) = softmax(s q k^T + where(keep, m, filler))     keep is 1 or 0
 softmax(max(s q k^T + m, filler)) = softmax(s q k^T + max(m, filler))
 windows(s q k^T) + w = windows(s q k^T + merged(w))
 grid(s q k^T) + r = grid(s q k^T + merged(r))
 
-The second and the third hold if any score added to the filler is lost in rounding. In the last but one, the scores have a window
+The second to the fourth hold if any score added to the filler is lost in rounding. In the last but one, the scores have a window
 axis that is merged with the batch axis: [batch * windows, heads, queries, keys]. In the last, queries and keys are pixels, whose
 rows and columns are axes of their own: [batch, query rows, query columns, key rows, key columns].
 """
@@ -16,7 +17,24 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ortfuse.pattern import Guard, Match, Pattern, built, computed, op, opt, rearrange, redundant, scalar, var
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.pattern import (
+    Guard,
+    Match,
+    Pattern,
+    attr,
+    built,
+    computed,
+    const,
+    op,
+    opt,
+    rearrange,
+    redundant,
+    scalar,
+    var,
+)
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
@@ -105,6 +123,49 @@ def _chosen(hide: bool) -> tuple[Pattern, Pattern]:
     return before, built(summed, makes=("Add", "MatMul", "Mul", "Tanh", "Where"))
 
 
+def _multiplied() -> tuple[Pattern, Pattern]:
+    """Scores times 1 or 0, plus a filler times 0 or 1, and scores plus fillers."""
+
+    def number(truth: Pattern) -> Pattern:
+        cast: Pattern = op.Cast(truth, to=attr("to")).kept()
+        return cast
+
+    keep = var("keep")
+    hidden = number(op.Not(keep).kept()) | op.Sub(scalar("one"), number(keep)).kept()
+    scored = (product + opt(mask)).named("scores", "b h s t")
+    chosen = (number(keep) * scored + op.Mul(filler, hidden).kept()).named("chosen", "b h s t")
+    unmasked = mask | computed("nothing", lambda match: array_like(match, 0.0))
+    return chosen, product + op.Where(keep, unmasked, filler)
+
+
+def _multiplied_constants() -> tuple[Pattern, Pattern]:
+    """Scores times ones and zeros, plus what fills them where these are 0, and scores plus the same."""
+    scored = product.named("scores", "b h s t")
+    return (const("factor") * scored + const("fillers")).named("chosen", "b h s t"), product + var("fillers")
+
+
+def fills_where_zero(match: Match) -> Refusal | None:
+    """The factors are 1 and 0, and where they are 0 is added what any score is lost in."""
+    factor, fillers = match.const("factor"), match.const("fillers")
+    try:
+        factor, fillers = np.broadcast_arrays(factor, fillers)
+    except ValueError:
+        return match.refuse("shape", "fillers", match.shape("factor"))
+    if not np.all((factor == 1) | (factor == 0)):
+        return match.refuse("value", "factor", "1 or 0 everywhere")
+    held = np.all(np.isfinite(fillers)) and np.all(fillers[factor == 0] <= DEEP)
+    return match.unless_value("fillers", bool(held), f"finite, and at most {DEEP:g} where the factor is 0")
+
+
+def chooses_by_truths(match: Match) -> Refusal | None:
+    """The factors are a truth value and its opposite, and the filler is finite."""
+    if match.get("one") is not None and match["one"] != 1:
+        return match.refuse("value", "one", 1)
+    return match.unless_dtype("keep", ir.DataType.BOOL) or match.unless_value(
+        "filler", math.isfinite(match["filler"]), "finite, as 0 times infinity is no number"
+    )
+
+
 def _floored() -> tuple[Pattern, Pattern]:
     """Scores that are nowhere below a filler, and scores plus such a mask."""
     unmasked = mask | computed("nothing", lambda match: array_like(match, 0.0))
@@ -155,9 +216,11 @@ def _rule(
             shapes=tuple({name: shape for name, shape in each.items() if shape is not None} for each in declared),
             scalars={
                 "score_scale": [1.0, 0.5],
+                "one": [1.0],
                 "outer": [0.5, 2.0],
                 "filler": [LOWEST, -math.inf],
                 "cap": [1.5, 20.0],
+                **proof.pop("scalars", {}),
             },
             **proof,
         ),
@@ -220,6 +283,9 @@ _WINDOWS = {
     "b": 2, "w": 3, "h": 2, "s": 5, "t": 7, "x": 1, "y": 5, "z": 7,
     "query": "6 2 5 4", "transposed_key": "6 2 4 7", "first_mask": "1 2 5 7", "mask": None,
 }  # fmt: skip
+_KEPT = np.tril(np.ones((5, 7)))
+"""What queries see of the keys."""
+
 RULES = [
     _rule(
         "masks_first", "(s q k^T + first_mask) + second_mask",
@@ -292,5 +358,15 @@ RULES = [
             ("kept_scores", "where(keep, s q k^T + mask, filler)", False),
             ("hidden_scores", "where(hide, filler, s q k^T + mask)", True),
         )
+    ),
+    _rule(
+        "multiplied_scores", "keep (s q k^T + mask) + (1 - keep) filler", _multiplied(), chooses_by_truths, hides_altogether,
+        shapes={"mask": "1 2 s t", "keep": "b 1 1 t"}, inputs={"keep": "bool"}, assumes=FINITE_SCORES,
+        attributes={"to": [int(ir.DataType.FLOAT)]}, scalars={"filler": [LOWEST, -1e31]},
+    ),
+    _rule(
+        "multiplied_constants", "ones_and_zeros (s q k^T) + fillers", _multiplied_constants(), fills_where_zero,
+        shapes={"query": "b 2 5 4", "transposed_key": "b 2 4 7", "factor": "5 7", "fillers": "5 7"}, assumes=FINITE_SCORES,
+        constants={"factor": _KEPT, "fillers": (1 - _KEPT) * LOWEST},
     ),
 ]  # fmt: skip

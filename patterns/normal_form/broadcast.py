@@ -4,6 +4,7 @@ x / expand(y, shape(x)) = x / y           x * ones = x
 where(expand(condition, shape(x)), x, y) = where(condition, x, y)
 where(condition, zeros, x) = where(condition, 0, x)
 x + (expand(y, shape) + z) = x + (y + z)  where x is as large as all of it
+not(expand(y, shape)) = expand(not(y), shape)      and casts of truth values, and those times a number
 split(x W) + b = split(x W + b)           where the columns are split, as heads of attention are
 """
 
@@ -134,7 +135,43 @@ def _whole_bias(match: Match) -> Any:
     return np.broadcast_to(match.const("bias"), sizes).reshape(-1)
 
 
+def is_one_truth(match: Match) -> Refusal | None:
+    """A single truth value is expanded, to as many axes as the shape names at least."""
+    truth, axes = match.shape("true"), match.shape("shape")
+    if truth is None or axes is None or not isinstance(axes[0], int):
+        return match.refuse("shape", "true" if truth is None else "shape")
+    single = all(dim == 1 for dim in truth) and len(truth) <= axes[0]
+    return None if single else match.refuse("shape", "true", "a single number")
+
+
+def chooses(match: Match) -> Refusal | None:
+    """What is expanded are truth values."""
+    return match.unless_dtype("y", ir.DataType.BOOL)
+
+
+def _of_truths(name: str, of: Any) -> Rule:
+    """A function of expanded truth values."""
+    return Rule(
+        name=f"broadcast.{name}",
+        formula=f"{name} of Expand(y, shape), y truth values",
+        pattern=of(lambda inner: op.Expand(inner, var("shape")).kept()),
+        replace=op.Expand(of(lambda inner: inner), var("shape")),
+        guards=(chooses,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"y": "b 3 1", "shape": "3", "factor": ""},
+            inputs={"y": "bool", "shape": _expanded_shape},
+            attributes={"to": [int(ir.DataType.FLOAT)]},
+            constants={"factor": -3.0},
+        ),
+    )
+
+
 RULES = [
+    _of_truths("not", lambda expanded: op.Not(expanded(y))),
+    _of_truths("cast", lambda expanded: op.Cast(expanded(y), to=attr("to"))),
+    _of_truths("scaled", lambda expanded: op.Mul(expanded(op.Cast(y, to=attr("to"))), const("factor", ""))),
     Rule(
         name="broadcast.bias_of_parts",
         formula="Reshape(x W) + b",
@@ -178,6 +215,20 @@ RULES = [
     _of_one_number("number_where", first=True),
     _of_one_number("number_elsewhere", first=False),
     *(_without_expand(name) for name in ("Add", "Sub", "Mul", "Div")),
+    Rule(
+        name="broadcast.and_true",
+        formula="And(Expand(true, shape), x) = Expand(x, shape)",
+        pattern=op.And(op.Expand(var("true", is_filled_with(1), "all true"), var("shape")).kept(), x),
+        replace=op.Expand(x, var("shape")),
+        guards=(is_one_truth,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"true": "", "x": "b 1 4", "shape": "3"},
+            inputs={"x": "bool"},
+            constants={"true": np.array(True), "shape": [1, 3, 4]},
+        ),
+    ),
     Rule(
         name="broadcast.sum_of_masks",
         formula="x + (expand(y, shape) + z)",

@@ -3,6 +3,8 @@
 cast(f(cast(x))) = f(x)                     f a sign, a size or a whole number
 cast(max(cast(x), cast(y))) = max(x, y)     cast(x) < cast(y) = x < y
 
+slice(cast(shape(x))) = cast(slice(shape(x)))       and gather, so that what reads sizes is next to what tells them
+
 where the type between holds every number of x and y. Of floating-point numbers: integers may have no opposite in their type.
 """
 
@@ -12,7 +14,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Pattern, attr, op, var
+from ortfuse.pattern import Match, Pattern, attr, op, opt, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
@@ -66,7 +68,38 @@ def _rule(name: str, pattern: Pattern, replace: Pattern, *guards: Callable[[Matc
     )
 
 
+sizes = op.Shape(x, start=attr("start"), end=attr("end"))
+converted = op.Cast(sizes.kept(), to=attr("to")).kept()
+parts = {name: var(name) for name in ("starts", "ends", "axes", "steps")}
+
+
+def _of_sizes(name: str, of: Callable[[Pattern], Pattern]) -> Rule:
+    """Some of the sizes, converted."""
+    return Rule(
+        name=f"casts.of_{name}",
+        pattern=of(converted),
+        replace=op.Cast(of(sizes), to=attr("to")),
+        exactness=Exactness.EXACT,
+        source="ONNX operator Cast",
+        proof=Proof(
+            shapes={"x": "b 3 4", **dict.fromkeys(parts, "1"), "places": "2"},
+            constants={"starts": [1], "ends": [3], "axes": [0], "steps": [1], "places": [2, 0]},
+            attributes={
+                "to": [ir.DataType.INT32.value, ir.DataType.FLOAT.value],
+                "start": [0],
+                "end": [3],
+                "axis": [0],
+            },
+            opset=20,
+        ),
+    )
+
+
 RULES = [
+    _of_sizes(
+        "slice", lambda of: op.Slice(of, parts["starts"], parts["ends"], opt(parts["axes"]), opt(parts["steps"]))
+    ),
+    _of_sizes("gather", lambda of: op.Gather(of, var("places"), axis=attr("axis"))),
     *(
         _rule(name, op.Cast(getattr(op, name)(_wide(x)), to=attr("to")), getattr(op, name)(x), widens, comes_back)
         for name in _UNARY

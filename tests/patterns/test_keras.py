@@ -73,7 +73,8 @@ ATTENTION = """
 CONSTANTS = {
     **{name: ints(number) for name, number in {"zero": 0, "one": 1, "two": 2, "three": 3, "four": 4}.items()},
     "flat": ints(-1, 16), "apart": ints(2, 8, 1), "rest": ints(-1), "size": ints(8), "all": ints(16),
-    "scale": np.float32(0.35), "filler": np.float32(-1e9), "gain": np.ones(16, np.float32),
+    "lowest": np.float32(-2.3e38), "true": np.array(True), "both": ints(0, 1), "number": np.int64(1), "nought": np.int64(0),
+    "unit": np.int64(1), "scale": np.float32(0.35), "filler": np.float32(-1e9), "gain": np.ones(16, np.float32),
 }  # fmt: skip
 
 
@@ -90,6 +91,19 @@ KEPT = """m = Mul(pq, scale) y = Cast<to = 1>(keep) n = Not(keep) z = Cast<to = 
     i = Softmax<axis = -1>(d) w = Mul(y, i)"""
 
 NORMALISED = "x = LayerNormalization<axis = -1>(given, gain)"
+
+
+MASKED = """m = Mul(pq, scale) sh = Shape(m) all_ = Expand(true, sh) kp = And(all_, keep) y = Cast<to = 1>(kp) n = Not(kp)
+    z = Cast<to = 1>(n) e = Mul(y, m) f = Mul(lowest, z) d = Add(e, f) w = Softmax<axis = -1>(d)"""
+
+CAUSAL = """m = Mul(pq, scale) sh = Shape(m) ci = Cast<to = 6>(sh) st = Slice(ci, two, four) l64 = Cast<to = 7>(st) at = Gather(l64, number)
+    rows = Range(nought, at, unit) column = Unsqueeze(rows, one) table = LessOrEqual(rows, column) keep4 = Unsqueeze(table, both)
+    y = Cast<to = 1>(keep4) n = Not(keep4) z = Cast<to = 1>(n) e = Mul(y, m) f = Mul(lowest, z) d = Add(e, f) w = Softmax<axis = -1>(d)"""
+
+
+@pytest.mark.parametrize(("masked", "signature"), [(MASKED, ", bool[b, 1, s, s] keep"), (CAUSAL, "")])
+def test_a_mask_by_which_scores_are_multiplied(masked: str, signature: str) -> None:
+    assert multi_head(masked, signature=signature)["Attention"] == 1
 
 
 def test_attention_by_sums_over_indices_of_open_sizes() -> None:
