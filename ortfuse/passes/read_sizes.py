@@ -53,7 +53,7 @@ class ReadSizes:
     def read_earlier(self, node: ir.Node) -> ir.Node | None:
         """Put another node in the place of a Shape, of a Gather or Slice of one, or of a Where of sizes.
 
-        Parts of a Shape are read elsewhere if all that reads it can be: otherwise it would stay, beside others.
+        Parts of a Shape are read elsewhere if all that reads it can be: otherwise it would stay, and be merged with others.
 
         Returns:
             The other node; `None` if the node stays.
@@ -65,9 +65,14 @@ class ReadSizes:
         row = None if shape is None else self._row_of(node, shape)
         if shape is None or row is None:
             return None
-        if node is not shape and not all(self._row_of(use.node, shape) for use in shape.outputs[0].uses()):
+        if node is not shape and not self._gives_way(shape):
             return None
         return self._put(node, row)
+
+    def _gives_way(self, shape: ir.Node) -> bool:
+        """Whether all that reads a Shape can be read elsewhere."""
+        sizes = shape.outputs[0]
+        return not sizes.is_graph_output() and all(self._row_of(use.node, shape) is not None for use in sizes.uses())
 
     def _put(self, node: ir.Node, row: _Row) -> ir.Node | None:
         found = self._context.facts.ints(node.outputs[0])

@@ -38,6 +38,15 @@ def test_parts_of_a_shape_stay_where_another_use_of_it_does() -> None:
     assert [node.inputs[0].name for node in model.graph if node.op_type == "Shape"] == ["v"]
 
 
+def test_parts_of_a_shape_stay_where_it_is_an_output() -> None:
+    """Read elsewhere, they would be merged with it again, and so on."""
+    text = """agraph (float[b, 4] x, float[4] w) => (int64[2] n, int64 q)
+        <int64 zero = {0}> { y = Mul(x, w) n = Shape(y) k = Gather(n, zero) q = Neg(k) }"""
+    model, counts, _ = apply(text, CommonSubexpressions())
+    assert [node.inputs[0].name for node in model.graph if node.op_type == "Shape"] == ["y"]
+    assert counts == [0]
+
+
 @pytest.mark.parametrize("opset", [13, 17])
 def test_sizes_beside_numbers_are_read_without_these(opset: int) -> None:
     text = f"""<ir_version: 8, opset_import: ["" : {opset}]>
