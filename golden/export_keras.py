@@ -28,6 +28,7 @@ SIZE_LIMIT = 400_000
 SEED = 20240229
 OPSET = 17
 IMAGE = (32, 32, 3)
+LENGTH = 9
 _OPTIONS = {"input_shape": IMAGE, "weights": None, "classes": 10}
 
 
@@ -112,9 +113,26 @@ def unet() -> keras.Model:
     return keras.Model(image, layers.Conv2D(1, 1, activation="sigmoid")(x))
 
 
+def translator() -> keras.Model:
+    """A transformer whose tokens attend to those before them that are none of padding, and a convolution over them."""
+    tokens = layers.Input((None,), dtype="int32")
+    x = layers.Embedding(50, 32, mask_zero=True)(tokens)
+    mask = keras.ops.not_equal(tokens, 0)
+    for _ in range(2):
+        y = layers.LayerNormalization(epsilon=1e-5)(x)
+        y = layers.MultiHeadAttention(4, 8)(y, y, query_mask=mask, value_mask=mask, key_mask=mask, use_causal_mask=True)
+        x = layers.add([x, y])
+        y = layers.LayerNormalization(epsilon=1e-5)(x)
+        y = layers.Dense(48, activation=lambda z: keras.activations.gelu(z, approximate=True))(y)
+        x = layers.add([x, layers.Dense(32)(y)])
+    x = layers.BatchNormalization()(layers.Conv1D(24, 3, padding="causal")(x))
+    return keras.Model(tokens, layers.Dense(50)(layers.Activation("relu")(x)))
+
+
 CASES: dict[str, Callable[[], keras.Model]] = {
     "keras_mobilenet2.tf": mobilenet2,
     "keras_mobilenet3.tf": mobilenet3,
+    "translator.tf": translator,
     "keras_densenet.tf": dense,
     "keras_xception.tf": xception,
     "keras_mobilenet3.keras": mobilenet3,
@@ -140,9 +158,22 @@ def spread_weights(model: keras.Model) -> None:
         weight.assign(value.astype("float32"))
 
 
+def given(model: keras.Model, batch: int) -> np.ndarray[Any, Any]:
+    """An input: numbers, or tokens that end with some of padding."""
+    rng, shape = (
+        np.random.default_rng(SEED),
+        (batch, *(LENGTH if size is None else size for size in model.inputs[0].shape[1:])),
+    )
+    if keras.backend.standardize_dtype(model.inputs[0].dtype) == "int32":
+        tokens = rng.integers(1, 50, shape, np.int32)
+        tokens[-1, -3:] = 0
+        return tokens
+    return rng.standard_normal(shape).astype(np.float32)
+
+
 def export(model: keras.Model, path: Path) -> None:
     """Write the model, without what an exporter notes about its own run."""
-    image = np.zeros((2, *model.inputs[0].shape[1:]), np.float32)
+    image = given(model, 2)
     model(image)
     if path.suffixes[-2] == ".dynamo":
         import torch
@@ -169,14 +200,14 @@ def error_of(path: Path, model: keras.Model) -> float:
     session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     worst = 0.0
     for batch in (2, 3):
-        image = np.random.default_rng(SEED).standard_normal((batch, *model.inputs[0].shape[1:])).astype(np.float32)
+        image = given(model, batch)
         wanted = keras.ops.convert_to_numpy(model(image, training=False))
         (found,) = session.run(None, {session.get_inputs()[0].name: image})
         worst = max(worst, float(np.abs(np.asarray(found) - wanted).max()))
     return worst
 
 
-_NAMES = {"gelu": "gelu", "silu": "silu", "hard_silu": "hardswish", "relu": "relu"}
+_NAMES = {"gelu": "gelu", "<lambda>": "gelu_tanh", "silu": "silu", "hard_silu": "hardswish", "relu": "relu"}
 
 
 def _activation(layer: Any) -> str:
@@ -200,7 +231,7 @@ def record(model: keras.Model, path: Path, error: float) -> dict[str, Any]:
         "opset": next(one.version for one in proto.opset_import if not one.domain),
         "error": float(f"{error:.2g}"),
         "sites": {
-            "attention": 0,
+            "attention": kinds["MultiHeadAttention"],
             "layer_norm": kinds["LayerNormalization"],
             "rms_norm": 0,
             "batch_norm": kinds["BatchNormalization"],
