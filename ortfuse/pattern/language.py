@@ -442,7 +442,7 @@ class Product(Chain):
 
 
 class Part(Pattern):
-    """The elements from `start` to `stop` (exclusive; `None`: the end) of the last axis of `inner`, by Slice or Split."""
+    """The elements from `start` to `stop` (exclusive; `None`: the end) of the last axis of `inner`, by Slice, Split or Gather."""
 
     _has_label = True
 
@@ -451,7 +451,7 @@ class Part(Pattern):
 
     @property
     def heads(self) -> frozenset[str] | None:
-        return frozenset({"Slice", "Split"})
+        return frozenset({"Slice", "Split", "Gather"})
 
     def children(self) -> Sequence[Pattern]:
         return (self.inner,)

@@ -152,16 +152,16 @@ def _repeated(axes: list[list[Piece]], shape: Sequence[DimLike]) -> list[list[Pi
 
 
 def match_part(m: Machine, pattern: Part, value: ir.Value | None, rest: Goals) -> Goals:
-    """Match a Slice of the last axis, or an output of a Split along it."""
+    """Match a Slice of the last axis, an output of a Split along it, or a Gather of evenly spaced elements."""
     node = None if value is None else value.producer()
-    if value is None or node is None or node.domain or node.op_type not in ("Slice", "Split"):
+    if value is None or node is None or node.domain or node.op_type not in _TAKING_PARTS:
         return m.fail(lambda: refuse("operator", value, found=computed_by(node), needed=pattern.heads))
     if not m.is_reached(node.graph):
         return m.fail(lambda: refuse("other_graph", node, needed=m.root))
     before, after = m.facts.shape(node.inputs[0]), m.facts.shape(value)
     if not before or not after:
         return m.fail(lambda: refuse("shape", value if after is None else node.inputs[0], found=None))
-    found = (_sliced if node.op_type == "Slice" else _split)(node, value, before[-1], len(before) - 1, m.facts)
+    found = _TAKING_PARTS[node.op_type](node, value, before[-1], len(before) - 1, m.facts)
     if found is None or not _is_part(m, pattern, found, before[-1], after[-1], value):
         bounds = "a part that is not known" if found is None else "[{}:{}:{}]".format(*found)
         return m.fail(lambda: refuse("value", node, found=bounds, needed=str(pattern)))
@@ -202,7 +202,28 @@ def _sliced(node: ir.Node, value: ir.Value, size: DimLike, last: int, facts: Fac
     if any(bound is UNKNOWN for bound in (starts, ends)):
         return None
     step = 1 if steps is None else steps
-    return None if not isinstance(step, int) or step < 1 else (_within(starts, size), _within(ends, size), step)
+    if not isinstance(step, int) or step < 1:
+        return None
+    return _to_the_end(_within(starts, size), _within(ends, size), step, size)
+
+
+def _to_the_end(start: DimLike, stop: DimLike, step: int, size: DimLike) -> Bounds:
+    """The same bounds, up to the end where no element follows: of eight elements, [0:7:2] is [0::2]."""
+    if isinstance(start, int) and isinstance(stop, int) and isinstance(size, int) and stop < size:
+        stop = size if len(range(start, stop, step)) == len(range(start, size, step)) else stop
+    return start, stop, step
+
+
+def _gathered(node: ir.Node, value: ir.Value, size: DimLike, last: int, facts: Facts) -> Bounds | None:
+    axis, indices = parameter(node, "axis", facts), facts.const(node.inputs[1])
+    if axis != last or indices is None or indices.ndim != 1 or not indices.size or not isinstance(size, int):
+        return None
+    places = [int(index) + size if index < 0 else int(index) for index in indices]
+    step = places[1] - places[0] if len(places) > 1 else 1
+    taken = range(places[0], places[-1] + 1, step) if step > 0 else range(0)
+    if places != list(taken) or places[0] < 0 or places[-1] >= size:
+        return None
+    return _to_the_end(places[0], places[-1] + 1, step, size)
 
 
 def _one(numbers: Any) -> Any:
@@ -234,3 +255,6 @@ def _split(node: ir.Node, value: ir.Value, size: DimLike, last: int, facts: Fact
             return start, start + shape[-1], 1
         start = start + shape[-1]
     return None
+
+
+_TAKING_PARTS = {"Slice": _sliced, "Split": _split, "Gather": _gathered}

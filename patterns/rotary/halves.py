@@ -3,6 +3,7 @@
     rope(x) = join(a cos - b sin, b cos + a sin),   a, b = parts of x          Su et al., arXiv:2104.09864
 
 The parts are the halves of the last axis, concatenated again, or its even and odd elements, interleaved again or concatenated.
+Interleaving ends with pairs: the Reshape of these may be to heads, to rows of all heads, or to heads that are repeated.
 Cosines and sines have half the size of x, as the operator expects.
 """
 
@@ -24,7 +25,6 @@ from ._parts import (
     constant,
     cos,
     has_angles,
-    merged_pairs,
     number_of_heads,
     rotary,
     sin,
@@ -41,6 +41,18 @@ def _element(in_pairs: Pattern, number: int, column: Pattern) -> Pattern:
     """One element of each pair."""
     index = var(f"index_{number}", lambda value, facts: facts.scalar(value) == number, f"the number {number}")
     return op.Gather(in_pairs, index, axis=-1) | op.Squeeze(column, axes=(-1,))
+
+
+def _in_pairs(heads: int, merged: Pattern) -> Pattern:
+    """[..., d] as [..., h, 2]."""
+    return rearrange(f"{LEADING[heads]} (h two) -> {LEADING[heads]} h two", merged)
+
+
+def _stacked(heads: int, real: Pattern, imaginary: Pattern) -> Pattern:
+    """The parts as pairs: what follows may merge these with more than the other axis of a head."""
+    parts = real.named("real", f"{LEADING[heads]} h"), imaginary
+    columns = (op.Unsqueeze(part, axes=(-1,)) for part in parts)
+    return op.Concat(*columns, axis=-1).named("pairs", f"{LEADING[heads]} h two")
 
 
 def _rule(
@@ -72,7 +84,7 @@ def _with_rest(rotated: Pattern) -> Pattern:
 
 def _rotations(heads: int, note: str, layout: str) -> list[Rule]:
     x = x_of(heads)
-    in_pairs = rearrange(f"{LEADING[heads]} (h two) -> {LEADING[heads]} h two", x)
+    in_pairs = _in_pairs(heads, x)
     columns = in_pairs[..., :1], in_pairs[..., 1:]
     elements = tuple(x[..., number::2] | _element(in_pairs, number, column) for number, column in enumerate(columns))
     real, imaginary = _turned(*elements)
@@ -87,8 +99,8 @@ def _rotations(heads: int, note: str, layout: str) -> list[Rule]:
         ),
         _rule(
             f"by_elements{note}", f"stack(a cos - b sin, b cos + a sin), a, b = x[0::2], x[1::2]{layout}",
-            merged_pairs(heads, op.Concat(*(op.Unsqueeze(part, axes=(-1,)) for part in _turned(*elements)), axis=-1)),
-            rotary(heads, True, cos, sin), has_angles(heads, "h"), {**shapes, "index_0": "", "index_1": ""},
+            _stacked(heads, real, imaginary), _in_pairs(heads, rotary(heads, True, cos, sin)),
+            has_angles(heads, "h"), {**shapes, "index_0": "", "index_1": ""},
             constants={"index_0": 0, "index_1": 1},
         ),
         _rule(
@@ -100,8 +112,9 @@ def _rotations(heads: int, note: str, layout: str) -> list[Rule]:
         ),
         _rule(
             f"complex{note}", f"(a + ib)(cos + i sin), a, b = x[0::2], x[1::2]{layout}",
-            merged_pairs(heads, op.Concat(*_turned(*columns), axis=-1)),
-            rotary(heads, True, op.Squeeze(cos, constant(-1)), op.Squeeze(sin, constant(-1))), has_angles(heads, "h", 1),
+            op.Concat(*_turned(*columns), axis=-1),
+            _in_pairs(heads, rotary(heads, True, op.Squeeze(cos, constant(-1)), op.Squeeze(sin, constant(-1)))),
+            has_angles(heads, "h", 1),
             {name: f"{shape} 1" for name, shape in shapes.items()},
         ),
     ]  # fmt: skip
@@ -115,8 +128,8 @@ def _of_rows() -> Rule:
     caches = (cache(angles, LENGTH_FIRST, rows) for angles in (cos, sin))
     return _rule(
         "by_elements_of_rows", "stack(a cos - b sin, b cos + a sin), a, b = x[0::2], x[1::2] on rows of heads",
-        merged_pairs(LENGTH_FIRST, op.Concat(*(op.Unsqueeze(part, axes=(-1,)) for part in _turned(*elements)), axis=-1)),
-        rearrange("b s (n h two) -> b s n (h two)", op.RotaryEmbedding(rows, *caches, num_heads=number_of_heads, interleaved=1)),
+        _stacked(LENGTH_FIRST, *_turned(*elements)),
+        rearrange("b s (n h two) -> b s n h two", op.RotaryEmbedding(rows, *caches, num_heads=number_of_heads, interleaved=1)),
         has_angles(LENGTH_FIRST, "h"), {"cos": "s 1 4", "sin": "b s 1 4", "index_0": "", "index_1": ""},
         constants={"index_0": 0, "index_1": 1},
     )  # fmt: skip

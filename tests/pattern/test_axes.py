@@ -194,7 +194,8 @@ def test_what_is_no_rearrangement_is_refused(spelling: str) -> None:
 
 
 X = var("x", "b d")
-BOUNDS = "<int64[1] zero = {0}, int64[1] three = {3}, int64[1] far = {99}, int64[1] last = {-1}, int64[1] two = {2}, int64[2] s = {3, 5}>"
+BOUNDS = "<int64[1] zero = {0}, int64[1] three = {3}, int64[1] far = {99}, int64[1] last = {-1}, int64[1] two = {2}, int64[2] s = {3, 5}, \
+int64[1] six = {6}, int64[1] seven = {7}, int64[4] odd = {1, 3, -3, 7}, int64[5] rear = {3, 4, 5, 6, -1}, int64[5] uneven = {3, 4, 4, 6, 7}>"
 
 
 @pytest.mark.parametrize(
@@ -206,6 +207,9 @@ BOUNDS = "<int64[1] zero = {0}, int64[1] three = {3}, int64[1] far = {99}, int64
         (X[..., :"p"], "out, rest = Split<axis = 1>(x, s)"),
         (X[..., 3:], "rest, out = Split<axis = -1>(x, s)"),
         (X[..., ::2], "out = Slice(x, zero, far, last, two)"),
+        (X[..., ::2], "out = Slice(x, zero, seven, last, two)"),
+        (X[..., 1::2], "out = Gather<axis = -1>(x, odd)"),
+        (X[..., 3:], "out = Gather<axis = 1>(x, rear)"),
         (op.Concat(X[..., "p":], X[..., :"p"], axis=1), "a, b = Split<axis = 1>(x, s) out = Concat<axis = 1>(b, a)"),
     ],
 )
@@ -223,6 +227,10 @@ def test_parts_of_the_last_axis_are_slices_or_what_a_split_gives(pattern: Patter
         (X[..., 3:], "out = Slice(x, two, far, last)"),
         (X[..., 1:], "out, rest = Split<axis = 1>(x, s)"),
         (X[..., ::2], "out = Slice(x, zero, three, last, two)"),
+        (X[..., ::2], "out = Slice(x, zero, six, last, two)"),
+        (X[..., ::2], "out = Gather<axis = -1>(x, odd)"),
+        (X[..., 3:], "out = Gather<axis = 0>(x, rear)"),
+        (X[..., 3:], "out = Gather<axis = 1>(x, uneven)"),
         (op.Concat(X[..., "p":], X[..., :"p"], axis=1), "b = Slice(x, three, far, last) a = Slice(x, zero, two, last) out = Concat<axis = 1>(b, a)"),
     ],
 )  # fmt: skip

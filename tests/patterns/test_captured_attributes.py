@@ -42,6 +42,7 @@ LOST = {
     "rmsnorm.casts to": "the same",
     "conv.trimmed ends": "how much is trimmed is a fact about the sizes",
     "parts.of_slice": "read by names that are put together",
+    "parts.along_fewer_axes": "the same",
     "parts.of_joined": "the same; the sizes of parts are facts",
     "parts.of_pad": "the same",
     **{f"tidy.{name}_of_truth to": "truth values are 0 and 1 in every type" for name in _COMPARISONS},

@@ -120,10 +120,12 @@ def test_what_only_looks_like_a_rotation_stays(parts: tuple[str, ...]) -> None:
     assert "RotaryEmbedding" not in ops(rewritten(m, "fuse.rotary"))
 
 
-def test_pairs_joined_into_another_shape_stay() -> None:
+def test_pairs_joined_into_another_shape_are_rotated_before() -> None:
     m = model(EVEN_AND_ODD, TURN, STACK.replace("whole", "mixed"))
     m.graph.outputs[0].shape = ir.Shape(["b", "n", 2, 6])
-    assert "RotaryEmbedding" not in ops(rewritten(m, "fuse.rotary"))
+    result = rewritten(m, "fuse.rotary")
+    assert "RotaryEmbedding" in ops(result)
+    same(m, result, numbers(m))
 
 
 @pytest.mark.parametrize("angles", ["n,1", "1,3", "2,1,3", "1,2,n,3", "2,n,3", "3"])
