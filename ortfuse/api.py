@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Unpack
 from ortfuse.assessment import Assessment, Progress, given_inputs, inputs_to_measure, silent
 from ortfuse.attempts import Attempts, as_it_is, left_alone, runnable
 from ortfuse.conclusion import Clock, concluded
-from ortfuse.errors import InvalidModelError, OptionError, PassError
+from ortfuse.errors import InvalidModelError, OptionError, PassError, PatternError
 from ortfuse.execution.loading import UnloadableError
 from ortfuse.execution.worker import WORKER
 from ortfuse.facts.facts import Facts
@@ -161,9 +161,11 @@ def find(model: AnyModel, pattern: Pattern, *, guards: Sequence[Guard] = ()) -> 
         guards: Conditions beyond the pattern, as in a rule.
 
     Raises:
-        PatternError: The pattern would match any value.
+        PatternError: The pattern would match any value, or is none.
         OrtfuseError: The model cannot be used.
     """
+    if not isinstance(pattern, Pattern):
+        raise PatternError(f"a pattern is made of `var` and `op` of ortfuse.pattern, and is not {pattern!r}")
     matcher = Matcher(pattern, tuple(guards))
     inside = enter(model, copy=False)[0]
     return matches(inside, matcher, Facts(inside))

@@ -198,7 +198,11 @@ class Options:
 
         Raises:
             OptionError: As for the class.
+            TypeError: `options` are something else.
         """
+        if not isinstance(options, cls | None):
+            found = f"{type(options).__module__}.{type(options).__qualname__}"
+            raise TypeError(f"options are an ortfuse.Options, or keywords one by one, not {found}")
         return (cls() if options is None else options).with_(**changes)
 
     @classmethod

@@ -13,7 +13,7 @@ import pytest
 
 import ortfuse
 from ortfuse.assessment import idle_options
-from ortfuse.errors import OptionError, VerificationError
+from ortfuse.errors import ModelFileError, OptionError, PatternError, VerificationError
 from ortfuse.targets import Target
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "models"
@@ -171,3 +171,15 @@ def test_only_the_installed_runtime_can_be_measured(tmp_path: Path) -> None:
     Target().to_table(tmp_path / "other.json")
     with pytest.raises(OptionError, match=r"measure: would run onnxruntime .* and the target is"):
         ortfuse.optimize(ir.from_onnx_text(TEXT), measure=True, target=tmp_path / "other.json")
+
+
+def test_what_is_no_model_no_pattern_and_no_options_is_told_as_that() -> None:
+    path = "golden/models/bert.sdpa.ts.onnx"
+    with pytest.raises(TypeError, match=r"ortfuse\.load reads a file, by its path, not builtins\.bytes"):
+        ortfuse.load(b"")  # type: ignore[arg-type]
+    with pytest.raises(ModelFileError, match="the path of the model is empty"):
+        ortfuse.optimize("")
+    with pytest.raises(PatternError, match="made of `var` and `op`"):
+        ortfuse.find(path, 3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"options are an ortfuse\.Options, or keywords one by one, not builtins\.dict"):
+        ortfuse.optimize(path, {"passes": "all"})  # type: ignore[arg-type, call-overload]

@@ -102,7 +102,13 @@ def _outline(file: DataFile, name: str) -> wire_format.Outline:
 
 
 def _open(path: str | os.PathLike[str]) -> DataFile:
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(
+            f"ortfuse.load reads a file, by its path, not {type(path).__module__}.{type(path).__qualname__}"
+        )
     name = os.fspath(path)
+    if not name:
+        raise ModelFileError("the path of the model is empty; give that of a model file")
     try:
         mode = Path(path).stat().st_mode
         if stat.S_ISDIR(mode):
