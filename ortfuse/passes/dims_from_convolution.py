@@ -1,15 +1,16 @@
-"""Lengths that the exporter recomputes are taken from the convolution that has them.
+"""Lengths that the exporter recomputes are taken from the convolution, or the pool, that has them.
 
     T = (n - 3) / 2 + 1   with   y = conv(x) of 3 taps and stride 2, x of shape [batch, c, n]   becomes   T = shape(y)[2]
 
 torch.export writes the output sizes of convolutions as arithmetic on the sizes of the input, with divisions that round
 towards zero. For inputs that are too short the arithmetic disagrees with the convolutions, so the two are not equal in all
 runs; but then the convolution, and with it the run, fails (also for a batch of none). So what is provably equal to a size
-of a convolution in all runs in which every convolution of the graph has sizes of at least 1 is read from that convolution.
+of a convolution or pool in all runs in which every convolution of the graph has sizes of at least 1 is read from there,
+one operator for all sizes of a value instead of several for each.
 
-Left alone: convolutions in subgraphs and such that no output depends on, which need not be executed, as proof and as
-source; lengths that the convolution itself depends on; those that are equal in all runs, which are merged as they are
-(`cse`); sizes of more than one open size of the inputs.
+Pools prove nothing: the runtime lets them pass if the batch is empty. Left alone: what is in subgraphs or needed by no
+output, which need not be executed; lengths that the source itself depends on; open sizes of inputs, which `cse` reads
+there; sizes of more than one open size of the inputs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import Dim, DimLike, positive_from, shifted, symbols
+from ortfuse.dims import Dim, DimLike, only_atom, positive_from, shifted, symbols
 from ortfuse.facts.transfer import elements
 from ortfuse.facts.transfer.fact import Element
 from ortfuse.graph.editor import constant_node
@@ -39,7 +40,7 @@ _DEEPEST = 200
 
 @dataclass(frozen=True)
 class DimsFromConvolution:
-    """Replaces computed lengths that are provably a size of a convolution in every run that succeeds."""
+    """Replaces computed lengths that are provably a size of a convolution or pool in every run that succeeds."""
 
     name: ClassVar[str] = "dims_from_convolution"
 
@@ -68,11 +69,11 @@ class _Least(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A convolution that has a size, its axis, and the convolution that shows that it is that size."""
+    """What has a size, its axis, and the convolution that shows that it is that size, unless it always is."""
 
-    convolution: ir.Node
+    source: ir.Node
     axis: int
-    witness: ir.Node
+    witness: ir.Node | None
 
 
 class _Sizes:
@@ -85,18 +86,17 @@ class _Sizes:
     def __init__(self, context: Context) -> None:
         self._context = context
         graph = context.model.graph
-        convolutions = [node for node in graph if node.op_type == "Conv" and not node.domain]
-        needed = set(needed_nodes(graph)) if convolutions else set[ir.Node]()
+        windows = [node for node in graph if node.op_type in _WINDOWS and not node.domain]
+        needed = set(needed_nodes(graph)) if windows else set[ir.Node]()
         sized = [
             (node, axis, size)
-            for node in convolutions
+            for node in windows
             for axis, size in enumerate(context.facts.shape(node.outputs[0]) or ())
             if node in needed and axis > 1 and isinstance(size, Dim)
         ]
-        starts = {size: positive_from(size) for _, _, size in sized}
         self.least: dict[str, _Least] = {}
         for node, _, size in sized:
-            start = starts[size]
+            start = positive_from(size) if node.op_type == "Conv" else None
             if start is not None and (start[0] not in self.least or self.least[start[0]].value < start[1]):
                 self.least[start[0]] = _Least(start[1], node)
         self._sources: dict[tuple[str, DimLike], list[tuple[ir.Node, int]]] = {}
@@ -106,16 +106,18 @@ class _Sizes:
                 self._sources.setdefault(key, []).append((node, axis))
 
     def found(self, length: ir.Value) -> _Found | None:
-        """A convolution that does not depend on a length, and has that size in every run that succeeds."""
+        """A convolution or pool that does not depend on a length, and has that size in every run that succeeds."""
         element = _integer(self._context, length)
         for name, least in self.least.items():
             value = _shifted_value(self._context, length, name, least.value)
             for node, axis in () if value is None else self._sources.get((name, value), ()):
                 shape = self._context.facts.shape(node.outputs[0])
-                if shape is not None and shape[axis] != element and not _depends_on(node.outputs[0], length):
-                    return _Found(node, axis, least.convolution)
+                if shape is not None and not _depends_on(node.outputs[0], length):
+                    return _Found(node, axis, None if shape[axis] == element else least.convolution)
         return None
 
+
+_WINDOWS = frozenset({"Conv", "MaxPool", "AveragePool"})
 
 _ARITHMETIC = {"Add": elements.add, "Sub": elements.subtract, "Mul": elements.multiply, "Div": elements.divide_integer}
 
@@ -127,7 +129,10 @@ def _length(context: Context, node: ir.Node) -> ir.Value | None:
     value = node.outputs[0]
     if context.facts.dtype(value) is not ir.DataType.INT64 or context.facts.shape(value) not in ((), (1,)):
         return None
-    return None if value.is_graph_output() or isinstance(_integer(context, value), int) else value
+    element = _integer(context, value)
+    atom = only_atom(element) if isinstance(element, Dim) else None
+    is_read = isinstance(element, int) or (atom is not None and not atom.kind)
+    return None if value.is_graph_output() or is_read else value
 
 
 def _integer(context: Context, value: ir.Value) -> Element:
@@ -179,18 +184,19 @@ def _above(value: ir.Value) -> Iterator[ir.Node]:
 
 
 def _read_off(context: Context, length: ir.Value, found: _Found) -> bool:
-    """Replace the length by a size of the convolution, wherever it is used; returns whether that was accepted."""
+    """Replace the length by a size of what has it, wherever it is used; returns whether that was accepted."""
     index = np.full(() if context.facts.shape(length) == () else (1,), found.axis, np.int64)
     user = length.producer()
     assert user is not None
     editor = context.editor
-    witnesses = list(dict.fromkeys([found.convolution, found.witness]))
+    witnesses = [] if found.witness is None else list(dict.fromkeys([found.source, found.witness]))
     with editor.change(DimsFromConvolution.name, nodes=_integers_above(length), witnesses=witnesses) as change:
-        shape = ir.node("Shape", [found.convolution.outputs[0]])
+        shape = ir.node("Shape", [found.source.outputs[0]])
         place = constant_node(ir.tensor(index))
         made = ir.node("Gather", [shape.outputs[0], place.outputs[0]])
         editor.insert_after(user, shape, place, made)
         editor.replace(length, made.outputs[0])
+        editor.remove(user)  # or what computes the same would be merged with it
     return bool(change)
 
 

@@ -45,7 +45,7 @@ def test_what_the_file_declares_makes_no_difference(declared: str) -> None:
 
 
 def test_a_length_that_only_looks_the_same_stays() -> None:
-    text = f"{HEAD} {LENGTH.replace('{3}', '{1}')} {POSITIONS} {CHAIN} {SPLIT} out = Relu(h) }}"
+    text = f"{HEAD} {LENGTH.replace('{3}', '{2}')} {POSITIONS} {CHAIN} {SPLIT} out = Relu(h) }}"
     assert apply(text, DimsFromConvolution(), inputs={"x": floats(2, 4, 23), "w": floats(4, 4, 3)})[1] == [0]
 
 
@@ -89,6 +89,35 @@ def test_a_size_for_a_resize_is_read_off_the_convolution(size: int) -> None:
     for candidate in (proto_of(text), model):
         with pytest.raises(Exception, match="Invalid input shape"):
             execute(candidate, empty)
+
+
+@pytest.mark.parametrize("batch", [0, 2])
+@pytest.mark.parametrize("size", [1, 4, 5, 9])
+def test_a_size_is_read_off_a_pool_that_a_convolution_proves_not_empty(batch: int, size: int) -> None:
+    body = """f = Conv<strides = [2], pads = [1, 1]>(x, w) p = MaxPool<kernel_shape = [3], strides = [2], pads = [1, 1]>(f)
+        y = Expand(zero, u) out = Sub(p, y)"""
+    halves = "four = Constant<value = int64[1] {4}>() c = Div(a, four) u = Add(c, one)"
+    text = f"g (float[b, 4, s] x, float[4, 4, 3] w) => (float[b, 4, l] out) <float[1] zero = {{0}}> {{ {SIZES} {halves} {body} }}"
+    inputs = {"x": floats(batch, 4, size), "w": floats(4, 4, 3)}
+    model, counts, _ = apply(text, DimsFromConvolution(), DeadCode(), inputs=inputs)
+    assert counts[0] == 1
+    assert "Div" not in operators(model)
+    without = text.replace(
+        "Conv<strides = [2], pads = [1, 1]>(x, w)", "MaxPool<kernel_shape = [3], strides = [2], pads = [1, 1]>(x)"
+    )
+    assert apply(without, DimsFromConvolution())[1] == [0]
+
+
+@pytest.mark.parametrize("size", [8, 9, 23])
+def test_a_quotient_that_is_always_a_size_is_read_off_what_has_it(size: int) -> None:
+    text = """g (float[b, 4, s] x, float[4, 4, 8] w) => (float[b, 4, l] out) <float[1] zero = {0}> {
+        n = Shape<start=2, end=3>(x) eight = Constant<value = int64[1] {8}>() t = Div(n, eight)
+        f = Conv<strides = [8]>(x, w) y = Expand(zero, t) out = Sub(f, y) }"""
+    model, counts, _ = apply(
+        text, DimsFromConvolution(), DeadCode(), inputs={"x": floats(2, 4, size), "w": floats(4, 4, 8)}
+    )
+    assert counts[0] == 1
+    assert "Div" not in operators(model)
 
 
 def test_a_convolution_that_need_not_run_proves_nothing() -> None:
