@@ -46,6 +46,7 @@ import onnx_ir as ir
 
 from ortfuse.execution.integer_products import saturates
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.traits import MOVES, has
 from ortfuse.passes.pairs_apart import UNSEEN, has_scales
 from ortfuse.pattern import Guard, Match, Pattern, all_attributes, attr, computed, const, op, opt, redundant, var
 from ortfuse.pattern.operators import attribute_value, parameter
@@ -274,6 +275,26 @@ def has_one_step(match: Match) -> Refusal | None:
     )
 
 
+_COARSE = ("Softmax",)
+"""Operators whose kernels of integers are less exact than rounding: off by several steps of their result."""
+
+
+@redundant("it would be right, but the runtime's kernel of integers is less exact")
+def is_beside_no_coarse_kernel(match: Match) -> Refusal | None:
+    """The runtime makes no kernel of integers of it that is less exact than those in float32."""
+    maker = match["x"].producer()
+    while maker is not None and has(maker, MOVES) and maker.inputs[0] is not None:
+        maker = maker.inputs[0].producer()
+    after, readers = [match.root], list[ir.Node]()
+    while after:
+        nodes = after.pop().consumers()
+        after += [node.outputs[0] for node in nodes if has(node, MOVES)]
+        readers += nodes
+    if not any(node.op_type in _COARSE for node in (*readers, *([] if maker is None else [maker]))):
+        return None
+    return match.refuse("kernel_limit", "root", "numbers of operators whose kernels of integers are as exact")
+
+
 def is_signed(match: Match) -> Refusal | None:
     """The numbers between the two are signed, of 8 bits, and their products are as exact if they are unsigned."""
     if saturates():
@@ -297,7 +318,7 @@ RULES = [
         replace=op.DequantizeLinear(op.QuantizeLinear(x, step, unsigned, **along), step, unsigned, **along),
         is_refinement=True,
         because=Quirk.TURNS_SIGNED_PAIRS,
-        guards=(is_signed, has_one_step, is_of_one_step_with_its_neighbours),
+        guards=(is_signed, has_one_step, is_of_one_step_with_its_neighbours, is_beside_no_coarse_kernel),
         exactness=Exactness.EXACT,
         source="ONNX Runtime graph transformer QDQS8ToU8Transformer",
         proof=Proof(

@@ -329,6 +329,24 @@ def test_signed_pairs_that_name_their_type_are_loaded() -> None:
     assert np.array_equal(before, Session(ortfuse.optimize(model).model, optimise=True).run(inputs)["y"])
 
 
+@takes_unsigned
+@pytest.mark.parametrize("moved", ["Identity (d)", "Transpose <perm = [1, 0]> (d)"])
+def test_signed_pairs_stay_beside_kernels_that_are_less_exact_in_integers(moved: str) -> None:
+    model = parse(f"""
+        <ir_version: 10, opset_import: ["" : 17]>
+        g (float[4, 4] x) => (float[4, 4] y)
+        <float step = {{0.02}}, int8 zero = {{-3}}>
+        {{
+            q = QuantizeLinear (x, step, zero)
+            d = DequantizeLinear (q, step, zero)
+            m = {moved}
+            y = Softmax (m)
+        }}
+    """)
+    found = ortfuse.optimize(model).model
+    assert {node.inputs[2].dtype for node in found.graph if node.op_type == "QuantizeLinear"} == {ir.DataType.INT8}
+
+
 def test_the_original_is_compared_with_unsigned_pairs() -> None:
     after = with_unsigned_pairs(signed(17))
     turned = Quirk.TURNS_SIGNED_PAIRS in installed().quirks and not saturates()
