@@ -1,6 +1,7 @@
 """Products of quantised numbers as the runtime computes them in integers.
 
 transpose(dq(w8)) = dq(transpose(w8))                     w8 constant: what is transposed is the integers, once
+reshape(dq(w8)) = dq(reshape(w8))                         the same with one step for all
 
 x W + b, as Gemm or MatMul and Add with two axes  =  gemm(x, W) + b         x and W dequantised, b in float32
 
@@ -59,7 +60,8 @@ def _made_of_bytes(name: str) -> Any:
 BYTES: dict[str, Any] = {"check": _of_bytes, "text": "dequantised numbers of 8 bits"}
 weight, step, zero = const("weight"), const("step"), const("zero")
 x, w, bias = var("x", "m k", **BYTES), var("w", **BYTES), var("bias")
-turned = attr("transB")
+turned, to = attr("transB"), const("to")
+ONE_STEP = {"step": np.float32(0.03), "zero": np.int8(2)}
 
 
 def _perm(match: Match) -> list[int]:
@@ -79,6 +81,27 @@ def has_one_scale_or_an_axis(match: Match) -> Refusal | None:
     if match.const("step").size == 1 or match.const("step").ndim == 1:
         return None if rank else match.refuse("rank", "weight", "at least one axis")
     return match.refuse("shape", "step", "one for each index of an axis")
+
+
+def has_one_scale(match: Match) -> Refusal | None:
+    """There is one step for all."""
+    one = match.const("step").size == 1 == match.const("zero").size
+    return None if one else match.refuse("shape", "step", "one for all")
+
+
+def _reshaped(operator: str, **more: Any) -> Rule:
+    """Integers are reshaped; `more` says what the sizes or axes of the proof are."""
+    make = getattr(op, operator)
+    return Rule(
+        name=f"quantised.weight_{operator.lower()}",
+        formula=f"{operator}(DequantizeLinear(weight, step, zero), to)",
+        pattern=make(op.DequantizeLinear(weight, step, zero, axis=attr("axis")), to),
+        replace=op.DequantizeLinear(make(weight, to), step, zero),
+        guards=(has_one_scale,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(attributes={"axis": [1]}, **more),
+    )
 
 
 @redundant(NEEDLESS)
@@ -156,6 +179,21 @@ RULES = [
                 )
             },
         ),
+    ),
+    _reshaped(
+        "Reshape",
+        shapes={"weight": "4 3", "step": "", "zero": "", "to": "3"},
+        constants={"weight": np.arange(-6, 6, dtype=np.int8).reshape(4, 3), "to": [2, 2, 3], **ONE_STEP},
+    ),
+    _reshaped(
+        "Unsqueeze",
+        shapes={"weight": "4 3", "step": "", "zero": "", "to": "1"},
+        constants={"weight": np.arange(-6, 6, dtype=np.int8).reshape(4, 3), "to": [1], **ONE_STEP},
+    ),
+    _reshaped(
+        "Squeeze",
+        shapes={"weight": "4 1 3", "step": "", "zero": "", "to": "1"},
+        constants={"weight": np.arange(-6, 6, dtype=np.int8).reshape(4, 1, 3), "to": [1], **ONE_STEP},
     ),
     _rule(
         "bias_apart",
