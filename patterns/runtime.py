@@ -261,10 +261,17 @@ def _is_signed(dtype: Any, facts: Facts) -> bool:
     return dtype in (None, 0, int(ir.DataType.INT8))
 
 
-step, zero = const("step"), const("zero")
+step, zero, whole = const("step"), const("zero"), const("whole")
 along = {"axis": attr("axis")}
 named = {"output_dtype": attr("named", _is_signed, "int8, or not given")}
-unsigned = computed("unsigned", lambda match: (match.const("zero").astype(np.int16) + 128).astype(np.uint8))
+
+
+def _unsigned(name: str) -> Any:
+    """A constant of bytes, 128 higher."""
+    return computed(f"{name}_unsigned", lambda match: (match.const(name).astype(np.int16) + 128).astype(np.uint8))
+
+
+unsigned = _unsigned("zero")
 
 
 def has_one_step(match: Match) -> Refusal | None:
@@ -293,6 +300,40 @@ def is_beside_no_coarse_kernel(match: Match) -> Refusal | None:
     if not any(node.op_type in _COARSE for node in (*readers, *([] if maker is None else [maker]))):
         return None
     return match.refuse("kernel_limit", "root", "numbers of operators whose kernels of integers are as exact")
+
+
+_ALIKE = ("Add", "Mul", "Concat", "Where")
+"""Operators whose kernels of integers take numbers of one type."""
+
+
+@redundant("it would be right, but the runtime makes no kernel of integers of it")
+def is_beside_unsigned_numbers(match: Match) -> Refusal | None:
+    """All that reads the constant takes numbers of one type, and has unsigned ones beside it."""
+    readers = match.root.consumers()
+    if readers and all(node.op_type in _ALIKE and _reads_unsigned(node, match) for node in readers):
+        return None
+    return match.refuse(
+        "needless", "root", found="no unsigned numbers are added to it, joined with it, or multiplied by it"
+    )
+
+
+def _reads_unsigned(node: ir.Node, match: Match) -> bool:
+    makers = [value.producer() for value in node.inputs if value is not None and value is not match.root]
+    return any(
+        maker is not None
+        and maker.op_type == "DequantizeLinear"
+        and match.facts.dtype(maker.inputs[0]) == ir.DataType.UINT8
+        for maker in makers
+    )
+
+
+def _beside_unsigned(build: Any, root: ir.Value) -> ir.Value:
+    """The sum with dequantised numbers that are unsigned."""
+    whole = build.input("whole", [], ir.DataType.UINT8)
+    one, none = build.constant(np.float32(0.5), ir.DataType.FLOAT), build.constant(np.uint8(9), ir.DataType.UINT8)
+    numbers = build.node("DequantizeLinear", [whole, one, none]).outputs[0]
+    made: ir.Value = build.node("Add", [root, numbers]).outputs[0]
+    return made
 
 
 def is_signed(match: Match) -> Refusal | None:
@@ -326,6 +367,27 @@ RULES = [
             attributes=({"axis": [1], "named": [0]}, {"axis": [1], "named": [int(ir.DataType.INT8)]}),
             constants={"step": np.float32(0.03), "zero": np.int8(-7)},
             opset=21,
+        ),
+    ),
+    Rule(
+        name="runtime.unsigned_constant",
+        formula="DequantizeLinear(constant, step, zero)",
+        pattern=op.DequantizeLinear(whole, step, zero, **along),
+        replace=op.DequantizeLinear(_unsigned("whole"), step, unsigned, **along),
+        is_refinement=True,
+        because=Quirk.TURNS_SIGNED_PAIRS,
+        guards=(is_signed, has_one_step, is_beside_unsigned_numbers),
+        exactness=Exactness.EXACT,
+        source="ONNX Runtime graph transformer QDQS8ToU8Transformer",
+        proof=Proof(
+            shapes={"whole": "3 4", "step": "", "zero": ""},
+            attributes={"axis": [1]},
+            constants={
+                "whole": np.arange(-6, 6, dtype=np.int8).reshape(3, 4),
+                "step": np.float32(0.03),
+                "zero": np.int8(-7),
+            },
+            followed_by=_beside_unsigned,
         ),
     ),
     _factor_apart(

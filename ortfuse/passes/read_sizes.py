@@ -139,7 +139,8 @@ class ReadSizes:
             before = self._among(node.inputs, sizes)
             if before is None:
                 break
-            place, value = before, before.value
+            value = before.value
+            place = place if _is_quantised(value) else before
         return place
 
     def _place_of_each(self, sizes: Sequence[DimLike | None], source: ir.Value) -> _Row | None:
@@ -198,3 +199,8 @@ def _shape_read_by(node: ir.Node) -> ir.Node | None:
     else:
         made = node
     return made if made is not None and made.op_type == "Shape" and not made.domain else None
+
+
+def _is_quantised(value: ir.Value) -> bool:
+    """Whether a QuantizeLinear reads a value: the runtime computes it in integers if nothing else does."""
+    return any(use.node.op_type == "QuantizeLinear" for use in value.uses())

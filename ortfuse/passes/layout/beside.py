@@ -1,9 +1,12 @@
 """Of places for a Transpose that cost the same, some are better.
 
-A Transpose is worse where it keeps a convolution apart from what that would take in: arithmetic with constants, or an activation
-behind it. Otherwise it is better beside a convolution, since the runtime does it together with the conversion from or to its
-blocked layout. Else that place is the best which has no more than four axes: those that a Reshape splits behind it, or merged
-before, need not be moved one by one, and it is there that rules look for the Transposes of their operators.
+A Transpose is better between a QuantizeLinear and its DequantizeLinear, where it moves bytes, and worse on the other side of
+either, where it keeps that from the operator that the runtime computes in integers with it; best behind a convolution, which
+the runtime then makes one of channels last. It is worse, too, where it keeps a convolution apart from what that would take in:
+arithmetic with constants, or an activation behind it. Otherwise it is better beside a convolution, since the runtime does it
+together with the conversion from or to its blocked layout. Else that place is the best which has no more than four axes: those
+that a Reshape splits behind it, or merged before, need not be moved one by one, and it is there that rules look for the
+Transposes of their operators.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", f"{MICROSOFT}.FusedConv"})
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
 _BEHIND = frozenset({"BatchNormalization", "Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid"})
 
+_QUANTISES = frozenset({"QuantizeLinear", f"{MICROSOFT}.QuantizeLinear"})
+_DEQUANTISES = frozenset({"DequantizeLinear", f"{MICROSOFT}.DequantizeLinear"})
+
 _FAST_AXES, _MOST_BEYOND = 4, 7
 """How many axes the runtime transposes fast, several times as fast as more of them; and how many beyond them count."""
 
@@ -29,9 +35,14 @@ def axes_beyond(source: ir.Value, facts: Facts) -> int:
 
 
 def disadvantage(source: ir.Value, transposed: Iterable[ir.Value], facts: Facts) -> int:
-    """1 if a Transpose there keeps something apart from a convolution, -1 beside one that takes nothing in, else 0."""
+    """1 if a Transpose there keeps a convolution or a quantised pair apart from something, below 0 where it is better, else 0."""
     maker = source.producer()
     readers = [use for value in transposed for use in value.uses()]
+    if maker is not None and has(maker, _QUANTISES):
+        above = maker.inputs[0].producer() if maker.inputs[0] is not None else None
+        return -2 if above is not None and has(above, _CONVOLUTIONS) else -1
+    if (maker is not None and has(maker, _DEQUANTISES)) or any(has(use.node, _QUANTISES) for use in readers):
+        return 1
     if maker is not None and has(maker, _CONVOLUTIONS):
         return 1 if any(has(use.node, _BEHIND) or _has_constant(use.node, facts) for use in readers) else -1
     if not any(use.idx == 0 and has(use.node, _CONVOLUTIONS) for use in readers):
