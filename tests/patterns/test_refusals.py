@@ -209,7 +209,7 @@ def used_otherwise(match: Match) -> Iterator[Match]:
 
 
 def made_otherwise(match: Match) -> Iterator[Match]:
-    """The match, with x a blocked image, or an integer that the runtime computes with as it is."""
+    """The match, with x a blocked image, an integer that the runtime computes with as it is, or the result of a Softmax."""
     x = match.bindings.get("x")
     if not isinstance(x, ir.Value):
         return
@@ -219,12 +219,13 @@ def made_otherwise(match: Match) -> Iterator[Match]:
     made = [
         ir.node("MaxPool", [x]),
         ir.node("DequantizeLinear", [x, scale]),
+        ir.node("Softmax", [x]),
         ir.node("QuantizeLinear", [match.root, scale]),
     ]
     graph.extend(made)
     shapes = {x: (1, 16, 8, 8), made[0].outputs[0]: (1, 16, 8, 8)}
     facts = OtherFacts(match.facts, shape=shapes, dtype={x: ir.DataType.FLOAT})
-    for node in made[:2]:
+    for node in made[:3]:
         node.outputs[0].name = f"{node.op_type} of x"
         yield changed(with_binding(match, "x", node.outputs[0]), facts=facts)
     graph.remove(made, safe=True)
