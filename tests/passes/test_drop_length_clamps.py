@@ -55,6 +55,30 @@ def test_a_length_cut_at_one_stays_cut() -> None:
     assert counts == [0]
 
 
+CACHE = """agraph (float[b, p, 6] past, float[b, s, 6] x, float[8, 1] table) => (float[b, n, 6] y, int64[1] z)
+    <int64[1] bound = {8}, int64[1] other = {OTHER}, int64[1] one = {1}, int64[1] times = {TIMES}, int64[1] zero = {0}> {
+        whole = Concat <axis = 1> (past, x) n = Shape(whole) m = Shape(past)
+        all = Gather(n, one) old = Gather(m, one) length = Mul(old, times)
+        cut = Min(bound, all) first = Min(other, length)
+        part = Slice(table, zero, cut, zero) y = Add(whole, part) z = Neg(first) }"""
+
+
+@pytest.mark.parametrize(
+    ("other", "times", "count"),
+    [(8, 1, 2), (9, 1, 2), (7, 1, 1), (8, 2, 1)],
+    ids=["the same bound", "a larger bound", "a smaller bound", "a longer length"],
+)
+def test_a_length_is_as_short_as_one_that_is_no_shorter(other: int, times: int, count: int) -> None:
+    """Where past + new is at most 8, past is; it may be cut at 7, and twice as much may be cut at 8."""
+    text = CACHE.replace("OTHER", str(other)).replace("TIMES", str(times))
+    rng = np.random.default_rng(0)
+    sizes = {"past": (2, 4, 6), "x": (2, 3, 6), "table": (8, 1)}
+    given = {name: rng.standard_normal(size, np.float32) for name, size in sizes.items()}
+    model, counts, _ = apply(text, DropLengthClamps(), inputs=given)
+    assert counts == [count]
+    assert operators(model).count("Min") == 2 - count
+
+
 def test_the_target_of_the_view_is_constant_then() -> None:
     result = ortfuse.optimize(model_of(text(SUM)))
     assert operators(result.model) == ["Add"]
