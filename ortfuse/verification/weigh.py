@@ -22,7 +22,7 @@ other tools often are, is simply equal: nothing has to be excused.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -43,6 +43,9 @@ from ortfuse.verification.verdict import Trial, Verdict
 
 SHRINKS = 1e3
 """How many times smaller a difference has to be in float64 to count as rounding."""
+
+UNSIGNED = "ortfuse.unsigned."
+"""What names of unsigned pairs begin with, so that nothing of another model has them by chance."""
 
 MOST_REASONS = 3
 """The most decisions that are listed for an output."""
@@ -94,7 +97,7 @@ class _Weights:
             trial = replace(trial, differences=[self._alike(first, experiment) for first in trial.differences])
             if trial.ok:
                 return trial
-        decided = compare_decided(self._original, self._candidate, experiment, trial.optimise)
+        decided = self._decided(experiment, trial.optimise)
         differences = []
         for first in trial.differences:
             found = first if first.ok or decided is None else _apart_from_ties(first, decided)
@@ -102,6 +105,17 @@ class _Weights:
                 found = self._weighed(found, experiment, only_optimised)
             differences.append(self._as_the_original(first, found, experiment) if only_optimised else found)
         return replace(trial, differences=differences)
+
+    def _decided(self, experiment: Experiment, optimise: bool) -> Decided | None:
+        """The comparison given the original's decisions; those of signed pairs may have to be sought among unsigned ones."""
+        found = compare_decided(self._original, self._candidate, experiment, optimise)
+        if found is None or not all(difference.ok for difference in found.differences.values()):
+            unsigned = with_unsigned_pairs(self._original)
+            if any((value.name or "").startswith(UNSIGNED) for value in _made(unsigned)):
+                other = compare_decided(unsigned, self._candidate, experiment, optimise)
+                if other is not None and all(difference.ok for difference in other.differences.values()):
+                    return other
+        return found
 
     def _alike(self, first: Difference, experiment: Experiment) -> Difference:
         """The comparison with what the runtime's optimisations make of the original, if that is equal.
@@ -209,12 +223,21 @@ class _Weights:
 
 
 def with_unsigned_pairs(model: ir.Model) -> ir.Model:
-    """A copy whose quantised pairs are unsigned, where the runtime prefers such."""
+    """A copy whose quantised pairs are unsigned, where the runtime prefers such; names of what is new begin with `UNSIGNED`."""
     copy, target = model.clone(), installed()
     if Quirk.TURNS_SIGNED_PAIRS in target.quirks:
+        known = {value.name for value in _made(copy)}
         rules = [rule for rule in load_catalogue().rules() if rule.because is Quirk.TURNS_SIGNED_PAIRS]
         Rewriter(Editor(copy, Facts(copy)), target, Log()).run(rules)
+        for value in _made(copy):
+            if value.name not in known:
+                value.name = f"{UNSIGNED}{value.name}"
     return copy
+
+
+def _made(model: ir.Model) -> Iterator[ir.Value]:
+    """What nodes of the main graph make."""
+    return (value for node in model.graph for value in node.outputs if value.name)
 
 
 def _apart_from_ties(difference: Difference, decided: Decided) -> Difference:

@@ -97,3 +97,8 @@ def test_an_operator_that_the_runtime_lacks_is_said_to_need_a_library() -> None:
     )
     with pytest.raises(VerificationError, match=r"mine:Unheard.*; --custom-ops LIBRARY names a library that has it"):
         Session(model)
+
+
+def test_no_outputs_are_none_of_them() -> None:
+    """The runtime takes an empty list for all outputs."""
+    assert Session(with_weights()).run({"x": np.eye(64, dtype=np.float32)}, []) == {}

@@ -17,6 +17,7 @@ from ortfuse.execution.session import Session
 from ortfuse.execution.ties import explained as ties_explained
 from ortfuse.verification import Verdict, experiments, verify
 from ortfuse.verification.decisions import compare_decided
+from ortfuse.verification.weigh import with_unsigned_pairs
 
 X = np.random.default_rng(1).normal(size=(1, 3, 12, 12)).astype(np.float32)
 
@@ -252,3 +253,33 @@ def test_what_integer_operators_have_off_by_one_step_is_a_tie(kind: str, step: f
             other[tuple(place)] += 1 if exact[tuple(place)] > expected[tuple(place)] else -1
             why = ties_explained(node, operands, expected.astype(np.uint8), other.astype(np.uint8))
             assert (why is not None) is fine
+
+
+def signed_sum(step: float = 0.2) -> ir.Model:
+    """A sum of signed quantised numbers, half of which lie in the middle of two steps; other nodes use the operands, too."""
+    made = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 19]> g (float[u,64] x, float[u,64] z) => (float[u,64] y, float[u,64] t)
+        { p = QuantizeLinear(x, s, o) a = DequantizeLinear(p, s, o) q = QuantizeLinear(z, s, o) b = DequantizeLinear(q, s, o)
+          c = Add(a, b) r = QuantizeLinear(c, w, o) y = DequantizeLinear(r, w, o) m = Sin(a) n = Cos(b) t = Add(m, n) }"""
+    )
+    constants = {"s": np.float32(0.1), "o": np.int8(0), "w": np.float32(step)}
+    made.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
+    return ir.from_proto(made)
+
+
+def test_ties_of_signed_pairs_are_found_where_these_became_unsigned() -> None:
+    """The runtime adds unsigned integers where it added float32 numbers before, and both round ties as they come."""
+    inputs = dict(zip("xz", np.random.default_rng(5).normal(size=(2, 40, 64)).astype(np.float32), strict=True))
+    model = signed_sum()
+    experiment = experiments(model, [inputs])[0][0]
+    result, wrong = (ortfuse.optimize(one).model for one in (model.clone(), signed_sum(0.202)))
+    exact, apart = (Session(result, optimise=level).run(inputs)["y"] for level in (False, True))
+    if np.array_equal(exact, apart):
+        pytest.skip("this processor has no kernel that decides otherwise")
+    unsigned = with_unsigned_pairs(model)
+    found, other = (compare_decided(unsigned, one, experiment, optimise=True) for one in (result, wrong))
+    assert found is not None and other is not None
+    assert found.reasons and all(difference.ok for difference in found.differences.values())
+    assert not other.differences["y"].ok
+    ours, new, theirs = ({v.name for node in one.graph for v in node.outputs} for one in (model, unsigned, result))
+    assert new - ours and not (new - ours) & theirs
