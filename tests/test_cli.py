@@ -19,6 +19,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import ortfuse
+from ortfuse.__main__ import main
 from ortfuse.cli import arguments
 from ortfuse.cli.app import app
 from ortfuse.pipeline import PassManager, built_in_lists
@@ -394,3 +395,15 @@ def test_the_package_runs_as_the_command() -> None:
     made = subprocess.run([sys.executable, "-m", "ortfuse", "optimize", "none.onnx"], capture_output=True, text=True)
     assert made.returncode == 2
     assert "none.onnx" in made.stdout + made.stderr
+
+
+def test_an_interruption_while_the_command_line_is_loaded_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("importlib.import_module", interrupted)
+    with pytest.raises(SystemExit, match="130"):
+        main()
+    assert capsys.readouterr().err == "interrupted; nothing was written\n"
