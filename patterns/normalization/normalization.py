@@ -46,7 +46,10 @@ by_power = deviation * op.Pow(variance, -0.5)
 inverse = (opt(scale) / variance**0.5 | opt(scale) * op.Pow(variance, -0.5)).named("inverse")
 expanded = x * inverse - mean * inverse + opt(bias)
 by_opposite = x * inverse + op.Neg(mean) * inverse + opt(bias)
-by_products = deviation / (op.ReduceMean(x**2, axes=axes, keepdims=1) - mean**2 + scalar("epsilon")) ** 0.5
+difference = op.ReduceMean(x**2, axes=axes, keepdims=1) - mean**2
+variance_by_products = difference + scalar("epsilon") | op.Relu(difference) + scalar("epsilon")
+"""The variance as a difference, perhaps kept from being negative, as flax has it."""
+by_products = deviation / variance_by_products**0.5
 
 mean_square = op.ReduceMean(x**2, axes=axes, keepdims=1)
 mean_square_epsilon = mean_square + scalar("epsilon")
@@ -245,7 +248,7 @@ RULES = [
     Rule(
         # The difference of the means may be negative or lose all digits where the variance does not.
         name="layernorm.by_products",
-        formula="(x - mean(x)) / sqrt(mean(x^2) - mean(x)^2 + epsilon) * scale + bias",
+        formula="(x - mean(x)) / sqrt(max(mean(x^2) - mean(x)^2, 0) + epsilon) * scale + bias",
         pattern=by_products * opt(scale) + opt(bias),
         replace=op.LayerNormalization(
             x,
