@@ -14,10 +14,11 @@ which everything counts as zero. Without a float64 evaluation an element may dif
 An output computed in a step coarser than its own type (see `ortfuse.execution.precision`) gets that step's tolerance.
 
 With a float64 evaluation of the original as the truth, the allowed error is the original's own error times `FACTOR`, plus
-`FLOOR` roundings of the element type. That is stricter where the original is accurate and more lenient where it is not. If
-the original is off by more than `TRUST` times the table's tolerance, the evaluation is not trusted and the table decides:
-the model then has a discontinuity (a comparison, an ArgMax, an overflow) where float64 has none, and any result could be
-excused. A tolerance given by the caller takes precedence over everything else. What fails is weighed against the model's own
+`FLOOR` roundings of the element type, but no more of these than the table allows (64 roundings of float16 are 6 % of the scale).
+That is stricter where the original is accurate and more lenient where it is not. If the original is off by more than `TRUST`
+times the table's tolerance, the evaluation is not trusted and the table decides: the model then has a discontinuity (a
+comparison, an ArgMax, an overflow) where float64 has none, and any result could be excused. A tolerance given by the caller
+takes precedence over everything else. What fails is weighed against the model's own
 sensitivity (`ortfuse.verification.weigh`).
 """
 
@@ -253,7 +254,7 @@ def _compare_numbers(
             "optimised_relative": ours_relative,
         }
         if tolerance is None and usable.sum() == finite.sum() and theirs_relative <= TRUST * limits.relative:
-            bound = FACTOR * theirs_relative + FLOOR * limits.epsilon
+            bound = FACTOR * theirs_relative + min(FLOOR * limits.epsilon, limits.relative)
             ok = ours_relative <= bound
             reason = (
                 f"its error against float64 is {ours_relative:.3g} of the scale, the original's {theirs_relative:.3g}"

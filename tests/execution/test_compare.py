@@ -48,6 +48,14 @@ def test_each_element_type_has_its_tolerance(kind: type, fine: float, wrong: flo
     assert not compare("y", ones.astype(kind), (ones + wrong).astype(kind)).ok
 
 
+@pytest.mark.parametrize(("kind", "fine", "wrong"), [(np.float16, 5e-3, 0.04), (ml_dtypes.bfloat16, 0.03, 0.2)])
+def test_half_precision_that_is_exact_is_no_licence(kind: type, fine: float, wrong: float) -> None:
+    """64 of its roundings would be more than the tolerance: a bias may be missing without being seen."""
+    exact = np.ones(4, np.float64)
+    assert compare("y", exact.astype(kind), (exact + fine).astype(kind), exact).ok
+    assert not compare("y", exact.astype(kind), (exact + wrong).astype(kind), exact).ok
+
+
 def test_masked_elements_do_not_make_errors_of_the_others_look_small() -> None:
     for hidden in (-1e4, -1e9, float(np.finfo(np.float32).min)):
         expected, found = NORMAL.copy(), off(0.01)
