@@ -199,7 +199,7 @@ def _before_moving(kind: str, note: str) -> Rule:
         name=f"attention.normalised_heads{note}",
         formula=f"{kind}(transpose(x)) in each head",
         is_refinement=True,
-        pattern=_normalised(kind, op.Transpose(query_apart, perm=(0, 2, 1, 3)).kept()),
+        pattern=_normalised(kind, op.Transpose(query_apart, perm=(0, 2, 1, 3))),
         replace=op.Transpose(_normalised(kind, query_apart), perm=(0, 2, 1, 3)),
         exactness=Exactness.EXACT,
         source=f"ONNX operator {kind}",

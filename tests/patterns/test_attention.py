@@ -179,6 +179,16 @@ def test_heads_that_are_normalised_on_their_own_are_merged_again_instead_of_tran
     assert "Transpose" not in kinds
 
 
+def test_moved_heads_that_something_else_reads_too_are_normalised_where_they_are() -> None:
+    """Normalised before, they would be moved twice; the layout takes that back, and so on."""
+    model = ir.from_onnx_text("""<ir_version: 10, opset_import: ["": 23]>
+        g (float[b,s,2,4] x, float[4] gain) => (float[b,2,s,4] y, float[b,2,s,4] z) {
+        t = Transpose<perm = [0, 2, 1, 3]>(x) y = LayerNormalization<axis = -1>(t, gain) z = Relu(t) }""")
+    result = ortfuse.optimize(model)
+    assert not result.report.failures
+    assert [node.op_type for node in result.model.graph].count("Transpose") == 1
+
+
 def test_heads_of_two_sequences_are_joined_before_they_are_moved() -> None:
     """As in the blocks of Stable Diffusion 3 and Flux: image and text attend to each other."""
     parts = " ".join(
