@@ -242,6 +242,14 @@ JOBS: Sequence[Job] = (
         models=True,
     ),
     Job(
+        "precision.quantised",
+        "how fast are models that the runtime's quantiser has made, before and after ortfuse?",
+        ("benchmarks.precision.quantised", "--output", "{output}"),
+        ("resnet.ts", "--models", GOLDEN, "--rounds", "6", "--output", "{output}"),
+        "precision/quantised.json",
+        models=True,
+    ),
+    Job(
         "precision.seeds",
         "does the bound hold on inputs that no search has seen?",
         ("benchmarks.precision.seeds", "--output", "{output}"),

@@ -38,7 +38,7 @@ def stored(name: str) -> Any:
 
 def measured() -> str:
     """All that was measured, a point for each question."""
-    points = (_coverage, _latency, _precision, _outside, _trained, _engine, _passes, _weights, _trust)
+    points = (_coverage, _latency, _precision, _quantised, _outside, _trained, _engine, _passes, _weights, _trust)
     return "\n".join(_wrapped(f"- {point()}", "  ") for point in points)
 
 
@@ -72,6 +72,11 @@ def seeds() -> str:
         + (f"; the others were above it by up to {max(over):.2f} times." if over else ".")
     )
     return _wrapped(text, "")
+
+
+def quantised() -> str:
+    """What becomes of models that others have quantised."""
+    return _wrapped(_quantised(), "")
 
 
 def _coverage() -> str:
@@ -132,6 +137,25 @@ def _precision() -> str:
         f"parentheses the best of its own quantisers that keeps the bound: {each}. Where a model is not named, the search was not "
         "done in its limit."
     )
+
+
+def _quantised() -> str:
+    every = stored("precision/quantised.json")["processors"]
+    each = "; ".join(f"**on {_formats(kind)}** {_of_others(found['models'])}" for kind, found in every.items())
+    return (
+        "**Models that others have quantised** (`quantised.json`): the runtime's `quantize_static`, as it stands (signed "
+        f"activations), before and after `ortfuse optimize`; in parentheses operators of integers that are executed: {each}."
+    )
+
+
+def _of_others(models: Mapping[str, Any]) -> str:
+    rows = {name: row["signed"] for name, row in models.items() if "speedup" in row["signed"]}
+    parts = [
+        f"{_name(name)} {row['speedup']['ortfuse']:.2f} ({row['integers'][0]} and {row['integers'][1]})"
+        for name, row in rows.items()
+    ]
+    slower = sum(row["speedup"]["float32"] > 1 for row in rows.values())
+    return f"{', '.join(parts)} times as fast; {slower} of the {len(rows)} were slower than in float32 as they came"
 
 
 def _outside() -> str:
@@ -257,7 +281,12 @@ def _wrapped(text: str, indent: str) -> str:
     return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-MADE: Mapping[str, Callable[[], str]] = {"measured": measured, "summary": summary, "seeds": seeds}
+MADE: Mapping[str, Callable[[], str]] = {
+    "measured": measured,
+    "summary": summary,
+    "seeds": seeds,
+    "quantised": quantised,
+}
 
 
 def documents() -> Iterator[Path]:

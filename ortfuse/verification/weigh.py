@@ -228,10 +228,11 @@ def with_unsigned_pairs(model: ir.Model) -> ir.Model:
     if Quirk.TURNS_SIGNED_PAIRS in target.quirks:
         known = {value.name for value in _made(copy)}
         rules = [rule for rule in load_catalogue().rules() if rule.because is Quirk.TURNS_SIGNED_PAIRS]
-        Rewriter(Editor(copy, Facts(copy)), target, Log()).run(rules)
+        editor = Editor(copy, Facts(copy))
+        Rewriter(editor, target, Log()).run(rules)
         for value in _made(copy):
             if value.name not in known:
-                value.name = f"{UNSIGNED}{value.name}"
+                editor.rename(value, f"{UNSIGNED}{value.name}")
     return copy
 
 

@@ -57,6 +57,9 @@ LOST = {
     "shapes.unsqueeze_squeezed axes": "the shape is the same before and after",
     "shapes.merge_computed_reshapes axes": "all elements, in their order, are reshaped again",
     "tidy.chosen_integer to": "the type is that of what is chosen",
+    "attention.multiplied_scores to": "a mask of ones and zeros is the same in every type",
+    "conv.trimmed_transpose ends": "how much is trimmed is a fact about the sizes",
+    **{f"quantised.weight_{how} axis": "there is one step for all" for how in ("reshape", "squeeze", "unsqueeze")},
 }
 """By the beginning of the rule and attribute: why the rule may lose it."""
 
