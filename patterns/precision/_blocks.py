@@ -33,7 +33,7 @@ class Blocks:
 
     Attributes:
         bits: The bits of the integers.
-        block: The rows of a block.
+        block: The rows of a block; the last one may have less.
         zeros: Whether each block has a number that stands for 0, too; else the middle of the integers does.
     """
 
@@ -46,8 +46,13 @@ class Blocks:
         """The integer that stands for 0 where blocks have none of their own."""
         return 1 << (self.bits - 1)
 
+    def count(self, rows: int) -> int:
+        """The blocks that so many rows take."""
+        return -(-rows // self.block)
+
     def __call__(self, array: Array) -> tuple[Array, Array, Array]:
         """The integers [blocks, block, columns], the scales and what stands for 0 [blocks, columns]."""
+        array = self._filled(array)
         # Some columns after the other, so that memory is needed for these only.
         step = max(1, AT_ONCE // array.shape[0])
         parts = (array[:, start : start + step] for start in range(0, array.shape[1], step))
@@ -56,7 +61,7 @@ class Blocks:
 
     def stand_in(self, shape: tuple[int, ...]) -> tuple[Array, Array, Array]:
         """Numbers of the same types and shapes."""
-        each = (shape[0] // self.block, shape[1])
+        each = (self.count(shape[0]), shape[1])
         whole = np.full((each[0], self.block, each[1]), self.middle, np.uint8)
         return whole, np.full(each, 1e-3, np.float32), np.full(each, self.middle, np.uint8)
 
@@ -85,6 +90,11 @@ class Blocks:
     def each_zero(self, whole: Array, scales: Array, zeros: Array) -> Array:
         """What stands for 0, [blocks, 1, columns]."""
         return zeros[:, None]
+
+    def _filled(self, array: Array) -> Array:
+        """The last block filled up with zeros, which are rounded to themselves and change no scale."""
+        lacking = self.count(array.shape[0]) * self.block - array.shape[0]
+        return np.pad(array, ((0, lacking), (0, 0))) if lacking else array
 
     def _packed(self, whole: Array) -> Array:
         return whole if self.bits == 8 else whole[..., ::2] | whole[..., 1::2] << 4
@@ -130,12 +140,12 @@ class Blocks:
             yield scale, np.clip(np.rint(-low * np.float32(part) / scale), 0, most).astype(np.float32)
 
 
-def fills_blocks(
+def fills_a_block(
     block: int, length: Callable[[Match], int] = lambda match: size(match)[0]
 ) -> Callable[[Match], Refusal | None]:
-    """The rows of the weight are whole blocks; `length` tells how many rows there are."""
+    """The rows of the weight are one block at least; `length` tells how many rows there are."""
 
     def guard(match: Match) -> Refusal | None:
-        return match.unless_value("weight", length(match) % block == 0, f"of a multiple of {block} rows")
+        return match.unless_value("weight", length(match) >= block, f"of at least {block} rows")
 
     return guard

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ortfuse.pattern import Match, computed, const, ms, op, var
+from ortfuse.pattern import Match, Pattern, built, computed, const, ms, op, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._blocks import BLOCKS, blocks_of, fills_blocks
+from ._blocks import BLOCKS, blocks_of, fills_a_block
 from ._linear import size
 from ._weights import Array, is_weight, read_later
 
@@ -24,6 +24,9 @@ SOURCE = "ONNX Runtime operator com.microsoft.GatherBlockQuantized"
 
 x = var("x")
 weight = const("weight", "v k")
+FIRST = computed("first", lambda match: np.array([0], np.int64))
+LENGTH = computed("length", lambda match: np.array([size(match)[1]], np.int64))
+LAST = computed("last", lambda match: np.array([-1], np.int64))
 LOOKUP = op.Gather(weight, x, axis=0)
 
 
@@ -36,10 +39,13 @@ def _rule(bits: int, block: int) -> Rule:
     made = blocks_of(bits, block, zeros=False)
 
     def blocks(match: Match) -> int:
-        return size(match)[1] // block
+        return made.count(size(match)[1])
 
     def rows(match: Match) -> Array:
-        return np.array([*[0] * (match.rank("x") or 0), size(match)[1]], np.int64)
+        return np.array([*[0] * (match.rank("x") or 0), blocks(match) * block], np.int64)
+
+    def as_long_as_rows(match: Match) -> Pattern:
+        return whole_rows if size(match)[1] == blocks(match) * block else op.Slice(whole_rows, FIRST, LENGTH, LAST)
 
     stored: dict[str, Any] = {"transposed": True, "rounding": made}
     packed = read_later(
@@ -54,20 +60,24 @@ def _rule(bits: int, block: int) -> Rule:
     whole = read_later("Q", np.uint8, lambda match: (blocks(match), block, size(match)[0]), made.whole, **stored)
     scale = read_later("S_each", np.float32, lambda match: (blocks(match), 1, size(match)[0]), made.each, **stored)
     middle = computed("middle", lambda match: np.float32(made.middle))
-    matrix = computed("matrix", lambda match: np.array(size(match)[::-1], np.int64))
-    near = op.Transpose(op.Reshape(op.Mul(op.Sub(op.Cast(whole, to=1), middle), scale), matrix), perm=(1, 0))
+    filled = computed("filled", lambda match: np.array([blocks(match) * block, size(match)[0]], np.int64))
+    near_blocks = op.Reshape(op.Mul(op.Sub(op.Cast(whole, to=1), middle), scale), filled)
+    near = op.Transpose(op.Slice(near_blocks, FIRST, LENGTH, FIRST), perm=(1, 0))
     found = ms.GatherBlockQuantized(
         packed, x, op.Reshape(scales, by_block), gather_axis=0, quantize_axis=2, block_size=block, bits=bits
     )
+    whole_rows = op.Reshape(found, computed("rows", rows))
     return Rule(
         name=f"table_int{bits}.block{block}",
         pattern=LOOKUP,
-        replace=op.Reshape(found, computed("rows", rows)),
+        replace=built(as_long_as_rows, makes=("Reshape", "Slice")),
         definition=op.Gather(near, x, axis=0),
-        guards=(is_weight("weight"), rank_is_known, fills_blocks(block, lambda match: size(match)[1])),
+        guards=(is_weight("weight"), rank_is_known, fills_a_block(block, lambda match: size(match)[1])),
         exactness=Exactness.LOSSY,
         source=SOURCE,
-        proof=Proof(shapes={"x": "b s", "v": 7, "k": 2 * block}, inputs={"x": "int64"}),
+        proof=Proof(
+            shapes=tuple({"x": "b s", "v": 7, "k": size} for size in (2 * block, block + 5)), inputs={"x": "int64"}
+        ),
     )
 
 

@@ -3,10 +3,10 @@
 x W + b  ~  x ((Q - Z) S) + b               level1
             x' ((Q - Z) S) + b              level4
 
-Q are integers of that many bits, and S has one number for each block of so many rows of a column, which is, of a few, the
-one that loses least there. Z is 2^(bits - 1) or, where the name says `zeros`, an integer for each block. At accuracy level 4
-the activation is rounded, too: x' is round(127 x / m) m / 127, where m is the largest size in as many neighbouring elements
-of a row. The levels are those of MatMulNBits; the others are computed as level 1.
+Q are integers of that many bits, and S has one number for each block of so many rows of a column (the last may have less),
+which is, of a few, the one that loses least there. Z is 2^(bits - 1) or, where the name says `zeros`, an integer for each block.
+At accuracy level 4 the activation is rounded, too: x' is round(127 x / m) m / 127, where m is the largest size in as many
+neighbouring elements of a row. The levels are those of MatMulNBits; the others are computed as level 1.
 
 Where the mean m of each column of x was observed, m (W - (Q - Z) S) is added to b, so that the result is not off on average.
 """
@@ -22,13 +22,18 @@ from ortfuse.pattern import Match, Pattern, built, computed, ms, op
 from ortfuse.precision.rounded import ROUNDED
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._blocks import BLOCKS, Blocks, blocks_of, fills_blocks
+from ._blocks import BLOCKS, Blocks, blocks_of, fills_a_block
 from ._linear import GUARDS, LINEAR, bias, per_column, size, x
 from ._weights import Array, part_of, read_later, tensor_of
 
 SOURCE = "ONNX Runtime operator com.microsoft.MatMulNBits"
 
 NEVER_EMPTY = {"*": "the Reshape in the definition takes a size of 0 for one to copy"}
+
+FIRST = computed("first", lambda match: np.array([0], np.int64))
+LENGTH = computed("length", lambda match: np.array([size(match)[0]], np.int64))
+ROWS = computed("rows", lambda match: np.array([0], np.int64))
+COLUMNS = computed("columns", lambda match: np.array([1], np.int64))
 
 FEWEST = np.float32(1e-30)
 """Activations smaller than this are taken for zero."""
@@ -38,7 +43,7 @@ def _rule(bits: int, block: int, level: int, *, zeros: bool = False) -> Rule:
     made = blocks_of(bits, block, zeros=zeros)
 
     def blocks(match: Match) -> int:
-        return size(match)[0] // block
+        return made.count(size(match)[0])
 
     def stored(match: Match) -> tuple[int, ...]:
         return size(match)[1], blocks(match), block * bits // 8
@@ -58,9 +63,10 @@ def _rule(bits: int, block: int, level: int, *, zeros: bool = False) -> Rule:
     whole = read_later("Q", np.uint8, lambda match: (blocks(match), block, size(match)[1]), made.whole, rounding=made)
     zero = read_later("Z", np.uint8, each, made.each_zero, rounding=made)
     scale = read_later("S_each", np.float32, each, made.each, rounding=made)
-    matrix = computed("matrix", lambda match: np.array(size(match), np.int64))
+    filled = computed("filled", lambda match: np.array([blocks(match) * block, size(match)[1]], np.int64))
     added = _corrected(made)
-    near_weight = op.Reshape(op.Mul(op.Sub(op.Cast(whole, to=1), op.Cast(zero, to=1)), scale), matrix)
+    near_blocks = op.Reshape(op.Mul(op.Sub(op.Cast(whole, to=1), op.Cast(zero, to=1)), scale), filled)
+    near_weight = op.Slice(near_blocks, FIRST, LENGTH, ROWS)
     return Rule(
         name=f"weight_int{bits}.block{block}_level{level}{'_zeros' if zeros else ''}",
         pattern=LINEAR,
@@ -78,10 +84,12 @@ def _rule(bits: int, block: int, level: int, *, zeros: bool = False) -> Rule:
             accuracy_level=level,
         ),
         definition=op.MatMul(_rounded(block) if level == 4 else x, near_weight) + added,
-        guards=(*GUARDS, fills_blocks(block)),
+        guards=(*GUARDS, fills_a_block(block)),
         exactness=Exactness.LOSSY,
         source=SOURCE,
-        proof=Proof(shapes={"k": 2 * block, "n": 5}, never_empty=NEVER_EMPTY if level == 4 else {}),
+        proof=Proof(
+            shapes=({"k": 2 * block, "n": 5}, {"k": block + 5, "n": 17}), never_empty=NEVER_EMPTY if level == 4 else {}
+        ),
     )
 
 
@@ -105,7 +113,8 @@ class Corrected:
         """What it is for a matrix."""
         whole, scales, zeros = ROUNDED.of(self.weight, self.made)
         near = (whole.astype(np.float32) - zeros[:, None]) * scales[:, None]
-        lacking = np.einsum("k,kn->n", np.frombuffer(self.means), array - near.reshape(array.shape))
+        near = near.reshape(-1, array.shape[1])[: array.shape[0]]
+        lacking = np.einsum("k,kn->n", np.frombuffer(self.means), array - near)
         return (np.frombuffer(self.given, np.float32) + lacking,)
 
     def stand_in(self, shape: tuple[int, ...]) -> tuple[Array]:
@@ -137,11 +146,20 @@ def _corrected(made: Blocks) -> Pattern:
 
 def _rounded(block: int) -> Pattern:
     """The activation in steps of 1/127 of the largest size in its block."""
-    parts = op.Reshape(x, computed("parts", lambda match: np.array([-1, size(match)[0] // block, block], np.int64)))
+
+    def filled(match: Match) -> int:
+        return -(-size(match)[0] // block) * block
+
+    rows = op.Reshape(x, computed("rows_of_x", lambda match: np.array([-1, size(match)[0]], np.int64)))
+    lacking = computed("lacking", lambda match: np.array([0, 0, 0, filled(match) - size(match)[0]], np.int64))
+    in_blocks = computed("in_blocks", lambda match: np.array([-1, filled(match) // block, block], np.int64))
+    in_rows = computed("in_rows", lambda match: np.array([-1, filled(match)], np.int64))
+    parts = op.Reshape(op.Pad(rows, lacking), in_blocks)
     most = op.Max(op.GlobalMaxPool(op.Abs(parts)), computed("fewest", lambda match: FEWEST))
     top = computed("top", lambda match: np.float32(127))
     steps = op.Round(op.Mul(parts, op.Div(top, most)))
-    return op.Reshape(op.Mul(steps, op.Div(most, top)), op.Shape(x))
+    whole_rows = op.Reshape(op.Mul(steps, op.Div(most, top)), in_rows)
+    return op.Reshape(op.Slice(whole_rows, FIRST, LENGTH, COLUMNS), op.Shape(x))
 
 
 RULES = [

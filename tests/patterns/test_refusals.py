@@ -118,6 +118,7 @@ def others(match: Match) -> Iterator[Match]:
             yield from _known_otherwise(match, thing)
             yield from (with_binding(match, name, one) for one in match.bindings.values() if isinstance(one, ir.Value))
             yield from (with_binding(match, name, node.outputs[0]) for node in match.nodes)
+            yield from (with_binding(match, name, few) for few in _less_of(match.facts.const(thing)))
         elif isinstance(thing, dict):
             yield from (with_binding(match, name, {**thing, **other}) for other in WINDOWS)
         else:
@@ -130,6 +131,12 @@ def others(match: Match) -> Iterator[Match]:
         with_others = changed(match)
         with_others.bindings |= {name: number for name, thing in match.bindings.items() if isinstance(thing, float)}
         yield with_others
+
+
+def _less_of(array: Any) -> Iterator[ir.Value]:
+    """A constant of a few numbers along each axis."""
+    if array is not None and array.ndim > 1:
+        yield ir.Value(name="few", const_value=ir.Tensor(array[(slice(3),) * array.ndim]))
 
 
 def _known_otherwise(match: Match, value: ir.Value) -> Iterator[Match]:
