@@ -163,12 +163,12 @@ def cosine(expected: Array, found: Array) -> float:
 
 def top1(expected: Array, found: Array) -> float:
     """The share of rows with another largest element; of integers, the share of elements that differ."""
-    return float(np.mean(_decisions(expected) != _decisions(found)))
+    return float(np.mean(~_decide_the_same(expected, found)))
 
 
 def tokens(expected: Array, found: Array) -> float:
     """The share of positions from the first different one on; positions are along the last axis of the decisions."""
-    same = np.atleast_1d(_decisions(expected) == _decisions(found))
+    same = np.atleast_1d(_decide_the_same(expected, found))
     return float(1.0 - np.mean(np.cumprod(same, axis=-1)))
 
 
@@ -229,6 +229,14 @@ def _is_whole(array: Any) -> bool:
 
 def _decisions(array: Array) -> Array:
     return array if _is_whole(array) or array.ndim == 0 else np.argmax(array, axis=-1)
+
+
+def _decide_the_same(expected: Array, found: Array) -> Array:
+    """Whether both decide the same; rows that hold NaN in one alone do not, wherever that finds their largest element."""
+    same = np.asarray(_decisions(expected) == _decisions(found))
+    if expected.dtype.kind not in "fcV" or expected.ndim == 0:
+        return same
+    return np.asarray(same & (np.isnan(expected).any(axis=-1) == np.isnan(found).any(axis=-1)))
 
 
 def _finite(expected: Array, found: Array) -> tuple[Array, Array] | None:

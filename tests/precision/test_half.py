@@ -354,3 +354,20 @@ def test_inputs_with_nan_are_refused_before_anything_is_written(tmp_path: Path) 
     with pytest.raises(VerificationError, match=r"'x' of set 0 .* holds NaN"):
         converted(model("y = Relu(x)"), given, output=tmp_path / "out.onnx")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("given", [np.full((3, 4), np.inf, np.float32), np.zeros((0, 4), np.float32)])
+def test_inputs_on_which_nothing_can_be_measured_are_refused(given: np.ndarray, tmp_path: Path) -> None:
+    with pytest.raises(VerificationError, match=r"on set 1 .* no output has a finite number"):
+        convert(model("y = Relu(x)"), "float16", inputs=[{"x": X}, {"x": given}], output=tmp_path / "out.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_infinities_that_stay_where_they_are_are_no_error() -> None:
+    given = np.where(np.arange(12).reshape(3, 4) == 5, -np.inf, X).astype(np.float32)
+    assert 0 < converted(model("y = Mul(x, x)"), given).errors["y"] < 1e-2
+
+
+def test_a_model_that_computes_nothing_but_nan_is_refused() -> None:
+    with pytest.raises(VerificationError, match="on the generated inputs no output has a finite number"):
+        convert(model("y = Mul(x, w)", y="float[n,4] y", w=np.full(4, np.nan, np.float32)), "float16")

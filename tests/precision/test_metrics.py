@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -44,6 +45,15 @@ def test_top1_counts_rows_with_another_largest_element() -> None:
     assert top1(rows, rows[:, ::-1]) == 1.0
     assert top1(rows, rows * 3) == 0.0
     assert top1(rows, np.array([[1.0, 2.0], [1.0, 2.0]], np.float32)) == 0.5
+
+
+@pytest.mark.parametrize("metric", [top1, tokens])
+def test_rows_of_nan_decide_nothing(metric: Callable[..., float]) -> None:
+    rows = np.array([[2.0, 1.0], [2.0, 1.0]], np.float32)
+    nothing = np.full_like(rows, np.nan)
+    assert metric(rows, nothing) == 1.0, "though the first of each row is called the largest"
+    assert metric(nothing, rows) == 1.0
+    assert metric(nothing, nothing) == 0.0
 
 
 def test_tokens_counts_what_follows_the_first_difference() -> None:

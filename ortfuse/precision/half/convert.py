@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from ortfuse.execution.input_files import read_inputs
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.integer_caches import Cache
 from ortfuse.execution.loading import Loading
-from ortfuse.execution.session import Session, weight_bytes
+from ortfuse.execution.session import Arrays, Session, weight_bytes
 from ortfuse.graph.functions import without_functions
 from ortfuse.model.interop import AnyModel, enter, leave
 from ortfuse.model.io import save
@@ -29,7 +29,7 @@ from ortfuse.precision.caches import ONE_SEQUENCE, in_int8, run_in_float32
 from ortfuse.precision.half.emulation import Finding, defaults, emulate, overflows
 from ortfuse.precision.half.network import Units
 from ortfuse.precision.half.write import imitate, rewrite
-from ortfuse.precision.metrics import metric_of
+from ortfuse.precision.metrics import metric_of, relative_l2
 from ortfuse.precision.samples import generated, refuse_nan
 from ortfuse.precision.stated import Bound, write_bound
 from ortfuse.targets import Target, raise_opset
@@ -137,7 +137,8 @@ def convert(
     Raises:
         OptionError: `to`, `keep_io` or `max_error` is not valid.
         RewriteError: The model has no cache that can be integers.
-        VerificationError: The model cannot be executed, its inputs hold NaN, or the bound cannot be met. Nothing was written.
+        VerificationError: The model cannot be executed, no error can be measured on its inputs, or the bound cannot be met.
+            Nothing was written.
         OrtfuseError: The model cannot be used, or the result not be written.
     """
     if to not in (*_TYPES, INT8_CACHES):
@@ -172,6 +173,7 @@ def _in_half(
     flat, raised = _flat(model, _TYPES[to])
     progress("running the model")
     found, notes = experiments(flat, inputs, seed, reference=False)
+    _demand_numbers((one.expected for one in found), are_given=inputs is not None)
     search = _Search(flat, _TYPES[to], keep_io, target, found, progress)
     wide, casts, result, errors = search.run(max_error)
     return Conversion(
@@ -195,9 +197,11 @@ def _with_int8_caches(
     progress("running the result")
     other, errors = Session(made.model), dict[str, float]()
     presents = {one.present for one in made.caches}
-    for given in inputs:
+    originals = [session.run(given) for given in inputs]
+    _demand_numbers(originals, are_given=not weak)
+    for given, outputs in zip(inputs, originals, strict=True):
         results = run_in_float32(other, made.caches, given)
-        for name, expected in session.run(given).items():
+        for name, expected in outputs.items():
             error = None if name in presents else _error(expected, results[name])
             if error is not None:
                 errors[name] = max(error, errors.get(name, 0.0))
@@ -471,12 +475,24 @@ def _typed(inputs: Inputs, model: ir.Model) -> Inputs:
     return {name: array.astype(types[name]) if name in types else array for name, array in inputs.items()}
 
 
+def _demand_numbers(sets: Iterable[Arrays], *, are_given: bool) -> None:
+    """Check that there are outputs on which an error can be measured: on each of the given inputs, or on any generated ones.
+
+    Raises:
+        VerificationError: There are outputs of floating-point numbers, and none of them is finite.
+    """
+    floats = [[array for array in arrays.values() if _has_floats(array)] for arrays in sets]
+    measured = [any(np.isfinite(array).any() for array in arrays) for arrays in floats]
+    if any(floats) and not (all(measured) if are_given else any(measured)):
+        where = f"set {measured.index(False)} (from 0) of the inputs" if are_given else "the generated inputs"
+        remedy = "leave it out" if are_given else "give inputs of your own with --inputs"
+        raise VerificationError(f"on {where} no output has a finite number, so no error can be measured; {remedy}")
+
+
+def _has_floats(array: Any) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype.kind == "f"
+
+
 def _error(expected: Any, found: Any) -> float | None:
-    """The norm of the difference in relation to that of what is expected, where that is finite; `None` if there are no floats."""
-    if not isinstance(expected, np.ndarray) or expected.dtype.kind != "f":
-        return None
-    usable = np.isfinite(expected)
-    wide = np.where(usable, expected, 0).astype(np.float64)
-    off = np.linalg.norm(np.where(usable, found.astype(np.float64), 0) - wide)
-    size = np.linalg.norm(wide)
-    return float(off / size) if size else (0.0 if off == 0 else math.inf)
+    """The norm of the difference in relation to that of what is expected; `None` if there are no floats."""
+    return relative_l2(expected, found) if _has_floats(expected) else None
