@@ -4,6 +4,7 @@
     python -m benchmarks.tuner                          # every model that tuner.json does not have yet
     python -m benchmarks.tuner bert.sdpa.ts --budget 60 # measure these again
     python -m benchmarks.tuner --goldens --minutes 10   # ten small models in ten minutes
+    python -m benchmarks.tuner --max-error 0.05         # lower precision too, under a bound; kept apart
 
 Both searches run one after the other; what they find is then measured side by side with the original and with the result of every
 fixed list, interleaved, each in a process of its own. What is the same model in the same session is measured once, and what is
@@ -65,9 +66,11 @@ MOST = 400
 """The rounds of the comparison at most, where a model takes less than a millisecond."""
 
 
-def one_model(source: Path, sizes: Mapping[str, int], budget: float, rounds: int, threads: int) -> dict[str, Any]:
+def one_model(
+    source: Path, sizes: Mapping[str, int], budget: float, rounds: int, threads: int, max_error: float | None
+) -> dict[str, Any]:
     """Both searches and every list on one model, measured side by side."""
-    from ortfuse import Options, optimize, tune
+    from ortfuse import Constraints, Options, optimize, tune
     from ortfuse.assessment import inputs_to_measure
     from ortfuse.bench import SessionMeter
     from ortfuse.model.io import load
@@ -82,12 +85,14 @@ def one_model(source: Path, sizes: Mapping[str, int], budget: float, rounds: int
         for sampler in ("tpe", "random"):
             target = place / f"{sampler}.onnx"
             began = time.monotonic()
-            tuned = tune(source, options, output=target, budget=budget, sampler=sampler)
+            limits = Constraints(max_error=max_error)
+            tuned = tune(source, options, output=target, budget=budget, sampler=sampler, constraints=limits)
             seconds = round(time.monotonic() - began, 1)
             trials[sampler] = {
                 "trials": len(tuned.outcome.points),
                 "seconds": seconds,
                 "choice": dict(tuned.outcome.best.choice),
+                "error": tuned.outcome.best.error,
             }
             candidates[sampler] = Candidate(target, stored_config(target).values())
         for name in LISTS:
@@ -102,6 +107,7 @@ def one_model(source: Path, sizes: Mapping[str, int], budget: float, rounds: int
     return {
         "sizes": label,
         "budget": budget,
+        "max_error": max_error,
         "threads": threads,
         "load": round(os.getloadavg()[0], 2),
         "seconds": round(time.monotonic() - started),
@@ -155,6 +161,7 @@ def main(
     models: Annotated[Path, typer.Option(help="Folder with the full-size models.")] = HERE.parent / ".models",
     goldens: Annotated[bool, typer.Option(help="Small models, of the golden tests, instead.")] = False,
     budget: Annotated[float, typer.Option(help="Seconds for each search.")] = 120.0,
+    max_error: Annotated[float | None, typer.Option(help="Relative error that lower precision may make.")] = None,
     minutes: Annotated[float, typer.Option(help="The time for everything, instead of a budget.")] = 0.0,
     rounds: Annotated[int, typer.Option(help="How often each session runs at the end.")] = 15,
     threads: Annotated[int, typer.Option(help="Threads of the runtime.")] = 0,
@@ -163,7 +170,8 @@ def main(
     """Measure, print, and store after each model."""
     console = Console()
     stored: dict[str, Any] = json.loads(output.read_text()) if output.is_file() else {}
-    rows: dict[str, Any] = stored.setdefault("goldens" if goldens else "models", {})
+    kind = ("goldens" if goldens else "models") + ("" if max_error is None else f" under {max_error:g}")
+    rows: dict[str, Any] = stored.setdefault(kind, {})
     usual, folder = (GOLDENS, GOLDEN) if goldens else (DEFAULTS, models)
     chosen = [name for name in usual if any(name.startswith(part) for part in names)] if names else list(usual)
     open_ = [name for name in chosen if (folder / f"{name}.onnx").is_file() and (name not in rows or names)]
@@ -172,9 +180,9 @@ def main(
         if minutes:
             budget = max(SHORTEST, (end - time.monotonic()) / (len(open_) - number) / SHARES)
         sizes = {} if goldens else SIZES.get(name.partition(".")[0], {})
-        row = one_model(folder / f"{name}.onnx", sizes, budget, rounds, threads)
+        row = one_model(folder / f"{name}.onnx", sizes, budget, rounds, threads, max_error)
         rows[name] = {**row, "verdict": verdict(row)}
-        stored |= {"versions": versions(), "goldens total" if goldens else "total": total(rows)}
+        stored |= {"versions": versions(), f"{kind} total": total(rows)}
         output.write_text(json.dumps(stored, indent=1) + "\n")
         console.print(f"{name}: {row['seconds']} s", highlight=False)
     console.print(table(rows))

@@ -13,7 +13,8 @@ elements of one axis, no element twice, or a Squeeze. A Reshape must have a cons
 the front of an axis of its input, or off the columns of a product with constants, which are then put in order (`column_order`).
 
 Left alone: results that are graph outputs, parts of several elements (halves of heads are for the rules of rotary embeddings),
-opsets before 13, and a Squeeze that undoes an Unsqueeze on the other side of the Transpose, as a rule spells it on purpose.
+opsets in which the target of a Reshape is an attribute, and a Squeeze that undoes an Unsqueeze on the other side of the
+Transpose, as a rule spells it on purpose.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.editor import Editor
+from ortfuse.graph.walk import Scope
+from ortfuse.passes.building import Builder
 from ortfuse.passes.column_order import put_in_order
 from ortfuse.passes.context import Context, version_in
 from ortfuse.pattern.operators import parameter
@@ -34,8 +37,8 @@ from ortfuse.pattern.operators import parameter
 MOST_PARTS = 4
 """The most parts of one tensor, each of which is moved by a node of its own: queries, keys and values are three."""
 
-OLDEST = 13
-"""The opset from which on sizes and axes are inputs."""
+OLDEST = 5
+"""The opset from which on the target of a Reshape is an input."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +70,13 @@ class PartsFirst:
         for scope in context.scopes():
             for node in reversed(list(scope.graph)):
                 if node.op_type in ("Transpose", "Reshape") and not node.domain and version_in(scope, node) >= OLDEST:
-                    count += _move(node, context.editor, context.facts) or (
+                    count += _move(node, scope, context.editor, context.facts) or (
                         node.op_type == "Reshape" and put_in_order(node, scope, context.editor, context.facts, self)
                     )
         return count
 
 
-def _move(mover: ir.Node, editor: Editor, facts: Facts) -> bool:
+def _move(mover: ir.Node, scope: Scope, editor: Editor, facts: Facts) -> bool:
     """Move one node behind all its consumers, if they take its result apart."""
     source, moved = mover.inputs[0], mover.outputs[0]
     uses = list(moved.uses())
@@ -86,9 +89,9 @@ def _move(mover: ir.Node, editor: Editor, facts: Facts) -> bool:
         return False
     with editor.change(PartsFirst.name, nodes=[mover, *(part.node for part in parts)]) as change:
         for part in parts:
-            pieces = _pieces(part, mold, source, editor)
-            for old, piece in zip(part.node.outputs, pieces, strict=True):
-                editor.replace(old, _after(part, mold, piece, editor))
+            build = Builder(scope, editor, part.node)
+            for old, piece in zip(part.node.outputs, _pieces(part, mold, source, build), strict=True):
+                editor.replace(old, mold.build(piece, part.dropped, build))
             editor.remove(part.node)
         editor.remove(mover)
     return bool(change)
@@ -163,11 +166,11 @@ class _Transposed:
         """Whether axes are dropped before, by a Squeeze of the input."""
         return True
 
-    def build(self, piece: ir.Value, dropped: Sequence[int], editor: Editor, place: ir.Node) -> ir.Node:
+    def build(self, piece: ir.Value, dropped: Sequence[int], build: Builder) -> ir.Value:
         """The Transpose of a piece without the dropped axes of the result."""
         kept = [axis for number, axis in enumerate(self.perm) if number not in dropped]
         order = sorted(kept)
-        return ir.node("Transpose", [piece], {"perm": [order.index(axis) for axis in kept]})
+        return build.node("Transpose", [piece], {"perm": [order.index(axis) for axis in kept]})[0]
 
 
 @dataclass(frozen=True)
@@ -210,41 +213,24 @@ class _Reshaped:
         """Whether axes are dropped before, by a Squeeze of the input."""
         return False
 
-    def build(self, piece: ir.Value, dropped: Sequence[int], editor: Editor, place: ir.Node) -> ir.Node:
+    def build(self, piece: ir.Value, dropped: Sequence[int], build: Builder) -> ir.Value:
         """The Reshape of a piece without the dropped axes of the result."""
         numbers = [1 if axis == self.axis else number for axis, number in enumerate(self.target)]
-        target = _constant([number for axis, number in enumerate(numbers) if axis not in dropped], editor, place)
-        return ir.node("Reshape", [piece, target])
+        return build.reshape(piece, [number for axis, number in enumerate(numbers) if axis not in dropped])
 
 
-def _pieces(part: _Parts, mold: _Transposed | _Reshaped, source: ir.Value, editor: Editor) -> list[ir.Value]:
+def _pieces(part: _Parts, mold: _Transposed | _Reshaped, source: ir.Value, build: Builder) -> Sequence[ir.Value]:
     """The elements of the input that make up each output of a part."""
     node = part.node
     if part.axis is None:
-        if not mold.squeezes():
-            return [source]
-        axes = sorted(mold.place(axis)[0] for axis in part.dropped)
-        made = ir.node("Squeeze", [source, _constant(axes, editor, node)])
-    else:
-        axis, block = mold.place(part.axis)
-        if node.op_type == "Split":
-            sizes = _constant([block] * len(part.elements), editor, node)
-            made = ir.node("Split", [source, sizes], {"axis": axis}, num_outputs=len(part.elements))
-        elif node.op_type == "Gather" and block == 1 and isinstance(mold, _Transposed):
-            made = ir.node("Gather", [source, node.inputs[1]], {"axis": axis})
-        else:
-            bounds = [[part.elements[0] * block], [(part.elements[0] + 1) * block], [axis]]
-            made = ir.node("Slice", [source, *(_constant(bound, editor, node) for bound in bounds)])
-    editor.insert_before(node, made)
-    return list(made.outputs)
-
-
-def _after(part: _Parts, mold: _Transposed | _Reshaped, piece: ir.Value, editor: Editor) -> ir.Value:
-    """A piece, moved as the whole was."""
-    made = mold.build(piece, part.dropped, editor, part.node)
-    editor.insert_before(part.node, made)
-    return made.outputs[0]
-
-
-def _constant(numbers: Sequence[int], editor: Editor, place: ir.Node) -> ir.Value | None:
-    return editor.add_constant(place, ir.Tensor(np.asarray(numbers, np.int64)))
+        return (
+            [build.squeeze(source, *sorted(mold.place(axis)[0] for axis in part.dropped))]
+            if mold.squeezes()
+            else [source]
+        )
+    axis, block = mold.place(part.axis)
+    if node.op_type == "Split":
+        return build.split(source, axis, [block] * len(part.elements))
+    if node.op_type == "Gather" and block == 1 and isinstance(mold, _Transposed):
+        return build.node("Gather", [source, node.inputs[1]], {"axis": axis})
+    return [build.slice(source, axis, part.elements[0] * block, (part.elements[0] + 1) * block)]

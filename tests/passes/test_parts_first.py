@@ -81,10 +81,24 @@ def test_what_is_left_alone(case: str) -> None:
     assert apply(written, PartsFirst())[1] == [0]
 
 
-def test_old_opsets_are_left_alone() -> None:
-    body = f"{PACKED} {GATHERS}"
-    assert apply(text(body, opset=12), PartsFirst())[1] == [0]
-    assert apply(text(body, opset=13), PartsFirst())[1] == [2]
+@pytest.mark.parametrize(
+    ("opset", "taken"),
+    [
+        (9, "a = Slice<starts = [0], ends = [1], axes = [0]>(t) b = Slice<starts = [1], ends = [2], axes = [0]>(t) "
+            "c = Slice<starts = [-1], ends = [3], axes = [0]>(t)"),
+        (9, "a, b, c = Split<axis = 0>(t)"),
+        (11, SLICES),
+        (12, "a, b, c = Split<axis = 0, split = [1, 1, 1]>(t)"),
+        (12, "a, b, c = Split<axis = -5>(t)"),
+    ],
+)  # fmt: skip
+def test_opsets_in_which_axes_and_sizes_are_attributes(opset: int, taken: str) -> None:
+    squeezes = " ".join(f"{one} = Squeeze<axes = [0]>({part})" for one, part in zip("qkv", "abc", strict=True))
+    model, _, _ = apply(
+        text(f"{PACKED} {taken} {squeezes}", opset=opset), PartsFirst(), PartsFirst(), PartsFirst(), inputs=X
+    )
+    assert "Squeeze" not in operators(model)
+    assert {len(node.attributes["perm"].as_ints()) for node in model.graph if node.op_type == "Transpose"} == {4}
 
 
 def test_many_parts_stay_one_transposition() -> None:
