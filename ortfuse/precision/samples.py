@@ -31,8 +31,11 @@ PROBED = 3
 GENERATED = (PROBED + 12, 21)
 """How many sets of inputs are generated for the search, and held out."""
 
-FRESH = (24, 256)
-"""How many further ones are generated at least and at most, to run the result on."""
+FRESH = (24, 900)
+"""How many further ones are generated at least and at most, to run the result on; with the others less than seeds are apart."""
+
+SEEDS_APART = 1000
+"""How far those of one seed are from those of the next."""
 
 FRESH_SECONDS = 3.0
 """How long the original runs on those at most, once there are enough."""
@@ -153,7 +156,7 @@ def _bytes(arrays: Mapping[str, Any]) -> int:
 
 
 def _generated(session: Session, model: ir.Model, sizes: Mapping[str, int], seed: int) -> Samples:
-    first, count = 1000 * seed, sum(GENERATED)
+    first, count = SEEDS_APART * seed, sum(GENERATED)
     if not input_specs(model):
         return Samples(tuple(generated(session, model, sizes, [first])[1]), (), "no inputs")
     ran = _ran(session, model, sizes, range(first, first + count + FRESH[1]))
