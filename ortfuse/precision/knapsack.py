@@ -68,6 +68,8 @@ def choose(sites: Sequence[Sequence[Option]], limit: float, *, slowest: float | 
     found = [0] * len(sites)
     if not open_sites or limit <= 0:
         return found
+    if slowest is not None:
+        slowest -= sum(options[0].seconds for options, some in zip(sites, allowed, strict=True) if len(some) == 1)
     options = [(site, number) for site in open_sites for number in allowed[site]]
     taken = _solved([sites[site][number] for site, number in options], [site for site, _ in options], limit, slowest)
     for (site, number), is_taken in zip(options, taken, strict=True):

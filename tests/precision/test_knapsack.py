@@ -17,10 +17,12 @@ pytest.importorskip("scipy")
 def random_sites(seed: int, count: int, rows: int = 2) -> list[list[Option]]:
     rng = np.random.default_rng(seed)
     return [
-        [Option("", 0.0, (0.0,) * rows)]
+        [Option("", float(rng.normal()), (0.0,) * rows, float(rng.normal()) / 4)]
         + [
-            Option(str(n), -float(rng.random()), tuple(map(float, rng.random(rows) ** 2)), -float(rng.normal()))
-            for n in range(int(rng.integers(1, 3)))
+            Option(
+                str(n), float(rng.normal()) - 1, tuple(map(float, rng.random(rows) ** 2 * scale)), float(rng.normal())
+            )
+            for n, scale in enumerate(rng.choice([0.0, 1.0, 1.0, 1e3, np.inf], int(rng.integers(1, 3))))
         ]
         for _ in range(count)
     ]
