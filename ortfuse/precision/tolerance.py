@@ -9,6 +9,12 @@ logarithms of the errors, and the limit is as far above the largest error, at le
 Robson, J. H. Whitlock: Estimation of a truncation point, Biometrika 51, 1964):
 
     k = (z_p + sqrt(z_p^2 - a b)) / a,   a = 1 - z_c^2 / (2 (n - 1)),   b = z_p^2 - z_c^2 / n
+
+Most errors say little about a few that are much larger: where only some inputs have values out of a range, the others are as
+close together as ever. So of many errors the limit is not below that of the tail which the largest m alone have, either, e being
+the next one (I. Weissman: Estimation of parameters and large quantiles based on the k largest observations, JASA 73, 1978):
+
+    e (m / (n (1 - p)))^h,   h = mean(log(e_i / e))
 """
 
 from __future__ import annotations
@@ -31,6 +37,9 @@ LEAST = 4.5
 
 BELOW = 2.0
 """How many times farther below the median an error counts at most than the largest is above it."""
+
+MANY = 100
+"""From so many errors on, the largest of them, the square root of their number, show how the tail falls."""
 
 FEW = 4
 """With fewer errors than this their spread is not known."""
@@ -60,7 +69,18 @@ def limit_of(errors: Sequence[float], clips: bool = False) -> float:
         return max(worst, _limit(errors, CONTENT))
     logarithms = [math.log(error) for error in errors if error > 0.0]
     next_worst = sorted(errors)[-2]
-    return max(2 * worst - next_worst, math.exp(_limit(logarithms, CLIPPING)) if len(logarithms) >= FEW else 0.0)
+    whole = math.exp(_limit(logarithms, CLIPPING)) if len(logarithms) >= FEW else 0.0
+    return max(2 * worst - next_worst, whole, _limit_of_tail(errors, CLIPPING) if len(logarithms) >= MANY else 0.0)
+
+
+def _limit_of_tail(errors: Sequence[float], content: float) -> float:
+    """The limit by the largest errors alone."""
+    count = math.isqrt(len(errors))
+    *largest, last = sorted(errors, reverse=True)[: count + 1]
+    if last <= 0.0:
+        return 0.0
+    falls = statistics.fmean(math.log(error / last) for error in largest)
+    return float(last * max(1.0, count / (len(errors) * (1 - content))) ** falls)
 
 
 def _limit(errors: Sequence[float], content: float) -> float:

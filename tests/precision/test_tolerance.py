@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
-from ortfuse.precision.tolerance import CONFIDENCE, CONTENT, LEAST, factor, limit_of
+from ortfuse.precision.tolerance import CLIPPING, CONFIDENCE, CONTENT, LEAST, factor, limit_of
 
 
 @pytest.mark.parametrize(("count", "spread"), [(8, 0.1), (16, 0.1), (16, 0.3), (100, 0.2)])
@@ -49,3 +49,16 @@ def test_where_values_are_clipped_large_errors_may_be_rare() -> None:
     assert limit_of(seen, clips=True) > limit_of(seen) > largest
     assert limit_of([*seen, 0.01], clips=True) > 0.018, "one that was far above the others may not be the farthest"
     assert limit_of([0.0, 0.0, 0.0, 0.0, 0.01], clips=True) == pytest.approx(0.02)
+
+
+def test_a_few_large_errors_are_not_hidden_by_many_that_are_alike() -> None:
+    rng = np.random.default_rng(0)
+    errors = np.exp(rng.normal(-5.0, 0.1, 20_000)) * np.where(rng.random(20_000) < 0.02, rng.uniform(1, 6, 20_000), 1.0)
+    seen = [rng.choice(errors, 900, replace=False).tolist() for _ in range(50)]
+    covered = [limit_of(some, clips=True) >= np.quantile(errors, CLIPPING) for some in seen]
+    assert np.mean(covered) >= CONFIDENCE
+
+
+def test_many_errors_that_are_alike_need_little_more() -> None:
+    errors = np.exp(np.random.default_rng(0).normal(-5.0, 0.1, 900)).tolist()
+    assert limit_of(errors, clips=True) < 1.2 * max(errors)
