@@ -1,6 +1,7 @@
 """Transposes that move axes of size 1 alone, and axes of size 1 that are taken out only after an expansion.
 
 transpose(x) = reshape(x)   if all other axes keep their order
+reshape(transpose(x), shape) = squeeze(x, axes)   if shape is that of x without some of these
 squeeze(expand(x, concat(sizes)), axis) = expand(squeeze(x, axis), concat(sizes but that of axis))
 
 A Reshape copies nothing, and a Squeeze next to x becomes one with what moves x. Steps of decoding, of length 1, have many of
@@ -27,15 +28,42 @@ PASS = "fuse.runtime"
 x = var("x")
 
 
-def moves_only_ones(match: Match) -> Refusal | None:
-    """The axes that may be longer than 1 keep their order, and a Reshape with a constant target has the same effect."""
+def keeps_longer_axes(match: Match) -> Refusal | None:
+    """The axes that may be longer than 1 keep their order."""
     before, perm = match.shape("x"), match["perm"]
     if before is None or len(perm) != len(before):
         return match.refuse("shape", "x")
     longer = [axis for axis in perm if before[axis] != 1]
     if longer != sorted(longer):
-        return match.refuse("needless", "root", found="the Transpose moves axes that may be longer than 1")
-    return unless_constant_target(match, before, match.shape("root"))
+        return match.refuse("needless", "x", found="the Transpose moves axes that may be longer than 1")
+    return None
+
+
+def has_reshape_target(match: Match) -> Refusal | None:
+    """A Reshape with a constant target has the same effect."""
+    return unless_constant_target(match, match.shape("x"), match.shape("root"))
+
+
+def _dropped(match: Match) -> list[int] | None:
+    """The axes of x, all of size 1, without which it has the shape of the root."""
+    after, dropped = list(match.shape("root") or ()), []
+    for axis, dim in enumerate(match.shape("x") or ()):
+        if after and after[0] == dim:
+            after.pop(0)
+        elif dim == 1:
+            dropped.append(axis)
+        else:
+            return None
+    return dropped if dropped and not after else None
+
+
+def drops_ones(match: Match) -> Refusal | None:
+    """The result is x without some axes of size 1."""
+    if match.shape("root") is None:
+        return match.refuse("shape", "root")
+    if _dropped(match) is None:
+        return match.refuse("needless", "root", found="it is not x without axes of size 1")
+    return None
 
 
 @redundant(COST)
@@ -110,12 +138,31 @@ RULES = [
         pattern=op.Transpose(x, perm=attr("perm", lambda perm, facts: isinstance(perm, tuple | list), "known")),
         replace=op.Reshape(x, computed("target", target)),
         is_refinement=True,
-        guards=(moves_only_ones, is_executed),
+        guards=(keeps_longer_axes, has_reshape_target, is_executed),
         exactness=Exactness.EXACT,
         source="ONNX operators Transpose and Reshape",
         proof=Proof(
             shapes=({"x": "b 1 3 4"}, {"x": "b 3 1"}, {"x": "1 b 1 3"}),
             attributes=({"perm": [(0, 2, 1, 3), (1, 0, 2, 3)]}, {"perm": [(0, 2, 1)]}, {"perm": [(2, 1, 3, 0)]}),
+        ),
+    ),
+    Rule(
+        name="runtime.squeezed_unit_axes",
+        formula="reshape(transpose(x), shape), x with axes of size 1",
+        pattern=op.Reshape(
+            op.Transpose(x, perm=attr("perm", lambda perm, facts: isinstance(perm, tuple | list), "known")),
+            var("shape"),
+            allowzero=attr("allowzero"),
+        ),
+        replace=op.Squeeze(x, computed("axes", lambda match: ints(_dropped(match) or []))),
+        guards=(keeps_longer_axes, drops_ones),
+        exactness=Exactness.EXACT,
+        source="ONNX operators Transpose, Reshape and Squeeze",
+        proof=Proof(
+            shapes=({"x": "b 1 3 4", "shape": "3"}, {"x": "b 1 3 1", "shape": "3"}),
+            constants={"shape": [0, 0, -1]},
+            attributes=({"perm": [(0, 2, 1, 3)], "allowzero": [0]}, {"perm": [(0, 2, 3, 1)], "allowzero": [0]}),
+            opset=13,
         ),
     ),
     _taken_out("three", 3),
