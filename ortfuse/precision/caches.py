@@ -23,6 +23,7 @@ from ortfuse.passes import CommonSubexpressions, Context, DeadCode, Finalize
 from ortfuse.pattern.result import Ranges
 from ortfuse.pipeline import load_catalogue
 from ortfuse.precision.calibration import COLUMNS, Calibration, calibrate
+from ortfuse.precision.like_float32 import LikeFloat32
 from ortfuse.precision.shared_ranges import ranges_of
 from ortfuse.rewrite import Log, Rewriter
 from ortfuse.targets import Target, installed
@@ -111,7 +112,7 @@ def in_int8(model: ir.Model, inputs: Sequence[Inputs], target: Target | None = N
     return Cached(context.model, caches, len(done), left, (4 * count, count))
 
 
-def run_in_float32(session: Session, caches: Sequence[Cache], inputs: Inputs) -> Arrays:
+def run_in_float32(session: Session | LikeFloat32, caches: Sequence[Cache], inputs: Inputs) -> Arrays:
     """Run a model with caches of integers on caches in float32; what it gives is in float32, too."""
     found = session.run(inputs)
     return {**found, **{one.present: one.widened(found[one.present]) for one in caches}}

@@ -16,6 +16,7 @@ from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.integer_caches import integer_caches
 from ortfuse.execution.session import Session
 from ortfuse.precision.caches import run_in_float32
+from ortfuse.precision.like_float32 import LikeFloat32
 from ortfuse.precision.metrics import METRICS, Metric, UserFunction, metric_of
 from ortfuse.precision.samples import generated
 from ortfuse.verification.verdict import State, Verdict
@@ -153,13 +154,13 @@ def keeps(
         seed: Seed of the generated inputs.
 
     Raises:
-        VerificationError: A model cannot be executed, or the names of their inputs or outputs differ.
+        VerificationError: A model cannot be executed or imitated, or the names of their inputs or outputs differ.
         OptionError: The user's metric fails.
     """
     demand_same_interface(original, other)
     bound.metric.demand_outputs([value.name or "" for value in signature_of(original).graph.outputs])
-    session, lowered, caches = Session(original), Session(other), integer_caches(other)
-    notes = [_STATED] if bound.stated else []
+    session, lowered, caches = Session(original), LikeFloat32(original, other), integer_caches(other)
+    notes = [*lowered.notes, *([_STATED] if bound.stated else [])]
     if inputs is None:
         first = _OTHERS + COMPARED * seed
         sizes, inputs = generated(session, signature_of(original), {}, range(first, first + COMPARED))

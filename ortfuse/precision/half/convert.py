@@ -32,6 +32,7 @@ from ortfuse.precision.half.write import imitate, rewrite
 from ortfuse.precision.metrics import metric_of, relative_l2
 from ortfuse.precision.samples import generated, refuse_nan
 from ortfuse.precision.stated import Bound, write_bound
+from ortfuse.precision.tolerance import limit_of
 from ortfuse.targets import Target, raise_opset
 
 _TYPES = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
@@ -42,7 +43,7 @@ _AT_ALL, _EVERYWHERE = 13, 22
 INT8_CACHES = "int8-caches"
 
 DRAWN = 8
-"""How many sets of inputs are generated for caches of integers."""
+"""How many sets of inputs of typical size are generated for caches of integers, and for a bound."""
 
 _ROUNDS = 8
 """How often islands are extended towards what enters them."""
@@ -62,7 +63,7 @@ class Conversion:
         operators: How many operators compute in half precision, or read caches of integers.
         casts: How many Casts were added.
         errors: For each output of floating-point numbers, but for caches of integers, the norm of its error in relation to its
-            own, at its worst.
+            own, at its worst; where a bound is to hold and inputs are generated, what is to be expected on others like them.
         emulated: Whether the errors come from a float32 model that rounds, as the CPU has no kernels for the type.
         bytes_before: The bytes of the weights.
         bytes_after: The same in the result.
@@ -174,12 +175,23 @@ def _in_half(
     progress("running the model")
     found, notes = experiments(flat, inputs, seed, reference=False)
     _demand_numbers((one.expected for one in found), are_given=inputs is not None)
-    search = _Search(flat, _TYPES[to], keep_io, target, found, progress)
+    # What the search for ranges is run on is of few sizes: a bound is to hold on others that are like those of a user.
+    drawn = _drawn(flat, seed) if max_error is not None and inputs is None else []
+    search = _Search(flat, _TYPES[to], keep_io, target, found, drawn, progress)
     wide, casts, result, errors = search.run(max_error)
+    if max_error is not None:
+        write_bound(result, Bound(metric_of("l2", tuple(errors)), max_error))
     return Conversion(
         result, to, search.islands(wide), search.count(wide), casts, errors, to == "bfloat16", weight_bytes(model),
         weight_bytes(result), inputs is None, [*raised, *notes, *search.notes],
     )  # fmt: skip
+
+
+def _drawn(model: ir.Model, seed: int) -> list[tuple[Inputs, Arrays]]:
+    """Generated inputs of typical size, with what the model makes of them."""
+    session = Session(model, optimise=False)
+    _, sets = generated(session, model, {}, range(seed * DRAWN, (seed + 1) * DRAWN))
+    return [(given, session.run(given)) for given in sets]
 
 
 def _with_int8_caches(
@@ -261,10 +273,10 @@ class _Search:
 
     def __init__(
         self, model: ir.Model, half: ir.DataType, keep_io: bool, target: Target | None, found: Sequence[Experiment],
-        progress: Callable[[str], None],
+        drawn: Sequence[tuple[Inputs, Arrays]], progress: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._model, self._half, self._keep_io, self._target = model, half, keep_io, target
-        self._experiments, self._progress = found, progress
+        self._experiments, self._drawn, self._progress = found, drawn, progress
         self._units = self._new_units(model)
         self._local: dict[int, float] = {}
         self.notes = self._keep_ends()
@@ -425,6 +437,13 @@ class _Search:
                 error = _error(expected, results[name])
                 if error is not None:
                     errors[name] = max(error, errors.get(name, 0.0))
+        each: dict[str, list[float]] = {}
+        for given, outputs in self._drawn:
+            results = session.run(_typed(given, runs))
+            for name in errors:
+                each.setdefault(name, []).append(relative_l2(outputs[name], results[name]))
+        for name, some in each.items():
+            errors[name] = max(errors[name], limit_of(some))
         return wide, casts, units.model, errors
 
     def _without_others(self, more: Sequence[int]) -> ir.Model:

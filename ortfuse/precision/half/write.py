@@ -158,7 +158,7 @@ def _name_type(node: ir.Node, version: int, half: ir.DataType) -> None:
 
 
 def imitate(units: Units, wide: Sequence[bool]) -> None:
-    """Turn the model of `units` into one that computes in float32, but rounds every value that was chosen to be half.
+    """Turn the model of `units` into one that computes in float32, but rounds every value that is made or taken in half.
 
     Where the runtime has no kernels for the type, this is how the result of `rewrite` computes, apart from its sums being
     more accurate. Inputs and outputs stay float32.
@@ -168,8 +168,10 @@ def imitate(units: Units, wide: Sequence[bool]) -> None:
     for value in dict.fromkeys((*units.makers, *units.uses)):
         uses = units.uses.get(value, {})
         if value in units.makers:
-            if not wide[units.makers[value]]:
-                _cast(value, list(uses), [units.half, ir.DataType.FLOAT], names)
+            is_wide = wide[units.makers[value]]
+            rounded = [use for use, unit in uses.items() if not (is_wide and wide[unit])]
+            if rounded:
+                _cast(value, rounded, [units.half, ir.DataType.FLOAT], names)
         elif any(not wide[unit] for unit in uses.values()):
             assert value.const_value is not None
             narrow = _narrowed(
