@@ -40,7 +40,7 @@ HERE = Path(__file__).parent
 GOLDEN = HERE.parents[1] / "golden" / "models"
 RESULT = HERE / "seeds.json"
 
-DEFAULTS = ("lstm.ts", "bert.sdpa.ts", "resnet.ts")
+DEFAULTS = ("lstm.ts", "bert.sdpa.ts", "resnet.ts", "gpt2.sdpa.ts")
 SEEDS = 50
 RUNGS = 8
 """The rungs that a search may choose from."""

@@ -23,7 +23,7 @@ from ortfuse.execution.session import separated
 from ortfuse.targets.processor import processor_in_full
 from ortfuse.version import __version__
 
-FORMAT = 11
+FORMAT = 12
 """Counts the changes of what is kept, or of how it is measured; what was kept before a change is not found any more."""
 
 _TABLE = "CREATE TABLE IF NOT EXISTS measured (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
@@ -59,8 +59,12 @@ class Store:
 
     def get(self, *key: object) -> Any:
         """What was kept under a key; `None` if there is nothing."""
-        found = self._database.execute("SELECT value FROM measured WHERE key = ?", (self._key(key),)).fetchone()
-        return None if found is None else json.loads(found[0])
+        try:
+            found = self._database.execute("SELECT value FROM measured WHERE key = ?", (self._key(key),)).fetchone()
+            return None if found is None else json.loads(found[0])
+        except (sqlite3.Error, ValueError) as error:
+            self.problem = str(error)  # a damaged file: it is measured again
+            return None
 
     def put(self, value: Any, *key: object) -> None:
         """Keep data for JSON under a key."""

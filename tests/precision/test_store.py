@@ -45,3 +45,17 @@ def test_numbers_tell_inputs_apart() -> None:
     assert inputs_digest([{"x": x}]) == inputs_digest([{"x": x.copy()}])
     assert inputs_digest([{"x": x}]) != inputs_digest([{"x": x + 1}])
     assert inputs_digest([{"x": x}]) != inputs_digest([{"x": x.reshape(4)}])
+
+
+def test_what_is_damaged_in_a_file_is_not_found_and_stops_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "kept.sqlite"
+    store = Store(path)
+    for number in range(500):
+        store.put("x" * 100, number)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (path.stat().st_size - 4096))
+    damaged = Store(path)
+    assert [damaged.get(number) for number in range(500)].count(None) > 0
+    assert damaged.problem
+    damaged.put(1, "another")
