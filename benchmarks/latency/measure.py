@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -28,10 +27,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.by_processor import rows_of, store
 from benchmarks.checking import experiment, verdict
 from benchmarks.isolated import call, preload
-from benchmarks.peers import SINGLE, Peer, preloaded, transformers_for, versions
+from benchmarks.peers import SINGLE, Peer, preloaded, transformers_for
 from ortfuse.execution.inputs import Inputs
+from ortfuse.targets.processor import processor_in_full
 
 HERE = Path(__file__).parent
 COMMAND = "python -m benchmarks.latency"
@@ -200,28 +201,6 @@ def _cell(entry: Mapping[str, Any] | None) -> str:
     return f"{entry['speedup']:.3f}" if entry["status"] == "ok" else entry["status"]
 
 
-def stored(output: Path) -> dict[str, Any]:
-    """The models measured before, none if the file is missing or of another form."""
-    content = json.loads(output.read_text()) if output.is_file() else {}
-    rows = content.get("models", {})
-    return dict(rows)
-
-
-def store(output: Path, rows: Mapping[str, Any], found: Mapping[str, Any], command: str = COMMAND) -> None:
-    """Write the file of a command anew, with the means that were found, aside and then in its place."""
-    content = {
-        "command": command,
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
-        "versions": versions(),
-        "means": found,
-        "models": dict(sorted(rows.items())),
-    }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    aside = output.with_suffix(".tmp")
-    aside.write_text(json.dumps(content, indent=1) + "\n")
-    aside.replace(output)
-
-
 @contextmanager
 def folder_for(keep: Path | None, models: Path) -> Iterator[Path]:
     """The folder for what the tools make: the one that keeps it, or one that goes after each model."""
@@ -268,7 +247,8 @@ def main(
         raise typer.BadParameter(f"no such tool: {', '.join(sorted(unknown))}")
     console = Console(width=None if sys.stdout.isatty() else 150)
     preload([*preloaded(tool or ()), "ortfuse.bench"])
-    rows = stored(output)
+    processor = processor_in_full()
+    rows = rows_of(output, processor)
     for path in chosen(models, names or [], rows, fresh):
         name = path.name.removesuffix(".onnx")
         with folder_for(keep, models) as folder:
@@ -277,7 +257,7 @@ def main(
                 console.print(name, {which: entry["status"] for which, entry in made.items()})
                 continue
             rows[name] = merged(rows.get(name), compare(path.resolve(), tool or TOOLS, folder, rounds, threads, limit))
-        store(output, rows, means(rows))
+        store(output, COMMAND, processor, {"means": means(rows), "models": dict(sorted(rows.items()))})
         cells = " ".join(f"{which} {_cell(entry)}" for which, entry in rows[name]["tools"].items())
         console.print(f"{name}: {cells or rows[name]['error']}", highlight=False, markup=False)
     console.print(table(rows))

@@ -22,7 +22,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from benchmarks.latency.measure import SIZES, chosen, folder_for, store, stored
+from benchmarks.by_processor import rows_of, store
+from benchmarks.latency.measure import SIZES, chosen, folder_for
+from ortfuse.targets.processor import processor_in_full
 
 HERE = Path(__file__).parent
 COMMAND = "python -m benchmarks.latency.settings"
@@ -96,7 +98,8 @@ def main(
     import ortfuse
 
     console = Console()
-    rows = stored(output)
+    processor = processor_in_full()
+    rows = rows_of(output, processor)
     for path in chosen(models, names or [], rows, fresh):
         name = path.name.removesuffix(".onnx")
         with folder_for(keep, models) as folder:
@@ -104,7 +107,7 @@ def main(
             if not result.is_file() or result.stat().st_mtime_ns < path.stat().st_mtime_ns:
                 ortfuse.optimize(path, output=result)
             rows[name] = compare(path, result, SIZES.get(name.partition(".")[0], {}), rounds, threads)
-        store(output, rows, means(rows), COMMAND)
+        store(output, COMMAND, processor, {"means": means(rows), "models": dict(sorted(rows.items()))})
         console.print(f"{name}: {_said(rows[name])}", highlight=False, markup=False)
     if rows:
         console.print(means(rows))

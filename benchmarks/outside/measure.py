@@ -13,9 +13,7 @@ has seen. Of each in float32 the profile is kept: where another runtime is ahead
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -28,10 +26,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.by_processor import rows_of, store
 from benchmarks.isolated import call, preload
 from benchmarks.latency.measure import SIZES, chosen, folder_for
-from benchmarks.peers import versions
-from benchmarks.precision.measure import made_inputs, make_inputs, of_processors
+from benchmarks.precision.measure import made_inputs, make_inputs
 from benchmarks.precision.tools import BOUNDS
 from ortfuse.execution.inputs import Inputs
 from ortfuse.targets.processor import processor_in_full
@@ -206,20 +204,6 @@ def summary(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def store(output: Path, rows: Mapping[str, Any], processor: str) -> None:
-    """Write the file anew, aside and then in its place; what other kinds of processors gave stays."""
-    of_this = {
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
-        "versions": versions(),
-        "summary": summary(rows),
-        "models": dict(sorted(rows.items())),
-    }
-    content = {"command": COMMAND, "processors": dict(sorted((of_processors(output) | {processor: of_this}).items()))}
-    aside = output.with_suffix(".tmp")
-    aside.write_text(json.dumps(content, indent=1) + "\n")
-    aside.replace(output)
-
-
 def table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
     """Every model: speedup over the runtime's default on the export, and error, of each tool."""
     made = Table(title="Speedup over the runtime's default, and error", title_justify="left")
@@ -258,12 +242,12 @@ def main(
     console = Console(width=None if sys.stdout.isatty() else 150)
     preload(["onnx", "onnxruntime", "ortfuse.pipeline"])
     processor = processor_in_full()
-    rows = dict(of_processors(output).get(processor, {}).get("models", {}))
+    rows = rows_of(output, processor)
     for path in chosen(models, names or [], rows, fresh):
         name = path.name.removesuffix(".onnx")
         with folder_for(keep, models) as folder:
             rows[name] = one_model(path.resolve(), folder, lowered, tool or list(HINTS), rounds, threads)
-        store(output, rows, processor)
+        store(output, COMMAND, processor, {"summary": summary(rows), "models": dict(sorted(rows.items()))})
         console.print(table({name: rows[name]}))
     console.print(table(rows))
     console.print(summary(rows))

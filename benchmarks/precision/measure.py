@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,12 +26,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.by_processor import rows_of, store
 from benchmarks.isolated import call, preload
 from benchmarks.latency.measure import SIZES, folder_for
-from benchmarks.peers import versions
 from benchmarks.precision.tools import BOUNDS, OURS, PEERS, TOOLS
 from ortfuse.targets.processor import processor_in_full
 
+COMMAND = "python -m benchmarks.precision"
 HERE = Path(__file__).parent
 GIVEN, UNSEEN = 16, 8
 """Sets of inputs that the tools get, and others that errors are measured on."""
@@ -214,24 +214,12 @@ def summary(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def of_processors(output: Path) -> dict[str, dict[str, Any]]:
-    """What is stored, by kind of processor: a rung that gains time on one may lose it on another."""
-    return json.loads(output.read_text())["processors"] if output.is_file() else {}
-
-
-def store(output: Path, rows: Mapping[str, Any], processor: str) -> None:
-    """Write the file anew, aside and then in its place; what other kinds of processors gave stays."""
-    of_this = {
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
-        "versions": versions(),
+def content(rows: Mapping[str, Any]) -> dict[str, Any]:
+    """What is stored of a kind of processor."""
+    return {
         "summary": summary(rows),
         "models": {name: {**row, "bounds": verdicts(row)} for name, row in sorted(rows.items())},
     }
-    every = of_processors(output) | {processor: of_this}
-    content = {"command": "python -m benchmarks.precision", "processors": dict(sorted(every.items()))}
-    aside = output.with_suffix(".tmp")
-    aside.write_text(json.dumps(content, indent=1) + "\n")
-    aside.replace(output)
 
 
 def chosen(folder: Path, names: Sequence[str], known: Mapping[str, Any]) -> list[Path]:
@@ -269,7 +257,7 @@ def main(
     console = Console(width=None if sys.stdout.isatty() else 190)
     preload(["__main__", *PRELOADED, "ortfuse.bench"])
     processor = processor_in_full()
-    rows: dict[str, Any] = of_processors(output).get(processor, {}).get("models", {})
+    rows = rows_of(output, processor)
     for path in chosen(models, names or [], rows):
         name = path.name.removesuffix(".onnx")
         with folder_for(keep, models) as folder:
@@ -280,7 +268,7 @@ def main(
             console.print(name, {which: entry["status"] for which, entry in row.get("tools", {}).items()} or row)
             continue
         rows[name] = row
-        store(output, rows, processor)
+        store(output, COMMAND, processor, content(rows))
         console.print(table({name: row}))
     for line in summary(rows):
         console.print(line, markup=False, highlight=False)

@@ -12,7 +12,6 @@ without the runtime's optimisations, which is what it means; unsigned models as 
 
 from __future__ import annotations
 
-import json
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import ortfuse
-from benchmarks.precision.measure import of_processors
+from benchmarks.by_processor import rows_of, store
 from ortfuse.bench import executed_ops
 from ortfuse.execution.session import Session
 from ortfuse.precision.metrics import METRICS
@@ -95,8 +94,7 @@ def main(
 ) -> None:
     """Measure models that the runtime's quantiser has made, before and after ortfuse."""
     processor, console = processor_in_full(), Console()
-    every = of_processors(output) if output.exists() else {}
-    rows: dict[str, Any] = dict(every.get(processor, {}).get("models", {}))
+    rows = rows_of(output, processor)
     wanted = names or [path.stem for path in sorted(models.glob("*.onnx")) if path.stem not in rows]
     if absent := [name for name in wanted if not (models / f"{name}.onnx").is_file()]:
         raise typer.BadParameter(f"{models} has no {absent[0]}.onnx; python -m benchmarks.exports.full makes it")
@@ -113,8 +111,7 @@ def main(
             times = [f"{found['median_ms'][one]:.1f}" for one in ("quantised", "ortfuse", "float32")]
             counts = " -> ".join(map(str, found["integers"]))
             table.add_row(name, kind, *times, f"{found['speedup']['ortfuse']:.2f}", counts, f"{found['error']:.2g}")
-        content = {"command": COMMAND, "processors": dict(sorted((every | {processor: {"models": rows}}).items()))}
-        output.write_text(json.dumps(content, indent=1) + "\n")
+        store(output, COMMAND, processor, {"models": rows})
     console.print(table)
 
 

@@ -3,7 +3,8 @@
 import pytest
 import typer
 
-from benchmarks.latency.measure import chosen, means, merged, peer, store, stored
+from benchmarks.by_processor import rows_of, store
+from benchmarks.latency.measure import chosen, means, merged, peer
 
 
 def row(**speedups: float | str) -> dict:
@@ -30,12 +31,13 @@ def test_measuring_one_tool_again_keeps_the_numbers_of_the_others():
     assert again == row(ortfuse=3.0, onnxslim=2.0)
 
 
-def test_what_was_stored_is_found_again_and_a_file_of_another_form_is_none(tmp_path):
-    rows = {"b": row(ortfuse=1.0), "a": row(onnxslim="failed")}
-    store(tmp_path / "r.json", rows, means(rows))
-    assert stored(tmp_path / "r.json") == rows
-    (tmp_path / "old.json").write_text('{"rows": [{"model": "a"}]}')
-    assert stored(tmp_path / "old.json") == {} == stored(tmp_path / "none.json")
+def test_what_was_stored_is_found_again_and_other_processors_stay(tmp_path):
+    rows, others = {"b": row(ortfuse=1.0), "a": row(onnxslim="failed")}, {"a": row(ortfuse=2.0)}
+    output = tmp_path / "r.json"
+    store(output, "command", "x86_64", {"means": means(rows), "models": rows})
+    store(output, "command", "arm64", {"models": others})
+    assert rows_of(output, "x86_64") == rows and rows_of(output, "arm64") == others
+    assert rows_of(output, "riscv64") == {} == rows_of(tmp_path / "none.json", "x86_64")
 
 
 def test_models_are_chosen_by_leading_parts_of_their_names_or_else_those_not_measured_yet(tmp_path):

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.precision.measure import of_processors, store, summary, verdicts
+from benchmarks.by_processor import of_processors, store
+from benchmarks.precision.measure import COMMAND, content, summary, verdicts
 
 
 def row(**tools: tuple[float, float]) -> dict[str, Any]:
@@ -38,9 +39,9 @@ def test_what_is_not_good_enough_is_named() -> None:
 
 def test_what_other_processors_gave_stays(tmp_path: Path) -> None:
     output = tmp_path / "precision.json"
-    store(output, {"net": row(float32=(1.1, 0.0))}, "x86_64 AVX2")
-    store(output, {"other": row(float32=(1.2, 0.0))}, "aarch64 SVE")
-    store(output, {"other": row(float32=(1.3, 0.0))}, "aarch64 SVE")
+    store(output, COMMAND, "x86_64 AVX2", content({"net": row(float32=(1.1, 0.0))}))
+    store(output, COMMAND, "aarch64 SVE", content({"other": row(float32=(1.2, 0.0))}))
+    store(output, COMMAND, "aarch64 SVE", content({"other": row(float32=(1.3, 0.0))}))
     found = of_processors(output)
     assert {kind: list(one["models"]) for kind, one in found.items()} == {
         "x86_64 AVX2": ["net"],
