@@ -53,7 +53,7 @@ def finish(
         if len(points) == FINALISTS:
             break
     if not points:
-        return Final(None, plain, (), "no choice of rungs keeps the error under the bound", {})
+        return Final(None, plain, (), "no choice of rungs that promises a gain keeps the error under the bound", {})
     ran = measure(models, inputs.search[0], rounds=rounds, threads=threads, tried=True)
     rows = {row.name: row for row in ran}
     measured = {id(points[name]): rows[name].speedup for name in points if not rows[name].crash}
