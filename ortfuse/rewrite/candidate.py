@@ -142,8 +142,12 @@ class Candidate:
         return refuse("opset", Subject("operator", node.op_type), found=opset, needed=needed)
 
     def _other_type(self, outputs: Outputs) -> Refusal | None:
-        """A refusal if the new values differ from the old ones in dtype or shape, or an exact rule cannot be shown to agree."""
+        """A refusal if the new values differ from the old ones in dtype or shape, or an exact rule cannot be shown to agree.
+
+        Rules that make allowance for a runtime write an operator in another way, of which nothing may be known either.
+        """
         facts = self._facts
+        shown = self._rule.exactness is Exactness.EXACT and self._rule.because is None
         for old, new in outputs:
             if facts.dtype(old) != facts.dtype(new) and facts.dtype(new) is not None:
                 return refuse("result_dtype", old, found=facts.dtype(new), needed=facts.dtype(old))
@@ -153,8 +157,7 @@ class Candidate:
             if old_shape is None or new_shape is None:
                 continue
             if len(old_shape) != len(new_shape) or any(
-                a != b and not (self._rule.exactness is not Exactness.EXACT and _may_agree(a, b))
-                for a, b in zip(old_shape, new_shape, strict=True)
+                a != b and (shown or not _may_agree(a, b)) for a, b in zip(old_shape, new_shape, strict=True)
             ):
                 return refuse("result_shape", old, found=new_shape, needed=old_shape)
         return None

@@ -139,13 +139,18 @@ def unless_layer(match: Match) -> Refusal | None:
 
 def affine(match: Match, channels: int, among: Iterable[str] = OPERANDS) -> Affine | Refusal:
     """The captured map of that many channels; `among` are the operands that it may have."""
-    ones, zeros = np.ones(channels), np.zeros(channels)
     if match.get("variance") is not None:
         return normalisation(match, channels)
+    return arithmetic(match, channels, len(_weight_shape(match)), among)
+
+
+def arithmetic(match: Match, channels: int, rank: int, among: Iterable[str] = OPERANDS) -> Affine | Refusal:
+    """The captured node that does arithmetic with a constant and a value of that many channels and axes."""
+    ones, zeros = np.ones(channels), np.zeros(channels)
     name = next((name for name in among if match.get(name) is not None), None)
     if name is None:  # Neg
         return Affine(-ones, zeros)
-    found = _channel_vector(match, name, channels)
+    found = _channel_vector(match, name, channels, rank)
     if isinstance(found, Refusal):
         return found
     with np.errstate(all="ignore"):
@@ -176,9 +181,9 @@ def normalisation(match: Match, channels: int) -> Affine | Refusal:
     return made if finite else match.refuse("value", "variance", "such that scale / sqrt(variance + epsilon) is finite")
 
 
-def _channel_vector(match: Match, name: str, channels: int) -> Array | Refusal:
-    """The captured constant as one number for each channel."""
-    rank, shape = len(_weight_shape(match)), match.shape(name) or ()
+def _channel_vector(match: Match, name: str, channels: int, rank: int) -> Array | Refusal:
+    """The captured constant as one number for each channel of a value of so many axes."""
+    shape = match.shape(name) or ()
     wanted = (1, channels, *[1] * (rank - 2))
     aligned = (1,) * (rank - len(shape)) + shape
     if aligned not in (wanted, (1,) * rank):

@@ -1,9 +1,10 @@
-"""BatchNormalization moved before a Concat, a Slice, means or rows of channels to the convolutions there, which then take it.
+"""BatchNormalization before a Concat, a Slice, means, maxima or rows of channels, at the convolutions there, which take it.
 
 bn(concat(a, b, ...)) = concat(bn_a(a), bn_b(b), ...)      each with the statistics of its own channels
 bn(rows of channels(a)) = rows of channels(bn(a))          as networks with channels last normalise
 bn(slice(a)) = slice(bn(a))                                if all channels stay
 bn(mean(a)) = mean(bn(a))                                  over spatial axes, all of them or the windows of a pool
+bn(max(a)) = max(bn(a))                                    over the windows of a pool, if all factors are above 0
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ortfuse.pattern import Guard, Match, Pattern, all_attributes, attr, built, computed, op, opt, redundant, var
 from ortfuse.refusal import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import ints
 from .._proofs import COST
@@ -134,6 +136,30 @@ def counts_elements_alone(match: Match) -> Refusal | None:
     return None
 
 
+def reads_elements(match: Match) -> Refusal | None:
+    """Each window has elements of the image, not what is around it alone."""
+    window = match["window"]
+    padded = any(window.get("pads") or ()) or window.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+    gaps = any(step != 1 for step in window.get("dilations") or ())
+    if padded and (gaps or window.get("ceil_mode")):
+        return match.refuse("attribute", "window", "windows without gaps that end inside", "dilated, or rounded up")
+    return None
+
+
+def keeps_the_largest(match: Match) -> Refusal | None:
+    """All factors are above 0, so that what is larger stays larger."""
+    found = layers.normalisation(match, len(match.const("scale")))
+    if isinstance(found, Refusal):
+        return found
+    return match.unless_value("scale", bool(np.all(found.factor > 0)), "above 0")
+
+
+def gives_no_indices(match: Match) -> Refusal | None:
+    """Only the maxima are asked for."""
+    others = [output for output in match["pool"].producer().outputs[1:] if output.name]
+    return match.refuse("needless", "root", found="its indices are asked for") if others else None
+
+
 def is_over_spatial_axes(match: Match) -> Refusal | None:
     """The means are over axes behind that of the channels."""
     rank, reduced = match.rank("a"), match["axes"]
@@ -191,6 +217,13 @@ def _statistic(build: Any) -> ir.Value:
     return made
 
 
+def _below_zero(build: Any) -> ir.Value:
+    """Makes factors that are not all above 0."""
+    numbers = np.array([0.5, -0.75], np.float32)
+    made: ir.Value = build.constant(numbers)
+    return made
+
+
 def _proof(parts: str, **attributes: Any) -> Proof:
     lists = ("starts", "ends", "axes", "steps")
     return Proof(
@@ -245,6 +278,30 @@ RULES = [
             ],
         ),
         counts_elements_alone,
+    ),
+    _averaged(
+        "of_maxima",
+        op.MaxPool(a, attributes=all_attributes("window")).named("pool"),
+        op.MaxPool(whole, attributes=all_attributes("window")),
+        dataclasses.replace(
+            _proof(
+                "a",
+                window=[
+                    {"kernel_shape": (2, 3), "strides": (2, 1), "ceil_mode": 1},
+                    {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)},
+                    {"kernel_shape": (2, 2), "dilations": (2, 1)},
+                ],
+            ),
+            counterexamples={
+                "of factors below 0": Variation(inputs={"scale": _below_zero}),
+                "of padding alone": Variation(
+                    attributes={"window": {"kernel_shape": (2, 2), "pads": (1, 1, 1, 1), "dilations": (5, 5)}}
+                ),
+            },
+        ),
+        gives_no_indices,
+        reads_elements,
+        keeps_the_largest,
     ),
     _averaged("of_mean", op.GlobalAveragePool(a), op.GlobalAveragePool(whole), _proof("a")),
     _averaged(

@@ -2,18 +2,20 @@
 
 conv(pad(x, p)) = conv(x, pads + p)                          zeros around the spatial axes
 averagepool(pad(x, p)) = averagepool(x, pads + p)            zeros that count as elements
-maxpool(pad(x, p)) = maxpool(x, pads + p)                    numbers lower than any other
+maxpool(pad(x, p)) = maxpool(x, pads + p)                    numbers no higher than any other, as zeros around what is positive
 trim(conv(x), p) = conv(x, pads - p)                         of a stride of 1; causal convolutions are written so
 trim(convtranspose(x), p) = convtranspose(x, pads + p)
 
-Zeros before a MaxPool are no padding of its own: `patterns.runtime` keeps the runtime from taking them for it.
+Other zeros before a MaxPool are no padding of its own: `patterns.runtime` keeps the runtime from taking them for it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from ortfuse.dims import is_nonzero
 from ortfuse.facts.facts import Facts
@@ -90,8 +92,10 @@ def with_zeros(match: Match) -> Refusal | None:
 
 
 def with_the_lowest(match: Match) -> Refusal | None:
-    """The border is infinitely low."""
-    return match.unless_value("filling", match["filling"] == -np.inf, "-inf")
+    """No element is lower than the border, so that it is no maximum of a window that has elements."""
+    values, filling = match.facts.range(match["x"]), match["filling"] or 0
+    low = filling == -np.inf or (values is not None and filling <= values.low)
+    return match.unless_value("filling", bool(low), "no higher than any element")
 
 
 def has_elements(match: Match) -> Refusal | None:
@@ -109,6 +113,12 @@ def is_narrow(match: Match) -> Refusal | None:
         pad < size for pad, size in zip(pads, (*kernel, *kernel), strict=True)
     )
     return None if narrow else match.refuse("attribute", "border", "less than the kernel")
+
+
+def has_no_gaps(match: Match) -> Refusal | None:
+    """Windows are not dilated: those that are narrow may read padding alone, left and right of an image between."""
+    gaps = any(step != 1 for step in match["window"].get("dilations") or ())
+    return match.refuse("attribute", "window", "windows without gaps", "dilated ones") if gaps else None
 
 
 def rounds_down(match: Match) -> Refusal | None:
@@ -160,6 +170,32 @@ def _proof(*windows: dict[str, Any], filling: list[float | None]) -> Proof:
         counterexamples={
             "one that cuts off": Variation(attributes={"border": (0, 0, -1, 0, 0, 0, 0, 0)}, shapes={"residual": None}),
             "a reflection": Variation(attributes={"mode": "reflect"}),
+        },
+    )
+
+
+def _positive(build: Any) -> ir.Value:
+    """The sizes of the numbers of an input."""
+    made: ir.Value = build.node("Abs", [build.input("numbers", build.dims("x"))]).outputs[0]
+    return made
+
+
+def _maximum() -> Proof:
+    windows = ({"kernel_shape": (3, 3)}, {"kernel_shape": (3, 4), "pads": (0, 1, 0, 1), "strides": (2, 1)})
+    proof = _proof(*windows, filling=[-np.inf, -0.5, 0.0])
+    return dataclasses.replace(
+        proof,
+        inputs={"x": _positive},
+        counterexamples={
+            **proof.counterexamples,
+            "numbers above some elements": Variation(attributes={"filling": 0.5}),
+            "with gaps, over one column": Variation(
+                attributes={
+                    "window": {"kernel_shape": (3, 2), "dilations": (1, 2)},
+                    "border": (0, 0, 1, 1, 0, 0, 2, 1),
+                },
+                shapes={"x": "n 3 6 1"},
+            ),
         },
     )
 
@@ -275,15 +311,12 @@ RULES = [
         "padded_max",
         _pool("MaxPool"),
         op.MaxPool(x, **_CHANGED),
-        _proof(
-            {"kernel_shape": (3, 3)},
-            {"kernel_shape": (3, 4), "pads": (0, 1, 0, 1), "strides": (2, 1)},
-            filling=[-np.inf],
-        ),
+        _maximum(),
         with_the_lowest,
         rounds_down,
         has_elements,
         is_narrow,
+        has_no_gaps,
         gives_no_indices,
     ),
     Rule(

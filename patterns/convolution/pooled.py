@@ -148,6 +148,15 @@ def over_one_axis(match: Match) -> Refusal | None:
     return match.unless_rank("x", 3)
 
 
+@redundant(COST)
+def is_not_behind_padding(match: Match) -> Refusal | None:
+    """The runtime makes no Pad before it part of the pool."""
+    before = match["x"].producer()
+    if before is None or before.op_type != "Pad" or match["window"].get("auto_pad") == "VALID":
+        return None
+    return match.refuse("needless", "x", found="the runtime makes the Pad part of the pool")
+
+
 def is_above_minus_infinity(match: Match) -> Refusal | None:
     """No element is -infinity: some kernels make the lowest finite number of such elements, others -infinity."""
     values = match.facts.range(match["x"])
@@ -245,6 +254,7 @@ def _two_axes(kind: str, more: dict[str, Any], *guards: Guard, **proof: Any) -> 
         ),
         over_one_axis,
         *guards,
+        is_not_behind_padding,
         is_not_quantised,
         makes=("Unsqueeze", kind, "Squeeze"),
         formula=f"{kind}(x) over one axis",

@@ -2,8 +2,10 @@
 
 bn(x W + b) = x (W s) + (b s + t)       for x of two axes, with one factor s and offset t for each column
 bn(rows(x W + b)) = rows(x (W s) + (b s + t))                   where rows merges the other axes of x
+bn(transpose(x W + b)) = transpose(x (W s) + (b s + t))         where the columns become the second axis, as in a sequence
 bn(W x) = (s W) x + t                   for x [batch, channels, length] behind the matrix, with one s and t for each row
 bn(x) W + b = x (s W) + (b + t W)       for x of two axes, with one factor s and offset t for each of its columns
+transpose(bn(x)) W + b = transpose(x) (s W) + (b + t W)         where the second axis becomes the columns
 """
 
 from __future__ import annotations
@@ -94,6 +96,20 @@ def _unless_held(match: Match, factor: Any, axis: int, bias: Any) -> Refusal | N
     return layers.unless_products_held(match, largest, factor) or layers.unless_finite(match, bias)
 
 
+def turns_columns(match: Match) -> Refusal | None:
+    """The columns of the product become the second axis."""
+    perm = match["perm"]
+    wanted = perm is not None and len(perm) > 2 and perm[1] == len(perm) - 1
+    return match.unless_value("perm", wanted, "one that makes the last axis the second one")
+
+
+def turns_into_columns(match: Match) -> Refusal | None:
+    """The second axis becomes the columns that are multiplied."""
+    perm = match["perm"]
+    wanted = perm is not None and len(perm) > 2 and perm[-1] == 1
+    return match.unless_value("perm", wanted, "one that makes the second axis the last one")
+
+
 def has_rank(rank: int) -> Callable[[Match], Refusal | None]:
     """The result has that many axes, so that the second one is the one of the channels."""
 
@@ -158,19 +174,26 @@ inputs_weight, shifted_bias = computed("weight", _scaled_inputs), computed("bias
 as_column = computed("bias", lambda match: _offset(match)[:, None])
 
 
-def _rule(name: str, pattern: Pattern, replace: Pattern, rank: int, *shapes: dict[str, str],
+def _rule(name: str, pattern: Pattern, replace: Pattern, rank: int | None, *shapes: dict[str, str],
           guards: tuple[Guard, ...] = (is_normalised,), constants: Mapping[str, Any] = POSITIVE,
-          **attributes: Any) -> Rule:  # fmt: skip
+          each: tuple[dict[str, Any], ...] = ({},), **attributes: Any) -> Rule:  # fmt: skip
     return Rule(
         name=f"linear.{name}",
         pattern=pattern,
         replace=replace,
-        guards=(has_rank(rank), layers.only_the_result, *guards, layers.growth_is_bounded),
+        guards=(
+            *([] if rank is None else [has_rank(rank)]),
+            layers.only_the_result,
+            *guards,
+            layers.growth_is_bounded,
+        ),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
         proof=Proof(
             shapes=shapes,
-            attributes={**NORMALISATION, **attributes},
+            attributes=[{**NORMALISATION, **attributes, **one} for one in each]
+            if len(each) > 1
+            else {**NORMALISATION, **attributes},
             constants=constants,
             redundant={"check of attribute training": layers.CANNOT_TRAIN},
         ),
@@ -219,6 +242,26 @@ RULES = [
         _shapes("n 2 3", "3 4", bias="4"),
         guards=(has_rows, is_normalised),
         axis=[2, -1],
+    ),
+    _rule(
+        "batch_norm_turned",
+        _normalised(op.Transpose(op.MatMul(x, weight).named("product") + opt(bias), perm=attr("perm"))),
+        op.Transpose(op.MatMul(x, new_weight) + new_bias, perm=attr("perm")),
+        None,
+        _shapes("n 2 3", "3 4", bias="4"),
+        _shapes("n 2 5 3", "3 4", bias="1 4"),
+        guards=(turns_columns, is_normalised),
+        each=({"perm": [(0, 2, 1), (1, 2, 0)]}, {"perm": [(0, 3, 1, 2)]}),
+    ),
+    _rule(
+        "batch_norm_before_turned",
+        op.MatMul(op.Transpose(_normalised(x), perm=attr("perm")), weight).named("product") + opt(bias),
+        op.MatMul(op.Transpose(x, perm=attr("perm")), inputs_weight) + shifted_bias,
+        None,
+        _shapes("n 4 2", "4 3", bias="3"),
+        _shapes("n 4 2 5", "4 3", bias="1 3"),
+        guards=(turns_into_columns, is_normalised_before),
+        each=({"perm": [(0, 2, 1), (2, 0, 1)]}, {"perm": [(0, 2, 3, 1)]}),
     ),
     _rule(
         "batch_norm_left",

@@ -22,7 +22,7 @@ from ortfuse.pipeline import load_catalogue
 from ortfuse.proof.build import Builder, element_type, opsets_for
 from ortfuse.proof.choice import Chooser, Coverage, spellings
 from ortfuse.refusal import Code, Refusal
-from ortfuse.rewrite import Rule
+from ortfuse.rewrite import RULE_KEY, Rule
 from ortfuse.targets import Quirk
 
 RULES = [rule for rules in load_catalogue([]).passes().values() for rule in rules if rule.guards]
@@ -216,7 +216,7 @@ def used_otherwise(match: Match) -> Iterator[Match]:
 
 
 def made_otherwise(match: Match) -> Iterator[Match]:
-    """The match, with x a blocked image, an integer that the runtime computes with as it is, or the result of a Softmax."""
+    """The match, with x a blocked image, an integer that the runtime computes with as it is, or what Softmax or Pad make."""
     x = match.bindings.get("x")
     if not isinstance(x, ir.Value):
         return
@@ -227,15 +227,25 @@ def made_otherwise(match: Match) -> Iterator[Match]:
         ir.node("MaxPool", [x]),
         ir.node("DequantizeLinear", [x, scale]),
         ir.node("Softmax", [x]),
+        ir.node("Pad", [x]),
         ir.node("QuantizeLinear", [match.root, scale]),
     ]
     graph.extend(made)
     shapes = {x: (1, 16, 8, 8), made[0].outputs[0]: (1, 16, 8, 8)}
     facts = OtherFacts(match.facts, shape=shapes, dtype={x: ir.DataType.FLOAT})
-    for node in made[:3]:
+    for node in made[:4]:
         node.outputs[0].name = f"{node.op_type} of x"
         yield changed(with_binding(match, "x", node.outputs[0]), facts=facts)
     graph.remove(made, safe=True)
+
+
+def written_by_a_rule(match: Match) -> Iterator[Match]:
+    """The match, with a root that another rule has written."""
+    node = match.root.producer()
+    assert node is not None
+    node.metadata_props[RULE_KEY] = "another"
+    yield match
+    del node.metadata_props[RULE_KEY]
 
 
 def used_elsewhere(match: Match) -> Iterator[Match]:
@@ -249,7 +259,9 @@ def used_elsewhere(match: Match) -> Iterator[Match]:
 
 
 def refusals(guard: Callable[[Match], Any], match: Match) -> Iterator[Any]:
-    for variants in (others, all_otherwise, used_otherwise, large_and_used, made_otherwise, used_elsewhere):
+    for variants in (
+        others, all_otherwise, used_otherwise, large_and_used, made_otherwise, used_elsewhere, written_by_a_rule
+    ):  # fmt: skip
         for other in variants(match):
             try:
                 answer = guard(other)

@@ -140,6 +140,22 @@ def test_zeros_around_an_image_stay_zeros_when_the_runtime_optimises(kind: str) 
 
 
 @pytest.mark.parametrize(
+    "attributes", ["strides = [2]", "strides = [2], ceil_mode = 1", "strides = [3], pads = [1, 1]"]
+)
+def test_they_do_where_the_number_of_windows_has_no_formula(attributes: str) -> None:
+    before = parse(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 1, s] x) => (float[a, b, c] y) <int64[6] p = {{0, 0, 0, 0, 0, 2}}>
+        {{ a = Pad (x, p) y = MaxPool <kernel_shape = [3], {attributes}> (a) }}
+    """)
+    result = ortfuse.optimize(before.clone()).model
+    for size in (1, 4, 5):
+        inputs = {"x": np.full((1, 1, size), -1, np.float32)}
+        truth = Session(before, optimise=False).run(inputs)["y"]
+        assert np.array_equal(truth, Session(result).run(inputs)["y"])
+
+
+@pytest.mark.parametrize(
     "model",
     [
         pooling(before="Relu"),

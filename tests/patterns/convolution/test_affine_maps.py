@@ -135,6 +135,7 @@ def test_large_shared_weights_are_mapped_only_if_all_uses_are_mapped_alike(other
 
 
 FOUR = "c4 = Constant<value_floats = [0.5, 1.0, 2.0, 1.5]>() "
+THREE = "t3 = Constant<value_floats = [0.5, 1.0, 2.0]>() "
 PRODUCTS = {
     "Gemm": ("a = Gemm<transB = 1>(x, m, c4) y = BatchNormalization(a, c4, c4, c4, c4)", "float[n,3] x", ["Gemm"]),
     "a product": ("a = MatMul(x, k) y = BatchNormalization(a, c4, c4, c4, c4)", "float[n,3] x", ["MatMul", "Add"]),
@@ -147,13 +148,25 @@ PRODUCTS = {
         "a = MatMul(x, k) r = Flatten<axis = 2>(a) y = BatchNormalization(r, c4, c4, c4, c4)", "float[n,5,3] x",
         ["MatMul", "Add", "Flatten"],
     ),
+    "a product over a sequence": (
+        "a = MatMul(x, k) b = Add(c4, a) t = Transpose<perm = [0, 2, 1]>(b) n1 = BatchNormalization(t, c4, c4, c4, c4) "
+        "y = Transpose<perm = [0, 2, 1]>(n1)", "float[n,s,3] x", ["MatMul", "Add"],
+    ),
+    "a product of each pixel": (
+        "a = MatMul(x, k) t = Transpose<perm = [0, 3, 1, 2]>(a) y = BatchNormalization(t, c4, c4, c4, c4)",
+        "float[n,h,w0,3] x", ["MatMul", "Add", "Transpose"],
+    ),
+    "a sequence before a product": (
+        "a = BatchNormalization(x, t3, t3, t3, t3) t = Transpose<perm = [0, 2, 1]>(a) y = MatMul(t, k)", "float[n,3,s] x",
+        ["Transpose", "MatMul", "Add"],
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("body", "x", "operators"), PRODUCTS.values(), ids=PRODUCTS)
 def test_a_normalised_product_is_a_product(body: str, x: str, operators: list[str]) -> None:
     k = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
-    assert made_of(model(FOUR + body, x, k=k, m=k.T.copy())) == operators
+    assert made_of(model(FOUR + (THREE if "t3" in body else "") + body, x, k=k, m=k.T.copy())) == operators
 
 
 def test_the_last_axis_of_a_product_of_three_axes_is_not_normalised() -> None:
@@ -188,6 +201,43 @@ def test_a_normalisation_behind_a_trimmed_convolution_is_folded() -> None:
         a = Conv<pads = [1, 1]>(x, w1) b = Slice(a, i, j, k) y = BatchNormalization(b, c4, c4, c4, c4)"""
     )
     assert made_of(model(body, SEQUENCE)) == ["Conv", "Slice"]
+
+
+POOLED = "a = Conv(x, w) p = MaxPool<{}>(a) y = BatchNormalization(p, {}, c4, c4, c4)"
+WINDOWS = ["kernel_shape = [2, 2]", "kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]"]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_normalisation_of_maxima_is_folded_if_what_is_larger_stays_larger(window: str) -> None:
+    assert made_of(model(FOUR + POOLED.format(window, "c4"))) == ["Conv", "MaxPool"]
+    below = np.float32([0.5, -1, 2, 1])
+    assert "BatchNormalization" in made_of(model(FOUR + POOLED.format(window, "below"), below=below))
+
+
+SCALED = {
+    "behind": "a = BatchNormalization(x, t3, t3, t3, t3) b = Mul(c3, a) z = Sub(b, c3) y = Relu(z)",
+    "before": "b = Mul(s, x) z = Div(b, c3) v1 = Add(z, c3) a = BatchNormalization(v1, t3, t3, t3, t3) y = Relu(a)",
+}
+
+
+@pytest.mark.parametrize("body", SCALED.values(), ids=SCALED)
+def test_arithmetic_around_a_normalisation_is_part_of_it(body: str) -> None:
+    assert made_of(model(THREE + body)) == ["BatchNormalization", "Relu"]
+
+
+def test_a_normalisation_of_what_is_far_from_0_loses_no_digits() -> None:
+    body = THREE + "z = Add(x, far) a = BatchNormalization(z, t3, t3, t3, t3) y = Relu(a)"
+    assert "Add" in made_of(model(body, far=np.float32([[[1e3]], [[2e3]], [[3e3]]])))
+
+
+def test_branches_in_a_sum_of_several_are_one_convolution() -> None:
+    body = (
+        FOUR
+        + """a = Conv<pads = [1, 1, 1, 1]>(x, w) b = Conv(x, p) n1 = BatchNormalization(b, c4, c4, c4, c4)
+        r = Conv(x, q) z = Sum(a, n1, r) y = Relu(z)"""
+    )
+    p = np.full((4, 3, 1, 1), 0.3, np.float32)
+    assert made_of(model(body, p=p, q=2 * p)) == ["FusedConv"]
 
 
 REORDERED = {

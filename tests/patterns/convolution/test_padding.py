@@ -96,3 +96,32 @@ def test_a_causal_convolution_is_padded_in_front_alone() -> None:
 def test_a_result_that_may_be_empty_or_lacks_more_than_padding_is_trimmed_as_before(x: str) -> None:
     body = CAUSAL if "s" in x else CAUSAL.replace("[-2]", "[-3]")
     assert made_of(model(body, x)) == ["Conv", "Slice"]
+
+
+POSITIVE = {
+    "an activation": "r = Relu(x) a = Pad(r, p) y = MaxPool<kernel_shape = [3, 3], strides = [2, 2]>(a)",
+    "numbers below all": "f = Constant<value = float {-0.5}>() r = Sigmoid(x) a = Pad(r, p, f) y = MaxPool<kernel_shape = [3, 3]>(a)",
+}
+
+
+@pytest.mark.parametrize("body", POSITIVE.values(), ids=POSITIVE)
+def test_what_is_no_higher_than_any_element_is_the_padding_of_a_maximum(body: str) -> None:
+    assert "Pad" not in made_of(model(BORDER + body, "n,3,6,6"))
+
+
+HIGHER = {
+    "numbers above some": "f = Constant<value = float {0.5}>() r = Relu(x) a = Pad(r, p, f) y = MaxPool<kernel_shape = [3, 3]>(a)",
+    "windows of padding alone": "r = Relu(x) a = Pad(r, p) y = MaxPool<kernel_shape = [2, 1]>(a)",
+    "windows on both sides of the image": "r = Relu(x) a = Pad(r, p) y = MaxPool<kernel_shape = [3, 2], dilations = [1, 2]>(a)",
+}
+
+
+@pytest.mark.parametrize("body", HIGHER.values(), ids=HIGHER)
+def test_what_may_be_a_maximum_is_none(body: str) -> None:
+    border = ints("p", 0, 0, 1, 1, 0, 0, 2, 1)
+    assert "Pad" in made_of(model(border + body, "n,3,6,1"))
+
+
+def test_a_pool_over_one_axis_stays_behind_padding_that_the_runtime_takes() -> None:
+    body = ints("p", 0, 0, 0, 0, 0, 2) + "r = Relu(x) a = Pad(r, p) y = MaxPool<kernel_shape = [3], strides = [2]>(a)"
+    assert made_of(model(body, "n,3,s")) == ["Relu", "Pad", "MaxPool"]
