@@ -45,9 +45,10 @@ class Builder:
         attributes: Mapping[str, Any] | None = None,
         outputs: int = 1,
         domain: str = "",
+        version: int | None = None,
     ) -> Sequence[ir.Value]:
-        """The outputs of one new node, of ai.onnx unless another domain is given."""
-        made = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs)
+        """The outputs of one new node, of ai.onnx unless another domain is given, and of the opset of the scope unless marked."""
+        made = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs, version=version)
         self._editor.insert_before(self._place, made)
         return made.outputs
 

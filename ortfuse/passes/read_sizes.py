@@ -28,7 +28,10 @@ _SHAPE_HAS_ENDS = 15
 
 @dataclass(frozen=True)
 class _Row:
-    """Sizes that a value has in a row, from an axis on, how often they are told, and the numbers before and behind them."""
+    """Sizes that a value has in a row, from an axis on, how often they are told, and the numbers before and behind them.
+
+    `version` is the opset that the Shape is marked with that told them before, if that is another than the graph's.
+    """
 
     value: ir.Value
     start: int
@@ -36,6 +39,7 @@ class _Row:
     before: tuple[int, ...] = ()
     behind: tuple[int, ...] = ()
     times: int = 1
+    version: int | None = None
 
 
 class ReadSizes:
@@ -127,6 +131,7 @@ class ReadSizes:
         row = self._place(sizes, source) or self._place_of_each(sizes, source)
         if row is None and all(use.node.op_type == "Concat" for use in result.uses()):
             row = self._place_beside_numbers(sizes, source)
+        row = row if row is None else replace(row, version=shape.version)
         return row if row is None or node is not shape or self._is_one_node(row) else None
 
     def _place(self, sizes: Sequence[DimLike | None], source: ir.Value) -> _Row | None:
@@ -174,7 +179,8 @@ class ReadSizes:
         return (row.start, row.count) == (0, self._context.facts.rank(row.value))
 
     def _is_one_node(self, row: _Row) -> bool:
-        return self._is_whole(row) or self._graph.opset_imports.get("", 0) >= _SHAPE_HAS_ENDS
+        opset = row.version or self._graph.opset_imports.get("", 0)
+        return self._is_whole(row) or opset >= _SHAPE_HAS_ENDS
 
     def _read(self, build: Builder, row: _Row, *, is_number: bool) -> ir.Value:
         """The sizes, as a vector or as a number."""
@@ -184,7 +190,7 @@ class ReadSizes:
         if self._is_whole(row):
             sizes = build.node("Shape", [row.value])[0]
         elif self._is_one_node(row):
-            sizes = build.node("Shape", [row.value], {"start": row.start, "end": end})[0]
+            sizes = build.node("Shape", [row.value], {"start": row.start, "end": end}, version=row.version)[0]
         else:
             sizes = build.gather(build.node("Shape", [row.value])[0], 0, [*range(row.start, end)])
         numbers = [[build.ints(part)] * bool(part) for part in (row.before, row.behind)]

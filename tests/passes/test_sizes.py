@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 from small_models import apply
 
-from ortfuse.passes import CommonSubexpressions, DeadCode
+from ortfuse.passes import CommonSubexpressions, DeadCode, Finalize
+from ortfuse.passes.context import Context
 
 
 def test_the_same_symbolic_sizes_are_merged_and_others_are_not() -> None:
@@ -58,6 +60,32 @@ def test_sizes_beside_numbers_are_read_without_these(opset: int) -> None:
     inputs = {"x": x, "w": w, "more": np.array([7])}
     model, _, _ = apply(text, CommonSubexpressions(), DeadCode(), inputs=inputs)
     assert {node.inputs[0].name for node in model.graph if node.op_type == "Shape"} == {"x"}
+
+
+class _AsOfALaterOpset:
+    """Reads the first size as rules do that need a later opset than the model has."""
+
+    name = "as_of_a_later_opset"
+
+    def run(self, context: Context) -> int:
+        (shape,) = [node for node in context.model.graph if node.op_type == "Shape"]
+        (gather,) = shape.outputs[0].consumers()
+        made = ir.node("Shape", shape.inputs, {"start": 0, "end": 1}, version=15)
+        with context.editor.change(self.name):
+            context.editor.insert_before(shape, made)
+            context.editor.replace(gather.outputs[0], made.outputs[0])
+            context.editor.remove(gather, shape)
+        return 1
+
+
+def test_sizes_that_rules_read_at_a_later_opset_are_read_earlier_too() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 13]>
+        agraph (float[b, s, 4] x) => (float[b, s, 4] y, int64[1] q) <int64[1] zero = {0}> {
+            y = Relu(x) n = Shape(y) k = Gather(n, zero) q = Neg(k) }"""
+    x = np.ones((3, 5, 4), np.float32)
+    model, _, _ = apply(text, _AsOfALaterOpset(), CommonSubexpressions(), DeadCode(), Finalize(), inputs={"x": x})
+    assert {node.inputs[0].name for node in model.graph if node.op_type == "Shape"} == {"x"}
+    assert model.graph.opset_imports[""] == 15
 
 
 @pytest.mark.parametrize("opset", [13, 17])
