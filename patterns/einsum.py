@@ -14,7 +14,7 @@ A label is of the *batch* if both operands and the result have it, *contracted* 
 or columns if one operand and the result have it. The runtime's Einsum transposes its operands to such a product as well, and
 the result back, on every run; Transposes in the graph are merged with those next to them, those of weights are folded.
 The runtime dies of an Einsum of an empty batch; its MatMul does not.
-Leading axes that are equal in both operands and called `...` are given labels first. Any other ellipsis, and a label that one
+Axes called `...` that are equal in all operands are given labels first. An ellipsis that broadcasts, and a label that one
 operand has twice, are left alone.
 """
 
@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ortfuse.pattern import Guard, Match, Op, Pattern, attr, computed, op, rearrange, redundant, var
-from ortfuse.refusal import Refusal, words
+from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from ._common import floating, ints
@@ -335,7 +335,7 @@ def _exchanged(shapes: Sequence[str], equation: str) -> _Case:
 
 
 def _counterexamples(pattern: Op, equation: str) -> dict[str, Variation]:
-    found = {"an ellipsis": Variation(attributes={"equation": re.sub("-> ?.", "->...", equation)})}
+    found = {"an ellipsis in the result alone": Variation(attributes={"equation": re.sub("-> ?.", "->...", equation)})}
     if pattern in several.values():
         count = len(pattern.inputs)
         labels, shapes = ",".join("ijkl"[:count]), dict(zip(NAMES, "2345"[:count], strict=False))
@@ -361,40 +361,66 @@ def _rule(name: str, formula: str, pattern: Op, replace: Any, guards: tuple[Guar
     )  # fmt: skip
 
 
-_LED = re.compile(r"(\.\.\.[a-zA-Z]+),(\.\.\.[a-zA-Z]+)->\.\.\.[a-zA-Z]*")
+# Axes that have no labels
 
 
-def _leading(match: Match) -> list[int]:
-    """How many axes of each operand the ellipsis stands for; negative if the rank is unknown."""
-    terms = re.findall(r"\.\.\.([a-zA-Z]+)", match["equation"].replace(" ", "").partition("->")[0])
-    return [(match.rank(name) or 0) - len(term) for name, term in zip("ab", terms, strict=True)]
+def _terms(equation: str) -> tuple[list[str], str] | None:
+    """The terms of the operands and of the result, each with at most one ellipsis; `None` if the result has none."""
+    left, arrow, result = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if not arrow:
+        letters = left.replace(",", "").replace(".", "")
+        result = "..." + "".join(sorted(label for label in letters if letters.count(label) == 1))
+    fits = all(_TERM.fullmatch(term) for term in (*terms, result)) and (arrow or left == left.lower())
+    return (terms, result) if fits and "..." in left and "..." in result else None
 
 
-def leading_axes_are_equal(match: Match) -> Refusal | None:
-    """The ellipsis stands for the same axes of both operands, so that nothing is broadcast."""
-    shapes, (left, right) = match.shapes("a", "b"), _leading(match)
-    if isinstance(shapes, Refusal):
-        return shapes
-    alike = left == right > 0 and shapes[0][:left] == shapes[1][:right]
-    return None if alike else match.refuse("shape", "b", f"the same leading axes as a, {words(shapes[0])}, has")
+_TERM = re.compile(r"[a-zA-Z]*(\.\.\.)?[a-zA-Z]*")
 
 
-def _labelled(match: Match) -> str:
-    """The equation with labels in place of the ellipsis."""
-    equation = str(match["equation"])
-    free = [label for label in string.ascii_letters if label not in equation]
-    return equation.replace("...", "".join(free[: _leading(match)[0]]))
+def _labelled(match: Match) -> str | None:
+    """The equation with labels in place of the ellipsis; `None` unless that is the same axes of all operands that have it."""
+    found, axes = _terms(match["equation"]), set()
+    for name, term in zip(NAMES, found[0] if found else (), strict=False):
+        shape, first = match.shape(name), term.find("...")
+        if first >= 0 and shape is not None:
+            axes.add(shape[first : len(shape) - len(term) + first + 3])
+        elif first >= 0:
+            return None
+    if found is None or len(axes) != 1:
+        return None
+    (leading,) = axes
+    free = [label for label in string.ascii_letters if label not in match["equation"]]
+    spelled = "".join(free[: len(leading)])
+    return ",".join(found[0]).replace("...", spelled) + "->" + found[1].replace("...", spelled)
 
 
-led = attr("equation", lambda text, facts: _LED.fullmatch(text.replace(" ", "")) is not None,
-           "one of two operands with an ellipsis in front of all")  # fmt: skip
+def an_ellipsis_is_the_same_axes(match: Match) -> Refusal | None:
+    """The ellipsis stands for the same axes of all operands that have one, so that nothing is broadcast."""
+    return None if _labelled(match) else match.refuse("shape", "a", "the same axes for each ellipsis")
+
+
+elliptic = attr("equation", lambda text, facts: _terms(text) is not None, "one with an ellipsis in the result, too")
+
+
+_COUNTS = {1: "_of_one", 2: "", 3: "_of_three", 4: "_of_four"}
+_WITH_ELLIPSIS: Mapping[int, Sequence[_Case]] = {
+    1: ((("b 3 s 4",), "...ij->...ji"), (("b 3 s 4",), "i...j -> ...i")),
+    2: ((("b 3 s 4", "b 3 t 4"), "...id,...jd->...ij"), (("b 3 2 s t", "b 3 t 2 4"), "...hqk, ...khd -> ...qhd"),
+        (("b s 4", "4 5"), "...d,df->...f"), (("4 5", "b s 4"), "df,...d->...f"), (("b s t", "b t 4"), "...ij,...jk"),
+        (("s b 2", "4 s"), "i...,ji->j..."), (("s 4", "4 5"), "...ij,...jk->...ik")),
+    3: ((("b s 3", "3 4", "4 2"), "...i,ij,jk->...k"), (("b s 4", "b 4 5", "5 2"), "...ij,...jk,kl->...il")),
+    4: ((("b 2", "2 3", "3 4", "4 5"), "...i,ij,jk,kl->...l"),),
+}  # fmt: skip
 
 RULES = [
-    _rule(
-        "ellipsis", "einsum(a, b) with an ellipsis", op.Einsum(a, b, equation=led), op.Einsum(a, b, equation=_labelled),
-        (leading_axes_are_equal,),
-        (("b 3 s 4", "b 3 t 4"), "...id,...jd->...ij"), (("b 3 2 s t", "b 3 t 2 4"), "...hqk, ...khd -> ...qhd"),
-        exactness=Exactness.EXACT, counted=(),
+    *(
+        _rule(
+            f"ellipsis{_COUNTS[count]}", f"einsum({', '.join(NAMES[:count])}) with an ellipsis",
+            op.Einsum(*OPERANDS[:count], equation=elliptic), op.Einsum(*OPERANDS[:count], equation=_labelled),
+            (an_ellipsis_is_the_same_axes,), *cases, counted=(),
+        )
+        for count, cases in _WITH_ELLIPSIS.items()
     ),
     _rule(
         "three", "einsum(a, b, c)", several[3], _pair_first, (a_pair_keeps_labels,),

@@ -4,7 +4,8 @@ groupnorm(x) = merge(instancenorm(split(x))) * scale + bias, split from [n, c, .
                                                                             Wu & He, arXiv:1803.08494
 
 The runtime makes some 30 nodes of GroupNormalization, 2.3 times slower on four sizes than these five; scale and bias as a
-BatchNormalization are 1.2 to 1.4 times faster than as Mul and Add.
+BatchNormalization are 1.2 to 1.4 times faster than as Mul and Add. An image that may be without pixels, of which its kernel of
+InstanceNormalization would make an end, is normalised by what the 30 nodes compute, in 13.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Match, Pattern, attr, computed, const, op, var
+from ortfuse.pattern import Guard, Match, Pattern, attr, computed, const, op, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
@@ -84,6 +86,34 @@ def scaled_channels(image: Pattern, scale: Pattern, shift: Pattern, channels: Ca
     return op.BatchNormalization(image, scale, shift, mean, variance, epsilon=0.0)
 
 
+def _normalised_groups() -> Pattern:
+    """An image whose groups of channels are normalised by their means, of whatever size it is."""
+    axes = computed("pixels", lambda match: ints([2]))
+    epsilon = computed("least", lambda match: array_like(match, match["epsilon"]))
+    split = op.Reshape(x, computed("split", lambda match: ints([0, match["groups"], -1])))
+    deviations = op.Sub(split, op.ReduceMean(split, axes, keepdims=1))
+    variance = op.ReduceMean(op.Mul(deviations, deviations), axes, keepdims=1)
+    merged = op.Reshape(op.Div(deviations, op.Sqrt(op.Add(variance, epsilon))), op.Shape(x))
+    factor, term = (_beside_pixels(name) for name in vectors)
+    made: Pattern = op.Add(op.Mul(merged, factor), term)
+    return made
+
+
+def _beside_pixels(name: str) -> Any:
+    """The captured vector with a number for each channel, and an axis of 1 for each axis behind them."""
+
+    def value(match: Match) -> Any:
+        array, rank = match.const(name), match.rank("x") or 2
+        return np.repeat(array, _channels(match) // len(array)).reshape(-1, *(1,) * (rank - 2))
+
+    return computed(f"{name}_beside_pixels", value)
+
+
+def is_not_half(match: Match) -> Refusal | None:
+    """Means are taken in float32 at least, as the operator does."""
+    return match.unless_dtype("x", ir.DataType.FLOAT, ir.DataType.DOUBLE)
+
+
 def _groups(match: Match) -> int:
     return int(match["groups"])
 
@@ -94,9 +124,12 @@ def _in_float32(kind: Any, facts: Facts) -> bool:
 
 _EPSILON: dict[str, list[Any]] = {"epsilon": [1e-5, 0.125], "stash_type": [1]}
 
-RULES = [
-    Rule(
-        name="groupnorm.instance",
+_SIZES = ({"x": "n 6 4 s", "weight": "6", "shift": "6"}, {"x": "n 4 s", "weight": "4", "shift": "4"})
+
+
+def _rule(name: str, replace: Pattern, guards: tuple[Guard, ...], **proof: Any) -> Rule:
+    return Rule(
+        name=f"groupnorm.{name}",
         formula="GroupNormalization(x, scale, bias)",
         spells_out=True,
         pattern=op.GroupNormalization(
@@ -106,18 +139,12 @@ RULES = [
             epsilon=attr("epsilon"),
             stash_type=attr("stash_type", _in_float32, "1"),
         ),
-        replace=scaled_channels(
-            merged_groups(x, _groups, attr("epsilon")), of_channels("weight"), of_channels("shift"), _channels
-        ),
-        guards=(divides_the_channels, has_pixels("x")),
+        replace=replace,
+        guards=(divides_the_channels, *guards),
         exactness=Exactness.ROUNDING,
         source="arXiv:1803.08494",
         proof=Proof(
-            inputs={"x": convolved(1)},
-            shapes=(
-                {"x": "n 6 4 s", "weight": "6", "shift": "6"},
-                {"x": "n 4 s", "weight": "4", "shift": "4"},
-            ),
+            shapes=_SIZES,
             attributes=({"groups": [2, 3], **_EPSILON}, {"groups": [4, 1], **_EPSILON}),
             opset=21,
             never_empty={"*": "the runtime cannot divide an empty image into groups"},
@@ -126,6 +153,19 @@ RULES = [
                 {"x": f"1 {size}", "weight": size.split()[0], "shift": size.split()[0]}
                 for size in ("64 56 56", "320 32 32", "1280 8 8")
             ),
+            **proof,
         ),
+    )
+
+
+RULES = [
+    _rule(
+        "instance",
+        scaled_channels(
+            merged_groups(x, _groups, attr("epsilon")), of_channels("weight"), of_channels("shift"), _channels
+        ),
+        (has_pixels("x"),),
+        inputs={"x": convolved(1)},
     ),
+    _rule("spelled", _normalised_groups(), (is_not_half,)),
 ]

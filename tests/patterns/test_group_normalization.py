@@ -27,6 +27,19 @@ def test_group_normalisation_is_an_instance_normalisation(opset: int, size: int)
     same(original, result, {"x": numbers(2, 6, 4, 5)})
 
 
+@pytest.mark.parametrize(("opset", "size"), [(18, 2), (21, 6)])
+def test_group_normalisation_of_what_may_be_without_pixels_is_what_it_computes(opset: int, size: int) -> None:
+    vector = ", ".join(str(0.5 * number + 1) for number in range(size))
+    text = f"""<ir_version: 9, opset_import: ["": {opset}]> g (float[n,6,r,s] x) => (float[n,6,r,s] y)
+        <float[{size}] w = {{{vector}}}, float[{size}] b = {{{vector}}}>
+        {{ y = GroupNormalization<num_groups=2, epsilon=0.01>(x, w, b) }}"""
+    original = ir.from_onnx_text(text)  # the checker refuses opset 18
+    result = rewritten(original, "fuse.normalization")
+    assert ops(result) == "Reshape ReduceMean Sub Mul ReduceMean Add Sqrt Div Shape Reshape BatchNormalization"
+    for shape in ((2, 6, 4, 5), (1, 6, 1, 1)):
+        same(original, result, {"x": numbers(*shape)})
+
+
 @pytest.mark.parametrize(("body", "fires"), [("c = Relu(x)", False), ("z = Conv<group=2>(x, k) c = Relu(z)", True)])
 def test_an_image_that_may_have_no_pixels_is_left_alone(body: str, fires: bool) -> None:
     """The runtime's InstanceNormalization ends the process on one without; a convolution fails before."""
