@@ -287,9 +287,24 @@ def _compares_computed(node: ir.Node) -> bool:
     return all(_constant(value) is None for value in node.inputs)
 
 
+def _gates_what_it_is_made_of(node: ir.Node) -> bool:
+    """It is multiplied by its own input, or by what that is a multiple of, as in swish; or by a number, as in tanh."""
+    operand = node.inputs[0]
+    maker = operand.producer() if operand is not None else None
+    made_of = {operand, *(maker.inputs if maker is not None and maker.op_type in ("Mul", "Div") else ())}
+    factors = [value for user in node.outputs[0].consumers() if user.op_type == "Mul" for value in user.inputs]
+    return any(value in made_of or _constant(value) is not None for value in factors)
+
+
+def _is_bounded_again(node: ir.Node) -> bool:
+    return _producer(node.inputs[0]) in ("Relu", "Clip")
+
+
 def _always(node: ir.Node) -> bool:
     return True
 
+
+_SPELLS = ("Erf", "Exp", "Tanh", "Log", "Abs", "Neg", "Max", "Min", "Where", "Clip", "Softplus", "Swish", "Gelu")
 
 TABLE: Mapping[str, Mapping[str, Sign]] = {
     "token ids": {"Gather": _looks_up_a_table},
@@ -313,6 +328,10 @@ TABLE: Mapping[str, Mapping[str, Sign]] = {
     "layer normalisation": {"LayerNormalization": _always, "Sub": _subtracts_the_mean},
     "RMS normalisation": {"ReduceMean": _averages_squares, "RMSNormalization": _always, "SimplifiedLayerNormalization": _always},
     "group normalisation": {"GroupNormalization": _always, "InstanceNormalization": _always},
+    "activations spelled out": {
+        **dict.fromkeys(_SPELLS, _always),
+        **dict.fromkeys((f"{MICROSOFT}.{kind}" for kind in ("Gelu", "FastGelu", "QuickGelu")), _always),
+        "Sigmoid": _gates_what_it_is_made_of, "Relu": _is_bounded_again},
     "recurrence": {**dict.fromkeys(("LSTM", "GRU", "RNN", "Loop", "Scan"), _always), "Tanh": _is_a_step, "Relu": _is_a_step},
     "trees": {f"ai.onnx.ml.TreeEnsemble{kind}": _always for kind in ("", "Classifier", "Regressor")},
     "linear models": {f"ai.onnx.ml.{kind}": _always for kind in ("LinearClassifier", "LinearRegressor", "SVMClassifier",

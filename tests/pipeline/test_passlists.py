@@ -160,6 +160,8 @@ WIDE = {
             i = Add (g, h)
             y = Concat <axis = 1> (f, i)
         }""",
+    "activations spelled out": """<ir_version: 10, opset_import: ["": 20]>
+        agraph (float[n,n] x) => (float[n,n] y) <float factor = {1.7}> { a = Mul (x, factor) b = Sigmoid (a) y = Mul (b, x) }""",
     "attention": """<ir_version: 10, opset_import: ["": 20]>
         agraph (float[n,n] x, float factor, float[n,4] v) => (float[n,4] y) {
             s = Softmax (x)
@@ -174,6 +176,12 @@ WIDE = {
 @pytest.mark.parametrize("sign", WIDE)
 def test_signs_that_passes_are_left_out_by_are_seen_in_any_spelling(sign: str) -> None:
     assert sign in Content.of(ir.from_onnx_text(WIDE[sign])).signs
+
+
+def test_a_gate_of_channels_is_no_activation() -> None:
+    text = """<ir_version: 10, opset_import: ["": 20]> agraph (float[n,2,4,4] x, float[2,2,1,1] w) => (float[n,2,4,4] y) {
+        a = GlobalAveragePool (x) b = Conv (a, w) c = Relu (b) d = Sigmoid (c) y = Mul (x, d) }"""
+    assert "activations spelled out" not in Content.of(ir.from_onnx_text(text))
 
 
 def test_a_softmax_at_the_end_is_no_attention() -> None:
