@@ -35,7 +35,7 @@ _CLASS, _BOX = 1, 2
 """The columns of what is found."""
 
 _ELEMENTWISE = ("Cast", "Identity")
-_PER_ROW = (*_ELEMENTWISE, "Squeeze", "Unsqueeze")
+_PER_ROW = (*_ELEMENTWISE, "Squeeze", "Unsqueeze", "Reshape")
 
 _GATHERS_BY_ROWS = 11
 """The opset from which on there is GatherND."""
@@ -176,8 +176,19 @@ class _Rows:
         )
 
     def _keeps_rows(self, node: ir.Node) -> bool:
+        """Whether the first axis of a result is that of the operand, and the others do not depend on it."""
+        if node.op_type == "Reshape":
+            return self._splits_rows(node)
         axes = parameter(node, "axes", self._facts)
         return node.op_type in _ELEMENTWISE or (isinstance(axes, tuple) and 0 not in axes)
+
+    def _splits_rows(self, node: ir.Node) -> bool:
+        """Whether a Reshape leaves as many rows as there are, each of known sizes."""
+        before, after = self._facts.shape(node.inputs[0]), self._facts.shape(node.outputs[0])
+        target = self._facts.const(node.inputs[1])
+        if before is None or after is None or target is None or target.ndim != 1:
+            return False
+        return before[:1] == after[:1] and target[:1].tolist() == [-1] and bool((target[1:] > 0).all())
 
     def _gathered(
         self, node: ir.Node, tables: Sequence[ir.Value | None], places: Sequence[ir.Value | None]

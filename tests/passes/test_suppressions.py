@@ -41,6 +41,15 @@ def test_a_loop_over_classes_is_one_suppression() -> None:
     assert len(after.split()) <= 12
 
 
+def test_numbers_that_are_reshaped_to_a_vector_are_those_of_all_classes() -> None:
+    written = text().replace("int64[1] zero", "int64[1] minus = {-1}, int64[1] zero")
+    for number in range(3):
+        written = written.replace(f"Squeeze(t{number}, one)", f"Reshape(t{number}, minus)")
+    model, counts, _ = apply(written, Suppressions(), DeadCode(), inputs=INPUTS)
+    assert counts[0] == 3
+    assert operators(model).count("NonMaxSuppression") == 1
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
