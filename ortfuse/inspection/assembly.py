@@ -13,6 +13,7 @@ from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
 from ortfuse.graph.traits import MOVES, has
 from ortfuse.inspection.blocks import CONVOLUTIONAL, DETECTORS, NORMS, SKIPS, residual
+from ortfuse.inspection.chains import chains
 from ortfuse.inspection.joined import joined
 from ortfuse.inspection.ways import ATTENTION, Block, layers, path
 from ortfuse.pattern import Match, Matcher
@@ -37,6 +38,7 @@ def find_blocks(model: ir.Model, facts: Facts) -> list[Block]:
         found += [
             block for block in _alone(kind, model, facts) if inside.isdisjoint(block.nodes) or not _is_part(block)
         ]
+    found += chains(model, {node for block in found for node in block.nodes}, facts)
     order = {node: number for number, node in enumerate(walk.nodes(model))}
     found = sorted(_transformers(found), key=lambda block: order[_last(block)])
     counts: Counter[str] = Counter()

@@ -48,7 +48,7 @@ class Block:
 
     Attributes:
         kind: `transformer`, `conformer`, `attention`, `feed-forward`, `bottleneck`, `inverted residual`, `residual`, `branches`,
-            `dense`, `cross-stage`, `shuffle`, `squeeze-and-excite` or `recurrent`.
+            `dense`, `cross-stage`, `shuffle`, `convolutions`, `squeeze-and-excite` or `recurrent`.
         start: The value that it starts from, `None` if it has none of its own.
         end: The value that it computes.
         nodes: Its nodes, in no particular order.

@@ -168,7 +168,7 @@ def test_an_unrolled_chain_of_cells_is_one_block() -> None:
         ("resnet.tsbn", {"bottleneck": 3}),
         ("regnet.tsbn", {"bottleneck": 3, "squeeze-and-excite": 3}),
         ("convnext.dynamo", {"inverted residual": 3}),
-        ("wav2vec2_conformer_rotary.ts", {"conformer": 2}),
+        ("wav2vec2_conformer_rotary.ts", {"convolutions": 1, "conformer": 2}),
         ("detr.sdpa.ts", {"residual": 2, "transformer": 4, "feed-forward": 1}),
         ("lstm_cells.ts", {"recurrent": 2}),
     ],
@@ -232,6 +232,25 @@ def test_blocks_whose_layers_stand_beside_one_another(layers: str, kind: str) ->
 def test_what_is_joined_but_no_block(layers: str) -> None:
     given = "<float[4] half = {1, 1, 2, 2}, int64[3] flat = {-1, 288, 1}>"
     assert kinds(f"{CONVOLVED} => (float[N, c, h, k] y) {given} {{ x = Exp(i)  {layers} }}") == []
+
+
+POOL = "p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (d)"
+
+
+@pytest.mark.parametrize(
+    ("layers", "found"),
+    [
+        (f"{POOL}  e = Conv {SAME} (p, wa)  f = Relu(e)  y = Conv(f, wc)", 2),
+        (f"{POOL}  e = Conv {SAME} (p, wa)  f = Relu(e)  y = Add(f, e)", 1),
+        ("y = Sub(d, b)", 0),
+        (f"{POOL}  t = Transpose <perm = [0, 1, 3, 2]> (p)  y = Conv(t, wc)", 1),
+    ],
+)
+def test_convolutions_in_a_row_that_are_in_no_other_block(layers: str, found: int) -> None:
+    first = f"a = Conv {SAME} (x, wa)  b = Relu(a)  c = Conv {SAME} (b, wb)  d = LeakyRelu(c)"
+    assert (
+        kinds(f"{CONVOLVED} => (float[N, 8, h, k] y) {{ x = Exp(i)  {first}  {layers} }}") == ["convolutions"] * found
+    )
 
 
 @pytest.mark.parametrize(
