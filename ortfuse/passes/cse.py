@@ -29,6 +29,7 @@ from ortfuse.graph.traits import ALONG_AXIS, COMMUTES, PICKS, REDUCES, has
 from ortfuse.graph.walk import roots, subgraphs
 from ortfuse.passes.context import Context
 from ortfuse.passes.read_sizes import ReadSizes
+from ortfuse.passes.settled import settle
 from ortfuse.passes.tensor_hash import TensorPool, can_be_shared, content_key
 from ortfuse.pattern.operators import UNKNOWN, parameter
 
@@ -53,7 +54,7 @@ class CommonSubexpressions:
         for root in roots(context.model):
             merger = _Merger(context, root)
             merger.walk()
-            changes += merger.shared + len(merger.duplicates)
+            changes += merger.shared + len(merger.duplicates) + settle(context, root, self.name)
         return changes
 
 

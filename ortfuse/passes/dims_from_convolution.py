@@ -15,8 +15,6 @@ there; sizes of more than one open size of the inputs.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -28,11 +26,12 @@ from ortfuse.facts.transfer import elements
 from ortfuse.facts.transfer.fact import Element
 from ortfuse.graph.editor import constant_node
 from ortfuse.graph.traits import RESHAPES
-from ortfuse.graph.walk import needed_nodes, subgraphs
+from ortfuse.graph.walk import needed_nodes
 from ortfuse.passes.context import Context
+from ortfuse.passes.settled import depends_on
 
 MOST_NODES = 100_000
-"""The most nodes visited to decide whether one value depends on another."""
+"""The most nodes above a length."""
 
 _DEEPEST = 200
 """The most nodes in a row that are followed to compute a length."""
@@ -112,7 +111,7 @@ class _Sizes:
             value = _shifted_value(self._context, length, name, least.value)
             for node, axis in () if value is None else self._sources.get((name, value), ()):
                 shape = self._context.facts.shape(node.outputs[0])
-                if shape is not None and not _depends_on(node.outputs[0], length):
+                if shape is not None and not depends_on(node.outputs[0], length):
                     return _Found(node, axis, None if shape[axis] == element else least.convolution)
         return None
 
@@ -161,26 +160,6 @@ def _shifted_value(context: Context, value: ir.Value | None, name: str, by: int,
     left, right = [_shifted_value(context, operand, name, by, depth + 1) for operand in node.inputs]
     found = _ARITHMETIC[node.op_type](left, right)
     return found if isinstance(found, int | Dim) else None
-
-
-def _depends_on(value: ir.Value, other: ir.Value) -> bool:
-    """Whether `value` is computed from `other`, as far as can be seen in bounded time."""
-    producer = other.producer()
-    # Values that a subgraph captures are not inputs of its node.
-    return any(node is producer or subgraphs(node) or number >= MOST_NODES for number, node in enumerate(_above(value)))
-
-
-def _above(value: ir.Value) -> Iterator[ir.Node]:
-    """The nodes that a value is computed from, the nearest first; captured values are not followed."""
-    pending, seen = deque([value]), {value}
-    while pending:
-        node = pending.popleft().producer()
-        if node is None:
-            continue
-        yield node
-        new = [operand for operand in node.inputs if operand is not None and operand not in seen]
-        seen.update(new)
-        pending.extend(new)
 
 
 def _read_off(context: Context, length: ir.Value, found: _Found) -> bool:

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from ortfuse.dims import Dim, DimLike
 from ortfuse.passes.building import Builder
 from ortfuse.passes.context import Context
+from ortfuse.passes.settled import following
 
 _MOST_NODES = 16
 """The most nodes above a Where among which Shapes are looked for."""
@@ -139,14 +140,21 @@ class ReadSizes:
         place = self._among(self._graph.inputs, sizes)
         if place is not None:
             return place
-        value = source
+        rows, value = list[_Row](), source
         while (node := value.producer()) is not None and node.graph is self._graph:
             before = self._among(node.inputs, sizes)
             if before is None:
                 break
             value = before.value
-            place = place if _is_quantised(value) else before
-        return place
+            rows.append(before)
+        behind = [source, *(row.value for row in rows)]
+        while rows and (_is_quantised(rows[-1].value) or self._goes_on(rows[-1].value, behind[len(rows) - 1])):
+            rows.pop()
+        return rows[-1] if rows else None
+
+    def _goes_on(self, value: ir.Value, to: ir.Value) -> bool:
+        """Whether a value is only computed for the next one to be computed from it (`ortfuse.passes.settled`)."""
+        return following(value, self._context.facts) is to
 
     def _place_of_each(self, sizes: Sequence[DimLike | None], source: ir.Value) -> _Row | None:
         """The same for one size that a product of matrices has several times: scores of a sequence that attends to itself."""
