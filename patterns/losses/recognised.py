@@ -13,6 +13,7 @@ Labels are taken to be numbers of classes, as the operators demand; GatherElemen
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -125,9 +126,15 @@ def _steps(name: str) -> list[Rule]:
     ]  # fmt: skip
 
 
+def _column(scores: Pattern, of: Pattern = labels) -> Op:
+    """Of each row of scores that of its label, with an axis for it."""
+    made: Op = op.GatherElements(scores, op.Unsqueeze(of, axes=(1,)).kept(), axis=1)
+    return made
+
+
 def picked(scores: Pattern, of: Pattern = labels) -> Op:
     """Of each row of scores that of its label."""
-    made: Op = op.Squeeze(op.GatherElements(scores, op.Unsqueeze(of, axes=(1,)).kept(), axis=1), axes=(1,))
+    made: Op = op.Squeeze(_column(scores, of), axes=(1,))
     return made
 
 
@@ -138,21 +145,35 @@ negative = op.NegativeLogLikelihoodLoss(logs, labels, opt(weight), reduction=red
 
 def _picks(name: str, scores: Pattern, *guards: Guard) -> list[Rule]:
     """The loss of each label, and the sum and mean of all where the minus is taken of those."""
-    reductions = {"": "none", "_minus_sum": "sum", "_minus_mean": "mean"}
     made = []
-    for suffix, kind in reductions.items():
-        reduced = picked(scores)
-        if suffix:
-            reduced = getattr(op, "ReduceSum" if kind == "sum" else "ReduceMean")(
-                reduced, axes=attr("axes"), keepdims=0
-            )
-        loss = _loss(name, kind, None)
+    for suffix, kind in (("", "none"), ("_minus_inside", "none"), ("_minus_sum", "sum"), ("_minus_mean", "mean")):
+        loss, factor = _loss(name, kind, None), scalar("factor")
         more: dict[str, Any] = {"intermediates": {"logs": loss[1]}} if scores is logs else {}
-        more["allow_extra_operands"] = not suffix
-        made.append(_rule(f"{name}{suffix}", scalar("factor") * reduced, _scaled(loss), a_label_for_each, factor_is_negative,
-                          *guards, *([reduces_all] if suffix else []), weighted=False, makes=(OPERATORS[name], "Mul"),
-                          formula=f"-s {reduced}", scalars={"factor": [-1.0, -0.75]}, **more))  # fmt: skip
+        of_all: tuple[Guard, ...] = ()
+        spelled: Pattern
+        if kind != "none":
+            reduce = partial(op.ReduceSum if kind == "sum" else op.ReduceMean, axes=attr("axes"), keepdims=0)
+            column = _column(scores).named("column")
+            spelled = (factor * reduce(picked(scores)) | factor * reduce(column) | reduce(factor * column)).named(
+                "spelled"
+            )
+            of_all = (reduces_column,)
+        else:
+            spelled = op.Squeeze(factor * _column(scores), axes=(1,)) if suffix else factor * picked(scores)
+            more["allow_extra_operands"] = not suffix
+        made.append(_rule(f"{name}{suffix}", spelled, _scaled(loss), a_label_for_each, factor_is_negative,
+                          *guards, *of_all, weighted=False, makes=(OPERATORS[name], "Mul"),
+                          formula=f"-s {spelled}", scalars={"factor": [-1.0, -0.75]}, **more))  # fmt: skip
     return made
+
+
+def reduces_column(match: Match) -> Refusal | None:
+    """The sum or mean is over all labels, and over the axis of their own if they have one."""
+    if not match.choice("spelled"):
+        return reduces_all(match)
+    axes, rank = match["axes"], match.rank("labels")
+    whole = not axes or (rank is not None and list(axes) == list(range(rank + 1)))
+    return match.unless_value("axes", whole, "all of them")
 
 
 def _scaled(loss: Pattern) -> Callable[[Match], Pattern]:

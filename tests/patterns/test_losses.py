@@ -91,7 +91,17 @@ OUTSIDE = """l = LogSoftmax<axis=-1>(x) u = Unsqueeze(labels, minus) g = GatherE
     m = ReduceMean<keepdims=1>(q) r = Squeeze(m) y = Neg(r)"""
 
 
-@pytest.mark.parametrize("body", [KEPT, WEIGHTED, OUTSIDE])
+PICKED = "l = LogSoftmax<axis=1>(x) u = Unsqueeze(labels, one) g = GatherElements<axis=1>(l, u) "
+COLUMNS = [
+    PICKED + "m = Neg(g) q = Squeeze(m, one) y = ReduceMean<keepdims=0>(q)",
+    PICKED + "m = Neg(g) y = ReduceMean<keepdims=0>(m)",
+    PICKED + "m = ReduceMean<axes=[0, 1], keepdims=0>(g) y = Neg(m)",
+    PICKED + "m = Neg(g) y = ReduceSum<keepdims=0>(m)",
+]
+"""The numbers of the labels keep an axis of their own for longer, or for good."""
+
+
+@pytest.mark.parametrize("body", [KEPT, WEIGHTED, OUTSIDE, *COLUMNS])
 def test_cross_entropy_is_recognised_where_it_is_pinned_or_has_a_kernel(body: str) -> None:
     before = loss(body)
     assert "Loss" not in ops(optimised(before))
@@ -130,6 +140,12 @@ def test_what_is_nearly_a_loss_is_none(change: tuple[str, ...]) -> None:
     before = loss(body)
     after = optimised(before, pins=PIN)
     assert ops(after) != "SoftmaxCrossEntropyLoss"
+    same(before, after, {"x": numbers(5, 4), "labels": np.array([3, 2, 0, 1, 2])})
+
+
+def test_means_over_one_axis_of_a_column_are_no_mean_of_all() -> None:
+    before = loss(PICKED + "m = ReduceMean<axes=[1], keepdims=0>(g) y = Neg(m)", result="[n]")
+    after = optimised(before, pins=PIN)
     same(before, after, {"x": numbers(5, 4), "labels": np.array([3, 2, 0, 1, 2])})
 
 
