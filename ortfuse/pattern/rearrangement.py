@@ -10,8 +10,8 @@ from ortfuse.pattern.axes import axes_of
 from ortfuse.pattern.language import Pattern, bare
 
 _MOVES = RESHAPES | {"Transpose"}
-MOST_MOVES = 4
-"""The most nodes that a rearrangement may consist of."""
+MOST_MOVES = 6
+"""The most nodes that a rearrangement may consist of: TorchScript takes pixels apart by as many."""
 
 
 class Rearrange(Pattern):

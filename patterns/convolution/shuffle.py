@@ -3,7 +3,7 @@
 depth_to_space(x) = rearrange(x, b (c r r) h w -> b c (h r) (w r))       mode CRD, pixel shuffle, arXiv:1609.05158
 depth_to_space(x) = rearrange(x, b (r r c) h w -> b c (h r) (w r))       mode DCR
 space_to_depth(x) = rearrange(x, b c (h r) (w r) -> b (r r c) h w)
-unshuffle(x) = rearrange(space_to_depth(x), b (r r c) h w -> b (c r r) h w), whole planes being moved
+unshuffle(x) = space_to_depth(x)[:, places], whole planes being moved, as rearrange(b (r r c) h w -> b (c r r) h w) does
 
 Exporters write Reshape, Transpose and Reshape.
 """
@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ortfuse.pattern import Match, Pattern, op, rearrange, var
+import numpy as np
+
+from ortfuse.pattern import Match, Pattern, computed, op, rearrange, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
@@ -34,7 +36,21 @@ def _size(match: Match) -> Any:
     return match.size("r")
 
 
-def _rule(name: str, before: str, after: str, replace: Pattern, typical: str) -> Rule:
+def _places(match: Match) -> Any:
+    """Where the planes (c r s) are among the planes (r s c)."""
+    size, channels = match.size("r"), match.size("c")
+    assert size is not None
+    assert channels is not None
+    return np.arange(size * size * channels).reshape(size, size, channels).transpose(2, 0, 1).ravel()
+
+
+def _unshuffled(match: Match) -> Pattern:
+    known = isinstance(match.size("c"), int)
+    made: Pattern = op.Gather(to_depth, computed("places", _places), axis=1)
+    return made if known else rearrange(f"{BLOCKED} -> {SHUFFLED}", to_depth)
+
+
+def _rule(name: str, before: str, after: str, replace: Any, typical: str, **more: Any) -> Rule:
     return Rule(
         name=f"shuffle.{name}",
         pattern=rearrange(f"{before} -> {after}", var("x", before)),
@@ -43,6 +59,7 @@ def _rule(name: str, before: str, after: str, replace: Pattern, typical: str) ->
         exactness=Exactness.EXACT,
         source="ONNX operators DepthToSpace and SpaceToDepth",
         proof=Proof(shapes={"c": 3, "r": 2, "s": 2, "h": 4, "w": 5}, typical=({"x": typical, **TYPICAL},)),
+        **more,
     )
 
 
@@ -53,5 +70,13 @@ RULES = [
     _rule("depth_to_space", SHUFFLED, SPREAD, op.DepthToSpace(x, blocksize=_size, mode="CRD"), "1 64 56 56"),
     _rule("depth_first_to_space", BLOCKED, SPREAD, op.DepthToSpace(x, blocksize=_size, mode="DCR"), "1 64 56 56"),
     _rule("space_to_depth", SPREAD, BLOCKED, to_depth, "1 16 112 112"),
-    _rule("pixel_unshuffle", SPREAD, SHUFFLED, rearrange(f"{BLOCKED} -> {SHUFFLED}", to_depth), "1 16 112 112"),
+    _rule(
+        "pixel_unshuffle",
+        SPREAD,
+        SHUFFLED,
+        _unshuffled,
+        "1 16 112 112",
+        makes=("SpaceToDepth", "Gather", "Reshape", "Transpose"),
+        formula=f"rearrange({SPREAD} -> {SHUFFLED}, x)",
+    ),
 ]

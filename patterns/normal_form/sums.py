@@ -3,6 +3,8 @@
 sum(a, b) = a + b
 sum(a, b, c, ...) = (a + b) + c + ...      of branches that may become one convolution
 
+reducesum(concat(unsqueeze(a), unsqueeze(b), ...)) = a + b + ...      as torch.stack and sum write it
+
 AddN of TensorFlow and the sums of Caffe and MXNet come as Sum. That of more operands is one node less in other places, and stays.
 """
 
@@ -11,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Match, Pattern, op, redundant, rest
+from ortfuse.pattern import Match, Pattern, attr, op, redundant, rest
+from ortfuse.pattern.operators import parameter
 from ortfuse.refusal import Refusal
-from ortfuse.rewrite import RULE_KEY, Exactness, Proof, Rule
+from ortfuse.rewrite import RULE_KEY, Exactness, Proof, Rule, Variation
 
 from .._proofs import COST
 
@@ -51,6 +55,52 @@ def _added(match: Match) -> Pattern:
     return made
 
 
+def _stacked(value: ir.Value, match: Match) -> ir.Value | None:
+    """What is stacked as this operand of the Concat; `None` if it is not made by an Unsqueeze of the one axis."""
+    node, shape = value.producer(), match.facts.shape(value)
+    if node is None or node.domain or node.op_type != "Unsqueeze" or shape is None:
+        return None
+    axes = parameter(node, "axes", match.facts)
+    alone = isinstance(axes, tuple | list) and [axis % len(shape) for axis in axes] == [match["axis"] % len(shape)]
+    return node.inputs[0] if alone else None
+
+
+def are_stacked(match: Match) -> Refusal | None:
+    """The operands are tensors along a new axis, over which alone the sum is, and which it does not keep."""
+    parts, rank = match["parts"], match.rank("joined")
+    if rank is None or [axis % rank for axis in match["axes"] or ()] != [match["axis"] % rank]:
+        return match.refuse("value", "axes", "the axis along which tensors are stacked")
+    if len(parts) < 2 or any(_stacked(part, match) is None for part in parts):
+        return match.refuse("condition", "joined", "of tensors that are made longer by that axis")
+    # Where they disagree, the runtime passes over empty parts.
+    shapes = {match.facts.shape(part) for part in parts}
+    return match.refuse("shape", "joined", "of tensors of one shape") if len(shapes) > 1 or None in shapes else None
+
+
+def are_floats(match: Match) -> Refusal | None:
+    """The numbers are no integers, which the runtime adds otherwise where the sum is beyond their type."""
+    return match.unless_dtype("joined", ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
+
+
+def _added_stack(match: Match) -> Pattern:
+    made: Any = None
+    for number, part in enumerate(match["parts"]):
+        value = _stacked(part, match)
+        assert value is not None
+        operand = match.capture(f"part{number}", value)
+        made = operand if made is None else op.Add(made, operand)
+    added: Pattern = made
+    return added
+
+
+def _lifted(build: Any) -> Sequence[ir.Value]:
+    """Two or three tensors made longer by an axis."""
+    dims = build.dims("x")
+    names = ("x", "y", "z")[: 2 + build.chooser.pick("operands", ("two", "three"))]
+    axis = build.constant(np.array([1], np.int64))
+    return [build.node("Unsqueeze", [build.input(name, dims), axis]).outputs[0] for name in names]
+
+
 def _parts(build: Any) -> Sequence[ir.Value]:
     """Two operands of different ranks, or three of which two are branches."""
     x = build.input("x", build.dims("x"))
@@ -71,5 +121,27 @@ RULES = [
         exactness=Exactness.EXACT,
         source="ONNX operator Sum",
         proof=Proof(shapes={"x": "n 3 4 5"}, inputs={"parts": _parts}),
-    )
+    ),
+    Rule(
+        name="sums.stacked",
+        formula="ReduceSum(Concat(Unsqueeze(x), Unsqueeze(y), ...))",
+        pattern=op.ReduceSum(
+            op.Concat(rest("parts"), axis=attr("axis")).named("joined"), axes=attr("axes"), keepdims=0
+        ),
+        replace=_added_stack,
+        makes=("Add",),
+        guards=(are_stacked, are_floats),
+        exactness=Exactness.ROUNDING,
+        source="ONNX operators Concat and ReduceSum",
+        proof=Proof(
+            shapes={"x": "n 3 4"},
+            inputs={"parts": _lifted},
+            attributes={"axis": [1], "axes": [(1,), (-3,)]},
+            never_empty={"n": "the kernel of ReduceSum keeps the axes of an empty tensor"},
+            counterexamples={
+                "of another axis": Variation(attributes={"axes": (2,)}),
+                "joined along another axis": Variation(attributes={"axis": 2}),
+            },
+        ),
+    ),
 ]

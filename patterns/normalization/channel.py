@@ -18,16 +18,19 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
-from ortfuse.pattern import Guard, Match, Pattern, computed, const, op, opt, scalar, var
+from ortfuse.graph.traits import MICROSOFT, has
+from ortfuse.pattern import Guard, Match, Pattern, computed, const, op, opt, redundant, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from .._common import array_like
-from .._proofs import NUMBERS
+from .._proofs import COST, NUMBERS
 from ._pixels import convolved, has_pixels
 from .normalization import bias, normalised, scale
 
 BATCH_NORM = "arXiv:1502.03167"
+
+_CONVOLUTIONS = frozenset({"Conv", f"{MICROSOFT}.FusedConv"})
 
 x = var("x")
 
@@ -112,6 +115,14 @@ def offset_is_moderate(match: Match) -> Refusal | None:
     )
 
 
+@redundant(COST)
+def is_not_convolved(match: Match) -> Refusal | None:
+    """No convolution takes the factor into its weights."""
+    if any(use.idx == 0 and has(use.node, _CONVOLUTIONS) for use in match.root.uses()):
+        return match.refuse("other_rule", "root", "a convolution")
+    return None
+
+
 def _constant(name: str) -> Pattern:
     return const(name, is_channel_vector, "one number for each channel")
 
@@ -136,7 +147,7 @@ def _batch_norm(name: str, formula: str, pattern: Pattern, *guards: Guard) -> Ru
         formula=formula,
         pattern=pattern,
         replace=batch_norm,
-        guards=(by_channel(*names), *guards),
+        guards=(by_channel(*names), is_not_convolved, *guards),
         exactness=Exactness.ROUNDING,
         source=BATCH_NORM,
         proof=Proof(

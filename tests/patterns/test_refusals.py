@@ -248,6 +248,16 @@ def written_by_a_rule(match: Match) -> Iterator[Match]:
     del node.metadata_props[RULE_KEY]
 
 
+def convolved(match: Match) -> Iterator[Match]:
+    """The match, with a root that is convolved, too."""
+    graph = match.nodes[0].graph
+    assert graph is not None
+    node = ir.node("Conv", [match.root])
+    graph.append(node)
+    yield match
+    graph.remove(node, safe=True)
+
+
 def used_elsewhere(match: Match) -> Iterator[Match]:
     """The match, with another value where its root is used."""
     uses, other = list(match.root.uses()), ir.Value(name="elsewhere")
@@ -260,7 +270,8 @@ def used_elsewhere(match: Match) -> Iterator[Match]:
 
 def refusals(guard: Callable[[Match], Any], match: Match) -> Iterator[Any]:
     for variants in (
-        others, all_otherwise, used_otherwise, large_and_used, made_otherwise, used_elsewhere, written_by_a_rule
+        others, all_otherwise, used_otherwise, large_and_used, made_otherwise, used_elsewhere, written_by_a_rule,
+        convolved,
     ):  # fmt: skip
         for other in variants(match):
             try:

@@ -3,10 +3,10 @@
 A Transpose is better between a QuantizeLinear and its DequantizeLinear, where it moves bytes, and worse on the other side of
 either, where it keeps that from the operator that the runtime computes in integers with it; best behind a convolution, which
 the runtime then makes one of channels last. It is worse, too, where it keeps a convolution apart from what that would take in:
-arithmetic with constants, or an activation behind it. Otherwise it is better beside a convolution, since the runtime does it
-together with the conversion from or to its blocked layout. Else that place is the best which has no more than four axes: those
-that a Reshape splits behind it, or merged before, need not be moved one by one, and it is there that rules look for the
-Transposes of their operators.
+arithmetic with constants, also between other such arithmetic before it, or an activation behind it. Otherwise it is better
+beside a convolution, since the runtime does it together with the conversion from or to its blocked layout. Else that place is
+the best which has no more than four axes: those that a Reshape splits behind it, or merged before, need not be moved one by
+one, and it is there that rules look for the Transposes of their operators.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", f"{MICROSOFT}.FusedConv"})
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Div"})
 _BEHIND = frozenset({"BatchNormalization", "Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSigmoid"})
 
+_TRANSPOSE = frozenset({"Transpose"})
 _QUANTISES = frozenset({"QuantizeLinear", f"{MICROSOFT}.QuantizeLinear"})
 _DEQUANTISES = frozenset({"DequantizeLinear", f"{MICROSOFT}.DequantizeLinear"})
 
@@ -45,9 +46,22 @@ def disadvantage(source: ir.Value, transposed: Iterable[ir.Value], facts: Facts)
         return 1
     if maker is not None and has(maker, _CONVOLUTIONS):
         return 1 if any(has(use.node, _BEHIND) or _has_constant(use.node, facts) for use in readers) else -1
+    arithmetic = maker is not None and _has_constant(maker, facts)
     if not any(use.idx == 0 and has(use.node, _CONVOLUTIONS) for use in readers):
-        return 0
-    return 1 if maker is not None and _has_constant(maker, facts) else -1
+        return 1 if arithmetic and any(_leads_to_convolution(use.node, facts) for use in readers) else 0
+    return 1 if arithmetic else -1
+
+
+def _leads_to_convolution(node: ir.Node, facts: Facts) -> bool:
+    """Whether arithmetic with constants leads to a convolution, which may take in part of it, and so of what stands before."""
+    if not _has_constant(node, facts):
+        return False
+    while (has(node, _TRANSPOSE) or _has_constant(node, facts)) and len(node.outputs[0].uses()) == 1:
+        (use,) = node.outputs[0].uses()
+        if use.idx == 0 and has(use.node, _CONVOLUTIONS):
+            return True
+        node = use.node
+    return False
 
 
 def _has_constant(node: ir.Node, facts: Facts) -> bool:

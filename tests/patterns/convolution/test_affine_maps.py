@@ -266,3 +266,18 @@ def test_a_normalisation_before_a_dense_layer_is_folded() -> None:
     assert made_of(
         model(body, "float[n,3] x", **{name: array.astype(np.float32) for name, array in given.items()})
     ) == ["Gemm"]
+
+
+def test_tensors_that_are_stacked_and_added_are_one_convolution() -> None:
+    body = """i = Constant<value_ints = [0]>() a = Conv<pads = [1, 1, 1, 1]>(x, w) b = Conv(x, p) c1 = Unsqueeze(a, i)
+        d1 = Unsqueeze(b, i) j1 = Concat<axis = 0>(c1, d1) z = ReduceSum<keepdims = 0>(j1, i) y = Relu(z)"""
+    assert made_of(model(body, p=np.full((4, 3, 1, 1), 0.3, np.float32))) == ["FusedConv"]
+
+
+def test_the_factor_of_an_image_with_channels_last_is_taken_by_a_padded_convolution() -> None:
+    """For that, the Transpose stands before the arithmetic."""
+    v3 = np.float32([0.5, 0.25, 2])
+    body = "a = Mul(x, v3) b = Sub(a, v3) t = Transpose<perm = [0, 3, 1, 2]>(b) y = Conv<pads = [1, 1, 1, 1]>(t, w)"
+    found = made_of(model(body, "float[n,6,7,3] x", v3=v3))
+    assert len(found) == 3
+    assert found[0] == "Transpose"
