@@ -21,9 +21,8 @@ import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.walk import Scope
-from ortfuse.passes.building import Builder
+from ortfuse.passes.building import Builder, Rounds
 from ortfuse.passes.context import Context
-from ortfuse.passes.recurrence.operator import Rounds
 from ortfuse.pattern.operators import parameter
 
 _REDUCED = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64)

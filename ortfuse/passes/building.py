@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,15 @@ import onnx_ir as ir
 
 from ortfuse.graph.editor import Editor
 from ortfuse.graph.walk import Scope
+from ortfuse.rewrite import Exactness
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What inspectors are told of a change that rounds elsewhere, as a rule tells them."""
+
+    name: str
+    exactness: Exactness = Exactness.ROUNDING
 
 
 def take_over(editor: Editor, old: ir.Node, new: ir.Node) -> None:

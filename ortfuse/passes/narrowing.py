@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortfuse.graph.walk import nested, used_values
+from ortfuse.passes.building import Rounds
 from ortfuse.passes.context import Context
 from ortfuse.passes.recurrence.iteration import origin
 from ortfuse.passes.recurrence.nonempty import Nonempty
-from ortfuse.passes.recurrence.operator import Rounds
 from ortfuse.pattern.operators import parameter
 
 

@@ -5,7 +5,7 @@
 
 The runtime takes the same time for both; a Split is fewer nodes. Rules know halves and parts by either operator, and normal
 forms by Slice, so that this comes last. Parts that each get an axis of size 1, as the scales and shifts do that a condition
-puts on a normalisation, get it together.
+puts on a normalisation, get it together, and numbers that are added to parts are added before (`added_before`).
 
 Left alone: Slices along several axes or with steps, axes whose size is no number, parts that overlap, Slices that leave some of
 the tensor, which a Split would copy too, and types of which the target splits none.
@@ -23,6 +23,7 @@ import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.walk import Scope
+from ortfuse.passes.added_before import added_before, is_left_over
 from ortfuse.passes.building import Builder
 from ortfuse.passes.context import Context
 from ortfuse.pattern.operators import UNKNOWN, parameter
@@ -46,20 +47,25 @@ class Splits:
     name: ClassVar[str] = "splits"
 
     def run(self, context: Context) -> int:
-        """Replace Slices, and Unsqueezes of parts; returns how many."""
+        """Replace Slices, Unsqueezes of parts, and numbers added to parts; returns how many."""
         replaced = sum(
             _split(first, parts, scope, context)
             for scope in context.scopes()
             for first, parts in list(_apart(scope, context.facts))
             if context.target.supports("", "Split", scope.opset, [context.facts.dtype(first.inputs[0])])
         )
-        splits = [
-            (node, scope)
-            for scope in context.scopes()
-            for node in scope.graph
-            if node.op_type == "Split" and not node.domain
-        ]
-        return replaced + sum(_unsqueezed_together(node, scope, context) for node, scope in splits)
+        replaced += sum(added_before(node, scope, context) for node, scope in _splits(context))
+        return replaced + sum(_unsqueezed_together(node, scope, context) for node, scope in _splits(context))
+
+
+def _splits(context: Context) -> list[tuple[ir.Node, Scope]]:
+    """All Splits, and where they are."""
+    return [
+        (node, scope)
+        for scope in context.scopes()
+        for node in scope.graph
+        if node.op_type == "Split" and not node.domain
+    ]
 
 
 def _unsqueezed_together(split: ir.Node, scope: Scope, context: Context) -> int:
@@ -144,9 +150,5 @@ def _split(first: ir.Node, parts: Sequence[Part], scope: Scope, context: Context
         for part, output in zip(parts, made, strict=True):
             context.editor.replace(part.node.outputs[0], output)
             context.editor.remove(part.node)
-        context.editor.drop_initializers(*filter(_is_left_over, numbers))  # nothing removes them later
+        context.editor.drop_initializers(*filter(is_left_over, numbers))  # nothing removes them later
     return len(parts) if change else 0
-
-
-def _is_left_over(value: ir.Value) -> bool:
-    return value.is_initializer() and not (value.uses() or value.is_graph_input() or value.is_graph_output())

@@ -18,11 +18,11 @@ import onnx_ir as ir
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.traits import RESHAPES
 from ortfuse.graph.walk import Scope, used_values
-from ortfuse.passes.building import Builder
+from ortfuse.passes.building import Builder, Rounds
 from ortfuse.passes.context import Context
 from ortfuse.passes.recurrence.form import Forms
 from ortfuse.passes.recurrence.operands import Track
-from ortfuse.passes.recurrence.operator import STATES, Rounds, is_operator, operands_of, origin, results_of, steps_of
+from ortfuse.passes.recurrence.operator import STATES, is_operator, operands_of, origin, results_of, steps_of
 from ortfuse.pattern.operators import UNKNOWN, attribute_value
 
 _NAME = "recurrent.consecutive"

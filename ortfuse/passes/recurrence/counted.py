@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortfuse.passes.building import take_over
+from ortfuse.passes.building import Rounds, take_over
 from ortfuse.passes.context import Context
 from ortfuse.passes.recurrence.iteration import Iteration, iteration_of, origin
-from ortfuse.passes.recurrence.operator import Rounds
 
 
 def count_once(node: ir.Node, author: str, context: Context) -> int:

@@ -20,12 +20,11 @@ import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.walk import Scope, used_values
-from ortfuse.passes.building import Builder
+from ortfuse.passes.building import Builder, Rounds
 from ortfuse.passes.context import Context
 from ortfuse.passes.recurrence.operator import (
     LENGTHS,
     USUAL,
-    Rounds,
     dropped_axes,
     is_operator,
     operands_of,

@@ -26,7 +26,7 @@ import onnx_ir as ir
 
 from ortfuse.graph.traits import MICROSOFT
 from ortfuse.graph.walk import Scope, describe
-from ortfuse.passes.building import Builder
+from ortfuse.passes.building import Builder, Rounds
 from ortfuse.passes.context import Context
 from ortfuse.passes.recurrence.form import Source
 from ortfuse.passes.recurrence.iteration import Iteration, State, inserted, iteration_of
@@ -37,7 +37,7 @@ from ortfuse.passes.recurrence.linear import LinearState, Reading, linear_states
 from ortfuse.passes.recurrence.linear_attention import LinearAttention, UnfitError
 from ortfuse.passes.recurrence.nonempty import Nonempty
 from ortfuse.passes.recurrence.operands import from_front, initial_state, is_zero, shape_of, to_front
-from ortfuse.passes.recurrence.operator import OLDEST, SLOWER, Rounds, operands_of, operator, pays, results_of
+from ortfuse.passes.recurrence.operator import OLDEST, SLOWER, operands_of, operator, pays, results_of
 from ortfuse.passes.recurrence.recurrences import Recurrence, recurrences
 from ortfuse.passes.recurrence.stepped import Step, steps_in
 from ortfuse.passes.recurrence.windows import Views, Window, windows_in

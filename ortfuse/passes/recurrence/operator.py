@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -14,7 +13,6 @@ from ortfuse.passes.building import Builder
 from ortfuse.passes.context import Context
 from ortfuse.passes.recurrence.weights import Weights
 from ortfuse.pattern.operators import attribute_value, parameter
-from ortfuse.rewrite import Exactness
 
 USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 """The activations that need not be given."""
@@ -24,14 +22,6 @@ _MOST_INPUTS, LENGTHS, STATES = 8, 4, 5
 
 OLDEST = 7
 """The opset from which on the operators have the form that is written here."""
-
-
-@dataclass(frozen=True)
-class Rounds:
-    """What inspectors are told of a change that rounds elsewhere, as a rule tells them."""
-
-    name: str
-    exactness: Exactness = Exactness.ROUNDING
 
 
 SLOWER = "the runtime's RNN is slower than its cells unless the batch is 1"

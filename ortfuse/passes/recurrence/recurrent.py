@@ -28,7 +28,7 @@ import onnx_ir as ir
 from ortfuse.facts.facts import Facts
 from ortfuse.facts.transfer.fact import Shape
 from ortfuse.graph.walk import Scope
-from ortfuse.passes.building import Builder
+from ortfuse.passes.building import Builder, Rounds
 from ortfuse.passes.context import Context
 from ortfuse.passes.recurrence.cell import Cell
 from ortfuse.passes.recurrence.chain import Chain, chains
@@ -38,7 +38,7 @@ from ortfuse.passes.recurrence.form import Source
 from ortfuse.passes.recurrence.lengths import OLDEST as OLDEST_WITH_LENGTHS
 from ortfuse.passes.recurrence.needless import drop_needless
 from ortfuse.passes.recurrence.operands import Track, common_direction, initial_state, is_state, is_zero, shape_of
-from ortfuse.passes.recurrence.operator import OLDEST, SLOWER, Rounds, operator, pays
+from ortfuse.passes.recurrence.operator import OLDEST, SLOWER, operator, pays
 from ortfuse.passes.recurrence.results import Results
 from ortfuse.passes.recurrence.turned import turn
 

@@ -16,9 +16,9 @@ import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.walk import Scope
-from ortfuse.passes.building import Builder
+from ortfuse.passes.building import Builder, Rounds
 from ortfuse.passes.context import Context
-from ortfuse.passes.recurrence.operator import LENGTHS, Rounds, dropped_axes, is_operator, operands_of
+from ortfuse.passes.recurrence.operator import LENGTHS, dropped_axes, is_operator, operands_of
 from ortfuse.pattern.operators import attribute_value, parameter
 
 _OTHER = {"forward": "reverse", "reverse": "forward"}
