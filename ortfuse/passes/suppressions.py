@@ -3,8 +3,8 @@
     nms(boxes, scores[0]), nms(boxes, scores[1])   =   nms(boxes, scores), the rows of class 0 before those of class 1
 
 Loops over classes that an exporter unrolled leave one NonMaxSuppression for each class, and what is made of the numbers of its
-boxes: their corners and scores, as many labels as boxes. All of that is joined in the order of the classes. The operator takes
-all classes at once, in their order, so that these are computed of what it finds for all of them.
+boxes: their corners and scores, as many labels as boxes, rows of all of these. All of that is joined in the order of the classes.
+The operator takes all classes at once, in their order, so that these are computed of what it finds for all of them.
 
 Left alone: boxes of more than one image, whose rows come first; suppressions with other numbers or of other boxes; what is
 joined in another order, or used otherwise too.
@@ -22,6 +22,7 @@ import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
+from ortfuse.graph.traits import BROADCASTS, ELEMENTWISE, has
 from ortfuse.graph.walk import Scope
 from ortfuse.passes.building import Builder
 from ortfuse.passes.context import Context
@@ -34,8 +35,7 @@ _DEEPEST = 12
 _CLASS, _BOX = 1, 2
 """The columns of what is found."""
 
-_ELEMENTWISE = ("Cast", "Identity")
-_PER_ROW = (*_ELEMENTWISE, "Squeeze", "Unsqueeze", "Reshape")
+_PER_ROW = ELEMENTWISE | {"Identity", "Squeeze", "Unsqueeze", "Reshape"}
 
 _GATHERS_BY_ROWS = 11
 """The opset from which on there is GatherND."""
@@ -157,10 +157,31 @@ class _Rows:
             return self._build.like(first, [self._all(), *first.inputs[1:]]) if is_box else None
         if first.op_type == "Gather" and axis == 0:
             return self._gathered(first, operands, *others)
+        if first.op_type == "Concat" and isinstance(axis, int) and axis > 0:
+            parts = [self._of(column) for column in (operands, *others)]
+            return None if None in parts else self._build.like(first, parts)
+        if has(first, BROADCASTS):
+            return self._combined(nodes, (operands, *others))
         if first.op_type in _PER_ROW and self._are_same(others) and self._keeps_rows(first):
             rows = self._of(operands)
             return None if rows is None else self._build.like(first, [rows, *first.inputs[1:]])
         return None
+
+    def _combined(self, nodes: Sequence[ir.Node], columns: Sequence[Sequence[ir.Value | None]]) -> ir.Value | None:
+        """Rows combined element by element with rows, and with what is the same for all of them."""
+        rank = self._facts.rank(nodes[0].outputs[0])
+        made: list[ir.Value | None] = []
+        for column in columns:
+            shapes = [self._facts.shape(value) for value in column]
+            first = shapes[0]
+            is_shared = first is not None and rank is not None and (len(first) < rank or first[:1] == (1,))
+            if is_shared and len({_number(value, self._facts) for value in column}) == 1:
+                made.append(column[0])
+            elif any(shape is None or len(shape) != rank for shape in shapes) or (rows := self._of(column)) is None:
+                return None
+            else:
+                made.append(rows)
+        return self._build.like(nodes[0], made)
 
     def _takes_numbers(self, node: ir.Node) -> bool:
         """Whether a node takes the last column of what is found, which does not tell classes apart."""
@@ -180,7 +201,7 @@ class _Rows:
         if node.op_type == "Reshape":
             return self._splits_rows(node)
         axes = parameter(node, "axes", self._facts)
-        return node.op_type in _ELEMENTWISE or (isinstance(axes, tuple) and 0 not in axes)
+        return node.op_type not in ("Squeeze", "Unsqueeze") or (isinstance(axes, tuple) and 0 not in axes)
 
     def _splits_rows(self, node: ir.Node) -> bool:
         """Whether a Reshape leaves as many rows as there are, each of known sizes."""
@@ -193,14 +214,14 @@ class _Rows:
     def _gathered(
         self, node: ir.Node, tables: Sequence[ir.Value | None], places: Sequence[ir.Value | None]
     ) -> ir.Value | None:
-        """Rows of one table by their numbers, or numbers of a vector of each class."""
+        """Rows of one table by their numbers, or of a table of each class."""
         rows = self._of(places)
         if rows is None or len({*tables}) == 1:
             return None if rows is None else self._build.like(node, [tables[0], rows])
         shapes = {self._facts.shape(table) for table in tables}
-        vectors = len(shapes) == 1 and len(next(iter(shapes)) or ()) == 1
         if (
-            not vectors
+            len(shapes) != 1
+            or None in shapes
             or self._facts.rank(rows) != 1
             or self._facts.dtype(rows) != ir.DataType.INT64
             or self._build.opset < _GATHERS_BY_ROWS

@@ -50,6 +50,37 @@ def test_numbers_that_are_reshaped_to_a_vector_are_those_of_all_classes() -> Non
     assert operators(model).count("NonMaxSuppression") == 1
 
 
+ROWS = "f{0} = Cast<to=1>(l{0}) fu{0} = Unsqueeze(f{0}, one) {1} su{0} = Unsqueeze(q{0}, one) d{0} = Concat<axis={2}>(b{0}, su{0}, fu{0})"
+ROW_JOIN = "yd = Concat<axis=0>(d0, d1, d2)"
+
+
+@pytest.mark.parametrize(
+    ("scaled", "axis", "merged"),
+    [
+        ("q{0} = Mul(s{0}, overlap)", 1, True),
+        ("r{0} = Sqrt(s{0}) q{0} = Sub(overlap, r{0})", -1, True),
+        ("q{0} = Mul(s{0}, w{0})", 1, False),
+        ("q{0} = CumSum(s{0}, c0)", 1, False),
+    ],
+)
+def test_rows_of_boxes_scores_and_labels_are_made_for_all_classes(scaled: str, axis: int, merged: bool) -> None:
+    rows = " ".join(ROWS.format(number, scaled.format(number), axis) for number in range(3))
+    body = " ".join(CLASS.format(number) for number in range(3)) + " " + rows
+    factors = ", ".join(f"float[1] w{number} = {{{number + 1}.5}}" for number in range(3))
+    written = text(body, ROW_JOIN, "float[p,6] yd").replace("int64[1] zero", factors + ", int64[1] zero")
+    model, _, _ = apply(written, Suppressions(), DeadCode(), inputs=INPUTS)
+    assert (operators(model).count("NonMaxSuppression") == 1) is merged
+
+
+def test_scores_with_an_axis_of_their_own_are_taken_for_all_classes() -> None:
+    written = text()
+    for number in range(3):
+        picked = f"x{number} = Unsqueeze(g{number}, one) z{number} = Gather(x{number}, k{number}) s{number} = Squeeze(z{number}, one)"
+        written = written.replace(f"s{number} = Gather(g{number}, k{number})", picked)
+    model, _, _ = apply(written, Suppressions(), DeadCode(), inputs=INPUTS)
+    assert operators(model).count("NonMaxSuppression") == 1
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
