@@ -356,6 +356,7 @@ def _rule(name: str, formula: str, pattern: Op, replace: Any, guards: tuple[Guar
             assumes={} if pattern not in several.values() else {
                 "input * is inf in its last element*": "operands are taken to be finite: infinity times 0 is NaN"},
             counterexamples=_counterexamples(pattern, cases[0][1]),
+            redundant={} if counted else {"check of attribute equation": "the guard reads the same terms"},
             attributes=tuple({"equation": [equation]} for _, equation in cases),
         ),
     )  # fmt: skip

@@ -227,7 +227,14 @@ _PADDED = {"kernel_shape": (2, 2), "strides": (2, 2), "pads": (1, 1, 1, 1)}
 _UP = {"kernel_shape": (4, 4), "strides": (4, 4), "ceil_mode": 1}
 
 
+_AS_MANY = {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}
 _CHANNELS = {"of channels": Variation(attributes={"axes": (1, 3)})}
+_PIXELS = {
+    "pixels apart": Variation(attributes={"window": {"kernel_shape": (1, 1), "strides": (1, 1)}, "steps": (7, 9)}),
+}
+_LOWEST = {
+    "of -infinity": Variation(inputs={"x": "float32"}, fixed={"x": np.full((2, 3, 9, 11), -np.inf, np.float32)}),
+}
 
 
 def _windows(**windows: Any) -> dict[str, Variation]:
@@ -252,14 +259,14 @@ RULES = [
         "averaged", op.AveragePool(part, attributes=all_attributes("window")), _averages, "RoiAlign",
         (windows_lie_side_by_side(square=True),),
         shapes=_IMAGE, attributes={"window": _SQUARES},
-        counterexamples=_CHANNELS | _windows(oblong=_OBLONG, close=_CLOSE, padded=_PADDED, up=_UP),
+        counterexamples=_CHANNELS | _PIXELS | _windows(oblong=_OBLONG, close=_CLOSE, padded=_PADDED, up=_UP),
         assumes={"input * is *inf*": "pixels are taken to be finite: infinity times 0 is NaN"},
     ),
     _rule(
         "largest", op.MaxPool(part, attributes=all_attributes("window")), _maxima, "MaxRoiPool",
         (windows_lie_side_by_side(square=False), is_above_minus_infinity),
         shapes=_IMAGE, attributes={"window": [*_SQUARES, _OBLONG]}, inputs={"x": _positive},
-        counterexamples=_windows(close=_CLOSE, padded=_PADDED, up=_UP) | {"of any number": Variation(inputs={"x": "float32"})},
+        counterexamples=_PIXELS | _windows(close=_CLOSE, padded=_PADDED, up=_UP, as_many=_AS_MANY) | _LOWEST,
     ),
     _rule(
         "resized", resized, _samples, "RoiAlign", (samples_lie_within,),
@@ -270,8 +277,10 @@ RULES = [
         counterexamples={
             "enlarged": Variation(constants={"sizes": np.array([2, 3, 12, 4])}),
             "nearest": Variation(attributes={"how": {"mode": "nearest"}}),
+            "pixels apart": Variation(attributes={"steps": (7, 9)}, constants={"sizes": np.array([2, 3, 1, 1])}),
             "cubic": Variation(attributes={"how": {"mode": "cubic"}}),
         },
+        redundant={"demand that s* is constant": "the sizes of the result are known only where they are"},
         assumes={"input * is *inf*": "pixels are taken to be finite: infinity times 0 is NaN"},
     ),
 ]  # fmt: skip
