@@ -4,7 +4,8 @@
 
 Unrolled: loops that provably run a fixed number of times, at most `runs`, of which the runs have at most `nodes` nodes together.
 
-Left alone: loops whose condition may end them, and bodies that hold graphs themselves.
+Left alone: loops whose condition may end them, and bodies that hold graphs themselves, but for the branches of an If that goes
+by the number of the run alone: of these, each run has one.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.graph.walk import Scope, subgraphs
+from ortfuse.facts.facts import Facts
+from ortfuse.graph.walk import Scope, nested_nodes, subgraphs
 from ortfuse.passes.building import Builder
 from ortfuse.passes.context import Context
 from ortfuse.passes.recurrence.iteration import Iteration, iteration_of
+
+_FARTHEST = 16
+"""How many values the condition of an If may be computed of."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,9 @@ class Unroll:
         if iteration is None or node.graph is None or not isinstance(iteration.runs, int):
             return False
         body, runs = iteration.body, iteration.runs
-        if not 0 < runs <= self.runs or runs * len(body) > self.nodes or any(subgraphs(inner) for inner in body):
+        if not 0 < runs <= self.runs or runs * (len(body) + _nested(body)) > self.nodes:
+            return False
+        if not all(_is_known_in_each_run(inner, iteration, context.facts) for inner in body if subgraphs(inner)):
             return False
         with context.editor.change(Unroll.name, nodes=[node]) as change:
             for old, new in zip(node.outputs, _runs(iteration, runs, scope, context), strict=True):
@@ -48,6 +55,30 @@ class Unroll:
                     context.editor.replace(old, new)
             context.editor.remove(node)
         return bool(change)
+
+
+def _nested(body: ir.Graph) -> int:
+    """How many nodes the graphs within a body have."""
+    return sum(1 for node in body for _ in nested_nodes(node))
+
+
+def _is_known_in_each_run(node: ir.Node, iteration: Iteration, facts: Facts) -> bool:
+    """Whether a node is an If whose condition is computed of the number of the run of a Loop, and of constants."""
+    if node.op_type != "If" or node.domain or iteration.node.op_type != "Loop":
+        return False
+    counter, pending = iteration.body.inputs[0], [node.inputs[0]]
+    for _ in range(_FARTHEST):
+        value = pending.pop()
+        maker = None if value is None else value.producer()
+        if value is None or (maker is None and value is not counter and not facts.is_const(value)):
+            return False
+        if maker is not None and not facts.is_const(value):
+            if maker.graph is not iteration.body or subgraphs(maker):
+                return False
+            pending += maker.inputs
+        if not pending:
+            return True
+    return False
 
 
 def _runs(iteration: Iteration, runs: int, scope: Scope, context: Context) -> list[ir.Value | None]:

@@ -42,6 +42,23 @@ def test_the_number_of_the_run_is_known() -> None:
     assert "Loop" not in found
 
 
+BRANCHES = """If<then_branch = first () => (float[2, 2] t1) { t1 = MatMul(s, x) },
+    else_branch = others () => (float[2, 2] t2) { r = Relu(s) t2 = Add(r, x) }>"""
+
+
+def test_an_if_that_goes_by_the_number_of_the_run_is_one_of_its_branches() -> None:
+    found = operators(loop(body=f"p = Less(i, one) t = {BRANCHES}(p)"))
+    assert (found.count("MatMul"), found.count("Add")) == (1, 2)
+    assert not {"If", "Loop"} & {*found}
+
+
+@pytest.mark.parametrize(
+    "condition", ["p = Identity(c)", "f = ReduceMax<keepdims = 0>(s) g = Cast<to = 1>(i) p = Less(g, f)"]
+)
+def test_a_loop_around_another_if_stays(condition: str) -> None:
+    assert "Loop" in operators(loop(body=f"{condition} t = {BRANCHES}(p)"))
+
+
 @pytest.mark.parametrize("direction", [0, 1])
 def test_a_scan_in_either_direction(direction: int) -> None:
     inner = "body = one (float[2] s, float[2] x) => (float[2] t, float[2] y) { c = CumSum(x, zero) t = Mul(s, c) y = Add(t, x) }"
