@@ -7,12 +7,16 @@ The runtime takes the same time for both; a Split is fewer nodes. Rules know hal
 forms by Slice, so that this comes last. Parts that each get an axis of size 1, as the scales and shifts do that a condition
 puts on a normalisation, get it together, and numbers that are added to parts are added before (`added_before`).
 
-Left alone: Slices along several axes or with steps, axes whose size is no number, parts that overlap, Slices that leave some of
-the tensor, which a Split would copy too, and types of which the target splits none.
+Where three Slices or more leave no more of the tensor than they take, a Split copies that, too: done for few elements of each of
+a batch, as the last block of a diffusion transformer has no use for some of its gates.
+
+Left alone: Slices along several axes or with steps, axes whose size is no number, parts that overlap, other Slices that leave
+some of the tensor, and types of which the target splits none.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +31,9 @@ from ortfuse.passes.added_before import added_before, is_left_over
 from ortfuse.passes.building import Builder
 from ortfuse.passes.context import Context
 from ortfuse.pattern.operators import UNKNOWN, parameter
+
+MOST_COPIED = 1 << 10
+"""The most elements that nothing reads, for each of a batch, that a Split copies for every node that it saves."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +124,20 @@ def _apart(scope: Scope, facts: Facts) -> Iterator[tuple[ir.Node, list[Part]]]:
             found[node.inputs[0], part.axis].append(part)
     for unordered in found.values():
         parts = sorted(unordered, key=lambda part: part.start)
-        adjoin = all(one.end == other.start for one, other in pairwise(parts))
-        if len(parts) > 1 and adjoin and (parts[0].start, parts[-1].end) == (0, parts[0].size):
+        apart = all(one.end <= other.start for one, other in pairwise(parts))
+        left = parts[0].size - sum(part.end - part.start for part in parts)
+        if len(parts) > 1 and apart and (not left or _may_copy(parts, left, facts)):
             yield unordered[0].node, parts
+
+
+def _may_copy(parts: Sequence[Part], left: int, facts: Facts) -> bool:
+    """Whether what Slices leave may be copied: no more than they take, and few elements for each of them and each of a batch."""
+    shape = facts.shape(parts[0].node.inputs[0]) or ()
+    others = [size for axis, size in enumerate(shape) if axis and axis != parts[0].axis]
+    sizes = [size for size in others if isinstance(size, int)]
+    if parts[0].axis == 0 or len(sizes) < len(others) or len(parts) < 3:
+        return False
+    return 2 * left <= parts[0].size and left * math.prod(sizes) <= MOST_COPIED * (len(parts) - 1)
 
 
 def part_of(node: ir.Node, facts: Facts) -> Part | None:
@@ -146,9 +164,10 @@ def _split(first: ir.Node, parts: Sequence[Part], scope: Scope, context: Context
     numbers = dict.fromkeys(value for part in parts for value in part.node.inputs[1:] if value is not None)
     with context.editor.change(Splits.name, nodes=[part.node for part in parts]) as change:
         build = Builder(scope, context.editor, first)
-        made = build.split(source, parts[0].axis, [part.end - part.start for part in parts])
-        for part, output in zip(parts, made, strict=True):
-            context.editor.replace(part.node.outputs[0], output)
+        bounds = sorted({0, parts[0].size, *(part.start for part in parts), *(part.end for part in parts)})
+        made = build.split(source, parts[0].axis, [end - start for start, end in pairwise(bounds)])
+        for part in parts:
+            context.editor.replace(part.node.outputs[0], made[bounds.index(part.start)])
             context.editor.remove(part.node)
         context.editor.drop_initializers(*filter(is_left_over, numbers))  # nothing removes them later
     return len(parts) if change else 0

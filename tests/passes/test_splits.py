@@ -9,7 +9,7 @@ from ortfuse.passes import Splits
 
 NUMBERS = (
     "int64[1] a = {0}, int64[1] b = {2}, int64[1] c = {5}, int64[1] d = {8}, int64[1] last = {-1}, int64[1] far = {9223372036854775807}, "
-    "int64[1] one = {1}, int64[1] two = {2}, int64[2] from = {0, 0}, int64[2] to = {2, 2}"
+    "int64[1] seven = {7}, int64[1] one = {1}, int64[1] two = {2}, int64[2] from = {0, 0}, int64[2] to = {2, 2}"
 )
 
 
@@ -46,7 +46,26 @@ def test_sizes_are_an_attribute_before_opset_13() -> None:
     assert operators(model) == ["Split"]
 
 
+LEFT = {
+    "the last": "p = Slice(x, a, b, one) q = Slice(x, b, four, one) r = Slice(x, four, six, one)",
+    "the first": "p = Slice(x, six, d, one) q = Slice(x, b, four, one) r = Slice(x, four, six, one)",
+    "more than one takes": "p = Slice(x, one, b, one) q = Slice(x, four, six, one) r = Slice(x, six, seven, one)",
+    "one between": "p = Slice(x, a, b, one) q = Slice(x, four, six, one) r = Slice(x, six, d, one)",
+}
+
+
+@pytest.mark.parametrize("left", LEFT)
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_a_small_part_that_nothing_reads_is_split_off_too(left: str, rows: int) -> None:
+    written = text(LEFT[left]).replace("int64[1] a", "int64[1] four = {4}, int64[1] six = {6}, int64[1] a")
+    model, counts, _ = apply(written, Splits(), inputs={"x": floats(rows, 8), "i": [0]})
+    assert counts == [3]
+    assert operators(model) == ["Split"]
+
+
 OTHERS = {
+    "more is left than is taken": "p = Slice(x, a, one, one) q = Slice(x, one, b, one) r = Slice(x, seven, d, one)",
+    "some is left of two": "p = Slice(x, a, c, one) q = Slice(x, c, seven, one) r = Neg(x)",
     "they overlap": "p = Slice(x, a, c, one) q = Slice(x, b, d, one) r = Neg(x)",
     "some is left": "p = Slice(x, a, one, one) q = Slice(x, one, c, one) r = Neg(x)",
     "bounds are computed": "p = Slice(x, a, i, one) q = Slice(x, i, d, one) r = Neg(x)",
