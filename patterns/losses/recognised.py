@@ -24,6 +24,7 @@ from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
 from .._common import array_like
+from .._proofs import SHAPES
 from .spelled import OPERATORS, OUTPUTS, SHAPE_SETS, SOURCE, labels, reduction, weight, x
 
 
@@ -167,6 +168,7 @@ def _picks(name: str, scores: Pattern, *guards: Guard) -> list[Rule]:
     return made
 
 
+@redundant(SHAPES)
 def reduces_column(match: Match) -> Refusal | None:
     """The sum or mean is over all labels, and over the axis of their own if they have one."""
     if not match.choice("spelled"):
