@@ -116,8 +116,11 @@ def offset_is_moderate(match: Match) -> Refusal | None:
 
 
 @redundant(COST)
-def is_not_convolved(match: Match) -> Refusal | None:
-    """No convolution takes the factor into its weights."""
+def is_not_taken_in(match: Match) -> Refusal | None:
+    """No convolution takes the factor into its weights, and no BatchNormalization before it takes all."""
+    maker = match["x"].producer()
+    if maker is not None and maker.op_type == "BatchNormalization":
+        return match.refuse("other_rule", "x", "a normalisation with its own scale and shift")
     if any(use.idx == 0 and has(use.node, _CONVOLUTIONS) for use in match.root.uses()):
         return match.refuse("other_rule", "root", "a convolution")
     return None
@@ -147,7 +150,7 @@ def _batch_norm(name: str, formula: str, pattern: Pattern, *guards: Guard) -> Ru
         formula=formula,
         pattern=pattern,
         replace=batch_norm,
-        guards=(by_channel(*names), is_not_convolved, *guards),
+        guards=(by_channel(*names), is_not_taken_in, *guards),
         exactness=Exactness.ROUNDING,
         source=BATCH_NORM,
         proof=Proof(

@@ -56,6 +56,24 @@ MORE = {
     "mod": "r = Mod<fmod=1>(t, one)",
     "max3": "a = Relu(t) r = Max(t, a, f3)",
     "isnan": "b = IsNaN(t) r = Where(b, one, t)",
+    "pools": "p = LpPool<kernel_shape=[2,2]>(t) r = GlobalMaxPool(p)",
+    "truth values": "c = Greater(t, one) d = Less(t, f3) e = And(c, d) f = Xor(e, d) r = Where(f, t, one)",
+    "reversed in part": "l = Identity(rows) r = ReverseSequence<time_axis=1, batch_axis=0>(t, l)",
+    "indices of two axes": "g = Gather<axis=1>(t, second) r = Squeeze(g, two)",
+    "scattered and added": 'r = ScatterElements<axis=2, reduction="add">(t, idx, upd)',
+    "cropped": "r = CenterCropPad<axes=[1,2]>(t, crop)",
+    "reflected": 'r = Pad<mode="reflect">(t, border)',
+    "backwards": "r = Slice(t, behind, before, last, behind)",
+    "three parts": "a, b, c = Split<axis=3, num_outputs=3>(t) d = Add(a, b) r = Mul(d, c)",
+    "einsum sum": 'a = Einsum<equation="nhwc->nc">(t) b = Reshape(a, nc) r = Mul(t, b)',
+    "matmul left": "r = MatMul(w55, t)",
+    "rows of a product": "m = Reshape(t, flat3) g = MatMul(m, w32) r = Reshape(g, back2)",
+    "a branch": "p = Identity(yes) r = If<then_branch = th () => (float[a,b,c,d] o1) { o1 = Relu(t) }, "
+    "else_branch = el () => (float[a,b,c,d] o2) { o2 = Neg(t) }>(p)",
+    "resized in part": "r = Resize<axes=[1,2]>(t, , twice)",
+    "an axis split by one": "m = Reshape(t, c31) a = ReduceSum<keepdims=0>(m, last) r = Relu(a)",
+    "an axis repeated and averaged": "u = Unsqueeze(t, two) v = Expand(u, w5) s = ReduceMean<keepdims=0>(v, two) r = Relu(s)",
+    "log of sums": "a = ReduceLogSumExp<keepdims=1>(t, last) r = Sub(t, a)",
 }
 """Bodies on images with channels last, as in `THROUGH`; of some, the Transposes have to stay."""
 
@@ -77,7 +95,10 @@ CONSTANTS = ", ".join([
     "uint8 zero8 = {3}", "uint8[3] z3 = {1, 2, 3}", "float[4] scl = {1.0, 2.0, 2.0, 1.0}", "float two_ = {2.0}",
     "int64[8] even = {0, 0, 0, 0, 0, 0, 1, 1}", "int64[2, 1] gnd = {1, 0}", "int64[1, 1] sidx = {1}",
     "int64[4] apartb = {-1, 4, 5, 3}", "int64[4] apartc = {-1, 4, 5, 3}", "int64[4] nc = {-1, 1, 1, 3}",
-    "float lo = {0.1}", "float hi = {0.8}",
+    "float lo = {0.1}", "float hi = {0.8}", _floats("w55", 5, 5), "int64[2] rows = {1, 2}", "int64[1, 1] second = {1}",
+    "int64[2] crop = {3, 4}", "int64[8] border = {0, 1, 1, 0, 0, 1, 0, 0}", "int64[1] behind = {-1}", "int64[1] before = {-100}",
+    "int64[2] flat3 = {-1, 3}", "int64[4] back2 = {-1, 4, 5, 2}", "bool yes = {1}", "float[2] twice = {2.0, 2.0}",
+    "int64[5] c31 = {0, 0, 0, 3, 1}", "int64[5] w5 = {1, 1, 2, 1, 1}",
 ])  # fmt: skip
 
 

@@ -215,6 +215,7 @@ def test_a_normalisation_of_maxima_is_folded_if_what_is_larger_stays_larger(wind
 
 
 SCALED = {
+    "behind, as Caffe does": "a = BatchNormalization(x, t3, t3, t3, t3) b = Mul(a, c3) z = Add(b, c3) y = Relu(z)",
     "behind": "a = BatchNormalization(x, t3, t3, t3, t3) b = Mul(c3, a) z = Sub(b, c3) y = Relu(z)",
     "before": "b = Mul(s, x) z = Div(b, c3) v1 = Add(z, c3) a = BatchNormalization(v1, t3, t3, t3, t3) y = Relu(a)",
 }
