@@ -178,7 +178,7 @@ def condition_has_shape_of_root(match: Match) -> Refusal | None:
     """The condition has the shape of the result, but x does not."""
     if same_shape_as_root(match) is None:
         return match.refuse("needless", "x", found="it has the shape of the result already")
-    return match.unless_same_shape("true", "root")
+    return match.unless_same_shape("false" if match.get("true") is None else "true", "root")
 
 
 def _counted_truth(build: Any) -> ir.Value:
@@ -194,10 +194,14 @@ def _counted_truth(build: Any) -> ir.Value:
     return made
 
 
-def _expanded_truth(build: Any) -> ir.Value:
-    """True, repeated in the shape of an input [b, 3]."""
-    shape = build.node("Shape", [build.input("like", build.dims("true"))]).outputs[0]
-    made: ir.Value = build.node("Expand", [build.constant([True]), shape]).outputs[0]
+def _expanded(name: str, *, truth: bool) -> Any:
+    """True or false, repeated in the shape of an input [b, 3]."""
+
+    def made(build: Any) -> ir.Value:
+        shape = build.node("Shape", [build.input("like", build.dims(name))]).outputs[0]
+        value: ir.Value = build.node("Expand", [build.constant([truth]), shape]).outputs[0]
+        return value
+
     return made
 
 
@@ -372,7 +376,7 @@ RULES = [
         source=SOURCE,
         proof=Proof(
             shapes=({"x": "", "y": "", "true": "b 3"}, {"x": "3", "y": "b 1", "true": "b 3"}),
-            inputs={"true": _expanded_truth},
+            inputs={"true": _expanded("true", truth=True)},
             counterexamples={"counted": Variation(inputs={"true": _counted_truth})},
         ),
     ),
@@ -384,5 +388,18 @@ RULES = [
         exactness=Exactness.EXACT,
         source=SOURCE,
         proof=Proof(shapes={"x": "b 3", "y": "3", "false": "3"}, constants={"false": [False, False, False]}),
+    ),
+    Rule(
+        name="shapes.where_false_filled",
+        formula="where(false, y, x), x smaller than the result",
+        pattern=op.Where(false, y, x),
+        replace=op.Expand(x, op.Shape(false)),
+        guards=(condition_has_shape_of_root,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes=({"x": "", "y": "", "false": "b 3"}, {"x": "3", "y": "b 1", "false": "b 3"}),
+            inputs={"false": _expanded("false", truth=False)},
+        ),
     ),
 ]
