@@ -45,6 +45,7 @@ LOST = {
     "parts.along_fewer_axes": "the same",
     "parts.of_joined": "the same; the sizes of parts are facts",
     "parts.of_pad": "the same",
+    **{f"roi.{made}": "read by names that are put together" for made in ("averaged", "largest", "resized")},
     **{f"tidy.{name}_of_truth to": "truth values are 0 and 1 in every type" for name in _COMPARISONS},
     "layernorm.skip stash_type": "the runtime's kernel of LayerNormalization does not read it",
     "embedding.layernorm stash_type": "the same",
