@@ -20,7 +20,7 @@ from rich.table import Table
 from ortfuse.bench.scatter import median_bounds
 from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.execution.inputs import Inputs
-from ortfuse.execution.runtime import Settings
+from ortfuse.execution.runtime import Settings, seconds_timed
 from ortfuse.execution.session import shortened
 from ortfuse.execution.worker import Remote, Worker
 from ortfuse.targets import libraries
@@ -203,7 +203,7 @@ def _interleaved(
     sessions: Mapping[str, Remote], rounds: int, enough: Enough | None = None
 ) -> dict[str, list[list[float]]]:
     """The seconds of the runs of each session, a list for each round; of the first for all rounds that another has."""
-    runs = {name: _repetitions(session) for name, session in sessions.items()}
+    runs = {name: _repetitions(session.timed(1)[0]) for name, session in sessions.items()}
     times: dict[str, list[list[float]]] = {name: [] for name in sessions}
     order, (first, *others) = list(sessions), sessions
     for _ in range(rounds):
@@ -239,8 +239,13 @@ def _latency(
     )
 
 
-def _repetitions(session: Remote) -> int:
-    seconds = session.timed(1)[0]
+def turn_seconds(seconds: float) -> float:
+    """About how long the turn of a session takes within a round, from the seconds of a run."""
+    return seconds_timed(seconds, _repetitions(seconds))
+
+
+def _repetitions(seconds: float) -> int:
+    """How often a session runs in its turn, from the seconds of a run."""
     return max(1, min(50, int(LEAST_SECONDS / seconds))) if seconds else 50
 
 

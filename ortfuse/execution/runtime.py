@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import pickle
 import signal
@@ -236,6 +237,17 @@ class Loaded:
             return 0
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
+
+
+def seconds_timed(seconds: float, runs: int) -> float:
+    """About how long `timed` takes, if threads may spin: they settle before the runs, and wait busily after them.
+
+    Args:
+        seconds: What a run takes.
+        runs: How many it makes.
+    """
+    settling = math.ceil(_SETTLING / seconds) * seconds if 0 < seconds < _SETTLING else 0.0
+    return settling + runs * seconds + _SPIN / 1e6 + 2 * _LOOK
 
 
 def wait_until_idle(used: Callable[[], float], sleep: Callable[[float], None]) -> bool:

@@ -77,6 +77,7 @@ class MeasuredSite:
         size: The bytes of its weights in float32.
         rungs: Its rungs.
         spread: The values that it takes.
+        like: The site of the same kind that this is taken from, where it was not measured itself.
     """
 
     name: str
@@ -86,6 +87,7 @@ class MeasuredSite:
     size: int
     rungs: tuple[Rung, ...] = ()
     spread: Spread | None = None
+    like: str = ""
 
     def options(self, goal: Goal, outputs: int) -> list[Option]:
         """What the knapsack chooses from: float32, and the rungs whose effect was measured.
@@ -150,7 +152,10 @@ class Measuring:
     _exact: list[dict[str, float]] = field(default_factory=list, init=False)
 
     def measured(self, parts: Sequence[Part], rungs: Mapping[str, Sequence[str]]) -> list[MeasuredSite]:
-        """The sites, each with the named rungs measured; but for those that cannot be run alone, or that time is short for."""
+        """The sites, each with the named rungs measured; but for those that cannot be run alone, or that time is short for.
+
+        They are measured in the order that they are given in.
+        """
         found: dict[str, MeasuredSite] = {}
         for part in parts:
             if (known := self.store.get("site", self.goal, part.name, *sorted(rungs[part.name]))) is not None:
@@ -166,7 +171,7 @@ class Measuring:
             if self.enough():
                 self.left = len(parts) - done
                 break
-        return [found[part.name] for part in parts if part.name in found]
+        return list(found.values())
 
     def _site(self, part: Part, inputs: list[Inputs], names: Sequence[str]) -> MeasuredSite | None:
         try:

@@ -55,7 +55,7 @@ class SiteReport:
         spread: The values that it takes.
         tried: The rungs that were measured there, best first.
         refused: Why others are not legal there, by rung.
-        left: Why nothing was measured there; empty if something was.
+        left: Why nothing was measured there, and whose numbers stand for its own; empty if something was.
     """
 
     name: str

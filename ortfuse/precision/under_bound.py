@@ -21,6 +21,7 @@ from ortfuse.precision.company import family_of, in_company, shared
 from ortfuse.precision.effects import Probe, guide_of
 from ortfuse.precision.equalise import equalised
 from ortfuse.precision.finals import Final, finish
+from ortfuse.precision.kin import in_turns, with_kin
 from ortfuse.precision.kind_times import KindTimes
 from ortfuse.precision.ladder import Ladder, SiteLike
 from ortfuse.precision.measuring import FASTER, MOST, MeasuredSite, Measuring
@@ -153,7 +154,7 @@ class _Measured:
         sites: What was measured of each.
         probe: What measured their errors.
         followed: On how many sets of inputs.
-        open: How many sites there was no time for.
+        open: How many sites there was no time for, those among them that others of their kind stand for.
     """
 
     sites: list[MeasuredSite]
@@ -229,7 +230,8 @@ class _Hunt:
                 lambda done: self.progress(f"measuring sites: {done} of {len(parts)}"),
                 lambda rung: family_of(rung) in winning, budget.until(SITES), costly, phases=self.phases,
             )  # fmt: skip
-            sites = shared(measuring.measured(parts, rungs), company, ground.seconds)
+            sites = with_kin(parts, measuring.measured(in_turns(parts), rungs), rungs)
+        sites = shared(sites, company, ground.seconds)
         return _Measured(sites, probe, len(ground.inputs.search[:followed]), measuring.left)
 
     def chosen(self, ground: _Ground, measured: _Measured) -> Outcome:
@@ -255,8 +257,10 @@ class _Hunt:
             curve = search.curve(asked.curve and not budget.spent(CHOICES))
         notes = [*ground.inputs.notes, *search.notes]
         if measured.open:
+            presumed = sum(bool(site.like) for site in measured.sites)
+            taken = f" ({presumed} of them were taken to be like others of their kind)" if presumed else ""
             notes.append(
-                f"{measured.open} of {len(ground.parts)} sites were not measured in the time given; "
+                f"{measured.open} of {len(ground.parts)} sites were not measured in the time given{taken}; "
                 "the same command goes on where this one stopped"
             )
         outcome = _outcome(final, asked, ground, trial, measured.sites, curve, notes)
@@ -374,8 +378,9 @@ def _reports(
             continue
         ran = {rung.name for rung in one.rungs}
         refused |= {rung: "the site, cut out, does not run with it" for rung in site.rungs if rung not in ran}
+        why = f"there was no time for it: the numbers are those of '{one.like}'" if one.like else ""
         report = SiteReport(
-            name, site.operator, one.shapes, choice.get(name, ""), one.seconds, one.spread, one.tried(), refused
+            name, site.operator, one.shapes, choice.get(name, ""), one.seconds, one.spread, one.tried(), refused, why
         )
         found.append(report)
     return found

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ortfuse.bench import Candidate, SessionLatency
-from ortfuse.bench.sessions import LEAST_SECONDS, Enough, Meter
+from ortfuse.bench.sessions import Enough, Meter, turn_seconds
 from ortfuse.errors import ConstraintError, OrtfuseError
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.session import Session
@@ -276,10 +276,8 @@ def _halved(rounds: int) -> Enough:
 
 def _round(points: Sequence[Point]) -> float:
     """The seconds of a round with the original and these points."""
-    if not points:
-        return LEAST_SECONDS
-    original = max(point.speedup * point.median_ms for point in points)
-    return sum(max(LEAST_SECONDS, milliseconds / 1e3) for milliseconds in (original, *(p.median_ms for p in points)))
+    original = max((point.speedup * point.median_ms for point in points), default=0.0)
+    return sum(turn_seconds(milliseconds / 1e3) for milliseconds in (original, *(p.median_ms for p in points)))
 
 
 def _seconds(points: Sequence[Point], rounds: int) -> float:
