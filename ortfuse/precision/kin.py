@@ -54,7 +54,7 @@ def _worst(rungs: Sequence[Rung]) -> Rung:
     """A rung with the largest of the errors that it made at several sites; not considered where it was not at one of them."""
     if (without := next((rung for rung in rungs if rung.effects is None), None)) is not None:
         return without
-    effects = np.max([rung.effects for rung in rungs], axis=0)
+    effects = np.max([rung.effects or () for rung in rungs], axis=0)
     local = max((rung.local or 0.0 for rung in rungs), default=0.0)
     return replace(rungs[0], local=local, effects=tuple(map(float, effects)))
 

@@ -38,7 +38,10 @@ SEEDS_APART = 1000
 """How far those of one seed are from those of the next."""
 
 FRESH_SECONDS = 3.0
-"""How long the original runs on those at most, once there are enough."""
+"""How long the original runs on those at most, once there are enough; less where little time is given."""
+
+FRESH_SHARE = 0.05
+"""The share of the given time that this may take."""
 
 FRESH_BYTES = 1 << 30
 """How many bytes of these and of the original's outputs are kept."""
@@ -98,7 +101,12 @@ class Samples:
 
 
 def samples(
-    session: Session, model: ir.Model, given: Sequence[Inputs] | None, sizes: Mapping[str, int], seed: int
+    session: Session,
+    model: ir.Model,
+    given: Sequence[Inputs] | None,
+    sizes: Mapping[str, int],
+    seed: int,
+    budget: float | None = None,
 ) -> Samples:
     """The inputs of a search for a model: the user's, or generated ones.
 
@@ -108,18 +116,20 @@ def samples(
         given: The user's sets of inputs; `None` to generate them.
         sizes: Sizes of open dimensions by name, for generated inputs.
         seed: Seed of what is random: the generated numbers, and which of the user's are held out.
+        budget: The seconds that the search may take; `None` for any number.
 
     Raises:
         VerificationError: The model runs on none that could be generated.
     """
+    seconds = FRESH_SECONDS if budget is None else min(FRESH_SECONDS, FRESH_SHARE * budget)
     if given is None:
-        return _generated(session, model, sizes, seed)
+        return _generated(session, model, sizes, seed, seconds)
     found, notes = list(given), []
     if len(found) == 1:
         found = _split(model, found[0])
     order = np.random.default_rng(seed).permutation(len(found))
     found, others = [found[number] for number in order[:MOST]], [found[number] for number in order[MOST:]]
-    fresh = _fresh((arrays, session.run(arrays)) for arrays in others)
+    fresh = _fresh(((arrays, session.run(arrays)) for arrays in others), seconds)
     if others:
         notes.append(
             f"the search used {MOST} of the {len(order)} sets of inputs, the check of its result {len(fresh)} others"
@@ -138,14 +148,14 @@ def samples(
     return Samples(tuple(found[held:]), tuple(found[:held]), label, tuple(notes), fresh=fresh)
 
 
-def _fresh(ran: Iterable[tuple[Inputs, Arrays]]) -> tuple[tuple[Inputs, Arrays], ...]:
+def _fresh(ran: Iterable[tuple[Inputs, Arrays]], seconds: float) -> tuple[tuple[Inputs, Arrays], ...]:
     """As many inputs with their outputs as there is time and room for."""
     found: list[tuple[Inputs, Arrays]] = []
     room, started = FRESH_BYTES, time.perf_counter()
     for inputs, outputs in ran:
         found.append((inputs, outputs))
         room -= _bytes(inputs) + _bytes(outputs)
-        spent = len(found) >= FRESH[0] and time.perf_counter() - started > FRESH_SECONDS
+        spent = len(found) >= FRESH[0] and time.perf_counter() - started > seconds
         if spent or room < 0 or len(found) == FRESH[1]:
             break
     return tuple(found)
@@ -155,7 +165,7 @@ def _bytes(arrays: Mapping[str, Any]) -> int:
     return sum(getattr(array, "nbytes", 0) for array in arrays.values())
 
 
-def _generated(session: Session, model: ir.Model, sizes: Mapping[str, int], seed: int) -> Samples:
+def _generated(session: Session, model: ir.Model, sizes: Mapping[str, int], seed: int, seconds: float) -> Samples:
     first, count = SEEDS_APART * seed, sum(GENERATED)
     if not input_specs(model):
         return Samples(tuple(generated(session, model, sizes, [first])[1]), (), "no inputs")
@@ -168,7 +178,7 @@ def _generated(session: Session, model: ir.Model, sizes: Mapping[str, int], seed
         made.append(inputs)
         room -= _bytes(found)
         outputs = [*outputs, found] if room > 0 else []
-    fresh = _fresh((inputs, outputs) for _, inputs, outputs in ran)
+    fresh = _fresh(((inputs, outputs) for _, inputs, outputs in ran), seconds)
     label = (
         f"{count} generated sets of inputs ({text}), {GENERATED[1]} of them held out, and {len(fresh)} for the result"
     )

@@ -48,6 +48,9 @@ PROOFS = 3
 UNFORESEEN = 1.25
 """Errors that are this many times larger on inputs that were held out come of ranges that were not observed there."""
 
+FAR_IN_HASTE = 1.5
+"""The same where time is short."""
+
 LADDER = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """The limits of the curve, as multiples of the bound."""
 
@@ -73,6 +76,8 @@ class Search:
         bound: The largest error that is allowed.
         progress: Called with short messages.
         enough: Whether the time is up: what is best by then is the result.
+        hasty: Whether there was no time to measure all sites: one rung everywhere, which is surest, is run first.
+        earlier: Choices that earlier searches ended with.
     """
 
     predictions: Predictions
@@ -82,6 +87,8 @@ class Search:
     bound: float
     progress: Callable[[str], None]
     enough: Callable[[], bool] = lambda: False
+    hasty: bool = False
+    earlier: Sequence[Mapping[str, str]] = ()
     points: list[Point] = field(default_factory=list, init=False)
     notes: list[str] = field(default_factory=list, init=False)
     _blamed: set[str] = field(default_factory=set, init=False)
@@ -122,6 +129,10 @@ class Search:
 
     def run(self) -> list[Point]:
         """The best choices that keep the bound, also on fresh inputs, best first."""
+        for choice in self.earlier:
+            self._test(choice, "the choice of an earlier search")
+        if self.hasty:
+            self._uniform()
         for _ in range(PROOFS):
             self._knapsack()
             if self._is_spoilt_by_ranges():
@@ -290,11 +301,7 @@ class Search:
         far above the bound, or predicted to be, the others are not run.
         """
         far: set[str] = set()
-        for rung in dict.fromkeys(rung.name for site in self._sites for rung in site.rungs):
-            like = {
-                site.name: sorted(one.name for one in site.rungs if is_like(one.name, rung)) for site in self._sites
-            }
-            choice = {name: found[0] for name, found in like.items() if found}
+        for rung, choice in self._everywhere():
             if self._is_far(self.predictions.alone(choice)):
                 far.add(family_of(rung))
             kept = self._kept()
@@ -305,6 +312,18 @@ class Search:
                 tested = self._test(one, f"{rung} everywhere" if one == choice else f"{rung} and others")
                 if one == choice and self._is_far(tested.error or 0.0):
                     far.add(family_of(rung))
+
+    def _everywhere(self) -> list[tuple[str, Mapping[str, str]]]:
+        """Each rung, with the choice that has it at all sites where it is legal; the fastest first if time is short."""
+        found: list[tuple[str, Mapping[str, str]]] = []
+        for rung in dict.fromkeys(rung.name for site in self._sites for rung in site.rungs):
+            like = {
+                site.name: sorted(one.name for one in site.rungs if is_like(one.name, rung)) for site in self._sites
+            }
+            found.append((rung, {name: names[0] for name, names in like.items() if names}))
+        if self.hasty:
+            found.sort(key=lambda one: -self.predictions.point("", one[1]).predicted_speedup)
+        return found
 
     def _is_worth_a_run(self, choice: Mapping[str, str]) -> bool:
         """Whether a choice that was not run is predicted to be faster than all that keep the bound, and there is time.
@@ -323,7 +342,7 @@ class Search:
         return nearly
 
     def _is_far(self, error: float) -> bool:
-        return self.metric.name in GUIDED and error > FAR * self.bound
+        return self.metric.name in GUIDED and error > (FAR_IN_HASTE if self.hasty else FAR) * self.bound
 
     def curve(self, run: bool) -> list[Point]:
         """The choices under several limits, with those that were run; `run` says whether to run them all."""

@@ -48,6 +48,9 @@ OBSERVING = 2
 HASTY = 7
 """How often models are run at most when they are measured side by side, once most of the time is gone."""
 
+EARLIER = 3
+"""How many of the choices that searches ended with are remembered."""
+
 KEPT = 1 << 30
 """The most bytes of outputs that are kept to compare with; further sets of inputs are left out."""
 
@@ -129,6 +132,7 @@ class _Ground:
         clock: Measures sites.
         seconds: What a run of the whole takes.
         kept: Where what is measured of this model on these inputs is kept.
+        taken: Where the choices that searches ended with are kept.
         calibration: What was observed of the values.
     """
 
@@ -143,6 +147,7 @@ class _Ground:
     clock: Clock
     seconds: float
     kept: Store
+    taken: Store
     calibration: Any
 
 
@@ -196,6 +201,7 @@ class _Hunt:
             self.progress("measuring the whole")
             seconds = clock.seconds({"": model}, inputs.search[0]).get("", 0.0)
         kept = self.store.within(*machine(), asked.threads, model_digest(model), inputs_digest(inputs.all))
+        taken = kept.within("taken", asked.metric.name, asked.metric.judged)
         observed = inputs.ranges
         if len(observed) * OBSERVING * seconds > self.budget.left(RANGES):
             observed = observed[:HASTY_RANGES]
@@ -204,7 +210,9 @@ class _Hunt:
             self.progress("observing ranges of values")
             names = dict.fromkeys(name for site in sites.values() for name in site.activations)
             calibration = self.ladder.calibrate(model, (*names, *sites), observed) if sites else None
-        return _Ground(plain, model, inputs, expected, sites, parts, left, weights, clock, seconds, kept, calibration)
+        return _Ground(
+            plain, model, inputs, expected, sites, parts, left, weights, clock, seconds, kept, taken, calibration
+        )  # fmt: skip
 
     def measured(self, ground: _Ground) -> _Measured:
         """Measure what each rung saves and what error it makes, at each site."""
@@ -242,9 +250,11 @@ class _Hunt:
             measured.followed, ground.kept, asked.threads, None if asked.curve else asked.bound,
         )  # fmt: skip
         predictions = Predictions(measured.sites, probe.rows // measured.followed, asked.goal, ground.seconds)
+        earlier = (ground.taken.get(asked.goal) or []) if asked.metric.function is None else []
         search = Search(
-            predictions, trial, self.ladder.observes, asked.metric, asked.bound, self.progress, budget.until(CHOICES)
-        )
+            predictions, trial, self.ladder.observes, asked.metric, asked.bound, self.progress, budget.until(CHOICES),
+            hasty=measured.open > 0, earlier=earlier,
+        )  # fmt: skip
         if not measured.open:
             search.demand_a_fit()
         with phase("choices run as a whole"):
@@ -253,14 +263,16 @@ class _Hunt:
             self.progress("measuring the best choices side by side")
             rounds = min(asked.rounds, HASTY) if budget.spent(CHOICES) else asked.rounds
             final = finish(found, trial, ground.plain, ground.inputs, asked.goal, rounds, asked.threads)
+        if final.point is not None and final.point.choice not in earlier:
+            ground.taken.put([*earlier, final.point.choice][-EARLIER:], asked.goal)
         with phase("choices run as a whole"):
             curve = search.curve(asked.curve and not budget.spent(CHOICES))
         notes = [*ground.inputs.notes, *search.notes]
         if measured.open:
             presumed = sum(bool(site.like) for site in measured.sites)
-            taken = f" ({presumed} of them were taken to be like others of their kind)" if presumed else ""
+            like = f" ({presumed} of them were taken to be like others of their kind)" if presumed else ""
             notes.append(
-                f"{measured.open} of {len(ground.parts)} sites were not measured in the time given{taken}; "
+                f"{measured.open} of {len(ground.parts)} sites were not measured in the time given{like}; "
                 "the same command goes on where this one stopped"
             )
         outcome = _outcome(final, asked, ground, trial, measured.sites, curve, notes)
@@ -277,7 +289,7 @@ def _expected(original: Runnable, asked: Request) -> tuple[Samples, list[Arrays]
     """The inputs, as many as their outputs fit into memory, and the original's outputs."""
     assert isinstance(original, ir.Model)
     session = Session(original, threads=asked.threads)
-    inputs = samples(session, original, asked.inputs, asked.sizes or {}, asked.seed)
+    inputs = samples(session, original, asked.inputs, asked.sizes or {}, asked.seed, asked.budget)
     found: dict[int, Arrays] = {}
     held = 0
     # In turns, so that of both kinds some are left.

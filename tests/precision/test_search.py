@@ -15,6 +15,7 @@ from ortfuse.bench import Latency
 from ortfuse.errors import BoundError, VerificationError
 from ortfuse.execution.session import Session
 from ortfuse.precision import finals, samples, under_bound
+from ortfuse.precision.budget import SITES, Budget
 from ortfuse.precision.effects import Probe
 from ortfuse.precision.metrics import METRICS, metric_of
 from ortfuse.precision.outcome import Outcome
@@ -67,9 +68,10 @@ def run(
 ) -> Outcome:
     metric = asked.pop("metric", METRICS["l2"])
     clock = asked.pop("clock", Table())
+    progress = asked.pop("progress", lambda text: None)
     asked.setdefault("sizes", {"n": 8})
     request = Request(metric, bound, **asked)
-    return fastest(model, model, request, ladder or Rounding(), store or Store(None), lambda text: None, clock)
+    return fastest(model, model, request, ladder or Rounding(), store or Store(None), progress, clock)
 
 
 def error_on_others(outcome: Outcome, original: ir.Model, sets: int = 10) -> float:
@@ -234,6 +236,27 @@ def test_what_is_best_by_the_end_of_the_time_is_the_result_and_the_next_search_g
     whole = run(model, 0.1, store=store, clock=clock)
     assert set(whole.taken.choice) == {"h0", "h1", "h2", "h3"}
     assert clock.asked == 1  # the whole model: the times of this kind of site are known
+
+
+def test_where_time_is_short_one_rung_everywhere_is_run_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Budget, "spent", lambda self, share=1.0: share <= SITES)
+    short = run(chain(), 0.1, progress=said.append)
+    first = next(text for text in said if "lowered sites" in text)
+    assert "everywhere: running 4" in first
+    assert len(set(short.taken.choice.values())) == 1
+
+
+def test_what_an_earlier_search_took_is_run_again(tmp_path: Path) -> None:
+    """Under a bound that it keeps it is not lost, whatever is predicted now; under another one it does no harm."""
+    model, store = chain(), Store(tmp_path / "kept")
+    taken = run(model, 0.1, store=store).taken
+    said: list[str] = []
+    again = run(model, 0.1, store=store, budget=1e-9, progress=said.append)
+    assert any("the choice of an earlier search" in text for text in said)
+    assert again.taken.predicted_speedup >= taken.predicted_speedup
+    strict = run(model, 1e-3, store=store)
+    assert max(strict.error, strict.held_out or 0.0) <= 1e-3
 
 
 def test_where_runs_take_long_one_effect_at_a_site_tells_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
