@@ -17,11 +17,15 @@ from ortfuse.execution.single_site import Part
 from ortfuse.precision.measuring import MeasuredSite, Rung
 
 
-def in_turns(parts: Sequence[Part]) -> list[Part]:
-    """One site of each kind first, those of the kinds with most sites before others; then a second one of each."""
+def in_turns(parts: Sequence[Part]) -> tuple[list[Part], int]:
+    """One site of each kind first, those of the kinds with most sites before others; then a second one of each.
+
+    Returns:
+        The sites in that order, and the number of kinds.
+    """
     kinds = _kinds(parts)
     places = {part.name: (place, -len(kind)) for kind in kinds for place, part in enumerate(kind)}
-    return sorted(parts, key=lambda part: places[part.name])
+    return sorted(parts, key=lambda part: places[part.name]), len(kinds)
 
 
 def with_kin(

@@ -129,7 +129,7 @@ class Measuring:
         goal: What is to be small.
         store: Where measurements of this model are kept.
         progress: Called with the number of sites that are done.
-        enough: Whether the time is up: the sites that are left are not measured.
+        enough: Whether the time is up, from the number of sites that are done: those that are left are not measured.
         costly: Whether runs of the whole take so long that the effect of one rung at each site tells those of the others.
         phases: Counts what times and effects take.
         left: How many these are.
@@ -144,7 +144,7 @@ class Measuring:
     store: Store
     progress: Callable[[int], None]
     wins_in_company: Callable[[str], bool] = lambda rung: False
-    enough: Callable[[], bool] = lambda: False
+    enough: Callable[[int], bool] = lambda done: False
     costly: bool = False
     phases: Phases = field(default_factory=Phases)
     left: int = field(default=0, init=False)
@@ -168,7 +168,7 @@ class Measuring:
                 found[part.name] = site
                 self.store.put(asdict(site), "site", self.goal, part.name, *sorted(rungs[part.name]))
             self.progress(done)
-            if self.enough():
+            if self.enough(done):
                 self.left = len(parts) - done
                 break
         return list(found.values())

@@ -330,7 +330,7 @@ class Search:
 
         A few may also be somewhat slower, if they are predicted to keep the bound: the fastest are measured as wholes.
         """
-        if self._goal != "latency" or self.enough() or self._known(choice) is not None:
+        if self._goal != "latency" or (self.points and self.enough()) or self._known(choice) is not None:
             return False
         best = max((point.predicted_speedup for point in self._kept()), default=WORTH)
         speedup = self.predictions.point("", choice).predicted_speedup

@@ -16,7 +16,7 @@ from ortfuse.execution.single_site import Part, cut
 from ortfuse.facts.facts import Facts
 from ortfuse.graph import walk
 from ortfuse.graph.traits import RANDOM, has
-from ortfuse.precision.budget import CHOICES, COMPANY, RANGES, SITES, Budget
+from ortfuse.precision.budget import CHOICES, COMPANY, KINDS, RANGES, SITES, Budget
 from ortfuse.precision.company import family_of, in_company, shared
 from ortfuse.precision.effects import Probe, guide_of
 from ortfuse.precision.equalise import equalised
@@ -231,14 +231,16 @@ class _Hunt:
         guide = guide_of(asked.metric)
         with self.phases.phase("errors and times of sites"):
             probe = Probe(ground.model, parts, ground.inputs.search[:followed], guide, asked.threads)
+            ordered, kinds = in_turns(parts)
             times = self.store.within("times", *machine(), asked.threads, ground.weights > CACHED)
             measuring = Measuring(
                 self.ladder, ground.calibration, probe, KindTimes(ground.clock, times), asked.goal,
                 ground.kept.within(guide.name, asked.metric.judged),
                 lambda done: self.progress(f"measuring sites: {done} of {len(parts)}"),
-                lambda rung: family_of(rung) in winning, budget.until(SITES), costly, phases=self.phases,
+                lambda rung: family_of(rung) in winning,
+                lambda done: budget.spent(KINDS if done < kinds else SITES), costly, phases=self.phases,
             )  # fmt: skip
-            sites = with_kin(parts, measuring.measured(in_turns(parts), rungs), rungs)
+            sites = with_kin(parts, measuring.measured(ordered, rungs), rungs)
         sites = shared(sites, company, ground.seconds)
         return _Measured(sites, probe, len(ground.inputs.search[:followed]), measuring.left)
 

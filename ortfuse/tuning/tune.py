@@ -40,8 +40,8 @@ from ortfuse.version import __version__
 ERROR = 1e-3
 """The relative Euclidean error that a session may make where none is stated: providers compute in their own precision."""
 
-LOWER = 0.5
-"""The share of the budget that the search for lower precision may take."""
+LOWER = 0.6
+"""The share of the budget that the search for lower precision may take at most."""
 
 OPTIONS = ".options.toml"
 """What is appended to the name of the result for the file of options that make the same model."""
@@ -137,10 +137,8 @@ def tune(
                 meter=side_by_side,
             )
             search = Study(name, space, limits, measuring.measured, file, sampler, options.seed)
-            prepared = time.monotonic() - started
-            variants.budget = max(1.0, min(LOWER * budget, budget - prepared))
-            search.charge("preparing", prepared)
-            outcome = _searched(search, measuring, budget, trials, progress)
+            search.charge("preparing", time.monotonic() - started)
+            outcome = _searched(search, measuring, variants, budget, trials, progress)
         progress("measuring what is best once more")
         with meter(Candidate(original), inputs, options.threads, "the original in a default session") as anew:
             outcome = measuring.confirmed(outcome, search, anew)
@@ -150,7 +148,9 @@ def tune(
         return Tuned(outcome, _portable(chosen, options), session, written)
 
 
-def _searched(search: Study, measuring: Trials, budget: float, trials: int, progress: Progress) -> TuningOutcome:
+def _searched(
+    search: Study, measuring: Trials, variants: Variants, budget: float, trials: int, progress: Progress
+) -> TuningOutcome:
     """Try the usual model, verify it, go on with settings and other models, and measure the best again.
 
     Raises:
@@ -168,6 +168,7 @@ def _searched(search: Study, measuring: Trials, budget: float, trials: int, prog
 
     run(min(1, trials))
     measuring.verify_leader(search)
+    variants.budget = max(1.0, min(LOWER * budget, budget - search.seconds - measuring.reserve(search)))
     run(trials)
     progress("measuring the best side by side")
     return measuring.outcome(search)

@@ -30,7 +30,9 @@ def site(name: str, *rungs: Rung, seconds: float = 1.0) -> MeasuredSite:
 
 
 def test_one_of_each_kind_comes_first_and_of_these_what_stands_for_most(parts: dict[str, Part]) -> None:
-    assert [part.name for part in in_turns(list(parts.values()))] == ["b", "a", "d", "c", "e"]
+    ordered, kinds = in_turns(list(parts.values()))
+    assert [part.name for part in ordered] == ["b", "a", "d", "c", "e"]
+    assert kinds == 3
 
 
 def test_what_was_not_measured_errs_as_much_as_the_worst_of_its_kind(parts: dict[str, Part]) -> None:

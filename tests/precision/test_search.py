@@ -15,7 +15,7 @@ from ortfuse.bench import Latency
 from ortfuse.errors import BoundError, VerificationError
 from ortfuse.execution.session import Session
 from ortfuse.precision import finals, samples, under_bound
-from ortfuse.precision.budget import SITES, Budget
+from ortfuse.precision.budget import CHOICES, Budget
 from ortfuse.precision.effects import Probe
 from ortfuse.precision.metrics import METRICS, metric_of
 from ortfuse.precision.outcome import Outcome
@@ -240,7 +240,7 @@ def test_what_is_best_by_the_end_of_the_time_is_the_result_and_the_next_search_g
 
 def test_where_time_is_short_one_rung_everywhere_is_run_first(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(Budget, "spent", lambda self, share=1.0: share <= SITES)
+    monkeypatch.setattr(Budget, "spent", lambda self, share=1.0: share < CHOICES)
     short = run(chain(), 0.1, progress=said.append)
     first = next(text for text in said if "lowered sites" in text)
     assert "everywhere: running 4" in first

@@ -212,7 +212,7 @@ def test_that_optuna_is_missing_is_said_before_anything_is_made(path: Path, monk
     assert not made
 
 
-def test_the_search_for_lower_precision_has_half_of_the_budget(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_for_lower_precision_has_most_of_the_budget(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
 
     def quantized(*models: Any, **more: Any) -> Any:
@@ -221,7 +221,7 @@ def test_the_search_for_lower_precision_has_half_of_the_budget(path: Path, monke
 
     monkeypatch.setattr("ortfuse.tuning.variants.quantize", quantized)
     tuned = ortfuse.tune(path, budget=90, trials=3, meter=Meter, constraints=ortfuse.Constraints(max_error=0.1))
-    assert given == [45]
+    assert given == [pytest.approx(54, abs=1)]
     assert tuned.outcome.points[1].failure == "nothing is faster"
 
 
