@@ -109,7 +109,7 @@ def tune(
         OptionError: An option has an invalid value.
         OrtfuseError: The model cannot be used, or Optuna is not installed.
     """
-    options = Options.of(options, **changes)
+    options = Options.of(options, bench=True, **changes)
     progress, limits = progress or silent, constraints or Constraints()
     if not budget > 0:
         raise OptionError("budget", f"write seconds, more than 0, not {budget!r}")
@@ -119,7 +119,7 @@ def tune(
     with tempfile.TemporaryDirectory(prefix="ortfuse") as folder:
         original = _as_file(model, Path(folder))
         _, inputs = inputs_to_measure(options, load(original))
-        making = replace(options, output=None, inputs=given_inputs(options, load(original)), sizes={}, bench=False)
+        making = replace(options, output=None, inputs=given_inputs(options, load(original)))
         variants = Variants(original, making, Path(folder), limits.max_error, LOWER * budget, progress)
         space = _space(variants, options.threads)
         file = None if study is None and output is None else Path(study or f"{output}.tune.sqlite")
@@ -216,7 +216,9 @@ def _written(variant: Variant, session: SessionConfig, output: Path, link: bool)
 def _portable(variant: Variant, options: Options) -> Options:
     """The options that make a variant, without those that say what to measure on and where to write."""
     made = variant.options
-    return replace(made, inputs=None, output=None, sizes={}, verify=None, rounds=options.rounds, seed=options.seed)
+    return replace(
+        made, inputs=None, output=None, sizes={}, bench=False, verify=None, rounds=options.rounds, seed=options.seed
+    )
 
 
 def _digest(

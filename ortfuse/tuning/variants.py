@@ -56,7 +56,7 @@ class Variants:
 
     Attributes:
         original: The model file.
-        options: How to optimise, with the inputs to verify on.
+        options: How to optimise, with the inputs to verify on, or the sizes of open dimensions for generated ones.
         folder: Where they are written.
         max_error: The error that lower precision may make; `None` for none.
         budget: The seconds that the search for lower precision may take; `None` for no limit.
@@ -158,7 +158,8 @@ class Variants:
         try:
             if name == QUANTIZED:
                 return self._quantized(target, options)
-            result = optimize(self.original, options.with_(inputs=None), output=target, verify=None, loaded=False)
+            plain = options.with_(inputs=None, sizes={}, bench=False)
+            result = optimize(self.original, plain, output=target, verify=None, loaded=False)
         except OrtfuseError as error:
             return Variant(name, self.original, options, failure=str(error))
         if name == USUAL and not pins:

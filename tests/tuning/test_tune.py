@@ -225,6 +225,22 @@ def test_the_search_for_lower_precision_has_most_of_the_budget(path: Path, monke
     assert tuned.outcome.points[1].failure == "nothing is faster"
 
 
+def test_lower_precision_is_looked_for_at_the_sizes_that_were_given(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def quantized(model: Any, options: ortfuse.Options, **more: Any) -> Any:
+        asked.append(dict(options.sizes))
+        raise OrtfuseError("nothing is faster")
+
+    monkeypatch.setattr("ortfuse.tuning.variants.quantize", quantized)
+    limits = ortfuse.Constraints(max_error=0.1)
+    tuned = ortfuse.tune(path, budget=90, trials=2, meter=Meter, constraints=limits, sizes={"n": 5})
+    assert asked == [{"n": 5}]
+    assert tuned.options.sizes == {}
+
+
 def test_before_the_first_trial_one_model_is_made(path: Path) -> None:
     made = []
     ortfuse.tune(path, trials=1, meter=Meter, progress=made.append)
