@@ -29,6 +29,9 @@ GUIDED = ("l2", "max")
 ATTEMPTS = 6
 """How many choices of the knapsack are run at most."""
 
+LEAST_RUN = 3
+"""How many choices are run at least until one keeps the bound, however short the time."""
+
 CLOSE = 0.92
 """A choice with at least this share of the bound is not improved any more."""
 
@@ -139,9 +142,13 @@ class Search:
                 self._knapsack(sure=True)
             self._uniform()
             kept = self._kept()
-            if not kept or self._holds(kept[0]) or self.enough():
+            if not kept or self._holds(kept[0]) or self._is_over():
                 break
         return list(itertools.islice((point for point in self._kept() if self._holds(point)), FINALISTS))
+
+    def _is_over(self) -> bool:
+        """Whether the time is up, and something keeps the bound or a few choices were run at least."""
+        return self.enough() and (len(self.points) >= LEAST_RUN or bool(self._kept()))
 
     def _kept(self) -> list[Point]:
         """The choices that keep the bound as far as is known, best first."""
@@ -213,7 +220,7 @@ class Search:
             choice = self.predictions.choose(limit, without)
             known = self._known(choice)
             if known is None:
-                if ran == ATTEMPTS or (ran and self.enough()):
+                if ran == ATTEMPTS or self._is_over():
                     break
                 ran += 1
                 known = self._test(choice, f"knapsack under {limit:.3g}")
@@ -314,7 +321,10 @@ class Search:
                     far.add(family_of(rung))
 
     def _everywhere(self) -> list[tuple[str, Mapping[str, str]]]:
-        """Each rung, with the choice that has it at all sites where it is legal; the fastest first if time is short."""
+        """Each rung, with the choice that has it at all sites where it is legal.
+
+        If time is short, those without observed ranges come first, which may clip, and of each the fastest.
+        """
         found: list[tuple[str, Mapping[str, str]]] = []
         for rung in dict.fromkeys(rung.name for site in self._sites for rung in site.rungs):
             like = {
@@ -322,7 +332,8 @@ class Search:
             }
             found.append((rung, {name: names[0] for name, names in like.items() if names}))
         if self.hasty:
-            found.sort(key=lambda one: -self.predictions.point("", one[1]).predicted_speedup)
+            speedups = {rung: self.predictions.point("", choice).predicted_speedup for rung, choice in found}
+            found.sort(key=lambda one: (self.observes(one[0]), -speedups[one[0]]))
         return found
 
     def _is_worth_a_run(self, choice: Mapping[str, str]) -> bool:
@@ -330,7 +341,7 @@ class Search:
 
         A few may also be somewhat slower, if they are predicted to keep the bound: the fastest are measured as wholes.
         """
-        if self._goal != "latency" or (self.points and self.enough()) or self._known(choice) is not None:
+        if self._goal != "latency" or self._is_over() or self._known(choice) is not None:
             return False
         best = max((point.predicted_speedup for point in self._kept()), default=WORTH)
         speedup = self.predictions.point("", choice).predicted_speedup
