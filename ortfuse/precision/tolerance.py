@@ -10,9 +10,10 @@ Robson, J. H. Whitlock: Estimation of a truncation point, Biometrika 51, 1964):
 
     k = (z_p + sqrt(z_p^2 - a b)) / a,   a = 1 - z_c^2 / (2 (n - 1)),   b = z_p^2 - z_c^2 / n
 
-Most errors say little about a few that are much larger: where only some inputs have values out of a range, the others are as
-close together as ever. So of many errors the limit is not below that of the tail which the largest m alone have, either, e being
-the next one (I. Weissman: Estimation of parameters and large quantiles based on the k largest observations, JASA 73, 1978):
+Most errors say little about a few that are much larger: where only some inputs have values out of a range, or an output of a
+few numbers is close to 0 now and then, the others are as close together as ever. So of many errors the limit is not below that of
+the tail which the largest m alone have, either, e being the next one (I. Weissman: Estimation of parameters and large quantiles
+based on the k largest observations, JASA 73, 1978):
 
     e (m / (n (1 - p)))^h,   h = mean(log(e_i / e))
 """
@@ -27,7 +28,7 @@ CONTENT = 0.999
 """The share of the inputs whose error is to be under the limit."""
 
 CLIPPING = 0.9999
-"""The same where values out of a range are clipped."""
+"""The same where values out of a range are clipped, and by the tail of many errors."""
 
 CONFIDENCE = 0.95
 """How certain that is to be."""
@@ -38,7 +39,7 @@ LEAST = 4.5
 BELOW = 2.0
 """How many times farther below the median an error counts at most than the largest is above it."""
 
-MANY = 100
+MANY = 50
 """From so many errors on, the largest of them, the square root of their number, show how the tail falls."""
 
 FEW = 4
@@ -65,12 +66,13 @@ def limit_of(errors: Sequence[float], clips: bool = False) -> float:
     worst = max(errors, default=0.0)
     if len(errors) < FEW or not math.isfinite(worst):
         return worst * IF_FEW
+    tail = _limit_of_tail(errors, CLIPPING) if len(errors) >= MANY else 0.0
     if not clips:
-        return max(worst, _limit(errors, CONTENT))
+        return max(worst, _limit(errors, CONTENT), tail)
     logarithms = [math.log(error) for error in errors if error > 0.0]
     next_worst = sorted(errors)[-2]
     whole = math.exp(_limit(logarithms, CLIPPING)) if len(logarithms) >= FEW else 0.0
-    return max(2 * worst - next_worst, whole, _limit_of_tail(errors, CLIPPING) if len(logarithms) >= MANY else 0.0)
+    return max(2 * worst - next_worst, whole, tail)
 
 
 def _limit_of_tail(errors: Sequence[float], content: float) -> float:

@@ -59,6 +59,16 @@ def test_a_few_large_errors_are_not_hidden_by_many_that_are_alike() -> None:
     assert np.mean(covered) >= CONFIDENCE
 
 
+def test_the_error_of_an_output_that_is_close_to_0_now_and_then_is_under_the_limit() -> None:
+    """An error over the length of an output of six normally distributed numbers: its tail is that of a power, not normal."""
+    rng = np.random.default_rng(0)
+    errors = 1e-3 / np.sqrt(rng.chisquare(6, 200_000) / 6)
+    above = [np.mean(errors > limit_of(rng.choice(errors, 900, replace=False).tolist())) for _ in range(50)]
+    assert np.mean(above) < 2 * (1 - CLIPPING)
+    normal = rng.normal(1.0, 0.1, 900).tolist()
+    assert limit_of(normal) < 1.05 * (1.0 + LEAST * 0.1), "a tail that falls fast costs nothing"
+
+
 def test_many_errors_that_are_alike_need_little_more() -> None:
     errors = np.exp(np.random.default_rng(0).normal(-5.0, 0.1, 900)).tolist()
     assert limit_of(errors, clips=True) < 1.2 * max(errors)
