@@ -211,10 +211,15 @@ def main(
 ) -> None:
     """Quantise, compare decisions, and store after each model."""
     console = Console()
+    if unknown := [name for name in names or () if name not in MODELS]:
+        raise typer.BadParameter(f"no model is called {', '.join(unknown)}: there are {', '.join(MODELS)}")
     rows: dict[str, Any] = json.loads(output.read_text())["models"] if output.is_file() else {}
     for name, model in MODELS.items():
         path = model.path
-        if path is None or (name not in names if names else name in rows):
+        if name not in names if names else name in rows:
+            continue
+        if path is None:
+            console.print(f"{name}: its package is not installed")
             continue
         try:
             rows[name] = one_model(model, path, store)
