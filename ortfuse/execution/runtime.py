@@ -14,6 +14,7 @@ import pickle
 import signal
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -337,6 +338,7 @@ def serve(load: Any = Loaded) -> None:
     number of a session, and the arguments.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -353,6 +355,13 @@ def serve(load: Any = Loaded) -> None:
             for other in superfluous:
                 sessions.pop(other, None)
             send(answers, _tried(_answer, sessions, load, what, number, arguments))
+
+
+def _end_with(parent: int) -> None:
+    """End this process when the one that started it is gone: nobody waits for a run that takes forever any more."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(0)
 
 
 def _answer(sessions: dict[int, Loaded], load: Any, what: str, number: int, arguments: tuple[Any, ...]) -> Any:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -156,3 +160,20 @@ def test_the_verdict_on_what_only_the_optimised_runtime_crashes_on() -> None:
     verdict = verify(crashing, crashing.clone())
     assert verdict.only_optimised
     assert "is wrong on the original too" in verdict.notes[-1]
+
+
+def test_the_process_ends_when_the_one_that_started_it_is_gone() -> None:
+    started = f"subprocess.Popen([sys.executable, '-P', {str(worker.PROGRAM)!r}], stdout=subprocess.DEVNULL)"
+    program = [
+        sys.executable,
+        "-c",
+        f"import subprocess, sys, time, os; {started}; time.sleep(2); os.kill(os.getpid(), 9)",
+    ]
+    began = time.monotonic()
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stderr is not None
+        late = threading.Timer(30, process.stdin.close)  # its requests end, at which it ends in any case
+        late.start()
+        process.stderr.read()  # until nobody has it any more
+        late.cancel()
+    assert time.monotonic() - began < 30
