@@ -15,7 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
+
 from ortfuse.errors import OptionError, OutputError
+from ortfuse.fleet.contents import model_files, named_files
 from ortfuse.fleet.models import find_models
 from ortfuse.fleet.row import Row
 from ortfuse.options import Options
@@ -83,8 +86,8 @@ def sweep(
             a sweep runs there.
         output: The folder for the results; `None` keeps none. Models in it are results of an earlier sweep, and left out.
         store: The file (JSON lines) that keeps rows, so that a sweep that was stopped goes on; rows are known by the contents of
-            the model, by the options and by where its result goes, if that is still there. By default `sweep.jsonl` in
-            `output`.
+            the model and its external data, by the options and the files that these name, by the versions of ortfuse and the
+            runtime, and by where its result goes, if that is still there. By default `sweep.jsonl` in `output`.
         measured: Whether to measure.
         ray: The address of a cluster of Ray (`auto` for the one that this machine belongs to) instead of processes here. Its
             workers must see the models and `output` under the same paths.
@@ -99,11 +102,12 @@ def sweep(
     one = isinstance(places, str | os.PathLike)
     models = _outside(find_models([places] if one else places), output)  # type: ignore[list-item,arg-type]
     asked = _as_data(options or Options())
+    same = _digest(repr((sorted(asked.items()), measured, __version__, onnxruntime.__version__)), named_files(asked))
     kept = None if store is None and output is None else Path(store or Path(output or "") / "sweep.jsonl")
     with tempfile.TemporaryDirectory(prefix="ortfuse") as folder:
         place = Path(folder if output is None else output)
         named = [
-            _Job(_key(path, asked, measured, target if output else ""), str(path), target, asked, measured)
+            _Job(_key(path, same, target if output else ""), str(path), target, asked, measured)
             for path, target in ((path, str(_target(path, models, place))) for path in models)
         ]
         known = _read(kept)
@@ -144,10 +148,13 @@ def _rows(waiting: Sequence[_Job], jobs: int, ray: str | None, limit: float) -> 
     if ray is not None:
         yield from _on_ray(waiting, ray, limit)
         return
-    with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
+    pool = ThreadPoolExecutor(max_workers=max(1, jobs))
+    try:
         running = {pool.submit(in_process, job.to_dict(), limit): job for job in waiting}
         for future in as_completed(running):
             yield running[future], future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)  # who interrupts a sweep does not want the rest of it
 
 
 def in_process(asked: Mapping[str, Any], limit: float) -> Row:
@@ -215,15 +222,20 @@ def _as_data(options: Options) -> dict[str, Any]:
     return json.loads(json.dumps(options.to_dict()))  # type: ignore[no-any-return]
 
 
-def _key(path: Path, options: Mapping[str, Any], measured: bool, target: str) -> str:
-    digest = hashlib.sha256(repr((sorted(options.items()), measured, target, __version__)).encode())
-    try:
-        with path.open("rb") as file:
-            while block := file.read(1 << 24):
-                digest.update(block)
-    except OSError:
-        digest.update(str(path).encode())
-    return digest.hexdigest()[:32]
+def _key(path: Path, same: str, target: str) -> str:
+    """What a row is known by: the model, where its result goes, and what is the `same` for all of the sweep."""
+    return _digest(repr((same, target)), [path, *model_files(path)])[:32]
+
+
+def _digest(said: str, files: Iterable[Path]) -> str:
+    digest = hashlib.sha256(said.encode())
+    for path in files:
+        try:
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        except OSError:
+            digest.update(str(path).encode())
+    return digest.hexdigest()
 
 
 def _read(path: Path | None) -> dict[str, Row]:
@@ -231,7 +243,7 @@ def _read(path: Path | None) -> dict[str, Row]:
     found: dict[str, Row] = {}
     if path is None or not path.is_file():
         return found
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             entry = json.loads(line)
             found[entry["key"]] = Row.from_dict(entry["row"])
@@ -245,7 +257,9 @@ def _append(path: Path | None, key: str, row: Row) -> None:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"key": key, "row": row.to_dict()}) + "\n")
+        with path.open("a+b") as file:
+            if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+                file.write(b"\n")  # the line before was cut off
+            file.write(json.dumps({"key": key, "row": row.to_dict()}).encode() + b"\n")
     except OSError as error:
         raise OutputError(f"{path}: rows cannot be kept there: {error.strerror}") from error

@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from crashing import runtime_that
@@ -87,6 +88,67 @@ def test_a_known_row_counts_only_while_its_result_is_there(tmp_path: Path) -> No
         == 0
     )
     assert (other / "one.onnx").is_file()
+
+
+def test_other_weights_beside_a_model_are_another_model(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[2,8] x) => (float[2,8] y) { y = Mul(x, w) }"""
+    out, place = tmp_path / "out", tmp_path / "models" / "m.onnx"
+    place.parent.mkdir()
+    for number, kept in ((0.5, 0), (0.5, 1), (0.25, 0)):
+        model = onnx.parser.parse_model(text)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.full((2, 8), number, np.float32), "w"))
+        place.with_name("w.bin").unlink(missing_ok=True)
+        onnx.save(model, place, save_as_external_data=True, location="w.bin", size_threshold=0)
+        assert ortfuse.sweep(place, output=out, measured=False).kept == kept
+        result = onnx.load(out / "m.onnx").graph.initializer[0]
+        assert onnx.numpy_helper.to_array(result, str(out)).flat[0] == number
+
+
+def test_missing_weights_that_are_there_again_are_taken(folder: Path, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(TEXT)
+    for tensor in model.graph.initializer:
+        tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor), tensor.name))
+    onnx.save(model, folder / "a.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    (folder / "w.bin").rename(tmp_path / "w.bin")
+    statuses = []
+    for back in (False, True):
+        if back:
+            (tmp_path / "w.bin").rename(folder / "w.bin")
+        statuses.append(ortfuse.sweep(folder / "a.onnx", output=tmp_path / "out", measured=False).rows[0].status)
+    assert statuses == ["refused", "ok"]
+
+
+def test_a_file_of_rules_that_has_changed_is_another_option(folder: Path, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.py"
+    kept = []
+    for text in ("RULES = []\n", "RULES = []\n", "# other\nRULES = []\n"):
+        rules.write_text(text)
+        options = ortfuse.Options(patterns=str(rules))
+        kept.append(ortfuse.sweep(folder / "a.onnx", options, output=tmp_path / "out", measured=False).kept)
+    assert kept == [0, 1, 0]
+
+
+def test_a_row_behind_one_that_was_cut_off_is_kept(folder: Path, tmp_path: Path) -> None:
+    store = tmp_path / "rows.jsonl"
+    store.write_bytes(b'{"key": "cut o\xff')
+    kept = [ortfuse.sweep(folder / "a.onnx", store=store, measured=False).kept for _ in range(2)]
+    assert kept == [0, 1]
+
+
+def test_who_interrupts_a_sweep_does_not_wait_for_the_rest(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begun, program = tmp_path / "begun", tmp_path / "python"
+    program.write_text(f"""#!/bin/sh\necho >> {begun}; sleep 0.5; echo '{{"model": "a", "status": "ok"}}'\n""")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+    def interrupted(row: Row, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ortfuse.sweep(folder, measured=False, progress=interrupted)
+    assert len(begun.read_text().splitlines()) < 3
 
 
 def test_results_never_replace_the_models(folder: Path) -> None:
