@@ -14,7 +14,7 @@ from ortfuse.bench.peaks import Peaks
 from ortfuse.dims import DimLike
 from ortfuse.facts.costs import cost_of
 from ortfuse.facts.transfer.fact import Shape
-from ortfuse.profiling.trace import Executed, Tensor
+from ortfuse.profiling.trace import Calls, Executed, Tensor
 
 _TYPES = {"float": ir.DataType.FLOAT, "double": ir.DataType.DOUBLE}
 
@@ -55,15 +55,29 @@ def works(nodes: Sequence[Executed], graph: ir.Model | None) -> dict[str, Work]:
 
 
 def _work(node: ir.Node, seen: Executed) -> Work | None:
-    values = _Seen(node, seen)
+    """The work of all executions in a run, each at its own sizes; `None` if that of one is not known."""
+    flops, moved, count = 0, 0, 0
+    known = True
+    for calls in seen.sizes:
+        once = _work_once(node, calls)
+        if once is None:
+            return None
+        known = known and once.flops is not None
+        flops += (once.flops or 0) * calls.count
+        moved += once.bytes * calls.count
+        count += calls.count
+    return Work(flops * seen.calls // count if known else None, moved * seen.calls // count) if count else None
+
+
+def _work_once(node: ir.Node, calls: Calls) -> Work | None:
+    values = _Seen(node, calls)
     cost = cost_of(node, values)
     if cost is None:
         moved = values.bytes()
-        return None if moved is None else Work(None, moved * seen.calls)
-    numbers = [cost.flops, cost.bytes]
-    if not all(isinstance(number, int) for number in numbers):
+        return None if moved is None else Work(None, moved)
+    if not all(isinstance(number, int) for number in (cost.flops, cost.bytes)):
         return None
-    return Work(_number(cost.flops) * seen.calls, _number(cost.bytes) * seen.calls)
+    return Work(_number(cost.flops), _number(cost.bytes))
 
 
 def _number(dim: DimLike) -> int:
@@ -72,12 +86,12 @@ def _number(dim: DimLike) -> int:
 
 
 class _Seen:
-    """The types and shapes of a node's values in a run; constants have those of the graph."""
+    """The types and shapes of a node's values in an execution; constants have those of the graph."""
 
-    def __init__(self, node: ir.Node, seen: Executed) -> None:
+    def __init__(self, node: ir.Node, calls: Calls) -> None:
         self._known: dict[ir.Value, tuple[ir.DataType, Shape]] = {}
-        self._pair([value for value in node.inputs if value is not None and value.name], seen.inputs)
-        self._pair([value for value in node.outputs if value.name], seen.outputs)
+        self._pair([value for value in node.inputs if value is not None and value.name], calls.inputs)
+        self._pair([value for value in node.outputs if value.name], calls.outputs)
 
     def _pair(self, values: Sequence[ir.Value], told: Sequence[Tensor]) -> None:
         """Take over what the runtime tells. It frees weights that it has repacked, and then does not tell those."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import statistics
 import tempfile
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +42,21 @@ Tensor = tuple[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
+class Calls:
+    """Executions of a node at the same sizes.
+
+    Attributes:
+        count: How many they are, in all runs.
+        inputs: Element types and shapes of its inputs, as far as the runtime tells them.
+        outputs: The same of its outputs.
+    """
+
+    count: int
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
 class Executed:
     """A node as it was executed.
 
@@ -52,8 +66,7 @@ class Executed:
         provider: The execution provider.
         calls: How often it is executed in a run.
         seconds: What it takes in a run, the median over runs, without the nodes in its body.
-        inputs: Element types and shapes of its inputs, as far as the runtime tells them.
-        outputs: The same of its outputs.
+        sizes: Its executions by their sizes, which may differ from one to the next in the body of a loop.
     """
 
     name: str
@@ -61,8 +74,7 @@ class Executed:
     provider: str
     calls: int
     seconds: float
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    sizes: tuple[Calls, ...]
 
 
 @dataclass(frozen=True)
@@ -139,21 +151,34 @@ def executed(events: Iterable[Event]) -> tuple[tuple[Executed, ...], list[float]
     known = list(events)
     ran = sorted((event for event in known if event["name"] == "model_run"), key=_start)[WARMUP:]
     took: dict[str, list[float]] = {}
-    calls: Counter[str] = Counter()
     first: dict[str, Event] = {}
-    kernels = sorted((event for event in known if is_execution(event)), key=_start)
+    sizes: dict[str, dict[str, Calls]] = {}
+    kernels = sorted((event for event in known if is_execution(event)), key=_outermost_first)
     for number, inside in enumerate(_by_run(ran, kernels)):
         for event, seconds in _without_bodies(inside):
             name = event["name"].removesuffix(KERNEL)
             first.setdefault(name, event)
             took.setdefault(name, [0.0] * len(ran))[number] += seconds
-            calls[name] += 1
-    nodes = tuple(_node(name, event, took[name], calls[name]) for name, event in first.items())
+            _count(sizes.setdefault(name, {}), event["args"])
+    nodes = tuple(_node(name, event, took[name], tuple(sizes[name].values())) for name, event in first.items())
     return nodes, [run["dur"] * 1e-6 for run in ran]
 
 
 def _start(event: Event) -> float:
     return float(event["ts"])
+
+
+def _outermost_first(event: Event) -> tuple[float, float]:
+    """A node in a body may start in the same microsecond as the node that has the body."""
+    return _start(event), -float(event["dur"])
+
+
+def _count(sizes: dict[str, Calls], args: Event) -> None:
+    """Add an execution to those of the same sizes."""
+    inputs, outputs = args.get("input_type_shape"), args.get("output_type_shape")
+    key = repr((inputs, outputs))
+    known = sizes.get(key) or Calls(0, _tensors(inputs), _tensors(outputs))
+    sizes[key] = replace(known, count=known.count + 1)
 
 
 def _by_run(runs: Sequence[Event], kernels: Sequence[Event]) -> list[list[Event]]:
@@ -186,16 +211,15 @@ def _closed(open_: list[list[Any]]) -> tuple[Event, float]:
     return event, max(event["dur"] - within, 0.0) * 1e-6
 
 
-def _node(name: str, event: Event, took: Sequence[float], calls: int) -> Executed:
+def _node(name: str, event: Event, took: Sequence[float], sizes: tuple[Calls, ...]) -> Executed:
     args = event["args"]
     return Executed(
         name,
         args.get("op_name", "?"),
         args.get("provider", ""),
-        max(1, round(calls / len(took))),
+        max(1, round(sum(one.count for one in sizes) / len(took))),
         statistics.median(took),
-        _tensors(args.get("input_type_shape")),
-        _tensors(args.get("output_type_shape")),
+        sizes,
     )
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from ortfuse.execution.naming import name_all_nodes
 from ortfuse.profiling.origins import origins
-from ortfuse.profiling.trace import WARMUP, executed
+from ortfuse.profiling.roof import Work, works
+from ortfuse.profiling.trace import WARMUP, Calls, executed
 
 
 def _kernel(name: str, start: int, took: int, operator: str = "Relu") -> dict[str, Any]:
@@ -30,7 +31,7 @@ def test_runs_for_warming_up_do_not_count() -> None:
     assert runs == pytest.approx([5e-4] * 3)
     assert (node.name, node.operator, node.calls) == ("a", "Relu", 1)
     assert node.seconds == pytest.approx(11e-6), "the median"
-    assert node.inputs == (("float", (2, 3)),)
+    assert node.sizes == (Calls(3, (("float", (2, 3)),), ()),)
 
 
 def test_a_loop_has_only_the_time_that_its_body_does_not() -> None:
@@ -47,6 +48,33 @@ def test_a_loop_has_only_the_time_that_its_body_does_not() -> None:
     nodes, _ = executed(events[::-1])
     found = {node.name: (node.calls, round(node.seconds * 1e6)) for node in nodes}
     assert found == {"loop": (1, 40), "body": (2, 60), "after": (1, 5)}
+
+
+def test_a_body_may_start_in_the_microsecond_in_which_its_node_does() -> None:
+    events = []
+    for number in range(WARMUP + 1):
+        start = 1000 * number
+        events += [_run(start, 200), _kernel("body", start + 10, 30), _kernel("if", start + 10, 40, "If")]
+    nodes, _ = executed(events)
+    assert {node.name: round(node.seconds * 1e6) for node in nodes} == {"if": 10, "body": 30}
+
+
+def test_what_grows_in_a_loop_is_counted_at_each_of_its_sizes() -> None:
+    model = ir.from_onnx_text('<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }')
+    name_all_nodes(model)
+    (node,) = model.graph
+    events = []
+    for number in range(WARMUP + 2):
+        start = 1000 * number
+        events.append(_run(start, 200))
+        for size in (1, 2, 3):
+            event = _kernel(node.name or "", start + 20 * size, 5)
+            told = [{"float": [size]}]
+            events.append({**event, "args": {**event["args"], "input_type_shape": told, "output_type_shape": told}})
+    nodes, _ = executed(events)
+    (seen,) = nodes
+    assert [calls.count for calls in seen.sizes] == [2, 2, 2] and seen.calls == 3
+    assert works(nodes, model)[seen.name] == Work(1 + 2 + 3, 2 * 4 * (1 + 2 + 3))
 
 
 def _model(text: str) -> ir.Model:
