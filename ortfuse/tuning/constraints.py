@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from numbers import Real
 
+from ortfuse.errors import OptionError
 from ortfuse.tuning.outcome import Point
 
 NAMES = ("max-latency", "min-throughput", "max-memory", "max-error", "max-regression")
@@ -46,6 +49,9 @@ class Constraints:
         max_memory: Megabytes (10**6 bytes) that the process of a session holds at most, Python and the runtime with it.
         max_error: Relative Euclidean error of any output.
         max_regression: How much longer a run may take than the original's in a default session, relative to it.
+
+    Raises:
+        OptionError: A limit is no number, or one that nothing could miss.
     """
 
     max_latency: float | None = None
@@ -53,6 +59,11 @@ class Constraints:
     max_memory: float | None = None
     max_error: float | None = None
     max_regression: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name, limit in asdict(self).items():
+            if limit is not None and not (isinstance(limit, Real) and 0 <= float(limit) < math.inf):
+                raise OptionError(name, f"write a number, 0 or more, not {limit!r}")
 
     def unmet(self, point: Point) -> list[Unmet]:
         """The constraints that a point does not keep."""

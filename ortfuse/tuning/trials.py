@@ -120,7 +120,7 @@ class Trials:
             search.charge("verifying", self._verification)
             if not refusal:
                 return
-            search.refuse(variant.content, refusal)
+            search.refuse(best[0].content, refusal)
 
     def making(self, choice: Choice) -> float:
         """About how long it takes to make the model of a choice."""
@@ -203,7 +203,7 @@ class Trials:
             refusal = self._variants.refused(variant)
             if not refusal:
                 return point
-            search.refuse(variant.content, refusal)
+            search.refuse(point.content, refusal)
             if refusal not in notes:
                 notes.append(refusal)
         return None

@@ -34,7 +34,7 @@ from ortfuse.tuning.outcome import TuningOutcome
 from ortfuse.tuning.space import Space
 from ortfuse.tuning.study import MOST, Sampler, Study, demand_optuna
 from ortfuse.tuning.trials import Trials
-from ortfuse.tuning.variants import Variant, Variants, write
+from ortfuse.tuning.variants import USUAL, Variant, Variants, write
 from ortfuse.version import __version__
 
 ERROR = 1e-3
@@ -123,7 +123,8 @@ def tune(
         variants = Variants(original, making, Path(folder), limits.max_error, LOWER * budget, progress)
         space = _space(variants, options.threads)
         file = None if study is None and output is None else Path(study or f"{output}.tune.sqlite")
-        name = _digest(original, inputs, space, options, limits, sampler)
+        usual = variants.get(USUAL).content  # follows from the weights, wherever they are, and from the options
+        name = _digest(original, usual, inputs, space, options, limits, sampler)
         allowed = ERROR if limits.max_error is None else limits.max_error
         with meter(Candidate(original), inputs, options.threads, "the original in a default session") as side_by_side:
             measuring = Trials(
@@ -222,11 +223,12 @@ def _portable(variant: Variant, options: Options) -> Options:
 
 
 def _digest(
-    original: Path, inputs: Inputs, space: Space, options: Options, limits: Constraints, sampler: Sampler
+    original: Path, usual: str, inputs: Inputs, space: Space, options: Options, limits: Constraints, sampler: Sampler
 ) -> str:
     """What the trials depend on."""
     digest = hashlib.sha256()
     digest.update(original.read_bytes())
+    digest.update(usual.encode())
     for name in sorted(inputs):
         array = inputs[name]
         digest.update(repr((name, getattr(array, "shape", None))).encode())

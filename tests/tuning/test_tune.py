@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from ortfuse.bench import Candidate, SessionLatency
 from ortfuse.errors import ConstraintError, OptionError, OrtfuseError
 from ortfuse.sessions import stored_config
 from ortfuse.tuning import Space, Variants
+from ortfuse.tuning.trials import Trials
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[n,8] x) => (float[n,8] y)
 <float[8,8] w = {WEIGHTS}, float half = {0.5}, float one = {1}, float root = {1.4142135}> {
@@ -183,6 +185,41 @@ def test_a_model_that_is_not_verified_is_not_taken(path: Path, monkeypatch: pyte
     assert any("differ from the original's" in point.failure for point in tuned.outcome.points)
 
 
+def test_trials_of_other_weights_beside_the_same_file_are_not_taken_up(path: Path, tmp_path: Path) -> None:
+    file, weights = tmp_path / "outside.onnx", tmp_path / "weights.bin"
+    model = onnx.load(path)
+    model.graph.initializer[0].CopyFrom(
+        onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(model.graph.initializer[0]), "w")
+    )
+    onnx.save(model, file, save_as_external_data=True, location=weights.name, size_threshold=64)
+    study = tmp_path / "trials.sqlite"
+
+    def trials() -> list[str]:
+        found = ortfuse.tune(file, study=study, trials=2, meter=Meter).outcome.points
+        return [point.content for point in found if point.choice["model"] != "original"]
+
+    first = trials()
+    assert trials() == first, "a search that was ended goes on"
+    weights.write_bytes((2 * np.fromfile(weights, np.float32)).tobytes())
+    assert set(trials()).isdisjoint(first)
+
+
+def test_a_stored_trial_of_what_is_refused_now_does_not_hold_up_the_search(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wrong:
+        ok = False
+
+    def of_before(self: Trials, number: int, choice: Any, earlier: Any) -> Any:
+        return replace(measured(self, number, choice, earlier), content="as it was made before")
+
+    measured = Trials.measured
+    monkeypatch.setattr(Trials, "measured", of_before)
+    monkeypatch.setattr("ortfuse.tuning.variants.verify", lambda *models, **more: Wrong())
+    tuned = ortfuse.tune(path, trials=3, meter=Meter)
+    assert tuned.outcome.best.choice["model"] == "original"
+
+
 def test_only_the_model_that_is_taken_is_verified(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     verified = []
 
@@ -202,6 +239,14 @@ def test_sessions_are_measured_and_their_outputs_compared(path: Path) -> None:
 def test_a_budget_has_to_be_one(path: Path) -> None:
     with pytest.raises(OptionError, match="more than 0"):
         ortfuse.tune(path, budget=0)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_latency": math.nan}, {"min_throughput": -1.0}, {"max_error": math.inf}, {"max_regression": "5%"}]
+)
+def test_a_limit_that_nothing_could_miss_is_none(limits: Any) -> None:
+    with pytest.raises(OptionError, match="write a number, 0 or more"):
+        ortfuse.Constraints(**limits)
 
 
 def test_that_optuna_is_missing_is_said_before_anything_is_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
