@@ -15,7 +15,7 @@ from ortfuse.api import benchmark, optimize
 from ortfuse.bench import Latency
 from ortfuse.errors import CrashError, OrtfuseError
 from ortfuse.fleet.row import Row, Status
-from ortfuse.fleet.turn import measuring, working
+from ortfuse.fleet.turn import allow, measuring, working
 from ortfuse.options import Options
 from ortfuse.result import WrongResultError
 
@@ -78,6 +78,7 @@ def _measured(row: Row, before: Latency, after: Latency) -> Row:
 def main() -> None:
     """Do what standard input says."""
     asked = json.load(sys.stdin)
+    allow(asked.pop("limit"))
     sys.stdout.flush()
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer:
         os.dup2(2, 1)  # what is printed, by libraries too, must not get mixed into the answer

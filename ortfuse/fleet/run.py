@@ -30,6 +30,9 @@ LIMIT = 1800.0
 RETRIES = 2
 """How often a model is tried again on another worker of a cluster, after one has died."""
 
+_ALARM = int(getattr(signal, "SIGALRM", 0))
+"""The signal by which the system ends a process that has taken too long; 0 if it has none, so that who started it has to look."""
+
 
 @dataclass(frozen=True)
 class Sweep:
@@ -91,7 +94,7 @@ def sweep(
         measured: Whether to measure.
         ray: The address of a cluster of Ray (`auto` for the one that this machine belongs to) instead of processes here. Its
             workers must see the models and `output` under the same paths.
-        limit: The seconds that one model may take.
+        limit: The seconds that one model may take, without those in which it waits until nobody else measures.
         progress: Called with each row, how many there are, and how many there will be.
 
     Raises:
@@ -158,16 +161,19 @@ def _rows(waiting: Sequence[_Job], jobs: int, ray: str | None, limit: float) -> 
 
 
 def in_process(asked: Mapping[str, Any], limit: float) -> Row:
-    """A model in a process of its own."""
+    """A model in a process of its own, which ends when it has taken so many seconds."""
+    hung = Row(str(asked["model"]), "hung", seconds=limit, reason=f"not done after {limit:.0f} s")
     command = [sys.executable, "-P", "-m", "ortfuse.fleet.job"]
     paths = os.pathsep.join(entry for entry in sys.path if entry)
     try:
         done = subprocess.run(
-            command, input=json.dumps(asked), capture_output=True, text=True, timeout=limit, check=False,
-            env={**os.environ, "PYTHONPATH": paths},
+            command, input=json.dumps({**asked, "limit": limit}), capture_output=True, text=True, check=False,
+            timeout=None if _ALARM else limit, env={**os.environ, "PYTHONPATH": paths},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return Row(str(asked["model"]), "hung", seconds=limit, reason=f"not done after {limit:.0f} s")
+        return hung
+    if done.returncode == -_ALARM and _ALARM:
+        return hung
     try:
         return Row.from_dict(json.loads(done.stdout))
     except ValueError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -25,6 +27,9 @@ from ortfuse.fleet.run import in_process
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[2,8] x) => (float[2,8] y)
 <float half = {0.5}, float one = {1}, float root = {1.4142135}> {
     d = Div(x, root) e = Erf(d) a = Add(e, one) h = Mul(x, a) y = Mul(h, half) }"""
+
+ENDLESS = """<ir_version: 10, opset_import: ["": 21]> g (float[64] x) => (float[64] y) <bool go = {1}, int64 times = {1000000000000}> {
+    y = Loop <body = b (int64 i, bool more, float[64] s) => (bool on, float[64] t) { on = Identity(more) t = Sin(s) }> (times, go, x) }"""
 
 
 @pytest.fixture
@@ -171,15 +176,46 @@ def test_a_result_is_measured_beside_its_original(folder: Path, tmp_path: Path) 
     assert Row.from_dict(json.loads(json.dumps(row.to_dict()))) == row
 
 
-def test_a_crash_and_a_hang_are_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, body, limit, status in (("dies", "kill -9 $$", 30, "crashed"), ("hangs", "exec sleep 30", 0.2, "hung")):
-        program = tmp_path / name
-        program.write_text(f"#!/bin/sh\n{body}\n")
-        program.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(program))
-        row = in_process({"model": "m.onnx"}, limit)
-        assert (row.model, row.status) == ("m.onnx", status)
-        assert row.reason
+def test_a_process_that_dies_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "dies"
+    program.write_text("#!/bin/sh\nkill -9 $$\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    row = in_process({"model": "m.onnx"}, 30)
+    assert (row.model, row.status, row.reason) == ("m.onnx", "crashed", "ended by signal 9 (SIGKILL)")
+
+
+def test_a_model_that_never_ends_is_a_row_and_nothing_of_it_goes_on(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(ENDLESS), tmp_path / "endless.onnx")
+    asked = {"model": str(tmp_path / "endless.onnx"), "output": str(tmp_path / "b.onnx"), "options": {}}
+    row = in_process({**asked, "measured": False}, 6)
+    assert (row.status, row.reason) == ("hung", "not done after 6 s")
+    assert not (tmp_path / "b.onnx").exists()
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no such signal")
+def test_waiting_for_a_turn_takes_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn, "FOLDER", tmp_path)
+    program = f"""
+import sys, time
+sys.path[:0] = {sys.path!r}
+from pathlib import Path
+from ortfuse.fleet import turn
+turn.FOLDER = Path({str(tmp_path)!r})
+turn.allow(1.0)
+print("waits", flush=True)
+with turn.working():
+    print("works", flush=True)
+    time.sleep(60)
+"""
+    with turn.measuring():
+        process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
+        time.sleep(1.5)
+        assert process.poll() is None
+    assert process.communicate(timeout=30)[0] == "works\n"
+    assert process.returncode == -signal.SIGALRM
 
 
 def test_a_model_that_kills_its_process_costs_no_other_model(
