@@ -103,7 +103,8 @@ class Tried:
         if problem is None or bit_equal:
             return problem
         exact = self._reference.run(inputs)
-        return disagreement(old, new, None if exact is None else list(exact.values()), bit_equal)
+        known = None if exact is None else list(exact.values())
+        return disagreement(old, new, known, bit_equal, step=rule.proof.step)
 
     @functools.cached_property
     def _reference(self) -> Reference:

@@ -48,6 +48,13 @@ def test_wrong_mathematics_is_found() -> None:
     assert report.counterexamples
 
 
+@pytest.mark.parametrize("step, offset, right", [(1.0, 0.5, True), (0.0, 0.5, False), (1.0, 1.5, False)])
+def test_a_result_may_be_a_step_beside_at_a_tie_where_the_rule_says_so(step: float, offset: float, right: bool) -> None:
+    tie = Variation(fixed={"x": np.array([[0.5, 1.2, 2.2]], np.float32)}, sizes={"b": 1})
+    proof = Proof(shapes={"x": "b 3"}, step=step, counterexamples={"tie": tie})
+    assert prove(rule(op.Round(op.Abs(x)), op.Floor(op.Abs(x) + offset), proof=proof)).proved == right
+
+
 def test_an_exact_rule_must_give_the_same_bits() -> None:
     inexact = rule(op.Exp(op.Log(op.Abs(x))), op.Abs(x), exactness=Exactness.EXACT)
     assert any("not the same bits" in failure for failure in prove(inexact).failures)
