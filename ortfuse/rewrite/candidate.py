@@ -41,6 +41,12 @@ class Legality(Protocol):
     def inlines(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> bool:
         """Whether the target executes a node by the definition of its operator alone."""
 
+    def lacks_kernel(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> bool:
+        """Whether the target has no kernel for the types of a node, whatever it does instead."""
+
+    def between_casts(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> bool:
+        """Whether the target executes a node in another type than its own, for want of a kernel."""
+
 
 class Candidate:
     """One of the replacements of a rule at a match. Its nodes must be discarded if it is not used.
@@ -122,14 +128,23 @@ class Candidate:
         for value in self._emitter.initializers:
             assert value.const_value is not None
             self._editor.add_constant(self._root_node, value.const_value, value)
+        detours = 0
         for node in self.nodes:
             self._editor.insert_before(self._root_node, node)
             refusal = target.check_node(node, imports, self._facts)
+            if refusal is not None and refusal.code == "no_kernel" and target.between_casts(node, imports, self._facts):
+                detours += 1
+                refusal = None if detours <= self._detours(target) else refusal
             if self._rule.by_definition and target.inlines(node, imports, self._facts):
                 refusal = None if insists else _defined_alone(node, self._match.root)
             if refusal is not None:
                 return refusal
         return None
+
+    def _detours(self, target: Legality) -> int:
+        """How many new nodes may be executed in another type: as many as there were, if of these one had no kernel either."""
+        imports, nodes = self._scope.root.opset_imports, self._match.nodes
+        return len(nodes) if any(target.lacks_kernel(node, imports, self._facts) for node in nodes) else 0
 
     def _unknown_to_model(self, node: ir.Node) -> Refusal | None:
         """A refusal of what the main graph's opset lacks, if the scope is a function's: there the runtime looks it up."""

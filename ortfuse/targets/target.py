@@ -1,7 +1,8 @@
 """What the target runtime can execute: the legality of a node by operator, domain, version and types.
 
 The answers replicate the runtime's own kernel lookup. An operator that the runtime would run by inlining its ONNX function
-body, or in float32 between Casts that it inserts, counts as having *no* kernel: nothing is gained by emitting it.
+body, or in float32 between Casts that it inserts, counts as having *no* kernel. Nothing is gained by emitting the former; the
+latter is worth emitting in place of at least as many that have none either (`Target.between_casts`).
 
 Some kernels refuse shapes although their registration states no such limit; see `ortfuse.targets.limits`.
 """
@@ -33,6 +34,9 @@ from ortfuse.targets.table_cache import installed_table
 CPU = "CPUExecutionProvider"
 ABSENT = ""
 """The type of an optional input or output that is left out."""
+
+_INLINED_OF_RUNTIME = frozenset({"Gelu", "FastGelu"})
+"""The operators of ONNX Runtime's own that it inlines where it has no kernel: found by looking at what it executes."""
 
 DType = str | ir.DataType | None
 """A type: an `onnx_ir.DataType`, `"float16"`, an ONNX type string such as `"seq(tensor(float))"`, `ABSENT`, or `None`
@@ -141,7 +145,7 @@ class Target:
         """
         if (defined := opset_of_body(node)) > self.max_opset:
             return refuse("max_opset", Subject("operator", node.op_type), found=self.max_opset, needed=defined)
-        version = node.version if node.version is not None else opset_imports.get(node.domain, 1)
+        version = _version(node, opset_imports)
         inputs = [ABSENT if value is None else facts.dtype(value) for value in node.inputs]
         outputs = [ABSENT if value.name == "" else facts.dtype(value) for value in node.outputs]
         refusal = self.refusal(node.domain, node.op_type, version, inputs, outputs)
@@ -151,25 +155,41 @@ class Target:
 
     def instead_of_kernel(self, node: ir.Node, opset_imports: Mapping[str, int], facts: Facts) -> str:
         """What the runtime does with a node that it has no kernel for, in words; empty if it cannot execute it."""
-        version = node.version if node.version is not None else opset_imports.get(node.domain, 1)
-        if not node.domain and _is_inlined(node.op_type, version):
+        if _has_body(node, opset_imports):
             return "it is inlined as its definition says"
+        return "it is executed in float32, between Casts" if self.between_casts(node, opset_imports, facts) else ""
+
+    def lacks_kernel(self, node: ir.Node, opset_imports: Mapping[str, int], facts: Facts) -> bool:
+        """Whether the target has no kernel for the types of a node, whatever it does instead."""
+        refusal = self.check_node(node, opset_imports, facts)
+        return refusal is not None and refusal.code == "no_kernel"
+
+    def between_casts(self, node: ir.Node, opset_imports: Mapping[str, int], facts: Facts) -> bool:
+        """Whether the target executes a node in float32, between Casts that it inserts, for want of a float16 kernel.
+
+        ONNX Runtime does so for what its CPU provider executes, with operators that it does not inline instead.
+        """
+        if self.provider != CPU or _has_body(node, opset_imports) or self.limit(node, facts) is not None:
+            return False
+        version = _version(node, opset_imports)
         inputs, outputs = (
-            [ABSENT if value is None or value.name == "" else _as_float(facts.dtype(value)) for value in values]
+            [ABSENT if value is None or value.name == "" else facts.dtype(value) for value in values]
             for values in (node.inputs, node.outputs)
         )
-        widened = self.refusal(node.domain, node.op_type, version, inputs, outputs) is None
-        return "it is executed in float32, between Casts" if widened else ""
+        if ir.DataType.FLOAT16 not in (*inputs, *outputs) or self.supports(
+            node.domain, node.op_type, version, inputs, outputs
+        ):
+            return False
+        wide = [[_as_float(kind) for kind in kinds] for kinds in (inputs, outputs)]
+        return self.supports(node.domain, node.op_type, version, *wide)
 
     def inlines(self, node: ir.Node, opset_imports: Mapping[str, int], facts: Facts) -> bool:
         """Whether the runtime executes a node by the definition of its operator, or by the body that it was registered with."""
         custom = custom_operator(node.domain, node.op_type)
         if custom is not None:
             return custom.library is None
-        version = node.version if node.version is not None else opset_imports.get(node.domain, 1)
-        refusal = self.check_node(node, opset_imports, facts)
-        lacking = refusal is not None and refusal.code == "no_kernel"
-        return lacking and not node.domain and _is_inlined(node.op_type, version)
+        inlined = not node.domain and _is_inlined(node.op_type, _version(node, opset_imports))
+        return inlined and self.lacks_kernel(node, opset_imports, facts)
 
     def with_documented_limits(self, domain: str, op_type: str) -> Target:
         """The same target for who takes care of the limits that were found on the kernels of an operator."""
@@ -277,7 +297,19 @@ def _unfit(label: str, why: str) -> Refusal:
     return refuse("signature", Subject("operator", label), found=why)
 
 
-def _as_float(dtype: ir.DataType | None) -> ir.DataType | None:
+def _version(node: ir.Node, opset_imports: Mapping[str, int]) -> int:
+    """The version of its domain at which a node is read."""
+    return node.version if node.version is not None else opset_imports.get(node.domain, 1)
+
+
+def _has_body(node: ir.Node, opset_imports: Mapping[str, int]) -> bool:
+    """Whether the runtime executes a node without a kernel by inlining the body of its operator."""
+    if node.domain == "com.microsoft":
+        return node.op_type in _INLINED_OF_RUNTIME
+    return not node.domain and _is_inlined(node.op_type, _version(node, opset_imports))
+
+
+def _as_float(dtype: DType) -> DType:
     return ir.DataType.FLOAT if dtype == ir.DataType.FLOAT16 else dtype
 
 

@@ -9,8 +9,11 @@ gelu_tanh(x) = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))           the same,
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
-from ortfuse.pattern import Match, Pattern, attr, const, ms, op, redundant, scalar, var
+import onnx_ir as ir
+
+from ortfuse.pattern import Match, Pattern, attr, built, const, ms, op, redundant, scalar, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule
 
@@ -49,8 +52,36 @@ sigmoid_gelu = x * op.Sigmoid(inner(2 * FACTOR))  # (1 + tanh u) / 2 = sigmoid(2
 
 halved = (x * 0.5).named("halved")
 
+
+def _between_casts(operator: Pattern, gelu: Callable[[Pattern], Pattern]) -> Pattern:
+    """Of float16, the operator in float32, as the runtime computes what it has no kernel for but would inline this one."""
+
+    def made(match: Match) -> Pattern:
+        half = ir.DataType.FLOAT16
+        if match.dtype("x") != half:
+            return operator
+        return op.Cast(gelu(op.Cast(x, to=ir.DataType.FLOAT.value)), to=half.value)
+
+    return built(made, makes=("Cast", "Gelu", "FastGelu"))
+
+
+def _erf(value: Pattern) -> Pattern:
+    made: Pattern = op.Gelu(value)
+    return made
+
+
+def _tanh(value: Pattern) -> Pattern:
+    made: Pattern = op.Gelu(value, approximate="tanh")
+    return made
+
+
 erf_op = op.Gelu(biased) | ms.Gelu(biased)
 tanh_op = op.Gelu(biased, approximate="tanh") | ms.FastGelu(biased)
+
+
+def is_half(match: Match) -> Refusal | None:
+    """The result has the type of x."""
+    return match.unless_dtype("x", ir.DataType.FLOAT16)
 
 
 @redundant(COST)
@@ -70,11 +101,32 @@ def _gelu_tanh(name: str, formula: str, pattern: Pattern) -> Rule:
         name=name,
         formula=formula,
         pattern=pattern,
-        replace=(op.Gelu(x, approximate="tanh"), ms.FastGelu(x)),
+        replace=(
+            _tanh(x),
+            ms.FastGelu(x),
+            _between_casts(ms.FastGelu(x), _tanh),
+            _between_casts(ms.FastGelu(x), ms.FastGelu),
+        ),
         exactness=Exactness.ROUNDING,
         source=PAPER,
         allow_extra_operands=True,
         proof=Proof(shapes=SHAPES, typical=TYPICAL),
+    )
+
+
+def _half(name: str, *spellings: Callable[[Pattern], Pattern]) -> Rule:
+    first, other = (spelling(x) for spelling in spellings)
+    return Rule(
+        # As its definition, the runtime executes up to eight operators.
+        name=f"gelu.half_{name}",
+        is_refinement=True,
+        spells_out=True,
+        formula="gelu(x), x of float16",
+        pattern=first | other,
+        replace=tuple(_between_casts(other, spelling) for spelling in spellings),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        proof=Proof(shapes=SHAPES, dtypes=("float16",)),
     )
 
 
@@ -145,7 +197,7 @@ RULES = [
         name="gelu.erf",
         formula="x/2 (1 + erf(x / sqrt 2))",
         pattern=erf_gelu,
-        replace=(op.Gelu(x), ms.Gelu(x)),
+        replace=(_erf(x), ms.Gelu(x), _between_casts(ms.Gelu(x), _erf), _between_casts(ms.Gelu(x), ms.Gelu)),
         exactness=Exactness.ROUNDING,
         source=PAPER,
         allow_extra_operands=True,
@@ -163,6 +215,21 @@ RULES = [
         proof=Proof(shapes=WITH_BIAS, typical=TYPICAL, redundant=REDUNDANT),
     ),
     Rule(
+        # As other rules here write it for want of a kernel.
+        name="gelu.bias_erf_casts",
+        is_refinement=True,
+        formula="float16(gelu(float32(x + bias)))",
+        pattern=op.Cast(
+            (lambda wide: op.Gelu(wide) | ms.Gelu(wide))(op.Cast(biased, to=ir.DataType.FLOAT.value)),
+            to=ir.DataType.FLOAT16.value,
+        ),
+        replace=ms.BiasGelu(x, var("bias")),
+        guards=(is_half,),
+        exactness=Exactness.ROUNDING,
+        source=PAPER,
+        proof=Proof(shapes=WITH_BIAS, dtypes=("float16",), redundant=REDUNDANT),
+    ),
+    Rule(
         name="gelu.bias_tanh",
         is_refinement=True,
         pattern=tanh_op,
@@ -171,4 +238,6 @@ RULES = [
         source=PAPER,
         proof=Proof(shapes=WITH_BIAS, typical=TYPICAL, redundant=REDUNDANT),
     ),
+    _half("erf", _erf, ms.Gelu),
+    _half("tanh", _tanh, ms.FastGelu),
 ]

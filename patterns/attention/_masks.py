@@ -23,6 +23,10 @@ from ortfuse.facts.values.range import between
 DEEP = -1e30
 """Below this, a float32 score added to the mask is lost in rounding, so that all such fillers act alike."""
 
+_DEEP_IN_FLOAT16 = -1e4
+"""Below this, a float16 filler hides a key wherever another one is kept: a score that made up for it would be that large itself,
+and be rounded as coarsely as its sum with the filler is."""
+
 DEEPEST_ALLOWED = -1e38
 """A float32 or bfloat16 filler that hides every score and that the Attention kernel does not take for "row without keys"."""
 
@@ -70,33 +74,38 @@ class MaskValues:
     high: float
 
 
-def _mask_values(found: Range | None) -> MaskValues | None:
+def _mask_values(found: Range | None, dtype: ir.DataType | None) -> MaskValues | None:
     if found is None or found.nan or found.high == math.inf:
         return None
-    deep = frozenset(float(number) for number in found.points if number <= DEEP)
+    least = _DEEP_IN_FLOAT16 if dtype == ir.DataType.FLOAT16 else DEEP
+    deep = frozenset(float(number) for number in found.points if number <= least)
     others = [piece for piece in found.pieces if piece[0] not in deep]
     low, high = min((low for low, _ in others), default=0.0), max((high for _, high in others), default=0.0)
     # Among numbers too many to be distinguished, several may hide keys.
-    return None if low <= DEEP else MaskValues(deep, low, high)
+    return None if low <= least else MaskValues(deep, low, high)
 
 
 def mask_range(value: ir.Value, facts: Facts) -> MaskValues | None:
     """The numbers that `value` can hold; `None` if unknown."""
-    return _mask_values(facts.range(value, assuming=tame))
+    return _mask_values(facts.range(value, assuming=tame), facts.dtype(value))
 
 
 def keeps_a_key(mask: ir.Value, facts: Facts) -> bool:
     """Whether no row of the mask [..., keys] hides all its keys: provable where none hides the first one, as for causal masks,
     or the last one, as where a key that everybody sees is appended."""
     ends = (facts.first_column(mask, assuming=tame), facts.last_column(mask, assuming=tame))
-    return any(found is not None and not found.deep for found in map(_mask_values, ends))
+    found = (_mask_values(end, facts.dtype(mask)) for end in ends)
+    return any(values is not None and not values.deep for values in found)
 
 
-def acts_alike(found: MaskValues, dtype: ir.DataType | None) -> str | None:
-    """Why rows of the mask may give different results in a kernel that adds scores and mask in float32; `None` if not."""
-    if len(found.deep) > 1:
+def acts_alike(found: MaskValues, dtype: ir.DataType | None, kept: bool) -> str | None:
+    """Why rows of the mask may give different results in a kernel that adds scores and mask in float32; `None` if not.
+
+    Where every row keeps a key (`kept`), what hides others does not matter: their weights are 0 in any case.
+    """
+    if len(found.deep) > 1 and not kept:
         return f"the mask hides keys in more than one way: {sorted(found.deep)}"
-    finite = found.deep - {-math.inf}
+    finite = frozenset() if kept else found.deep - {-math.inf}
     far = max(abs(found.low), abs(found.high))
     if dtype == ir.DataType.FLOAT or (dtype == ir.DataType.BFLOAT16 and far <= _FADES):
         return None

@@ -159,10 +159,11 @@ def masked_rows_agree(match: Match, nan_guard: bool) -> Refusal | None:
     found = mask_range(match["mask"], match.facts)
     if found is None:
         return match.refuse("values_unknown", "mask", "known what fully masked rows come to")
-    if -math.inf in found.deep and nan_guard != zeroes and not keeps_a_key(match["mask"], match.facts):
+    kept = keeps_a_key(match["mask"], match.facts)
+    if -math.inf in found.deep and nan_guard != zeroes and not kept:
         return match.refuse("value", "mask", "such that no row is -inf alone: NaN in the graph or the kernel, 0 in the other",
                             found="-inf for hidden keys")  # fmt: skip
-    unlike = acts_alike(found, match.dtype("mask"))
+    unlike = acts_alike(found, match.dtype("mask"), kept)
     return None if unlike is None else match.refuse("value", "mask", "rounded as in float32, one number for all hidden keys",
                                                     found=unlike)  # fmt: skip
 

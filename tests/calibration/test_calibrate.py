@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import onnx_ir as ir
 import pytest
 from typer.testing import CliRunner
 
@@ -130,11 +132,19 @@ def _rule(**proof: object) -> Rule:
 def test_a_rule_is_measured_at_its_typical_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ortfuse.calibration.speedup.LONGEST", 0.0)
     one, half = candidates([_rule(typical=[{"x": "2 8"}])], (), CostTable({}))
-    assert speedup(half, threads=1) is None, "the runtime has no kernel for it"
-    assert (one.sizes, one.dtype) == ("x 2x8", "float32")
-    found = speedup(one, threads=1)
-    assert found is not None
-    assert 0 < found.bounds[0] <= found.speedup <= found.bounds[1]
+    assert (one.sizes, one.dtype, half.dtype) == ("x 2x8", "float32", "float16")
+    for candidate in (one, half):
+        found = speedup(candidate, threads=1)
+        assert found is not None
+        assert 0 < found.bounds[0] <= found.speedup <= found.bounds[1]
+
+
+def test_a_rule_that_is_silent_for_a_type_is_not_measured_in_it() -> None:
+    wide = dataclasses.replace(
+        _rule(typical=[{"x": "2 8"}]), guards=(lambda match: match.unless_dtype("x", ir.DataType.FLOAT),)
+    )
+    _, half = candidates([wide], (), CostTable({}))
+    assert speedup(half, threads=1) is None
 
 
 def test_what_a_busy_machine_cannot_tell_is_left_for_the_next_run(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

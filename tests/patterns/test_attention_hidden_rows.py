@@ -40,8 +40,8 @@ KEEP = "mask = Where(see, zero, filler)"
 LOWER = "lower = Trilu<upper = 0>(ones)"
 
 
-def with_sizes(mask: str, filler: float) -> ir.Model:
-    return with_mask(f"{SIZES} {mask}", filler=filler, one=1.0)
+def with_sizes(mask: str, filler: float, dtype: str = "float", **constants: float) -> ir.Model:
+    return with_mask(f"{SIZES} {mask}", dtype, filler=filler, one=1.0, **constants)
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,30 @@ def test_the_lowest_number_is_kept_from_the_kernel_only_where_a_row_may_hold_not
 
 
 @pytest.mark.parametrize("filler", [-10000.0, -65504.0])
-def test_a_finite_filler_of_float16_stays(filler: float) -> None:
+def test_a_finite_filler_of_float16_stays_where_a_row_may_hold_nothing_else(filler: float) -> None:
     assert "Attention" not in optimized(with_mask(BOOLEAN, "float16", filler=filler))
+
+
+@pytest.mark.parametrize("filler", [-10000.0, -65504.0])
+@pytest.mark.parametrize(
+    "mask",
+    [
+        f"see = GreaterOrEqual(column, row) {KEEP}",
+        # Two fillers, the sum of which is lower than any number of the type.
+        "see = GreaterOrEqual(column, row) one_more = Where(see, zero, filler) later = Add(column, step)"
+        " near = GreaterOrEqual(later, row) two = Where(near, zero, filler) mask = Add(one_more, two)",
+    ],
+)
+def test_a_finite_filler_of_float16_hides_keys_of_rows_that_keep_one(mask: str, filler: float) -> None:
+    assert "Attention" in optimized(with_sizes(mask, filler, "float16"))
+
+
+@pytest.mark.parametrize("number", [-1000.0, -200.0, 100.0])
+def test_sums_of_scores_and_large_numbers_that_hide_nothing_are_rounded_as_float16_rounds(number: float) -> None:
+    mask = "see = GreaterOrEqual(column, row) seen = Where(see, bias, filler) past = Greater(row, n)"
+    assert "Attention" not in optimized(
+        with_sizes(f"{mask} mask = Where(past, zero, seen)", -65504.0, "float16", bias=number)
+    )
 
 
 @pytest.mark.parametrize(

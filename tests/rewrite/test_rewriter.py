@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -27,15 +28,19 @@ class Everything:
 
     quirks: frozenset[Quirk] = frozenset()
 
-    def __init__(self, *refused: str) -> None:
-        self.refused = refused
+    def __init__(self, *refused: str, detours: Collection[str] = ()) -> None:
+        self.refused, self.detours = refused, detours
 
     def check_node(self, node: ir.Node, opset_imports: dict[str, int], facts: Facts) -> Refusal | None:
         return (
-            refuse("no_kernel", Subject("operator", node.op_type), needed="a test")
-            if node.op_type in self.refused
-            else None
+            refuse("no_kernel", Subject("operator", node.op_type), needed="a test") if self.lacks_kernel(node) else None
         )
+
+    def lacks_kernel(self, node: ir.Node, *_: object) -> bool:
+        return node.op_type in (*self.refused, *self.detours)
+
+    def between_casts(self, node: ir.Node, *_: object) -> bool:
+        return node.op_type in self.detours
 
 
 def rule(name: str, pattern: Any, replace: Any, **keywords: Any) -> Rule:
@@ -275,3 +280,31 @@ def test_a_rewrite_whose_numbers_would_overflow_is_refused() -> None:
     for number, applied in (("1e5", True), ("1e10", False)):
         made = run(model(f"w = Constant <value = float {{{number}}}> () out = Mul(x, w)"), scaled)
         assert ("Abs" in made) == applied
+
+
+SPELLED = rule("test.spelled", x * op.Sigmoid(x), op.Identity(ms.QuickGelu(x, alpha=1.0)))
+"""Two nodes in place of two."""
+
+
+@pytest.mark.parametrize(
+    "detours, fires",
+    [
+        (("QuickGelu", "Mul", "Sigmoid"), True),
+        (("QuickGelu", "Sigmoid"), True),
+        (("QuickGelu", "Identity", "Mul"), True),
+        # What has kernels is not given up for what has none.
+        (("QuickGelu",), False),
+        (("QuickGelu", "Identity"), False),
+    ],
+)
+def test_what_runs_in_another_type_takes_the_place_of_what_has_no_kernel_either(
+    detours: tuple[str, ...], fires: bool
+) -> None:
+    kinds = run(model("s = Sigmoid(x) out = Mul(x, s)"), SPELLED, target=Everything(detours=detours))
+    assert ("QuickGelu" in kinds) == fires
+
+
+def test_no_more_nodes_run_in_another_type_than_there_were() -> None:
+    longer = rule("test.longer", x * op.Sigmoid(x), op.Relu(op.Relu(op.Relu(x))))
+    m = model("s = Sigmoid(x) out = Mul(x, s)")
+    assert "Relu" not in run(m, longer, target=Everything(detours=("Mul", "Relu")))
