@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,12 +42,15 @@ from ortfuse.cli.arguments import (
     Verify,
 )
 from ortfuse.cli.output import check_json, write_json
-from ortfuse.cli.pages import check_report, write_report
+from ortfuse.cli.pages import check_report, profiled, write_report
 from ortfuse.cli.regression import demand_no_regression, demand_same_model, demand_same_names, stored
 from ortfuse.cli.terminal import guarded, out, progress_line
 from ortfuse.cli.usage import NO, positive_number
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ortfuse.options import Options
     from ortfuse.result import Result
 
 
@@ -101,6 +105,7 @@ def optimize(
         check_report(report)
         if report is not None:
             options = options.with_(explain=options.explain or True)
+        original = None if report is None else _kept(model, options.output)
         try:
             with progress_line() as progress:
                 result = ortfuse.optimize(model, options, progress=progress)
@@ -112,13 +117,19 @@ def optimize(
         content = {"model": str(model), **result.to_dict()}
         write_json(json_file, "optimize", content)
         if report is not None:
-            _write_page(model, result, report)
+            _write_page(model, original, result, report, options)
         if not result.ok:
             raise typer.Exit(NO)
         demand_no_regression(out, "optimize", known, content)
 
 
-def _write_page(model: Path, result: Result, path: Path) -> None:
+def _kept(model: Path, output: object) -> ir.Model | None:
+    """The model, if the result takes its place, so that a page can show it as it was; otherwise it is read when it is needed."""
+    same = output is not None and os.path.realpath(str(output)) == os.path.realpath(model)
+    return ortfuse.load(model) if same else None
+
+
+def _write_page(model: Path, original: ir.Model | None, result: Result, path: Path, options: Options) -> None:
     from ortfuse.pipeline import load_catalogue
     from ortfuse.report.pages import optimisation_page
 
@@ -126,7 +137,13 @@ def _write_page(model: Path, result: Result, path: Path) -> None:
         out.print("no page was written, since the model was left as it is", highlight=False)
         return
     formulas = {rule.name: rule.formula for rule in load_catalogue(result.options.rules).rules()}
-    write_report(path, optimisation_page(str(model), result, ortfuse.load(model), result.model, formulas))
+    profiles = None
+    if original is None:
+        original = ortfuse.load(model)
+        if result.latencies is not None:
+            profiles = profiled(model, result.written or result.model, options)
+    page = optimisation_page(str(model), result, original, result.model, formulas, profiles)
+    write_report(path, page)
 
 
 def verify(

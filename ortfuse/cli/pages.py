@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortfuse.cli.terminal import out
+import ortfuse
+from ortfuse.cli.terminal import out, progress_line
+from ortfuse.errors import OrtfuseError
 
 if TYPE_CHECKING:
+    from ortfuse.model.interop import AnyModel
+    from ortfuse.options import Options
     from ortfuse.page import Page
+    from ortfuse.profiling import Profile
 
 
 def check_report(path: Path | None) -> None:
@@ -22,6 +27,19 @@ def check_report(path: Path | None) -> None:
         from ortfuse.page import demand_libraries
 
         demand_libraries(path)
+
+
+def profiled(before: AnyModel, after: AnyModel, options: Options) -> tuple[Profile, Profile] | None:
+    """Where the time of two models goes on the same inputs; `None`, with a word on the reason, if one cannot be profiled."""
+    try:
+        with progress_line() as progress:
+            first, second = (
+                ortfuse.profile(one, options, remedies=False, progress=progress) for one in (before, after)
+            )
+    except OrtfuseError as error:
+        out.print(f"the page has no profiles: {error}", markup=False, highlight=False)
+        return None
+    return first, second
 
 
 def write_report(path: Path, page: Page) -> None:

@@ -29,7 +29,7 @@ class Cards:
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar: its label, its length, where it may as well end, and the text beside it."""
+    """A bar: its label, its length, where it may as well end, the text beside it, and its length before, if it had one."""
 
     label: str
     value: float
@@ -37,6 +37,7 @@ class Bar:
     low: float | None = None
     high: float | None = None
     strong: bool = False
+    was: float | None = None
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ class Bars:
     @property
     def largest(self) -> float:
         """The end of the longest bar."""
-        ends = [bar.high if bar.high is not None else bar.value for bar in self.bars]
-        usual = max((bar.value for bar in self.bars), default=1.0)
+        ends = [bar.high if bar.high is not None else max(bar.value, bar.was or 0.0) for bar in self.bars]
+        usual = max((max(bar.value, bar.was or 0.0) for bar in self.bars), default=1.0)
         return max(min(max(ends, default=1.0), 1.5 * usual), self.mark or 0.0) or 1.0
 
     def share(self, value: float) -> float:
@@ -169,6 +170,12 @@ class Scatter:
     def top(self) -> float:
         """The end of the vertical axis."""
         return 1.1 * max((dot.y for dot in self.dots), default=1.0)
+
+    @property
+    def steps(self) -> list[float]:
+        """The numbers that the vertical axis names, 1 among them."""
+        step = next(size for size in (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, self.top) if self.top / size <= 6)
+        return [step * number for number in range(1, int(self.top / step) + 1)]
 
     @property
     def ticks(self) -> list[float]:

@@ -10,8 +10,8 @@ ROW, GAP, HEIGHT, PAD = 62.0, 18.0, 30.0, 12.0
 CHARACTER = 7.4
 """The width of a character of the labels, in the units of the drawing."""
 
-READABLE = 700.0
-"""A wider drawing is not made narrower than this, but scrolled."""
+READABLE = 0.8
+"""To what part of its width a drawing is made narrower at most; what is wider still is scrolled."""
 
 LONGEST = 28
 """Characters of a label; the rest is shown when it is pointed at."""
@@ -67,7 +67,7 @@ def svg(picture: Picture, title: str) -> str:
     laid = _lay_out(boxes, edges)
     height = PAD * 2 + HEIGHT + ROW * max(0, len(laid.layers) - 1)
     size = f'viewBox="0 0 {laid.width:.0f} {height:.0f}" width="{laid.width:.0f}" height="{height:.0f}"'
-    least = f'style="min-width:{min(laid.width, READABLE):.0f}px"'
+    least = f'style="min-width:{READABLE * laid.width:.0f}px"'
     parts = [f'<svg class="graph" {least} role="img" {size} xmlns="http://www.w3.org/2000/svg">']
     parts.append(f"<title>{escape(title)}</title>")
     parts += [_edge(laid.at[a], laid.at[b], name) for a, b, name in edges]

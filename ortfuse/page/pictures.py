@@ -11,6 +11,9 @@ import onnx_ir as ir
 from ortfuse.graph import walk
 from ortfuse.page.drawing import Box, Picture
 
+WIDELY = 4
+"""A value that more nodes take than this, such as a mask that all layers have, does not make one part of them."""
+
 MOST = 40
 """The most nodes that are drawn of one part."""
 
@@ -45,6 +48,7 @@ class Pictures:
         self._by_name: dict[str, list[ir.Node]] = {}
         for node in self._before:
             self._by_name.setdefault(node.name or "", []).append(node)
+        self._place = {id(node): number for nodes in (self._before, self._after) for number, node in enumerate(nodes)}
         self._made = {value.name: node for node in self._after for value in node.outputs if value.name}
 
     def site(self, root: str, nodes: Sequence[str], made: Collection[str]) -> Pair:
@@ -56,10 +60,18 @@ class Pictures:
             made: The operators that it is computed by now.
         """
         was = [node for name in nodes if name for node in self._by_name.get(name, ())]
-        return _pair(was, self._behind(root, made))
+        return _pair(self._in_order(was), self._in_order(self._behind(root, made)))
+
+    def _in_order(self, nodes: Iterable[ir.Node]) -> list[ir.Node]:
+        """Nodes in the order of their model, whichever a rule names first."""
+        return sorted(nodes, key=lambda node: self._place[id(node)])
 
     def regions(self) -> list[Pair]:
-        """The parts in which the models differ, the largest first; parts that share a value are one."""
+        """The parts in which the models differ, the largest first.
+
+        Parts are one if they share a value that only one of the models has and few nodes take. At a value that
+        both have by the same name, what computes it in either belongs together, and what takes it is another part.
+        """
         kept = {_identity(node) for node in self._before} & {_identity(node) for node in self._after}
         was = [node for node in self._before if _identity(node) not in kept]
         became = [node for node in self._after if _identity(node) not in kept]
@@ -100,6 +112,7 @@ def _pair(was: Sequence[ir.Node], became: Sequence[ir.Node]) -> Pair:
 
 
 def _counted(nodes: Iterable[ir.Node]) -> dict[str, int]:
+    """Operators with their numbers, the most frequent first; among equals, in the order of the nodes."""
     return dict(Counter(_operator(node) for node in nodes).most_common())
 
 
@@ -115,7 +128,7 @@ def _identity(node: ir.Node) -> tuple[object, ...]:
 
 
 def _connected(nodes: Sequence[ir.Node]) -> list[list[ir.Node]]:
-    """Nodes grouped by values, told by name, that one makes or takes and another makes."""
+    """Nodes of two models grouped by values, told by name, that both make, or that one takes and only one makes."""
     parent = list(range(len(nodes)))
 
     def top(number: int) -> int:
@@ -125,13 +138,20 @@ def _connected(nodes: Sequence[ir.Node]) -> list[list[ir.Node]]:
         return number
 
     made: dict[str, int] = {}
+    common: set[str] = set()
     for number, node in enumerate(nodes):
         for output in node.outputs:
-            if output.name:
-                parent[top(number)] = top(made.setdefault(output.name, number))
+            if not output.name:
+                continue
+            if output.name in made:
+                common.add(output.name)
+            parent[top(number)] = top(made.setdefault(output.name, number))
+    taken = Counter(value.name for node in nodes for value in node.inputs if value is not None)
     for number, node in enumerate(nodes):
         for value in node.inputs:
-            if value is not None and value.name in made:
+            if value is None or value.name in common or taken[value.name] > WIDELY:
+                continue
+            if value.name in made:
                 parent[top(number)] = top(made[value.name])
     groups: dict[int, list[ir.Node]] = {}
     for number, node in enumerate(nodes):

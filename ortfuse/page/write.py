@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +46,19 @@ def html(page: Page) -> str:
         lstrip_blocks=True,
         undefined=jinja.StrictUndefined,
     )
+    environment.filters.update(breakable=_breakable, prose=_prose)
     style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     return str(environment.get_template("page.html").render(page=page, style=style, script=script))
+
+
+def _breakable(text: str) -> str:
+    """A label that may go on in the next line behind the marks that names consist of."""
+    return re.sub(r"([._/,:]+)(?=.)", r"\1<wbr>", escape(text))
+
+
+def _prose(text: str) -> str:
+    """A text with what stands between backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _jinja() -> Any:

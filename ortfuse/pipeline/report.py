@@ -24,7 +24,7 @@ class PassReport:
         runs: How often it was run.
         changes: What it changed, in units of its own (nodes folded, sites rewritten, ...).
         nodes_before: Nodes of the model, all graphs together, before its first run.
-        nodes_after: The same after its last run.
+        nodes_after: The same with the nodes that its own runs removed or added, whatever other passes did between them.
         hits: For each rule, how many sites it rewrote.
     """
 

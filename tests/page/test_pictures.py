@@ -51,3 +51,21 @@ def test_large_parts_are_drawn_in_part() -> None:
     assert region.before is not None
     assert region.before.omitted == 20
     assert operators(many) == {"Relu": 60}
+
+
+def test_operators_are_named_in_the_order_of_the_model() -> None:
+    pair = pictures().site("y", ["four", "three", "one"], ["com.microsoft.QuickGelu"])
+    assert list(pair.was) == ["Mul", "Sigmoid"]
+    convolved = HEADER + " g (float[1,1,4,4] x, float[1,1,1,1] w) => (float[1,1,4,4] y) {{ {} }}"
+    before = ir.from_onnx_text(convolved.format("[a] c = Conv(x, w) [b] y = Relu(c)"))
+    after = ir.from_onnx_text(convolved.format('[c] y = com.microsoft.FusedConv<activation = "Relu">(x, w)'))
+    assert list(Pictures(before, after).site("y", ["b", "a"], ["com.microsoft.FusedConv"]).was) == ["Conv", "Relu"]
+
+
+def test_regions_end_at_values_that_both_models_have() -> None:
+    text = HEADER + " g (float[2] x) => (float[2] y) {{ {} }}"
+    before = ir.from_onnx_text(text.format("a = Neg(x) b = Abs(a) c = Neg(b) y = Abs(c)"))
+    after = ir.from_onnx_text(text.format("b = Abs(x) y = Abs(b)"))
+    assert [(region.was, region.became) for region in Pictures(before, after).regions()] == [
+        ({"Neg": 1, "Abs": 1}, {"Abs": 1})
+    ] * 2

@@ -9,13 +9,23 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
 
 from ortfuse.bench import Latency, SessionLatency
 from ortfuse.page.blocks import Bar, Bars, Rows, Site
 from ortfuse.page.drawing import svg
 from ortfuse.page.pictures import Pair
+from ortfuse.profiling import Group, Profile
 from ortfuse.targets.processor import processor_name
 from ortfuse.version import __version__
+
+MOST_OPERATORS = 14
+"""The most operators of two profiles that have a bar of their own."""
+
+RATIOS = (
+    "A speedup is the median of the ratios of runs side by side, which can differ from the ratio of the median times."
+)
+"""What is to be known about speedups beside median times."""
 
 _PACKAGES = ("onnx", "onnxruntime", "onnx_ir", "numpy")
 
@@ -58,7 +68,9 @@ def latency_bars(rows: Sequence[Latency], title: str, sizes: str = "") -> Bars:
         if not row.crash
     ]
     where = f" at {sizes}" if sizes else ""
-    about = f"Speed relative to {rows[0].name}{where}, runs interleaved; the thin line spans the 95 % interval of the median."
+    about = (
+        f"Speed relative to {rows[0].name}{where}, runs interleaved; the thin line spans the 95 % interval. {RATIOS}"
+    )
     return Bars(title, bars, about, 1.0)
 
 
@@ -74,6 +86,49 @@ def session_bars(rows: Sequence[SessionLatency]) -> Bars:
         for row in rows
     ]
     return Bars("Sessions", bars, "Each in a process of its own, runs interleaved.", 1.0)
+
+
+def profile_bars(before: Profile, after: Profile) -> Bars:
+    """Where the time of two models goes, operator by operator; what takes longest in either comes first."""
+    was, now = ({group.name: group for group in found.by("operator")} for found in (before, after))
+    names = sorted({**was, **now}, key=lambda name: -max(_seconds(was, [name]), _seconds(now, [name])))
+    rows = [(name, [name]) for name in names[:MOST_OPERATORS]]
+    if rest := names[MOST_OPERATORS:]:
+        rows.append(("1 other" if len(rest) == 1 else f"{len(rest)} others", rest))
+    bars = [
+        Bar(
+            label,
+            1e3 * _seconds(now, some),
+            f"{_times(now, some)}, was {_times(was, some)}",
+            was=1e3 * _seconds(was, some),
+        )
+        for label, some in rows
+    ]
+    about = (
+        f"What the runtime executes in a run at {after.sizes}: for each operator, the milliseconds of all its nodes and how many "
+        f"they are, now (filled) and before (outlined). All operators together take {1e3 * after.seconds:.3g} ms; they took "
+        f"{1e3 * before.seconds:.3g} ms. The profiler itself takes time, so that runs without it are faster."
+    )
+    return Bars("Where the time goes, before and after", bars, about)
+
+
+def _seconds(groups: Mapping[str, Group], names: Iterable[str]) -> float:
+    return sum(groups[name].seconds for name in names if name in groups)
+
+
+def _times(groups: Mapping[str, Group], names: Sequence[str]) -> str:
+    kernels = sum(groups[name].kernels for name in names if name in groups)
+    return f"{1e3 * _seconds(groups, names):.3g} ms ×{kernels}" if kernels else "none"
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """The last parts of paths, as many as tell them apart."""
+    parts = [Path(name).parts for name in names]
+    for count in range(1, max(map(len, parts), default=1)):
+        short = [str(Path(*part[-count:])) for part in parts]
+        if len(set(short)) == len(set(names)):
+            return short
+    return list(names)
 
 
 def latency_rows(rows: Sequence[Latency]) -> Rows:

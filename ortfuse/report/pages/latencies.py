@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ortfuse.bench import Latencies, doubts
 from ortfuse.page.blocks import Block, Notes, Page
-from ortfuse.report.pages.common import command, environment, latency_bars, latency_rows, session_bars
+from ortfuse.report.pages.common import (
+    command,
+    environment,
+    is_faster,
+    latency_bars,
+    latency_rows,
+    session_bars,
+    short_names,
+)
 
 
 def bench_page(found: Latencies) -> Page:
     """Models measured side by side."""
-    rows = [row for row in found.rows if not row.crash]
+    named = zip(found.rows, short_names([row.name for row in found.rows]), strict=True)
+    every = [replace(row, name=name) for row, name in named]
+    rows = [row for row in every if not row.crash]
     fastest = max(rows, key=lambda row: row.speedup, default=None)
     summary = "No model could be run."
     if fastest is not None:
         summary = (
             f"{fastest.name} is the fastest: {fastest.speedup:.2f} times as fast as {rows[0].name}, at {found.sizes}."
         )
+        if is_faster(fastest) is None:
+            low, high = fastest.speedup_bounds or (1.0, 1.0)
+            summary = (
+                f"Which is the fastest cannot be told from these runs: {fastest.name} is between {low:.2f} and {high:.2f} times "
+                f"as fast as {rows[0].name}, at {found.sizes}."
+            )
         if fastest is rows[0]:
             summary = f"Nothing is faster than {fastest.name}, at {found.sizes}."
     blocks: list[Block] = [latency_bars(rows, "Speed", found.sizes)] if rows else []
     if found.sessions:
         blocks.append(session_bars(found.sessions))
-    blocks.append(latency_rows(found.rows))
-    if said := doubts(found.rows):
+    blocks.append(latency_rows(every))
+    if said := doubts(every):
         blocks.append(Notes("How far to trust it", said))
     return Page("Latency side by side", summary, blocks, command(), environment())

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from ortfuse.bench import doubts
 from ortfuse.page.blocks import Block, Card, Cards, Notes, Page, Rows, Sites, Step, Timeline
-from ortfuse.page.pictures import Pictures
+from ortfuse.page.pictures import Pair, Pictures
 from ortfuse.pipeline.report import PassReport
+from ortfuse.profiling import Profile
 from ortfuse.report.pages.common import (
     change,
     command,
@@ -18,6 +20,7 @@ from ortfuse.report.pages.common import (
     is_faster,
     latency_bars,
     latency_rows,
+    profile_bars,
     session_bars,
     site,
 )
@@ -31,7 +34,12 @@ MOST = 60
 
 
 def optimisation_page(
-    name: str, result: Result, original: ir.Model, optimised: ir.Model, formulas: Mapping[str, str]
+    name: str,
+    result: Result,
+    original: ir.Model,
+    optimised: ir.Model,
+    formulas: Mapping[str, str],
+    profiles: tuple[Profile, Profile] | None = None,
 ) -> Page:
     """What was done to a model, what it bought, and what was not done.
 
@@ -41,6 +49,7 @@ def optimisation_page(
         original: The model as it was.
         optimised: The model as it is.
         formulas: The formula of each rule.
+        profiles: Where the time of both goes, if that was measured.
     """
     report = result.report
     blocks: list[Block] = [Cards(_cards(result))]
@@ -48,6 +57,8 @@ def optimisation_page(
         blocks += [latency_bars(result.latencies.rows, "Speed after each pass", result.latencies.sizes)]
         if result.latencies.sessions:
             blocks.append(session_bars(result.latencies.sessions))
+    if profiles is not None:
+        blocks.append(profile_bars(*profiles))
     blocks += _sites(result, original, optimised, formulas)
     blocks += _missed(result)
     blocks.append(_timeline(report.passes))
@@ -57,6 +68,8 @@ def optimisation_page(
         blocks.append(latency_rows(result.latencies.rows))
     remarks = [*report.notes, *report.failures, *(line for pin in result.pins for line in pin.lines())]
     remarks += [f"{setting}: {setting.reason}" for setting in result.session]
+    if result.latencies is not None:
+        remarks += doubts(result.latencies.rows)
     if result.left_alone:
         remarks.append(result.left_alone)
     if remarks:
@@ -108,11 +121,18 @@ def _timeline(passes: list[PassReport]) -> Timeline:
 def _steps(passes: list[PassReport], start: float, depth: int) -> Iterator[Step]:
     for report in passes:
         label = report.name if len(report.name) < 60 else report.name.partition("(")[0]
-        nodes = f"{report.nodes_before} → {report.nodes_after} nodes" if report.changes else "nothing to do"
-        text = f"{1e3 * report.seconds:.0f} ms, {nodes}"
+        text = f"{1e3 * report.seconds:.0f} ms, {_changed(report)}"
         yield Step(label, start, report.seconds, text, min(depth, 2), bool(report.changes))
         yield from _steps(report.parts, start, depth + 1)
         start += report.seconds
+
+
+def _changed(report: PassReport) -> str:
+    if not report.changes:
+        return "nothing to do"
+    if report.nodes_before == report.nodes_after:
+        return f"{report.changes} {'change' if report.changes == 1 else 'changes'}, still {report.nodes_after} nodes"
+    return f"{report.nodes_before} → {report.nodes_after} nodes"
 
 
 def _sites(result: Result, original: ir.Model, optimised: ir.Model, formulas: Mapping[str, str]) -> Iterator[Block]:
@@ -122,11 +142,16 @@ def _sites(result: Result, original: ir.Model, optimised: ir.Model, formulas: Ma
     pairs = [
         (one.rule, pictures.site(one.site, one.nodes, one.operators), one.site) for one in result.explanation.fused
     ]
-    groups = grouped(pairs)
+    groups = sorted(grouped(pairs), key=lambda group: -_saved(group[1]) * len(group[2]))
     drawn = [site(rule, formulas.get(rule, ""), pair, places) for rule, pair, places in groups[:MOST]]
     more = f" The first {MOST} of {len(groups)} different ones." if len(groups) > MOST else ""
-    about = f"What each rule found, and what it made of it; places that look alike are shown once.{more}"
+    about = f"What each rule found and what it made of it, the most nodes saved first; places that look alike are one.{more}"
     yield Sites("What was fused", drawn, about)
+
+
+def _saved(pair: Pair) -> int:
+    """How many nodes fewer a site has than it had; what was replaced counts a little where that is none."""
+    return 10 * (sum(pair.was.values()) - sum(pair.became.values())) + sum(pair.was.values())
 
 
 def _missed(result: Result) -> Iterator[Block]:
@@ -137,7 +162,7 @@ def _missed(result: Result) -> Iterator[Block]:
         for miss in result.explanation.missed
     ]
     headings = ("rule that came nearest", "place", "nodes matched", "what stopped it", "it would match if")
-    yield Rows("What was not fused, and why", headings, rows, folded=len(rows) > 8)
+    yield Rows("What was not fused, and why", headings, rows)
 
 
 def _choices(result: Result) -> Iterator[Block]:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ortfuse.page.blocks import Bar, Bars, Block, Card, Cards, Dot, Notes, Page, Rows, Scatter
 from ortfuse.profiling import Group, Profile
 from ortfuse.report.pages.common import change, command, environment
 
-MOST_BARS = 16
+MOST_BARS, MOST_BLOCKS = 16, 8
 
 LONGEST = 26
 """The letters of a label that are seen."""
+
+_SHARES = (
+    "Shares are of the time of all executed nodes; what lies between them counts for its share of a run. One node can be part of "
+    "several rows, so that they may add up to more than 100 %."
+)
 
 _VIEWS = {
     "role": ("By module", "Layers that are alike are added up, under * for their numbers."),
@@ -32,11 +39,14 @@ def profile_page(model: str, found: Profile) -> Page:
     if found.bottlenecks:
         rows = [(one.what, f"{one.share:.1%}", one.remedy) for one in found.bottlenecks]
         blocks.append(
-            Rows("What takes the time, and what can be done", ("what", "share", "remedy"), rows, numbers=frozenset({1}))
+            Rows(
+                "What takes the time, and what can be done", ("what", "share", "remedy"), rows, _SHARES, frozenset({1})
+            )
         )
     for view, (title, about) in _VIEWS.items():
         if groups := found.by(view):
-            blocks.append(_bars(title, about, groups, end=view == "role"))
+            most = MOST_BLOCKS if view == "block" else MOST_BARS
+            blocks.append(_bars(title, about, groups, most))
     blocks += [_roofline(found), *_creation(found), _kernels(found)]
     if found.notes:
         blocks.append(Notes("What to know about the numbers", found.notes))
@@ -66,18 +76,33 @@ def _cards(found: Profile) -> Cards:
     return Cards(cards)
 
 
-def _bars(title: str, about: str, groups: Sequence[Group], *, end: bool) -> Bars:
-    """Bars; of long names the end tells more, or the beginning."""
+def _bars(title: str, about: str, groups: Sequence[Group], most: int) -> Bars:
+    """Bars; of long paths only the end is shown, which tells more."""
     bars = []
-    for group in groups[:MOST_BARS]:
+    for group in groups[:most]:
         roof = "" if group.reached is None else f", {group.reached:.0%} of the roof"
-        name = f"…{group.name[-LONGEST:]}" if end and len(group.name) > LONGEST else group.name
+        name = re.sub(r"[^\s:]+", lambda found: _end(found[0]), group.name)
         bars.append(Bar(name, group.seconds * 1e3, f"{group.share:.1%}, {group.seconds * 1e3:.3g} ms{roof}"))
-    rest = groups[MOST_BARS:]
+    rest = groups[most:]
     if rest:
         seconds, share = sum(group.seconds for group in rest), sum(group.share for group in rest)
-        bars.append(Bar(f"{len(rest)} others", seconds * 1e3, f"{share:.1%}, {seconds * 1e3:.3g} ms"))
+        bars.append(
+            Bar(
+                "1 other" if len(rest) == 1 else f"{len(rest)} others",
+                seconds * 1e3,
+                f"{share:.1%}, {seconds * 1e3:.3g} ms",
+            )
+        )
     return Bars(title, bars, about)
+
+
+def _end(name: str) -> str:
+    """The end of a path of modules, behind a dot or slash."""
+    if len(name) <= LONGEST:
+        return name
+    end = name[-LONGEST:]
+    begin = re.search(r"[./](?=.)", end)
+    return "…" + (end[begin.end() :] if begin else end)
 
 
 def _roofline(found: Profile) -> Scatter:
@@ -108,7 +133,12 @@ def _creation(found: Profile) -> list[Block]:
     """What the runtime did when it created the session."""
     if not found.creation.after:
         return []
-    operators = change(found.creation.before, found.creation.after)
+    headings = ("operator", "in the model", "executed", "change")
+    operators = replace(
+        change(found.creation.before, found.creation.after),
+        title="What the runtime made of the model",
+        headings=headings,
+    )
     fused = [(one.operator, one.name, ", ".join(one.nodes)) for one in found.creation.fused]
     made = Rows("What the runtime fused", ("operator", "executed as", "nodes of the model"), fused, folded=True)
     return [operators, made] if fused else [operators]

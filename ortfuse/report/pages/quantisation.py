@@ -7,16 +7,19 @@ from pathlib import Path
 
 from ortfuse.page.blocks import Block, Card, Cards, Dot, Notes, Page, Rows, Scatter
 from ortfuse.precision.outcome import Outcome, Point, SiteReport
+from ortfuse.profiling import Profile
 from ortfuse.quantized import Quantized
-from ortfuse.report.pages.common import command, environment, latency_bars
+from ortfuse.report.pages.common import command, environment, latency_bars, profile_bars
 
 
-def quantisation_page(name: str, found: Quantized) -> Page:
+def quantisation_page(name: str, found: Quantized, profiles: tuple[Profile, Profile] | None = None) -> Page:
     """Where lower precision was taken, what it bought, and what it cost."""
     outcome = found.outcome
     blocks: list[Block] = [Cards(_cards(outcome))]
     if outcome.latencies:
         blocks.append(latency_bars(outcome.latencies, "Speed over float32"))
+    if profiles is not None:
+        blocks.append(profile_bars(*profiles))
     blocks += [*_curve(outcome), _sites(outcome), _rungs(outcome)]
     remarks = [*([outcome.reason] if outcome.reason else []), *outcome.notes]
     if remarks:
@@ -42,7 +45,12 @@ def _cards(outcome: Outcome) -> list[Card]:
     size = outcome.taken.size
     held_out = "on inputs that the search never saw" if outcome.held_out is not None else "no inputs were held out"
     cards = [
-        Card("speedup over float32", f"{outcome.speedup:.2f}×", "", None if outcome.reason else outcome.speedup > 1),
+        Card(
+            "speedup over float32",
+            f"{outcome.speedup:.2f}×",
+            _bounds(outcome),
+            None if outcome.reason else outcome.speedup > 1,
+        ),
         Card(
             "error",
             f"{_largest(outcome):.2g}",
@@ -54,6 +62,11 @@ def _cards(outcome: Outcome) -> list[Card]:
     if size:
         cards.append(Card("weights", f"{size / 1e6:.3g} MB", f"were {outcome.float_size / 1e6:.3g} MB"))
     return cards
+
+
+def _bounds(outcome: Outcome) -> str:
+    bounds = outcome.latencies[-1].speedup_bounds if outcome.latencies else None
+    return "95 %: {:.2f} to {:.2f}".format(*bounds) if bounds else ""
 
 
 def _curve(outcome: Outcome) -> Iterator[Block]:
@@ -96,7 +109,7 @@ def _sites(outcome: Outcome) -> Rows:
         "remark",
     )
     about = "What was chosen at each site, what it saves there, and what it alone does to the outputs."
-    return Rows("Site by site", headings, rows, about, frozenset({4, 5, 6, 7}), folded=len(rows) > 12)
+    return Rows("Site by site", headings, rows, about, frozenset({4, 5, 6, 7}))
 
 
 def _spread(site: SiteReport) -> str:

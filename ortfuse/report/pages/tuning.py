@@ -6,20 +6,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ortfuse.page.blocks import Bar, Bars, Block, Card, Cards, Notes, Page, Rows
-from ortfuse.report.pages.common import command, environment
+from ortfuse.report.pages.common import RATIOS, command, environment
 from ortfuse.tuning import Point, TuningOutcome
 from ortfuse.tuning.tune import Tuned
+
+_RELATIVE = "Speed relative to the original in a default session, which is the vertical line."
+_TRIALS = (
+    "A choice is a model (`original`, or as `ortfuse optimize` makes it with the level or list of passes of that name, `auto` "
+    "being the usual one) and what differs from the default in its session. Each is measured beside the original."
+)
 
 
 def tuning_page(name: str, tuned: Tuned) -> Page:
     """What was tried, and what was best."""
     outcome = tuned.outcome
     best, usual = outcome.best, outcome.baseline.choice
-    good = None if best.speedup == 1 else best.speedup > 1
+    seen = round(best.speedup, 2)
+    good = None if seen == 1 else seen > 1
     cards = [
         Card("speedup", f"{best.speedup:.2f}×", "over the original in a default session", good),
         Card("median latency", f"{best.median_ms:.3g} ms", f"was {outcome.baseline.median_ms:.3g} ms"),
-        Card("95 % under", f"{best.p95_ms:.3g} ms"),
+        Card("95 % of the runs within", f"{best.p95_ms:.3g} ms"),
         Card("peak memory", f"{best.peak_mb:.0f} MB", f"was {outcome.baseline.peak_mb:.0f} MB"),
         Card("trials", str(len(outcome.points)), f"in {outcome.seconds:.0f} s"),
     ]
@@ -27,10 +34,11 @@ def tuning_page(name: str, tuned: Tuned) -> Page:
     finalists, confirmed = (_bars(points, outcome) for points in (outcome.finalists, outcome.confirmed))
     blocks: list[Block] = [Cards(cards)]
     if confirmed:
-        blocks.append(Bars("The choice and what optimize makes, measured once more", [original, *confirmed], mark=1.0))
-    blocks.append(
-        Bars("The best of the search, side by side", [*([] if confirmed else [original]), *finalists], mark=1.0)
-    )
+        title = "The choice and what optimize makes, measured once more"
+        blocks.append(Bars(title, [original, *confirmed], f"{_RELATIVE} {RATIOS}", mark=1.0))
+    shown = [*([] if confirmed else [original]), *finalists]
+    about = "Measured before that, so that the machine may have been in another state." if confirmed else RATIOS
+    blocks.append(Bars("The best of the search, side by side", shown, f"{_RELATIVE} {about}", mark=1.0))
     settings = [(setting.name, str(setting.value), setting.reason) for setting in tuned.session]
     if settings:
         blocks.append(Rows("Settings of the session", ("name", "value", "reason"), settings))
@@ -42,11 +50,16 @@ def tuning_page(name: str, tuned: Tuned) -> Page:
         for point in outcome.points
     ]  # fmt: skip
     headings = ("trial", "choice", "speedup", "median ms", "peak MB", "error", "failure")
-    blocks.append(Rows("Every trial", headings, trials, numbers=frozenset({0, 2, 3, 4, 5}), folded=len(trials) > 12))
+    blocks.append(
+        Rows("Every trial", headings, trials, _TRIALS, numbers=frozenset({0, 2, 3, 4, 5}), folded=len(trials) > 12)
+    )
     if outcome.notes:
         blocks.append(Notes("Remarks", list(outcome.notes)))
-    summary = f"{changed(best, usual)} is {best.speedup:.2f} times as fast as the original in a default session."
-    if best.number == outcome.baseline.number:
+    summary = (
+        f"The best that was found is {best.speedup:.2f} times as fast as the original in a default session: "
+        f"{changed(best, usual)}."
+    )
+    if best.number == outcome.baseline.number or seen == 1:
         summary = "Nothing was found that is faster than the original in a default session."
     return Page(f"{Path(name).name}, tuned", summary, blocks, command(), environment())
 
