@@ -22,6 +22,7 @@ import ortfuse
 from ortfuse.__main__ import main
 from ortfuse.cli import arguments
 from ortfuse.cli.app import app
+from ortfuse.cli.usage import seconds
 from ortfuse.pipeline import PassManager, built_in_lists
 from ortfuse.report.console import show_lists
 
@@ -407,3 +408,19 @@ def test_an_interruption_while_the_command_line_is_loaded_is_one_line(
     with pytest.raises(SystemExit, match="130"):
         main()
     assert capsys.readouterr().err == "interrupted; nothing was written\n"
+
+
+@pytest.mark.parametrize("text", ["90", "90s", "1.5min", "1.5 m", "0.025h"])
+def test_times_are_read_with_their_unit(text: str) -> None:
+    assert seconds(text) == pytest.approx(90)
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1s", "nan", "inf", "90 MB", "1e400"])
+@pytest.mark.parametrize(
+    "command",
+    ["quantize a.onnx --max-error 0.1 --budget", "calibrate --budget", "tune a.onnx --budget", "sweep a -o b --limit"],
+)
+def test_what_is_no_time_is_refused(command: str, text: str) -> None:
+    result = run(*command.split(), text)
+    assert result.exit_code == 2
+    assert "write a number and a unit, such as 120s" in " ".join(result.output.split())

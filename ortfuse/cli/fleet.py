@@ -31,7 +31,7 @@ from ortfuse.cli.output import check_json, write_json
 from ortfuse.cli.pages import check_report, write_report
 from ortfuse.cli.regression import demand_no_regression, stored
 from ortfuse.cli.terminal import err, guarded, out
-from ortfuse.cli.usage import NO, positive_number, whole_number
+from ortfuse.cli.usage import NO, seconds, whole_number
 
 
 def sweep(
@@ -85,9 +85,9 @@ def sweep(
         float,
         typer.Option(
             "--limit",
-            parser=positive_number,
-            metavar="SECONDS",
-            help="What one model may take; by default 1800.",
+            parser=seconds,
+            metavar="TIME",
+            help="What one model may take, such as 90s; by default 30min.",
             show_default=False,
         ),
     ] = 1800.0,

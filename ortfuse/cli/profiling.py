@@ -25,7 +25,7 @@ from ortfuse.cli.arguments import (
 from ortfuse.cli.output import check_json, write_json
 from ortfuse.cli.pages import check_report, write_report
 from ortfuse.cli.terminal import guarded, out, progress_bar, progress_line
-from ortfuse.cli.usage import positive_number
+from ortfuse.cli.usage import seconds
 
 
 def profile(
@@ -86,9 +86,9 @@ def calibrate(
         float | None,
         typer.Option(
             "--budget",
-            parser=positive_number,
-            metavar="SECONDS",
-            help="Begin no further measurement after so many seconds; the next run goes on. The closest decisions come first.",
+            parser=seconds,
+            metavar="TIME",
+            help="Begin nothing more after this time, such as 120s; the next run goes on. The closest decisions come first.",
             show_default=False,
         ),
     ] = None,

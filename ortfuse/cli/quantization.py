@@ -30,9 +30,9 @@ from ortfuse.cli.arguments import (
     Threads,
 )
 from ortfuse.cli.output import check_json, refused, write_json
-from ortfuse.cli.pages import check_report, write_report
+from ortfuse.cli.pages import check_report, profiled, write_report
 from ortfuse.cli.terminal import err, guarded, out, progress_line
-from ortfuse.cli.usage import NO, positive_number
+from ortfuse.cli.usage import NO, positive_number, seconds
 from ortfuse.errors import BoundError, OptionError
 from ortfuse.options import Options
 
@@ -95,10 +95,10 @@ def quantize(
         float | None,
         typer.Option(
             "--budget",
-            parser=positive_number,
-            metavar="SECONDS",
-            help="The time that it may take; by default as long as it needs. What is best by then is the result, and the same "
-            "command goes on where it stopped.",
+            parser=seconds,
+            metavar="TIME",
+            help="The time that it may take, such as 60s or 10min; by default as long as it needs. What is best by then is the "
+            "result, and the same command goes on where it stopped.",
             show_default=False,
         ),
     ] = None,
@@ -165,7 +165,8 @@ def quantize(
         if report is not None:
             from ortfuse.report.pages import quantisation_page
 
-            write_report(report, quantisation_page(str(model), found))
+            profiles = None if found.outcome.reason else profiled(model, found.written or found.model, options)
+            write_report(report, quantisation_page(str(model), found, profiles))
 
 
 def _refuse_a_search(**given: object) -> None:

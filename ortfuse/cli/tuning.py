@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,26 +30,8 @@ from ortfuse.cli.arguments import (
 from ortfuse.cli.output import check_json, refused, write_json
 from ortfuse.cli.pages import check_report, write_report
 from ortfuse.cli.terminal import err, guarded, out, progress_line
-from ortfuse.cli.usage import NO, positive_number
+from ortfuse.cli.usage import NO, positive_number, quantity
 from ortfuse.errors import ConstraintError, OptionError
-
-_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0, "MB": 1.0, "GB": 1e3, "kB": 1e-3}
-
-
-def _quantity(units: tuple[str, ...], scale: float, example: str) -> Callable[[Any], float]:
-    """Reads a number with one of several units, as a multiple of `scale`."""
-
-    def read(text: Any) -> float:
-        found = re.fullmatch(r"\s*([0-9.eE+-]+)\s*([A-Za-z]*)\s*", str(text))
-        try:
-            number = float(found[1]) if found else 0.0
-        except ValueError:
-            number = 0.0
-        if found is None or found[2] not in units or not number > 0:
-            raise typer.BadParameter(f"write a number and a unit, such as {example}, not {text}")
-        return number * (_UNITS[found[2]] / scale if found[2] else 1.0)
-
-    return read
 
 
 def _share(text: Any) -> float:
@@ -74,7 +54,7 @@ def tune(
         float,
         typer.Option(
             "--budget",
-            parser=_quantity(("", "s", "min", "m", "h"), 1.0, "120s"),
+            parser=quantity(("", "s", "min", "m", "h"), 1.0, "120s"),
             metavar="TIME",
             help="The time for the search, such as 120s (the default) or 10min; a search that was stopped goes on with the rest.",
             show_default=False,
@@ -94,7 +74,7 @@ def tune(
         float | None,
         typer.Option(
             "--max-latency",
-            parser=_quantity(("", "ms", "s"), 1e-3, "10ms"),
+            parser=quantity(("", "ms", "s"), 1e-3, "10ms"),
             metavar="TIME",
             help="What 95 % of the runs have to stay under, such as 10ms.",
             show_default=False,
@@ -114,7 +94,7 @@ def tune(
         float | None,
         typer.Option(
             "--max-memory",
-            parser=_quantity(("", "kB", "MB", "GB"), 1.0, "500MB"),
+            parser=quantity(("", "kB", "MB", "GB"), 1.0, "500MB"),
             metavar="SIZE",
             help="What the process of a session may hold, Python and the runtime with it, such as 500MB.",
             show_default=False,

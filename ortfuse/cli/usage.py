@@ -10,6 +10,7 @@ import functools
 import inspect
 import math
 import os
+import re
 import sys
 import typing
 from collections.abc import Callable, Sequence
@@ -225,6 +226,31 @@ def positive_number(text: Any) -> float:
     if not 0 <= number < math.inf:
         raise typer.BadParameter(f"write a number that is 0 or more, such as 1e-3, not {text!r}")
     return number
+
+
+_UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0, "MB": 1.0, "GB": 1e3, "kB": 1e-3}
+
+
+def quantity(
+    units: tuple[str, ...], scale: float, example: str, least: float = math.ulp(0.0)
+) -> Callable[[Any], float]:
+    """Parses a finite number with one of several units, as a multiple of `scale`; none below `least`."""
+
+    def read(text: Any) -> float:
+        found = re.fullmatch(r"\s*([0-9.eE+-]+?)\s*([A-Za-z]*)\s*", str(text))
+        try:
+            number = float(found[1]) if found else -1.0
+        except ValueError:
+            number = -1.0
+        if found is None or found[2] not in units or not least <= number < math.inf:
+            raise typer.BadParameter(f"write a number and a unit, such as {example}, not {text}")
+        return number * (_UNITS[found[2]] / scale if found[2] else 1.0)
+
+    return read
+
+
+seconds = quantity(("", "s", "min", "m", "h"), 1.0, "120s", 0.0)
+"""Parses a time that a command may take."""
 
 
 def show_version(wanted: bool) -> None:
