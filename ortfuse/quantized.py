@@ -113,7 +113,7 @@ def quantize(
     from ortfuse.precision.metrics import metric_of
     from ortfuse.precision.outcome import GOALS
     from ortfuse.precision.phases import Phases
-    from ortfuse.precision.rounded import FOR_A_SEARCH, ROUNDED
+    from ortfuse.precision.rounded import FOR_A_SEARCH, ROUNDED, settle
     from ortfuse.precision.rules import Rules
     from ortfuse.precision.rungs import rung_rules
     from ortfuse.precision.stated import Bound, demand_bound, write_bound
@@ -154,6 +154,7 @@ def quantize(
     )
     with ROUNDED.kept(FOR_A_SEARCH):
         outcome = fastest(inside, original, asked, Rules(wanted, target), _store(store), progress, phases=phases)
+        settle(outcome.model)
         if outcome.taken.choice:
             write_bound(outcome.model, Bound(judged, asked.bound))
         written = _written(outcome.model, options, progress)
@@ -207,6 +208,7 @@ def lower(
         VerificationError: The inputs do not fit the model.
         OrtfuseError: The model cannot be used.
     """
+    from ortfuse.precision.rounded import settle
     from ortfuse.precision.rungs import rung_rules
     from ortfuse.precision.uniform import named, uniform
 
@@ -220,6 +222,8 @@ def lower(
     inside, target, report = _in_float32(model, options, progress)
     progress("lowering")
     made = uniform(inside, wanted, given, target)
+    if given:
+        settle(made.model)
     return Lowered(leave(made.model, source), made, report, _written(made.model, options, progress))
 
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from ortfuse.pattern.machine import Machine
 
 
-Ranges = Callable[[str, str], "tuple[float, ...] | None"]
+Ranges = Callable[[str, str], Any]
 """The range that the elements of a value were seen to have: by the value's name, and by the method that tells it.
 
 Of the method `columns`, it is the largest size at each index of the last axis; one number stands for all. Of `means`, it is the
-mean there.
+mean there, and of `moments` an object for their second moments. `None` if it is not known.
 """
 
 _LOOK: Any = object()
@@ -121,6 +121,14 @@ class Match:
         """The mean that each of `count` columns of a captured value was seen to have, or `None`, as an array."""
         found = None if self.ranges is None else self.ranges(self[name].name, "means")
         return None if found is None or len(found) != count else np.array(found)
+
+    def observed_moments(self, name: str, count: int) -> Any:
+        """The second moments that `count` columns of a captured value were seen to have about their means, or `None`.
+
+        They are an object with a method `factor` (`ortfuse.precision.moments`), which takes the time to find them.
+        """
+        found = None if self.ranges is None else self.ranges(self[name].name, "moments")
+        return None if isinstance(found, tuple) or self.observed_means(name, count) is None else found
 
     def is_used_elsewhere(self, name: str) -> bool:
         """Whether a captured value is a graph output or used by a node that did not match."""

@@ -135,7 +135,7 @@ def _with_headroom(ranges: Ranges, calibration: Calibration) -> Ranges:
     The largest of n normal numbers is near the root of 2 ln n, in units of their standard deviation.
     """
 
-    def found(name: str, method: str) -> tuple[float, ...] | None:
+    def found(name: str, method: str) -> object:
         known = ranges(name, method)
         if known is None or method != COLUMNS:
             return known

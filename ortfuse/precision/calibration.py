@@ -17,6 +17,7 @@ from ortfuse.facts.facts import Facts
 from ortfuse.graph.editor import Editor
 from ortfuse.precision.between import names_between
 from ortfuse.precision.divergence import least_divergent
+from ortfuse.precision.moments import FEWEST_RUNS, Moments, Runs, SecondMoments
 
 Array = np.ndarray[Any, Any]
 Range = tuple[float, float]
@@ -137,18 +138,23 @@ METHODS: Mapping[str, Callable[[Seen], Range]] = {
 }
 """How a range is told, by name."""
 
-FEWEST_RUNS = 2
-"""With fewer runs nothing is known of how the mean differs from run to run."""
-
-COLUMNS, MEANS = "columns", "means"
-"""What is asked for as a method to be told the largest size in each column, or the mean, instead of a range."""
+COLUMNS, MEANS, MOMENTS = "columns", "means", "moments"
+"""What is asked for as a method to be told the largest size in each column, the mean, or second moments, instead of a range."""
 
 
 @dataclass
 class Calibration:
-    """What was seen of the values of a model, by their names."""
+    """What was seen of the values of a model, by their names.
+
+    Attributes:
+        seen: What was seen of each.
+        before_products: The values that come into products with a constant matrix.
+        again: Runs the model once more, for what takes much memory.
+    """
 
     seen: dict[str, Seen] = field(default_factory=dict)
+    before_products: Sequence[str] = ()
+    again: Runs | None = field(default=None, repr=False)
     _ranges: dict[tuple[str, str], Range] = field(default_factory=dict, repr=False)
 
     def columns(self, name: str) -> tuple[float, ...] | None:
@@ -168,6 +174,14 @@ class Calibration:
         mean, doubt = runs.mean(axis=0), runs.var(axis=0, ddof=1) / len(runs)
         size = np.maximum(np.square(mean), float(np.finfo(np.float32).tiny))
         return tuple((mean * np.maximum(1 - doubt / size, 0)).tolist())
+
+    def moments(self, name: str) -> Moments | None:
+        """The second moments of the columns of a value; `None` if its means are not known."""
+        return None if self._moments is None else self._moments.of(name)
+
+    @functools.cached_property
+    def _moments(self) -> SecondMoments | None:
+        return None if self.again is None else SecondMoments(self.before_products, self.means, self.again)
 
     def range(self, name: str, method: str) -> Range | None:
         """The range of a value as one of `METHODS` tells it; `None` if the value was not observed, or was always empty."""
@@ -192,16 +206,27 @@ def calibrate(model: ir.Model, names: Collection[str], inputs: Sequence[Mapping[
         PrecisionError: A value is infinite or not a number.
         VerificationError: The model cannot be run.
     """
-    calibration = Calibration()
-    model, inner = _with_products(model, names)
-    names = (*names, *inner, *names_between(model, names))
-    for name in names:
-        for given in inputs:
-            if name in given and np.asarray(given[name]).dtype == np.float32:
-                _add(calibration, name, np.asarray(given[name]))
-    for name, array in observed(model, names, inputs):
+    extended, inner = _with_products(model, names)
+
+    def runs(names: Collection[str]) -> Iterator[tuple[str, Array]]:
+        for name in names:
+            arrays = (np.asarray(given[name]) for given in inputs if name in given)
+            yield from ((name, array) for array in arrays if array.dtype == np.float32)
+        yield from observed(extended, names, inputs)
+
+    calibration = Calibration(before_products=tuple(_before_products(model)), again=runs)
+    for name, array in runs((*names, *inner, *names_between(extended, names))):
         _add(calibration, name, array)
     return calibration
+
+
+def _before_products(model: ir.Model) -> Iterator[str]:
+    """The names of values that are multiplied with a constant matrix, or used beside one otherwise."""
+    for node in model.graph:
+        value, other = (*node.inputs, None, None)[:2]
+        matrix = None if other is None else other.const_value
+        if value is not None and matrix is not None and len(matrix.shape.numpy()) == 2:
+            yield value.name or ""
 
 
 def observed(

@@ -46,5 +46,8 @@ class Ladder(Protocol):
     def observes(self, rung: str) -> bool:
         """Whether a rung has ranges, or sizes, of values that were observed when the model was run."""
 
+    def is_fitted(self, rung: str) -> bool:
+        """Whether a rung is better on inputs that values were observed on, although it has no ranges."""
+
     def lowered(self, model: ir.Model, choice: Choice, calibration: Any) -> ir.Model:
         """A copy of a model with rungs applied."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.passes.lazy_transpose import key_of
+from ortfuse.passes.lazy_transpose import KeyedTensor, key_of
 
 Array = np.ndarray[Any, Any]
 
@@ -81,6 +81,38 @@ def _bytes(parts: tuple[Array, ...]) -> int:
 
 
 ROUNDED = Rounded()
+
+
+class RoundedTensor(KeyedTensor):
+    """A constant computed of another one, which it keeps: its key says which.
+
+    With a `rounding`, it is computed of what that makes of the other one.
+    """
+
+    def __init__(
+        self,
+        source: ir.TensorProtocol,
+        convert: Callable[..., Array],
+        dtype: Any,
+        shape: tuple[int, ...],
+        rounding: Rounding | None = None,
+    ) -> None:
+        def make() -> ir.Tensor[Array]:
+            given = (source.numpy(),) if rounding is None else ROUNDED.of(source, rounding)
+            return ir.Tensor(np.ascontiguousarray(convert(*given).astype(dtype, copy=False)))
+
+        super().__init__(make, ir.DataType.from_numpy(np.dtype(dtype)), ir.Shape(shape))
+        self.key = (key_of(source), rounding, convert)
+
+
+def settle(model: ir.Model) -> None:
+    """Compute the constants of a model that are rounded when they are read: by inputs, that takes time and keeps those."""
+    with ROUNDED.kept(FOR_A_SEARCH):
+        for graph in model.graphs():
+            for value in graph.initializers.values():
+                if isinstance(value.const_value, RoundedTensor):
+                    value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
+
 
 FOR_A_SEARCH = 512 << 20
 """How many bytes a search keeps."""

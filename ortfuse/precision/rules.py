@@ -25,6 +25,9 @@ class AnyRange(Calibration):
     def means(self, name: str) -> None:
         """Nothing."""
 
+    def moments(self, name: str) -> None:
+        """Nothing."""
+
     def columns(self, name: str) -> tuple[float, ...]:
         """Some size."""
         return (1.0,)
@@ -53,6 +56,10 @@ class Rules:
     def observes(self, rung: str) -> bool:
         """Whether a rung has ranges, or sizes, of values that were observed: it cannot be proved without any."""
         return bool(self._rules[rung].proof.ranges)
+
+    def is_fitted(self, rung: str) -> bool:
+        """Whether a rung is better on inputs that values were observed on, although it has no ranges."""
+        return self._rules[rung].is_fitted
 
     def lowered(self, model: ir.Model, choice: Choice, calibration: Any) -> ir.Model:
         """A copy of a model with rungs applied."""

@@ -80,14 +80,14 @@ class Samples:
         """What ranges are observed on: none of those that effects are measured on, if there are enough others."""
         return self.search[self._first_for_ranges :]
 
-    def telling(self, observes: bool) -> tuple[int, ...]:
+    def telling(self, fitted: bool) -> tuple[int, ...]:
         """The places in `all` of those that are like any others to a model; of all if there are none.
 
         Args:
-            observes: Whether the model has ranges of values that were observed: it is better where they were.
+            fitted: Whether the model has ranges or weights by what was observed: it is better on the inputs that were.
         """
         every = range(len(self.all))
-        observed = range(self._first_for_ranges, len(self.search)) if observes else ()
+        observed = range(self._first_for_ranges, len(self.search)) if fitted else ()
         return tuple(number for number in every if number not in observed) or tuple(every)
 
     @property

@@ -75,6 +75,7 @@ class Search:
         predictions: What is predicted of choices among them.
         trial: Runs choices.
         observes: Whether a rung, given by name, has ranges of values that were observed.
+        is_fitted: Whether a rung is better on inputs that values were observed on, although it has no ranges.
         metric: The metric of the bound.
         bound: The largest error that is allowed.
         progress: Called with short messages.
@@ -86,6 +87,7 @@ class Search:
     predictions: Predictions
     trial: Trial
     observes: Callable[[str], bool]
+    is_fitted: Callable[[str], bool]
     metric: Metric
     bound: float
     progress: Callable[[str], None]
@@ -155,7 +157,7 @@ class Search:
         return sorted((point for point in self.points if point.choice and self._keeps(point)), key=self._cost)
 
     def _holds(self, point: Point) -> bool:
-        """Whether the bound holds on fresh inputs too. If it does not, rungs with observed ranges are trusted less."""
+        """Whether the bound holds on fresh inputs too. If it does not, rungs fitted to what was observed are trusted less."""
         known = next((held for choice, held in self._held if choice == point.choice), None)
         if known is not None:
             return known
@@ -173,8 +175,8 @@ class Search:
         return self._keeps(point)
 
     def _distrust(self, choice: Mapping[str, str], seen: float, worst: float, where: str) -> bool:
-        """Predict larger errors of the rungs with observed ranges in a choice, if there are any, and it was seen to do worse."""
-        blamed = {rung for rung in choice.values() if self.observes(rung)}
+        """Predict larger errors of the rungs in a choice that are fitted to what was observed, if it was seen to do worse."""
+        blamed = {rung for rung in choice.values() if self.observes(rung) or self.is_fitted(rung)}
         if not blamed or not seen < worst < math.inf:
             return False
         factor = worst / seen if seen else math.inf
@@ -182,7 +184,7 @@ class Search:
 
         self.predictions.distrust(blamed, factor, share)
         self.notes.append(
-            f"rungs with observed ranges do more harm on {where}: an error of {worst:.2g} instead of {seen:.2g}"
+            f"rungs fitted to what was observed do more harm on {where}: an error of {worst:.2g} instead of {seen:.2g}"
         )
         return True
 

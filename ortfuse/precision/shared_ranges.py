@@ -9,13 +9,15 @@ the numbers that are left may have a somewhat smaller one: both are on the same 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import onnx_ir as ir
 
 from ortfuse.graph.traits import FILLS, JOINS, MOVES
+from ortfuse.passes.lazy_transpose import MovedTensor
 from ortfuse.pattern.result import Ranges
-from ortfuse.precision.calibration import COLUMNS, MEANS, METHODS, Calibration
+from ortfuse.precision.calibration import COLUMNS, MEANS, METHODS, MOMENTS, Calibration
 
 _KEEPING = (MOVES - JOINS - FILLS) | {"MaxPool"}
 """Operators whose results are numbers of their first input, and that the runtime has for integers of 8 bits."""
@@ -40,13 +42,20 @@ def ranges_of(graph: ir.Graph, calibration: Calibration, made_by: Mapping[str, s
     """
     producers = {value.name: node for node in graph for value in node.outputs}
     methods = {name: method for name, method in made_by.items() if method}
+    shared = _before_shared_weights(graph)
 
     def seen(name: str, method: str) -> tuple[float, float] | None:
         return calibration.range(name, methods.setdefault(name, method))
 
-    def found(name: str, method: str) -> tuple[float, ...] | None:
-        if method in (COLUMNS, MEANS):
-            return calibration.columns(name) if method == COLUMNS else calibration.means(name)
+    ways: dict[str, Callable[[str], Any]] = {
+        COLUMNS: calibration.columns,
+        MEANS: calibration.means,
+        MOMENTS: lambda name: None if name in shared else calibration.moments(name),
+    }
+
+    def found(name: str, method: str) -> Any:
+        if method in ways:
+            return ways[method](name)
         own = known = seen(name, method)
         node = producers.get(name)
         while node is not None and not node.domain and node.op_type in _KEEPING and node.inputs[0] is not None:
@@ -58,6 +67,25 @@ def ranges_of(graph: ir.Graph, calibration: Calibration, made_by: Mapping[str, s
         return known
 
     return found
+
+
+def _before_shared_weights(graph: ir.Graph) -> frozenset[str]:
+    """The names of values that a constant with other users is used beside, turned or not.
+
+    Rounded as it is best for one of its users, it would no longer be the same for all.
+    """
+    users: dict[int, set[ir.Node]] = {}
+    for value in graph.initializers.values():
+        if value.const_value is not None:
+            users.setdefault(id(_source(value.const_value)), set()).update(use.node for use in value.uses())
+    shared = (node for nodes in users.values() if len(nodes) > 1 for node in nodes)
+    return frozenset(value.name or "" for node in shared for value in node.inputs if value is not None)
+
+
+def _source(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    while isinstance(tensor, MovedTensor):
+        tensor = tensor.source
+    return tensor
 
 
 def _width(found: tuple[float, float]) -> float:

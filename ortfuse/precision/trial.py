@@ -137,7 +137,8 @@ class Trial:
     def _telling(self, choice: Choice, outputs: Sequence[Arrays], more: Sequence[Arrays] = ()) -> Measured:
         """The error on the inputs that are like any others to a choice, and on the fresh ones if their outputs are given."""
         observes = any(self._ladder.observes(rung) for rung in choice.values())
-        numbers = self._inputs.telling(observes)
+        fitted = observes or any(self._ladder.is_fitted(rung) for rung in choice.values())
+        numbers = self._inputs.telling(fitted)
         fresh = self._inputs.fresh[: len(more)]
         return self._metric.of(
             [*(self._expected[number] for number in numbers), *(expected for _, expected in fresh)],

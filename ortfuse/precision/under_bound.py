@@ -255,7 +255,8 @@ class _Hunt:
         earlier = (ground.taken.get(asked.goal) or []) if asked.metric.function is None else []
         legal = {(name, rung) for name, site in ground.sites.items() for rung in site.rungs}
         search = Search(
-            predictions, trial, self.ladder.observes, asked.metric, asked.bound, self.progress, budget.until(CHOICES),
+            predictions, trial, self.ladder.observes, self.ladder.is_fitted, asked.metric, asked.bound, self.progress,
+            budget.until(CHOICES),
             hasty=measured.open > 0, earlier=[choice for choice in earlier if choice.items() <= legal],
         )  # fmt: skip
         if not measured.open:

@@ -140,7 +140,8 @@ class Rule:
     may be used elsewhere to what computes them after the rewrite: one expression, or one for each of `replace`.
     `is_refinement` says that the rule improves on the result of another rule, so it does not count as a further site of its
     family. A lossy rule has a `definition`, which spells what it does to the values in standard operators (QuantizeLinear,
-    Round, Cast, ... around the floating-point operator): what it makes differs from that by rounding alone.
+    Round, Cast, ... around the floating-point operator): what it makes differs from that by rounding alone. One that `is_fitted`
+    chooses numbers by what was observed, so that its error is smaller on inputs that were seen than on others.
 
     `formula` is for readers; by default it is the printed pattern. `allow_extra_operands` lets a root sum or product
     have operands that the pattern lacks. `because` names the quirk of the runtime that is the only reason for the rule: the
@@ -166,6 +167,7 @@ class Rule:
     spells_out: bool = False
     by_definition: bool = False
     on_request: bool = False
+    is_fitted: bool = False
     formula: str = ""
     makes: Sequence[str] = ()
 

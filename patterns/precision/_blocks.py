@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ortfuse.pattern import Match
+from ortfuse.precision.compensation import compensated
 from ortfuse.precision.grids import SMALLEST_SCALE
+from ortfuse.precision.moments import Factor, Moments
 from ortfuse.refusal import Refusal
 
 from ._linear import size
@@ -58,6 +60,13 @@ class Blocks:
         parts = (array[:, start : start + step] for start in range(0, array.shape[1], step))
         whole, scales, zeros = zip(*map(self._best, parts), strict=True)
         return np.concatenate(whole, axis=-1), np.concatenate(scales, axis=-1), np.concatenate(zeros, axis=-1)
+
+    def compensated(self, array: Array, factor: Factor) -> tuple[Array, Array, Array]:
+        """The same, with integers by which the errors of rows make up for each other."""
+        whole, scales, zeros = self(array)
+        better = whole.reshape(-1, array.shape[1])
+        better[: len(array)] = compensated(array, scales, zeros, self.block, 2 * self.middle - 1, factor)
+        return better.reshape(whole.shape), scales, zeros
 
     def stand_in(self, shape: tuple[int, ...]) -> tuple[Array, Array, Array]:
         """Numbers of the same types and shapes."""
@@ -138,6 +147,28 @@ class Blocks:
         for part in (1.0, 0.92, 0.84):
             scale = np.maximum((high - low) * np.float32(part) / most, np.float32(SMALLEST_SCALE)).astype(np.float32)
             yield scale, np.clip(np.rint(-low * np.float32(part) / scale), 0, most).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Compensated:
+    """How a matrix is rounded where it is known what it is multiplied with.
+
+    Attributes:
+        made: The scales and what stands for 0.
+        moments: What is known of what comes in.
+    """
+
+    made: Blocks
+    moments: Moments
+
+    def __call__(self, array: Array) -> tuple[Array, Array, Array]:
+        """As `Blocks` has it."""
+        factor = self.moments.factor()
+        return self.made(array) if factor is None else self.made.compensated(array, factor)
+
+    def stand_in(self, shape: tuple[int, ...]) -> tuple[Array, Array, Array]:
+        """As `Blocks` has it."""
+        return self.made.stand_in(shape)
 
 
 def fills_a_block(

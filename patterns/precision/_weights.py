@@ -9,11 +9,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.passes.lazy_transpose import KeyedTensor, MovedTensor, key_of
+from ortfuse.passes.lazy_transpose import MovedTensor
 from ortfuse.pattern import Match, computed
 from ortfuse.pattern.language import Computed
 from ortfuse.precision.grids import SMALLEST_SCALE
-from ortfuse.precision.rounded import ROUNDED, Rounding
+from ortfuse.precision.rounded import RoundedTensor, Rounding
 from ortfuse.refusal import Refusal
 
 Array = np.ndarray[Any, Any]
@@ -35,28 +35,6 @@ def turned(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return MovedTensor(tensor, (1, 0), tuple(reversed(tensor.shape.numpy())))
 
 
-class _Later(KeyedTensor):
-    """A constant computed of another one, which it keeps: its key says which.
-
-    With a `rounding`, it is computed of what that makes of the other one (`ortfuse.precision.rounded`).
-    """
-
-    def __init__(
-        self,
-        source: ir.TensorProtocol,
-        convert: Callable[..., Array],
-        dtype: Any,
-        shape: tuple[int, ...],
-        rounding: Rounding | None = None,
-    ) -> None:
-        def make() -> ir.Tensor[Array]:
-            given = (source.numpy(),) if rounding is None else ROUNDED.of(source, rounding)
-            return ir.Tensor(np.ascontiguousarray(convert(*given).astype(dtype, copy=False)))
-
-        super().__init__(make, ir.DataType.from_numpy(np.dtype(dtype)), ir.Shape(shape))
-        self.key = (key_of(source), rounding, convert)
-
-
 def read_later(
     name: str,
     dtype: type[np.generic],
@@ -65,16 +43,17 @@ def read_later(
     of: str = "weight",
     *,
     transposed: bool = False,
-    rounding: Rounding | None = None,
+    rounding: Callable[[Match], Rounding] | None = None,
 ) -> Computed:
     """In a replacement: a constant that is computed of a captured one, or of its transpose, each time it is read.
 
-    With a `rounding`, `convert` takes what that makes of it.
+    With a `rounding`, which the match has a say in, `convert` takes what that makes of it.
     """
 
     def made(match: Match) -> ir.TensorProtocol:
         source = tensor_of(match, of)
-        return _Later(turned(source) if transposed else source, convert, dtype, shape(match), rounding)
+        given = turned(source) if transposed else source
+        return RoundedTensor(given, convert, dtype, shape(match), None if rounding is None else rounding(match))
 
     return computed(name, made)
 
@@ -87,7 +66,7 @@ def read_later_as(
     of: str = "weight",
 ) -> Computed:
     """The same where the match has a say: `make` tells, while the match is there, how the constant is to be computed."""
-    return computed(name, lambda match: _Later(tensor_of(match, of), make(match), dtype, shape(match)))
+    return computed(name, lambda match: RoundedTensor(tensor_of(match, of), make(match), dtype, shape(match)))
 
 
 def part_of(
@@ -99,7 +78,8 @@ def part_of(
 ) -> Computed:
     """In a replacement: one of the parts that the weight is rounded to, in a way that the match has a say in."""
     return computed(
-        name, lambda match: _Later(tensor_of(match, "weight"), _PARTS[number], dtype, shape(match), rounding(match))
+        name,
+        lambda match: RoundedTensor(tensor_of(match, "weight"), _PARTS[number], dtype, shape(match), rounding(match)),
     )
 
 

@@ -47,7 +47,7 @@ def _rule(bits: int, block: int) -> Rule:
     def as_long_as_rows(match: Match) -> Pattern:
         return whole_rows if size(match)[1] == blocks(match) * block else op.Slice(whole_rows, FIRST, LENGTH, LAST)
 
-    stored: dict[str, Any] = {"transposed": True, "rounding": made}
+    stored: dict[str, Any] = {"transposed": True, "rounding": lambda match: made}
     packed = read_later(
         "Q_packed",
         np.uint8,

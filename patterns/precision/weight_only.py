@@ -8,21 +8,23 @@ which is, of a few, the one that loses least there. Z is 2^(bits - 1) or, where 
 At accuracy level 4 the activation is rounded, too: x' is round(127 x / m) m / 127, where m is the largest size in as many
 neighbouring elements of a row. The levels are those of MatMulNBits; the others are computed as level 1.
 
-Where the mean m of each column of x was observed, m (W - (Q - Z) S) is added to b, so that the result is not off on average.
+Where the mean m of each column of x was observed, m (W - (Q - Z) S) is added to b, so that the result is not off on average, and
+Q are chosen so that the errors of rows make up for each other on what was seen besides (`ortfuse.precision.compensation`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 
 from ortfuse.pattern import Match, Pattern, built, computed, ms, op
-from ortfuse.precision.rounded import ROUNDED
+from ortfuse.precision.rounded import ROUNDED, Rounding
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._blocks import BLOCKS, Blocks, blocks_of, fills_a_block
+from ._blocks import BLOCKS, Compensated, blocks_of, fills_a_block
 from ._linear import GUARDS, LINEAR, bias, per_column, size, x
 from ._weights import Array, part_of, read_later, tensor_of
 
@@ -51,20 +53,26 @@ def _rule(bits: int, block: int, level: int, *, zeros: bool = False) -> Rule:
     def each(match: Match) -> tuple[int, ...]:
         return blocks(match), 1, size(match)[1]
 
-    packed = read_later("Q_packed", np.uint8, stored, made.packed, rounding=made)
-    scales = read_later("S", np.float32, lambda match: (size(match)[1], blocks(match)), made.scales, rounding=made)
+    def rounding(match: Match) -> Rounding:
+        moments = match.observed_moments("x", size(match)[0]) if _takes_means(match) else None
+        return made if moments is None else Compensated(made, moments)
+
+    packed = read_later("Q_packed", np.uint8, stored, made.packed, rounding=rounding)
+    scales = read_later("S", np.float32, lambda match: (size(match)[1], blocks(match)), made.scales, rounding=rounding)
     packed_zeros = read_later(
         "Z_packed",
         np.uint8,
         lambda match: (size(match)[1], -(-blocks(match) * bits // 8)),
         made.packed_zeros,
-        rounding=made,
+        rounding=rounding,
     )
-    whole = read_later("Q", np.uint8, lambda match: (blocks(match), block, size(match)[1]), made.whole, rounding=made)
-    zero = read_later("Z", np.uint8, each, made.each_zero, rounding=made)
-    scale = read_later("S_each", np.float32, each, made.each, rounding=made)
+    whole = read_later(
+        "Q", np.uint8, lambda match: (blocks(match), block, size(match)[1]), made.whole, rounding=rounding
+    )
+    zero = read_later("Z", np.uint8, each, made.each_zero, rounding=rounding)
+    scale = read_later("S_each", np.float32, each, made.each, rounding=rounding)
     filled = computed("filled", lambda match: np.array([blocks(match) * block, size(match)[1]], np.int64))
-    added = _corrected(made)
+    added = _corrected(rounding)
     near_blocks = op.Reshape(op.Mul(op.Sub(op.Cast(whole, to=1), op.Cast(zero, to=1)), scale), filled)
     near_weight = op.Slice(near_blocks, FIRST, LENGTH, ROWS)
     return Rule(
@@ -87,6 +95,7 @@ def _rule(bits: int, block: int, level: int, *, zeros: bool = False) -> Rule:
         guards=(*GUARDS, fills_a_block(block)),
         exactness=Exactness.LOSSY,
         source=SOURCE,
+        is_fitted=True,
         proof=Proof(
             shapes=({"k": 2 * block, "n": 5}, {"k": block + 5, "n": 17}), never_empty=NEVER_EMPTY if level == 4 else {}
         ),
@@ -98,20 +107,20 @@ class Corrected:
     """The bias with what the product lacks for the mean of what comes in, computed of the weight.
 
     Attributes:
-        made: How the weight is rounded.
+        rounding: How the weight is rounded.
         means: The mean of each column of what comes in, as bytes of float64.
         given: The bias, or zeros, as bytes of float32.
         weight: The weight.
     """
 
-    made: Blocks
+    rounding: Rounding
     means: bytes
     given: bytes
     weight: ir.TensorProtocol = field(compare=False)
 
     def __call__(self, array: Array) -> tuple[Array]:
         """What it is for a matrix."""
-        whole, scales, zeros = ROUNDED.of(self.weight, self.made)
+        whole, scales, zeros = ROUNDED.of(self.weight, self.rounding)
         near = (whole.astype(np.float32) - zeros[:, None]) * scales[:, None]
         near = near.reshape(-1, array.shape[1])[: array.shape[0]]
         lacking = np.einsum("k,kn->n", np.frombuffer(self.means), array - near)
@@ -122,24 +131,29 @@ class Corrected:
         return (np.frombuffer(self.given, np.float32),)
 
 
-def _corrected(made: Blocks) -> Pattern:
+def _takes_means(match: Match) -> bool:
+    """Whether the bias takes in what the product lacks for the mean of what comes in."""
+    is_known = match.get("bias") is None or match.const("bias") is not None
+    return is_known and match.observed_means("x", size(match)[0]) is not None
+
+
+def _corrected(rounding: Callable[[Match], Rounding]) -> Pattern:
     """The bias, with what the product lacks for the mean of what comes in."""
 
-    def rounding(match: Match) -> Corrected:
+    def corrections(match: Match) -> Corrected:
         means, columns = match.observed_means("x", size(match)[0]), size(match)[1]
         given = np.zeros(columns) if match.get("bias") is None else np.broadcast_to(match.const("bias"), columns)
         return Corrected(
-            made,
+            rounding(match),
             np.asarray(means, np.float64).tobytes(),
             given.astype(np.float32).tobytes(),
             tensor_of(match, "weight"),
         )
 
-    corrected = part_of("corrected", np.float32, per_column, 0, rounding)
+    corrected = part_of("corrected", np.float32, per_column, 0, corrections)
 
     def chosen(match: Match) -> Pattern:
-        is_known = match.get("bias") is None or match.const("bias") is not None
-        return corrected if is_known and match.observed_means("x", size(match)[0]) is not None else bias
+        return corrected if _takes_means(match) else bias
 
     return built(chosen, makes=())
 

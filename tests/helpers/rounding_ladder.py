@@ -42,6 +42,9 @@ class Rounding:
     def observes(self, rung: str) -> bool:
         return False
 
+    def is_fitted(self, rung: str) -> bool:
+        return False
+
     def lowered(self, model: ir.Model, choice: Mapping[str, str], calibration: Any) -> ir.Model:
         self.made += 1
         copy = model.clone()

@@ -45,7 +45,9 @@ def test_few_rungs_with_observed_ranges_do_not_keep_the_others_back() -> None:
     sites = [MeasuredSite(f"s{number}", "", "", 1.0, 4, rungs) for number in range(4)]
     trial: Any = _Trial()
     predictions = Predictions(sites, 1, "size", 4.0)
-    search = Search(predictions, trial, lambda rung: rung == "seen", METRICS["l2"], 5e-3, lambda text: None)
+    search = Search(
+        predictions, trial, lambda rung: rung == "seen", lambda rung: False, METRICS["l2"], 5e-3, lambda text: None
+    )
     best = search.run()[0]
     assert list(best.choice.values()) == 4 * ["exact"]
 
@@ -63,5 +65,5 @@ def test_one_rung_everywhere_is_run_if_it_is_predicted_to_be_nearly_as_fast() ->
     sites = [MeasuredSite(f"s{number}", "", "", 1.0, 4, rungs) for number in range(4)]
     trial: Any = Noting()
     predictions = Predictions(sites, 1, "latency", 4.0)
-    Search(predictions, trial, lambda rung: False, METRICS["l2"], 1e-2, lambda text: None).run()
+    Search(predictions, trial, lambda rung: False, lambda rung: False, METRICS["l2"], 1e-2, lambda text: None).run()
     assert ran == [{"a"}, {"b"}]

@@ -197,7 +197,7 @@ def test_ranges_that_cut_off_what_other_inputs_have_are_given_up_first(count: in
     outcome = run(model, 0.1, Cutting(), inputs=every, sizes={})
     assert outcome.taken.choice
     assert "h0" not in [name for name, rung in outcome.taken.choice.items() if rung == "cut"]
-    assert any("observed ranges" in note for note in outcome.notes)
+    assert any("fitted to what was observed" in note for note in outcome.notes)
     one, other = Session(model), Session(outcome.model)
     assert METRICS["l2"].of([one.run(i) for i in every], [other.run(i) for i in every], every).error <= 0.1
 
