@@ -199,6 +199,24 @@ def test_disabled_leaves_a_model_as_it_is_and_basic_uses_no_operator_of_the_runt
     assert sum(basic.values()) < sum(before.values())
 
 
+LEFT_OVER = """<ir_version: 8, opset_import: ["": 18]> g (float[n, m, 8] x, float[1, 1] z) => (float[n, m] y)
+<int64[1] zero = {0}, int64[1] two = {2}> { s = Shape(x)  p = Slice(s, zero, two)  y = Expand(z, p) }"""
+"""A part of a shape, which one of the last passes has the runtime take at once, without its bounds."""
+
+
+@pytest.mark.parametrize("options", [Options(level="all"), Options(level="extended"), Options(purpose="quantization")])
+def test_nothing_is_left_in_a_result_that_nothing_uses(options: Options) -> None:
+    model = ir.from_onnx_text(LEFT_OVER)
+    assert PassManager(options).run(model).after.operators == {"Shape": 1, "Expand": 1}
+    assert not model.graph.initializers
+
+
+def test_lists_that_come_with_ortfuse_name_no_pass_that_they_leave_without_rules() -> None:
+    for found in built_in_lists():
+        notes = PassManager(found).run(ir.from_onnx_text(LEFT_OVER)).notes
+        assert not [note for note in notes if "did nothing" in note], found
+
+
 LOOPS = {"recurrent", "loops", "unroll", "fuse.bodies"}
 """The passes that have nothing to do without cells and loops."""
 
