@@ -10,13 +10,10 @@ How long a process may take is a matter of turns, too: while it waits for its ow
 from __future__ import annotations
 
 import signal
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import IO
+from contextlib import contextmanager
 
-FOLDER = Path(tempfile.gettempdir())
+from ortfuse.execution.machine_lock import lock_file
 
 
 def allow(seconds: float) -> None:
@@ -50,7 +47,7 @@ def _held(shared: bool) -> Iterator[None]:
     except ImportError:
         yield
         return
-    with _file("ortfuse-turnstile.lock") as gate, _file("ortfuse-measuring.lock") as lock:
+    with lock_file("ortfuse-turnstile.lock") as gate, lock_file("ortfuse-measuring.lock") as lock:
         with _not_counted():
             fcntl.flock(gate, fcntl.LOCK_EX)
             fcntl.flock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
@@ -65,11 +62,3 @@ def _not_counted() -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, left)
-
-
-def _file(name: str) -> IO[str]:
-    path = FOLDER / name
-    file = path.open("a")
-    with suppress(OSError):
-        path.chmod(0o666)  # for all users of the machine
-    return file

@@ -20,6 +20,7 @@ import ortfuse
 from ortfuse.bench import Latency
 from ortfuse.cli.app import main
 from ortfuse.errors import ModelFileError, OutputError
+from ortfuse.execution import machine_lock
 from ortfuse.fleet import Row, find_models, turn
 from ortfuse.fleet.job import _measured, run
 from ortfuse.fleet.run import in_process
@@ -195,13 +196,14 @@ def test_a_model_that_never_ends_is_a_row_and_nothing_of_it_goes_on(tmp_path: Pa
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no such signal")
 def test_waiting_for_a_turn_takes_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn, "FOLDER", tmp_path)
+    monkeypatch.setattr(machine_lock, "FOLDER", tmp_path)
     program = f"""
 import sys, time
 sys.path[:0] = {sys.path!r}
 from pathlib import Path
+from ortfuse.execution import machine_lock
 from ortfuse.fleet import turn
-turn.FOLDER = Path({str(tmp_path)!r})
+machine_lock.FOLDER = Path({str(tmp_path)!r})
 turn.allow(1.0)
 print("waits", flush=True)
 with turn.working():
@@ -248,7 +250,7 @@ def test_where_the_original_crashes_the_result_has_nothing_to_be_compared_with()
 
 def test_who_measures_is_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("fcntl")
-    monkeypatch.setattr(turn, "FOLDER", tmp_path)
+    monkeypatch.setattr(machine_lock, "FOLDER", tmp_path)
     events: list[str] = []
 
     def measure() -> None:

@@ -1,0 +1,49 @@
+"""Files in the folder for temporary files that processes of this machine lock, whoever's they are.
+
+The system gives up a lock when the process that holds it ends, however it does. Where there are no such locks (Windows),
+everybody holds them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+FOLDER = Path(tempfile.gettempdir())
+
+
+def lock_file(name: str) -> IO[bytes]:
+    """A file of this name, made if there is none, for all users of the machine to lock.
+
+    It is opened to be read: many systems refuse to write to, or make, a file in such a folder that is another user's.
+    """
+    path = FOLDER / name
+    with suppress(FileNotFoundError):
+        return path.open("rb")
+    try:
+        file = path.open("x+b")
+    except FileExistsError:  # made meanwhile
+        return path.open("rb")
+    with suppress(OSError):
+        path.chmod(0o666)
+    return file
+
+
+@contextmanager
+def alone(name: str) -> Iterator[bool]:
+    """Hold the lock of this name, if nobody else does, which is what is told."""
+    try:
+        import fcntl
+    except ImportError:
+        yield True
+        return
+    with lock_file(name) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True
