@@ -8,15 +8,18 @@ would have.
 from __future__ import annotations
 
 import functools
+import hashlib
 import sqlite3
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortfuse.errors import OrtfuseError, OutputError
+from ortfuse.execution.machine_lock import alone
 from ortfuse.tuning.ascent import Ascent
 from ortfuse.tuning.constraints import Constraints
 from ortfuse.tuning.outcome import Point
@@ -50,6 +53,23 @@ def demand_optuna() -> None:
         import optuna  # noqa: F401
     except ImportError as error:
         raise OrtfuseError("tuning needs Optuna; install it with `pip install 'ortfuse[tune]'`") from error
+
+
+@contextmanager
+def no_other_search(file: Path | None) -> Iterator[None]:
+    """Have a file to oneself: each of two searches would take the other's trial for that of one that was killed.
+
+    Raises:
+        OutputError: Another search goes on in the file.
+    """
+    if file is None:
+        yield
+        return
+    place = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:16]
+    with alone(f"ortfuse-tune-{place}.lock") as free:
+        if not free:
+            raise OutputError(f"{file}: another search goes on there; wait until it has ended, or give another file")
+        yield
 
 
 def _storage(file: Path) -> optuna.storages.RDBStorage:
@@ -123,6 +143,9 @@ class Study:
             making: About how long it takes to make the model of a choice. Where that is too long, it is not proposed, except at
                 random.
             progress: Called with short messages.
+
+        Raises:
+            OutputError: The file takes no more trials.
         """
         repeated = 0
         while len(self.points) < trials:
@@ -130,18 +153,20 @@ class Study:
             if self.points and left <= 0:
                 break
             started = self.clock()
-            trial = self._asked(functools.partial(_fits, making, max(0.0, left)))
-            choice: dict[str, Any] = {
-                name: trial.suggest_categorical(name, values) for name, values in self.space.dimensions.items()
-            }
+            with self._kept():
+                trial = self._asked(functools.partial(_fits, making, max(0.0, left)))
+                choice: dict[str, Any] = {
+                    name: trial.suggest_categorical(name, values) for name, values in self.space.dimensions.items()
+                }
             known = self.known(choice)
             point = self.measure(len(self.points), choice, self.points) if known is None else known
             seconds = self.clock() - started
-            trial.set_user_attr(_POINT, point.to_dict())
-            trial.set_user_attr(_SECONDS, seconds)
-            for number, excess in enumerate([] if point.failure else self.constraints.violations(point)):
-                trial.set_constraint(str(number), excess)
-            self._tell(trial, point)
+            with self._kept():
+                trial.set_user_attr(_POINT, point.to_dict())
+                trial.set_user_attr(_SECONDS, seconds)
+                for number, excess in enumerate([] if point.failure else self.constraints.violations(point)):
+                    trial.set_constraint(str(number), excess)
+                self._tell(trial, point)
             self.points.append(point)
             self.seconds += seconds
             progress(self._said(point))
@@ -153,7 +178,8 @@ class Study:
         """Count time that no trial took. What is done again after an interruption is counted once."""
         before = float(self._study.user_attrs.get(what, 0.0))
         if seconds > before:
-            self._study.set_user_attr(what, seconds)
+            with self._kept():
+                self._study.set_user_attr(what, seconds)
             self.seconds += seconds - before
 
     def refuse(self, content: str, why: str) -> None:
@@ -208,6 +234,20 @@ class Study:
         so_far = f"; best so far {best[0].speedup:.2f} times as fast" if best else ""
         return f"trial {len(self.points)}, {self.seconds:.0f} s{so_far}"
 
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        from optuna.exceptions import StorageInternalError
+        from sqlalchemy.exc import SQLAlchemyError  # what Optuna keeps trials with
+
+        try:
+            yield
+        except (StorageInternalError, SQLAlchemyError) as error:
+            raise self._not_kept(error.__cause__ or error) from None
+
+    def _not_kept(self, error: BaseException) -> OutputError:
+        why = str(error).splitlines()[0]
+        return OutputError(f"{self.file}: trials cannot be kept there ({why}); give another file")
+
     def _opened(self) -> optuna.Study:
         demand_optuna()
         import optuna
@@ -222,8 +262,7 @@ class Study:
                 direction="minimize",
             )
         except Exception as error:  # SQLAlchemy has its own errors for each database
-            why = str(error).splitlines()[0]
-            raise OutputError(f"{self.file}: trials cannot be kept there ({why}); give another file") from None
+            raise self._not_kept(error) from None
         for trial in study.get_trials(False):
             if trial.state == trial.state.RUNNING:  # its process was killed
                 study.tell(trial.number, state=trial.state.FAIL)

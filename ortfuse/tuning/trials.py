@@ -194,7 +194,7 @@ class Trials:
         if best is None:
             best = self._first_verified(kept, search, notes)
         if best is None:
-            raise ConstraintError(_why(search, [baseline, *again]))
+            raise ConstraintError("; ".join([_why(search, [baseline, *again]), *self._not_tried(search)]))
         return best
 
     def _first_verified(self, points: Sequence[Point], search: Study, notes: list[str]) -> Point | None:

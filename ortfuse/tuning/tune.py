@@ -32,7 +32,7 @@ from ortfuse.targets.processor import processor_name
 from ortfuse.tuning.constraints import Constraints
 from ortfuse.tuning.outcome import TuningOutcome
 from ortfuse.tuning.space import Space
-from ortfuse.tuning.study import MOST, Sampler, Study, demand_optuna
+from ortfuse.tuning.study import MOST, Sampler, Study, demand_optuna, no_other_search
 from ortfuse.tuning.trials import Trials
 from ortfuse.tuning.variants import USUAL, Variant, Variants, write
 from ortfuse.version import __version__
@@ -107,6 +107,7 @@ def tune(
     Raises:
         ConstraintError: No choice keeps the constraints; nothing was written.
         OptionError: An option has an invalid value.
+        OutputError: A file cannot be written, or another search keeps its trials in the same one.
         OrtfuseError: The model cannot be used, or Optuna is not installed.
     """
     options = Options.of(options, bench=True, **changes)
@@ -116,13 +117,13 @@ def tune(
     demand_optuna()
     started = time.monotonic()
     output = None if options.output is None else writable_target(options.output)
-    with tempfile.TemporaryDirectory(prefix="ortfuse") as folder:
+    file = None if study is None and output is None else Path(study or f"{output}.tune.sqlite")
+    with no_other_search(file), tempfile.TemporaryDirectory(prefix="ortfuse") as folder:
         original = _as_file(model, Path(folder))
         _, inputs = inputs_to_measure(options, load(original))
         making = replace(options, output=None, inputs=given_inputs(options, load(original)))
         variants = Variants(original, making, Path(folder), limits.max_error, LOWER * budget, progress)
         space = _space(variants, options.threads)
-        file = None if study is None and output is None else Path(study or f"{output}.tune.sqlite")
         usual = variants.get(USUAL).content  # follows from the weights, wherever they are, and from the options
         name = _digest(original, usual, inputs, space, options, limits, sampler)
         allowed = ERROR if limits.max_error is None else limits.max_error

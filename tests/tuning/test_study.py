@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from ortfuse.errors import OutputError
+from ortfuse.execution import machine_lock
 from ortfuse.tuning import Choice, Constraints, Point, Space, Study
+from ortfuse.tuning.study import no_other_search
 
 SPACE = Space.of(
     ["all", "basic", "original"],
@@ -213,3 +216,27 @@ def test_settings_of_a_choice_are_those_that_are_not_usual() -> None:
     choice = {**SPACE.usual, "enable_mem_reuse": False, "disabled": "NchwcTransformer", "pin.gelu": "none"}
     assert SPACE.settings(choice) == {"enable_mem_reuse": False, "disabled_optimizers": ["NchwcTransformer"]}
     assert SPACE.pins(choice) == {"gelu": "none"}
+
+
+def test_a_file_that_takes_no_more_trials_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "a.sqlite"
+    search = study(file)
+    search.run(1000, trials=3)
+    with sqlite3.connect(file) as database:
+        database.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON trials BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"
+        )
+    with pytest.raises(OutputError, match=r"a\.sqlite: trials cannot be kept there \(.*disk is full"):
+        search.run(1000, trials=6)
+
+
+def test_two_searches_do_not_go_on_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fcntl")
+    (tmp_path / "inner").mkdir()
+    monkeypatch.setattr(machine_lock, "FOLDER", tmp_path)
+    with no_other_search(tmp_path / "a.sqlite"), no_other_search(tmp_path / "b.sqlite"), no_other_search(None):
+        same = no_other_search(tmp_path / "inner" / ".." / "a.sqlite")
+        with pytest.raises(OutputError, match=r"a\.sqlite: another search goes on there"):
+            same.__enter__()
+    with no_other_search(tmp_path / "a.sqlite"):
+        pass
