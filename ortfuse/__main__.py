@@ -2,18 +2,88 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import signal
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 _INTERRUPTED = 130
+
+_SAID = "interrupted; no file is left half written\n"
+
+_AGAIN = 0.05
+"""Seconds until an interruption that was lost comes again."""
+
+
+class Interruptions:
+    """Has an interruption (Ctrl-C) end the program wherever it comes.
+
+    It may come where Python cannot pass it on: while a compiled library is loaded, which then fails with an error of its own, or
+    while an object is disposed of, where exceptions are printed and forgotten.
+
+    Attributes:
+        came: Whether there was one.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Take note of interruptions, unless they are ignored or somebody else takes care of them."""
+        if (
+            threading.current_thread() is not threading.main_thread()
+            or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        ):
+            yield
+            return
+        usual = sys.unraisablehook
+        signal.signal(signal.SIGINT, self._noted)
+        sys.unraisablehook = functools.partial(_not_passed_on, usual)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            sys.unraisablehook = usual
+
+    def _noted(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+        signal.default_int_handler(number, frame)
+
+
+def _not_passed_on(usual: Callable[[Any], object], what: Any) -> None:
+    if not issubclass(what.exc_type, KeyboardInterrupt):
+        usual(what)
+        return
+    again = threading.Timer(_AGAIN, _interrupt)
+    again.daemon = True
+    again.start()
+
+
+def _interrupt() -> None:
+    """Interrupt the main thread, also where it waits for something, if the system can."""
+    main = threading.main_thread().ident
+    if hasattr(signal, "pthread_kill") and main is not None:
+        signal.pthread_kill(main, signal.SIGINT)
+    else:
+        signal.raise_signal(signal.SIGINT)
 
 
 def main() -> None:
     """Load the command line, which takes a second, and run it."""
+    interruptions = Interruptions()
     try:
-        importlib.import_module("ortfuse.cli.app").main()
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted; nothing was written\n")
+        with interruptions.watched():
+            importlib.import_module("ortfuse.cli.app").main()
+    except (KeyboardInterrupt, Exception) as error:
+        if not (interruptions.came or isinstance(error, KeyboardInterrupt)):
+            raise
+        sys.stderr.write(_SAID)
         sys.exit(_INTERRUPTED)
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -398,16 +401,48 @@ def test_the_package_runs_as_the_command() -> None:
     assert "none.onnx" in made.stdout + made.stderr
 
 
-def test_an_interruption_while_the_command_line_is_loaded_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(name: str) -> None:
-        raise KeyboardInterrupt
+def interrupt(name: str = "") -> None:
+    signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("importlib.import_module", interrupted)
+
+def interrupt_while_a_library_is_loaded(name: str) -> None:
+    try:
+        interrupt()
+    except KeyboardInterrupt:
+        raise ImportError("initialization failed") from None
+
+
+class Disposed:
+    def __del__(self) -> None:
+        interrupt()
+
+
+def interrupt_while_an_object_is_disposed_of(name: str) -> None:
+    Disposed()
+    time.sleep(60)
+
+
+@pytest.mark.parametrize(
+    "come", [interrupt, interrupt_while_a_library_is_loaded, interrupt_while_an_object_is_disposed_of]
+)
+def test_an_interruption_is_one_line_wherever_it_comes(
+    come: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr("importlib.import_module", come)
     with pytest.raises(SystemExit, match="130"):
         main()
-    assert capsys.readouterr().err == "interrupted; nothing was written\n"
+    assert capsys.readouterr().err == "interrupted; no file is left half written\n"
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_what_goes_wrong_without_an_interruption_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> None:
+        raise ImportError("initialization failed")
+
+    monkeypatch.setattr("importlib.import_module", broken)
+    with pytest.raises(ImportError, match="initialization failed"):
+        main()
 
 
 @pytest.mark.parametrize("text", ["90", "90s", "1.5min", "1.5 m", "0.025h"])

@@ -79,5 +79,5 @@ def guarded(debug: bool) -> Iterator[None]:
         err.print(f"error: {text}", style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(UNUSABLE) from None
     except KeyboardInterrupt:
-        err.print("interrupted; nothing was written")
+        err.print("interrupted; no file is left half written")
         raise typer.Exit(INTERRUPTED) from None
