@@ -201,8 +201,12 @@ class Builder:
 
     def _unknown(self, name: str) -> PipelineError:
         known = [*registry.passes(), CANONICALIZE, FUSIONS, USER, AUTO, *self._rules, *self._lists]
+        inside = [
+            found.name for found in self._lists.values() if name in {call.name for call in _calls(found.pipeline.items)}
+        ]
         return PipelineError(
-            f"there is no pass or pass list {name!r}{registry.suggestion(name, known)}; `ortfuse passes` shows all"
+            f"{f'pass list {inside[0]}: ' if inside else ''}there is no pass or pass list {name!r}"
+            f"{registry.suggestion(name, known)}; `ortfuse passes` shows all"
         )
 
 

@@ -156,7 +156,7 @@ def _from_packages() -> Iterator[RuleFile]:
             module = entry.load()
         except Exception as error:
             raise RuleError(
-                f"package {package}: the rules at {entry.value} cannot be loaded: {_where(error)}"
+                f"package {package}: the rules at {entry.value} cannot be loaded: {_where(error)}; install it again, or remove it"
             ) from error
         if not isinstance(module, ModuleType):
             raise RuleError(

@@ -142,8 +142,9 @@ def _read(file: Traversable, name: str) -> PassList:
     for key, text in texts.items():
         if not isinstance(text, str):
             raise PipelineError(f"{name}: the {key} must be a text")
+    passes = _texts(data.get("passes"), "passes", name)
     try:
-        pipeline = parse(", ".join(_texts(data.get("passes"), "passes", name)))
+        pipeline = parse(", ".join(passes))
     except PipelineError as error:
         raise PipelineError(f"{name}: {error}") from error
     return PassList(

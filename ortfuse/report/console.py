@@ -32,8 +32,8 @@ LONGEST_MODEL = 40
 LONGEST_REASON = 240
 
 
-def show_result(console: Console, result: Result) -> None:
-    """Print the complete result of `ortfuse optimize`."""
+def show_result(console: Console, result: Result, *, offered: bool = True) -> None:
+    """Print the complete result of `ortfuse optimize`; where none was written, it may be `offered` to be."""
     show_report(console, result.report)
     for line in (line for pin in result.pins for line in pin.lines()):
         console.print(line, markup=False, highlight=False)
@@ -51,7 +51,7 @@ def show_result(console: Console, result: Result) -> None:
     show_notes(console, [*result.report.notes, *result.report.failures])
     for setting in result.session:
         console.print(f"session: {setting} ({setting.reason})", markup=False, highlight=False)
-    if result.written is not None or result.ok:
+    if result.written is not None or (result.ok and offered):
         show_written(console, result.written, "optimised model")
     if result.session_file is not None and len(result.session):
         console.print(f"written: {result.session_file}; ortfuse.session(...) applies it", markup=False, highlight=False)
@@ -64,9 +64,9 @@ def show_substitution(console: Console, done: Substitution) -> None:
     console.print(f"{done.rule.name}: {done.rule.formula}", markup=False, highlight=False)
     if done.proof is not None:
         show_proof(console, done.proof)
-    show_result(console, done.result)
+    show_result(console, done.result, offered=done.count > 0)
     if not done.count:
-        console.print("substituted nowhere", style="bold red")
+        console.print("substituted nowhere; nothing was written", style="bold red")
 
 
 def show_latencies(console: Console, found: Latencies, title: str) -> None:

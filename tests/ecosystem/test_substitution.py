@@ -213,6 +213,10 @@ def test_the_command_writes_reports_and_says_no(tmp_path: Path) -> None:
     assert code == 2 and "--unproved: what is not proved has to be checked: add --verify" in text
     code, text = run("wrong", "--unproved", "--verify")
     assert code == 1 and "NOT EQUAL" in text
+    onnx.save(model(given.replace("Sigmoid", "Tanh")), tmp_path / "model.onnx")
+    code, text = run("replace", "-o", str(tmp_path / "other.onnx"))
+    assert code == 1 and "substituted nowhere; nothing was written" in text and "-o RESULT" not in text
+    assert not (tmp_path / "other.onnx").exists()
 
 
 def test_a_replacement_that_holds_what_is_looked_for_is_made_once() -> None:

@@ -271,7 +271,7 @@ def test_a_list_of_ones_own_is_read(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("passes = [", "not TOML"),
-        ("passes = 'fold'", "passes must be a list of texts"),
+        ("passes = 'fold'", r"^\S+mine.toml: passes must be a list of texts"),
         ("description = 'no passes'", "passes must be a list of texts"),
         ("passes = ['fold,']", "expected the name"),
         ("passes = []\nwhem = {}", "has no 'whem'"),
@@ -288,6 +288,14 @@ def test_mistakes_in_a_list_name_the_file(tmp_path: Path, content: str, message:
     with pytest.raises(PipelineError, match=message) as error:
         read_list(path)
     assert str(path) in str(error.value)
+
+
+def test_a_list_that_names_no_pass_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("passes = ['fixpoint(canonicalise)']")
+    with pytest.raises(
+        PipelineError, match=r"^pass list mine: there is no pass or pass list 'canonicalise'; did you mean"
+    ):
+        PassManager(Options(lists=tmp_path, passes="mine"))
 
 
 def test_a_list_that_cannot_be_read_is_named(tmp_path: Path) -> None:
