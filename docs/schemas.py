@@ -234,7 +234,8 @@ def tables() -> dict[str, Schema]:
         }),
         "profile": _object({
             "model": schema(str), "inputs": schema(str), "threads": schema(int), "timing": record(Timing),
-            "run_seconds": schema(float), "runs": schema(int), "kernel_seconds": schema(float), "reached": schema(float),
+            "run_seconds": schema(float), "runs": schema(int), "kernel_seconds": schema(float),
+            "between_seconds": schema(float), "reached": schema(float),
             "peaks": maybe(record(Peaks, ridge=float)), "by": schema(dict.fromkeys(VIEWS, list[Group])),
             "kernels": several(record(Kernel, reached=float)), "creation": record(Creation),
             "bottlenecks": several(Bottleneck), "notes": schema(list[str]),

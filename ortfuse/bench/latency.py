@@ -22,6 +22,7 @@ import onnx_ir as ir
 from rich import box
 from rich.table import Table
 
+from ortfuse.bench.digits import digits
 from ortfuse.bench.executed import profiled
 from ortfuse.bench.scatter import median_bounds, quartile_spread
 from ortfuse.errors import CrashError, VerificationError
@@ -280,8 +281,8 @@ def table(rows: Sequence[Latency], title: str = "Latency") -> Table:
             continue
         made.add_row(
             row.name,
-            f"{row.median_ms:.4g}",
-            f"{row.low_ms:.3g}..{row.high_ms:.3g}",
+            digits(row.median_ms, 4),
+            f"{digits(row.low_ms)}..{digits(row.high_ms)}",
             f"{row.speedup:.2f}",
             "{:.2f}..{:.2f}".format(*row.speedup_bounds) if row.speedup_bounds else "",
             f"{row.session_ms:.0f}",

@@ -17,6 +17,7 @@ from typing import Any, Protocol, Self, TypeAlias
 from rich import box
 from rich.table import Table
 
+from ortfuse.bench.digits import digits
 from ortfuse.bench.scatter import median_bounds
 from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.execution.inputs import Inputs
@@ -277,7 +278,7 @@ def sessions_table(rows: Sequence[SessionLatency], title: str) -> Table:
     for row in rows:
         bounds = "{:.2f}..{:.2f}".format(*row.speedup_bounds) if row.speedup_bounds else ""
         made.add_row(
-            row.name, f"{row.median_ms:.4g}", f"{row.p95_ms:.4g}", f"{row.speedup:.2f}", bounds, f"{row.session_ms:.0f}",
+            row.name, digits(row.median_ms, 4), digits(row.p95_ms, 4), f"{row.speedup:.2f}", bounds, f"{row.session_ms:.0f}",
             f"{row.peak_mb:.0f}",
         )  # fmt: skip
     return made

@@ -26,6 +26,12 @@ class Cards:
     kind: ClassVar[str] = "cards"
     title: str = ""
 
+    @property
+    def columns(self) -> int:
+        """How many stand in a row of a wide window, so that no row has much fewer than the others."""
+        rows = math.ceil(len(self.cards) / 6) or 1
+        return math.ceil(len(self.cards) / rows) or 1
+
 
 @dataclass(frozen=True)
 class Bar:
@@ -42,12 +48,13 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars from one zero; `mark` is a value with a line through all of them."""
+    """Bars from one zero; `mark` is a value with a line through all of them, `key` says what bars are, now and before."""
 
     title: str
     bars: Sequence[Bar]
     about: str = ""
     mark: float | None = None
+    key: tuple[str, str] | None = None
     kind: ClassVar[str] = "bars"
 
     @property
@@ -128,17 +135,18 @@ class Sites:
 
 @dataclass(frozen=True)
 class Dot:
-    """A point of a plane, with its name; `strong` is the one that was taken."""
+    """A point of a plane, with its name; `strong` is the one that was taken, `weight` from 0 to 1 its area."""
 
     x: float
     y: float
     text: str
     strong: bool = False
+    weight: float | None = None
 
 
 @dataclass(frozen=True)
 class Scatter:
-    """Points in a plane with a logarithmic horizontal axis; `limit` is a vertical line."""
+    """Points in a plane with a logarithmic horizontal axis; `limit` is a vertical line with a name, `level` a horizontal one."""
 
     title: str
     x_name: str
@@ -146,10 +154,12 @@ class Scatter:
     dots: Sequence[Dot]
     about: str = ""
     limit: float | None = None
+    limit_name: str = ""
+    level: float | None = None
     kind: ClassVar[str] = "scatter"
 
-    WIDTH: ClassVar[float] = 640.0
-    HEIGHT: ClassVar[float] = 260.0
+    WIDTH: ClassVar[float] = 1000.0
+    HEIGHT: ClassVar[float] = 340.0
 
     def _span(self) -> tuple[float, float]:
         found = [math.log10(dot.x) for dot in self.dots if dot.x > 0] + ([math.log10(self.limit)] if self.limit else [])
@@ -169,7 +179,21 @@ class Scatter:
     @property
     def top(self) -> float:
         """The end of the vertical axis."""
-        return 1.1 * max((dot.y for dot in self.dots), default=1.0)
+        return 1.1 * max([dot.y for dot in self.dots] + ([self.level] if self.level else []), default=1.0)
+
+    @property
+    def drawn(self) -> list[Dot]:
+        """The points, those with the largest area first, so that they hide none."""
+        return sorted(self.dots, key=lambda dot: -self.radius(dot))
+
+    def radius(self, dot: Dot) -> float:
+        """The radius of a point."""
+        return (7.0 if dot.strong else 4.5) if dot.weight is None else round(2.5 + 13.5 * math.sqrt(dot.weight), 1)
+
+    @property
+    def anchor(self) -> str:
+        """Which end of the name of the limit stands at its line: it lies within the plane."""
+        return "start" if self.limit is None or self.across(self.limit) < self.WIDTH / 2 else "end"
 
     @property
     def steps(self) -> list[float]:

@@ -12,6 +12,11 @@ from ortfuse.errors import OptionError
 from ortfuse.model.atomic_write import writable_target, write_text
 from ortfuse.page.blocks import Page
 
+SHORT = 28
+"""The letters of code that is not torn apart."""
+
+_WITHIN_NAMES = r"(?<=[A-Za-z])([._/])(?=[A-Za-z])"
+
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -57,8 +62,21 @@ def _breakable(text: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """A text with what stands between backticks as code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    """A text with what stands between backticks as code, and names that may go on in the next line where they have marks.
+
+    A short piece of code stays in one line: an option that is torn apart at its hyphens is read as another.
+    """
+    pieces = re.split(r"`([^`]+)`", text)
+    return "".join(_code(piece) if number % 2 else _words(piece) for number, piece in enumerate(pieces))
+
+
+def _words(text: str) -> str:
+    return re.sub(_WITHIN_NAMES, r"\1<wbr>", escape(text))
+
+
+def _code(text: str) -> str:
+    whole = ' class="whole"' if len(text) <= SHORT else ""
+    return f"<code{whole}>{escape(text)}</code>"
 
 
 def _jinja() -> Any:

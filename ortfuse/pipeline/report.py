@@ -37,6 +37,19 @@ class PassReport:
     hits: dict[str, int] = field(default_factory=dict)
     parts: list[PassReport] = field(default_factory=list)
 
+    @property
+    def kind(self) -> str:
+        """What it is, without what it consists of: `fixpoint`."""
+        return self.name.partition("(")[0]
+
+    @property
+    def innermost(self) -> PassReport:
+        """What does the work where a repetition consists of nothing but another one: the inner one says all of the outer."""
+        inner = self
+        while len(inner.parts) == 1 and inner.parts[0].kind == inner.kind:
+            inner = inner.parts[0]
+        return inner
+
     def leaves(self) -> list[PassReport]:
         """The reports of the passes that this one consists of, or itself."""
         return [leaf for part in self.parts for leaf in part.leaves()] if self.parts else [self]

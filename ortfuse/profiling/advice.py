@@ -116,7 +116,7 @@ def _far(shares: _Shares) -> Iterator[Bottleneck]:
         fraction = reached(kernels)
         if fraction is None or fraction >= FAR or shares.of(kernels) < MUCH:
             continue
-        remedy = "sizes too small for its kernel, or too many threads for them: try a larger batch, and --threads 1"
+        remedy = "sizes too small for its kernel, or too many threads for them: try a larger batch, and `--threads 1`"
         yield Bottleneck(f"{operator}, {fraction:.0%} of the peak of this machine", shares.of(kernels), remedy)
 
 
@@ -154,12 +154,17 @@ def _moves(shares: _Shares) -> Iterator[Bottleneck]:
 
 
 def _short(profile: Profile) -> Iterator[Bottleneck]:
-    """Kernels shorter than handing over to them, together with that: what a run without the profiler takes besides the others."""
+    """Kernels shorter than handing over to them, together with that.
+
+    It is what a run without the profiler takes besides the others, but not more than under the profiler: where times scatter,
+    runs are longer than the medians of kernels add up to, and nothing hands over in that time.
+    """
     short = [one for one in profile.kernels if one.seconds < SHORT * one.calls]
     calls = sum(one.calls for one in short)
     long = profile.seconds - sum(one.seconds for one in short)
-    share = max(0.0, 1 - long / (profile.timing.p50_ms * 1e-3))
-    remedy = "fewer nodes (`ortfuse optimize`), more work for each (a larger batch), and --threads 1 if all are short"
+    besides = profile.seconds - long + profile.between
+    share = min(max(0.0, 1 - long / (profile.timing.p50_ms * 1e-3)), besides / ((besides + long) or 1.0))
+    remedy = "fewer nodes (`ortfuse optimize`), more work for each (a larger batch), and `--threads 1` if all are short"
     runs = f"{_counted(calls, 'run')} of kernels under {SHORT * 1e6:.0f} µs, and " if calls else ""
     yield Bottleneck(f"{runs}handing over from kernel to kernel", share, remedy)
 

@@ -156,6 +156,11 @@ def by_block(one: Kernel) -> str:
     return f"{RUNTIME}, {one.operator}: {_listed(one.nodes)}" if one.made == "fused" else ""
 
 
+def by_kind_of_block(one: Kernel) -> str:
+    """The fused blocks that a node is one of, wherever they are in the model; empty if it is none."""
+    return by_block(one).partition(": ")[0]
+
+
 def by_operator(one: Kernel) -> str:
     """The operator of a node."""
     return one.operator

@@ -7,7 +7,7 @@ from typing import Any
 
 from ortfuse.bench.peaks import Peaks
 from ortfuse.profiling.creation import Creation
-from ortfuse.profiling.kernels import VIEWS, Group, Kernel, groups, reached
+from ortfuse.profiling.kernels import VIEWS, Group, Kernel, by_kind_of_block, groups, reached
 from ortfuse.profiling.timing import Timing
 
 SCHEMA = "ortfuse.profile/1"
@@ -44,6 +44,7 @@ class Profile:
         peaks: The peaks of this machine; `None` if they were not measured.
         bottlenecks: What takes the time and can be helped, the largest first.
         notes: What should be known about the numbers.
+        between: What a run takes under the profiler besides its kernels, the median over runs: handing over from one to the next.
     """
 
     sizes: str
@@ -56,6 +57,7 @@ class Profile:
     peaks: Peaks | None
     bottlenecks: tuple[Bottleneck, ...] = ()
     notes: tuple[str, ...] = ()
+    between: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -63,9 +65,9 @@ class Profile:
         return sum(one.seconds for one in self.kernels)
 
     @property
-    def between(self) -> float:
-        """What a run takes under the profiler besides its kernels: handing over from one to the next."""
-        return max(self.run_seconds - self.seconds, 0.0)
+    def blocks(self) -> tuple[Group, ...]:
+        """The time of fused blocks, those that are alike added up; the longest first."""
+        return groups(self.kernels, by_kind_of_block)
 
     @property
     def reached(self) -> float | None:
@@ -86,6 +88,7 @@ class Profile:
             "run_seconds": self.run_seconds,
             "runs": self.runs,
             "kernel_seconds": self.seconds,
+            "between_seconds": self.between,
             "reached": self.reached,
             "peaks": None if self.peaks is None else self.peaks.to_dict(),
             "by": {view: [group.to_dict() for group in self.by(view)] for view in VIEWS},

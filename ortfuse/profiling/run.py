@@ -22,6 +22,9 @@ from ortfuse.profiling.trace import Trace, trace
 PROFILED_MORE = 1.15
 """A model that is slower than this under the profiler has kernels so short that measuring them lengthens them."""
 
+SCATTERED = 0.15
+"""The part of a run, in which kernels take longer than their medians add up to, from which on a note says so."""
+
 LONG = 50e-6
 """Products that take less are not compared with a peak that was measured over milliseconds."""
 
@@ -86,6 +89,7 @@ def profile_of(
         kernels=kernels,
         run_seconds=traced.run_seconds,
         runs=traced.runs,
+        between=traced.between,
         creation=creation(graph, traced.graph, kernels),
         peaks=None,
         notes=tuple(_notes(graph, traced, measured, kernels)),
@@ -141,6 +145,12 @@ def _notes(graph: ir.Model | None, traced: Trace, measured: Timing, kernels: Seq
     if slower > PROFILED_MORE:
         notes.append(
             f"under the profiler a run takes {slower:.2f} times as long: shares of short kernels are too large"
+        )
+    apart = traced.run_seconds - traced.between - sum(one.seconds for one in kernels)
+    if apart > SCATTERED * traced.run_seconds:
+        notes.append(
+            f"the times of kernels scatter: a run has {apart * 1e3:.3g} ms more than their medians add up to. Something else "
+            "runs on this machine; end what can be ended"
         )
     unknown = sorted({one.operator for one in kernels if one.flops is None and one.bytes is not None})
     if unknown:

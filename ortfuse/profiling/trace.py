@@ -85,12 +85,14 @@ class Trace:
         nodes: The nodes in the order of their first execution.
         run_seconds: The median of what a run took, under the profiler.
         runs: How many runs were counted.
+        between: The median of what a run took besides its nodes.
         graph: The graph that was executed; `None` if it cannot be had.
     """
 
     nodes: tuple[Executed, ...]
     run_seconds: float
     runs: int
+    between: float
     graph: ir.Model | None
 
 
@@ -118,8 +120,8 @@ def trace(model: Runnable, inputs: Inputs, *, runs: int, threads: int = 0) -> Tr
                 raise
             events = _events(model, inputs, runs, threads, folder, "")
         graph = _executed_graph(target)
-    nodes, took = executed(events)
-    return Trace(nodes, statistics.median(took), len(took), graph)
+    nodes, took, between = executed(events)
+    return Trace(nodes, statistics.median(took), len(took), statistics.median(between), graph)
 
 
 def _events(model: Runnable, inputs: Inputs, runs: int, threads: int, folder: str, dump: str) -> list[dict[str, Any]]:
@@ -146,22 +148,24 @@ def _runs(model: Runnable, runs: int) -> int:
     return min(runs, max(FEWEST_RUNS, MOST_EVENTS // max(nodes, 1)))
 
 
-def executed(events: Iterable[Event]) -> tuple[tuple[Executed, ...], list[float]]:
-    """The nodes, and the seconds of each run, from the events of a profile; the first `WARMUP` runs are left out."""
+def executed(events: Iterable[Event]) -> tuple[tuple[Executed, ...], list[float], list[float]]:
+    """The nodes, the seconds of each run and those besides its nodes, from a profile; the first `WARMUP` runs are left out."""
     known = list(events)
     ran = sorted((event for event in known if event["name"] == "model_run"), key=_start)[WARMUP:]
     took: dict[str, list[float]] = {}
     first: dict[str, Event] = {}
     sizes: dict[str, dict[str, Calls]] = {}
     kernels = sorted((event for event in known if is_execution(event)), key=_outermost_first)
-    for number, inside in enumerate(_by_run(ran, kernels)):
-        for event, seconds in _without_bodies(inside):
+    for number, some in enumerate(_by_run(ran, kernels)):
+        for event, seconds in _without_bodies(some):
             name = event["name"].removesuffix(KERNEL)
             first.setdefault(name, event)
             took.setdefault(name, [0.0] * len(ran))[number] += seconds
             _count(sizes.setdefault(name, {}), event["args"])
     nodes = tuple(_node(name, event, took[name], tuple(sizes[name].values())) for name, event in first.items())
-    return nodes, [run["dur"] * 1e-6 for run in ran]
+    runs = [run["dur"] * 1e-6 for run in ran]
+    inside = [sum(seconds[number] for seconds in took.values()) for number in range(len(ran))]
+    return nodes, runs, [max(run - within, 0.0) for run, within in zip(runs, inside, strict=True)]
 
 
 def _start(event: Event) -> float:

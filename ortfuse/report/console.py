@@ -164,7 +164,8 @@ def _add_pass(made: Table, entry: PassReport, indent: str) -> Iterator[PassRepor
         yield entry
         return
     # What a repetition or a list consists of stands below it.
-    name = entry.name.partition("(")[0] if entry.parts else entry.name
+    entry = entry.innermost
+    name = entry.kind if entry.parts else entry.name
     rules = ", ".join(f"{name} {hits}" for name, hits in entry.hits.items())
     nodes = f"{entry.nodes_before} -> {entry.nodes_after}"
     made.add_row(f"{indent}{name}", f"{entry.seconds * 1e3:.1f}", str(entry.changes), nodes, rules)

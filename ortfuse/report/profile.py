@@ -50,12 +50,12 @@ def show_profile(console: Console, found: Profile) -> None:
     )
     _say(
         console,
-        f"under the profiler: {found.run_seconds * 1e3:.3f} ms a run, of which {found.seconds * 1e3:.3f} ms in "
-        f"{len(found.kernels)} kernels and {found.between * 1e3:.3f} ms between them",
+        f"under the profiler: {found.run_seconds * 1e3:.3f} ms a run; {len(found.kernels)} kernels take "
+        f"{found.seconds * 1e3:.3f} ms, and what lies between them {found.between * 1e3:.3f} ms",
     )
     _show_roof(console, found)
     for view, title in _TITLES.items():
-        _show_groups(console, title, found.by(view))
+        _show_groups(console, title, found.blocks if view == "block" else found.by(view))
     _show_creation(console, found.creation)
     _show_bottlenecks(console, found)
     show_notes(console, found.notes)

@@ -8,6 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from ortfuse.bench.digits import digits
 from ortfuse.report.pages.tuning import changed
 from ortfuse.tuning import Point
 from ortfuse.tuning.tune import Tuned
@@ -46,7 +47,7 @@ def _table(title: str, rows: Sequence[tuple[str, Point]]) -> Table:
         made.add_column(heading, justify="right", no_wrap=True)
     for name, point in rows:
         made.add_row(
-            name, f"{point.median_ms:.4g}", f"{point.p95_ms:.4g}", f"{point.speedup:.2f}", f"{point.session_ms:.0f}",
+            name, digits(point.median_ms, 4), digits(point.p95_ms, 4), f"{point.speedup:.2f}", f"{point.session_ms:.0f}",
             f"{point.peak_mb:.0f}", f"{point.error:.1e}",
         )  # fmt: skip
     return made

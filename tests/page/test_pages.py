@@ -17,7 +17,7 @@ from ortfuse.bench.peaks import Peaks
 from ortfuse.cli.app import main
 from ortfuse.errors import OptionError
 from ortfuse.page import write_page
-from ortfuse.page.blocks import Bar, Bars, Dot, Page, Rows, Scatter
+from ortfuse.page.blocks import Bar, Bars, Card, Cards, Dot, Page, Rows, Scatter
 from ortfuse.page.pictures import operators
 from ortfuse.page.write import html
 from ortfuse.precision.outcome import Outcome, Point, SiteReport, Tried
@@ -115,6 +115,14 @@ def test_a_benchmark_is_bars_and_numbers() -> None:
     assert "b is the fastest: 1.30 times" in said
 
 
+def test_too_few_runs_tell_nothing() -> None:
+    page = bench_page(Latencies("batch=1", (latency("a", 1.0), latency("b", 1.3))))
+    assert page.summary == (
+        "Which is the fastest cannot be told from these runs: b is 1.30 times, in too few runs to rely on, as fast as a, at batch=1."
+    )
+    assert "95 %" not in " ".join(read(html(replace(page, blocks=page.blocks[:1]))).text)
+
+
 def test_a_quantised_model_is_shown_site_by_site() -> None:
     sites = [
         SiteReport(
@@ -169,7 +177,7 @@ def test_a_profile_is_shown_with_every_kernel(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bounds", "told"), [((1.2, 1.4), True), ((0.7, 0.9), False), ((0.4, 8.0), None), (None, True)]
+    ("bounds", "told"), [((1.2, 1.4), True), ((0.7, 0.9), False), ((0.4, 8.0), None), (None, None)]
 )
 def test_a_speedup_is_good_only_beyond_its_bounds(bounds: tuple[float, float] | None, told: bool | None) -> None:
     assert is_faster(latency("a", 1.3, bounds)) is told
@@ -214,6 +222,25 @@ def test_a_measured_page_has_the_profiles_before_and_after(path: Path, tmp_path:
     assert any(re.fullmatch(r"[0-9.e-]+ ms ×1, was [0-9.e-]+ ms ×1", text) for text in said)
 
 
+def test_names_in_tables_go_on_behind_their_marks_and_numbers_stay_whole() -> None:
+    said = html(Page("t", "s", [Rows("A", ("a", "b"), [("conv.relu", "at 0.98, com.microsoft.FusedConv")])]))
+    assert "conv.<wbr>relu" in said
+    assert "at 0.98, com.<wbr>microsoft.<wbr>FusedConv" in said
+
+
+@pytest.mark.parametrize(("count", "columns"), [(1, 1), (5, 5), (6, 6), (7, 4), (13, 5)])
+def test_no_row_of_cards_is_much_shorter_than_the_others(count: int, columns: int) -> None:
+    assert Cards([Card("a", "b")] * count).columns == columns
+
+
+def test_the_area_of_a_dot_is_its_weight_and_large_ones_hide_none() -> None:
+    small, large = Dot(1.0, 1.0, "small", weight=0.01), Dot(1.0, 1.0, "large", weight=1.0)
+    plane = Scatter("", "x", "y", [small, large], level=2.0)
+    assert plane.drawn == [large, small]
+    assert plane.radius(large) > 3 * plane.radius(small)
+    assert plane.top > 2.0, "the level is drawn too"
+
+
 def test_bars_have_room_for_what_they_were() -> None:
     bars = Bars("", [Bar("a", 1.0, "", was=4.0), Bar("b", 2.0, "")])
     assert (bars.largest, bars.share(2.0)) == (4.0, 50.0)
@@ -222,7 +249,7 @@ def test_bars_have_room_for_what_they_were() -> None:
 def test_code_is_shown_as_code_and_nothing_else_is_markup() -> None:
     page = Page("a", "do `this & that` <b>", [Bars("", [Bar("a/b.c", 1.0, "")])])
     said = html(page)
-    assert "<code>this &amp; that</code> &lt;b&gt;" in said
+    assert '<code class="whole">this &amp; that</code> &lt;b&gt;' in said
     assert "a/<wbr>b.<wbr>c" in said
 
 

@@ -6,6 +6,7 @@ import csv
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,6 +21,7 @@ from ortfuse.cli.app import app
 from ortfuse.explanation import Explanation
 from ortfuse.profiling import VIEWS, Profile, Timing, at_peaks, beyond, bottlenecks, run
 from ortfuse.profiling.timing import percentile, timing
+from ortfuse.profiling.trace import Trace, trace
 
 BERT = str(Path(__file__).parents[2] / "golden" / "models" / "bert.sdpa.ts.onnx")
 
@@ -125,10 +127,26 @@ def test_bottlenecks_name_what_can_be_done() -> None:
 def test_handing_over_is_what_a_run_takes_besides_long_kernels() -> None:
     found = ortfuse.profile(_model(), rounds=2, remedies=False)
     long, short = (replace(found.kernels[0], seconds=seconds, bound="") for seconds in (6e-4, 2e-6))
-    found = replace(found, kernels=(long, short, short))
+    found = replace(found, kernels=(long, short, short), between=1e-3)
     (one,) = [one for one in bottlenecks(found) if "handing over" in one.what]
     assert one.share == pytest.approx(0.4), "of 1 ms"
     assert one.what.startswith("2 runs of kernels under 10 µs")
+    scattered = replace(found, between=9.6e-5)
+    (one,) = [one for one in bottlenecks(scattered) if "handing over" in one.what]
+    assert one.share == pytest.approx(1e-4 / 7e-4), "what scatters is not handing over"
+
+
+def test_a_note_says_that_kernels_are_slower_now_and_then_than_their_medians(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scattered(*arguments: Any, **options: Any) -> Trace:
+        found = trace(*arguments, **options)
+        taken = sum(one.seconds for one in found.nodes)
+        return replace(found, run_seconds=taken + share * taken, between=0.0)
+
+    monkeypatch.setattr(run, "trace", scattered)
+    share = 0.5
+    assert any("scatter" in note for note in ortfuse.profile(_model(), rounds=2, remedies=False).notes)
+    share = 0.1
+    assert not any("scatter" in note for note in ortfuse.profile(_model(), rounds=2, remedies=False).notes)
 
 
 def test_the_command_writes_what_is_asked_for(tmp_path: Path) -> None:

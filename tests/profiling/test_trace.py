@@ -27,8 +27,9 @@ def test_runs_for_warming_up_do_not_count() -> None:
     for number in range(WARMUP + 3):
         took = 100 if number < WARMUP else 10 + number - WARMUP
         events += [_run(1000 * number, 500), _kernel("a", 1000 * number + 1, took)]
-    (node,), runs = executed(events)
+    (node,), runs, between = executed(events)
     assert runs == pytest.approx([5e-4] * 3)
+    assert between == pytest.approx([4.9e-4, 4.89e-4, 4.88e-4]), "what each run has besides its nodes"
     assert (node.name, node.operator, node.calls) == ("a", "Relu", 1)
     assert node.seconds == pytest.approx(11e-6), "the median"
     assert node.sizes == (Calls(3, (("float", (2, 3)),), ()),)
@@ -45,7 +46,7 @@ def test_a_loop_has_only_the_time_that_its_body_does_not() -> None:
     for number in range(WARMUP + 1):
         events.append(_run(1000 * number, 200))
         events += [{**event, "ts": event["ts"] + 1000 * number} for event in once]
-    nodes, _ = executed(events[::-1])
+    nodes, *_ = executed(events[::-1])
     found = {node.name: (node.calls, round(node.seconds * 1e6)) for node in nodes}
     assert found == {"loop": (1, 40), "body": (2, 60), "after": (1, 5)}
 
@@ -55,7 +56,7 @@ def test_a_body_may_start_in_the_microsecond_in_which_its_node_does() -> None:
     for number in range(WARMUP + 1):
         start = 1000 * number
         events += [_run(start, 200), _kernel("body", start + 10, 30), _kernel("if", start + 10, 40, "If")]
-    nodes, _ = executed(events)
+    nodes, *_ = executed(events)
     assert {node.name: round(node.seconds * 1e6) for node in nodes} == {"if": 10, "body": 30}
 
 
@@ -71,7 +72,7 @@ def test_what_grows_in_a_loop_is_counted_at_each_of_its_sizes() -> None:
             event = _kernel(node.name or "", start + 20 * size, 5)
             told = [{"float": [size]}]
             events.append({**event, "args": {**event["args"], "input_type_shape": told, "output_type_shape": told}})
-    nodes, _ = executed(events)
+    nodes, *_ = executed(events)
     (seen,) = nodes
     assert [calls.count for calls in seen.sizes] == [2, 2, 2] and seen.calls == 3
     assert works(nodes, model)[seen.name] == Work(1 + 2 + 3, 2 * 4 * (1 + 2 + 3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import platform
 import shlex
@@ -12,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ortfuse.bench import Latency, SessionLatency
+from ortfuse.bench.digits import digits
 from ortfuse.page.blocks import Bar, Bars, Rows, Site
 from ortfuse.page.drawing import svg
 from ortfuse.page.pictures import Pair
@@ -21,6 +23,9 @@ from ortfuse.version import __version__
 
 MOST_OPERATORS = 14
 """The most operators of two profiles that have a bar of their own."""
+
+MOST_UNFOLDED = 24
+"""The rows of the longest table of operators that is not folded."""
 
 RATIOS = (
     "A speedup is the median of the ratios of runs side by side, which can differ from the ratio of the median times."
@@ -48,8 +53,8 @@ def command() -> str:
 
 
 def is_faster(row: Latency) -> bool | None:
-    """Whether a model is faster than the first; `None` where its bounds do not tell."""
-    low, high = row.speedup_bounds or (row.speedup, row.speedup)
+    """Whether a model is faster than the first; `None` where its bounds, or too few runs for any, do not tell."""
+    low, high = row.speedup_bounds or (0.0, math.inf)
     return True if low > 1 else False if high < 1 else None
 
 
@@ -59,7 +64,7 @@ def latency_bars(rows: Sequence[Latency], title: str, sizes: str = "") -> Bars:
         Bar(
             row.name,
             row.speedup,
-            f"{row.speedup:.2f}×, {row.median_ms:.3g} ms, {row.executed} executed",
+            f"{row.speedup:.2f}×, {digits(row.median_ms)} ms, {row.executed} executed",
             row.speedup_bounds[0] if row.speedup_bounds else None,
             row.speedup_bounds[1] if row.speedup_bounds else None,
             row is rows[-1],
@@ -68,9 +73,8 @@ def latency_bars(rows: Sequence[Latency], title: str, sizes: str = "") -> Bars:
         if not row.crash
     ]
     where = f" at {sizes}" if sizes else ""
-    about = (
-        f"Speed relative to {rows[0].name}{where}, runs interleaved; the thin line spans the 95 % interval. {RATIOS}"
-    )
+    bounds = "; the thin line spans the 95 % interval" if any(row.speedup_bounds for row in rows) else ""
+    about = f"Speed relative to {rows[0].name}{where}, which is the vertical line, runs interleaved{bounds}. {RATIOS}"
     return Bars(title, bars, about, 1.0)
 
 
@@ -80,7 +84,7 @@ def session_bars(rows: Sequence[SessionLatency]) -> Bars:
         Bar(
             row.name,
             row.speedup,
-            f"{row.speedup:.2f}×, {row.median_ms:.3g} ms, {row.peak_mb:.0f} MB",
+            f"{row.speedup:.2f}×, {digits(row.median_ms)} ms, {row.peak_mb:.0f} MB",
             *(row.speedup_bounds or (None, None)),
         )
         for row in rows
@@ -106,10 +110,10 @@ def profile_bars(before: Profile, after: Profile) -> Bars:
     ]
     about = (
         f"What the runtime executes in a run at {after.sizes}: for each operator, the milliseconds of all its nodes and how many "
-        f"they are, now (filled) and before (outlined). All operators together take {1e3 * after.seconds:.3g} ms; they took "
-        f"{1e3 * before.seconds:.3g} ms. The profiler itself takes time, so that runs without it are faster."
+        f"they are. All operators together take {digits(1e3 * after.seconds)} ms; they took "
+        f"{digits(1e3 * before.seconds)} ms. The profiler itself takes time, so that runs without it are faster."
     )
-    return Bars("Where the time goes, before and after", bars, about)
+    return Bars("Where the time goes, before and after", bars, about, key=("now", "before"))
 
 
 def _seconds(groups: Mapping[str, Group], names: Iterable[str]) -> float:
@@ -118,7 +122,7 @@ def _seconds(groups: Mapping[str, Group], names: Iterable[str]) -> float:
 
 def _times(groups: Mapping[str, Group], names: Sequence[str]) -> str:
     kernels = sum(groups[name].kernels for name in names if name in groups)
-    return f"{1e3 * _seconds(groups, names):.3g} ms ×{kernels}" if kernels else "none"
+    return f"{digits(1e3 * _seconds(groups, names))} ms ×{kernels}" if kernels else "none"
 
 
 def short_names(names: Sequence[str]) -> list[str]:
@@ -148,7 +152,7 @@ def latency_rows(rows: Sequence[Latency]) -> Rows:
     )
     cells = [
         (
-            row.name, f"{row.median_ms:.4g}", f"{row.low_ms:.4g}", f"{row.high_ms:.4g}", f"{row.speedup:.2f}",
+            row.name, digits(row.median_ms, 4), digits(row.low_ms, 4), digits(row.high_ms, 4), f"{row.speedup:.2f}",
             *((f"{row.speedup_bounds[0]:.2f}", f"{row.speedup_bounds[1]:.2f}") if row.speedup_bounds else ("", "")),
             f"{row.session_ms:.0f}", str(row.nodes), str(row.executed), f"{row.file_mb:.2f}",
         )
@@ -202,5 +206,5 @@ def change(before: Mapping[str, int], after: Mapping[str, int]) -> Rows:
         ("operator", "before", "after", "change"),
         rows,
         numbers=frozenset({1, 2, 3}),
-        folded=len(rows) > 16,
+        folded=len(rows) > MOST_UNFOLDED,
     )

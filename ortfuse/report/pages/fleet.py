@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ortfuse.bench.digits import digits
 from ortfuse.fleet import Row, Sweep
 from ortfuse.page.blocks import Bar, Bars, Block, Card, Cards, Page, Rows
 from ortfuse.report.fleet import summary
@@ -43,5 +44,5 @@ def fleet_page(found: Sweep) -> Page:
 
 def _bar(row: Row) -> Bar:
     low, high = row.speedup_bounds or (None, None)
-    text = f"{row.speedup:.2f}×, {row.median_ms[1]:.3g} ms instead of {row.median_ms[0]:.3g}"
+    text = f"{row.speedup:.2f}×, {digits(row.median_ms[1])} ms instead of {digits(row.median_ms[0])}"
     return Bar(Path(row.model).name, row.speedup, text, low, high)

@@ -29,10 +29,11 @@ def bench_page(found: Latencies) -> Page:
             f"{fastest.name} is the fastest: {fastest.speedup:.2f} times as fast as {rows[0].name}, at {found.sizes}."
         )
         if is_faster(fastest) is None:
-            low, high = fastest.speedup_bounds or (1.0, 1.0)
+            within = "{:.2f} and {:.2f}".format(*fastest.speedup_bounds) if fastest.speedup_bounds else ""
+            seen = f"between {within} times" if within else f"{fastest.speedup:.2f} times, in too few runs to rely on,"
             summary = (
-                f"Which is the fastest cannot be told from these runs: {fastest.name} is between {low:.2f} and {high:.2f} times "
-                f"as fast as {rows[0].name}, at {found.sizes}."
+                f"Which is the fastest cannot be told from these runs: {fastest.name} is {seen} as fast as {rows[0].name}, "
+                f"at {found.sizes}."
             )
         if fastest is rows[0]:
             summary = f"Nothing is faster than {fastest.name}, at {found.sizes}."

@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ortfuse.bench import doubts
+from ortfuse.bench.digits import digits
 from ortfuse.page.blocks import Block, Card, Cards, Notes, Page, Rows, Sites, Step, Timeline
 from ortfuse.page.pictures import Pair, Pictures
 from ortfuse.pipeline.report import PassReport
@@ -82,7 +83,9 @@ def _summary(result: Result) -> str:
     said = f"{before} nodes became {after}"
     if result.latencies is not None and len(result.latencies.rows) > 1:
         last = result.latencies.rows[-1]
-        said += f", and a run takes {last.median_ms:.3g} ms instead of {result.latencies.rows[0].median_ms:.3g}"
+        said += f", which is {last.speedup:.2f} times as fast"
+        if is_faster(last) is None:
+            said = f"{before} nodes became {after}; whether that is faster cannot be told from these runs"
     if result.verdict is not None:
         said += f"; the outputs are {result.verdict.state}"
     families = result.report.families()
@@ -95,12 +98,14 @@ def _cards(result: Result) -> list[Card]:
     cards = [Card("nodes", f"{report.before.nodes} → {report.after.nodes}")]
     if result.latencies is not None and len(result.latencies.rows) > 1:
         first, last = result.latencies.rows[0], result.latencies.rows[-1]
-        bounds = "95 %: {:.2f} to {:.2f}".format(*last.speedup_bounds) if last.speedup_bounds else ""
+        bounds = (
+            "95 %: {:.2f} to {:.2f}".format(*last.speedup_bounds) if last.speedup_bounds else "too few runs to tell"
+        )
         cards += [
             Card("speedup", f"{last.speedup:.2f}×", bounds, is_faster(last)),
-            Card("median latency", f"{last.median_ms:.3g} ms", f"was {first.median_ms:.3g} ms"),
+            Card("median latency", f"{digits(last.median_ms)} ms", f"was {digits(first.median_ms)} ms"),
             Card("executed nodes", f"{first.executed} → {last.executed}", "after the runtime's own optimisations"),
-            Card("file", f"{last.file_mb:.3g} MB", f"was {first.file_mb:.3g} MB"),
+            Card("file", f"{digits(last.file_mb)} MB", f"was {digits(first.file_mb)} MB"),
         ]
     if result.verdict is not None:
         cards.append(Card("verified", result.verdict.state, f"{len(result.verdict.trials)} runs", result.verdict.ok))
@@ -120,7 +125,8 @@ def _timeline(passes: list[PassReport]) -> Timeline:
 
 def _steps(passes: list[PassReport], start: float, depth: int) -> Iterator[Step]:
     for report in passes:
-        label = report.name if len(report.name) < 60 else report.name.partition("(")[0]
+        report = report.innermost
+        label = report.name if len(report.name) < 60 else report.kind
         text = f"{1e3 * report.seconds:.0f} ms, {_changed(report)}"
         yield Step(label, start, report.seconds, text, min(depth, 2), bool(report.changes))
         yield from _steps(report.parts, start, depth + 1)

@@ -6,13 +6,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ortfuse.bench.digits import digits
 from ortfuse.page.blocks import Bar, Bars, Block, Card, Cards, Dot, Notes, Page, Rows, Scatter
 from ortfuse.profiling import Group, Profile
 from ortfuse.report.pages.common import change, command, environment
 
-MOST_BARS, MOST_BLOCKS = 16, 8
+MOST_BARS = 16
 
-LONGEST = 26
+LONGEST = 48
 """The letters of a label that are seen."""
 
 _SHARES = (
@@ -24,7 +25,7 @@ _VIEWS = {
     "role": ("By module", "Layers that are alike are added up, under * for their numbers."),
     "operator": ("By operator", "The operators that the runtime executes."),
     "rule": ("By what made it", "Rules of ortfuse, the runtime when it created the session, or the model."),
-    "block": ("By fused block", "What was made of several nodes, by the one that computed its result."),
+    "block": ("By fused block", "What was made of several nodes; blocks that are alike are added up."),
 }
 
 
@@ -44,9 +45,8 @@ def profile_page(model: str, found: Profile) -> Page:
             )
         )
     for view, (title, about) in _VIEWS.items():
-        if groups := found.by(view):
-            most = MOST_BLOCKS if view == "block" else MOST_BARS
-            blocks.append(_bars(title, about, groups, most))
+        if groups := found.blocks if view == "block" else found.by(view):
+            blocks.append(_bars(title, about, groups, MOST_BARS))
     blocks += [_roofline(found), *_creation(found), _kernels(found)]
     if found.notes:
         blocks.append(Notes("What to know about the numbers", found.notes))
@@ -56,23 +56,26 @@ def profile_page(model: str, found: Profile) -> Page:
 def _summary(found: Profile) -> str:
     first = found.by("operator")[:3]
     most = ", ".join(f"{group.name} {group.share:.0%}" for group in first)
-    return f"A run takes {found.timing.p50_ms:.3g} ms at {found.sizes}. Most of it goes to {most or 'nothing'}."
+    count = f"{found.threads} thread{'s' if found.threads > 1 else ''}"
+    threads = count if found.threads else "as many threads as the runtime chooses"
+    return (
+        f"A run takes {digits(found.timing.p50_ms)} ms at {found.sizes} with {threads}. Of the time of its nodes, most goes to "
+        f"{most or 'nothing'}."
+    )
 
 
 def _cards(found: Profile) -> Cards:
     one = found.timing
     cards = [
-        Card("median latency", f"{one.p50_ms:.3g} ms", f"{one.rounds} rounds"),
-        Card("95 % of the runs within", f"{one.p95_ms:.3g} ms"),
-        Card(
-            "throughput", f"{one.throughput:{',.0f' if one.throughput >= 100 else '.3g'}} runs/s", "one after the other"
-        ),
-        Card("session creation", f"{one.session_ms:.3g} ms"),
+        Card("median latency", f"{digits(one.p50_ms)} ms", f"{one.rounds} rounds"),
+        Card("95 % of the runs within", f"{digits(one.p95_ms)} ms"),
+        Card("throughput", f"{digits(one.throughput)} runs/s", "one after the other"),
+        Card("session creation", f"{digits(one.session_ms)} ms"),
     ]
     if one.memory is not None:
-        cards.append(Card("peak memory", f"{one.memory / 1e6:.3g} MB", "beyond that of a model of one node"))
+        cards.append(Card("peak memory", f"{digits(one.memory / 1e6)} MB", "beyond that of a model of one node"))
     if found.reached is not None:
-        cards.append(Card("of the roofline", f"{found.reached:.0%}", "what this machine can do at best"))
+        cards.append(Card("roofline", f"{found.reached:.0%}", "of what this machine can do at best"))
     return Cards(cards)
 
 
@@ -82,7 +85,13 @@ def _bars(title: str, about: str, groups: Sequence[Group], most: int) -> Bars:
     for group in groups[:most]:
         roof = "" if group.reached is None else f", {group.reached:.0%} of the roof"
         name = re.sub(r"[^\s:]+", lambda found: _end(found[0]), group.name)
-        bars.append(Bar(name, group.seconds * 1e3, f"{group.share:.1%}, {group.seconds * 1e3:.3g} ms{roof}"))
+        bars.append(
+            Bar(
+                name,
+                group.seconds * 1e3,
+                f"{_share(group.share)}, {digits(group.seconds * 1e3)} ms ×{group.kernels}{roof}",
+            )
+        )
     rest = groups[most:]
     if rest:
         seconds, share = sum(group.seconds for group in rest), sum(group.share for group in rest)
@@ -90,10 +99,14 @@ def _bars(title: str, about: str, groups: Sequence[Group], most: int) -> Bars:
             Bar(
                 "1 other" if len(rest) == 1 else f"{len(rest)} others",
                 seconds * 1e3,
-                f"{share:.1%}, {seconds * 1e3:.3g} ms",
+                f"{_share(share)}, {digits(seconds * 1e3)} ms",
             )
         )
     return Bars(title, bars, about)
+
+
+def _share(share: float) -> str:
+    return "under 0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
 
 
 def _end(name: str) -> str:
@@ -106,26 +119,34 @@ def _end(name: str) -> str:
 
 
 def _roofline(found: Profile) -> Scatter:
+    longest = max((one.seconds for one in found.kernels), default=1.0) or 1.0
     dots = [
         Dot(
             one.flops / one.bytes,
             one.reached,
-            f"{one.operator} {one.name}: {one.seconds * 1e6:.3g} µs, {one.reached:.0%}",
+            f"{one.operator} {one.name}: {digits(one.seconds * 1e6)} µs, {one.reached:.0%}",
+            weight=one.seconds / longest,
         )
         for one in found.kernels
         if one.flops and one.bytes and one.reached
     ]
+    peaks = found.peaks
     about = (
-        "A dot for each executed node; 1 is the least time at the peaks of this machine. The processor limits those to the right "
-        "of the line, the memory those to the left; what caches hold may be above 1."
+        "A dot for each executed node, its area by its time; 1 is the least time at the peaks of this machine. The processor "
+        "limits those to the right of the line, the memory those to the left; what caches hold may be above 1."
     )
+    if peaks is not None:
+        products, copies = f"{peaks.flops / 1e9:.3g} GFLOP/s", f"{peaks.bandwidth / 1e9:.3g} GB/s"
+        about += f" The peaks: {products} in a product of matrices, {copies} in a copy."
     return Scatter(
         "Roofline",
         "operations for each byte",
         "fraction of the roof",
         dots,
         about,
-        None if found.peaks is None else found.peaks.ridge,
+        None if peaks is None else peaks.ridge,
+        "" if peaks is None else f"{peaks.ridge:.3g} operations for each byte",
+        level=1.0,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from ortfuse.bench.digits import digits
 from ortfuse.page.blocks import Block, Card, Cards, Dot, Notes, Page, Rows, Scatter
 from ortfuse.precision.outcome import Outcome, Point, SiteReport
 from ortfuse.profiling import Profile
@@ -60,7 +61,7 @@ def _cards(outcome: Outcome) -> list[Card]:
         Card("sites lowered", f"{len(outcome.taken.choice)} of {len(outcome.sites)}"),
     ]
     if size:
-        cards.append(Card("weights", f"{size / 1e6:.3g} MB", f"were {outcome.float_size / 1e6:.3g} MB"))
+        cards.append(Card("weights", f"{digits(size / 1e6)} MB", f"were {digits(outcome.float_size / 1e6)} MB"))
     return cards
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ortfuse.bench.digits import digits
 from ortfuse.page.blocks import Bar, Bars, Block, Card, Cards, Notes, Page, Rows
 from ortfuse.report.pages.common import RATIOS, command, environment
 from ortfuse.tuning import Point, TuningOutcome
@@ -25,12 +26,12 @@ def tuning_page(name: str, tuned: Tuned) -> Page:
     good = None if seen == 1 else seen > 1
     cards = [
         Card("speedup", f"{best.speedup:.2f}×", "over the original in a default session", good),
-        Card("median latency", f"{best.median_ms:.3g} ms", f"was {outcome.baseline.median_ms:.3g} ms"),
-        Card("95 % of the runs within", f"{best.p95_ms:.3g} ms"),
+        Card("median latency", f"{digits(best.median_ms)} ms", f"was {digits(outcome.baseline.median_ms)} ms"),
+        Card("95 % of the runs within", f"{digits(best.p95_ms)} ms"),
         Card("peak memory", f"{best.peak_mb:.0f} MB", f"was {outcome.baseline.peak_mb:.0f} MB"),
         Card("trials", str(len(outcome.points)), f"in {outcome.seconds:.0f} s"),
     ]
-    original = Bar("the original, default session", 1.0, f"{outcome.baseline.median_ms:.3g} ms")
+    original = Bar("the original, default session", 1.0, f"{digits(outcome.baseline.median_ms)} ms")
     finalists, confirmed = (_bars(points, outcome) for points in (outcome.finalists, outcome.confirmed))
     blocks: list[Block] = [Cards(cards)]
     if confirmed:
@@ -45,7 +46,7 @@ def tuning_page(name: str, tuned: Tuned) -> Page:
     trials = [
         (
             str(point.number + 1), changed(point, usual), f"{point.speedup:.2f}" if not point.failure else "",
-            f"{point.median_ms:.3g}", f"{point.peak_mb:.0f}", f"{point.error:.1e}", point.failure,
+            digits(point.median_ms), f"{point.peak_mb:.0f}", f"{point.error:.1e}", point.failure,
         )
         for point in outcome.points
     ]  # fmt: skip
@@ -69,7 +70,7 @@ def _bars(points: Sequence[Point], outcome: TuningOutcome) -> list[Bar]:
         Bar(
             changed(point, outcome.baseline.choice),
             point.speedup,
-            f"{point.speedup:.2f}×, {point.median_ms:.3g} ms",
+            f"{point.speedup:.2f}×, {digits(point.median_ms)} ms",
             strong=point.number == outcome.best.number,
         )
         for point in points
