@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -103,8 +104,9 @@ def optimize(
         known = stored(check, "optimize", json_file)
         demand_same_model(known, model)
         check_report(report)
+        asked = options.explain
         if report is not None:
-            options = options.with_(explain=options.explain or True)
+            options = options.with_(explain=asked or True)
         original = None if report is None else _kept(model, options.output)
         try:
             with progress_line() as progress:
@@ -113,7 +115,8 @@ def optimize(
             result = error.result
         from ortfuse.report.console import show_result
 
-        show_result(out, result)
+        # What the page needs beyond what was asked for is on the page, and would hide the rest here.
+        show_result(out, result if asked else replace(result, explanation=None))
         content = {"model": str(model), **result.to_dict()}
         write_json(json_file, "optimize", content)
         if report is not None:

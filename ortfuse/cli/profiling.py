@@ -73,7 +73,7 @@ def profile(
             found = ortfuse.profile(model, options, remedies=remedies, progress=progress)
         show_profile(out, found)
         write_csv(csv, found)
-        write_png(png, found)
+        write_png(png, found, model.name)
         write_json(json_file, "profile", {"model": str(model), **found.to_dict()})
         if report is not None:
             from ortfuse.report.pages import profile_page

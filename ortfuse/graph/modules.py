@@ -1,7 +1,8 @@
 """Which module of the original network a node belongs to, as far as exporters say so: `encoder.layer.0.attention.self`.
 
 PyTorch's exporters tell it in two ways: the newer one in metadata of the node (`pkg.torch.onnx.name_scopes`), the older one in
-its name (`/encoder/layer.0/attention/self/MatMul`), as do TensorFlow's. Nodes made of others keep what these have in common
+its name (`/encoder/layer.0/attention/self/MatMul`), as do TensorFlow's; there a Sequential is named once more by what it
+holds (`/layer1/layer1.0/conv1/Conv` is `layer1.0.conv1`). Nodes made of others keep what these have in common
 (`ortfuse.module`). It is for people: nothing is decided by it.
 """
 
@@ -32,7 +33,9 @@ def module_of(node: ir.Node) -> str:
         around = scopes.strip("[]").split(", ")
         path = around[-2].strip("'\"") if len(around) > 1 else ""
         return "" if path.startswith(_NONE) else path
-    return ".".join((node.name or "").strip("/").split("/")[:-1])
+    parts = (node.name or "").strip("/").split("/")[:-1]
+    inner = [*parts[1:], ""]
+    return ".".join(part for part, within in zip(parts, inner, strict=False) if not within.startswith(f"{part}."))
 
 
 def common_module(paths: Iterable[str]) -> str:

@@ -108,6 +108,11 @@ class Rows:
     folded: bool = False
     kind: ClassVar[str] = "rows"
 
+    @property
+    def columns(self) -> list[int]:
+        """The numbers of the columns that have something in them in any row."""
+        return [number for number in range(len(self.headings)) if any(row[number] for row in self.rows)]
+
 
 @dataclass(frozen=True)
 class Site:

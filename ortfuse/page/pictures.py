@@ -14,6 +14,9 @@ from ortfuse.page.drawing import Box, Picture
 WIDELY = 4
 """A value that more nodes take than this, such as a mask that all layers have, does not make one part of them."""
 
+_ENDS = {2**63 - 1: "2⁶³-1", -(2**63): "-2⁶³"}
+"""What slices without an end have as their end."""
+
 MOST = 40
 """The most nodes that are drawn of one part."""
 
@@ -203,7 +206,9 @@ def _entering(value: ir.Value, number: int) -> Box:
 
 def _scalar(tensor: ir.TensorProtocol) -> str:
     number = tensor.numpy().reshape(-1)[0]
-    return f"{float(number):.4g}" if tensor.dtype.is_floating_point() else str(number)
+    if tensor.dtype.is_floating_point():
+        return f"{float(number):.4g}"
+    return _ENDS.get(int(number), str(number))
 
 
 def _detail(node: ir.Node) -> str:

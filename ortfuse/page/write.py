@@ -17,6 +17,9 @@ SHORT = 28
 
 _WITHIN_NAMES = r"(?<=[A-Za-z])([._/])(?=[A-Za-z])"
 
+_HYPHENED = r"((?<!\S)--[a-z]+(?:-[a-z]+)*|\d[\d.]*e-\d+)"
+"""Options and numbers with a hyphen, behind which a line would end."""
+
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -51,7 +54,7 @@ def html(page: Page) -> str:
         lstrip_blocks=True,
         undefined=jinja.StrictUndefined,
     )
-    environment.filters.update(breakable=_breakable, prose=_prose)
+    environment.filters.update(breakable=_breakable, prose=_prose, words=_command)
     style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     return str(environment.get_template("page.html").render(page=page, style=style, script=script))
 
@@ -71,7 +74,12 @@ def _prose(text: str) -> str:
 
 
 def _words(text: str) -> str:
-    return re.sub(_WITHIN_NAMES, r"\1<wbr>", escape(text))
+    return re.sub(_HYPHENED, r'<span class="whole">\1</span>', re.sub(_WITHIN_NAMES, r"\1<wbr>", escape(text)))
+
+
+def _command(text: str) -> str:
+    """A command line that goes on in the next line between its words."""
+    return re.sub(rf"(?<!\S)(\S{{1,{SHORT}}})(?!\S)", r'<span class="whole">\1</span>', escape(text))
 
 
 def _code(text: str) -> str:

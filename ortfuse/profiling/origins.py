@@ -3,6 +3,7 @@
 At session creation the runtime folds constants, fuses nodes and inserts others between them, but the values that it keeps keep
 their names. An executed node stands for the node whose value it computes, and for those above that no executed node
 computes: these were fused with it. What has neither name is found by what the runtime makes names of: `x_nchwc` computes `x`.
+A convolution may be called after what it begins with; that it adds and activates too, its own inputs and attributes say.
 A kernel for the very operator of its node cannot compute others too, apart from what moves or pads its inputs; these were fused
 with what stands before them.
 """
@@ -60,6 +61,10 @@ def origins(model: ir.Model, executed: ir.Model) -> dict[str, Origin]:
     ends = {node: list(known.of(node)) for node in nodes}
     inserted = {node for node, found in ends.items() if _is_inserted(node, found)}
     taken = {end for node, found in ends.items() if node not in inserted for end in found}
+    for node, found in ends.items():
+        if node not in inserted and len(found) == 1:
+            found += _goes_on(node, found[0], taken)
+            taken.update(found)
     fixed = _computed_before(model)
     inside: dict[ir.Node, list[ir.Node]] = {}
     for node in nodes:
@@ -106,6 +111,20 @@ def _parts(text: str) -> Iterator[str]:
 
 def _is_inserted(node: ir.Node, ends: Collection[ir.Node]) -> bool:
     return node.op_type in LAYOUT and all(end.op_type != node.op_type for end in ends)
+
+
+def _goes_on(node: ir.Node, end: ir.Node, taken: Collection[ir.Node]) -> Iterator[ir.Node]:
+    """What a convolution computes beyond the node that it is called after: the sum with its fourth input, and its activation."""
+    if end.op_type != "Conv":
+        return
+    activation = node.attributes.get_string("activation", "")
+    waiting = ["Add"] * (len(node.inputs) > 3) + [activation] * bool(activation)
+    for operator in waiting:
+        readers = [use.node for use in end.outputs[0].uses()]
+        if len(readers) != 1 or readers[0].op_type != operator or readers[0] in taken:
+            return
+        end = readers[0]
+        yield end
 
 
 def _computed_before(model: ir.Model) -> set[ir.Node]:

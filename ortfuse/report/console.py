@@ -239,7 +239,7 @@ def _short(text: str) -> str:
 def _originals(names: Sequence[str]) -> str:
     """How many nodes a fused one replaces, with the name of the first."""
     more = ", ..." if len(names) > 1 else ""
-    return f"{len(names)} nodes: {names[0]}{more}" if names else "none"
+    return f"{len(names)} node{'s' if len(names) > 1 else ''}: {names[0]}{more}" if names else "none"
 
 
 def show_passes(console: Console, catalogue: Catalogue, lists: Collection[PassList], built_in: dict[str, str]) -> None:

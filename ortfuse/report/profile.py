@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ortfuse.bench.digits import digits
 from ortfuse.errors import OptionError, OutputError
 from ortfuse.report.console import show_notes
 
@@ -24,6 +25,9 @@ MOST_ROWS = 12
 """The rows of each table; --json has them all."""
 
 MOST_CHANGES = 12
+
+FEWEST_BARS = 6
+"""The bars that a part of the picture has room for at least."""
 
 _TITLES = {
     "operator": "By operator",
@@ -151,14 +155,14 @@ def write_csv(path: Path | None, found: Profile) -> None:
         _write(path, lambda: _as_csv(found))
 
 
-def write_png(path: Path | None, found: Profile) -> None:
+def write_png(path: Path | None, found: Profile, model: str = "") -> None:
     """Draw the time by operator and by module, and the kernels under the roof.
 
     Raises:
         OutputError: It cannot be written.
     """
     if path is not None:
-        _write(path, lambda: _as_png(found))
+        _write(path, lambda: _as_png(found, model))
 
 
 def _write(path: Path, content: Callable[[], bytes]) -> None:
@@ -181,7 +185,7 @@ def _as_csv(found: Profile) -> bytes:
     return made.getvalue().encode()
 
 
-def _as_png(found: Profile) -> bytes:
+def _as_png(found: Profile, model: str) -> bytes:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 8), layout="constrained")
@@ -189,7 +193,10 @@ def _as_png(found: Profile) -> bytes:
     for axes, view in ((operators, "operator"), (modules, "role"), (rules, "rule")):
         _bars(axes, _TITLES[view], found.by(view))
     _roofline(roof, found)
-    figure.suptitle(f"{found.timing.p50_ms:.3f} ms at {found.sizes} (p95 {found.timing.p95_ms:.3f} ms)")
+    name, one = f"{model}: " if model else "", found.timing
+    figure.suptitle(
+        f"{name}{digits(one.p50_ms, 4)} ms at {found.sizes} (p95 {digits(one.p95_ms, 4)} ms), {_threads(found.threads)}"
+    )
     made = io.BytesIO()
     figure.savefig(made, format="png", dpi=110)
     return made.getvalue()
@@ -203,6 +210,9 @@ def _bars(axes: Any, title: str, rows: Sequence[Group]) -> None:
     for index, row in enumerate(shown):
         axes.annotate(f" {row.share:.1%}", (row.seconds * 1e3, index), va="center")
     axes.margins(x=0.2)
+    axes.set_ylim(
+        min(-0.6, len(shown) - FEWEST_BARS), len(shown) - 0.4
+    )  # a few bars are not drawn as thick as they could be
 
 
 def _short(name: str) -> str:

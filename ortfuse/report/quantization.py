@@ -178,17 +178,27 @@ def _as_csv(outcome: Outcome) -> bytes:
 
 def _as_plot(outcome: Outcome) -> bytes:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()
     predicted = [(p.predicted_error, p.predicted_speedup) for p in outcome.curve if p.predicted_error]
     measured = [(p.error, p.speedup) for p in outcome.curve if p.error and p.speedup]
-    for points, label, mark in ((predicted, "predicted", "o"), (measured, "measured", "s")):
-        axes.scatter([one for one, _ in points], [other for _, other in points], label=label, marker=mark)
+    taken = [(outcome.error, outcome.speedup)] if outcome.taken.choice and outcome.error else []
+    kinds = ((predicted, "predicted", "o", 36), (measured, "measured", "s", 36), (taken, "the result", "*", 180))
+    for points, label, mark, size in kinds:
+        if points:
+            axes.scatter([one for one, _ in points], [other for _, other in points], size, label=label, marker=mark)
     axes.axvline(outcome.bound, color="grey", linestyle="--", label="bound")
+    axes.axhline(1.0, color="grey", linestyle=":", label="float32")
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_title(f"Error against speed, {len(outcome.sites)} sites")
     axes.set_xlabel(f"{outcome.metric} error of the outputs")
     axes.set_ylabel("times as fast as float32")
+    axes.grid(alpha=0.3)
     axes.legend()
     made = io.BytesIO()
     figure.savefig(made, format="png", dpi=120)

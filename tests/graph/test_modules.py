@@ -13,6 +13,7 @@ SCOPES = "['', 'encoder', 'encoder.layer.0', 'encoder.layer.0.attention', '{}']"
     ("name", "metadata", "module"),
     [
         ("/encoder/layer.0/query/MatMul", {}, "encoder.layer.0.query"),
+        ("/layer1/layer1.0/conv1/Conv", {}, "layer1.0.conv1"),
         ("model/dense/MatMul", {}, "model.dense"),
         ("node_linear_3", {SCOPES_KEY: SCOPES.format("linear_3")}, "encoder.layer.0.attention"),
         ("node_add", {SCOPES_KEY: "['', 'add']"}, ""),

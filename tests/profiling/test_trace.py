@@ -120,6 +120,18 @@ def test_a_plain_kernel_computes_nothing_else_so_that_what_stands_before_it_was_
     assert [name.partition("#")[0] for name in pool.nodes] == ["MaxPool", "Cast"], "which was taken out"
 
 
+def test_a_convolution_that_is_called_after_its_product_adds_and_activates_too() -> None:
+    model = _model("{ c = Conv(x, x) s = Add(c, x) r = Relu(s) d = Conv(r, x) y = Relu(d) }")
+    executed_graph = _model(
+        "{ c_nchwc = com.microsoft.nchwc.Conv<activation = 'Relu'>(x, x, x, x)"
+        " y_nchwc = com.microsoft.nchwc.Conv<activation = 'Relu'>(c_nchwc, x) }".replace("'", '"')
+    )
+    found = list(origins(model, executed_graph).values())
+    names = [[name.partition("#")[0] for name in one.nodes] for one in found]
+    assert names == [["Conv", "Add", "Relu"], ["Relu", "Conv"]]
+    assert [one.made for one in found] == ["fused", "fused"]
+
+
 def test_sizes_that_are_known_were_computed_before() -> None:
     model = _model("{ s = Shape(x) k = Gather(s, s) r = Relu(x) y = Reshape(r, k) }")
     found = list(origins(model, _model("{ r = Relu(x) y = Reshape(r, k) }")).values())

@@ -110,8 +110,9 @@ def profile_bars(before: Profile, after: Profile) -> Bars:
     ]
     about = (
         f"What the runtime executes in a run at {after.sizes}: for each operator, the milliseconds of all its nodes and how many "
-        f"they are. All operators together take {digits(1e3 * after.seconds)} ms; they took "
-        f"{digits(1e3 * before.seconds)} ms. The profiler itself takes time, so that runs without it are faster."
+        f"they are. All operators together take {digits(1e3 * after.seconds)} ms; they took {digits(1e3 * before.seconds)} ms. "
+        "Both were measured apart from the speeds, and the profiler takes time itself, so that sums need not agree with the "
+        "latencies."
     )
     return Bars("Where the time goes, before and after", bars, about, key=("now", "before"))
 

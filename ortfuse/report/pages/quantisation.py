@@ -78,8 +78,12 @@ def _curve(outcome: Outcome) -> Iterator[Block]:
         for speedup in [point.speedup or point.predicted_speedup]
     ]
     if dots:
-        about = "Every choice that was considered; the dashed line is the bound. Speedups that were not measured are predicted."
-        yield Scatter("Error against speed", "error", "speedup", dots, about, outcome.bound)
+        about = (
+            "Every choice that was considered, what was taken in green; float32 is the horizontal line. Speedups and errors that "
+            "were not measured are predicted."
+        )
+        bound = f"bound {outcome.bound:.2g}"
+        yield Scatter("Error against speed", "error", "speedup", dots, about, outcome.bound, bound, level=1.0)
 
 
 def _error(point: Point) -> float | None:
@@ -92,8 +96,9 @@ def _sites(outcome: Outcome) -> Rows:
         chosen = site.chosen
         rows.append(
             (
-                site.name, site.operator, site.shapes, site.rung or "float32", f"{1e6 * site.seconds:.0f}",
-                f"{1e6 * chosen.seconds:.0f}" if chosen else "", _optional(chosen.local if chosen else None),
+                site.name, site.operator, site.shapes, site.rung or "float32",
+                f"{1e6 * site.seconds:.0f}" if site.seconds else "", f"{1e6 * chosen.seconds:.0f}" if chosen else "",
+                _optional(chosen.local if chosen else None),
                 _optional(chosen.propagated if chosen else None), _spread(site), site.left,
             )
         )  # fmt: skip
