@@ -46,7 +46,7 @@ def bottlenecks(
         rungs: The rungs of lower precision that are legal at nodes, by their names.
     """
     shares = _Shares(profile.kernels)
-    found = [*_short(profile), *_inserted(shares), *_moves(shares), *_near_the_roof(shares, rungs or {}), *_far(shares)]
+    found = [*_short(profile), *_inserted(shares), *_moves(shares), *_products(shares, rungs or {})]
     if explanation is not None:
         found += [*_to_fuse(shares, explanation), *_missed(shares, explanation)]
     return tuple(sorted((one for one in found if one.share >= LEAST), key=lambda one: -one.share))
@@ -97,26 +97,23 @@ def _missed(shares: _Shares, explanation: Explanation) -> Iterator[Bottleneck]:
     yield from sorted(made, key=lambda one: -one.share)[:MOST_MISSES]
 
 
-def _near_the_roof(shares: _Shares, rungs: Mapping[str, Collection[str]]) -> Iterator[Bottleneck]:
-    """Products that run about as fast as the machine multiplies."""
+def _products(shares: _Shares, rungs: Mapping[str, Collection[str]]) -> Iterator[Bottleneck]:
+    """Operators that the processor limits, by how close they are to what it can do."""
     for operator, kernels in _by_operator(shares.kernels, "compute"):
         fraction = reached(kernels)
-        if fraction is None or fraction < NEAR or shares.of(kernels) < MUCH:
+        if fraction is None or shares.of(kernels) < MUCH:
             continue
         names = Counter(rung for one in kernels for node in one.nodes for rung in rungs.get(node, ()))
-        legal = [f"{name} at {count}" for name, count in names.most_common(3)]
-        lower = f" (legal there: {', '.join(legal)})" if legal else ""
-        remedy = f"they run at what the machine can do; only lower precision is faster: `ortfuse quantize --max-error`{lower}"
-        yield Bottleneck(f"{operator}, {fraction:.0%} of the peak of this machine", shares.of(kernels), remedy)
-
-
-def _far(shares: _Shares) -> Iterator[Bottleneck]:
-    """Products that are far from that."""
-    for operator, kernels in _by_operator(shares.kernels, "compute"):
-        fraction = reached(kernels)
-        if fraction is None or fraction >= FAR or shares.of(kernels) < MUCH:
-            continue
-        remedy = "sizes too small for its kernel, or too many threads for them: try a larger batch, and `--threads 1`"
+        legal = ", ".join(f"{name} at {count}" for name, count in names.most_common(3))
+        lower = "`ortfuse quantize --max-error`" + (f" (legal there: {legal})" if legal else "")
+        if fraction >= NEAR:
+            remedy = f"they run at what the machine can do; only lower precision is faster: {lower}"
+        elif fraction < FAR:
+            remedy = (
+                "sizes too small for its kernel, or too many threads for them: try a larger batch, and `--threads 1`"
+            )
+        else:
+            remedy = f"a larger batch may bring them closer to the peak; otherwise lower precision is faster: {lower}"
         yield Bottleneck(f"{operator}, {fraction:.0%} of the peak of this machine", shares.of(kernels), remedy)
 
 

@@ -124,6 +124,17 @@ def test_bottlenecks_name_what_can_be_done() -> None:
     assert not any("attention" in one.what for one in bottlenecks(found, Explanation((), (), {})))
 
 
+@pytest.mark.parametrize(
+    ("least", "word"),
+    [(8e-5, "only lower precision"), (4e-5, "closer to the peak"), (1e-5, "too small for its kernel")],
+)
+def test_what_takes_the_time_has_a_remedy_at_any_distance_from_the_peak(least: float, word: str) -> None:
+    found = ortfuse.profile(_model(), rounds=2, remedies=False)
+    product = replace(found.kernels[0], operator="MatMul", bound="compute", seconds=1e-4, least=least)
+    (one,) = [one for one in bottlenecks(replace(found, kernels=(product,))) if one.what.startswith("MatMul")]
+    assert word in one.remedy
+
+
 def test_handing_over_is_what_a_run_takes_besides_long_kernels() -> None:
     found = ortfuse.profile(_model(), rounds=2, remedies=False)
     long, short = (replace(found.kernels[0], seconds=seconds, bound="") for seconds in (6e-4, 2e-6))

@@ -69,7 +69,7 @@ def _cards(found: Profile) -> Cards:
     cards = [
         Card("median latency", f"{digits(one.p50_ms)} ms", f"{one.rounds} rounds"),
         Card("95 % of the runs within", f"{digits(one.p95_ms)} ms"),
-        Card("throughput", f"{digits(one.throughput)} runs/s", "one after the other"),
+        Card("throughput", f"{digits(one.throughput)}/s", "runs, one after the other"),
         Card("session creation", f"{digits(one.session_ms)} ms"),
     ]
     if one.memory is not None:
@@ -106,7 +106,7 @@ def _bars(title: str, about: str, groups: Sequence[Group], most: int) -> Bars:
 
 
 def _share(share: float) -> str:
-    return "under 0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
+    return "<0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
 
 
 def _end(name: str) -> str:
