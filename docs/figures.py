@@ -40,7 +40,7 @@ def stored(name: str) -> Any:
 def measured() -> str:
     """All that was measured, a point for each question."""
     points = (_coverage, _latency, _precision, _quantised, _outside, _trained, _engine, _passes, _weights, _trust)
-    return "\n".join(_wrapped(f"- {point()}", "  ") for point in points)
+    return "\n".join([*(_wrapped(f"- {point()}", "  ") for point in points), "", *_networks()])
 
 
 def summary() -> str:
@@ -117,24 +117,43 @@ def _latency() -> str:
     every = stored("latency/latency.json")["processors"]
     each = "; ".join(f"**on {_formats(kind)}** {_of_exports(found)}" for kind, found in every.items())
     return (
-        f"**Latency** over the runtime's default (`latency.json`), two threads, batch 1, runs interleaved, the geometric mean and each "
-        f"network's: {each}. The best peer is picked model by model."
+        f"**Latency** over the runtime's default (`latency.json`), two threads, batch 1, runs interleaved, the geometric mean, "
+        f"and each network's in the table below: {each}. The best peer is picked model by model."
     )
 
 
 def _of_exports(found: Mapping[str, Any]) -> str:
-    speedups = _speedups(found["models"])
-    by_name: dict[str, list[float]] = {}
-    for name, speedup in speedups.items():
-        by_name.setdefault(_name(name), []).append(speedup)
-    each = ", ".join(f"{name} {_span(found)}" for name, found in by_name.items())
+    speedups, networks = _speedups(found["models"]), _by_network(found)
     peers = ", ".join(
         f"{tool} {mean['geometric_mean']:.2f} ({mean['models']} models)"
         for tool, mean in found["means"].items()
         if tool != "ortfuse"
     )
-    said = f"{len(speedups)} exports of {len(by_name)} full-size models {statistics.geometric_mean(speedups.values()):.2f}: {each}"
+    said = f"{len(speedups)} exports of {len(networks)} full-size models {statistics.geometric_mean(speedups.values()):.2f}"
     return said + (f"; others, on the exports that they do not break: {peers}" if peers else "")
+
+
+def _by_network(found: Mapping[str, Any]) -> dict[str, list[float]]:
+    """The speedups of the exports of each network."""
+    by_name: dict[str, list[float]] = {}
+    for name, speedup in _speedups(found["models"]).items():
+        by_name.setdefault(_name(name), []).append(speedup)
+    return by_name
+
+
+def _sorted_by(name: str) -> tuple[str, int]:
+    """A step of a network stands behind the network."""
+    return re.sub("^an? (step of )?", "", name).casefold(), len(name)
+
+
+def _networks() -> Iterator[str]:
+    """Each network's latency over the runtime's default as a table."""
+    every = {kind: _by_network(found) for kind, found in stored("latency/latency.json")["processors"].items()}
+    yield f"| times as fast as by default, each over its exports | {' | '.join(f'on {_formats(kind)}' for kind in every)} |"
+    yield "|---|" + "---|" * len(every)
+    for name in sorted({name for found in every.values() for name in found}, key=_sorted_by):
+        cells = (_span(found[name]) if name in found else "" for found in every.values())
+        yield f"| {name} | {' | '.join(cells)} |"
 
 
 def _precision() -> str:

@@ -93,14 +93,15 @@ def _families() -> Iterator[str]:
     )
     families = tomllib.loads(FAMILIES.read_text())["family"]
     for group in dict.fromkeys(family["group"] for family in families):
-        yield f"## {group}\n\n| family | what | rules and passes | tests |\n|---|---|---|---|"
+        yield f"## {group}\n"
         for family in (one for one in families if one["group"] == group):
             found = [name for name in rules if any(fnmatch(name, wanted) for wanted in family.get("rules", ()))]
             does = ", ".join(f"`{name}`" for name in (*found, *family.get("passes", ())))
             tests = ", ".join(f"`{path.removeprefix('tests/')}`" for path in family.get("tests", ()))
             still = f" *Open:* {family['open']}" if "open" in family else ""
-            yield f"| {family['name']} | {_plain(family['what'] + still)} | {does or 'none'} | {tests} |"
-        yield ""
+            yield f"### {family['name']}\n\n{_plain(family['what'] + still)}\n"
+            yield f"- rules and passes: {does or 'none'}"
+            yield f"- tests: {tests or 'none'}\n"
 
 
 def _left_out(found: Mapping[str, Any]) -> Iterator[str]:

@@ -14,9 +14,11 @@ from pathlib import Path
 HERE = Path(__file__).parent
 FIGURES = HERE.parent / "benchmarks" / "precision" / "precision.json"
 NAMES = {"bert": "BERT-base", "vit": "ViT-B", "minilm": "MiniLM", "gpt2_step": "GPT-2, a step", "llama_step": "Llama, a step",
-         "resnet50": "ResNet-50", "lstm": "LSTM"}  # fmt: skip
+         "resnet50": "ResNet-50", "lstm": "LSTM", "speech": "a speech net"}  # fmt: skip
 OURS = {"float32": "same results", "ortfuse 0.01": "error under 1e-2", "ortfuse 0.05": "error under 5e-2"}
-WIDTH, LEFT, RIGHT, BAR, GAP = 760, 120, 210, 17, 16
+WIDTH, LEFT, BAR, GAP = 760, 120, 17, 16
+LETTER = 6.7
+"""The width of a letter, at most on average."""
 
 
 def bars() -> list[tuple[str, list[tuple[str, float, str]]]]:
@@ -43,7 +45,8 @@ def drawing() -> str:
     models = bars()
     longest = max(speed for _, lines in models for _, speed, _ in lines)
     height = 40 + sum(BAR * len(lines) + GAP for _, lines in models)
-    scale = (WIDTH - LEFT - RIGHT) / longest
+    right = max(LETTER * len(f"1.00× {label}") for _, lines in models for label, *_ in lines)
+    scale = (WIDTH - LEFT - right) / longest
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">'
         "<title>Speedup over ONNX Runtime's default, model by model</title>"

@@ -140,13 +140,14 @@ class Sites:
 
 @dataclass(frozen=True)
 class Dot:
-    """A point of a plane, with its name; `strong` is the one that was taken, `weight` from 0 to 1 its area."""
+    """A point of a plane, with its name; `strong` if it was taken, `hollow` if it is a guess, `weight` from 0 to 1 its area."""
 
     x: float
     y: float
     text: str
     strong: bool = False
     weight: float | None = None
+    hollow: bool = False
 
 
 @dataclass(frozen=True)

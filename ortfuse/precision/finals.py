@@ -60,9 +60,7 @@ def finish(
     least = WORTH if goal == "latency" else NOISE
     fast = [name for name in points if _is_fast(rows[name], least)]
     if not fast:
-        best = max((rows[name].speedup for name in points if not rows[name].crash), default=0.0)
-        reason = f"nothing is gained: the best choice under the bound runs {best:.2f} times as fast as float32"
-        return Final(None, plain, (), reason, measured)
+        return Final(None, plain, (), too_slow([rows[name] for name in points], least), measured)
     if goal == "latency":
         name = max(fast, key=lambda one: rows[one].speedup)
         return Final(points[name], models[name], (rows["float32"], rows[name]), "", measured)
@@ -83,6 +81,17 @@ def _bytes(model: ir.Model, goal: Goal, inputs: Samples, threads: int) -> int:
 def _is_fast(row: Latency, least: float) -> bool:
     """Whether a model is so many times as fast as float32 and, as far as that can be told, not slower."""
     return not row.crash and row.speedup >= least and (row.speedup_bounds is None or row.speedup_bounds[0] >= NOISE)
+
+
+def too_slow(rows: Sequence[Latency], least: float) -> str:
+    """Why none of the choices is taken, in words."""
+    best = max((row for row in rows if not row.crash), key=lambda row: row.speedup, default=None)
+    speedup = 0.0 if best is None else best.speedup
+    ran = f"the best choice under the bound runs {speedup:.2f} times as fast as float32"
+    if best is None or best.speedup_bounds is None or speedup < least:
+        return f"nothing is gained: {ran}"
+    within = "{:.2f} and {:.2f}".format(*best.speedup_bounds)
+    return f"that anything is gained cannot be told: {ran}, but that is only known to lie between {within}; end what else runs"
 
 
 def _different(points: Sequence[Point]) -> Iterator[Point]:

@@ -140,6 +140,8 @@ def test_a_quantised_model_is_shown_site_by_site() -> None:
     said = " ".join(read(html(page)).text)
     assert "1 of 2 sites are in lower precision: 1.50 times as fast" in said
     assert "0.003 where 0.01 is allowed" in said
+    assert "knapsack: error 0.002, 1.50×" in said
+    assert "all: error 0, 1.00× (predicted)" in said
 
 
 def test_a_tuned_model_is_shown_with_every_trial() -> None:

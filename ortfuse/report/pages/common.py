@@ -74,7 +74,7 @@ def latency_bars(rows: Sequence[Latency], title: str, sizes: str = "") -> Bars:
     ]
     where = f" at {sizes}" if sizes else ""
     bounds = "; the thin line spans the 95 % interval" if any(row.speedup_bounds for row in rows) else ""
-    about = f"Speed relative to {rows[0].name}{where}, which is the vertical line, runs interleaved{bounds}. {RATIOS}"
+    about = f"Speed relative to {rows[0].name}, which is the vertical line{where}; runs interleaved{bounds}. {RATIOS}"
     return Bars(title, bars, about, 1.0)
 
 

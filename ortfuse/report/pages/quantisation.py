@@ -72,15 +72,21 @@ def _bounds(outcome: Outcome) -> str:
 
 def _curve(outcome: Outcome) -> Iterator[Block]:
     dots = [
-        Dot(error, speedup, f"{point.label}: error {error:.2g}, {speedup:.2f}×", point.choice == outcome.taken.choice)
+        Dot(
+            error,
+            speedup,
+            f"{point.label}: error {error:.2g}, {speedup:.2f}×" + ("" if point.speedup else " (predicted)"),
+            point.choice == outcome.taken.choice,
+            hollow=not point.speedup,
+        )
         for point in outcome.curve
         if (error := _error(point)) is not None
         for speedup in [point.speedup or point.predicted_speedup]
     ]
     if dots:
         about = (
-            "Every choice that was considered, what was taken in green; float32 is the horizontal line. Speedups and errors that "
-            "were not measured are predicted."
+            "Every choice that was considered, what was taken in green; float32 is the horizontal line. Speedups of hollow dots "
+            "were not measured, but predicted."
         )
         bound = f"bound {outcome.bound:.2g}"
         yield Scatter("Error against speed", "error", "speedup", dots, about, outcome.bound, bound, level=1.0)
