@@ -154,13 +154,17 @@ def _short(profile: Profile) -> Iterator[Bottleneck]:
     """Kernels shorter than handing over to them, together with that.
 
     It is what a run without the profiler takes besides the others, but not more than under the profiler: where times scatter,
-    runs are longer than the medians of kernels add up to, and nothing hands over in that time.
+    runs are longer than the medians of kernels add up to, and nothing hands over in that time. The profiler lengthens each kernel
+    by about as much as the run by all of them, but by no more than a short one takes: the rest is scatter.
     """
-    short = [one for one in profile.kernels if one.seconds < SHORT * one.calls]
-    calls = sum(one.calls for one in short)
-    long = profile.seconds - sum(one.seconds for one in short)
+    p50 = profile.timing.p50_ms * 1e-3
+    lengthened = (profile.run_seconds - p50) / max(1, sum(one.calls for one in profile.kernels))
+    lengthened = min(SHORT, max(0.0, lengthened))
+    own = [(one, one.seconds - lengthened * one.calls) for one in profile.kernels]
+    calls = sum(one.calls for one, seconds in own if seconds < SHORT * one.calls)
+    long = sum(seconds for one, seconds in own if seconds >= SHORT * one.calls)
     besides = profile.seconds - long + profile.between
-    share = min(max(0.0, 1 - long / (profile.timing.p50_ms * 1e-3)), besides / ((besides + long) or 1.0))
+    share = min(max(0.0, 1 - long / p50), besides / ((besides + long) or 1.0))
     remedy = "fewer nodes (`ortfuse optimize`), more work for each (a larger batch), and `--threads 1` if all are short"
     runs = f"{_counted(calls, 'run')} of kernels under {SHORT * 1e6:.0f} µs, and " if calls else ""
     yield Bottleneck(f"{runs}handing over from kernel to kernel", share, remedy)

@@ -36,8 +36,8 @@ class Work:
         return peaks.seconds(self.flops or 0, self.bytes)
 
     def bound(self, peaks: Peaks) -> str:
-        """What limits it: `compute` or `memory`."""
-        return "compute" if (self.flops or 0) >= self.bytes * peaks.ridge else "memory"
+        """What limits it: `compute` or `memory`, also of what does neither, such as a change of shape alone."""
+        return "compute" if (self.flops or 0) > self.bytes * peaks.ridge else "memory"
 
 
 def works(nodes: Sequence[Executed], graph: ir.Model | None) -> dict[str, Work]:

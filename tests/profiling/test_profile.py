@@ -20,6 +20,7 @@ from ortfuse.bench.peaks import Peaks
 from ortfuse.cli.app import app
 from ortfuse.explanation import Explanation
 from ortfuse.profiling import VIEWS, Profile, Timing, at_peaks, beyond, bottlenecks, run
+from ortfuse.profiling.roof import Work
 from ortfuse.profiling.timing import percentile, timing
 from ortfuse.profiling.trace import Trace, trace
 
@@ -138,13 +139,26 @@ def test_what_takes_the_time_has_a_remedy_at_any_distance_from_the_peak(least: f
 def test_handing_over_is_what_a_run_takes_besides_long_kernels() -> None:
     found = ortfuse.profile(_model(), rounds=2, remedies=False)
     long, short = (replace(found.kernels[0], seconds=seconds, bound="") for seconds in (6e-4, 2e-6))
-    found = replace(found, kernels=(long, short, short), between=1e-3)
+    found = replace(found, kernels=(long, short, short), between=1e-3, run_seconds=1e-3)
     (one,) = [one for one in bottlenecks(found) if "handing over" in one.what]
     assert one.share == pytest.approx(0.4), "of 1 ms"
     assert one.what.startswith("2 runs of kernels under 10 µs")
     scattered = replace(found, between=9.6e-5)
     (one,) = [one for one in bottlenecks(scattered) if "handing over" in one.what]
     assert one.share == pytest.approx(1e-4 / 7e-4), "what scatters is not handing over"
+
+
+def test_kernels_that_the_profiler_lengthens_are_still_short() -> None:
+    found = ortfuse.profile(_model(), rounds=2, remedies=False)
+    kernel = replace(found.kernels[0], seconds=15e-4, bound="", calls=100)
+    lengthened = replace(found, kernels=(kernel,), between=1e-3, run_seconds=2.5e-3)
+    (one,) = [one for one in bottlenecks(lengthened) if "handing over" in one.what]
+    assert one.what.startswith("100 runs of kernels under 10 µs")
+    assert not any("100 runs" in one.what for one in bottlenecks(replace(lengthened, run_seconds=1e-3)))
+
+
+def test_what_moves_nothing_and_computes_nothing_is_not_limited_by_the_processor() -> None:
+    assert Work(0, 0).bound(Peaks(1e11, 1e10, "p", 1)) == "memory"
 
 
 def test_a_note_says_that_kernels_are_slower_now_and_then_than_their_medians(monkeypatch: pytest.MonkeyPatch) -> None:
