@@ -70,6 +70,20 @@ def test_passes_that_changed_nothing_are_one_row_of_the_table() -> None:
     assert [row[1] for row in table] == ["fold", "fixpoint", "cse", "dce", "finalize", "3 more that changed nothing"]
 
 
+def test_a_repetition_of_nothing_but_another_is_one_row() -> None:
+    told = run("optimize", BERT, "--passes", "fold, fixpoint(fixpoint(cse, dce), fuse.losses)")
+    assert told.exit_code == 0, told.output
+    table = [[cell.strip() for cell in line.split("│")] for line in told.output.splitlines() if line.startswith("│")]
+    assert [row[1] for row in table] == ["fold", "fixpoint", "cse", "dce", "finalize", "1 more that changed nothing"]
+
+
+def test_a_page_does_not_bring_what_is_on_it_to_the_terminal_too(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    command = ("optimize", BERT, "--report", str(tmp_path / "page.html"))
+    assert "stands for" not in run(*command).output
+    assert "stands for" in run(*command, "--explain").output
+
+
 def test_what_cost_decides_can_be_measured_here_or_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "costs.json"
     monkeypatch.setattr("ortfuse.bench.meter.default_cache", lambda: cache)

@@ -19,11 +19,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TypeVar
 
 import onnx_ir as ir
-from rich import box
-from rich.table import Table
 
 from ortfuse.bench.digits import digits
 from ortfuse.bench.executed import profiled
+from ortfuse.bench.fitting import Fitting
 from ortfuse.bench.scatter import median_bounds, quartile_spread
 from ortfuse.errors import CrashError, VerificationError
 from ortfuse.execution.as_it_is import AsItIs, Runnable, signature_of
@@ -269,28 +268,26 @@ def file_bytes(model: Runnable) -> int:
     return int(proto.ByteSize() + held + data)
 
 
-def table(rows: Sequence[Latency], title: str = "Latency") -> Table:
+def table(rows: Sequence[Latency], title: str = "Latency") -> Fitting:
     """The measurements as a table."""
-    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    made.add_column("model", overflow="fold", min_width=8)
-    for heading in ("median ms", "10%..90%", "speedup", "(95 %)", "session ms", "nodes", "executed", "file MB"):
-        made.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        if row.crash:
-            made.add_row(row.name, "crashes")
-            continue
-        made.add_row(
-            row.name,
-            digits(row.median_ms, 4),
-            f"{digits(row.low_ms)}..{digits(row.high_ms)}",
-            f"{row.speedup:.2f}",
-            "{:.2f}..{:.2f}".format(*row.speedup_bounds) if row.speedup_bounds else "",
-            f"{row.session_ms:.0f}",
-            str(row.nodes),
-            str(row.executed),
-            f"{row.file_mb:.2f}",
-        )
-    return made
+    headings = ("model", "median ms", "10%..90%", "speedup", "(95 %)", "session ms", "nodes", "executed", "file MB")
+    return Fitting(title, headings, [_cells(row) for row in rows], ("file MB", "session ms", "nodes", "10%..90%"))
+
+
+def _cells(row: Latency) -> tuple[str, ...]:
+    if row.crash:
+        return row.name, "crashes"
+    return (
+        row.name,
+        digits(row.median_ms, 4),
+        f"{digits(row.low_ms)}..{digits(row.high_ms)}",
+        f"{row.speedup:.2f}",
+        "{:.2f}..{:.2f}".format(*row.speedup_bounds) if row.speedup_bounds else "",
+        f"{row.session_ms:.0f}",
+        str(row.nodes),
+        str(row.executed),
+        f"{row.file_mb:.2f}",
+    )
 
 
 def doubts(rows: Sequence[Latency]) -> list[str]:

@@ -14,10 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeAlias
 
-from rich import box
-from rich.table import Table
-
 from ortfuse.bench.digits import digits
+from ortfuse.bench.fitting import Fitting
 from ortfuse.bench.scatter import median_bounds
 from ortfuse.errors import OrtfuseError, VerificationError
 from ortfuse.execution.inputs import Inputs
@@ -269,16 +267,15 @@ def _open(name: str, candidate: Candidate, inputs: Inputs, threads: int) -> _Ope
     return opened
 
 
-def sessions_table(rows: Sequence[SessionLatency], title: str) -> Table:
+def sessions_table(rows: Sequence[SessionLatency], title: str) -> Fitting:
     """The measurements as a table."""
-    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    made.add_column("session", overflow="fold", min_width=8)
-    for heading in ("median ms", "95 % under", "speedup", "(95 %)", "session ms", "peak MB"):
-        made.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        bounds = "{:.2f}..{:.2f}".format(*row.speedup_bounds) if row.speedup_bounds else ""
-        made.add_row(
-            row.name, digits(row.median_ms, 4), digits(row.p95_ms, 4), f"{row.speedup:.2f}", bounds, f"{row.session_ms:.0f}",
+    headings = ("session", "median ms", "95 % under", "speedup", "(95 %)", "session ms", "peak MB")
+    cells = [
+        (
+            row.name, digits(row.median_ms, 4), digits(row.p95_ms, 4), f"{row.speedup:.2f}",
+            "{:.2f}..{:.2f}".format(*row.speedup_bounds) if row.speedup_bounds else "", f"{row.session_ms:.0f}",
             f"{row.peak_mb:.0f}",
-        )  # fmt: skip
-    return made
+        )
+        for row in rows
+    ]  # fmt: skip
+    return Fitting(title, headings, cells, ("session ms", "95 % under"))

@@ -43,12 +43,10 @@ class PassReport:
         return self.name.partition("(")[0]
 
     @property
-    def innermost(self) -> PassReport:
-        """What does the work where a repetition consists of nothing but another one: the inner one says all of the outer."""
-        inner = self
-        while len(inner.parts) == 1 and inner.parts[0].kind == inner.kind:
-            inner = inner.parts[0]
-        return inner
+    def only(self) -> PassReport | None:
+        """The repetition within this one that made all of its changes, and so says all that this one does; else `None`."""
+        changed = [part for part in self.parts if part.changes]
+        return changed[0] if len(changed) == 1 and changed[0].kind == self.kind and changed[0].parts else None
 
     def leaves(self) -> list[PassReport]:
         """The reports of the passes that this one consists of, or itself."""

@@ -125,7 +125,7 @@ def show_report(console: Console, report: RunReport) -> None:
     made.add_column("pass")
     for heading in ("ms", "changes", "nodes"):
         made.add_column(heading, justify="right")
-    made.add_column("rules")
+    made.add_column("rules", overflow="fold")
     idle = list(itertools.chain.from_iterable(_add_pass(made, entry, "") for entry in report.passes))
     if idle:
         seconds = sum(entry.seconds for entry in idle)
@@ -164,7 +164,9 @@ def _add_pass(made: Table, entry: PassReport, indent: str) -> Iterator[PassRepor
         yield entry
         return
     # What a repetition or a list consists of stands below it.
-    entry = entry.innermost
+    while (only := entry.only) is not None:
+        yield from (part for part in entry.parts if part is not only)
+        entry = only
     name = entry.kind if entry.parts else entry.name
     rules = ", ".join(f"{name} {hits}" for name, hits in entry.hits.items())
     nodes = f"{entry.nodes_before} -> {entry.nodes_after}"

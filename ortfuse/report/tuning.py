@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from ortfuse.bench.digits import digits
+from ortfuse.bench.fitting import Fitting
 from ortfuse.report.pages.tuning import changed
 from ortfuse.tuning import Point
 from ortfuse.tuning.tune import Tuned
@@ -40,14 +39,13 @@ def show_tuned(console: Console, tuned: Tuned) -> None:
         console.print("nothing was written; -o RESULT writes the model and its settings", highlight=False)
 
 
-def _table(title: str, rows: Sequence[tuple[str, Point]]) -> Table:
-    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    made.add_column("choice", overflow="fold", min_width=12)
-    for heading in ("median ms", "95 % under", "speedup", "session ms", "peak MB", "error"):
-        made.add_column(heading, justify="right", no_wrap=True)
-    for name, point in rows:
-        made.add_row(
+def _table(title: str, rows: Sequence[tuple[str, Point]]) -> Fitting:
+    headings = ("choice", "median ms", "95 % under", "speedup", "session ms", "peak MB", "error")
+    cells = [
+        (
             name, digits(point.median_ms, 4), digits(point.p95_ms, 4), f"{point.speedup:.2f}", f"{point.session_ms:.0f}",
             f"{point.peak_mb:.0f}", f"{point.error:.1e}",
-        )  # fmt: skip
-    return made
+        )
+        for name, point in rows
+    ]  # fmt: skip
+    return Fitting(title, headings, cells, ("session ms", "95 % under"))

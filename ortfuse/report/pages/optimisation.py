@@ -128,7 +128,10 @@ def _timeline(passes: list[PassReport]) -> Timeline:
 
 def _steps(passes: list[PassReport], start: float, depth: int) -> Iterator[Step]:
     for report in passes:
-        report = report.innermost
+        if report.only is not None:
+            yield from _steps(report.parts, start, depth)
+            start += report.seconds
+            continue
         label = report.name if len(report.name) < 60 else report.kind
         text = f"{1e3 * report.seconds:.0f} ms, {_changed(report)}"
         yield Step(label, start, report.seconds, text, min(depth, 2), bool(report.changes))
