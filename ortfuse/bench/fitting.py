@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rich import box
 from rich.console import Console, ConsoleOptions
+from rich.markup import escape
 from rich.table import Table
 
 LONGEST = 24
@@ -24,37 +25,43 @@ class Fitting:
         title: What is measured.
         headings: What the columns are; the first has names.
         rows: Their cells.
-        spare: The columns that can be left out, the first of them first.
+        spare: The columns that can be left out, the first of them first. What is empty in all rows is left out too.
+        words: The columns, besides the first, that have words instead of numbers.
     """
 
     title: str
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     spare: Sequence[str] = ()
+    words: Sequence[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
-        shown, spare = list(range(len(self.headings))), [self.headings.index(heading) for heading in self.spare]
+        known = [column for column in range(len(self.headings)) if column == 0 or any(self._cells(column))]
+        shown, spare = (
+            list(known),
+            [column for heading in self.spare if (column := self.headings.index(heading)) in known],
+        )
         while spare and self._width(shown) > options.max_width:
             shown.remove(spare.pop(0))
+        left_out = ", ".join(self.headings[column] for column in known if column not in shown)
         made = Table(
-            title=self.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False,
-            caption=self._left_out(shown), caption_justify="left",
+            title=escape(self.title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False,
+            caption=f"too narrow for: {left_out}" if left_out else None, caption_justify="left",
         )  # fmt: skip
         for column in shown:
+            heading = self.headings[column]
             if column == 0:
-                made.add_column(self.headings[0], overflow="fold", min_width=8)
+                made.add_column(heading, overflow="fold", min_width=8)
             else:
-                made.add_column(self.headings[column], justify="right", no_wrap=True)
-        for row in self.rows:
-            made.add_row(*(row[column] if column < len(row) else "" for column in shown))
+                made.add_column(heading, justify="left" if heading in self.words else "right", no_wrap=True)
+        for cells in zip(*(self._cells(column) for column in shown), strict=True):
+            made.add_row(*map(escape, cells))
         yield made
+
+    def _cells(self, column: int) -> list[str]:
+        return [row[column] if column < len(row) else "" for row in self.rows]
 
     def _width(self, shown: Sequence[int]) -> int:
         """The letters that these columns need."""
-        cells = [[self.headings[column], *(row[column] for row in self.rows if column < len(row))] for column in shown]
-        widths = [max(map(len, some)) for some in cells]
+        widths = [max(map(len, (self.headings[column], *self._cells(column)))) for column in shown]
         return min(widths[0], LONGEST) + sum(width + GAP for width in widths[1:]) + GAP
-
-    def _left_out(self, shown: Sequence[int]) -> str | None:
-        left_out = [heading for column, heading in enumerate(self.headings) if column not in shown]
-        return f"too narrow for: {', '.join(left_out)}" if left_out else None

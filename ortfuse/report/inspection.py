@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ortfuse.bench.fitting import Fitting
 from ortfuse.report.console import show_notes
 
 if TYPE_CHECKING:
@@ -76,13 +77,9 @@ def _show_costs(console: Console, found: Inspection) -> None:
 
 
 def _show_regions(console: Console, title: str, regions: Sequence[Region]) -> None:
-    made = Table(title=escape(title), title_justify="left")
-    made.add_column("region", overflow="fold")
-    for heading in ("count", "nodes", "MACs", "FLOPs", "bytes", "FLOP/byte", "bound by", "at least"):
-        made.add_column(heading, justify="right")
-    for region in regions:
-        made.add_row(*_row(region))
-    console.print(made)
+    headings = ("region", "count", "nodes", "MACs", "FLOPs", "bytes", "FLOP/byte", "bound by", "at least")
+    rows = [tuple(_row(region)) for region in regions]
+    console.print(Fitting(title, headings, rows, ("MACs", "count", "bytes", "FLOP/byte")))
 
 
 def _row(region: Region) -> Iterable[str]:

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from ortfuse.bench.fitting import Fitting
 from ortfuse.errors import OptionError, OutputError
 from ortfuse.report.console import show_notes, show_written
 
@@ -88,19 +87,14 @@ def spent(outcome: Outcome) -> list[str]:
     return [f"it took {total:.1f} s: {', '.join(phases)}"] if phases else []
 
 
-def sites_table(sites: Sequence[SiteReport]) -> Table:
+def sites_table(sites: Sequence[SiteReport]) -> Fitting:
     """One row per site: its rung, what that wins and costs, and what goes into the site."""
     ranked = sorted(sites, key=lambda site: -(site.chosen.saved if site.chosen else -1.0))
     more = f" ({MOST_SITES} of {len(sites)}, those that win most)" if len(sites) > MOST_SITES else ""
-    made = Table(title=f"Sites{more}", title_justify="left")
-    made.add_column("site", overflow="fold")
-    made.add_column("operator")
-    made.add_column("rung", overflow="fold")
-    for heading in ("float32 us", "wins us", "error there", "of outputs", "range", "outliers"):
-        made.add_column(heading, justify="right")
-    for site in ranked[:MOST_SITES]:
-        made.add_row(escape(site.name), site.operator, escape(site.rung or "float32"), *_numbers(site))
-    return made
+    headings = ("site", "operator", "rung", "float32 us", "wins us", "error there", "of outputs", "range", "outliers")
+    rows = [(site.name, site.operator, site.rung or "float32", *_numbers(site)) for site in ranked[:MOST_SITES]]
+    spare = ("outliers", "range", "operator", "error there", "float32 us")
+    return Fitting(f"Sites{more}", headings, rows, spare, words=("operator", "rung"))
 
 
 def _numbers(site: SiteReport) -> list[str]:
@@ -115,21 +109,21 @@ def _numbers(site: SiteReport) -> list[str]:
     ]
 
 
-def curve_table(curve: Sequence[Point], taken: Point | None = None) -> Table:
+def curve_table(curve: Sequence[Point], taken: Point | None = None) -> Fitting:
     """The choices, slowest first; the one that was taken is marked."""
-    made = Table(title="Error against time", title_justify="left")
-    made.add_column("choice", overflow="fold")
-    for heading in ("sites", "predicted error", "at most", "error", "on others", "predicted speedup", "speedup", "MB"):
-        made.add_column(heading, justify="right")
-    for point in curve:
-        mark = "* " if taken is not None and point.choice == taken.choice else ""
-        made.add_row(
-            f"{mark}{escape(point.label)}", str(len(point.choice)), _error(point.predicted_error), _error(point.linear_error),
-            _error(point.error), _error(point.likely), f"{point.predicted_speedup:.2f}",
-            f"{point.speedup:.2f}" if point.speedup is not None else "",
+    headings = (
+        "choice", "sites", "predicted error", "at most", "error", "on others", "predicted speedup", "speedup", "MB"
+    )  # fmt: skip
+    rows = [
+        (
+            ("* " if taken is not None and point.choice == taken.choice else "") + point.label, str(len(point.choice)),
+            _error(point.predicted_error), _error(point.linear_error), _error(point.error), _error(point.likely),
+            f"{point.predicted_speedup:.2f}", f"{point.speedup:.2f}" if point.speedup is not None else "",
             f"{point.size / 1e6:.1f}" if point.size is not None else "",
-        )  # fmt: skip
-    return made
+        )
+        for point in curve
+    ]  # fmt: skip
+    return Fitting("Error against time", headings, rows, ("at most", "MB", "on others", "predicted error", "sites"))
 
 
 def _error(value: float | None) -> str:

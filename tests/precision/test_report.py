@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import onnx_ir as ir
 import pytest
+from rich.console import Console
 
 from ortfuse.bench import Latency
 from ortfuse.errors import OptionError
 from ortfuse.precision.effects import Spread
 from ortfuse.precision.outcome import Outcome, Point, SiteReport, Tried
-from ortfuse.report.quantization import check_curve, write_curve
+from ortfuse.report.quantization import check_curve, curve_table, sites_table, write_curve
 
 
 def outcome() -> Outcome:
@@ -33,6 +35,16 @@ def test_the_curve_can_be_a_plot(tmp_path: Path) -> None:
     check_curve(tmp_path / "curve.png")
     write_curve(tmp_path / "curve.png", outcome())
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_sites_and_choices_are_told_in_a_narrow_terminal() -> None:
+    found, console = outcome(), Console(file=io.StringIO(), width=70)
+    console.print(sites_table(found.sites), curve_table(found.curve, found.taken))
+    assert isinstance(console.file, io.StringIO)
+    said = console.file.getvalue()
+    for text in ("fast", "wins us", "* all", "1.90", "predicted speedup"):
+        assert text in said
+    assert "…" not in said and max(map(len, said.splitlines())) <= 70
 
 
 def test_without_matplotlib_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
