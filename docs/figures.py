@@ -61,7 +61,7 @@ def summary() -> str:
         f"Measured (two threads, batch 1, against ONNX Runtime's default, runs interleaved): with the same results "
         f"{_span(means)} times as fast, the geometric mean of {' and '.join(str(len(one)) for one in measured)} exports of full-size "
         f"models on two kinds of processor, from {least:.2f} ({_name(worst)}) to {most:.2f}; with an error of outputs under 5e-2 "
-        f"{_span(under)} times. More in docs/promises.md; `python -m benchmarks` measures it all again."
+        f"{_span(under)} times. More in [docs/promises.md](docs/promises.md); `python -m benchmarks` measures it all again."
     )
     return _wrapped(text, "")
 
