@@ -165,7 +165,8 @@ def _short(profile: Profile) -> Iterator[Bottleneck]:
     long = sum(seconds for one, seconds in own if seconds >= SHORT * one.calls)
     besides = profile.seconds - long + profile.between
     share = min(max(0.0, 1 - long / p50), besides / ((besides + long) or 1.0))
-    remedy = "fewer nodes (`ortfuse optimize`), more work for each (a larger batch), and `--threads 1` if all are short"
+    fewer = "" if any(one.rule for one in profile.kernels) else "fewer nodes (`ortfuse optimize`), "
+    remedy = f"{fewer}more work for each (a larger batch), and `--threads 1` if all are short"
     runs = f"{_counted(calls, 'run')} of kernels under {SHORT * 1e6:.0f} µs, and " if calls else ""
     yield Bottleneck(f"{runs}handing over from kernel to kernel", share, remedy)
 

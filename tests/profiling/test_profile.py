@@ -143,6 +143,9 @@ def test_handing_over_is_what_a_run_takes_besides_long_kernels() -> None:
     (one,) = [one for one in bottlenecks(found) if "handing over" in one.what]
     assert one.share == pytest.approx(0.4), "of 1 ms"
     assert one.what.startswith("2 runs of kernels under 10 µs")
+    assert "`ortfuse optimize`" in one.remedy
+    optimised = replace(found, kernels=(replace(long, rule="gelu.erf"), short, short))
+    assert not any("`ortfuse optimize`" in one.remedy for one in bottlenecks(optimised)), "which it was already"
     scattered = replace(found, between=9.6e-5)
     (one,) = [one for one in bottlenecks(scattered) if "handing over" in one.what]
     assert one.share == pytest.approx(1e-4 / 7e-4), "what scatters is not handing over"
