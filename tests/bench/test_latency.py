@@ -30,7 +30,7 @@ def test_every_model_is_measured_and_the_first_is_the_yardstick() -> None:
     assert rows[0].speedup == 1.0
     assert all(0 < row.low_ms <= row.median_ms <= row.high_ms for row in rows)
     assert all((row.nodes, row.executed) == (2, 2) for row in rows)
-    assert table(rows).row_count == 2
+    assert len(table(rows).rows) == 2
     assert all(row.spread >= 0 and row.speedup_bounds is None for row in rows)
     assert json.loads(json.dumps(rows[1].to_dict(), allow_nan=False))["name"] == "other"
 
@@ -170,7 +170,7 @@ def test_a_model_on_which_the_runtime_crashes_has_a_row_and_the_others_are_measu
     assert others[0].speedup == 1.0
     assert others[0].speedup_bounds is None
     assert all(row.median_ms > 0 and not row.crash for row in others)
-    assert table(rows).row_count == len(rows)
+    assert len(table(rows).rows) == len(rows)
     assert f"{crashed.name}: {crashed.crash}" in doubts(rows)
 
 
