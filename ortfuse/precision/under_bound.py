@@ -266,7 +266,9 @@ class _Hunt:
         with phase("the best side by side"):
             self.progress("measuring the best choices side by side")
             rounds = min(asked.rounds, HASTY) if budget.spent(CHOICES) else asked.rounds
-            final = finish(found, trial, ground.plain, ground.inputs, asked.goal, rounds, asked.threads)
+            final = finish(
+                found, trial, ground.plain, ground.inputs, asked.goal, rounds, asked.threads, budget.left(1.0)
+            )  # fmt: skip
         if final.point is not None and final.point.choice not in earlier:
             ground.taken.put([*earlier, final.point.choice][-EARLIER:], asked.goal)
         with phase("choices run as a whole"):

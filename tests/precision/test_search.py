@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,51 @@ def run(
     asked.setdefault("sizes", {"n": 8})
     request = Request(metric, bound, **asked)
     return fastest(model, model, request, ladder or Rounding(), store or Store(None), progress, clock)
+
+
+class Busy:
+    """Latencies of a machine that does other things: few rounds leave open whether a lowered model is slower."""
+
+    def __init__(self, enough: float) -> None:
+        self.enough, self.rounds = enough, list[int]()
+
+    def measure(self, models: Mapping[str, ir.Model], inputs: Any, *, rounds: int, **how: Any) -> list[Latency]:
+        self.rounds.append(rounds)
+        bounds = (1.2, 1.4) if rounds >= self.enough else (0.6, 2.5)
+        names = [*models]
+        return [
+            Latency(name, 1.0, 1.0, 1.0, 0.0, 1.0 if name == names[0] else 1.3, bounds, 1.0, 1, 1, 1.0)
+            for name in names
+        ]
+
+
+def test_choices_are_run_longer_where_the_first_rounds_leave_open_whether_they_are_slower(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    busy = Busy(enough=16 * 5)
+    monkeypatch.setattr(finals, "measure", busy.measure)
+    outcome = run(chain(), 0.05, rounds=5)
+    assert busy.rounds == [5, 20, 80]
+    assert outcome.lowered
+    assert outcome.latencies[-1].speedup_bounds == (1.2, 1.4)
+
+
+def test_choices_are_run_once_where_that_tells_or_there_is_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    sure, slow = Busy(enough=5), Busy(enough=math.inf)
+    monkeypatch.setattr(finals, "measure", sure.measure)
+    assert run(chain(), 0.05, rounds=5).lowered
+    assert sure.rounds == [5]
+    monkeypatch.setattr(finals, "measure", slow.measure)
+    monkeypatch.setattr(finals, "AGAIN_SECONDS", 0.0)
+    run(chain(), 0.05, rounds=5)
+    assert slow.rounds == [5]
+
+
+def test_a_gain_that_cannot_be_told_from_noise_is_not_called_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finals, "measure", Busy(enough=math.inf).measure)
+    outcome = run(chain(), 0.05, rounds=5)
+    assert not outcome.lowered
+    assert "cannot be told" in outcome.reason and "1.30 times" in outcome.reason and "0.60 to 2.50" in outcome.reason
 
 
 def error_on_others(outcome: Outcome, original: ir.Model, sets: int = 10) -> float:
