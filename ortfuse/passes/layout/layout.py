@@ -13,6 +13,7 @@ from ortfuse.passes.layout.mapping import Map
 from ortfuse.passes.layout.moving import Move
 from ortfuse.passes.layout.region import Region, joined_by_node
 from ortfuse.passes.layout.unit import State, Unit, start
+from ortfuse.targets import Quirk
 
 _REMARK = "layout: "
 
@@ -28,8 +29,9 @@ class Layout:
         count = 0
         for text in [text for text in context.notes if text.startswith(_REMARK)]:
             del context.notes[text]  # of an earlier round
+        turned = Quirk.TURNS_SIGNED_PAIRS in context.target.quirks
         for scope in context.scopes():
-            found = Map(scope.graph, context.facts)
+            found = Map(scope.graph, context.facts, turned)
             for region in list(found.regions()):
                 states = choice.best(region)
                 parts = list(_parts(region, states, found))

@@ -14,6 +14,7 @@ from ortfuse.passes.layout.flattened import Flattened
 from ortfuse.passes.layout.kinds import units_of
 from ortfuse.passes.layout.permutation import Order, between, then, unmoved
 from ortfuse.passes.layout.product import Batched
+from ortfuse.passes.layout.quantised import is_signed
 from ortfuse.passes.layout.region import Region, Tensor, Use, split
 from ortfuse.passes.layout.sizes import moved_ones, typical_elements
 from ortfuse.passes.layout.unit import State, Unit
@@ -24,10 +25,16 @@ _MOST_SPREAD = 16
 
 
 class Map:
-    """Finds the tensors, units and regions of one graph."""
+    """Finds the tensors, units and regions of one graph.
 
-    def __init__(self, graph: ir.Graph, facts: Facts) -> None:
-        self.graph, self._facts = graph, facts
+    Args:
+        graph: The graph.
+        facts: What is known of its values.
+        turned: Whether the runtime makes signed pairs unsigned, which have to stay pairs for that.
+    """
+
+    def __init__(self, graph: ir.Graph, facts: Facts, turned: bool = False) -> None:
+        self.graph, self._facts, self._turned = graph, facts, turned
         self._tensors: dict[ir.Value, Tensor] = {}
         self._units: dict[ir.Node, list[Unit]] = {}
         self.place = {node: place for place, node in enumerate(graph)}
@@ -113,7 +120,8 @@ class Map:
     def _units_of(self, node: ir.Node) -> list[Unit]:
         """The units of a node; a Reshape that flattens an operand of a product belongs to the product."""
         if node not in self._units:
-            self._units[node] = [] if walk.subgraphs(node) else units_of(node, self._facts)
+            stays = walk.subgraphs(node) or (self._turned and is_signed(node, self._facts))
+            self._units[node] = [] if stays else units_of(node, self._facts)
             users = node.outputs[0].consumers() if node.op_type in ("Reshape", "Flatten") and not node.domain else ()
             for user in users:
                 flat = [unit for unit in self._units_of(user) if isinstance(unit, Flattened) and unit.flatten is node]

@@ -1,4 +1,8 @@
-"""Operators on quantised numbers: where one scale holds for all of a tensor, its axes are as free as those of other numbers."""
+"""Operators on quantised numbers: where one scale holds for all of a tensor, its axes are as free as those of other numbers.
+
+Where the runtime makes pairs of signed numbers unsigned (`Quirk.TURNS_SIGNED_PAIRS`), signed pairs keep their axes: it does not find
+a pair that a Transpose has come between, and then computes what reads it, or made it, in float32, as its neighbours are unsigned.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
-from ortfuse.graph.traits import MICROSOFT, RESHAPES
+from ortfuse.graph.traits import MICROSOFT, RESHAPES, has
 from ortfuse.passes.layout.draft import Draft
 from ortfuse.passes.layout.permutation import Order, unmoved
 from ortfuse.passes.layout.ports import is_movable, is_single, keeps_last, operand_of, rank_of, results_of
@@ -50,6 +54,12 @@ def conversion(node: ir.Node, facts: Facts) -> Unit | None:
     if not isinstance(axis, int) or not 0 <= axis < rank or any(rank_of(value, facts) > 1 for value in node.inputs[1:]):
         return None
     return Framed(node, ports, rank, anything, lambda draft, order: draft.attribute("axis", order.index(axis)))
+
+
+def is_signed(node: ir.Node, facts: Facts) -> bool:
+    """Whether a node makes signed numbers of 8 bits of others, or others of these."""
+    quantised = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
+    return has(node, CONVERSIONS) and facts.dtype(quantised) is ir.DataType.INT8
 
 
 def rows(node: ir.Node, facts: Facts) -> Unit | None:

@@ -8,6 +8,7 @@ from small_models import apply, context_of, execute, floats, model_of, operators
 
 from ortfuse.passes import Layout
 from ortfuse.pipeline import PassManager
+from ortfuse.targets import Quirk
 
 HEAD = '<ir_version: 8, opset_import: ["": {opset}, "com.microsoft": 1, "local": 1]>\n'
 X = {"x": floats(2, 3, 4, 5)}
@@ -337,3 +338,23 @@ def test_a_transpose_of_a_transpose_is_left_to_the_normal_form_which_would_merge
         a = MatMul(w, k) b = Tanh(a) c = MatMul(b, v) y = Transpose<perm = [0, 2, 1, 3]>(c) }"""
     report = PassManager("fixpoint{max_rounds=4}(canonicalize, layout)").run(model_of(text))
     assert report.after.operators == {"Transpose": 3, "MatMul": 2, "Tanh": 1}
+
+
+@pytest.mark.parametrize(("kind", "quirks", "moves"), [
+    ("int8", frozenset({Quirk.TURNS_SIGNED_PAIRS}), False),
+    ("int8", frozenset(), True),
+    ("uint8", frozenset({Quirk.TURNS_SIGNED_PAIRS}), True),
+])  # fmt: skip
+def test_nothing_comes_between_a_signed_pair_that_the_runtime_makes_unsigned(
+    kind: str, quirks: frozenset[Quirk], moves: bool
+) -> None:
+    """It would not find the pair, and compute the product in float32."""
+    text = f"""<ir_version: 8, opset_import: ["": 20]> agraph (float[n, 3, 8] x) => (float[3, n, 2] y)
+        <float s = {{0.1}}, {kind} z = {{0}}, {kind}[8, 2] w = {{{", ".join("1" for _ in range(16))}}}> {{
+        t = Transpose<perm = [1, 0, 2]>(x) q = QuantizeLinear(t, s, z) d = DequantizeLinear(q, s, z)
+        v = DequantizeLinear(w, s, z) m = MatMul(d, v) p = QuantizeLinear(m, s, z) y = DequantizeLinear(p, s, z) }}"""
+    model = model_of(text)
+    context = context_of(model)
+    context.target.quirks = quirks
+    assert Layout().run(context) == moves
+    assert (operators(model)[0] == "Transpose") is not moves
