@@ -1,8 +1,14 @@
-"""The ranges that values have when a model is run on given inputs, and how they are told from what was seen."""
+"""The ranges that values have when a model is run on given inputs, and how they are told from what was seen.
+
+Few runs do not show how far values reach: one of ten further runs has a larger number than nine had, at every value by
+itself, and what is cut off in one run of ten or a hundred makes errors that are rare and large. Such errors are often not
+among those that a bound is tried on. So a range is made wider, by as much as the extremes may be larger in other runs.
+"""
 
 from __future__ import annotations
 
 import functools
+import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +43,15 @@ GROUP_BYTES = 256 << 20
 FEW = 8
 """So many values are taken at once whatever their sizes are, and stand for the sizes of more."""
 
+BEYOND = 2.0
+"""How many standard deviations of the extremes of single runs other runs may reach beyond the farthest."""
+
+MOST_WIDER = 1.5
+"""How many times as wide that makes a range at most: steps become as much larger."""
+
+FEW_RUNS = 4
+"""With fewer runs nothing is known of how their extremes differ."""
+
 OUTSIDE = {"percentile_999": 1e-3, "percentile_9999": 1e-4, "percentile_99999": 1e-5}
 """The share of the numbers that lies outside of a range, by method."""
 
@@ -45,13 +60,15 @@ OUTSIDE = {"percentile_999": 1e-3, "percentile_9999": 1e-4, "percentile_99999": 
 class Seen:
     """What was seen of one value: extremes, and how often which numbers occur between `-reach` and `reach`.
 
-    `columns` has the largest size at each index of the last axis; a single one if its length is not always the same. `means`
-    has the mean there in each run; nothing if the length is not always the same.
+    `lows` and `highs` are the extremes of each run. `columns` has the largest size at each index of the last axis; a single one
+    if its length is not always the same. `means` has the mean there in each run; nothing if the length is not always the same.
     """
 
     low: float = np.inf
     high: float = -np.inf
     reach: float = 2.0**-40
+    lows: list[float] = field(default_factory=list)
+    highs: list[float] = field(default_factory=list)
     counts: Array = field(default_factory=lambda: np.zeros(BINS, np.int64))
     columns: Array = field(default_factory=lambda: np.zeros(0, np.float32))
     means: list[Array] = field(default_factory=list)
@@ -62,6 +79,8 @@ class Seen:
             return
         low, high = float(array.min()), float(array.max())
         self.low, self.high = min(self.low, low), max(self.high, high)
+        self.lows.append(low)
+        self.highs.append(high)
         while max(-low, high) > self.reach:
             self.reach *= 2
             self._halve()
@@ -117,8 +136,21 @@ class Seen:
         low, high = np.float32(self.low), np.float32(self.high)
         return float(max(edges[start], low)), float(min(edges[end], high))
 
+    def in_other_runs(self, found: Range) -> Range:
+        """A range that was told from what was seen, made wider by what other runs may have beyond that."""
+        below, above = _wider([-low for low in self.lows]), _wider(self.highs)
+        return (found[0] * below if found[0] < 0 else found[0]), (found[1] * above if found[1] > 0 else found[1])
+
     def _edges(self, bins: int) -> Array:
         return np.linspace(-self.reach, self.reach, bins + 1)
+
+
+def _wider(ends: Sequence[float]) -> float:
+    """How many times as far as the farthest of some runs others may reach; 1 if that is not known."""
+    farthest = max(ends)
+    if len(ends) < FEW_RUNS or farthest <= 0:
+        return 1.0
+    return min(1 + BEYOND * statistics.stdev(ends) / farthest, MOST_WIDER)
 
 
 def _cut_off(beyond: Array, counts: Array) -> tuple[Array, Array]:
@@ -184,12 +216,12 @@ class Calibration:
         return None if self.again is None else SecondMoments(self.before_products, self.means, self.again)
 
     def range(self, name: str, method: str) -> Range | None:
-        """The range of a value as one of `METHODS` tells it; `None` if the value was not observed, or was always empty."""
+        """The range of a value in these and other runs, by one of `METHODS`; `None` if it was not observed, or always empty."""
         found = self.seen.get(name)
         if found is None or not found.counts.any():
             return None
         if (name, method) not in self._ranges:
-            self._ranges[name, method] = METHODS[method](found)
+            self._ranges[name, method] = found.in_other_runs(METHODS[method](found))
         return self._ranges[name, method]
 
 
@@ -215,7 +247,7 @@ def calibrate(model: ir.Model, names: Collection[str], inputs: Sequence[Mapping[
         yield from observed(extended, names, inputs)
 
     calibration = Calibration(before_products=tuple(_before_products(model)), again=runs)
-    for name, array in runs((*names, *inner, *names_between(extended, names))):
+    for name, array in runs(tuple(dict.fromkeys((*names, *inner, *names_between(extended, names))))):
         _add(calibration, name, array)
     return calibration
 

@@ -17,8 +17,36 @@ TEXT = '<ir_version: 9, opset_import: ["": 18]> g (float[n] x) => (float[n] y) {
 
 def test_ranges_are_those_of_all_runs() -> None:
     inputs = [{"x": np.array(numbers, np.float32)} for numbers in ([1, -3], [2, 0], [-1, -4])]
-    found = calibrate(ir.from_onnx_text(TEXT), ["x", "a", "b", "missing"], inputs)
-    assert [found.range(name, "extremes") for name in ("x", "a", "b", "missing")] == [(-4, 2), (-2, 4), (0, 4), None]
+    found = calibrate(ir.from_onnx_text(TEXT), ["x", "a", "b"], inputs)
+    assert {name: seen.extremes() for name, seen in found.seen.items()} == {"x": (-4, 2), "a": (-2, 4), "b": (0, 4)}
+    assert found.range("missing", "extremes") is None
+
+
+def test_a_range_has_room_for_what_other_runs_may_have() -> None:
+    inputs = [{"x": np.array([-1, high], np.float32)} for high in (9, 10, 11, 11, 9)]
+    found = calibrate(ir.from_onnx_text(TEXT), ["x", "b"], inputs)
+    assert found.range("x", "extremes") == pytest.approx((-1, 13))  # a deviation of 1: two more
+    assert found.range("b", "extremes") == pytest.approx((0, 1))  # the same in all runs
+
+
+def test_very_few_runs_and_one_that_is_far_off_do_not_make_a_range_too_wide() -> None:
+    few = calibrate(ir.from_onnx_text(TEXT), ["x"], [{"x": np.array([-1, high], np.float32)} for high in (2, 3, 4)])
+    assert few.range("x", "extremes") == (-1, 4)
+    far = calibrate(ir.from_onnx_text(TEXT), ["x"], [{"x": np.array([0, high], np.float32)} for high in (1, 1, 1, 60)])
+    assert far.range("x", "extremes") == (0, pytest.approx(90))
+
+
+def test_what_is_cut_off_in_other_runs_is_little_although_few_were_observed() -> None:
+    rng = np.random.default_rng(0)
+    runs = [rng.uniform(0.5, 1.5) * rng.standard_normal(200).astype(np.float32) for _ in range(1000)]
+    found = calibrate(ir.from_onnx_text(TEXT), ["x"], [{"x": run} for run in runs[:9]])
+    for method in ("extremes", "percentile_9999", "least_squares"):
+        seen, wider = METHODS[method](found.seen["x"]), found.range("x", method) or (0.0, 0.0)
+        without, lost = (
+            [np.linalg.norm(run - np.clip(run, *ends)) / np.linalg.norm(run) for run in runs[9:]]
+            for ends in (seen, wider)
+        )
+        assert np.mean(np.array(lost) > 0.05) < 0.2 * np.mean(np.array(without) > 0.05), method
 
 
 def test_numbers_that_are_none_are_an_error() -> None:

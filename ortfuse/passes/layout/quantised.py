@@ -1,7 +1,7 @@
 """Operators on quantised numbers: where one scale holds for all of a tensor, its axes are as free as those of other numbers.
 
-Where the runtime makes pairs of signed numbers unsigned (`Quirk.TURNS_SIGNED_PAIRS`), signed pairs keep their axes: it does not find
-a pair that a Transpose has come between, and then computes what reads it, or made it, in float32, as its neighbours are unsigned.
+Where the runtime makes pairs of signed numbers unsigned (`Quirk.TURNS_SIGNED_PAIRS`), signed pairs keep their axes: it does not
+find a pair that a Transpose has come between, and computes what is beside it in float32, as other numbers there are unsigned.
 """
 
 from __future__ import annotations
