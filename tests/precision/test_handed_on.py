@@ -105,7 +105,7 @@ def test_a_residual_is_added_in_integers(spelling: str) -> None:
     assert found["y"].activations == ("a", "x")
     low = lowered(made, {"a": "static_int8_conv.extremes", "y": "static_int8_conv.extremes_sum"}, calibration)
     assert operators(low) == ["QuantizeLinear", "QLinearConv", "QLinearConv", "QLinearAdd", "DequantizeLinear"]
-    assert distance(made, low, data[0]) < 2e-2
+    assert distance(made, low, data[0]) < 3e-2  # weights have 7 bits where products of 8 would saturate
 
 
 @pytest.mark.parametrize("batch", ["b", "?"])
@@ -165,8 +165,8 @@ PRODUCTS = {
 
 @pytest.mark.parametrize("body", PRODUCTS)
 def test_products_in_a_row_hand_on_integers(body: str) -> None:
-    made = model(body, "float[b,24] x", "float[b,8] y", w=(24, 16), v=(16, 8), c=(16,))
-    data = images(shape=(9, 24))
+    made = model(body, "float[b,48] x", "float[b,8] y", w=(48, 16), v=(16, 8), c=(16,))
+    data = images(shape=(9, 48))
     calibration = calibrate(made, ("x", "q", "r", "y"), data)
     low = lowered(made, dict.fromkeys(("q", "y"), "static_int8.extremes"), calibration)
     assert operators(low) == ["QuantizeLinear", *PRODUCTS[body], "MatMulIntegerToFloat"]
