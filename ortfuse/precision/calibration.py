@@ -338,5 +338,7 @@ def _residual(value: ir.Value) -> ir.Node | None:
 
 def _add(calibration: Calibration, name: str, array: Array) -> None:
     if not np.isfinite(array).all():
-        raise PrecisionError(f"'{name}' is infinite or not a number on the given inputs; leave those out")
+        raise PrecisionError(
+            f"'{name}' is infinite or not a number on some of the inputs; give inputs on which it is not with --inputs"
+        )
     calibration.seen.setdefault(name, Seen()).add(array)

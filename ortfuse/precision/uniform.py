@@ -93,7 +93,8 @@ def uniform(
     choice = {name: next(rung for rung in rungs if rung in site.rungs) for name, site in found.items()}
     if not choice:
         raise PrecisionError(
-            f"{_families(rungs)} needs ranges of values: give inputs to observe them on, or take a rung without fixed ranges"
+            f"ranges of values are needed for {_families(rungs)}: give inputs to observe them on, or take a rung without "
+            "fixed ranges"
         )
     made = lowered(model, choice, calibration, target, rungs)
     return Uniform(
