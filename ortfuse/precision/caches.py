@@ -82,7 +82,7 @@ def in_int8(model: ir.Model, inputs: Sequence[Inputs], target: Target | None = N
     if not attending:
         raise RewriteError(
             "the model has no attention operator with past keys and values: optimise it first (`ortfuse optimize`), and export "
-            "it with its caches as inputs and outputs"
+            "it with its caches as inputs and outputs, the keys and values of a layer with one name for their length"
         )
     names = [node.inputs[index].name for node in attending for index in (*_KEYS, *_VALUES)]  # type: ignore[union-attr]
     calibration = calibrate(model, dict.fromkeys(name for name in names if name), inputs)
