@@ -337,8 +337,18 @@ def _beside_unsigned(build: Any, root: ir.Value) -> ir.Value:
 
 
 def is_signed(match: Match) -> Refusal | None:
-    """The numbers between the two are signed, of 8 bits, and their products are as exact if they are unsigned."""
-    if saturates():
+    """The numbers between the two are signed, of 8 bits, and their products are as exact if they are unsigned.
+
+    A pair with one reader the runtime makes unsigned by itself, on every processor.
+    """
+    node = match.root.producer()
+    quantised = None if node is None else node.inputs[0]
+    readers = [use.node.op_type for use in match.root.uses()]
+    is_single = (
+        quantised is not None and len(quantised.uses()) == 1 and len(readers) + match.root.is_graph_output() <= 1
+    )
+    is_single = is_single and not UNSEEN.intersection(readers)
+    if not is_single and saturates():
         return match.refuse("condition", "root", "a processor on which products of unsigned numbers do not saturate")
     return match.unless_dtype("zero", ir.DataType.INT8)
 

@@ -10,8 +10,9 @@ Nodes of a subgraph are also merged into equal ones of the graphs around it, nev
 
 Left alone: operators that draw random numbers or may be in training mode; operators of unknown domains; nodes with
 subgraphs; nodes whose merging would move or rename a graph output. Two graph outputs that are equal stay two. The
-operands of Max, Min and Sum keep their order: which NaN or zero these return depends on it. What the context's inspector
-objects to is not merged either.
+operands of Max, Min and Sum keep their order: which NaN or zero these return depends on it. Where the runtime makes signed
+quantised pairs unsigned, each of these keeps its one reader: of pairs with several the runtime does not, and computes what reads
+them in float32. What the context's inspector objects to is not merged either.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from ortfuse.graph.purity import Purity
 from ortfuse.graph.traits import ALONG_AXIS, COMMUTES, PICKS, REDUCES, has
 from ortfuse.graph.walk import roots, subgraphs
 from ortfuse.passes.context import Context
+from ortfuse.passes.pairs_apart import is_signed
 from ortfuse.passes.read_sizes import ReadSizes
 from ortfuse.passes.settled import settle
 from ortfuse.passes.tensor_hash import TensorPool, can_be_shared, content_key
 from ortfuse.pattern.operators import UNKNOWN, parameter
+from ortfuse.targets import Quirk
 
 _EXCHANGEABLE = COMMUTES - PICKS
 """Operators of two operands whose order makes no difference to the bits."""
@@ -78,6 +81,7 @@ class _Merger:
         self._purity = Purity(context.model)
         self._sizes = ReadSizes(context, root, CommonSubexpressions.name)
         self._visible: dict[Key, ir.Node] = {}
+        self._turned = Quirk.TURNS_SIGNED_PAIRS in context.target.quirks
 
     def walk(self) -> None:
         """Replace every duplicate by its first occurrence."""
@@ -107,7 +111,7 @@ class _Merger:
         return _Frame(graph, iter(graph), pool)
 
     def _visit(self, node: ir.Node, frame: _Frame) -> None:
-        if not self._purity.is_pure(node):
+        if not self._purity.is_pure(node) or (self._turned and is_signed(node, self._context.facts)):
             return
         key = self._sizes_key(node) or computation(node, self._root.opset_imports, self._context.facts)
         first = self._visible.get(key)

@@ -39,6 +39,14 @@ class PairsApart:
         return refuse("value", before, found=found, needed="between pairs of one scale")
 
 
+def is_signed(node: ir.Node, facts: Facts) -> bool:
+    """Whether a node makes signed numbers of 8 bits of others that are computed, or others of these: half a signed pair."""
+    if node.op_type not in CONVERSIONS or facts.is_const(node.inputs[0]):
+        return False
+    quantised = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
+    return facts.dtype(quantised) is ir.DataType.INT8
+
+
 def has_scales(node: ir.Node, facts: Facts, between: Collection[str]) -> bool:
     """Whether the conversions around one, with nothing but operators of these types between them, may have several scales."""
     seen, pending = {node}, [node]

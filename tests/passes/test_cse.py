@@ -13,6 +13,7 @@ from ortfuse.model.io import load, save
 from ortfuse.model.stored_tensor import chunks
 from ortfuse.passes import CommonSubexpressions
 from ortfuse.passes import tensor_hash as tensor_hash_module
+from ortfuse.targets import Quirk
 
 
 def test_the_same_computation_is_done_once() -> None:
@@ -211,3 +212,19 @@ def test_sizes_are_read_from_an_input_of_the_model_that_has_them(written: str, r
     model, _, _ = apply(text, CommonSubexpressions(), inputs={"x": floats(2, 3), "w": floats(5)})
     (shape,) = [node for node in model.graph if node.op_type == "Shape"]
     assert shape.inputs[0].name == read
+
+
+@pytest.mark.parametrize(("kind", "turned", "pairs"), [("int8", True, 2), ("int8", False, 1), ("uint8", True, 1)])
+def test_a_signed_pair_that_the_runtime_makes_unsigned_keeps_its_one_reader(
+    kind: str, turned: bool, pairs: int
+) -> None:
+    """Of a pair with several readers it does not, and computes these in float32."""
+    text = f"""<ir_version: 8, opset_import: ["": 20]> agraph (float[2, 3] x) => (float[2, 3] y, float[2, 3] z)
+        <float s = {{0.1}}, {kind} n = {{0}}> {{
+        p = QuantizeLinear(x, s, n) a = DequantizeLinear(p, s, n) y = Tanh(a)
+        q = QuantizeLinear(x, s, n) b = DequantizeLinear(q, s, n) z = Exp(b) }}"""
+    model = model_of(text)
+    context = context_of(model)
+    context.target.quirks = frozenset({Quirk.TURNS_SIGNED_PAIRS} if turned else ())
+    CommonSubexpressions().run(context)
+    assert operators(model).count("QuantizeLinear") == operators(model).count("DequantizeLinear") == pairs

@@ -14,10 +14,10 @@ from ortfuse.passes.layout.flattened import Flattened
 from ortfuse.passes.layout.kinds import units_of
 from ortfuse.passes.layout.permutation import Order, between, then, unmoved
 from ortfuse.passes.layout.product import Batched
-from ortfuse.passes.layout.quantised import is_signed
 from ortfuse.passes.layout.region import Region, Tensor, Use, split
 from ortfuse.passes.layout.sizes import moved_ones, typical_elements
 from ortfuse.passes.layout.unit import State, Unit
+from ortfuse.passes.pairs_apart import is_signed
 from ortfuse.pattern.operators import parameter
 
 _MOST_SPREAD = 16

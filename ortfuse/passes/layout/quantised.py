@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
-from ortfuse.graph.traits import MICROSOFT, RESHAPES, has
+from ortfuse.graph.traits import MICROSOFT, RESHAPES
 from ortfuse.passes.layout.draft import Draft
 from ortfuse.passes.layout.permutation import Order, unmoved
 from ortfuse.passes.layout.ports import is_movable, is_single, keeps_last, operand_of, rank_of, results_of
@@ -54,12 +54,6 @@ def conversion(node: ir.Node, facts: Facts) -> Unit | None:
     if not isinstance(axis, int) or not 0 <= axis < rank or any(rank_of(value, facts) > 1 for value in node.inputs[1:]):
         return None
     return Framed(node, ports, rank, anything, lambda draft, order: draft.attribute("axis", order.index(axis)))
-
-
-def is_signed(node: ir.Node, facts: Facts) -> bool:
-    """Whether a node makes signed numbers of 8 bits of others, or others of these."""
-    quantised = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
-    return has(node, CONVERSIONS) and facts.dtype(quantised) is ir.DataType.INT8
 
 
 def rows(node: ir.Node, facts: Facts) -> Unit | None:
