@@ -23,7 +23,7 @@ from ortfuse.execution.session import separated
 from ortfuse.targets.processor import processor_in_full
 from ortfuse.version import __version__
 
-FORMAT = 13
+FORMAT = 14
 """Counts the changes of what is kept, or of how it is measured; what was kept before a change is not found any more."""
 
 _TABLE = "CREATE TABLE IF NOT EXISTS measured (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"

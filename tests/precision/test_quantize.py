@@ -209,7 +209,7 @@ def test_a_search_that_is_interrupted_writes_nothing_and_goes_on(
 
     monkeypatch.setattr(finals, "measure", interrupted)
     assert command(*arguments) == 130
-    assert "nothing was written" in capsys.readouterr().err
+    assert "no file is left half written" in capsys.readouterr().err
     assert not list(tmp_path.glob("*q.onnx*"))
     monkeypatch.setattr(finals, "measure", told)
     assert command(*arguments) == 0
