@@ -8,6 +8,8 @@ estimator for large-dimensional covariance matrices, Journal of Multivariate Ana
 
     H <- (1 - r) H + r t I,   t = trace(H) / K,   r = min(1, sum |H_i - H|^2 / (n (n - 1)) / |H - t I|^2)
 
+Where nothing else makes up for what the mean of what comes in is multiplied with, m m' is added.
+
 The matrices take memory: they are made when one is asked for, with those of the values behind it, and given up for others.
 """
 
@@ -25,8 +27,8 @@ Array = np.ndarray[Any, Any]
 LONGEST = 6144
 """Values with more columns have none: a matrix of so many rows is inverted in seconds."""
 
-HELD_BYTES = 768 << 20
-"""How many bytes of matrices are kept at a time."""
+HELD_BYTES = 512 << 20
+"""How many bytes of matrices are kept at a time, and of their inverses."""
 
 DAMPING = 1e-3
 """The share of t that is added to the diagonal besides, so that the matrix can be inverted in any case."""
@@ -61,9 +63,9 @@ class Moments:
     name: str
     _of: SecondMoments
 
-    def factor(self) -> Factor | None:
-        """The inverse; `None` if too little is known."""
-        return self._of.factor(self.name)
+    def factor(self, *, about_zero: bool = False) -> Factor | None:
+        """The inverse of the second moments about the means, or about 0; `None` if too little is known."""
+        return self._of.factor(self.name, about_zero=about_zero)
 
 
 class SecondMoments:
@@ -79,7 +81,7 @@ class SecondMoments:
         self._names, self._means, self._runs = tuple(dict.fromkeys(names)), means, runs
         self._known: dict[str, Moments] = {}
         self._sums: dict[str, _Sum] = {}
-        self._factors: OrderedDict[str, Factor | None] = OrderedDict()
+        self._factors: OrderedDict[tuple[str, bool], Factor | None] = OrderedDict()
 
     def of(self, name: str) -> Moments | None:
         """The second moments of a value; `None` if they cannot be known."""
@@ -87,16 +89,17 @@ class SecondMoments:
             self._known[name] = Moments(name, self)
         return self._known.get(name)
 
-    def factor(self, name: str) -> Factor | None:
+    def factor(self, name: str, *, about_zero: bool = False) -> Factor | None:
         """The inverse for a value; `None` if too little is known."""
-        if name not in self._factors:
+        key = name, about_zero
+        if key not in self._factors:
             if name not in self._sums:
                 self._gather(name)
-            self._factors[name] = self._sums.pop(name).factor()
-        self._factors.move_to_end(name)
+            self._factors[key] = self._sums[name].factor(about_zero=about_zero)
+        self._factors.move_to_end(key)
         while len(self._factors) > 1 and sum(map(_bytes, self._factors.values())) > HELD_BYTES:
             self._factors.popitem(last=False)
-        return self._factors[name]
+        return self._factors[key]
 
     def _length(self, name: str) -> int | None:
         means = self._means(name)
@@ -107,7 +110,7 @@ class SecondMoments:
         self._sums, taken = {}, 0
         for name in self._names[self._names.index(first) :]:
             length = self._length(name)
-            if length is None or name in self._factors:
+            if length is None:
                 continue
             taken += 4 * length * length
             if self._sums and taken > HELD_BYTES:
@@ -138,7 +141,7 @@ class _Sum:
         self._squares += _square(found)
         self._runs += 1
 
-    def factor(self) -> Factor | None:
+    def factor(self, *, about_zero: bool) -> Factor | None:
         """The inverse of the mean; `None` if too little is known."""
         count, length = self._runs, len(self._means)
         if count < FEWEST_RUNS:
@@ -150,15 +153,33 @@ class _Sum:
         if not (np.isfinite(self._squares) and size > 0 and doubt < UNSURE * apart):
             return None
         share = doubt / apart
-        order = np.argsort(-np.diag(mean), kind="stable")
-        matrix = (1 - share) * mean[np.ix_(order, order)].astype(np.float64)
+        matrix = (1 - share) * mean.astype(np.float64)
         matrix[np.diag_indices(length)] += (share + DAMPING) * size
+        if about_zero:
+            matrix += np.outer(self._means, self._means)
+        order = np.argsort(-np.diag(matrix), kind="stable")
         try:
             # H = V V' with V upper triangular, as the Cholesky factor of H from its end to its beginning has it; U = 1 / V.
-            lower = np.linalg.inv(np.linalg.cholesky(matrix[::-1, ::-1]))
+            lower = _inverse(np.linalg.cholesky(matrix[np.ix_(order[::-1], order[::-1])]))
         except np.linalg.LinAlgError:
             return None
         return Factor(order, np.ascontiguousarray(lower[::-1, ::-1].astype(np.float32)))
+
+
+def _inverse(lower: Array) -> Array:
+    """The inverse of a lower triangular matrix, by halves: a third of what one that is full takes."""
+    size = len(lower)
+    if size <= _SMALL:
+        return np.linalg.inv(lower)
+    half, made = size // 2, np.zeros_like(lower)
+    first, last = made[:half, :half], made[half:, half:]
+    first[:], last[:] = _inverse(lower[:half, :half]), _inverse(lower[half:, half:])
+    made[half:, :half] = -last @ (lower[half:, :half] @ first)
+    return made
+
+
+_SMALL = 128
+"""So few rows are inverted at once."""
 
 
 def _square(matrix: Array) -> float:

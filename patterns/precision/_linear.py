@@ -11,6 +11,9 @@ import onnx_ir as ir
 from ortfuse.execution.integer_products import saturates
 from ortfuse.pattern import Match, const, op, opt, var
 from ortfuse.pattern.language import Computed
+from ortfuse.precision.compensation import compensated
+from ortfuse.precision.moments import Moments
+from ortfuse.precision.rounded import Rounding
 from ortfuse.refusal import Refusal
 
 from ._weights import Array, asymmetric, is_weight, part_of, symmetric, tensor_of
@@ -81,16 +84,48 @@ class Whole8:
         return np.ones(shape, kind), np.full(each, 1e-3, np.float32), np.zeros(each, kind)
 
 
+@dataclass(frozen=True)
+class Compensated8:
+    """How a matrix is rounded to 8 bits where it is known what it is multiplied with.
+
+    Attributes:
+        made: The scales and what stands for 0.
+        moments: What is known of what comes in.
+    """
+
+    made: Whole8
+    moments: Moments
+
+    def __call__(self, array: Array) -> tuple[Array, Array, Array]:
+        """As `Whole8` has it."""
+        whole, scale, zero = self.made(array)
+        factor = self.moments.factor(about_zero=True)
+        if factor is None:
+            return whole, scale, zero
+        limit = signed_limit() if self.made.signed else 0
+        each = (1, array.shape[1])
+        offset = np.broadcast_to(zero.astype(np.int16) + np.int16(limit), each)
+        better = compensated(array, np.broadcast_to(scale, each), offset, len(array), 2 * limit or 255, factor)
+        return (better - np.int16(limit)).astype(whole.dtype), scale, zero
+
+    def stand_in(self, shape: tuple[int, ...]) -> tuple[Array, Array, Array]:
+        """As `Whole8` has it."""
+        return self.made.stand_in(shape)
+
+
 def weight8(
-    *, columns: bool, signed: bool, rows: Callable[[Match], Array] | None = None
+    *, columns: bool, signed: bool, rows: Callable[[Match], Array] | None = None, alone: bool = True
 ) -> tuple[Computed, Computed, Computed]:
     """The weight in 8 bits, with its scales and zero points: one for each column, or one for all.
 
-    `rows` are factors that each row is multiplied with first.
+    `rows` are factors that each row is multiplied with first. A weight that is `alone`, not the first part of a sum, is rounded
+    so that the errors of rows make up for each other, as far as what comes in was seen.
     """
 
-    def rounding(match: Match) -> Whole8:
-        return Whole8(columns, signed, None if rows is None else rows(match).astype(np.float32).tobytes())
+    def rounding(match: Match) -> Rounding:
+        made = Whole8(columns, signed, None if rows is None else rows(match).astype(np.float32).tobytes())
+        moments = match.observed_moments("x", size(match)[0]) if alone and rows is None else None
+        return made if moments is None else Compensated8(made, moments)
 
     kind = np.int8 if signed else np.uint8
     shape = per_column if columns else lambda match: ()

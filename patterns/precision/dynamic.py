@@ -32,6 +32,7 @@ def _rule(name: str, *, columns: bool, signed: bool, smooth: bool = False) -> Ru
         definition=op.MatMul(near_x, op.DequantizeLinear(whole, scale, zero, axis=1)) + bias,
         guards=(*GUARDS_OF_INTEGERS, was_observed(COLUMNS, "x")) if smooth else GUARDS_OF_INTEGERS,
         exactness=Exactness.LOSSY,
+        is_fitted=True,
         source=SMOOTH_SOURCE if smooth else SOURCE,
         proof=Proof(shapes=SHAPES, ranges={"x": (-5.0, 4.5)} if smooth else {}),
     )

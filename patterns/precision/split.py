@@ -36,7 +36,7 @@ def _rest(array: Array) -> tuple[Array, Array]:
     return rounded.astype(np.int8), finer
 
 
-first, scale1, zero = weight8(columns=True, signed=True)
+first, scale1, zero = weight8(columns=True, signed=True, alone=False)
 second = part_of("W8_rest", np.int8, size, 0, lambda match: _rest)
 scale2 = part_of("W8_rest_scale", np.float32, per_column, 1, lambda match: _rest)
 

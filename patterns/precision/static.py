@@ -5,7 +5,8 @@ x W + b  ~  dq(q(x)) dq(W8) + b
 q(x) = clip(round(x / s) + z, ...), with s and z constants by which the range becomes all 8-bit numbers; numbers outside of the
 range are cut off. The name says how the range is told (`ortfuse.precision.calibration`), and whether the numbers are signed.
 W8 is signed, with one scale for each column. The result is in float32: it is rounded no further. The rung `smooth` moves
-outliers into the weight first (`_smooth`).
+outliers into the weight first (`_smooth`); W8 of the others is chosen so that the errors of its rows make up for each other
+(`ortfuse.precision.compensation`).
 
 x W + b  ~  dq(q(dq(q(x)) dq(W8) + b))       `static_int8_through`
 
@@ -61,6 +62,7 @@ def _made(
         definition=op.MatMul(near_x, op.DequantizeLinear(whole, scale, zero, axis=1)) + bias,
         guards=(*GUARDS_OF_INTEGERS, was_observed(method, "x")),
         exactness=Exactness.LOSSY,
+        is_fitted=True,
         source=source,
         proof=Proof(shapes=SHAPES, ranges={"x": (-5.0, 4.5)}),
     )
@@ -84,6 +86,7 @@ def _through() -> Rule:
         definition=rounded(op.MatMul(op.DequantizeLinear(x8, step, offset), near_weight) + bias),
         guards=(*GUARDS_OF_INTEGERS, was_observed(method, "x", "root")),
         exactness=Exactness.LOSSY,
+        is_fitted=True,
         source="ONNX operators QuantizeLinear and QLinearMatMul",
         proof=Proof(
             shapes=SHAPES,

@@ -115,6 +115,8 @@ def test_matrices_are_made_in_groups_and_given_up_for_others(monkeypatch: pytest
     assert asked == [("a", "b"), ("c", "d")]
     found.of("d").factor()
     assert len(asked) == 2
+    assert found.of("d").factor(about_zero=True) is not None
+    assert len(asked) == 2
     found.of("a").factor()
     assert len(asked) == 3
 
@@ -132,6 +134,39 @@ def test_the_error_on_other_inputs_of_the_kind_is_smaller(rung: str) -> None:
     plain = lowered(made, {"y": rung})
     others = [{"x": rows(seed)} for seed in range(100, 104)]
     assert all(distance(made, low, one) < 0.5 * distance(made, plain, one) for one in others)
+
+
+RUNGS8 = ["dynamic_int8.channel", "dynamic_int8.tensor", "dynamic_int8.channel_u8", "static_int8.extremes"]
+
+
+@pytest.mark.parametrize("rung", RUNGS8)
+def test_8_bit_weights_of_products_of_integers_make_up_for_their_errors_too(rung: str) -> None:
+    made = product()
+    seen = [{"x": rows(seed)} for seed in range(8)]
+    known, means = calibrate(made, ("x",), seen), calibrate(made, ("x",), seen)
+    means.again = None  # ranges alone
+    others = [{"x": rows(seed)} for seed in range(100, 104)]
+
+    def error(calibration: Calibration) -> float:
+        """Of the weight alone: what comes in is rounded in both."""
+        low = lowered(made, {"y": rung}, calibration)
+        return float(np.mean([distance(made, low, one) for one in others]))
+
+    assert error(known) < 0.95 * error(means)
+
+
+def test_means_that_nothing_makes_up_for_count() -> None:
+    """The means are far larger than what differs from row to row."""
+    made = product()
+
+    def moved(seed: int) -> dict[str, Array]:
+        return {"x": rows(seed) + 100}
+
+    calibration = calibrate(made, ("x",), [moved(seed) for seed in range(8)])
+    low = lowered(made, {"y": "dynamic_int8.channel"}, calibration)
+    assert distance(made, low, moved(100)) < 1.05 * distance(
+        made, lowered(made, {"y": "dynamic_int8.channel"}), moved(100)
+    )
 
 
 def test_inputs_that_do_not_hang_together_do_no_harm() -> None:
