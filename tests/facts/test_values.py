@@ -30,6 +30,7 @@ int64[1] last = {-1}, int64[1] first = {0}, int64[1] end = {9}, float[2] off_on 
 float[0] none = {}, float big = {60000}, int64[2] rows = {4, 6}, int64[1] fours = {4}, int8 low = {-128}, int8 minus = {-1}"""
 MASK = "m = Where(c, zero, far)"
 UNIT = "u = Clip(x, zero, one)"
+COUNTED = "n = Shape(v) t0 = Squeeze(n) m = Add(t0, k1) r = Range(k0, m, k1)"
 
 
 def parse(body: str, opset: int = 20) -> tuple[onnx.ModelProto, ir.Model, dict[str, ir.Value]]:
@@ -136,6 +137,22 @@ CASES: list[tuple[str, Range | None]] = [
     ("n = Cast<to = 7>(c) y = Equal(n, k3)", one_of(0)),
     ("n = Cast<to = 7>(c) y = Less(n, k3)", one_of(1)),
     (f"{UNIT} y = GreaterOrEqual(u, zero)", one_of(0, 1)),
+    (f"{COUNTED} y = LessOrEqual(r, n)", one_of(1)),
+    (f"{COUNTED} y = GreaterOrEqual(n, r)", one_of(1)),
+    (f"{COUNTED} y = Greater(r, n)", one_of(0)),
+    (f"{COUNTED} y = Less(n, r)", one_of(0)),
+    (f"{COUNTED} y = Less(r, m)", one_of(1)),
+    (f"{COUNTED} y = GreaterOrEqual(r, m)", one_of(0)),
+    (f"{COUNTED} y = Equal(r, m)", one_of(0)),
+    (f"{COUNTED} y = Equal(m, r)", one_of(0)),
+    (f"{COUNTED} y = Less(r, n)", one_of(0, 1)),
+    (f"{COUNTED} y = LessOrEqual(m, r)", one_of(0)),
+    (f"{COUNTED} y = LessOrEqual(n, r)", one_of(0, 1)),
+    (f"{COUNTED} y = Equal(r, n)", one_of(0, 1)),
+    (f"{COUNTED} t = Add(r, n) y = GreaterOrEqual(t, n)", one_of(1)),
+    (f"{COUNTED} t = Sub(r, n) y = Greater(t, k0)", one_of(0)),
+    (f"{COUNTED} t = Cast<to = 6>(r) u = Cast<to = 6>(m) y = Less(t, u)", one_of(1)),
+    (f"{COUNTED} t = Range(m, k0, n) y = LessOrEqual(t, n)", one_of(0, 1)),
     (f"{MASK} y = LessOrEqual(m, zero)", one_of(1)),
     (f"{MASK} y = Greater(m, zero)", one_of(0)),
     ("t = Equal(i, i) y = Not(t)", one_of(0)),

@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable
 from itertools import product
 
+from ortfuse.dims import at_most
 from ortfuse.facts.values.ask import Asking, ranges
+from ortfuse.facts.values.ends import ENDS
 from ortfuse.facts.values.range import Range, one_of
 
 
@@ -46,8 +48,24 @@ def comparison(op: Asking) -> Range | None:
     kind = op.node.op_type
     if op.operand(0) is op.operand(1):
         return one_of(*{_OF_THE_SAME[kind], *((0,) if op.range_or_anything(0).nan else ())})
-    a, b = op.range(0), op.range(1)
-    return one_of(*_COMPARISONS[kind](a, b), *((0,) if a.nan or b.nan else ()))
+    a, b = op.range_or_anything(0), op.range_or_anything(1)
+    found = {*_COMPARISONS[kind](a, b), *((0,) if a.nan or b.nan else ())}
+    return one_of(*(found if len(found) == 1 else _between_sizes(op)))
+
+
+def _between_sizes(op: Asking) -> set[int]:
+    """What the sizes between which the numbers lie tell about a comparison."""
+    kind = op.node.op_type
+    a, b = op.ask(op.operand(0), ENDS), op.ask(op.operand(1), ENDS)
+    if a is None or b is None:
+        return {0, 1}
+    if kind in ("Greater", "GreaterOrEqual"):
+        a, b, kind = b, a, kind.replace("Greater", "Less")
+    apart = 0 if kind == "LessOrEqual" else 1  # a <= b, a < b
+    if kind != "Equal" and at_most(a.high + apart, b.low):
+        return {1}
+    is_above = at_most(b.high + 1 - apart, a.low) if kind != "Equal" else at_most(b.high + 1, a.low)
+    return {0} if is_above or (kind == "Equal" and at_most(a.high + 1, b.low)) else {0, 1}
 
 
 @ranges(*_LOGIC, by_element=True)
