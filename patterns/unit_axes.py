@@ -23,7 +23,7 @@ from ._common import ints
 from ._proofs import COST
 from .normal_form.shapes import unless_constant_target
 
-PASS = "fuse.runtime"
+PASS = "unit_axes"
 
 x = var("x")
 

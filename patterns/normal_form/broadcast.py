@@ -1,6 +1,6 @@
 """Expansions that the operator's own broadcasting makes unnecessary, and factors that are all ones.
 
-x / expand(y, shape(x)) = x / y           x * ones = x
+x / expand(y, shape(x)) = x / y           x * ones = x           likewise sums, extremes, comparisons and truth values
 where(expand(condition, shape(x)), x, y) = where(condition, x, y)
 where(condition, zeros, x) = where(condition, 0, x)
 x + (expand(y, shape) + z) = x + (y + z)  where x is as large as all of it
@@ -35,8 +35,14 @@ _EXPANDED = {"x": "b 3 4", "y": "b 3 1", "shape": "3"}
 _expanded_shape = computed_shape("y", 1, [3, 4])
 
 
+_COMPARED = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+_OF_TRUTHS = ("And", "Or", "Xor")
+_ALIKE = ("Add", "Sub", "Mul", "Div", "Min", "Max", *_COMPARED, *_OF_TRUTHS)
+
+
 def _without_expand(name: str) -> Rule:
     build: Any = getattr(op, name)
+    of_truths = {"x": "bool", "y": "bool"} if name in _OF_TRUTHS else {}
     return Rule(
         name=f"broadcast.{name.lower()}",
         formula=f"{name}(x, expand(y, shape(x)))",
@@ -45,11 +51,11 @@ def _without_expand(name: str) -> Rule:
         guards=(same_shape("x", "root"),),
         exactness=Exactness.EXACT,
         source=SOURCE,
-        proof=Proof(shapes=_EXPANDED, inputs={"shape": _expanded_shape}),
+        proof=Proof(shapes=_EXPANDED, inputs={"shape": _expanded_shape, **of_truths}),
     )
 
 
-def _number(value: ir.Value, facts: Facts) -> np.ndarray[Any, Any] | None:
+def number_of(value: ir.Value, facts: Facts) -> np.ndarray[Any, Any] | None:
     """The number, bit for bit, that all elements of a value are, of which there may be several."""
     shape, producer = facts.shape(value), value.producer()
     if shape is None or all(dim == 1 for dim in shape) or facts.fill(value) is None:
@@ -78,8 +84,8 @@ def _zeros(build: Any) -> ir.Value:
 
 
 def _of_one_number(name: str, *, first: bool) -> Rule:
-    filled = var("filled", lambda value, facts: _number(value, facts) is not None, "the same number everywhere")
-    number = computed("number", lambda match: _number(match["filled"], match.facts))
+    filled = var("filled", lambda value, facts: number_of(value, facts) is not None, "the same number everywhere")
+    number = computed("number", lambda match: number_of(match["filled"], match.facts))
 
     def where(branch: Pattern) -> Pattern:
         made: Pattern = op.Where(var("condition"), *((branch, x) if first else (x, branch)))
@@ -100,6 +106,21 @@ def _of_one_number(name: str, *, first: bool) -> Rule:
             ),
             inputs={"condition": "bool", "filled": _zeros},
         ),
+    )
+
+
+def _extreme_of_one_number(name: str) -> Rule:
+    build: Any = getattr(op, name)
+    filled = var("filled", lambda value, facts: number_of(value, facts) is not None, "the same number everywhere")
+    return Rule(
+        name=f"broadcast.number_{name.lower()}",
+        formula=f"{name}(x, zeros)",
+        pattern=build(x, filled),
+        replace=build(x, computed("number", lambda match: number_of(match["filled"], match.facts))),
+        guards=(same_shape("x", "root"),),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(shapes=({"x": "b 3 4", "filled": "3 4"}, {"x": "b 3 4", "filled": "4"}), inputs={"filled": _zeros}),
     )
 
 
@@ -214,7 +235,8 @@ RULES = [
     ),
     _of_one_number("number_where", first=True),
     _of_one_number("number_elsewhere", first=False),
-    *(_without_expand(name) for name in ("Add", "Sub", "Mul", "Div")),
+    *map(_extreme_of_one_number, ("Min", "Max")),
+    *(_without_expand(name) for name in _ALIKE),
     Rule(
         name="broadcast.and_true",
         formula="And(Expand(true, shape), x) = Expand(x, shape)",

@@ -1,6 +1,7 @@
 """Elements that are taken by their places: all of a matrix, which are the matrix itself, and those along one axis.
 
 flat(x)[columns + rows * width] = x        x[rows, columns] = x        rows and columns are 0, 1, ... as many as x has
+x[rows, columns] = reshape(x[:, :n])       of n columns, all of which x must have: the Reshape fails where it has fewer, too
 GatherND(x, [[i], [j], ...]) = Gather(x, [i, j, ...])
 
 PyTorch's exporters write so what masks of padding are asked for: `mask[batch, key]`, in the shape [batch, 1, 1, key];
@@ -10,12 +11,13 @@ torch.export writes every `x[..., indices]` as the last.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike, product
+from ortfuse.dims import DimLike, is_nonnegative, is_positive, product
 from ortfuse.pattern import Guard, Match, Pattern, attr, computed, const, op, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
@@ -23,6 +25,9 @@ from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 from .._common import ints, is_filled_with
 
 SOURCE = "ONNX operator specification; PyTorch's index by tensors"
+
+_SHAPE_HAS_ENDS = 15
+"""The opset from which on Shape has `start` and `end`."""
 
 x = var("x", "b n")
 
@@ -63,6 +68,21 @@ def counts_all(match: Match) -> Refusal | None:
     return None
 
 
+def counts_all_rows(match: Match) -> Refusal | None:
+    """As many rows are counted as x has, and a number of columns that is a size."""
+    shape, columns = match.shape("x"), _number(match, "columns_count")
+    if shape is None or _number(match, "rows_count") != shape[0]:
+        return match.refuse("dimension", "rows_count", found="it is not known to be the number of rows")
+    if columns is None or not is_nonnegative(columns) or match.rank("columns_count") != 0:
+        return match.refuse("dimension", "columns_count", found="it is not known to be a size")
+    if columns == shape[1]:
+        return match.refuse("needless", "columns_count", found="all of x is taken")
+    node = match.root.producer()
+    if is_positive(columns) or (node is not None and match.facts.version(node) >= _SHAPE_HAS_ENDS):
+        return None
+    return match.refuse("attribute", "root", f"of opset {_SHAPE_HAS_ENDS} on, where there may be no columns")
+
+
 def steps_by_width(match: Match) -> Refusal | None:
     """A row is as long as x is wide."""
     shape = match.shape("x")
@@ -94,6 +114,39 @@ def is_in_order(match: Match) -> Refusal | None:
     if _inserted(match) is None:
         return match.refuse("shape", "root", found=shapes[2])
     return None
+
+
+def is_rows_by_columns(match: Match) -> Refusal | None:
+    """The result has the rows first, the columns last, and axes of size 1 between them alone."""
+    shapes = match.shapes("rows", "columns", "root")
+    if isinstance(shapes, Refusal):
+        return shapes
+    rows, columns, root = shapes
+    ends = (_number(match, "rows_count"), _number(match, "columns_count"))
+    if len(rows) != len(root) or (root[0], root[-1]) != ends or any(dim != 1 for dim in root[1:-1]):
+        return match.refuse("shape", "root", found=root)
+    along = rows == (root[0], *(1,) * (len(root) - 1)) and columns[-1] == root[-1] and _axis(columns) == -1
+    return None if along else match.refuse("shape", "columns", found=columns)
+
+
+def _first_columns(match: Match) -> Pattern:
+    """The first columns of x, in as many axes as the result has, which fails where x does not have them all."""
+    numbers = {name: computed(name, partial(_listed, found)) for name, found in (("none", [0]), ("one", [1]))}
+    count = op.Reshape(var("columns_count"), numbers["one"])
+    part = op.Slice(x, numbers["none"], count, numbers["one"])
+    between = (1,) * (len(match.shape("root") or ()) - 2)
+    columns = _number(match, "columns_count")
+    if columns is not None and is_positive(columns):
+        leading = computed("leading", partial(_listed, [0, *between]))
+        some: Pattern = op.Reshape(part, op.Concat(leading, count, axis=0))
+        return some
+    sizes = op.Concat(op.Shape(x, start=0, end=1), computed("between", partial(_listed, [*between])), count, axis=0)
+    any_number: Pattern = op.Reshape(part, sizes, allowzero=1)
+    return any_number
+
+
+def _listed(numbers: list[int], match: Match) -> np.ndarray[Any, Any]:
+    return ints(numbers)
 
 
 def _axis(shape: tuple[DimLike, ...]) -> int:
@@ -149,6 +202,26 @@ def _sizes(build: Any) -> ir.Value:
     return made
 
 
+def _some(build: Any) -> ir.Value:
+    """The size of another input, as a number, or one more than that."""
+    known = [value for value in build.graph.inputs if value.name == "cache"]
+    cache = known[0] if known else build.input("cache", ["n"])
+    made: ir.Value = build.node("Gather", [build.node("Shape", [cache]).outputs[0], _number_of(0)(build)]).outputs[0]
+    if build.chooser.pick("columns", ("perhaps none", "some")) == 1:
+        made = build.node("Add", [made, _number_of(1)(build)]).outputs[0]
+    return made
+
+
+def _some_sizes(build: Any) -> ir.Value:
+    """The sizes that places are repeated in, of some columns."""
+    one = build.constant([1])
+    rows, columns = (
+        build.node("Unsqueeze", [make(build), build.constant([0])]).outputs[0] for make in (_size(0), _some)
+    )
+    made: ir.Value = build.node("Concat", [rows, one, one, columns], {"axis": 0}).outputs[0]
+    return made
+
+
 COUNTED = {
     "rows_start": _number_of(0), "columns_start": _number_of(0), "rows_step": _number_of(1), "columns_step": _number_of(1),
     "rows_count": _size(0), "width": _size(1), "columns_count": _size(1),
@@ -182,6 +255,18 @@ def _along_first_axis(name: str, formula: str, places: Pattern, numbers: Pattern
     )
 
 
+_LINE = op.Reshape(
+    op.Gather(
+        (op.Flatten(x, axis=2) | op.Reshape(x, var("line"))).named("flat"),
+        _counted("columns") + _counted("rows") * var("width"),
+        axis=0,
+    ),
+    var("shape"),
+)
+_MATRIX = op.GatherND(
+    x, op.Concat(_of_place("rows"), _of_place("columns"), axis=attr("joined")).named("indices"), batch_dims=0
+)
+
 RULES = [
     _along_first_axis(
         "along_first_axis", "GatherND(x, unsqueeze(indices, -1))",
@@ -208,14 +293,7 @@ RULES = [
     Rule(
         name="places.of_line",
         formula="reshape(flat(x)[columns + rows * width])",
-        pattern=op.Reshape(
-            op.Gather(
-                (op.Flatten(x, axis=2) | op.Reshape(x, var("line"))).named("flat"),
-                _counted("columns") + _counted("rows") * var("width"),
-                axis=0,
-            ),
-            var("shape"),
-        ),
+        pattern=_LINE,
         replace=_itself,
         makes=("Unsqueeze", "Identity"),
         guards=(counts_all, steps_by_width, is_in_order),
@@ -232,9 +310,7 @@ RULES = [
     Rule(
         name="places.of_matrix",
         formula="x[rows, columns]",
-        pattern=op.GatherND(
-            x, op.Concat(_of_place("rows"), _of_place("columns"), axis=attr("joined")).named("indices"), batch_dims=0
-        ),
+        pattern=_MATRIX,
         replace=_itself,
         makes=("Unsqueeze", "Identity"),
         guards=(counts_all, parts_are_an_index, is_in_order),
@@ -251,6 +327,47 @@ RULES = [
             },
             inputs={**COUNTED, "rows_shape": _sizes, "columns_shape": _sizes},
             opset=13,
+        ),
+    ),
+    Rule(
+        name="places.part_of_line",
+        formula="reshape(flat(x)[columns + rows * width]), of some columns",
+        pattern=_LINE,
+        replace=_first_columns,
+        makes=("Slice", "Reshape", "Concat"),
+        guards=(counts_all_rows, steps_by_width, is_rows_by_columns),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"x": "b 9", "line": "1", "shape": "4"},
+            constants={"line": [-1], "shape": [0, 1, 1, -1]},
+            attributes={"rows_axes": [(1, 2, 3)], "columns_axes": [(0, 1, 2)]},
+            inputs={**COUNTED, "columns_count": _some},
+            opset=15,
+            counterexamples={"of an older opset": Variation(opset=13)},
+        ),
+    ),
+    Rule(
+        name="places.part_of_matrix",
+        formula="x[rows, columns], of some columns",
+        pattern=_MATRIX,
+        replace=_first_columns,
+        makes=("Slice", "Reshape", "Concat"),
+        guards=(counts_all_rows, parts_are_an_index, is_rows_by_columns),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"x": "b 9"},
+            attributes={
+                "rows_axes": [(1, 2, 3)],
+                "columns_axes": [(0, 1, 2)],
+                "rows_last": [(4,)],
+                "columns_last": [(4,)],
+                "joined": [4],
+            },
+            inputs={**COUNTED, "columns_count": _some, "rows_shape": _some_sizes, "columns_shape": _some_sizes},
+            opset=15,
+            counterexamples={"of an older opset": Variation(opset=13)},
         ),
     ),
 ]  # fmt: skip

@@ -7,6 +7,8 @@ import onnx_ir as ir
 import pytest
 from rewriting import ops, parse, rewritten, same
 
+import ortfuse
+
 CONSTANTS = """int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] three = {3}, int64[1] five = {5},
 int64[1] six = {6}, int64[1] last = {-1}, int64[1] end = {9223372036854775807}, int64[2] ones = {1, 1},
 int64[2] equal = {3, 3}, int64[3] thirds = {2, 2, 2}, int64 index0 = {0}, int64 index1 = {1},
@@ -236,3 +238,13 @@ def test_the_rotated_part_and_the_rest_are_the_whole_head(first: str, rest: str,
     assert ("Concat" not in ops(result)) == fused
     if fused:
         same(m, result, numbers(m))
+
+
+@pytest.mark.parametrize(("angles", "shared"), [("1,1,n,3", True), ("b,1,n,3", False)])
+def test_angles_that_the_batch_shares_are_not_expanded(angles: str, shared: bool) -> None:
+    m = model(SLICES, TURN, JOIN, angles=angles)
+    result = ortfuse.optimize(m).model
+    [made] = [node for node in result.graph if node.op_type == "RotaryEmbedding"]
+    assert (made.domain == "com.microsoft") is shared
+    assert "Expand" not in ops(result)
+    same(m, result, numbers(m))
