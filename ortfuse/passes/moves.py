@@ -115,7 +115,8 @@ def _shorten(last: ir.Node, scope: Scope, context: Context) -> bool:
         for one in _alternatives(whole[:length], context.facts)
         if one.is_better() and one.is_read_as_before(context.facts) and _has_kernels(one, scope, context)
     ]
-    return bool(found) and _replace(max(found, key=lambda one: one.worth), scope, context)
+    # Of two as short, that which begins earlier: other chains may leave what is between, too.
+    return bool(found) and _replace(max(found, key=lambda one: (one.worth, len(one.chain))), scope, context)
 
 
 def _chain_of(last: ir.Node) -> list[ir.Node]:

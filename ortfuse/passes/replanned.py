@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import gcd
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.dims import DimLike, at_most, evaluate, exact_div, floor_div, product, reshape_target, symbols
+from ortfuse.dims import Dim, DimLike, at_most, evaluate, exact_div, floor_div, product, reshape_target, symbols
 from ortfuse.passes.building import Builder
 from ortfuse.passes.views import Factor, Shape, View
 
@@ -142,7 +143,7 @@ def _placed(view: View, split: Shape) -> tuple[list[_Axis], list[Item]] | None:
     strides = [product(split[axis + 1 :]) for axis in range(len(split))]
     rest, first = view.offset, list[DimLike]()
     for stride in strides:
-        first.append(0 if rest == 0 else floor_div(rest, stride))
+        first.append(0 if rest == 0 or _is_below(rest, stride) else floor_div(rest, stride))
         rest = rest - first[-1] * stride
     axes = [_Axis(number, size, first[number], 1, 1) for number, size in enumerate(split)]
     untaken = dict(enumerate(strides))
@@ -156,6 +157,13 @@ def _placed(view: View, split: Shape) -> tuple[list[_Axis], list[Item]] | None:
     if rest != 0 or not all(_is_within(axes[number].start, axes[number].size) for number in untaken):
         return None
     return axes, order
+
+
+def _is_below(place: DimLike, stride: DimLike) -> bool:
+    """Whether a place is less than a stride, unless that is 0: then the tensor has no elements, and any place will do."""
+    if not isinstance(place, int) or not isinstance(stride, Dim):
+        return False
+    return 0 <= place < gcd(*[coefficient for _, coefficient in stride.terms])
 
 
 def _is_within(place: DimLike, size: DimLike) -> bool:

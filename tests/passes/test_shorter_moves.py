@@ -12,6 +12,7 @@ NUMBERS = (
     "int64[1] last = {-1}, int64[1] far = {9223372036854775807}, int64[1] before = {-9223372036854775808}, "
     "int64[2] rows = {6, 4}, int64[2] long = {12, 2}, int64[2] short = {6, 2}, int64[3] back = {2, 3, 4}, int64[3] wide = {0, 2, 6}, "
     "int64[2] all = {0, 12}, int64[4] apart = {2, 3, 2, 2}, int64[2] turned = {1, 0}, int64[3] uneven = {0, 1, 3}, "
+    "int64[4] heads = {0, 3, 2, 2}, int64[3] half = {0, 3, 2}, "
     "int64[3] twice = {1, 2, 1}, int64[4] repeated = {2, 5, 3, 4}, int64[3] merged = {2, 15, 4}"
 )
 
@@ -47,6 +48,7 @@ def test_chains_become_the_shortest_of_the_same_effect(kind: str) -> None:
 ANY_SIZE = {
     "reshaped back": ("r = Reshape(x, all) s = Reshape(r, wide) t = Flatten(s) y = Relu(t)", "Reshape Relu"),
     "reversed twice": ("r = Slice(x, last, before, none, last) s = Slice(r, last, before, none, last) y = Relu(s)", "Relu"),
+    "a head that is not the first": ("h = Reshape(x, heads) g = Gather<axis = 2>(h, one) r = Reshape(g, half) y = Relu(r)", "Slice Relu"),
     "behind an axis of any size": ("s = Slice(x, one, two, one) q = Squeeze(s, one) y = Relu(q)", "Gather Relu"),
 }  # fmt: skip
 
