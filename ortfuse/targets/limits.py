@@ -104,10 +104,6 @@ def _mask_is_whole(node: ir.Node, facts: Facts) -> Refusal | None:
         role = {0: "Q", 1: "K", 3: "attn_mask"}[unknown]
         return _limit(node, unknown, role, _shaped(facts.shape(node.inputs[unknown])), "a known shape")
     axis = 2 if len(query) == 4 else 1
-    if shape[-2] != query[axis]:
-        return _limit(
-            node, 3, "attn_mask", f"broadcast over the queries ({words(shape)})", f"a row for each: {query[axis]}"
-        )
     total: DimLike = key[axis]
     past = _input(node, 4)
     if past is not None:
@@ -117,6 +113,11 @@ def _mask_is_whole(node: ir.Node, facts: Facts) -> Refusal | None:
         total = past_shape[2] + total
     if shape[-1] != total:
         return _limit(node, 3, "attn_mask", _shaped(shape), f"one that provably covers the keys: {total}")
+    # Last, as a mask with a row for each query can be had.
+    if shape[-2] != query[axis]:
+        return _limit(
+            node, 3, "attn_mask", f"broadcast over the queries ({words(shape)})", f"a row for each: {query[axis]}"
+        )
     return None
 
 
