@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.execution.integer_products import saturates
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.traits import DEQUANTISES, QUANTISES, has
 from ortfuse.pattern import Match, attr, computed, const, op, redundant, var
@@ -129,6 +130,23 @@ def all_sizes_are_known(match: Match) -> Refusal | None:
     return match.refuse("needless", "x", found="the runtime leaves products of open sizes as they are")
 
 
+@redundant("it is right as it is defined: the runtime's integers are wrong then, on some processors")
+def sums_do_not_saturate(match: Match) -> Refusal | None:
+    """Sums of two products fit into 16 bits, or the processor does without: what is in float32 is more exact otherwise."""
+    if not saturates():
+        return None
+    node = match["w"].producer()
+    if node is None or match.facts.dtype(node.inputs[0]) is ir.DataType.UINT8:
+        return None
+    whole = match.facts.const(node.inputs[0])
+    small = whole is not None and bool(np.all(np.abs(whole.astype(np.int16)) <= _SMALL))
+    return match.unless_value("w", small, f"of integers from -{_SMALL} to {_SMALL}, on a processor without VNNI")
+
+
+_SMALL = 64
+"""Two products of signed numbers up to this with unsigned ones fit into 16 bits."""
+
+
 def is_multiplied_by_one(match: Match) -> Refusal | None:
     """The bias is added as it is."""
     return match.unless_value("beta", match["beta"] in (None, 1), "1")
@@ -141,7 +159,7 @@ def _rule(name: str, formula: str, pattern: Any, replace: Any, shapes: Any, guar
         is_refinement=True,
         pattern=pattern,
         replace=replace,
-        guards=(bias_is_in_float32, is_not_quantised_at_once, *guards),
+        guards=(bias_is_in_float32, is_not_quantised_at_once, sums_do_not_saturate, *guards),
         exactness=Exactness.ROUNDING,
         source=SOURCE,
         proof=Proof(

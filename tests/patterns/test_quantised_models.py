@@ -192,6 +192,13 @@ MISSED = {
 }
 
 
+@pytest.fixture
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights whose products do not saturate on any processor."""
+    monkeypatch.setitem(CONSTANTS, "w", CONSTANTS["w"] // 2)
+
+
+@pytest.mark.usefixtures("_small")
 @pytest.mark.parametrize("name", MISSED)
 def test_what_the_runtime_would_leave_in_float32_is_computed_in_integers(name: str) -> None:
     before, inputs = model(*MISSED[name])
@@ -200,3 +207,11 @@ def test_what_the_runtime_would_leave_in_float32_is_computed_in_integers(name: s
     assert sum(integers(after, inputs).values()) == 1
     verdict = ortfuse.verify(before, after)
     assert verdict.ok, verdict.summary()
+
+
+def test_what_saturates_in_integers_stays_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortfuse.patterns.quantised.saturates", lambda: True)
+    before, inputs = model(*MISSED["rows of known sizes"])
+    after = ortfuse.optimize(before.clone()).model
+    assert not integers(after, inputs)
+    assert ortfuse.verify(before, after).ok
