@@ -104,6 +104,11 @@ class RoundedTensor(KeyedTensor):
         super().__init__(make, ir.DataType.from_numpy(np.dtype(dtype)), ir.Shape(shape))
         self.key = (key_of(source), rounding, convert)
 
+    def settle(self) -> None:
+        """Compute it once and for all, and let go of what it is computed of."""
+        found = ir.Tensor(self.numpy())
+        self._func, self.key = lambda: found, ("settled", id(found))
+
 
 def settle(model: ir.Model) -> None:
     """Compute the constants of a model that are rounded when they are read: by inputs, that takes time and keeps those."""
@@ -111,7 +116,7 @@ def settle(model: ir.Model) -> None:
         for graph in model.graphs():
             for value in graph.initializers.values():
                 if isinstance(value.const_value, RoundedTensor):
-                    value.const_value = ir.Tensor(value.const_value.numpy(), name=value.name)
+                    value.const_value.settle()
 
 
 FOR_A_SEARCH = 512 << 20

@@ -52,6 +52,8 @@ LOST = {
     "normalisation.centred axes": "it is the same mean before and after",
     "reversal.whole batch_axis": "all sequences are whole, whichever axis they are counted along",
     "reversal.twice": "both reversals have the same axes, which are gone with them",
+    "places.part_of": "where axes of size 1 stand and parts are joined is a fact about the sizes",
+    "rotary.shared_angles interleaved": "read by names that are put together",
     "places.of": "where axes of size 1 stand and parts are joined is a fact about the sizes",
     "focal.sigmoid_spelled": "read by their names by the body of the function, which is spelled out",
     "focal.softmax_spelled": "the same",

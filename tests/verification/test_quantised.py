@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 import ortfuse
+from ortfuse.execution.integer_products import saturates
 from ortfuse.execution.integer_ties import before_rounding
 from ortfuse.execution.part import computing
 from ortfuse.execution.session import Session
@@ -230,6 +231,7 @@ INTEGERS = {
 }
 
 
+@pytest.mark.skipif(saturates(), reason="what these operators compute is not known where products saturate")
 @pytest.mark.parametrize("kind", INTEGERS)
 @pytest.mark.parametrize("step", [0.06, 0.0613])
 def test_what_integer_operators_have_off_by_one_step_is_a_tie(kind: str, step: float) -> None:
