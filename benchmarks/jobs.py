@@ -257,6 +257,13 @@ JOBS: Sequence[Job] = (
         "precision/seeds.json",
     ),
     Job(
+        "precision.rounding",
+        "what do inputs buy when weights are rounded?",
+        ("benchmarks.precision.rounding", "--output", "{output}"),
+        stored="precision/rounding.json",
+        packages=("torch", "transformers"),
+    ),
+    Job(
         "precision.trained",
         "do trained models decide the same when they are quantised?",
         ("benchmarks.precision.trained", "--output", "{output}"),

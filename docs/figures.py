@@ -78,6 +78,18 @@ def seeds() -> str:
     return _wrapped(text, "")
 
 
+def rounding() -> str:
+    """What inputs buy when weights are rounded."""
+    found = stored("precision/rounding.json")
+    counts = list(next(iter(next(iter(found["models"].values())).values())))
+    lines = [f"| model | rung | {' | '.join(f'{count} sets' for count in counts)} |", f"|{'---|' * (2 + len(counts))}"]
+    for model, rungs in found["models"].items():
+        for rung, errors in rungs.items():
+            numbers = " | ".join(f"{errors[count]:.1e}" for count in counts)
+            lines.append(f"| {model} | `{rung}` | {numbers} |")
+    return "\n".join(lines) + "\n"
+
+
 def quantised() -> str:
     """What becomes of models that others have quantised."""
     return _wrapped(_quantised(), "")
