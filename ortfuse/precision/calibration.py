@@ -21,6 +21,7 @@ from ortfuse.execution.part import forced
 from ortfuse.execution.session import Session
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.editor import Editor
+from ortfuse.passes.lazy_transpose import MovedTensor
 from ortfuse.precision.between import names_between
 from ortfuse.precision.divergence import least_divergent
 from ortfuse.precision.moments import FEWEST_RUNS, Moments, Runs, SecondMoments
@@ -180,7 +181,7 @@ class Calibration:
 
     Attributes:
         seen: What was seen of each.
-        before_products: The values that come into products with a constant matrix.
+        before_products: The values that come into products with a constant matrix of their own.
         again: Runs the model once more, for what takes much memory.
     """
 
@@ -246,19 +247,36 @@ def calibrate(model: ir.Model, names: Collection[str], inputs: Sequence[Mapping[
             yield from ((name, array) for array in arrays if array.dtype == np.float32)
         yield from observed(extended, names, inputs)
 
-    calibration = Calibration(before_products=tuple(_before_products(model)), again=runs)
+    calibration = Calibration(before_products=_before_products(model), again=runs)
     for name, array in runs(tuple(dict.fromkeys((*names, *inner, *names_between(extended, names))))):
         _add(calibration, name, array)
     return calibration
 
 
-def _before_products(model: ir.Model) -> Iterator[str]:
-    """The names of values that are multiplied with a constant matrix, or used beside one otherwise."""
+def _before_products(model: ir.Model) -> tuple[str, ...]:
+    """The names of values that are multiplied with a constant matrix, or used beside one otherwise.
+
+    Those that a matrix with other users, turned or not, stands beside are left out: rounded as it is best for one of these, it
+    would no longer be the same for all.
+    """
+    users: dict[int, set[ir.Node]] = {}
+    for weight in model.graph.initializers.values():
+        if weight.const_value is not None:
+            users.setdefault(id(_source(weight.const_value)), set()).update(use.node for use in weight.uses())
+    found: dict[str, bool] = {}
     for node in model.graph:
         value, other = (*node.inputs, None, None)[:2]
         matrix = None if other is None else other.const_value
         if value is not None and matrix is not None and len(matrix.shape.numpy()) == 2:
-            yield value.name or ""
+            name = value.name or ""
+            found[name] = found.get(name, True) and len(users.get(id(_source(matrix)), ())) <= 1
+    return tuple(name for name, alone in found.items() if alone)
+
+
+def _source(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    while isinstance(tensor, MovedTensor):
+        tensor = tensor.source
+    return tensor
 
 
 def observed(

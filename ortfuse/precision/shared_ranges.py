@@ -15,7 +15,6 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.graph.traits import FILLS, JOINS, MOVES
-from ortfuse.passes.lazy_transpose import MovedTensor
 from ortfuse.pattern.result import Ranges
 from ortfuse.precision.calibration import COLUMNS, MEANS, METHODS, MOMENTS, Calibration
 
@@ -42,7 +41,6 @@ def ranges_of(graph: ir.Graph, calibration: Calibration, made_by: Mapping[str, s
     """
     producers = {value.name: node for node in graph for value in node.outputs}
     methods = {name: method for name, method in made_by.items() if method}
-    shared = _before_shared_weights(graph)
 
     def seen(name: str, method: str) -> tuple[float, float] | None:
         return calibration.range(name, methods.setdefault(name, method))
@@ -50,7 +48,7 @@ def ranges_of(graph: ir.Graph, calibration: Calibration, made_by: Mapping[str, s
     ways: dict[str, Callable[[str], Any]] = {
         COLUMNS: calibration.columns,
         MEANS: calibration.means,
-        MOMENTS: lambda name: None if name in shared else calibration.moments(name),
+        MOMENTS: calibration.moments,
     }
 
     def found(name: str, method: str) -> Any:
@@ -67,25 +65,6 @@ def ranges_of(graph: ir.Graph, calibration: Calibration, made_by: Mapping[str, s
         return known
 
     return found
-
-
-def _before_shared_weights(graph: ir.Graph) -> frozenset[str]:
-    """The names of values that a constant with other users is used beside, turned or not.
-
-    Rounded as it is best for one of its users, it would no longer be the same for all.
-    """
-    users: dict[int, set[ir.Node]] = {}
-    for value in graph.initializers.values():
-        if value.const_value is not None:
-            users.setdefault(id(_source(value.const_value)), set()).update(use.node for use in value.uses())
-    shared = (node for nodes in users.values() if len(nodes) > 1 for node in nodes)
-    return frozenset(value.name or "" for node in shared for value in node.inputs if value is not None)
-
-
-def _source(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    while isinstance(tensor, MovedTensor):
-        tensor = tensor.source
-    return tensor
 
 
 def _width(found: tuple[float, float]) -> float:
