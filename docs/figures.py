@@ -87,7 +87,7 @@ def rounding() -> str:
         for rung, errors in rungs.items():
             numbers = " | ".join(f"{errors[count]:.1e}" for count in counts)
             lines.append(f"| {model} | `{rung}` | {numbers} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def quantised() -> str:
@@ -324,6 +324,7 @@ MADE: Mapping[str, Callable[[], str]] = {
     "measured": measured,
     "summary": summary,
     "seeds": seeds,
+    "rounding": rounding,
     "quantised": quantised,
 }
 
