@@ -11,7 +11,7 @@ import numpy as np
 from ortfuse.pattern import Match
 from ortfuse.precision.compensation import compensated
 from ortfuse.precision.grids import SMALLEST_SCALE
-from ortfuse.precision.moments import Factor, Moments
+from ortfuse.precision.moments import Factor
 from ortfuse.refusal import Refusal
 
 from ._linear import size
@@ -147,28 +147,6 @@ class Blocks:
         for part in (1.0, 0.92, 0.84):
             scale = np.maximum((high - low) * np.float32(part) / most, np.float32(SMALLEST_SCALE)).astype(np.float32)
             yield scale, np.clip(np.rint(-low * np.float32(part) / scale), 0, most).astype(np.float32)
-
-
-@dataclass(frozen=True)
-class Compensated:
-    """How a matrix is rounded where it is known what it is multiplied with.
-
-    Attributes:
-        made: The scales and what stands for 0.
-        moments: What is known of what comes in.
-    """
-
-    made: Blocks
-    moments: Moments
-
-    def __call__(self, array: Array) -> tuple[Array, Array, Array]:
-        """As `Blocks` has it."""
-        factor = self.moments.factor()
-        return self.made(array) if factor is None else self.made.compensated(array, factor)
-
-    def stand_in(self, shape: tuple[int, ...]) -> tuple[Array, Array, Array]:
-        """As `Blocks` has it."""
-        return self.made.stand_in(shape)
 
 
 def fills_a_block(

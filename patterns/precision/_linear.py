@@ -12,11 +12,11 @@ from ortfuse.execution.integer_products import saturates
 from ortfuse.pattern import Match, const, op, opt, var
 from ortfuse.pattern.language import Computed
 from ortfuse.precision.compensation import compensated
-from ortfuse.precision.moments import Moments
+from ortfuse.precision.moments import Factor
 from ortfuse.precision.rounded import Rounding
 from ortfuse.refusal import Refusal
 
-from ._weights import Array, asymmetric, is_weight, part_of, symmetric, tensor_of
+from ._weights import Array, Compensated, asymmetric, is_weight, part_of, symmetric, tensor_of
 
 x = var("x", "... m k")
 weight = const("weight", "k n")
@@ -78,39 +78,18 @@ class Whole8:
         whole, scale = symmetric(array, axis, signed_limit())
         return whole, scale, np.zeros(scale.shape, np.int8)
 
-    def stand_in(self, shape: tuple[int, ...]) -> tuple[Array, Array, Array]:
-        """Numbers of the same types and shapes."""
-        kind, each = np.int8 if self.signed else np.uint8, shape[1:] if self.columns else ()
-        return np.ones(shape, kind), np.full(each, 1e-3, np.float32), np.zeros(each, kind)
-
-
-@dataclass(frozen=True)
-class Compensated8:
-    """How a matrix is rounded to 8 bits where it is known what it is multiplied with.
-
-    Attributes:
-        made: The scales and what stands for 0.
-        moments: What is known of what comes in.
-    """
-
-    made: Whole8
-    moments: Moments
-
-    def __call__(self, array: Array) -> tuple[Array, Array, Array]:
-        """As `Whole8` has it."""
-        whole, scale, zero = self.made(array)
-        factor = self.moments.factor(about_zero=True)
-        if factor is None:
-            return whole, scale, zero
-        limit = signed_limit() if self.made.signed else 0
-        each = (1, array.shape[1])
+    def compensated(self, array: Array, factor: Factor) -> tuple[Array, Array, Array]:
+        """The same, with integers by which the errors of rows make up for each other."""
+        whole, scale, zero = self(array)
+        limit, each = signed_limit() if self.signed else 0, (1, array.shape[1])
         offset = np.broadcast_to(zero.astype(np.int16) + np.int16(limit), each)
         better = compensated(array, np.broadcast_to(scale, each), offset, len(array), 2 * limit or 255, factor)
         return (better - np.int16(limit)).astype(whole.dtype), scale, zero
 
     def stand_in(self, shape: tuple[int, ...]) -> tuple[Array, Array, Array]:
-        """As `Whole8` has it."""
-        return self.made.stand_in(shape)
+        """Numbers of the same types and shapes."""
+        kind, each = np.int8 if self.signed else np.uint8, shape[1:] if self.columns else ()
+        return np.ones(shape, kind), np.full(each, 1e-3, np.float32), np.zeros(each, kind)
 
 
 def weight8(
@@ -125,7 +104,7 @@ def weight8(
     def rounding(match: Match) -> Rounding:
         made = Whole8(columns, signed, None if rows is None else rows(match).astype(np.float32).tobytes())
         moments = match.observed_moments("x", size(match)[0]) if alone and rows is None else None
-        return made if moments is None else Compensated8(made, moments)
+        return made if moments is None else Compensated(made, moments, about_zero=True)
 
     kind = np.int8 if signed else np.uint8
     shape = per_column if columns else lambda match: ()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,6 +14,7 @@ from ortfuse.passes.lazy_transpose import MovedTensor
 from ortfuse.pattern import Match, computed
 from ortfuse.pattern.language import Computed
 from ortfuse.precision.grids import SMALLEST_SCALE
+from ortfuse.precision.moments import Factor, Moments
 from ortfuse.precision.rounded import RoundedTensor, Rounding
 from ortfuse.refusal import Refusal
 
@@ -33,6 +35,43 @@ def tensor_of(match: Match, name: str) -> ir.TensorProtocol:
 def turned(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     """The transpose of a matrix, made when it is read."""
     return MovedTensor(tensor, (1, 0), tuple(reversed(tensor.shape.numpy())))
+
+
+class Compensating(Protocol):
+    """A way to round that can make the errors of rows make up for each other."""
+
+    def __call__(self, array: Array) -> tuple[Array, ...]:
+        """Integers, scales and what stands for 0."""
+
+    def compensated(self, array: Array, factor: Factor) -> tuple[Array, ...]:
+        """The same, by what is known of what comes in."""
+
+    def stand_in(self, shape: tuple[int, ...]) -> tuple[Array, ...]:
+        """Numbers of the same types and shapes."""
+
+
+@dataclass(frozen=True)
+class Compensated:
+    """How a matrix is rounded where it is known what it is multiplied with.
+
+    Attributes:
+        made: The scales and what stands for 0.
+        moments: What is known of what comes in.
+        about_zero: Whether nothing else makes up for the means of what comes in.
+    """
+
+    made: Compensating
+    moments: Moments
+    about_zero: bool = False
+
+    def __call__(self, array: Array) -> tuple[Array, ...]:
+        """Integers, scales and what stands for 0."""
+        factor = self.moments.factor(about_zero=self.about_zero)
+        return self.made(array) if factor is None else self.made.compensated(array, factor)
+
+    def stand_in(self, shape: tuple[int, ...]) -> tuple[Array, ...]:
+        """Numbers of the same types and shapes."""
+        return self.made.stand_in(shape)
 
 
 def read_later(

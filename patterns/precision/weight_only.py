@@ -24,9 +24,9 @@ from ortfuse.pattern import Match, Pattern, built, computed, ms, op
 from ortfuse.precision.rounded import ROUNDED, Rounding
 from ortfuse.rewrite import Exactness, Proof, Rule
 
-from ._blocks import BLOCKS, Compensated, blocks_of, fills_a_block
+from ._blocks import BLOCKS, blocks_of, fills_a_block
 from ._linear import GUARDS, LINEAR, bias, per_column, size, x
-from ._weights import Array, part_of, read_later, tensor_of
+from ._weights import Array, Compensated, part_of, read_later, tensor_of
 
 SOURCE = "ONNX Runtime operator com.microsoft.MatMulNBits"
 
