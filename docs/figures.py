@@ -223,7 +223,9 @@ def _beside(found: Mapping[str, Any]) -> str:
 
 def _formats(kind: str) -> str:
     """What a kind of processor multiplies integers with, of its name in full."""
-    return f"a processor {'with' if 'AMX_INT8' in kind else 'without'} AMX"
+    if "AMX_INT8" in kind:
+        return "a processor with AMX"
+    return f"a processor without AMX{'' if 'VNNI' in kind else ' and VNNI'}"
 
 
 def _bounds(models: Mapping[str, Any]) -> str:
