@@ -1,6 +1,6 @@
 """Rows of tables one after the other, and positions that are counted from somewhere.
 
-x + table[range(start, end)] = x + table[start : end]          table[positions[a : b]] = table[a : b], positions 0, 1, ...
+x + table[range(0, end)] = x + table[0 : end]                  table[positions[a : b]] = table[a : b], positions 0, 1, ...
 range(0, n) + past = range(past, past + n)
 
 The rules run in the last pass: masks and rotations are found by the spellings of exporters. Of a Gather whose indices a Range
@@ -44,13 +44,11 @@ counted = op.Range(start, end, one).kept()
 positions = op.Range(var("zero", is_filled_with(0), "0"), length, one).kept().named("counted")
 
 
-def starts_at_a_row(match: Match) -> Refusal | None:
-    """Counting starts at a number that is known not to be negative."""
+def starts_at_the_first_row(match: Match) -> Refusal | None:
+    """Counting starts at 0: from another row on, a Slice may be cut off to one row and broadcast, where the Gather fails."""
     known = match.facts.ints(match["start"])
     first = None if known is None or len(known.elements) != 1 else known.elements[0]
-    if first is None or not is_nonnegative(first):
-        return match.refuse("values_unknown", "start", "known not to be negative")
-    return match.unless_dtype("start", ir.DataType.INT64)
+    return match.unless_value("start", first == 0, "0") or match.unless_dtype("start", ir.DataType.INT64)
 
 
 def axes_are_leading(match: Match) -> Refusal | None:
@@ -188,10 +186,10 @@ def are_sizes(match: Match) -> Refusal | None:
 RULES = [
     Rule(
         name="tables.counted_rows",
-        formula="x + Gather(table, range(start, end))",
+        formula="x + Gather(table, range(0, end))",
         pattern=op.Add(x, op.Gather(table, op.Unsqueeze(counted, axes=attr("axes")) | counted, axis=rows)),
         replace=built(_cut, makes=("Add", "Slice", "Reshape", "Shape")),
-        guards=(starts_at_a_row, ends_at_a_size, axes_are_leading, there_are_several_rows, same_shape("x", "root")),
+        guards=(starts_at_the_first_row, ends_at_a_size, axes_are_leading, there_are_several_rows, same_shape("x", "root")),
         exactness=Exactness.EXACT,
         source=SOURCE,
         proof=Proof(
@@ -200,6 +198,9 @@ RULES = [
             inputs={"start": _number(0), "end": _size_of("like", 1), "one": _number(1)},
             opset=18,
             counterexamples={
+                "from the second row on": Variation(
+                    inputs={"start": _number(1), "end": _number(6), "one": _number(1)}, shapes={"x": "b 5 4"}
+                ),
                 "from the end on": Variation(
                     inputs={"start": _number(-2), "end": _number(3), "one": _number(1)}, shapes={"x": "b 5 4"}
                 ),
