@@ -255,6 +255,9 @@ def _along_first_axis(name: str, formula: str, places: Pattern, numbers: Pattern
     )
 
 
+_AXES: dict[str, list[Any]] = {"rows_axes": [(1, 2, 3)], "columns_axes": [(0, 1, 2)]}
+_AXES_OF_INDICES = {**_AXES, "rows_last": [(4,)], "columns_last": [(4,)], "joined": [4]}
+
 _LINE = op.Reshape(
     op.Gather(
         (op.Flatten(x, axis=2) | op.Reshape(x, var("line"))).named("flat"),
@@ -302,7 +305,7 @@ RULES = [
         proof=Proof(
             shapes={"x": "b n", "line": "1", "shape": "4"},
             constants={"line": [-1], "shape": [0, 1, 1, -1]},
-            attributes={"rows_axes": [(1, 2, 3)], "columns_axes": [(0, 1, 2)]},
+            attributes=_AXES,
             inputs=COUNTED,
             opset=13,
         ),
@@ -318,13 +321,7 @@ RULES = [
         source=SOURCE,
         proof=Proof(
             shapes={"x": "b n"},
-            attributes={
-                "rows_axes": [(1, 2, 3)],
-                "columns_axes": [(0, 1, 2)],
-                "rows_last": [(4,)],
-                "columns_last": [(4,)],
-                "joined": [4],
-            },
+            attributes=_AXES_OF_INDICES,
             inputs={**COUNTED, "rows_shape": _sizes, "columns_shape": _sizes},
             opset=13,
         ),
@@ -341,7 +338,7 @@ RULES = [
         proof=Proof(
             shapes={"x": "b 9", "line": "1", "shape": "4"},
             constants={"line": [-1], "shape": [0, 1, 1, -1]},
-            attributes={"rows_axes": [(1, 2, 3)], "columns_axes": [(0, 1, 2)]},
+            attributes=_AXES,
             inputs={**COUNTED, "columns_count": _some},
             opset=15,
             counterexamples={"of an older opset": Variation(opset=13)},
@@ -358,13 +355,7 @@ RULES = [
         source=SOURCE,
         proof=Proof(
             shapes={"x": "b 9"},
-            attributes={
-                "rows_axes": [(1, 2, 3)],
-                "columns_axes": [(0, 1, 2)],
-                "rows_last": [(4,)],
-                "columns_last": [(4,)],
-                "joined": [4],
-            },
+            attributes=_AXES_OF_INDICES,
             inputs={**COUNTED, "columns_count": _some, "rows_shape": _some_sizes, "columns_shape": _some_sizes},
             opset=15,
             counterexamples={"of an older opset": Variation(opset=13)},
