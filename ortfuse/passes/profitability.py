@@ -194,7 +194,8 @@ class Choices:
     def by_table(self, rule: Rule, match: Match) -> Estimate | None:
         """The estimate of the table at the sizes and the element type of a match."""
         dtype = match.facts.dtype(match.root)
-        return self.costs.estimate(rule.name, _shape_of(match), *([words(dtype)] if dtype is not None else []))
+        shape_of = _shape_of(match) if rule.compared_by is None else rule.compared_by(match).get
+        return self.costs.estimate(rule.name, shape_of, *([words(dtype)] if dtype is not None else []))
 
     def _pin(self, rule: Rule) -> str | None:
         return self.pins.get(rule.name, self.pins.get(rule.family)) if self.pins else None

@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from ortfuse.dims import DimLike
 from ortfuse.errors import RuleError
 from ortfuse.pattern.language import Attr, Built, Chain, Op, Opt, Part, Pattern, Scalar, Var, bare
 from ortfuse.pattern.match import Guard, Match, Matcher
@@ -149,6 +150,9 @@ class Rule:
     applied only where the target has no kernel for that. The runtime may execute what a rule makes `by_definition`, as its
     operators are defined by others; without kernels of their own they are made only where a pin asks for them. So is whatever a
     rule makes `on_request`, which is no better than what it replaces here, but what other tools and targets look for.
+
+    Costs are compared by the shapes of captured values; where these do not tell what is to be done (which axes are reduced),
+    `compared_by` gives for a match the shapes to compare instead, by the names of the proof's typical sizes.
     """
 
     name: str
@@ -168,6 +172,7 @@ class Rule:
     by_definition: bool = False
     on_request: bool = False
     is_fitted: bool = False
+    compared_by: Callable[[Match], Mapping[str, Sequence[DimLike]]] | None = None
     formula: str = ""
     makes: Sequence[str] = ()
 

@@ -88,8 +88,9 @@ def has_one_slope(match: Match) -> Refusal | None:
 
 
 def exponential(inner: Pattern) -> Pattern:
-    """weight (exp(steepness x) - 1)."""
-    return scalar("weight") * (op.Exp(scalar("steepness") * inner) - 1)
+    """weight (exp(steepness x) - 1), or outer (inside exp(steepness x) - inside)."""
+    power = op.Exp(scalar("steepness") * inner)
+    return scalar("weight") * (power - 1) | scalar("outer") * (scalar("inside") * power + scalar("lowered"))
 
 
 exponential_forms = (
@@ -97,6 +98,19 @@ exponential_forms = (
     | scalar("gamma") * op.Relu(x) + op.Min(exponential(x | clipped), 0.0)
     | scalar("gamma") * op.Relu(x) + exponential(clipped)
 )
+
+
+def weight(match: Match) -> float:
+    """The factor of what is below zero."""
+    product: float = match["weight"] if match["weight"] is not None else match["outer"] * match["inside"]
+    return product
+
+
+def has_weight_above_zero(match: Match) -> Refusal | None:
+    """What is below zero is exp(x) - 1, times a number above 0."""
+    if match["weight"] is None and not nearly(match["lowered"], -match["inside"]):
+        return match.refuse("value", "lowered", -match["inside"], match["lowered"])
+    return match.unless_value("weight" if match["weight"] is not None else "inside", weight(match) > 0, "above 0")
 
 
 def _is_positive(match: Match, name: str) -> Refusal | None:
@@ -109,21 +123,21 @@ def _is_one(match: Match, name: str) -> Refusal | None:
 
 def is_elu(match: Match) -> Refusal | None:
     """The slope is 1 above zero, with a plain exponential below."""
-    return _is_one(match, "gamma") or _is_one(match, "steepness") or _is_positive(match, "weight")
+    return _is_one(match, "gamma") or _is_one(match, "steepness") or has_weight_above_zero(match)
 
 
 def is_celu(match: Match) -> Refusal | None:
     """The slope is 1 on both sides of zero."""
-    return _is_one(match, "gamma") or _is_positive(match, "weight") or _is_inverse(match, "steepness", "weight")
+    return _is_one(match, "gamma") or has_weight_above_zero(match) or _is_inverse(match, "steepness", weight(match))
 
 
 def is_selu(match: Match) -> Refusal | None:
     """There is a plain exponential below zero."""
-    return _is_positive(match, "gamma") or _is_positive(match, "weight") or _is_one(match, "steepness")
+    return _is_positive(match, "gamma") or has_weight_above_zero(match) or _is_one(match, "steepness")
 
 
-def _is_inverse(match: Match, name: str, other: str) -> Refusal | None:
-    return match.unless_value(name, nearly(match[name] * match[other], 1), 1 / match[other])
+def _is_inverse(match: Match, name: str, other: float) -> Refusal | None:
+    return match.unless_value(name, nearly(match[name] * other, 1), 1 / other)
 
 
 def _scales(match: Match, name: str) -> Refusal | None:
@@ -134,7 +148,7 @@ def _scales(match: Match, name: str) -> Refusal | None:
 
 def is_scaled_celu(match: Match) -> Refusal | None:
     """alpha elu(x / alpha): the factors outside and inside cancel."""
-    return _scales(match, "outer") or _is_inverse(match, "inner", "outer")
+    return _scales(match, "outer") or _is_inverse(match, "inner", match["outer"])
 
 
 def is_scaled(match: Match) -> Refusal | None:
@@ -173,9 +187,10 @@ _SLOPES = {
     ),
     "typical": ({"x": "1 64 56 56", "slope": "64 1 1"}, {"x": "1 128 3072", "slope": "3072"}),
 }
-_ELU = {"gamma": [1.0], "steepness": [1.0], "weight": [0.75, 1.0, 1.5]}
-_CELU = {"gamma": [1.0], "steepness": [2.0], "weight": [0.5]}
-_SELU = {"gamma": [1.5], "steepness": [1.0], "weight": [0.75]}
+_APART = {"outer": [1.5], "inside": [0.75], "lowered": [-0.75]}
+_ELU = {"gamma": [1.0], "steepness": [1.0], "weight": [0.75, 1.0, 1.5], **_APART}
+_CELU = {"gamma": [1.0], "steepness": [2.0], "weight": [0.5], "outer": [2.0], "inside": [0.25], "lowered": [-0.25]}
+_SELU = {"gamma": [1.5], "steepness": [1.0], "weight": [0.75], **_APART}
 
 RULES = [
     _rule(
@@ -213,7 +228,7 @@ RULES = [
     _rule(
         "elu.split",
         exponential_forms,
-        op.Elu(x, alpha=scalar("weight")),
+        op.Elu(x, alpha=weight),
         "arXiv:1511.07289",
         {"scalars": _ELU},
         keeps_shape,
@@ -222,7 +237,7 @@ RULES = [
     _rule(
         "celu.split",
         exponential_forms,
-        op.Celu(x, alpha=scalar("weight")),
+        op.Celu(x, alpha=weight),
         "arXiv:1704.07483",
         {"scalars": _CELU},
         keeps_shape,
@@ -231,7 +246,7 @@ RULES = [
     _rule(
         "selu.split",
         exponential_forms,
-        op.Selu(x, alpha=lambda match: match["weight"] / match["gamma"], gamma=scalar("gamma")),
+        op.Selu(x, alpha=lambda match: weight(match) / match["gamma"], gamma=scalar("gamma")),
         "arXiv:1706.02515",
         {"scalars": _SELU},
         keeps_shape,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -62,6 +63,13 @@ def test_a_rule_is_left_out_only_at_sizes_where_it_is_slower(length: int, fused:
     (choice,) = choices.list()
     assert (choice.rule, choice.taken, list(choice.sites)) == ("swish.plain", fused, ["y"])
     assert choice.to_dict()["speedup"] == (2.0 if fused else 0.5)
+
+
+@pytest.mark.parametrize(("compared", "fused"), [((1, 16, 768), False), ((1, 128, 768), True)])
+def test_a_rule_says_what_sizes_its_costs_depend_on(compared: tuple[int, ...], fused: bool) -> None:
+    rule = dataclasses.replace(SWISH, compared_by=lambda match: {"x": compared})
+    found, _ = _run(TEXT.format(16), rule, choices=_table(_1x16x768=0.5, _1x128x768=2.0))
+    assert found == (["QuickGelu"] if fused else ["Sigmoid", "Mul"])
 
 
 def test_rules_can_be_applied_whatever_they_cost() -> None:
