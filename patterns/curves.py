@@ -3,7 +3,7 @@
 mish(x)     = x tanh(log(1 + e)) = x q / (q + 2), q = e (e + 2), e = exp(min(x, 20)); above 20 the quotient is 1
 softplus(x) = max(x, 0) + log(1 + e), e = exp(-|x|), log(1 + e) = e log(u) / (u - 1), u = 1 + e rounded: the quotient makes up
               for what the sum loses, and is 1 where u is 1          Kahan; Higham, Accuracy and Stability of Numerical Algorithms
-where(c, 1, 0) = cast(c)          (1 + tanh(x)) / 2 = sigmoid(2 x)
+where(c, 1, 0) = cast(c)          (1 + tanh(x)) / 2 = sigmoid(2 x)          prelu(x, slope) = max(x, 0) + slope min(x, 0)
 
 `python -m benchmarks.kernels.cliffs` finds them. They come after all fusions, which know the plain operators.
 """
@@ -19,6 +19,7 @@ from ortfuse.rewrite import Exactness, Proof, Rule
 
 from ._common import is_not_quantised, same_shape
 from ._proofs import ADDS_NO_AXES
+from .activation.rectifier import slope, slope_is_finite
 from .activation.sigmoid import is_steep
 
 PASS = "cliffs"
@@ -112,6 +113,26 @@ RULES = [
         "mish.of_softplus", x * op.Tanh(op.Softplus(x)), _quotient(), "arXiv:1908.08681", is_single, is_not_quantised
     ),
     _rule("softplus.written_out", op.Softplus(x), _softplus(), "ONNX operator Softplus", is_single, is_not_quantised),
+    Rule(
+        name="prelu.by_parts",
+        is_refinement=True,
+        formula="prelu(x, slope), slopes that differ",
+        pattern=op.PRelu(x, slope),
+        replace=op.Relu(x) + slope * op.Min(x, 0.0),
+        guards=(is_single, slope_is_finite, is_not_quantised),
+        exactness=Exactness.ROUNDING,
+        source="ONNX operator PRelu",
+        proof=Proof(
+            shapes=({"x": "b 3 4", "slope": "3 1"}, {"x": "b 5", "slope": "5"}),
+            typical=(
+                {"x": "1 64 112 112", "slope": "64 1 1"},
+                {"x": "1 64 56 56", "slope": "64 1 1"},
+                {"x": "1 512 7 7", "slope": "512 1 1"},
+                {"x": "1 128 3072", "slope": "3072"},
+                {"x": "1 256", "slope": "256"},
+            ),
+        ),
+    ),
     Rule(
         name="where.of_condition",
         formula="where(condition, 1, 0), or 0 and 1",
