@@ -26,9 +26,7 @@ from ortfuse.pattern import Match, attr, computed, const, op, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from ._common import ints
-
-PASS = "fuse.runtime"
+from .._common import ints
 
 SOURCE = "ONNX Runtime graph transformer QDQSelectorActionTransformer"
 

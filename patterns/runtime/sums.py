@@ -1,0 +1,60 @@
+"""Sums before a normalisation, which the runtime fuses into a slower operator.
+
+LayerNormalization(Add(x, skip)) = LayerNormalization(Sum(x, skip))
+
+At session creation ONNX Runtime (1.23 to 1.32) fuses a sum of two values that it knows to have the same three axes, which nothing
+else uses, and the normalisation behind it into SkipLayerNormalization, which on the CPU is several times slower than the two
+(benchmarks/kernels/kernels.md). It looks for Add; Sum computes the same bits, by one thread, so that it takes a little longer.
+"""
+
+from __future__ import annotations
+
+from ortfuse.pattern import Match, all_attributes, op, opt, redundant, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.targets import Quirk
+
+SOURCE = "ONNX Runtime graph transformer SkipLayerNormFusion"
+
+x, skip, scale, bias = var("x"), var("skip"), var("scale"), var("bias")
+added = op.Add(x, skip).named("added")
+summed = op.Sum(x, skip)
+
+
+@redundant("Sum computes what Add does; the runtime fuses nothing here")
+def is_taken_by_the_normalisation_alone(match: Match) -> Refusal | None:
+    """The runtime fuses the sum: nothing else uses it, and both operands are known to have the same three axes."""
+    added = match["added"]
+    if len(added.uses()) > 1 or added.is_graph_output():
+        return match.refuse("needless", "added", found="the runtime leaves sums alone that are used elsewhere, too")
+    one, other = (match.facts.inferred_shape(match[name]) for name in ("x", "skip"))
+    if one is None or len(one) != 3 or one != other or None in one:
+        return match.refuse(
+            "needless",
+            "added",
+            found="the runtime leaves other sums alone than those of two values that it knows to have the same three axes",
+        )
+    return None
+
+
+RULES = [
+    Rule(
+        name="runtime.sum_before_layernormalization",
+        formula="LayerNormalization(x + skip)",
+        pattern=op.LayerNormalization(added, scale, opt(bias), attributes=all_attributes("normalisation")),
+        replace=op.LayerNormalization(summed, scale, opt(bias), attributes=all_attributes("normalisation")),
+        is_refinement=True,
+        because=Quirk.FUSES_SUMS_BEFORE_NORMALISATION,
+        guards=(is_taken_by_the_normalisation_alone,),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"x": "b s 8", "skip": "b s 8", "scale": "8", "bias": "8"},
+            attributes={"normalisation": [{"axis": -1, "epsilon": 1e-5}]},
+            typical=tuple(
+                dict.fromkeys(("x", "skip"), size) | dict.fromkeys(("scale", "bias"), size.split()[-1])
+                for size in ("1 16 384", "1 128 768", "1 512 768")
+            ),
+        ),
+    ),
+]

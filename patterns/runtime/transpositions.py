@@ -1,0 +1,90 @@
+"""Transposed operands of products on which the runtime crashes.
+
+MatMul(transpose(x), y) = MatMul(squeeze(transpose(unsqueeze(x))), y)
+
+ONNX Runtime (1.31 among others) crashes when it creates a session for this product of float16 if the Transpose moves the first
+axis behind the batch axes and the operands differ in rank, as with a weight. The CPU has no such product, so a Cast to float32
+is inserted; MatmulTransposeFusion swaps the two, then gives up because of the ranks without reporting that it has changed the
+graph, and NchwcTransformer reads the missing schema of the new nodes. A Cast in the model itself triggers it as well. The
+fusion only looks for a Transpose there, so with a Squeeze in its place it changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortfuse.pattern import Match, attr, computed, op, redundant, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule
+from ortfuse.targets import Quirk
+
+from .._common import ints
+
+x = var("x")
+
+
+def _moves_first_axis(perm: Any, facts: Any) -> bool:
+    """The first axis is moved behind the batch axes, before or after the last one."""
+    if not isinstance(perm, tuple | list) or len(perm) < 3:
+        return False
+    last = len(perm) - 1
+    return list(perm) in ([*range(1, last), 0, last], [*range(1, last), last, 0])
+
+
+HEALTHY = "it would be right, but the runtime does not crash"
+
+
+@redundant(HEALTHY)
+def crashes_in_product(match: Match) -> Refusal | None:
+    """The result, in float16 or after a Cast, is multiplied by something that may have another rank."""
+    operands = [match.root] if match.dtype("root") == ir.DataType.FLOAT16 else []
+    operands += [user.outputs[0] for user in match.root.consumers() if user.op_type == "Cast"]
+    for operand in operands:
+        for product in operand.consumers():
+            if product.op_type not in ("MatMul", "FusedMatMul"):
+                continue
+            ranks = {None if value is None else match.facts.rank(value) for value in product.inputs}
+            if None in ranks or len(ranks) > 1:
+                return None
+    return match.refuse("needless", "root", found="no float16 product of it has operands that may differ in rank")
+
+
+def _product(build: Any, root: ir.Value) -> ir.Value:
+    """The product with a weight on which the runtime may crash."""
+    made: ir.Value = build.node("MatMul", [root, build.constant(np.ones((4, 5), np.float16))]).outputs[0]
+    return made
+
+
+def _lifted_permutation(match: Match) -> list[int]:
+    return [0, *(axis + 1 for axis in match["perm"])]
+
+
+_front = computed("front", lambda match: ints([0]))  # axes are an input since opset 13
+
+
+RULES = [
+    Rule(
+        name="runtime.squeezed_transposition",
+        formula="transpose(x)",
+        pattern=op.Transpose(x, perm=attr("perm", _moves_first_axis, "of the first axis behind the batch")),
+        replace=(
+            op.Squeeze(op.Transpose(op.Unsqueeze(x, _front), perm=_lifted_permutation), _front),
+            op.Squeeze(op.Transpose(op.Unsqueeze(x, axes=(0,)), perm=_lifted_permutation), axes=(0,)),
+        ),
+        is_refinement=True,
+        because=Quirk.CRASHES_ON_MOVED_BATCH_AXIS,
+        guards=(crashes_in_product,),
+        exactness=Exactness.EXACT,
+        source="ONNX Runtime issue 28392",
+        proof=Proof(
+            shapes=({"x": "3 b 4"}, {"x": "4 3 b"}, {"x": "3 b 2 4"}),
+            attributes=({"perm": [(1, 0, 2)]}, {"perm": [(1, 2, 0)]}, {"perm": [(1, 2, 0, 3)]}),
+            dtypes=("float16",),
+            followed_by=_product,
+            redundant={"check of attribute perm": HEALTHY},
+        ),
+    ),
+]
