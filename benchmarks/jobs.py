@@ -285,7 +285,7 @@ JOBS: Sequence[Job] = (
     Job(
         "calibration",
         "does a calibrated table choose what measuring every site would?",
-        ("benchmarks.calibration", "--calibration", "{folder}/table.json", "--output", "{output}"),
+        ("benchmarks.calibration", "--calibration", "{folder}/table.json"),
         stored="calibration/calibration.json",
     ),
     Job(

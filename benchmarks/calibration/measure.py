@@ -9,12 +9,11 @@ The shipped table does not count: it is as if it had been deleted. With `--golde
 rules are calibrated about which these models have a choice. Half of the time is for the table. Each site at which a rule is
 chosen by cost is measured with the model's own weights and sizes, as `--measure` does, and the table is asked at the same site.
 A choice differs where one of them takes the rewrite and the other does not. It is close if the measured speedup is within 3 %
-of where the choice turns: there another measurement might say the opposite.
+of where the choice turns: there another measurement might say the opposite. Results are kept apart by kind of processor.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,9 +25,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.by_processor import rows_of, store
 from benchmarks.engine.lists import one_of_each
 from benchmarks.latency.measure import SIZES
-from benchmarks.peers import versions
 from ortfuse import Options, PassManager, load
 from ortfuse.bench import SiteMeter
 from ortfuse.calibration import calibrate
@@ -36,9 +35,10 @@ from ortfuse.graph.edit import Edit
 from ortfuse.passes.profitability import Choices
 from ortfuse.targets import CostTable, Estimate
 from ortfuse.targets.costs import WORTH_IT, Measured
-from ortfuse.targets.processor import processor_name
+from ortfuse.targets.processor import processor_in_full
 
 HERE = Path(__file__).parent
+COMMAND = "python -m benchmarks.calibration"
 GOLDEN = HERE.parent.parent / "golden" / "models"
 CLOSE = 0.03
 WANTED = 0.95
@@ -157,8 +157,8 @@ def main(
         for rule, found in made.speedups.items()
     }
     table = CostTable(rows, "calibrated")
-    stored: dict[str, Any] = json.loads(output.read_text()) if output.is_file() else {}
-    found: dict[str, Any] = stored.setdefault("models", {})
+    processor = processor_in_full()
+    found = rows_of(output, processor)
     for path in paths:
         name = f"{path.name.removesuffix('.onnx')}{'' if path.parent == GOLDEN else ' (full size)'}"
         if (name in found and not names) or (names and not any(name.startswith(part) for part in names)):
@@ -170,9 +170,8 @@ def main(
         sites = one_model(path, sizes, table, threads, calibration.with_name(".sites.json"))
         wrong = [one.to_dict() for one in sites if not one.same]
         found[name] = {**verdict(sites), "different": wrong}
-        stored |= {"versions": versions(), "processor": processor_name(), "threads": threads, "rows left": made.left}
-        stored["total"] = total(found)
-        output.write_text(json.dumps(stored, indent=1) + "\n")
+        said = {"threads": threads, "rows left": made.left, "total": total(found), "models": found}
+        store(output, COMMAND, processor, said)
     shown(console, found)
 
 
