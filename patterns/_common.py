@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
 from ortfuse.graph.traits import DEQUANTISES, QUANTISES, has
-from ortfuse.pattern import Guard, Match, redundant
+from ortfuse.pattern import Guard, Match, Pattern, computed, redundant
 from ortfuse.refusal import Refusal
 
 
@@ -74,6 +74,11 @@ def array_like(match: Match, value: Any) -> np.ndarray[Any, Any]:
 def reaches(bound: Any, size: int) -> bool:
     """Whether a Slice end, captured as a one-element tuple, is a number of at least `size`."""
     return isinstance(bound, tuple) and len(bound) == 1 and isinstance(bound[0], int) and bound[0] >= size
+
+
+def constant(*numbers: int) -> Pattern:
+    """An int64 vector of these numbers."""
+    return computed("_".join(map(str, numbers)), lambda match: ints(numbers))
 
 
 def ints(values: Sequence[Any]) -> np.ndarray[Any, Any]:

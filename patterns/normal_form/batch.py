@@ -162,6 +162,17 @@ def leads_to_softmax(match: Match) -> Refusal | None:
     return match.refuse("use", "root", "the scores of a Softmax", found="something else")
 
 
+_IN_SCORES = frozenset({"Add", "Sub", "Mul", "Div", "Where", "Max", "Min", "Reshape", "Softmax"})
+"""What a sum is used by on the way to a Softmax, and where another Reshape splits it before."""
+
+
+@redundant(COST)
+def is_no_residual(match: Match) -> Refusal | None:
+    """The sum goes on as scores do: where it is normalised or multiplied by weights, the merged axis stays merged."""
+    other = next((user.op_type for user in match.root.consumers() if user.op_type not in _IN_SCORES), None)
+    return None if other is None else match.refuse("use", "root", "such as of scores", found=other)
+
+
 def _summed_everywhere(match: Match) -> Pattern:
     other = var("other")
     return _merge_as_before(op.Add(x, op.Unsqueeze(other, _number(0)) if match.rank("other") == 3 else other))
@@ -409,6 +420,7 @@ RULES = [
         ),
         redundant(SHAPES)(merges_leading_axes("x")),
         other_splits_alike,
+        is_no_residual,
     ),
     _moved(
         "add_everywhere",

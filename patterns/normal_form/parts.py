@@ -92,7 +92,7 @@ def _element_window(node: ir.Node, axis: int, facts: Facts) -> tuple[ir.Value, W
     return None if start is None or not at_most(start + 1, shape[axis]) else (data, (start, start + 1))
 
 
-def _window(value: ir.Value, axis: int, facts: Facts) -> tuple[ir.Value, Window] | None:
+def window_of(value: ir.Value, axis: int, facts: Facts) -> tuple[ir.Value, Window] | None:
     """The tensor that a value is a part of along one axis, and which part."""
     node = value.producer()
     if node is not None and not node.domain and node.op_type == "Unsqueeze":
@@ -105,7 +105,7 @@ def _window(value: ir.Value, axis: int, facts: Facts) -> tuple[ir.Value, Window]
 
 def _place(match: Match) -> tuple[ir.Value, Window] | None:
     """The operand of the Concat that the root is a part of, and which part."""
-    facts, axis, window = match.facts, match["axis"], _window(match.root, match["axis"], match.facts)
+    facts, axis, window = match.facts, match["axis"], window_of(match.root, match["axis"], match.facts)
     shapes = [facts.shape(part) for part in match["parts"]]
     if window is None:
         return None
@@ -142,7 +142,7 @@ def _is_whole(match: Match, part: ir.Value, window: Window) -> bool:
 def _joined(match: Match) -> tuple[ir.Value, Window] | None:
     """The tensor of which the operands of the Concat are neighbouring parts, and which part they make up."""
     axis = match["axis"]
-    found = [_window(part, axis, match.facts) for part in match["parts"]]
+    found = [window_of(part, axis, match.facts) for part in match["parts"]]
     if len(found) < 2 or found[0] is None:
         return None
     whole, (start, end) = found[0]

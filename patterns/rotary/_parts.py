@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from ortfuse.dims import broadcast
-from ortfuse.pattern import Guard, Match, Op, Pattern, computed, op, rearrange, var
+from ortfuse.pattern import Guard, Match, Op, Pattern, op, rearrange, var
 from ortfuse.refusal import Refusal
 
-from .._common import ints, text
+from .._common import constant, text
 
 PAPER = "arXiv:2104.09864"
 
@@ -52,6 +52,9 @@ def has_angles(heads: int, *last: str | int) -> Guard:
             return match.refuse_dimension("x", heads, "a known number of heads")
         ends = tuple(match.dim(end) if isinstance(end, str) else end for end in last)
         wanted = [1 if name == "n" else match.dim(name) for name in LEADING[heads].split()]
+        if heads == HEADS_FIRST and match.dim("n") == 1 != match.dim("s") and _have_one_position(match, len(ends)):
+            # One position of several heads, in the other layout: no angle has to be repeated for these
+            return match.refuse("shape", "cos", f"{text([*wanted, *ends])}, other angles for other positions of x")
         for name in ("cos", "sin"):
             found = match.shape(name) or ()
             leading = found[: -len(ends)]
@@ -64,9 +67,10 @@ def has_angles(heads: int, *last: str | int) -> Guard:
     return guard
 
 
-def constant(*numbers: int) -> Pattern:
-    """An int64 vector of these numbers."""
-    return computed("_".join(map(str, numbers)), lambda match: ints(numbers))
+def _have_one_position(match: Match, ends: int) -> bool:
+    """Whether cosines and sines are the same along the last axis but `ends`."""
+    shapes = [match.shape(name) or () for name in ("cos", "sin")]
+    return all(len(shape) > ends and shape[-ends - 1] == 1 for shape in shapes)
 
 
 def cache(once: Pattern, heads: int, x: Pattern | None = None) -> Pattern:

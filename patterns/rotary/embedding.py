@@ -12,11 +12,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ortfuse.pattern import Guard, Match, Pattern, attr, op, rearrange, redundant, scalar, var
-from ortfuse.refusal import Refusal
-from ortfuse.rewrite import Exactness, Proof, Rule
+import onnx_ir as ir
 
+from ortfuse.pattern import Guard, Match, Pattern, attr, built, op, rearrange, redundant, scalar, var
+from ortfuse.refusal import Refusal
+from ortfuse.rewrite import Exactness, Proof, Rule, Variation
+
+from .._common import constant
 from .._proofs import COST, FINITE_SCORES, angles
+from ..normal_form.parts import Window, window_of
 from ._parts import (
     HEADS_FIRST,
     LENGTH_FIRST,
@@ -164,6 +168,78 @@ def _partial(
     )
 
 
+def _window(match: Match) -> tuple[ir.Value, Window] | None:
+    """The tensor that the rotated part and the others are neighbouring parts of, and which part they make up."""
+    rank = match.rank("part")
+    found = [None if rank is None else window_of(match[name], rank - 1, match.facts) for name in ("part", "others")]
+    if found[0] is None or found[1] is None or found[0][0] is not found[1][0] or found[0][1][1] != found[1][1][0]:
+        return None
+    return found[0][0], (found[0][1][0], found[1][1][1])
+
+
+def are_neighbours(match: Match) -> Refusal | None:
+    """The rotated part and what follows are parts of one tensor, one next to the other, between known numbers."""
+    found = _window(match)
+    if found is None or not all(isinstance(bound, int) for bound in found[1]):
+        return match.refuse("value", "others", "what follows the rotated part in the same tensor", "something else")
+    part = match.size("p")
+    return None if part and part % 2 == 0 else match.refuse_dimension("part", -1, "a known even number")
+
+
+def _heads_of_window(match: Match) -> Pattern:
+    """The part of the tensor that the rotated part and what follows make up."""
+    found = _window(match)
+    assert found is not None
+    last = (match.rank("part") or 0) - 1
+    start, end = found[1]
+    assert isinstance(start, int) and isinstance(end, int)
+    made: Pattern = op.Slice(match.capture("wide", found[0]), constant(start), constant(end), constant(last))
+    return made
+
+
+def _window_of(name: str, start: int, end: int) -> Any:
+    """A part of the last axis of an input that others are parts of too."""
+
+    def make(build: Any) -> ir.Value:
+        *leading, _ = build.dims(name)
+        known = [value for value in build.graph.inputs if value.name == "wide"]
+        wide = known[0] if known else build.input("wide", [*leading, 12])
+        numbers = [build.constant([number]) for number in (start, end, -1)]
+        made: ir.Value = build.node("Slice", [wide, *numbers]).outputs[0]
+        return made
+
+    return make
+
+
+def _partial_of_window(
+    name: str, layout: str, axes: str, rotated: Any, replace: Any, *guards: Guard, **more: Any
+) -> Rule:
+    """As in networks that hold queries, keys and values of each head side by side (Black et al., arXiv:2204.06745)."""
+    return Rule(
+        name=f"rotary.{name}",
+        formula=f"concat(rotary(wide[a:a + p]), wide[a + p:c]){layout}",
+        is_refinement=True,
+        pattern=op.Concat(rotated(var("part", f"{axes} p")), var("others", f"{axes} r"), axis=-1).named(
+            "heads", f"{axes} d"
+        ),
+        replace=built(lambda match: replace(_heads_of_window(match)), makes=("RotaryEmbedding", "Slice", "Reshape")),
+        guards=(are_neighbours, *guards),
+        may_raise_opset=True,
+        exactness=Exactness.EXACT,
+        source=PAPER,
+        proof=Proof(
+            shapes={"n": 2, "p": 4, "r": 4, "d": 8, "cos": "b s 2", "sin": "b s 2"},
+            inputs={"part": _window_of("part", 2, 6), "others": _window_of("others", 6, 10)},
+            attributes={"interleaved": [0, 1], **more},
+            opset=23,
+            counterexamples={
+                "others that do not follow": Variation(inputs={"others": _window_of("others", 7, 11)}),
+                "others of another tensor": Variation(inputs={"others": "float32"}),
+            },
+        ),
+    )
+
+
 RULES = [
     *_rotations(HEADS_FIRST, "", ""),
     *_rotations(LENGTH_FIRST, "_by_length", " on [batch, length, heads, size]"),
@@ -179,6 +255,18 @@ RULES = [
         lambda part: by_length(part, cos, sin, size="p", num_heads=attr("num_heads"), rotary_embedding_dim=0, **_kept),
         by_length(var("heads"), cos, sin, num_heads=attr("num_heads"), rotary_embedding_dim=rotated_size, **_kept),
         part_is_even, heads_are_counted,
+        num_heads=[2],
+    ),
+    _partial_of_window(
+        "partial_of_window", "", "b n s",
+        lambda part: op.RotaryEmbedding(part, cos, sin, rotary_embedding_dim=0, **_kept),
+        lambda heads: op.RotaryEmbedding(heads, cos, sin, rotary_embedding_dim=rotated_size, **_kept),
+    ),
+    _partial_of_window(
+        "partial_of_window_by_length", " on [batch, length, heads, size]", "b s n",
+        lambda part: by_length(part, cos, sin, size="p", num_heads=attr("num_heads"), rotary_embedding_dim=0, **_kept),
+        lambda heads: by_length(heads, cos, sin, num_heads=attr("num_heads"), rotary_embedding_dim=rotated_size, **_kept),
+        heads_are_counted,
         num_heads=[2],
     ),
     Rule(

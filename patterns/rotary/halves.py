@@ -14,6 +14,7 @@ from typing import Any
 from ortfuse.pattern import Guard, Match, Pattern, built, op, rearrange, var
 from ortfuse.rewrite import Exactness, Proof, Rule
 
+from .._common import constant
 from ._parts import (
     HEADS_FIRST,
     LEADING,
@@ -22,7 +23,6 @@ from ._parts import (
     PAPER,
     SIZES,
     cache,
-    constant,
     cos,
     has_angles,
     number_of_heads,
