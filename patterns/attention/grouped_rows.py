@@ -19,7 +19,7 @@ from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
 from .._common import constant
-from .._proofs import NEVER_EMPTY, masked
+from .._proofs import COST, NEVER_EMPTY, masked
 from .heads import attention
 
 query = var("query", "b (g r) s d")
@@ -43,6 +43,20 @@ def groups_have_several_heads(match: Match) -> Refusal | None:
     if isinstance(shapes, Refusal):
         return shapes
     return match.refuse("needless", "rows", found="each head is a group") if shapes[0][1] == shapes[1][1] else None
+
+
+_MOVES = frozenset({"Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+@redundant(COST)
+def heads_are_split(match: Match) -> Refusal | None:
+    """The heads were columns before: of rows that come as rows, to a single head, the Reshape is one of positions."""
+    value: ir.Value = match["query"]
+    while (node := value.producer()) is not None and node.op_type in _MOVES and node.inputs[0] is not None:
+        value = node.inputs[0]
+    shape = match.facts.shape(value)
+    rows = shape is not None and len(shape) == 3 and shape[-1] == match.dim("d")
+    return match.refuse("needless", "query", found="its rows are positions of a single head") if rows else None
 
 
 def _repeated(value: ir.Value, facts: Facts) -> ir.Value | None:
@@ -99,6 +113,13 @@ def _mask(build: Any) -> ir.Value:
     return longer
 
 
+def _positions(build: Any) -> ir.Value:
+    """Queries of a single head, with an axis for it."""
+    rows = build.input("rows", ["b", 3, 4])
+    made: ir.Value = build.node("Unsqueeze", [rows, build.constant([2])]).outputs[0]
+    return made
+
+
 RULES = [
     Rule(
         name="attention.rows_of_groups",
@@ -112,7 +133,7 @@ RULES = [
         ),
         replace=made[0],
         intermediates={"present_key": made[1], "present_value": made[2]},
-        guards=(has_one_query, groups_have_several_heads, mask_is_of_one_query),
+        guards=(has_one_query, groups_have_several_heads, heads_are_split, mask_is_of_one_query),
         may_raise_opset=True,
         exactness=Exactness.ROUNDING,
         source="arXiv:2305.13245",
@@ -126,6 +147,9 @@ RULES = [
             opset=23,
             never_empty=NEVER_EMPTY,
             counterexamples={
+                "rows that come as rows": Variation(
+                    shapes={"g": 1, "query": "b 3 1 4"}, inputs={"query": _positions}, options={"mask": "absent"}
+                ),
                 "several queries": Variation(shapes={"s": 2}, options={"mask": "absent"}),
             },
         ),

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortfuse.pattern import Guard, Match, Pattern, all_attributes, attr, op, opt, redundant, rest, var
+from ortfuse.pattern import Guard, Match, Pattern, all_attributes, attr, computed, op, opt, redundant, rest, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
 
-from .._common import floating, is_filled_with
+from .._common import floating, ints, is_filled_with
 from .._proofs import ADDS_NO_AXES
 
 SOURCE = "ONNX operator specification"
@@ -66,6 +66,37 @@ def _is_identity_permutation(perm: Any, facts: Any) -> bool:
 
 
 zero = var("zero", is_filled_with(0), "zero everywhere")
+
+
+def _added_axes(match: Match) -> int:
+    return (match.facts.rank(match.root) or 0) - (match.rank("x") or 0)
+
+
+def adds_axes_in_front(match: Match) -> Refusal | None:
+    """The sum has the shape of x but for axes of size 1 in front."""
+    before, after, added = match.shape("x"), match.shape("root"), _added_axes(match)
+    if before is None or after is None or added <= 0:
+        return match.refuse("needless", "root", found="it has no axes that x has not")
+    return None if after == (*(1,) * added, *before) else match.refuse("shape", "root", (*(1,) * added, *before))
+
+
+def is_of_integers(match: Match) -> Refusal | None:
+    """x is of integers: of other numbers, -0 + 0 is +0."""
+    dtype = match.dtype("x")
+    return None if dtype is not None and dtype.is_integer() else match.refuse("dtype", "x", "integers")
+
+
+def _zeros(build: Any) -> ir.Value:
+    """A constant of zeros, also of more elements."""
+    sizes = [size if isinstance(size, int) else 1 for size in build.dims("zero")]
+    made: ir.Value = build.constant(np.zeros(sizes, np.int64))
+    return made
+
+
+def _zeros_of_float32(build: Any) -> ir.Value:
+    made: ir.Value = build.constant(np.zeros(1, np.float32))
+    return made
+
 
 EMPTY = np.zeros(0, np.int64)
 PLAIN = Proof(shapes=({"x": "b 3 4"}, {"x": ""}))
@@ -309,6 +340,24 @@ RULES = [
         exactness=Exactness.ROUNDING,
         source=SOURCE,
         proof=Proof(shapes={"x": "b 3", "zero": "3"}, constants={"zero": [0.0, 0.0, 0.0]}),
+    ),
+    Rule(
+        # As exporters write positions of one token, from the length of the past on
+        name="noop.add_zeros_with_axes",
+        pattern=op.Add(x, zero),
+        replace=op.Unsqueeze(x, computed("axes", lambda match: ints(range(_added_axes(match))))),
+        guards=(adds_axes_in_front, is_of_integers),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes=({"x": "", "zero": "1"}, {"x": "b", "zero": "1 1"}, {"x": "b 3", "zero": "1 1 3"}),
+            inputs={"x": "int64", "zero": _zeros},
+            opset=17,
+            counterexamples={
+                "more of them": Variation(shapes={"x": "", "zero": "2"}),
+                "of numbers": Variation(inputs={"x": "float32", "zero": _zeros_of_float32}),
+            },
+        ),
     ),
     _identity(
         "mul_one",
