@@ -117,7 +117,7 @@ def _takes_out_the_first(axes: Any, facts: Facts) -> bool:
 
 @redundant(COST)
 def had_no_batch(match: Match) -> Refusal | None:
-    """The first axis was put there before, by an Unsqueeze that then does less."""
+    """The first axis was put there before, by an Unsqueeze that then does less, or by a Reshape."""
     value: ir.Value | None = match["angles"]
     for _ in range(LONGEST):
         node = value.producer() if value is not None else None
@@ -126,6 +126,11 @@ def had_no_batch(match: Match) -> Refusal | None:
         if node.op_type == "Unsqueeze":
             axes = parameter(node, "axes", match.facts)
             if isinstance(axes, tuple | list) and 0 in axes:
+                return None
+            break
+        if node.op_type == "Reshape":
+            fewer, more = (match.facts.shape(one) for one in (node.inputs[0], value))
+            if fewer is not None and more is not None and len(fewer) < len(more) and more[0] == 1:
                 return None
             break
         if node.op_type not in ("Cos", "Sin", "Cast", "Mul"):

@@ -115,3 +115,20 @@ def test_positions_of_one_token_are_taken_from_the_length_of_the_past() -> None:
         out = Add(x, angle) }"""
     found, _ = optimised(text, b=3, p=5)
     assert found["Add"] == 1
+
+
+def test_angles_of_one_position_lose_the_axis_of_the_batch_where_they_got_it() -> None:
+    """As torch.export writes them: the position gets all its axes at once, by what becomes a Reshape of a size."""
+    text = """(float[b,2,p,4] past, float[b,2,1,4] x, float[b,2,1,4] y) => (float[b,2,1,4] outx, float[b,2,1,4] outy)
+        <int64[1] nothing = {0}, int64[2] front = {0, 1}, int64[1] heads = {1}, float[2] factors = {1, 0.1},
+        int64[1] zero = {0}, int64[1] two = {2}, int64[1] last = {-1}, int64[1] end = {9223372036854775807}>
+        { sizes = Shape<start = 2, end = 3>(past) length = Squeeze(sizes) position = Add(nothing, length)
+        wide = Unsqueeze(position, front) number = Cast<to = 1>(wide) halves = Mul(number, factors)
+        angles = Concat<axis = -1>(halves, halves) cosines = Cos(angles) sines = Sin(angles) c = Unsqueeze(cosines, heads)
+        s = Unsqueeze(sines, heads) ax = Slice(x, zero, two, last) bx = Slice(x, two, end, last) nx = Neg(bx)
+        tx = Concat<axis = -1>(nx, ax) xc = Mul(x, c) xs = Mul(tx, s) outx = Add(xc, xs) ay = Slice(y, zero, two, last)
+        by = Slice(y, two, end, last) ny = Neg(by) ty = Concat<axis = -1>(ny, ay) yc = Mul(y, c) ys = Mul(ty, s)
+        outy = Add(yc, ys) }"""
+    found, _ = optimised(text, b=3, p=5)
+    assert found["RotaryEmbedding"] == 2
+    assert not {"Squeeze", "Expand"} & set(found)
