@@ -33,7 +33,7 @@ RULES = [
         source="com.microsoft operator SkipLayerNormalization",
         proof=Proof(
             shapes={"x": "b s 8", "skip": "b s 8", "gamma": "8", "beta": "8", "sum_bias": "8"},
-            attributes={"epsilon": [1e-5, 1e-12]},
+            attributes={"epsilon": [1e-5, 1e-12, None]},
             typical=tuple(
                 dict.fromkeys(("x", "skip"), f"1 {length} {size}")
                 | dict.fromkeys(("gamma", "beta", "sum_bias"), f"{size}")

@@ -22,15 +22,36 @@ def schema_at(op_type: str, version: int, domain: str = "") -> Any:
 
 @functools.cache
 def attribute_default(domain: str, op_type: str, version: int, name: str) -> Any:
-    """The default of an attribute by the operator's schema; `None` if its absence has a meaning of its own."""
+    """The default of an attribute by ONNX's schema or else the runtime's; `None` if its absence has a meaning of its own."""
     schema = schema_at(op_type, version, domain)
-    attribute = None if schema is None else schema.attributes.get(name)
-    if attribute is None or not attribute.default_value.name:
+    if schema is None:
+        return _runtime_defaults().get((domain, op_type), {}).get(name) if domain in ("", MICROSOFT) else None
+    attribute = schema.attributes.get(name)
+    return None if attribute is None else _default(attribute.default_value)
+
+
+def _default(attribute: onnx.AttributeProto) -> Any:
+    if not attribute.name:
         return None
-    value = onnx.helper.get_attribute_value(attribute.default_value)
+    value = onnx.helper.get_attribute_value(attribute)
     if isinstance(value, list):
         return tuple(one.decode() if isinstance(one, bytes) else one for one in value)
     return value.decode() if isinstance(value, bytes) else value
+
+
+@functools.cache
+def _runtime_defaults() -> Mapping[tuple[str, str], Mapping[str, Any]]:
+    """The defaults of attributes of operators that ONNX does not define, by domain and name, from the runtime's own schemas."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as runtime  # importing the runtime is slow
+
+    return {
+        (schema.domain, schema.name): {
+            name: _default(onnx.AttributeProto.FromString(attribute._default_value))
+            for name, attribute in schema.attributes.items()
+        }
+        for schema in runtime.get_all_operator_schema()
+        if schema.domain == MICROSOFT or not onnx.defs.has(schema.name, schema.domain)
+    }
 
 
 @functools.cache

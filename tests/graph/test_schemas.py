@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.trust.outputs import FORMS, MS, Trial, claimed, outcome, trials
 from ortfuse.graph import schemas
-from ortfuse.graph.schemas import droppable_outputs
+from ortfuse.graph.schemas import attribute_default, droppable_outputs
 
 CLAIMED = [trial for form in FORMS for trial in trials(form) if trial.opset == form.opsets[-1] and claimed(trial)]
 
@@ -47,3 +47,30 @@ def test_an_output_that_may_be_left_out_changes_nothing(trial: Trial) -> None:
 def test_no_output_of_an_operator_that_is_not_listed_may_be_left_out(name: str) -> None:
     domain, _, op_type = name.rpartition(".")
     assert not droppable_outputs(ir.node(op_type, [], domain=domain, num_outputs=4))
+
+
+@pytest.mark.parametrize(
+    ("domain", "operator", "name", "default"),
+    [
+        ("", "LayerNormalization", "epsilon", 1e-5),
+        ("com.microsoft", "SkipLayerNormalization", "epsilon", 1e-12),
+        ("", "SimplifiedLayerNormalization", "epsilon", 1e-5),
+        ("com.microsoft", "FusedMatMul", "alpha", 1.0),
+    ],
+)
+def test_defaults_of_operators_that_onnx_does_not_define_are_those_of_the_runtime(
+    domain: str, operator: str, name: str, default: float
+) -> None:
+    assert attribute_default(domain, operator, 17 if not domain else 1, name) == pytest.approx(default)
+
+
+@pytest.mark.parametrize(
+    ("domain", "operator", "name"),
+    [
+        ("com.microsoft", "MultiHeadAttention", "scale"),
+        ("com.microsoft", "FusedMatMul", "nothing"),
+        ("my.domain", "SkipLayerNormalization", "epsilon"),
+    ],
+)
+def test_what_no_schema_gives_has_no_default(domain: str, operator: str, name: str) -> None:
+    assert attribute_default(domain, operator, 1, name) is None
