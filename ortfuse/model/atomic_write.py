@@ -190,7 +190,7 @@ def writable_target(path: str | os.PathLike[str]) -> Path:
         raise OutputError(f"{path!r}: cannot be written: there is a null byte in the name")
     try:
         folder = target.parent.stat()
-        present = target.stat().st_mode if target.exists() else None
+        present = _mode(target)
     except FileNotFoundError:
         raise OutputError(
             f"{path}: cannot be written: the folder {target.parent} does not exist; create it first"
@@ -208,6 +208,14 @@ def writable_target(path: str | os.PathLike[str]) -> Path:
     if present is not None and not os.access(target, os.W_OK):
         raise OutputError(f"{path}: cannot be written: the file is read-only")
     return target
+
+
+def _mode(path: Path) -> int | None:
+    """The kind and permissions of the file at a path; `None` if there is none. A circle of links is an error."""
+    try:
+        return path.stat().st_mode
+    except FileNotFoundError:
+        return None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -172,6 +172,7 @@ def test_a_really_full_disk_is_an_error_and_leaves_no_file(tmp_path: Path) -> No
         ("pipe", "is a device or a pipe"),
         ("nul\0l", "null byte"),
         ("x" * 300, "File name too long"),
+        ("circle", "Too many levels of symbolic links"),
     ],
 )
 def test_an_output_that_cannot_be_is_named(place: str, message: str, tmp_path: Path) -> None:
@@ -179,6 +180,7 @@ def test_an_output_that_cannot_be_is_named(place: str, message: str, tmp_path: P
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "circle").symlink_to("circle")
     before = sorted(tmp_path.iterdir())
     with pytest.raises(OutputError, match=message):
         save(model, tmp_path / place)
