@@ -14,6 +14,8 @@ from typing import Any
 
 _INTERRUPTED = 130
 
+_TERMINATED = 143
+
 _SAID = "interrupted; no file is left half written\n"
 
 _AGAIN = 0.05
@@ -21,17 +23,19 @@ _AGAIN = 0.05
 
 
 class Interruptions:
-    """Has an interruption (Ctrl-C) end the program wherever it comes.
+    """Has an interruption (Ctrl-C, or the signal to terminate) end the program wherever it comes, and tidily.
 
     It may come where Python cannot pass it on: while a compiled library is loaded, which then fails with an error of its own, or
     while an object is disposed of, where exceptions are printed and forgotten.
 
     Attributes:
         came: Whether there was one.
+        code: The exit code that tells which it was.
     """
 
     def __init__(self) -> None:
         self.came = False
+        self.code = _INTERRUPTED
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -42,17 +46,23 @@ class Interruptions:
         ):
             yield
             return
-        usual = sys.unraisablehook
+        usual, terminates = sys.unraisablehook, signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         signal.signal(signal.SIGINT, self._noted)
+        if terminates:
+            signal.signal(signal.SIGTERM, self._noted)
         sys.unraisablehook = functools.partial(_not_passed_on, usual)
         try:
             yield
         finally:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            if terminates:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
             sys.unraisablehook = usual
 
     def _noted(self, number: int, frame: FrameType | None) -> None:
         self.came = True
+        if number == signal.SIGTERM:
+            self.code = _TERMINATED
         signal.default_int_handler(number, frame)
 
 
@@ -84,7 +94,11 @@ def main() -> None:
         if not (interruptions.came or isinstance(error, KeyboardInterrupt)):
             raise
         sys.stderr.write(_SAID)
-        sys.exit(_INTERRUPTED)
+        sys.exit(interruptions.code)
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:
+            sys.exit(interruptions.code)
+        raise
 
 
 if __name__ == "__main__":

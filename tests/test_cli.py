@@ -426,6 +426,29 @@ def interrupt_while_a_library_is_loaded(name: str) -> None:
         raise ImportError("initialization failed") from None
 
 
+def terminate(name: str) -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+def terminate_in_a_command(name: str) -> None:
+    try:
+        terminate(name)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; no file is left half written\n")
+        raise SystemExit(130) from None
+
+
+@pytest.mark.parametrize("come", [terminate, terminate_in_a_command])
+def test_the_signal_to_terminate_is_an_interruption_with_a_code_of_its_own(
+    come: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.import_module", come)
+    with pytest.raises(SystemExit, match="143"):
+        main()
+    assert capsys.readouterr().err == "interrupted; no file is left half written\n"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 class Disposed:
     def __del__(self) -> None:
         interrupt()

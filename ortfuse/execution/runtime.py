@@ -338,7 +338,7 @@ def serve(load: Any = Loaded) -> None:
     number of a session, and the arguments.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -357,7 +357,7 @@ def serve(load: Any = Loaded) -> None:
             send(answers, _tried(_answer, sessions, load, what, number, arguments))
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """End this process when the one that started it is gone: nobody waits for a run that takes forever any more."""
     while os.getppid() == parent:
         time.sleep(1)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,6 +16,7 @@ from typing import Any
 from ortfuse.api import benchmark, optimize
 from ortfuse.bench import Latency
 from ortfuse.errors import CrashError, OrtfuseError
+from ortfuse.execution.runtime import end_with
 from ortfuse.fleet.row import Row, Status
 from ortfuse.fleet.turn import allow, measuring, working
 from ortfuse.options import Options
@@ -76,7 +79,9 @@ def _measured(row: Row, before: Latency, after: Latency) -> Row:
 
 
 def main() -> None:
-    """Do what standard input says."""
+    """Do what standard input says, unless the process that asked is gone; who is ended by a signal tidies up first."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     asked = json.load(sys.stdin)
     allow(asked.pop("limit"))
     sys.stdout.flush()

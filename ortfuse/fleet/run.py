@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,9 @@ LIMIT = 1800.0
 
 RETRIES = 2
 """How often a model is tried again on another worker of a cluster, after one has died."""
+
+_PARTING = 2.0
+"""The seconds that a process has to end itself before it is ended."""
 
 _ALARM = int(getattr(signal, "SIGALRM", 0))
 """The signal by which the system ends a process that has taken too long; 0 if it has none, so that who started it has to look."""
@@ -151,33 +156,75 @@ def _rows(waiting: Sequence[_Job], jobs: int, ray: str | None, limit: float) -> 
     if ray is not None:
         yield from _on_ray(waiting, ray, limit)
         return
-    pool = ThreadPoolExecutor(max_workers=max(1, jobs))
+    pool, processes = ThreadPoolExecutor(max_workers=max(1, jobs)), Processes()
     try:
-        running = {pool.submit(in_process, job.to_dict(), limit): job for job in waiting}
+        running = {pool.submit(in_process, job.to_dict(), limit, processes): job for job in waiting}
         for future in as_completed(running):
             yield running[future], future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)  # who interrupts a sweep does not want the rest of it
+    finally:  # who interrupts a sweep does not want the rest of it
+        pool.shutdown(wait=False, cancel_futures=True)
+        processes.end()
+        pool.shutdown()
 
 
-def in_process(asked: Mapping[str, Any], limit: float) -> Row:
-    """A model in a process of its own, which ends when it has taken so many seconds."""
+class Processes:
+    """Processes that are ended together, also those that are started afterwards."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[str]] = set()
+        self._over = False
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def having(self, process: subprocess.Popen[str]) -> Iterator[None]:
+        """Have a process among them for as long as it is waited for."""
+        with self._lock:
+            self._running.add(process)
+            if self._over:
+                process.terminate()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running.discard(process)
+
+    def end(self) -> None:
+        """End all of them, with a moment to remove what they have in the folder for temporary files."""
+        with self._lock:
+            self._over = True
+            running = list(self._running)
+        for process in running:
+            process.terminate()
+        for process in running:
+            try:
+                process.wait(_PARTING)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def in_process(asked: Mapping[str, Any], limit: float, processes: Processes | None = None) -> Row:
+    """A model in a process of its own, which ends when it has taken so many seconds, or with the `processes` that it is among."""
     hung = Row(str(asked["model"]), "hung", seconds=limit, reason=f"not done after {limit:.0f} s")
     command = [sys.executable, "-P", "-m", "ortfuse.fleet.job"]
     paths = os.pathsep.join(entry for entry in sys.path if entry)
-    try:
-        done = subprocess.run(
-            command, input=json.dumps({**asked, "limit": limit}), capture_output=True, text=True, check=False,
-            timeout=None if _ALARM else limit, env={**os.environ, "PYTHONPATH": paths},
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    ) as process, (processes or Processes()).having(process):  # fmt: skip
+        try:
+            said, errors = process.communicate(json.dumps({**asked, "limit": limit}), None if _ALARM else limit)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return hung
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode == -_ALARM and _ALARM:
         return hung
-    if done.returncode == -_ALARM and _ALARM:
-        return hung
     try:
-        return Row.from_dict(json.loads(done.stdout))
+        return Row.from_dict(json.loads(said))
     except ValueError:
-        return Row(str(asked["model"]), "crashed", reason=_how(done.returncode, done.stderr))
+        return Row(str(asked["model"]), "crashed", reason=_how(process.returncode, errors))
 
 
 def _how(code: int, said: str) -> str:

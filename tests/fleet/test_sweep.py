@@ -23,7 +23,7 @@ from ortfuse.errors import ModelFileError, OutputError
 from ortfuse.execution import machine_lock
 from ortfuse.fleet import Row, find_models, turn
 from ortfuse.fleet.job import _measured, run
-from ortfuse.fleet.run import in_process
+from ortfuse.fleet.run import Processes, in_process
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[2,8] x) => (float[2,8] y)
 <float half = {0.5}, float one = {1}, float root = {1.4142135}> {
@@ -285,3 +285,22 @@ def test_the_command_prints_a_table_and_ends_with_1_if_one_is_not_ok(
     assert "2 of 3 models are ok" in capsys.readouterr().out
     assert len(json.loads((tmp_path / "s.json").read_text())["rows"]) == 3
     assert "broken.onnx" in (tmp_path / "s.html").read_text().replace("<wbr>", "")
+
+
+def test_a_sweep_that_is_interrupted_ends_the_models_that_run_and_those_that_start(tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(ENDLESS), tmp_path / "endless.onnx")
+    asked = {"model": str(tmp_path / "endless.onnx"), "output": str(tmp_path / "o.onnx"), "options": {}}
+    processes, rows = Processes(), list[Row]()
+
+    def work() -> None:
+        rows.append(in_process({**asked, "measured": False}, 600, processes))
+
+    running = threading.Thread(target=work)
+    running.start()
+    while not processes._running:
+        time.sleep(0.01)
+    processes.end()
+    running.join()
+    work()
+    assert [row.status for row in rows] == ["crashed", "crashed"]
+    assert not processes._running
