@@ -19,15 +19,18 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from olive.model import ONNXModelHandler
-from olive.model.utils import resolve_onnx_path
-from olive.package_config import OlivePackageConfig
-from olive.passes import Pass
-from olive.passes.pass_config import PassConfigParam
-
 from ortfuse.api import optimize
 from ortfuse.options import Options
 from ortfuse.sessions import SessionConfig
+
+try:
+    from olive.model import ONNXModelHandler
+    from olive.model.utils import resolve_onnx_path
+    from olive.package_config import OlivePackageConfig
+    from olive.passes import Pass
+    from olive.passes.pass_config import PassConfigParam
+except ImportError as error:
+    raise ImportError(f"needs Olive ({error}); install it with `pip install 'ortfuse[olive]'`") from error
 
 _OPTIONS: Mapping[str, tuple[Any, str]] = {
     "level": (str, "disabled, basic, extended or all, as the runtime's own levels; by default what suits the model"),

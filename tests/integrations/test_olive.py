@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +66,10 @@ def test_olive_knows_the_pass_by_its_configuration(path: Path) -> None:
 
     config = OlivePackageConfig.model_validate(package_config())
     assert config.import_pass_module("OrtfuseOptimize") is OrtfuseOptimize
+
+
+def test_without_olive_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "olive.model", None)
+    monkeypatch.delitem(sys.modules, "ortfuse.integrations.olive", raising=False)
+    with pytest.raises(ImportError, match=r"needs Olive \(.*pip install 'ortfuse\[olive\]'"):
+        importlib.import_module("ortfuse.integrations.olive")
