@@ -21,7 +21,8 @@ def show_tuned(console: Console, tuned: Tuned) -> None:
     finalists = [(changed(one, usual), one) for one in outcome.finalists]
     confirmed = [(changed(one, usual), one) for one in outcome.confirmed]
     if confirmed:
-        console.print(_table("The best of the search, side by side", finalists))
+        if finalists:
+            console.print(_table("The best of the search, side by side", finalists))
         console.print(_table("The choice and what optimize makes, measured once more", [original, *confirmed]))
     else:
         console.print(_table("The best of the search, side by side", [original, *finalists]))

@@ -59,11 +59,12 @@ class TuningOutcome:
     Attributes:
         best: The choice that was taken.
         baseline: The original in a default session.
-        finalists: The best choices measured again side by side, fastest first.
+        finalists: The best choices measured again side by side, fastest first. Empty if there was one alone besides what
+            `optimize` makes, or time for one alone.
         points: Every trial, in order.
         confirmed: The best of the finalists and what `optimize` makes, measured once more in new processes, fastest first;
             `best` and `baseline` are of this measurement. Empty if the original was best.
-        seconds: The time that all of it took, trials of interrupted runs included.
+        seconds: The time that all of it took, making models, writing and the trials of interrupted runs included.
         notes: What is worth knowing.
     """
 

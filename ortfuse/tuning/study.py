@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import sqlite3
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,7 +41,7 @@ MOST = 10_000
 REPEATS = 30
 """A search in which so many proposals in a row are known already has found what there is."""
 
-_POINT, _SECONDS = "point", "seconds"
+_POINT, _SECONDS, _PASSED, _LEARNT = "point", "seconds", "passed over", "learnt"
 
 
 def demand_optuna() -> None:
@@ -84,8 +85,8 @@ def _storage(file: Path) -> optuna.storages.RDBStorage:
     return optuna.storages.RDBStorage(f"sqlite:///{file}", engine_kwargs={"creator": connected})
 
 
-def _fits(making: Callable[[Choice], float], left: float, choice: Choice) -> bool:
-    return making(choice) <= left
+def _fits(takes: Callable[[Choice], float], left: float, choice: Choice) -> bool:
+    return takes(choice) <= left
 
 
 @dataclass
@@ -116,14 +117,17 @@ class Study:
     points: list[Point] = field(default_factory=list, init=False)
     seconds: float = field(default=0.0, init=False)
     _study: optuna.Study = field(init=False)
+    _passed: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._study = self._opened()
         trials = self._study.get_trials(False)
         self.points = [Point(**trial.user_attrs[_POINT]) for trial in trials if _POINT in trial.user_attrs]
         self.seconds = float(
-            sum(trial.user_attrs.get(_SECONDS, 0.0) for trial in trials) + sum(self._study.user_attrs.values())
+            sum(trial.user_attrs.get(_SECONDS, 0.0) for trial in trials)
+            + sum(seconds for what, seconds in self._study.user_attrs.items() if what != _LEARNT)
         )
+        self._passed = sum(_PASSED in trial.user_attrs for trial in trials)
 
     def run(
         self,
@@ -131,7 +135,7 @@ class Study:
         *,
         trials: int = MOST,
         reserve: Callable[[], float] = lambda: 0.0,
-        making: Callable[[Choice], float] = lambda choice: 0.0,
+        takes: Callable[[Choice], float] = lambda choice: 0.0,
         progress: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Try choices until the budget is spent, at least one.
@@ -140,27 +144,32 @@ class Study:
             budget: Seconds, those of interrupted runs included.
             trials: The most trials, those of interrupted runs included.
             reserve: The seconds that have to be left.
-            making: About how long it takes to make the model of a choice. Where that is too long, it is not proposed, except at
-                random.
+            takes: About how long a trial of a choice takes, making its model included. Where that is too long, it is not begun.
             progress: Called with short messages.
 
         Raises:
             OutputError: The file takes no more trials.
         """
-        repeated = 0
-        while len(self.points) < trials:
+        repeated, started = 0, self.clock()
+        while len(self.points) < trials and repeated < REPEATS:
             left = budget - self.seconds - reserve()
             if self.points and left <= 0:
                 break
-            started = self.clock()
+            fits = functools.partial(_fits, takes, left if self.points else math.inf)
             with self._kept():
-                trial = self._asked(functools.partial(_fits, making, max(0.0, left)))
+                trial = self._asked(fits)
                 choice: dict[str, Any] = {
                     name: trial.suggest_categorical(name, values) for name, values in self.space.dimensions.items()
                 }
             known = self.known(choice)
+            if known is None and not fits(choice):
+                self._pass_over(trial)
+                if self.sampler != "random":  # what it was asked for is made already, so nothing fits
+                    break
+                repeated += 1
+                continue
             point = self.measure(len(self.points), choice, self.points) if known is None else known
-            seconds = self.clock() - started
+            started, seconds = (now := self.clock()), now - started
             with self._kept():
                 trial.set_user_attr(_POINT, point.to_dict())
                 trial.set_user_attr(_SECONDS, seconds)
@@ -171,16 +180,24 @@ class Study:
             self.seconds += seconds
             progress(self._said(point))
             repeated = 0 if known is None else repeated + 1
-            if repeated == REPEATS:
-                break
 
-    def charge(self, what: str, seconds: float) -> None:
-        """Count time that no trial took. What is done again after an interruption is counted once."""
+    def learnt(self) -> dict[str, Any]:
+        """What was kept by `learn`."""
+        return dict(self._study.user_attrs.get(_LEARNT, {}))
+
+    def learn(self, what: Mapping[str, Any]) -> None:
+        """Keep what was learnt beside the trials, for a search that goes on."""
+        with self._kept():
+            self._study.set_user_attr(_LEARNT, dict(what))
+
+    def charge(self, what: str, seconds: float) -> float:
+        """Count time that no trial took, and tell how much. What is done again after an interruption is counted once."""
         before = float(self._study.user_attrs.get(what, 0.0))
         if seconds > before:
             with self._kept():
                 self._study.set_user_attr(what, seconds)
             self.seconds += seconds - before
+        return max(seconds, before)
 
     def refuse(self, content: str, why: str) -> None:
         """Take no choice of a model whose digest is `content`."""
@@ -198,6 +215,15 @@ class Study:
                 found.setdefault(tuple(sorted(point.choice.items())), point)
         return sorted(found.values(), key=lambda point: -point.speedup)[:count]
 
+    def _pass_over(self, trial: optuna.Trial) -> None:
+        """Leave out a proposal that takes longer than there is left."""
+        import optuna
+
+        self._passed += 1
+        with self._kept():
+            trial.set_user_attr(_PASSED, True)
+            self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+
     def _asked(self, affordable: Callable[[Choice], bool]) -> optuna.Trial:
         """The next trial. Each has a sampler of its own, so that it does not matter which of them an earlier process had."""
         import optuna
@@ -206,7 +232,7 @@ class Study:
         given = self._given(affordable)
         if given and not waiting:
             self._study.enqueue_trial(dict(given))
-        seed = self.seed + len(self.points)
+        seed = self.seed + len(self.points) + self._passed
         if self.sampler == "random":
             self._study.sampler = optuna.samplers.RandomSampler(seed=seed)
         else:
@@ -214,9 +240,10 @@ class Study:
         return self._study.ask()
 
     def _given(self, affordable: Callable[[Choice], bool]) -> Choice:
-        """What is known of the next choice: all of it at first, and later its model, since another takes long to make."""
+        """What is known of the next choice: all of it at first, and later its model, since another takes long to make. Random
+        search knows nothing, not even what `optimize` makes."""
         if self.sampler == "random":
-            return {} if self.points else self.space.usual
+            return {}
         ascent = Ascent(self.space, self.constraints, self.known, affordable)
         proposal = ascent.proposal()
         return self.space.model(ascent.base) if proposal is None else proposal

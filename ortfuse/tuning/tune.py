@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
@@ -30,7 +31,9 @@ from ortfuse.sessions.denormals import first_that_sees
 from ortfuse.sessions.stored import KEY
 from ortfuse.targets.processor import processor_name
 from ortfuse.tuning.constraints import Constraints
+from ortfuse.tuning.finals import Finals
 from ortfuse.tuning.outcome import TuningOutcome
+from ortfuse.tuning.pace import Pace
 from ortfuse.tuning.space import Space
 from ortfuse.tuning.study import MOST, Sampler, Study, demand_optuna, no_other_search
 from ortfuse.tuning.trials import Trials
@@ -42,6 +45,9 @@ ERROR = 1e-3
 
 LOWER = 0.6
 """The share of the budget that the search for lower precision may take at most."""
+
+OVER = 1.1
+"""How many times its budget a search may take before that is said."""
 
 OPTIONS = ".options.toml"
 """What is appended to the name of the result for the file of options that make the same model."""
@@ -84,6 +90,8 @@ def tune(
     trials: int = MOST,
     progress: Progress | None = None,
     meter: Callable[[Candidate, Inputs, int, str], Meter] = SessionMeter,
+    clock: Callable[[], float] = time.monotonic,
+    began: float | None = None,
     **changes: Unpack[QuantizeOptions],
 ) -> Tuned:
     """Find the fastest model and session for this machine: pass lists, operators, precision and settings, all measured here.
@@ -94,14 +102,17 @@ def tune(
     Args:
         model: A path, `onnx.ModelProto`, `onnx_ir.Model` or `onnx_graphsurgeon.Graph`.
         options: How to optimise; `inputs` are what is measured on, `output` is where the result goes.
-        budget: Seconds for making models, trials, verifying and measuring the best again, those of an interrupted search
-            included. What was begun is ended, and one choice is tried at least.
+        budget: Seconds for all of it: making models, trials, verifying, measuring the best again and writing, those of an
+            interrupted search included. Nothing is begun for which there seems to be no time, but one choice is made, tried,
+            verified and measured once more in any case; where that takes longer, the notes say how long.
         constraints: What the result must keep to.
         study: The SQLite file that keeps the trials; by default `OUTPUT.tune.sqlite`, and none without an output.
         sampler: `"tpe"` learns from trials, `"random"` is what it is compared with.
         trials: The most trials.
         progress: Called with short messages, with the best so far.
         meter: What measures candidates beside a baseline, from that, the inputs, the threads and its name.
+        clock: Seconds that pass.
+        began: When the budget began to be spent, on the clock; by default now.
         **changes: Single options; they override those of `options`.
 
     Raises:
@@ -115,65 +126,79 @@ def tune(
     if not budget > 0:
         raise OptionError("budget", f"write seconds, more than 0, not {budget!r}")
     demand_optuna()
-    started = time.monotonic()
+    began = clock() if began is None else began
     output = None if options.output is None else writable_target(options.output)
     file = None if study is None and output is None else Path(study or f"{output}.tune.sqlite")
     with no_other_search(file), tempfile.TemporaryDirectory(prefix="ortfuse") as folder:
         original = _as_file(model, Path(folder))
         _, inputs = inputs_to_measure(options, load(original))
         making = replace(options, output=None, inputs=given_inputs(options, load(original)))
-        variants = Variants(original, making, Path(folder), limits.max_error, LOWER * budget, progress)
+        variants = Variants(original, making, Path(folder), limits.max_error, LOWER * budget, progress, clock)
         space = _space(variants, options.threads)
         usual = variants.get(USUAL).content  # follows from the weights, wherever they are, and from the options
         name = _digest(original, usual, inputs, space, options, limits, sampler)
         allowed = ERROR if limits.max_error is None else limits.max_error
+        pace = Pace(budget, clock)
+        finals = Finals(variants, space, options.rounds, pace)
         with meter(Candidate(original), inputs, options.threads, "the original in a default session") as side_by_side:
-            measuring = Trials(
-                original,
-                variants,
-                space,
-                inputs,
-                allowed=allowed,
-                budget=budget,
-                rounds=options.rounds,
-                meter=side_by_side,
-            )
-            search = Study(name, space, limits, measuring.measured, file, sampler, options.seed)
-            search.charge("preparing", time.monotonic() - started)
-            outcome = _searched(search, measuring, variants, budget, trials, progress)
+            measuring = Trials(original, variants, space, inputs, allowed=allowed, pace=pace, meter=side_by_side)
+            search = Study(name, space, limits, measuring.measured, file, sampler, options.seed, clock)
+            pace.restore(search.learnt())
+            variants.run = pace.run
+            preparing = search.charge("preparing", clock() - began)
+            _search(search, measuring, finals, trials, progress)
+            progress("measuring the best side by side")
+            outcome = finals.outcome(search, side_by_side)
         progress("measuring what is best once more")
+        before = clock()
         with meter(Candidate(original), inputs, options.threads, "the original in a default session") as anew:
-            outcome = measuring.confirmed(outcome, search, anew)
+            outcome = finals.confirmed(outcome, search, anew)
+        ending = clock()
         chosen = variants.of(space, outcome.best.choice)
         session = _session(space, outcome)
         written = () if output is None else _written(chosen, session, output, options.link)
-        return Tuned(outcome, _portable(chosen, options), session, written)
+        seconds = outcome.seconds + clock() - ending
+        least = preparing + pace.first + pace.verifying + clock() - before
+        notes = [*outcome.notes, *_overrun(budget, seconds, least, variants)]
+        return Tuned(replace(outcome, seconds=seconds, notes=notes), _portable(chosen, options), session, written)
 
 
-def _searched(
-    search: Study, measuring: Trials, variants: Variants, budget: float, trials: int, progress: Progress
-) -> TuningOutcome:
-    """Try the usual model, verify it, go on with settings and other models, and measure the best again.
+def _search(search: Study, measuring: Trials, finals: Finals, trials: int, progress: Progress) -> None:
+    """Try the usual model, verify it, and go on with settings and other models."""
+    pace = finals.pace
 
-    Raises:
-        ConstraintError: No choice keeps the constraints.
-    """
+    def told(text: str) -> None:
+        search.learn(pace.to_dict())
+        progress(text)
 
     def run(most: int) -> None:
-        search.run(
-            budget,
-            trials=most,
-            reserve=lambda: measuring.reserve(search),
-            making=measuring.making,
-            progress=progress,
-        )
+        reserve = functools.partial(finals.reserve, search)
+        search.run(pace.budget, trials=most, reserve=reserve, takes=measuring.seconds, progress=told)
 
     run(min(1, trials))
     measuring.verify_leader(search)
-    variants.budget = max(1.0, min(LOWER * budget, budget - search.seconds - measuring.reserve(search)))
+    left = pace.budget - search.seconds - finals.reserve(search) - pace.trial
+    finals.variants.budget = max(1.0, min(LOWER * pace.budget, left))
     run(trials)
-    progress("measuring the best side by side")
-    return measuring.outcome(search)
+
+
+def _overrun(budget: float, seconds: float, least: float, variants: Variants) -> list[str]:
+    """Why the budget was exceeded, if it clearly was."""
+    if seconds <= OVER * budget:
+        return []
+    if least > budget:
+        why = (
+            "to make one model, try it, verify it, measure it once more and write it takes "
+            f"{least:.1f} s here, which is the least that it can be given"
+        )
+    elif variants.searching > (variants.budget or 0.0):
+        why = (
+            f"the search for lower precision took {variants.searching:.0f} s instead of {variants.budget:.0f} s: "
+            "making its model and running it cannot be cut short"
+        )
+    else:
+        why = "what had been begun took longer than the like of it before"
+    return [f"the search took {seconds:.0f} s instead of {budget:.0f} s: {why}"]
 
 
 def _as_file(model: AnyModel, folder: Path) -> Path:

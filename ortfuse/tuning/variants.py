@@ -31,6 +31,14 @@ LISTS = (USUAL, "all", "extended", "basic")
 """The pass lists and levels that are tried."""
 
 
+WRITING_TIMES = 4
+"""Writing a result takes about as many times as long as reading a file and taking its digest."""
+
+SEARCH_TIMES, SEARCH_RUNS = 4, 130
+"""A search for lower precision takes about as many times as long as making the usual model, and as many runs of the original at
+least: it makes that model and some more, and runs the original and one choice on all of its inputs. With less it is not begun."""
+
+
 @dataclass(frozen=True)
 class Variant:
     """A model that was made and written.
@@ -61,6 +69,10 @@ class Variants:
         max_error: The error that lower precision may make; `None` for none.
         budget: The seconds that the search for lower precision may take; `None` for no limit.
         progress: Called with short messages.
+        clock: Seconds that pass.
+        run: About how long a run of the original takes.
+        writing: About how long it takes to write a result.
+        searching: What the search for lower precision took.
     """
 
     original: Path
@@ -69,6 +81,10 @@ class Variants:
     max_error: float | None = None
     budget: float | None = None
     progress: Callable[[str], None] = lambda text: None
+    clock: Callable[[], float] = time.monotonic
+    run: float = field(default=0.0, init=False)
+    writing: float = field(default=0.0, init=False)
+    searching: float = field(default=0.0, init=False)
     _made: dict[tuple[str, tuple[tuple[str, str], ...]], Variant] = field(default_factory=dict, init=False)
     _by_content: dict[str, Path] = field(default_factory=dict, init=False)
     _verified: dict[Path, str] = field(default_factory=dict, init=False)
@@ -87,10 +103,18 @@ class Variants:
         return [*reversed(lists.values()), ORIGINAL, *([] if self.max_error is None else [QUANTIZED])]
 
     def seconds(self, space: Space, choice: Choice) -> float:
-        """About how long it takes to make the model of a choice: as long as the usual one; 0 if it is there."""
+        """About how long it takes to make the model of a choice: as long as the usual one, but for lower precision; 0 if it is
+        there."""
         name = str(choice[MODEL])
-        there = name in (ORIGINAL, QUANTIZED) or _key(name, space.pins(choice)) in self._made
-        return 0.0 if there else self._seconds
+        pins = {} if name == QUANTIZED else space.pins(choice)
+        if name == ORIGINAL or _key(name, pins) in self._made:
+            return 0.0
+        return self.least_search if name == QUANTIZED else self._seconds
+
+    @property
+    def least_search(self) -> float:
+        """About how long a search for lower precision takes at least."""
+        return SEARCH_TIMES * self._seconds + SEARCH_RUNS * self.run
 
     def recommended(self) -> SessionConfig:
         """The settings that are recommended for sessions of the usual variant."""
@@ -116,10 +140,13 @@ class Variants:
         key = _key(name, pins)
         if key not in self._made:
             self.progress(f"making the variant {name}")
-            started = time.monotonic()
+            started = self.clock()
             self._made[key] = self._make(name, pins)
+            seconds = self.clock() - started
             if name == USUAL and not pins:
-                self._seconds = time.monotonic() - started
+                self._seconds = seconds
+            elif name == QUANTIZED:
+                self.searching = seconds
         return self._made[key]
 
     def refused(self, variant: Variant) -> str:
@@ -164,7 +191,9 @@ class Variants:
             return Variant(name, self.original, options, failure=str(error))
         if name == USUAL and not pins:
             self._usual = result
+        started = self.clock()
         content = _digest(target)
+        self.writing = WRITING_TIMES * (self.clock() - started)
         return Variant(name, self._by_content.setdefault(content, target), options, content)
 
     def _options_of(self, name: str) -> Options:

@@ -85,7 +85,7 @@ def test_the_original_is_tried_at_once_where_the_usual_model_is_no_faster() -> N
 
 def test_a_model_that_takes_longer_to_make_than_there_is_left_is_not_proposed() -> None:
     search = study()
-    search.run(60, making=lambda choice: 0.0 if choice["model"] != "basic" else 100.0)
+    search.run(60, takes=lambda choice: 0.0 if choice["model"] != "basic" else 100.0)
     assert len(search.points) == 60
     assert {point.choice["model"] for point in search.points} == {"all", "original"}
 
@@ -199,11 +199,44 @@ def test_studies_of_other_models_do_not_meet(tmp_path: Path) -> None:
     assert not Study("another", SPACE, Constraints(), measured, file).points
 
 
-def test_random_search_starts_with_the_usual_choice_only() -> None:
-    search = study(sampler="random")
-    search.run(1000, trials=8)
-    assert search.points[0].choice == SPACE.usual
-    assert len({tuple(point.choice.items()) for point in search.points}) > 5
+def test_random_search_knows_nothing_at_its_beginning() -> None:
+    firsts = []
+    for seed in range(6):
+        search = study(sampler="random", seed=seed)
+        search.run(1000, trials=4)
+        assert len({tuple(point.choice.items()) for point in search.points}) == 4
+        firsts.append(search.points[0].choice)
+    assert SPACE.usual not in firsts
+    assert {**SPACE.usual, **SPACE.recommended} not in firsts
+    assert len({tuple(choice.items()) for choice in firsts}) == 6
+
+
+def test_random_search_passes_over_models_that_there_is_no_time_to_make(tmp_path: Path) -> None:
+    def slow(choice: Choice) -> float:
+        return 100.0 if choice["model"] == "basic" else 0.0
+
+    whole, first = study(sampler="random"), study(tmp_path / "a.sqlite", sampler="random")
+    whole.run(60, takes=slow)
+    assert {point.choice["model"] for point in whole.points[1:]} == {"all", "original"}
+    first.run(60, takes=slow, trials=20)
+    again = study(tmp_path / "a.sqlite", sampler="random")
+    again.run(60, takes=slow)
+    assert again.points == whole.points, "what was passed over is remembered"
+
+
+def test_a_trial_that_takes_longer_than_there_is_left_is_not_begun() -> None:
+    search = study()
+    search.run(10, takes=lambda choice: 4.0)
+    assert len(search.points) == 7
+
+
+def test_what_was_learnt_is_there_for_a_search_that_goes_on(tmp_path: Path) -> None:
+    first = study(tmp_path / "a.sqlite")
+    first.charge("preparing", 3)
+    first.learn({"trials": [1.5]})
+    again = study(tmp_path / "a.sqlite")
+    assert again.learnt() == {"trials": [1.5]}
+    assert again.seconds == 3
 
 
 def test_a_file_that_cannot_hold_trials_is_named(tmp_path: Path) -> None:

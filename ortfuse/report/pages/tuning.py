@@ -39,7 +39,8 @@ def tuning_page(name: str, tuned: Tuned) -> Page:
         blocks.append(Bars(title, [original, *confirmed], f"{_RELATIVE} {RATIOS}", mark=1.0))
     shown = [*([] if confirmed else [original]), *finalists]
     about = "Measured before that, so that the machine may have been in another state." if confirmed else RATIOS
-    blocks.append(Bars("The best of the search, side by side", shown, f"{_RELATIVE} {about}", mark=1.0))
+    if shown:
+        blocks.append(Bars("The best of the search, side by side", shown, f"{_RELATIVE} {about}", mark=1.0))
     settings = [(setting.name, str(setting.value), setting.reason) for setting in tuned.session]
     if settings:
         blocks.append(Rows("Settings of the session", ("name", "value", "reason"), settings))
