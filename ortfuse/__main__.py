@@ -7,6 +7,7 @@ import importlib
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -86,10 +87,11 @@ def _interrupt() -> None:
 
 def main() -> None:
     """Load the command line, which takes a second, and run it."""
+    began = time.monotonic()
     interruptions = Interruptions()
     try:
         with interruptions.watched():
-            importlib.import_module("ortfuse.cli.app").main()
+            importlib.import_module("ortfuse.cli.app").main(began=began)
     except (KeyboardInterrupt, Exception) as error:
         if not (interruptions.came or isinstance(error, KeyboardInterrupt)):
             raise

@@ -482,6 +482,25 @@ def test_what_goes_wrong_without_an_interruption_is_told(monkeypatch: pytest.Mon
         main()
 
 
+def test_the_budget_of_a_search_counts_from_the_beginning_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+
+    def tune(*models: object, **more: object) -> None:
+        given.append(more["began"])
+        raise ortfuse.OrtfuseError("no more is needed")
+
+    monkeypatch.setattr(ortfuse, "tune", tune)
+    monkeypatch.setattr(sys, "argv", ["ortfuse", "tune", BERT])
+    monkeypatch.setattr("gc.set_threshold", lambda *numbers: None)  # this process goes on
+    monkeypatch.setattr("atexit.register", lambda function: None)
+    before = time.monotonic()
+    with pytest.raises(SystemExit):
+        main()
+    CliRunner().invoke(app, ["tune", BERT])
+    assert before <= given[0] <= time.monotonic()
+    assert given[1] is None, "called from a program that began long before"
+
+
 @pytest.mark.parametrize("text", ["90", "90s", "1.5min", "1.5 m", "0.025h"])
 def test_times_are_read_with_their_unit(text: str) -> None:
     assert seconds(text) == pytest.approx(90)

@@ -61,13 +61,18 @@ for command in (
     app.command(cls=Command)(command)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """The console script; with `arguments`, for use from a program that continues afterwards."""
+def main(arguments: Sequence[str] | None = None, began: float | None = None) -> None:
+    """The console script; with `arguments`, for use from a program that continues afterwards.
+
+    Args:
+        arguments: Instead of those of the process.
+        began: When the command began to be loaded, on the clock of `time.monotonic`: what has a budget counts that, too.
+    """
     if arguments is None:
         # Nearly every object lives until the end of the run, so frequent and final garbage collections only cost time.
         gc.set_threshold(50_000, 20, 20)
         atexit.register(gc.freeze)
-    app(args=list(arguments) if arguments is not None else sys.argv[1:], prog_name="ortfuse")
+    app(args=list(arguments) if arguments is not None else sys.argv[1:], prog_name="ortfuse", obj=began)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ def _share(text: Any) -> float:
 
 
 def tune(
+    context: typer.Context,
     model: Model,
     output: Output = None,
     inputs: InputFiles = None,
@@ -165,6 +166,7 @@ def tune(
                     study=study,
                     sampler=sampler,  # type: ignore[arg-type]
                     progress=progress,
+                    began=context.find_root().obj,
                 )
         except ConstraintError as error:
             err.print(f"{error}; nothing was written", style="red", markup=False, highlight=False, soft_wrap=True)
