@@ -6,6 +6,7 @@ everybody holds them.
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,6 +31,11 @@ def lock_file(name: str) -> IO[bytes]:
     with suppress(OSError):
         path.chmod(0o666)
     return file
+
+
+def locks() -> bool:
+    """Whether there are such locks here."""
+    return importlib.util.find_spec("fcntl") is not None
 
 
 @contextmanager

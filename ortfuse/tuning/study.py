@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import shutil
 import sqlite3
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortfuse.errors import OrtfuseError, OutputError
-from ortfuse.execution.machine_lock import alone
+from ortfuse.execution.machine_lock import alone, locks
 from ortfuse.tuning.ascent import Ascent
 from ortfuse.tuning.constraints import Constraints
 from ortfuse.tuning.outcome import Point
@@ -57,20 +59,26 @@ def demand_optuna() -> None:
 
 
 @contextmanager
-def no_other_search(file: Path | None) -> Iterator[None]:
+def no_other_search(file: Path | None) -> Iterator[Path]:
     """Have a file to oneself: each of two searches would take the other's trial for that of one that was killed.
+
+    Yields a folder for the time of the search. That of one that was killed in the same file is removed first.
 
     Raises:
         OutputError: Another search goes on in the file.
     """
     if file is None:
-        yield
+        with tempfile.TemporaryDirectory(prefix="ortfuse") as folder:
+            yield Path(folder)
         return
-    place = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:16]
-    with alone(f"ortfuse-tune-{place}.lock") as free:
+    mine = f"ortfuse-tune-{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:16]}"
+    with alone(f"{mine}.lock") as free:
         if not free:
             raise OutputError(f"{file}: another search goes on there; wait until it has ended, or give another file")
-        yield
+        for left in Path(tempfile.gettempdir()).glob(f"{mine}-*") if locks() else ():
+            shutil.rmtree(left, ignore_errors=True)  # another user's cannot be
+        with tempfile.TemporaryDirectory(prefix=f"{mine}-") as folder:
+            yield Path(folder)
 
 
 def _storage(file: Path) -> optuna.storages.RDBStorage:

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -129,11 +128,11 @@ def tune(
     began = clock() if began is None else began
     output = None if options.output is None else writable_target(options.output)
     file = None if study is None and output is None else Path(study or f"{output}.tune.sqlite")
-    with no_other_search(file), tempfile.TemporaryDirectory(prefix="ortfuse") as folder:
-        original = _as_file(model, Path(folder))
+    with no_other_search(file) as folder:
+        original = _as_file(model, folder)
         _, inputs = inputs_to_measure(options, load(original))
         making = replace(options, output=None, inputs=given_inputs(options, load(original)))
-        variants = Variants(original, making, Path(folder), limits.max_error, LOWER * budget, progress, clock)
+        variants = Variants(original, making, folder, limits.max_error, LOWER * budget, progress, clock)
         space = _space(variants, options.threads)
         usual = variants.get(USUAL).content  # follows from the weights, wherever they are, and from the options
         name = _digest(original, usual, inputs, space, options, limits, sampler)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -284,6 +286,51 @@ def test_lower_precision_is_looked_for_at_the_sizes_that_were_given(
     tuned = ortfuse.tune(path, budget=90, trials=2, meter=Meter, constraints=limits, sizes={"n": 5})
     assert asked == [{"n": 5}]
     assert tuned.options.sizes == {}
+
+
+KILLED = """
+import os, signal, sys
+sys.path[:0] = {paths!r}
+import ortfuse
+from test_tune import Meter
+def progress(text):
+    if text.startswith({moment!r}):
+        os.kill(os.getpid(), signal.SIGKILL)
+ortfuse.tune({model!r}, output={output!r}, trials=12, meter=Meter, progress=progress)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no such end here")
+@pytest.mark.parametrize(("moment", "kept"), [("trial 7", 7), ("measuring what is best once more", 12)])
+def test_a_process_that_was_killed_loses_nothing(
+    moment: str, kept: int, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    monkeypatch.setattr("ortfuse.execution.machine_lock.FOLDER", temporary)
+    output, other = tmp_path / "b.onnx", tmp_path / "c.onnx"
+    code = KILLED.format(
+        paths=[str(Path(__file__).parent), *sys.path], moment=moment, model=str(path), output=str(output)
+    )
+    killed = subprocess.run([sys.executable, "-c", code], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not output.exists()
+    left = {one for one in temporary.iterdir() if one.is_dir()}
+    assert left, "the models of the search that was killed"
+
+    told: list[str] = []
+    again = ortfuse.tune(path, output=output, trials=12, meter=Meter, progress=told.append)
+    whole = ortfuse.tune(path, output=other, trials=12, meter=Meter)
+    assert [text.partition(",")[0] for text in told if text.startswith("trial")] == [
+        f"trial {number}" for number in range(kept + 1, 13)
+    ]
+    assert again.outcome.points == whole.outcome.points
+    assert again.outcome.best == whole.outcome.best
+    assert output.read_bytes() == other.read_bytes()
+    assert left.isdisjoint(temporary.iterdir())
+    assert not [one.name for one in tmp_path.iterdir() if one.name.startswith(".")]
 
 
 def test_before_the_first_trial_one_model_is_made(path: Path) -> None:
