@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -11,6 +12,9 @@ from ortfuse.bench.fitting import Fitting
 from ortfuse.report.pages.tuning import changed
 from ortfuse.tuning import Point
 from ortfuse.tuning.tune import Tuned
+
+REASONS = 3
+"""How many reasons why trials failed are printed; all are in the report."""
 
 
 def show_tuned(console: Console, tuned: Tuned) -> None:
@@ -30,6 +34,9 @@ def show_tuned(console: Console, tuned: Tuned) -> None:
     count = "1 trial" if len(outcome.points) == 1 else f"{len(outcome.points)} trials"
     said = f"{count} in {outcome.seconds:.0f} s" + (f", {len(failed)} of them failed" if failed else "")
     console.print(said, highlight=False)
+    reasons = Counter(point.failure for point in failed)
+    for why, times in reasons.most_common(REASONS):
+        console.print(f"failed{f' {times} times' if times > 1 else ''}: {why}", markup=False, highlight=False)
     for note in outcome.notes:
         console.print(f"note: {note}", style="yellow", markup=False, highlight=False)
     for setting in tuned.session:
