@@ -38,8 +38,11 @@ PRECISE = 90
 SHARE = 0.15
 """The share of the budget that measuring side by side may take, and as much once more, apart from the fewest rounds."""
 
+TOLD = 0.1
+"""The share of the budget that a search for lower precision has to need at least, so that this is told where there was none."""
+
 FEWEST_ROUNDS = 3
-"""The fewest where these turn out to take longer than there is time."""
+"""The fewest where there is no time for these."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ class Finals:
         started = self.pace.clock()
         left = self.pace.budget - found.seconds - self.variants.writing - self._seconds(points, 0, 1)
         rounds = min(self._wanted(points), int(left / max(self.pace.round(points), 1e-9)))
-        baseline, again = self._side_by_side(meter, points, max(LEAST_ROUNDS, rounds), 1)
+        baseline, again = self._side_by_side(meter, points, max(FEWEST_ROUNDS, rounds), 1)
         best = self._best(baseline, again, search, notes)
         if best.number != found.best.number:
             own = next(point for point in again if point.number == found.best.number)
@@ -222,8 +225,9 @@ class Finals:
         left = [str(name) for name in self.space.dimensions[MODEL] if name not in tried]
         if not left or search.sampler == "random":
             return []
-        why = f"; the search for lower precision takes {self.variants.least_search:.0f} s at least" * (
-            QUANTIZED in left
+        least = self.variants.least_search
+        why = f"; the search for lower precision takes {least:.0f} s at least" * (
+            QUANTIZED in left and least > TOLD * self.pace.budget
         )
         return [f"the budget was used up before these models were tried: {', '.join(left)}{why}"]
 
