@@ -6,6 +6,7 @@ the best again.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -48,6 +49,9 @@ class Trials:
         allowed: The relative Euclidean error that an output may have.
         pace: How long things take.
         meter: Measures.
+
+    Attributes:
+        notes: What cannot be compared.
     """
 
     def __init__(
@@ -63,7 +67,14 @@ class Trials:
     ) -> None:
         self._variants, self._space, self._allowed = variants, space, allowed
         self._pace, self._meter, self._opened = pace, meter, 0
-        self._expected = Session(str(original), optimise=False).run(inputs)
+        session = Session(str(original), optimise=False)
+        expected, again = session.run(inputs), session.run(inputs)
+        self._expected = {name: array for name, array in expected.items() if _apart(array, again[name]) <= allowed}
+        self.notes = [
+            f"the output {name} is not the same in two runs of the original, so errors of it are not told"
+            for name in expected
+            if name not in self._expected
+        ]
 
     def measured(self, number: int, choice: Choice, earlier: Sequence[Point]) -> Point:
         """A choice as a trial."""
@@ -102,7 +113,12 @@ class Trials:
         found = row_as_point(replace(plain, error=errors.get("", 0.0)), rows[1])
         self._pace.learn(watch, opened, [found])
         if not found.error <= self._allowed:
-            return replace(found, failure=f"the outputs are off by {found.error:.2g}")
+            off = (
+                f"off by {found.error:.2g}"
+                if math.isfinite(found.error)
+                else "of other shapes, or NaN or infinite elsewhere"
+            )
+            return replace(found, failure=f"the outputs are {off}")
         return found
 
     def verify_leader(self, search: Study) -> None:
@@ -129,9 +145,12 @@ class Trials:
 
 
 def _apart(expected: Any, found: Any) -> float:
-    if not isinstance(expected, np.ndarray) or not np.issubdtype(expected.dtype, np.floating):
+    """The relative error of an output; infinite if it has another shape, 0 of what are no floating-point numbers otherwise."""
+    if not isinstance(expected, np.ndarray) or not isinstance(found, np.ndarray):
         return 0.0
-    return relative_l2(expected, found)
+    if expected.shape != found.shape:
+        return math.inf
+    return relative_l2(expected, found) if np.issubdtype(expected.dtype, np.floating) else 0.0
 
 
 def _hopeless(fastest: float) -> Enough:

@@ -158,7 +158,7 @@ def tune(
         written = () if output is None else _written(chosen, session, output, options.link)
         seconds = outcome.seconds + clock() - ending
         least = preparing + pace.first + pace.verifying + clock() - before
-        notes = [*outcome.notes, *_overrun(budget, seconds, least, variants)]
+        notes = [*measuring.notes, *outcome.notes, *_overrun(budget, seconds, least, variants)]
         return Tuned(replace(outcome, seconds=seconds, notes=notes), _portable(chosen, options), session, written)
 
 

@@ -238,6 +238,45 @@ def test_sessions_are_measured_and_their_outputs_compared(path: Path) -> None:
     assert all(0 <= point.error < 1e-5 and not point.failure for point in tuned.outcome.points)
 
 
+def with_outputs(outputs: Mapping[str, Any]) -> type[Meter]:
+    """A meter whose candidates, those with settings, have these outputs."""
+
+    class Other(Meter):
+        def measure(self, candidates: Mapping[str, Candidate], rounds: int, **more: Any) -> list[SessionLatency]:
+            for name, candidate in candidates.items():
+                if more.get("check") is not None and candidate.settings:
+                    more["check"](name, outputs)
+            return super().measure(candidates, rounds)
+
+    return Other
+
+
+@pytest.mark.parametrize(("shape", "value"), [((2, 8), 0.0), ((1, 8), math.nan)])
+def test_outputs_of_another_shape_or_with_nan_are_failures(path: Path, shape: tuple[int, ...], value: float) -> None:
+    wrong = with_outputs({"y": np.full(shape, value, np.float32)})
+    tuned = ortfuse.tune(path, trials=6, meter=wrong, inputs=[{"x": np.ones((1, 8), np.float32)}])
+    assert "the outputs are of other shapes, or NaN or infinite elsewhere" in {
+        point.failure for point in tuned.outcome.points
+    }
+    assert not len(tuned.session)
+
+
+def test_an_output_that_is_drawn_at_random_is_not_compared(tmp_path: Path) -> None:
+    onnx.save(
+        onnx.parser.parse_model(
+            """<ir_version: 10, opset_import: ["": 21]> g (float[n,64] x) => (float[n,64] y, float[n,64] z) {
+            r = RandomNormalLike(x) y = Add(x, r) s = Abs(x) z = Relu(s)
+        }"""
+        ),
+        tmp_path / "random.onnx",
+    )
+    tuned = ortfuse.tune(tmp_path / "random.onnx", trials=1, rounds=6)
+    assert [point.failure for point in tuned.outcome.points] == [""]
+    assert [note for note in tuned.outcome.notes if "not the same in two runs" in note] == [
+        "the output y is not the same in two runs of the original, so errors of it are not told"
+    ]
+
+
 def test_a_budget_has_to_be_one(path: Path) -> None:
     with pytest.raises(OptionError, match="more than 0"):
         ortfuse.tune(path, budget=0)
