@@ -23,7 +23,7 @@ class Ascent:
         space: The space.
         constraints: The limits; of choices that miss some, the one that misses them least is gone on with.
         known: The point of a choice; `None` if it was not tried yet.
-        affordable: Whether there is time to make the model of a choice; one that is not is left out.
+        affordable: Whether there is time to try a choice, its model included; one for which there is none is left out.
     """
 
     def __init__(

@@ -45,6 +45,9 @@ ERROR = 1e-3
 LOWER = 0.6
 """The share of the budget that the search for lower precision may take at most."""
 
+OVERTIME = 60
+"""How often a search for lower precision runs a model on after its time is over: a choice on all inputs, and on fresh ones."""
+
 OVER = 1.1
 """How many times its budget a search may take before that is said."""
 
@@ -176,7 +179,7 @@ def _search(search: Study, measuring: Trials, finals: Finals, trials: int, progr
 
     run(min(1, trials))
     measuring.verify_leader(search)
-    left = pace.budget - search.seconds - finals.reserve(search) - pace.trial
+    left = pace.budget - search.seconds - finals.reserve(search) - pace.trial - OVERTIME * pace.run
     finals.variants.budget = max(1.0, min(LOWER * pace.budget, left))
     run(trials)
 

@@ -34,7 +34,7 @@ LISTS = (USUAL, "all", "extended", "basic")
 WRITING_TIMES = 4
 """Writing a result takes about as many times as long as reading a file and taking its digest."""
 
-SEARCH_TIMES, SEARCH_RUNS = 4, 130
+SEARCH_TIMES, SEARCH_RUNS = 4, 100
 """A search for lower precision takes about as many times as long as making the usual model, and as many runs of the original at
 least: it makes that model and some more, and runs the original and one choice on all of its inputs. With less it is not begun."""
 

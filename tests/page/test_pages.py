@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from rich.console import Console
 
 import ortfuse
 from ortfuse.bench import Latencies, Latency
@@ -25,6 +27,7 @@ from ortfuse.profiling import Bottleneck, Creation, Fusion, Kernel, Profile, Tim
 from ortfuse.quantized import Quantized
 from ortfuse.report.pages import bench_page, profile_page, quantisation_page, tuning_page
 from ortfuse.report.pages.common import is_faster, short_names
+from ortfuse.report.tuning import show_tuned
 from ortfuse.sessions import SessionConfig
 from ortfuse.tuning import Point as Trial
 from ortfuse.tuning import TuningOutcome
@@ -152,6 +155,30 @@ def test_a_tuned_model_is_shown_with_every_trial() -> None:
     )
     said = " ".join(read(html(tuning_page("m.onnx", Tuned(outcome, ortfuse.Options(), SessionConfig())))).text)
     assert "1.40 times as fast as the original in a default session: all, enable_mem_reuse=False." in said
+
+
+def test_a_choice_that_competed_with_none_is_shown_in_one_measurement() -> None:
+    usual = {"model": "original", "enable_mem_reuse": True}
+    best = Trial(3, {"model": "all", "enable_mem_reuse": True}, 1.4, 7, 8, 5, 100)
+    outcome = TuningOutcome(best, Trial(-1, usual, 1, 10, 12, 5, 120), (), [best], 9.0, confirmed=[best])
+    tuned = Tuned(outcome, ortfuse.Options(), SessionConfig())
+    said = " ".join(read(html(tuning_page("m.onnx", tuned))).text)
+    assert "The choice and what optimize makes, measured once more" in said
+    assert "The best of the search" not in said
+    console = Console(file=io.StringIO(), width=120)
+    show_tuned(console, tuned)
+    printed = console.file.getvalue()
+    assert "measured once more" in printed
+    assert "The best of the search" not in printed
+
+
+def test_why_trials_failed_is_printed_once_for_each_reason() -> None:
+    usual = {"model": "original"}
+    original = Trial(-1, usual, 1, 10, 12, 5, 120)
+    failed = [Trial(number, {"model": "all"}, failure="no kernel [here]") for number in range(3)]
+    console = Console(file=io.StringIO(), width=120)
+    show_tuned(console, Tuned(TuningOutcome(original, original, [], failed, 9.0), ortfuse.Options(), SessionConfig()))
+    assert "failed 3 times: no kernel [here]" in console.file.getvalue()
 
 
 def test_that_nothing_is_faster_is_told_and_no_loss() -> None:
