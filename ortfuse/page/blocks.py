@@ -116,7 +116,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Site:
-    """A part of the model before and after, with a caption; `was` is empty where the title says what changed."""
+    """A part of the model before and after, each under a caption; `was` is empty where the title says what changed."""
 
     title: str
     about: str
@@ -126,6 +126,7 @@ class Site:
     became: str
     count: int = 1
     places: Sequence[str] = ()
+    captions: tuple[str, str] = ("before", "after")
 
 
 @dataclass(frozen=True)

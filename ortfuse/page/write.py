@@ -12,6 +12,14 @@ from ortfuse.errors import OptionError
 from ortfuse.model.atomic_write import writable_target, write_text
 from ortfuse.page.blocks import Page
 
+_PERCENT = r"(?<=\d) ?%"
+
+_PLAIN_START = r"[a-z]+(?=[ ,])"
+"""The first word of a sentence, unless it is a name with marks."""
+
+LONG_WORD = 24
+"""The letters of a part of a name, between dots and slashes, that may go on in the next line behind a `_`."""
+
 SHORT = 28
 """The letters of code that is not torn apart."""
 
@@ -53,15 +61,28 @@ def html(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja.StrictUndefined,
+        finalize=lambda value: _spaced(value) if type(value) is str else value,
     )
-    environment.filters.update(breakable=_breakable, prose=_prose, words=_command)
+    environment.filters.update(breakable=_breakable, prose=_prose, sentence=_sentence, words=_command)
     style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     return str(environment.get_template("page.html").render(page=page, style=style, script=script))
 
 
+def _spaced(text: str) -> str:
+    """A text with one kind of space before every sign of percent, at which no line ends."""
+    return re.sub(_PERCENT, "\u00a0%", text)
+
+
 def _breakable(text: str) -> str:
-    """A label that may go on in the next line behind the marks that names consist of."""
-    return re.sub(r"([._/,:]+)(?=.)", r"\1<wbr>", escape(text))
+    """A label that may go on in the next line behind the marks that names consist of; a `_` only where there is no other."""
+    parts = re.split(r"(?<=[./,:])(?=[^./,:])", text)
+    return "<wbr>".join(re.sub(r"_(?=.)", "_<wbr>", one) if len(one) > LONG_WORD else one for one in map(escape, parts))
+
+
+def _sentence(text: str) -> str:
+    """A remark as a sentence: it begins with a capital, unless with a name, and ends with a full stop."""
+    begun = text[:1].upper() + text[1:] if re.match(_PLAIN_START, text) else text
+    return _prose(begun if not begun or begun[-1] in ".!?:" else f"{begun}.")
 
 
 def _prose(text: str) -> str:
@@ -74,7 +95,8 @@ def _prose(text: str) -> str:
 
 
 def _words(text: str) -> str:
-    return re.sub(_HYPHENED, r'<span class="whole">\1</span>', re.sub(_WITHIN_NAMES, r"\1<wbr>", escape(text)))
+    named = re.sub(_WITHIN_NAMES, r"\1<wbr>", escape(_spaced(text)))
+    return re.sub(_HYPHENED, r'<span class="whole">\1</span>', named)
 
 
 def _command(text: str) -> str:

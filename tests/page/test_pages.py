@@ -201,7 +201,14 @@ def test_a_profile_is_shown_with_every_kernel(path: Path) -> None:
         (Bottleneck("Erf", 1.0, "less of it"),), ("a remark",),
     )  # fmt: skip
     said = " ".join(read(html(profile_page("a.onnx", found))).text)
-    for text in ("layer.*", "gelu.erf", "Where the time of a.onnx goes", "less of it", "a remark", "50% of the roof"):
+    for text in (
+        "layer.*",
+        "gelu.erf",
+        "Where the time of a.onnx goes",
+        "less of it",
+        "A remark.",
+        "50\u00a0% of the roof",
+    ):
         assert text in said
 
 

@@ -13,6 +13,15 @@
   });
   system.addEventListener("change", tell);
   tell();
+  function middle(figure) {
+    figure.scrollLeft = (figure.scrollWidth - figure.clientWidth) / 2;
+  }
+  document.querySelectorAll("figure").forEach(middle);
+  document.querySelectorAll("details.site").forEach(function (site) {
+    site.addEventListener("toggle", function () {
+      site.querySelectorAll("figure").forEach(middle);
+    });
+  });
   document.querySelectorAll(".filter").forEach(function (field) {
     var section = field.closest("section"), sites = section.querySelectorAll("details.site");
     field.addEventListener("input", function () {

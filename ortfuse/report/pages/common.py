@@ -15,7 +15,7 @@ from pathlib import Path
 from ortfuse.bench import Latency, SessionLatency
 from ortfuse.bench.digits import digits
 from ortfuse.page.blocks import Bar, Bars, Rows, Site
-from ortfuse.page.drawing import svg
+from ortfuse.page.drawing import Picture, svg
 from ortfuse.page.pictures import Pair
 from ortfuse.profiling import Group, Profile
 from ortfuse.targets.processor import processor_name
@@ -24,6 +24,9 @@ from ortfuse.version import __version__
 MOST_OPERATORS = 14
 """The most operators of two profiles that have a bar of their own."""
 
+MOST_SHORT = 8
+"""The rows of the longest other table that is not folded."""
+
 MOST_UNFOLDED = 24
 """The rows of the longest table of operators that is not folded."""
 
@@ -31,6 +34,9 @@ RATIOS = (
     "A speedup is the median of the ratios of runs side by side, which can differ from the ratio of the median times."
 )
 """What is to be known about speedups beside median times."""
+
+BOUNDS = "The thin line and the numbers in parentheses are the bounds of the speedup with 95 % confidence."
+"""What is to be known about the bounds of speedups."""
 
 _PACKAGES = ("onnx", "onnxruntime", "onnx_ir", "numpy")
 
@@ -41,10 +47,14 @@ def environment() -> list[tuple[str, str]]:
         ("ortfuse", __version__),
         *((name, version(name)) for name in _PACKAGES),
         ("Python", platform.python_version()),
-        ("processor", f"{processor_name()}, {os.cpu_count()} of them"),
+        ("processor", f"{processor_name()}, {_count(os.cpu_count() or 1, 'logical core')}"),
         ("system", platform.platform(terse=True)),
         ("made", datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="minutes")),
     ]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def command() -> str:
@@ -64,7 +74,7 @@ def latency_bars(rows: Sequence[Latency], title: str, sizes: str = "") -> Bars:
         Bar(
             row.name,
             row.speedup,
-            f"{row.speedup:.2f}×, {digits(row.median_ms)} ms, {row.executed} executed",
+            f"{times(row.speedup, row.speedup_bounds)}, {digits(row.median_ms)} ms, {_count(row.executed, 'node')}",
             row.speedup_bounds[0] if row.speedup_bounds else None,
             row.speedup_bounds[1] if row.speedup_bounds else None,
             row is rows[-1],
@@ -73,9 +83,17 @@ def latency_bars(rows: Sequence[Latency], title: str, sizes: str = "") -> Bars:
         if not row.crash
     ]
     where = f" at {sizes}" if sizes else ""
-    bounds = "; the thin line spans the 95 % interval" if any(row.speedup_bounds for row in rows) else ""
-    about = f"Speed relative to {rows[0].name}, which is the vertical line{where}; runs interleaved{bounds}. {RATIOS}"
+    bounds = f" {BOUNDS}" if any(row.speedup_bounds for row in rows) else ""
+    about = (
+        f"Speed{where} relative to {rows[0].name}, which is the vertical line; runs interleaved.{bounds} Beside it the median "
+        f"latency and how many nodes the runtime executes. {RATIOS}"
+    )
     return Bars(title, bars, about, 1.0)
+
+
+def times(speedup: float, bounds: tuple[float, float] | None = None) -> str:
+    """A speedup with the bounds between which it lies, if they are known."""
+    return f"{speedup:.2f}×" + (" ({:.2f} to {:.2f})".format(*bounds) if bounds else "")
 
 
 def session_bars(rows: Sequence[SessionLatency]) -> Bars:
@@ -84,12 +102,16 @@ def session_bars(rows: Sequence[SessionLatency]) -> Bars:
         Bar(
             row.name,
             row.speedup,
-            f"{row.speedup:.2f}×, {digits(row.median_ms)} ms, {row.peak_mb:.0f} MB",
+            f"{times(row.speedup, row.speedup_bounds)}, {digits(row.median_ms)} ms, {row.peak_mb:.0f} MB",
             *(row.speedup_bounds or (None, None)),
         )
         for row in rows
     ]
-    return Bars("Sessions", bars, "Each in a process of its own, runs interleaved.", 1.0)
+    about = (
+        "Speed relative to the first session, each in a process of its own, runs interleaved; the median latency, and the most "
+        "memory that the process held."
+    )
+    return Bars("Sessions", bars, about, 1.0)
 
 
 def profile_bars(before: Profile, after: Profile) -> Bars:
@@ -141,14 +163,14 @@ def latency_rows(rows: Sequence[Latency]) -> Rows:
     headings = (
         "model",
         "median ms",
-        "10 %",
-        "90 %",
+        "10 % under, ms",
+        "90 % under, ms",
         "speedup",
-        "95 % from",
-        "to",
-        "session ms",
+        "at least",
+        "at most",
+        "session creation ms",
         "nodes",
-        "executed",
+        "executed nodes",
         "file MB",
     )
     cells = [
@@ -160,7 +182,10 @@ def latency_rows(rows: Sequence[Latency]) -> Rows:
         for row in rows
         if not row.crash
     ]  # fmt: skip
-    return Rows("Latency in numbers", headings, cells, numbers=frozenset(range(1, len(headings))), folded=True)
+    bounds = any(row.speedup_bounds for row in rows)
+    about = "“At least” and “at most” are the bounds of the speedup with 95 % confidence." if bounds else ""
+    numbers = frozenset(range(1, len(headings)))
+    return Rows("Latency in numbers", headings, cells, about, numbers, folded=len(cells) > MOST_SHORT)
 
 
 def counted(operators: Mapping[str, int], most: int = 6) -> str:
@@ -172,17 +197,25 @@ def counted(operators: Mapping[str, int], most: int = 6) -> str:
     return ", ".join(said[:most]) + more if said else "nothing"
 
 
-def site(title: str, about: str, pair: Pair, places: Sequence[str] = ()) -> Site:
-    """A part of a model before and after, drawn."""
+def site(
+    title: str, about: str, pair: Pair, places: Sequence[str] = (), names: tuple[str, str] = ("before", "after")
+) -> Site:
+    """A part of a model before and after, drawn, under these names."""
     drawn = [
-        "" if picture is None else svg(picture, f"{title}, {when}: {counted(operators)}") + _omitted(picture.omitted)
-        for picture, when, operators in ((pair.before, "before", pair.was), (pair.after, "after", pair.became))
+        "" if picture is None else svg(picture, f"{title}, {when}: {counted(operators)}")
+        for picture, when, operators in ((pair.before, names[0], pair.was), (pair.after, names[1], pair.became))
     ]
-    return Site(title, about, drawn[0], drawn[1], counted(pair.was), counted(pair.became), max(1, len(places)), places)
+    captions = f"{names[0]}{_omitted(pair.before)}", f"{names[1]}{_omitted(pair.after)}"
+    was, became, count = counted(pair.was), counted(pair.became), max(1, len(places))
+    return Site(title, about, drawn[0], drawn[1], was, became, count, places, captions)
 
 
-def _omitted(count: int) -> str:
-    return f"<p>and {count} more nodes</p>" if count else ""
+def _omitted(picture: Picture | None) -> str:
+    """What the caption of a drawing says of nodes that it leaves out."""
+    if picture is None or not picture.omitted:
+        return ""
+    drawn = sum(box.kind == "op" for box in picture.boxes)
+    return f": {drawn} of its {drawn + picture.omitted} nodes"
 
 
 def grouped(pairs: Iterable[tuple[str, Pair, str]]) -> list[tuple[str, Pair, list[str]]]:
@@ -194,11 +227,16 @@ def grouped(pairs: Iterable[tuple[str, Pair, str]]) -> list[tuple[str, Pair, lis
     return list(found.values())
 
 
+def signed(number: float) -> str:
+    """A whole number with its sign, as it is printed."""
+    return f"{number:+.0f}".replace("-", "−")
+
+
 def change(before: Mapping[str, int], after: Mapping[str, int]) -> Rows:
     """The operators of two models side by side."""
     names = sorted({*before, *after}, key=lambda name: (before.get(name, 0) - after.get(name, 0)) * -1)
     rows = [
-        (name, str(before.get(name, 0)), str(after.get(name, 0)), f"{after.get(name, 0) - before.get(name, 0):+d}")
+        (name, str(before.get(name, 0)), str(after.get(name, 0)), signed(after.get(name, 0) - before.get(name, 0)))
         for name in names
         if before.get(name, 0) != after.get(name, 0)
     ]

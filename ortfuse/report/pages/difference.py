@@ -14,22 +14,31 @@ from ortfuse.report.pages.common import change, command, counted, environment, g
 MOST = 60
 """The most different regions that are drawn."""
 
+_ABOUT = (
+    "A region is what only A has, and what only B has in its stead. Nodes that both have, with the same names around them, are "
+    "not shown."
+)
+
 
 def difference_page(first: str, second: str, before: ir.Model, after: ir.Model) -> Page:
     """Two models side by side: where they differ, and how."""
     was, became = operators(before), operators(after)
     regions = Pictures(before, after).regions()
     groups = grouped((f"{counted(pair.was, 3)} → {counted(pair.became, 3)}", pair, _place(pair)) for pair in regions)
-    drawn = [replace(site(title, "", pair, places), was="", became="") for title, pair, places in groups[:MOST]]
+    names = Path(first).name, Path(second).name
+    captions = (f"A, {names[0]}", f"B, {names[1]}")
+    drawn = [
+        replace(site(title, "", pair, places, captions), was="", became="") for title, pair, places in groups[:MOST]
+    ]
     blocks: list[Block] = [
         Cards(
             [
-                Card("nodes", f"{sum(was.values())} → {sum(became.values())}"),
-                Card("operators", f"{len(was)} → {len(became)}", "different ones"),
+                Card("nodes", f"{sum(was.values())} → {sum(became.values())}", "of A → of B"),
+                Card("kinds of operators", f"{len(was)} → {len(became)}", "of A → of B"),
                 Card("regions that differ", str(len(regions))),
             ]
         ),
-        change(was, became),
+        replace(change(was, became), headings=("operator", "A", "B", "change")),
     ]
     if drawn:
         more = f" The first {MOST} of {len(groups)} different ones." if len(groups) > MOST else ""
@@ -37,17 +46,17 @@ def difference_page(first: str, second: str, before: ir.Model, after: ir.Model) 
             Sites(
                 "Where they differ",
                 drawn,
-                f"Nodes that both have, with the same names around them, are not shown.{more}",
+                f"{_ABOUT}{more}",
             )
         )
     if lines := _signatures(before, after):
         blocks.append(Notes("Inputs and outputs", lines))
-    names, counts = (Path(first).name, Path(second).name), (sum(was.values()), sum(became.values()))
+    counts = sum(was.values()), sum(became.values())
     places = "1 region" if len(regions) == 1 else f"{len(regions)} regions"
-    summary = f"{names[0]} has {counts[0]} nodes, {names[1]} {counts[1]}; they differ in {places}."
+    summary = f"A, {names[0]}, has {counts[0]} nodes, and B, {names[1]}, {counts[1]}; they differ in {places}."
     if not regions:
         summary = f"{names[0]} and {names[1]} have the same nodes."
-    return Page(f"{Path(first).name} and {Path(second).name}", summary, blocks, command(), environment())
+    return Page(f"{names[0]} and {names[1]}", summary, blocks, command(), environment())
 
 
 def _place(pair: object) -> str:
@@ -65,10 +74,10 @@ def _signatures(before: ir.Model, after: ir.Model) -> list[str]:
     ):
         first, second = ({value.name: f"{value.dtype}{value.shape}" for value in values} for values in (one, other))
         lines += [
-            f"{what} {name}: {first[name]} became {second[name]}"
+            f"{what} {name}: {first[name]} in A, {second[name]} in B"
             for name in first
             if name in second and first[name] != second[name]
         ]
-        lines += [f"{what} {name} is gone" for name in first if name not in second]
-        lines += [f"{what} {name} is new" for name in second if name not in first]
+        lines += [f"{what} {name} is only in A" for name in first if name not in second]
+        lines += [f"{what} {name} is only in B" for name in second if name not in first]
     return lines

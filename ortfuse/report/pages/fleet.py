@@ -8,11 +8,13 @@ from ortfuse.bench.digits import digits
 from ortfuse.fleet import Row, Sweep
 from ortfuse.page.blocks import Bar, Bars, Block, Card, Cards, Page, Rows
 from ortfuse.report.fleet import summary
-from ortfuse.report.pages.common import RATIOS, command, environment
+from ortfuse.report.pages.common import BOUNDS, RATIOS, command, counted, environment, times
 
-_RELATIVE = (
-    "Speed of each result relative to its original, which is the vertical line, runs interleaved; the thin line spans the "
-    "95 % interval."
+_RELATIVE = "Speed of each result relative to its own original, which is the vertical line, runs interleaved."
+
+_EVERY = (
+    "Node counts are before → after; the bounds of the speedup are those with 95 % confidence; “took” is the time for all of the "
+    "work on a model; what was fused is counted by family, as in the catalogue of rules."
 )
 
 
@@ -29,28 +31,29 @@ def fleet_page(found: Sweep) -> Page:
     blocks: list[Block] = [Cards(cards)]
     measured = sorted((row for row in fine if row.speedup), key=lambda row: -row.speedup)
     if measured:
-        blocks.append(Bars("Speed", [_bar(row) for row in measured], f"{_RELATIVE} {RATIOS}", 1.0))
+        bounds = f" {BOUNDS}" if any(row.speedup_bounds for row in measured) else ""
+        blocks.append(Bars("Speed", [_bar(row) for row in measured], f"{_RELATIVE}{bounds} {RATIOS}", 1.0))
     if bad:
-        reasons = [(row.model, row.status, row.reason) for row in bad]
+        reasons = [(row.model, row.status, row.reason.removeprefix(f"{row.model}: ")) for row in bad]
         blocks.append(Rows("What is not ok", ("model", "status", "reason"), reasons))
     rows = [
         (
-            row.model, row.status, *_nodes(row), f"{row.speedup:.2f}" if row.speedup else "",
-            f"{row.seconds:.1f}", row.verdict or row.reason, ", ".join(f"{count} {name}" for name, count in row.families.items()),
+            row.model, row.status, _nodes(row), times(row.speedup, row.speedup_bounds) if row.speedup else "",
+            f"{row.seconds:.1f} s", row.verdict or ("see above" if row.status != "ok" else row.reason), counted(row.families, 99),
         )
         for row in found.rows
     ]  # fmt: skip
-    headings = ("model", "status", "nodes", "after", "speedup", "seconds", "verdict", "fused")
-    blocks.append(Rows("Every model", headings, rows, numbers=frozenset({2, 3, 4, 5})))
+    headings = ("model", "status", "nodes", "speedup", "took", "outputs", "fused")
+    blocks.append(Rows("Every model", headings, rows, _EVERY, frozenset({2, 3, 4})))
     count = "1 model" if len(found.rows) == 1 else f"{len(found.rows)} models"
     return Page(f"Sweep of {count}", f"{summary(found)}.", blocks, command(), environment())
 
 
-def _nodes(row: Row) -> tuple[str, str]:
-    return (str(row.nodes_before), str(row.nodes_after)) if row.nodes_before else ("", "")
+def _nodes(row: Row) -> str:
+    return f"{row.nodes_before} → {row.nodes_after}" if row.nodes_before else ""
 
 
 def _bar(row: Row) -> Bar:
     low, high = row.speedup_bounds or (None, None)
-    text = f"{row.speedup:.2f}×, {digits(row.median_ms[1])} ms instead of {digits(row.median_ms[0])}"
+    text = f"{times(row.speedup, row.speedup_bounds)}, {digits(row.median_ms[1])} ms instead of {digits(row.median_ms[0])} ms"
     return Bar(Path(row.model).name, row.speedup, text, low, high)

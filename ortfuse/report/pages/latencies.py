@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ortfuse.bench import Latencies, doubts
+from ortfuse.bench import Latencies, Latency, doubts
 from ortfuse.page.blocks import Block, Notes, Page
 from ortfuse.report.pages.common import (
     command,
@@ -26,7 +26,8 @@ def bench_page(found: Latencies) -> Page:
     summary = "No model could be run."
     if fastest is not None:
         summary = (
-            f"{fastest.name} is the fastest: {fastest.speedup:.2f} times as fast as {rows[0].name}, at {found.sizes}."
+            f"{fastest.name} is the fastest: {fastest.speedup:.2f} times as fast as {rows[0].name}{_within(fastest)}, at "
+            f"{found.sizes}."
         )
         if is_faster(fastest) is None:
             within = "{:.2f} and {:.2f}".format(*fastest.speedup_bounds) if fastest.speedup_bounds else ""
@@ -44,3 +45,7 @@ def bench_page(found: Latencies) -> Page:
     if said := doubts(every):
         blocks.append(Notes("How far to trust it", said))
     return Page("Latency side by side", summary, blocks, command(), environment())
+
+
+def _within(row: Latency) -> str:
+    return " ({:.2f} to {:.2f} with 95 % confidence)".format(*row.speedup_bounds) if row.speedup_bounds else ""

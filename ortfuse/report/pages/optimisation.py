@@ -83,7 +83,8 @@ def _summary(result: Result) -> str:
     said = f"{before} nodes became {after}"
     if result.latencies is not None and len(result.latencies.rows) > 1:
         last = result.latencies.rows[-1]
-        said += f", which is {last.speedup:.2f} times as fast"
+        bounds = " ({:.2f} to {:.2f} with 95 % confidence)".format(*last.speedup_bounds) if last.speedup_bounds else ""
+        said += f", which is {last.speedup:.2f} times as fast{bounds}"
         if is_faster(last) is None:
             said = f"{before} nodes became {after}; whether that is faster cannot be told from these runs"
     if result.verdict is not None:
@@ -99,7 +100,9 @@ def _cards(result: Result) -> list[Card]:
     if result.latencies is not None and len(result.latencies.rows) > 1:
         first, last = result.latencies.rows[0], result.latencies.rows[-1]
         bounds = (
-            "95 %: {:.2f} to {:.2f}".format(*last.speedup_bounds) if last.speedup_bounds else "too few runs to tell"
+            "{:.2f} to {:.2f} with 95 % confidence".format(*last.speedup_bounds)
+            if last.speedup_bounds
+            else "too few runs to tell"
         )
         cards += [
             Card("speedup", f"{last.speedup:.2f}×", bounds, is_faster(last)),

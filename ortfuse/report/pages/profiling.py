@@ -17,8 +17,13 @@ LONGEST = 48
 """The letters of a label that are seen."""
 
 _SHARES = (
-    "Shares are of the time of all executed nodes; what lies between them counts for its share of a run. One node can be part of "
-    "several rows, so that they may add up to more than 100 %."
+    "Shares are of the time of all executed nodes; what lies between them counts for its share of a run. A kernel is a node that "
+    "the runtime executes. One node can be part of several rows, so that they may add up to more than 100 %."
+)
+
+_BESIDE = (
+    "Beside each bar stand its share, its milliseconds in a run under the profiler, how many nodes it has (×), and how near "
+    "they come to the roof: the least time that this machine could take for their work."
 )
 
 _VIEWS = {
@@ -37,6 +42,8 @@ def profile_page(model: str, found: Profile) -> Page:
         found: Its profile.
     """
     blocks: list[Block] = [_cards(found)]
+    if found.notes:
+        blocks.append(Notes("What to know about the numbers", found.notes))
     if found.bottlenecks:
         rows = [(one.what, f"{one.share:.1%}", one.remedy) for one in found.bottlenecks]
         blocks.append(
@@ -44,23 +51,22 @@ def profile_page(model: str, found: Profile) -> Page:
                 "What takes the time, and what can be done", ("what", "share", "remedy"), rows, _SHARES, frozenset({1})
             )
         )
+    first = next((view for view in _VIEWS if (found.blocks if view == "block" else found.by(view))), "")
     for view, (title, about) in _VIEWS.items():
         if groups := found.blocks if view == "block" else found.by(view):
-            blocks.append(_bars(title, about, groups, MOST_BARS))
+            blocks.append(_bars(title, f"{about} {_BESIDE}" if view == first else about, groups, MOST_BARS))
     blocks += [_roofline(found), *_creation(found), _kernels(found)]
-    if found.notes:
-        blocks.append(Notes("What to know about the numbers", found.notes))
     return Page(f"Where the time of {model} goes", _summary(found), blocks, command(), environment())
 
 
 def _summary(found: Profile) -> str:
     first = found.by("operator")[:3]
-    most = ", ".join(f"{group.name} {group.share:.0%}" for group in first)
+    most = ", ".join(f"{group.name} ({group.share:.0%})" for group in first)
     count = f"{found.threads} thread{'s' if found.threads > 1 else ''}"
     threads = count if found.threads else "as many threads as the runtime chooses"
     return (
-        f"A run takes {digits(found.timing.p50_ms)} ms at {found.sizes} with {threads}. Of the time of its nodes, most goes to "
-        f"{most or 'nothing'}."
+        f"A run takes {digits(found.timing.p50_ms)} ms at {found.sizes} with {threads}. Of the time of its nodes, the largest "
+        f"shares go to {most or 'nothing'}."
     )
 
 
@@ -75,7 +81,7 @@ def _cards(found: Profile) -> Cards:
     if one.memory is not None:
         cards.append(Card("peak memory", f"{digits(one.memory / 1e6)} MB", "beyond that of a model of one node"))
     if found.reached is not None:
-        cards.append(Card("roofline", f"{found.reached:.0%}", "of what this machine can do at best"))
+        cards.append(Card("of the roof", _whole(found.reached), "what this machine can do at best"))
     return Cards(cards)
 
 
@@ -83,7 +89,7 @@ def _bars(title: str, about: str, groups: Sequence[Group], most: int) -> Bars:
     """Bars; of long paths only the end is shown, which tells more."""
     bars = []
     for group in groups[:most]:
-        roof = "" if group.reached is None else f", {group.reached:.0%} of the roof"
+        roof = "" if group.reached is None else f", {_whole(group.reached)} of the roof"
         name = re.sub(r"[^\s:]+", lambda found: _end(found[0]), group.name)
         bars.append(
             Bar(
@@ -105,6 +111,10 @@ def _bars(title: str, about: str, groups: Sequence[Group], most: int) -> Bars:
     return Bars(title, bars, about)
 
 
+def _whole(share: float) -> str:
+    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
+
+
 def _share(share: float) -> str:
     return "<0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
 
@@ -124,7 +134,7 @@ def _roofline(found: Profile) -> Scatter:
         Dot(
             one.flops / one.bytes,
             one.reached,
-            f"{one.operator} {one.name}: {digits(one.seconds * 1e6)} µs, {one.reached:.0%}",
+            f"{one.operator} {one.name}: {digits(one.seconds * 1e6)} µs, {_whole(one.reached)} of the roof",
             weight=one.seconds / longest,
         )
         for one in found.kernels
@@ -170,7 +180,7 @@ def _kernels(found: Profile) -> Rows:
     rows = [
         (
             one.operator, one.name, str(one.calls), f"{one.seconds * 1e6:.1f}", f"{one.seconds / (found.seconds or 1):.1%}",
-            "" if one.reached is None else f"{one.reached:.0%}", one.module, one.rule or one.made,
+            "" if one.reached is None else _whole(one.reached), one.module, one.rule or one.made,
         )
         for one in found.kernels
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from ortfuse.page.blocks import Block, Card, Cards, Dot, Notes, Page, Rows, Scat
 from ortfuse.precision.outcome import Outcome, Point, SiteReport
 from ortfuse.profiling import Profile
 from ortfuse.quantized import Quantized
-from ortfuse.report.pages.common import command, environment, latency_bars, profile_bars
+from ortfuse.report.pages.common import command, environment, latency_bars, profile_bars, signed
 
 
 def quantisation_page(name: str, found: Quantized, profiles: tuple[Profile, Profile] | None = None) -> Page:
@@ -67,7 +67,7 @@ def _cards(outcome: Outcome) -> list[Card]:
 
 def _bounds(outcome: Outcome) -> str:
     bounds = outcome.latencies[-1].speedup_bounds if outcome.latencies else None
-    return "95 %: {:.2f} to {:.2f}".format(*bounds) if bounds else ""
+    return "{:.2f} to {:.2f} with 95 % confidence".format(*bounds) if bounds else ""
 
 
 def _curve(outcome: Outcome) -> Iterator[Block]:
@@ -132,7 +132,7 @@ def _spread(site: SiteReport) -> str:
 def _rungs(outcome: Outcome) -> Rows:
     rows = [
         (
-            site.name, one.rung, f"{1e6 * one.saved:+.0f}", _optional(one.local), _optional(one.propagated),
+            site.name, one.rung, signed(1e6 * one.saved), _optional(one.local), _optional(one.propagated),
             f"{one.size / 1e3:.0f}", one.dropped,
         )
         for site in outcome.sites
