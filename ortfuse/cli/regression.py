@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -112,7 +113,7 @@ def _of_optimize(before: Data, now: Data) -> Iterator[str]:
         yield f"the model is left as it is: {now['left_alone']}"
         return
     yield from _more("nodes", before["after"]["nodes"], now["after"]["nodes"])
-    yield from _fewer_sites(before["families"], now["families"])
+    yield from _fewer_sites(_sites(before), _sites(now))
     if before["latency"] and now["latency"]:
         yield from _slower("the result", before["latency"][-1], now["latency"][-1])
     yield from _further_off(before["verdict"], now["verdict"])
@@ -152,7 +153,7 @@ def _of_sweep(before: Data, now: Data) -> Iterator[str]:
                 yield f"{name}: {this['status']}: {this['reason']}"
         elif was["status"] == "ok":
             yield from _more(f"{name}: nodes", was["nodes_after"], this["nodes_after"])
-            yield from (f"{name}: {line}" for line in _fewer_sites(was["families"], this["families"]))
+            yield from (f"{name}: {line}" for line in _fewer_sites(_sites(was), _sites(this)))
             yield from _slower(name, *({**row, "executed": row["executed"][1]} for row in (was, this)))
 
 
@@ -168,6 +169,11 @@ def _fewer_sites(before: Mapping[str, int], now: Mapping[str, int]) -> Iterator[
     for family, count in before.items():
         if now.get(family, 0) < count:
             yield f"sites of {family}: {count} became {now.get(family, 0)}"
+
+
+def _sites(data: Data) -> Mapping[str, int]:
+    """The sites of each family, fused or improved: how many were one operator before is a matter of the exporter."""
+    return Counter(data["families"]) + Counter(data.get("improved", {}))
 
 
 def _slower(name: str, before: Data, now: Data) -> Iterator[str]:

@@ -51,7 +51,7 @@ def run(model: str, output: str, options: Mapping[str, Any], measured: bool) -> 
     report = result.report
     row = Row(
         model, "ok", report.before.nodes, report.after.nodes, report.families(), reason=result.left_alone, written=output,
-        verdict=result.verdict.summary() if result.verdict is not None else "",
+        verdict=result.verdict.summary() if result.verdict is not None else "", improved=report.improved(),
     )  # fmt: skip
     if measured and not result.left_alone:
         try:

@@ -20,6 +20,7 @@ class Row:
         nodes_before: Nodes of the model.
         nodes_after: Nodes of the result.
         families: Sites fused, by family.
+        improved: Sites that were one operator before and got a better one, by family.
         seconds: Time of the whole.
         verdict: How the result compares with the original, in words.
         median_ms: The latency of the original and of the result, in milliseconds; 0 if they were not measured.
@@ -43,6 +44,7 @@ class Row:
     reason: str = ""
     written: str = ""
     executed: tuple[int, int] = (0, 0)
+    improved: Mapping[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The row as data for JSON."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,8 +119,9 @@ def show_report(console: Console, report: RunReport) -> None:
     )
     said = f"auto takes {report.chosen}" if report.chosen else f"passes: {report.pipeline}"
     console.print(said, markup=False, highlight=False)
-    families = ", ".join(f"{name} {count}" for name, count in report.families().items())
-    console.print(f"fused sites: {families or 'none'}", highlight=False)
+    console.print(f"fused sites: {_counted(report.families()) or 'none'}", highlight=False)
+    if improved := _counted(report.improved()):
+        console.print(f"improved, which were one operator before: {improved}", highlight=False)
     made = Table(title="Passes", title_justify="left")
     made.add_column("pass")
     for heading in ("ms", "changes", "nodes"):
@@ -133,6 +134,10 @@ def show_report(console: Console, report: RunReport) -> None:
     if made.row_count:
         console.print(made)
     show_choices(console, report.choices)
+
+
+def _counted(families: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in families.items())
 
 
 def show_choices(console: Console, choices: Iterable[Choice]) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from ortfuse.fleet import Sweep
+from ortfuse.fleet import Row, Sweep
 
 _STYLES = {"ok": "", "wrong": "bold red", "refused": "yellow", "crashed": "bold red", "hung": "bold red"}
 
@@ -22,12 +23,21 @@ def show_sweep(console: Console, found: Sweep) -> None:
     for row in found.rows:
         nodes = f"{row.nodes_before} → {row.nodes_after}" if row.status == "ok" else ""
         bounds = "{:.2f}..{:.2f}".format(*row.speedup_bounds) if row.speedup_bounds else ""
-        remark = row.reason or ", ".join(f"{count} {name}" for name, count in row.families.items())
+        remark = row.reason or done(row)
         speedup = f"{row.speedup:.2f}" if row.speedup else ""
         style = _STYLES[row.status]
-        table.add_row(row.model, row.status, nodes, speedup, bounds, f"{row.seconds:.1f}", remark, style=style)
+        cells = (row.model, row.status, nodes, speedup, bounds, f"{row.seconds:.1f}", remark)
+        table.add_row(*map(escape, cells), style=style)
     console.print(table)
     console.print(summary(found), highlight=False)
+
+
+def done(row: Row) -> str:
+    """The sites that were fused and those that were improved, by family."""
+    fused, improved = (
+        ", ".join(f"{name} {count}" for name, count in one.items()) for one in (row.families, row.improved)
+    )
+    return "; ".join([*([fused] if fused else []), *([f"improved: {improved}"] if improved else [])])
 
 
 def summary(found: Sweep) -> str:

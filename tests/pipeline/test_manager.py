@@ -315,3 +315,15 @@ def test_a_file_without_rules_may_register_a_pass(registered: None, tmp_path: Pa
         "RULES = []\n"
     )
     assert str(PassManager(Options(passes="idle, dce", patterns=(file,)))) == "idle, dce"
+
+
+def test_sites_that_were_one_operator_are_improved_and_not_fused() -> None:
+    spelled = """<ir_version: 10, opset_import: ["": 21]> g (float[2,8] x) => (float[2,8] y)
+        <float[8] b = {1, 2, 3, 4, 5, 6, 7, 8}, float half = {0.5}, float one = {1}, float root = {1.4142135}> {
+        s = Add(x, b) d = Div(s, root) e = Erf(d) a = Add(e, one) h = Mul(s, a) y = Mul(h, half) }"""
+    single = """<ir_version: 10, opset_import: ["": 21]> g (float[2,8] x) => (float[2,8] y)
+        <float[8] b = {1, 2, 3, 4, 5, 6, 7, 8}> { s = Add(x, b) y = Gelu (s) }"""
+    single = single.replace(": 21]", ': 21, "com.microsoft": 1]').replace("= Gelu", "= com.microsoft.Gelu")
+    counts = [run("all", ir.from_onnx_text(text))[1] for text in (spelled, single)]
+    assert [(one.families().get("gelu"), one.improved().get("gelu")) for one in counts] == [(1, None), (None, 1)]
+    assert counts[1].to_dict()["improved"] == {"gelu": 1}

@@ -7,8 +7,8 @@ from pathlib import Path
 from ortfuse.bench.digits import digits
 from ortfuse.fleet import Row, Sweep
 from ortfuse.page.blocks import Bar, Bars, Block, Card, Cards, Page, Rows
-from ortfuse.report.fleet import summary
-from ortfuse.report.pages.common import BOUNDS, RATIOS, command, counted, environment, times
+from ortfuse.report.fleet import done, summary
+from ortfuse.report.pages.common import BOUNDS, RATIOS, command, environment, times
 
 _RELATIVE = "Speed of each result relative to its own original, which is the vertical line, runs interleaved."
 
@@ -39,7 +39,7 @@ def fleet_page(found: Sweep) -> Page:
     rows = [
         (
             row.model, row.status, _nodes(row), times(row.speedup, row.speedup_bounds) if row.speedup else "",
-            f"{row.seconds:.1f} s", row.verdict or ("see above" if row.status != "ok" else row.reason), counted(row.families, 99),
+            f"{row.seconds:.1f} s", row.verdict or ("see above" if row.status != "ok" else row.reason), done(row),
         )
         for row in found.rows
     ]  # fmt: skip

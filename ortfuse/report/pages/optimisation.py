@@ -16,6 +16,7 @@ from ortfuse.profiling import Profile
 from ortfuse.report.pages.common import (
     change,
     command,
+    counted,
     environment,
     grouped,
     is_faster,
@@ -89,9 +90,10 @@ def _summary(result: Result) -> str:
             said = f"{before} nodes became {after}; whether that is faster cannot be told from these runs"
     if result.verdict is not None:
         said += f"; the outputs are {result.verdict.state}"
-    families = result.report.families()
-    fused = ", ".join(f"{count} {family}" for family, count in families.items())
-    return f"{said}." + (f" Fused: {fused}." if fused else "")
+    for what, families in (("Fused", result.report.families()), ("Improved", result.report.improved())):
+        if families:
+            said += f". {what}: {counted(families, len(families))}"
+    return f"{said}."
 
 
 def _cards(result: Result) -> list[Card]:
@@ -113,8 +115,8 @@ def _cards(result: Result) -> list[Card]:
     if result.verdict is not None:
         cards.append(Card("verified", result.verdict.state, f"{len(result.verdict.trials)} runs", result.verdict.ok))
     sites = sum(report.families().values())
-    placed = 0 if result.explanation is None else len(result.explanation.fused)
-    more = f"and {placed - sites} improved that were one operator" if placed > sites else ""
+    improved = sum(report.improved().values())
+    more = f"and {improved} improved that {'was' if improved == 1 else 'were'} one operator before" if improved else ""
     cards.append(Card("sites fused", str(sites), more))
     cards.append(Card("engine", f"{report.seconds:.2f} s", "without loading and saving"))
     return cards
