@@ -20,7 +20,7 @@ from ortfuse.targets import use_library
 
 if TYPE_CHECKING:
     from ortfuse.explanation import Explanation
-    from ortfuse.profiling import Profile
+    from ortfuse.profiling import Profile, SideBySide
 
 
 def profile(
@@ -67,6 +67,29 @@ def profile(
         return replace(found, bottlenecks=bottlenecks(found))
     progress("looking for remedies")
     return replace(found, bottlenecks=bottlenecks(found, _explained(inside), _rungs(inside)))
+
+
+def side_by_side(before: AnyModel, after: AnyModel, options: Options, progress: Progress = silent) -> SideBySide:
+    """Tell what each operator takes in a model and in its result; their runs take turns under the runtime's profiler.
+
+    Args:
+        before: The model, as for `profile`.
+        after: The result, with the same inputs.
+        options: As for `profile`.
+        progress: Called with short messages about what is going on.
+
+    Raises:
+        VerificationError: The runtime refuses a model, or the model lacks a dimension named in `sizes`.
+        OrtfuseError: A model or an option cannot be used.
+    """
+    from ortfuse.profiling import side_by_side_of
+
+    for library in options.custom_ops:  # type: ignore[union-attr]
+        use_library(library)
+    models = runnable(before), runnable(after)
+    inputs = inputs_to_measure(options, models[0])
+    progress("running both under the profiler")
+    return side_by_side_of(models, inputs, rounds=options.rounds, threads=options.threads)
 
 
 def _explained(model: ir.Model) -> Explanation | None:

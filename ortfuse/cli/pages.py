@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import ortfuse
 from ortfuse.cli.terminal import out, progress_line
 from ortfuse.errors import OrtfuseError
 
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from ortfuse.model.interop import AnyModel
     from ortfuse.options import Options
     from ortfuse.page import Page
-    from ortfuse.profiling import Profile
+    from ortfuse.profiling import SideBySide
 
 
 def check_report(path: Path | None) -> None:
@@ -29,17 +28,16 @@ def check_report(path: Path | None) -> None:
         demand_libraries(path)
 
 
-def profiled(before: AnyModel, after: AnyModel, options: Options) -> tuple[Profile, Profile] | None:
+def profiled(before: AnyModel, after: AnyModel, options: Options) -> SideBySide | None:
     """Where the time of two models goes on the same inputs; `None`, with a word on the reason, if one cannot be profiled."""
+    from ortfuse.profiled import side_by_side
+
     try:
         with progress_line() as progress:
-            first, second = (
-                ortfuse.profile(one, options, remedies=False, progress=progress) for one in (before, after)
-            )
+            return side_by_side(before, after, options, progress)
     except OrtfuseError as error:
         out.print(f"the page has no profiles: {error}", markup=False, highlight=False)
         return None
-    return first, second
 
 
 def write_report(path: Path, page: Page) -> None:

@@ -30,6 +30,23 @@ class Bottleneck:
 
 
 @dataclass(frozen=True)
+class SideBySide:
+    """What each operator takes in two models whose runs took turns.
+
+    Attributes:
+        sizes: The sizes of the inputs, as text.
+        runs: How many runs of each model are counted.
+        before: The operators of the first model, with the seconds of all their nodes in a run.
+        after: Those of the second.
+    """
+
+    sizes: str
+    runs: int
+    before: tuple[Group, ...]
+    after: tuple[Group, ...]
+
+
+@dataclass(frozen=True)
 class Profile:
     """Where the time of a model goes.
 

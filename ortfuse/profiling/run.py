@@ -12,12 +12,12 @@ from ortfuse.execution.as_it_is import Runnable
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.naming import name_all_nodes
 from ortfuse.profiling.creation import creation
-from ortfuse.profiling.kernels import Kernel, kernel, reached
+from ortfuse.profiling.kernels import VIEWS, Kernel, groups, kernel, reached
 from ortfuse.profiling.origins import origins
-from ortfuse.profiling.result import Profile
+from ortfuse.profiling.result import Profile, SideBySide
 from ortfuse.profiling.roof import Work, works
 from ortfuse.profiling.timing import Source, Timing, timing
-from ortfuse.profiling.trace import Trace, trace
+from ortfuse.profiling.trace import Trace, trace, traces
 
 PROFILED_MORE = 1.15
 """A model that is slower than this under the profiler has kernels so short that measuring them lengthens them."""
@@ -94,6 +94,29 @@ def profile_of(
         peaks=None,
         notes=tuple(_notes(graph, traced, measured, kernels)),
     )
+
+
+def side_by_side_of(
+    models: tuple[Runnable, Runnable], inputs: tuple[str, Inputs], *, rounds: int, threads: int
+) -> SideBySide:
+    """What each operator takes in two models, whose runs under the profiler take turns.
+
+    Args:
+        models: The models. Their nodes are given names, if they have none of their own.
+        inputs: What they are run on, with a description.
+        rounds: How often each is run.
+        threads: Threads per operator; 0 leaves the choice to the runtime.
+
+    Raises:
+        VerificationError: The runtime refuses a model, or cannot execute it on the inputs.
+    """
+    sizes, arrays = inputs
+    for model in models:
+        if isinstance(model, ir.Model):
+            name_all_nodes(model)
+    found = traces(models, arrays, runs=rounds, threads=threads)
+    before, after = (groups(_kernels(None, traced), VIEWS["operator"]) for traced in found)
+    return SideBySide(sizes, found[0].runs, before, after)
 
 
 def beyond(profile: Profile) -> bool:

@@ -124,6 +124,35 @@ def trace(model: Runnable, inputs: Inputs, *, runs: int, threads: int = 0) -> Tr
     return Trace(nodes, statistics.median(took), len(took), statistics.median(between), graph)
 
 
+def traces(models: Sequence[Runnable], inputs: Inputs, *, runs: int, threads: int = 0) -> tuple[Trace, ...]:
+    """Run models under the profiler in turns, so that what else happens on the machine befalls all of them; without graphs.
+
+    Args:
+        models: The models, with the same inputs.
+        inputs: What they are run on.
+        runs: How often each, besides `WARMUP`; fewer if so many events would not be kept.
+        threads: Threads per operator; 0 leaves the choice to the runtime.
+
+    Raises:
+        VerificationError: The runtime refuses a model, or cannot execute it on the inputs.
+    """
+    sessions: list[Session] = []
+    with tempfile.TemporaryDirectory(prefix="ortfuse-") as folder:
+        try:
+            for number, model in enumerate(models):
+                sessions.append(Session(model, threads=threads, profile=Path(folder) / f"profile{number}"))
+            for _ in range(WARMUP + min(_runs(model, runs) for model in models)):
+                for session in sessions:
+                    session.run(inputs)
+        finally:
+            logs = [session.end_profile() for session in sessions]
+        found = [executed(json.loads(log.read_text())) for log in logs]
+    return tuple(
+        Trace(nodes, statistics.median(took), len(took), statistics.median(between), None)
+        for nodes, took, between in found
+    )
+
+
 def _events(model: Runnable, inputs: Inputs, runs: int, threads: int, folder: str, dump: str) -> list[dict[str, Any]]:
     session = Session(model, threads=threads, profile=Path(folder) / "profile", dump=dump)
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -10,7 +12,7 @@ import pytest
 from ortfuse.execution.naming import name_all_nodes
 from ortfuse.profiling.origins import origins
 from ortfuse.profiling.roof import Work, works
-from ortfuse.profiling.trace import WARMUP, Calls, executed
+from ortfuse.profiling.trace import WARMUP, Calls, executed, traces
 
 
 def _kernel(name: str, start: int, took: int, operator: str = "Relu") -> dict[str, Any]:
@@ -146,3 +148,30 @@ def test_every_node_gets_a_name_of_its_own() -> None:
     name_all_nodes(model)
     names = [node.name for node in model.graph.all_nodes()]
     assert len(set(names)) == len(names) == 3
+
+
+def test_models_take_turns_under_the_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+
+    class Recorded:
+        def __init__(self, model: ir.Model, *, threads: int, profile: Path) -> None:
+            self.name, self.log = model.graph.name or "", profile
+
+        def run(self, inputs: object) -> None:
+            ran.append(self.name)
+
+        def end_profile(self) -> Path:
+            self.log.write_text(json.dumps(turns(ran.count(self.name))))
+            return self.log
+
+    def turns(count: int) -> list[dict[str, Any]]:
+        return [
+            event for number in range(count) for event in (_run(100 * number, 50), _kernel("r", 100 * number + 1, 5))
+        ]
+
+    monkeypatch.setattr("ortfuse.profiling.trace.Session", Recorded)
+    text = '<ir_version: 10, opset_import: ["": 21]> {} (float[2] x) => (float[2] y) {{ y = Relu(x) }}'
+    models = [ir.from_onnx_text(text.format(name)) for name in "ab"]
+    found = traces(models, {}, runs=3)
+    assert ran == ["a", "b"] * (WARMUP + 3)
+    assert [(one.runs, [node.operator for node in one.nodes]) for one in found] == [(3, ["Relu"])] * 2

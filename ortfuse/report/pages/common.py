@@ -17,7 +17,7 @@ from ortfuse.bench.digits import digits
 from ortfuse.page.blocks import Bar, Bars, Rows, Site
 from ortfuse.page.drawing import Picture, svg
 from ortfuse.page.pictures import Pair
-from ortfuse.profiling import Group, Profile
+from ortfuse.profiling import Group, SideBySide
 from ortfuse.targets.processor import processor_name
 from ortfuse.version import __version__
 
@@ -114,9 +114,9 @@ def session_bars(rows: Sequence[SessionLatency]) -> Bars:
     return Bars("Sessions", bars, about, 1.0)
 
 
-def profile_bars(before: Profile, after: Profile) -> Bars:
+def profile_bars(found: SideBySide) -> Bars:
     """Where the time of two models goes, operator by operator; what takes longest in either comes first."""
-    was, now = ({group.name: group for group in found.by("operator")} for found in (before, after))
+    was, now = ({group.name: group for group in groups} for groups in (found.before, found.after))
     names = sorted({**was, **now}, key=lambda name: -max(_seconds(was, [name]), _seconds(now, [name])))
     rows = [(name, [name]) for name in names[:MOST_OPERATORS]]
     if rest := names[MOST_OPERATORS:]:
@@ -130,11 +130,12 @@ def profile_bars(before: Profile, after: Profile) -> Bars:
         )
         for label, some in rows
     ]
+    totals = [digits(1e3 * sum(group.seconds for group in groups)) for groups in (found.after, found.before)]
     about = (
-        f"What the runtime executes in a run at {after.sizes}: for each operator, the milliseconds of all its nodes and how many "
-        f"they are. All operators together take {digits(1e3 * after.seconds)} ms; they took {digits(1e3 * before.seconds)} ms. "
-        "Both were measured apart from the speeds, and the profiler takes time itself, so that sums need not agree with the "
-        "latencies."
+        f"What the runtime executes in a run at {found.sizes}: for each operator, the milliseconds of all its nodes and how many "
+        f"they are (×). All operators together take {totals[0]} ms; they took {totals[1]} ms. Medians of {found.runs} runs each, "
+        "the models in turns, under the profiler. That takes time itself, the more the shorter a node is: compare these numbers "
+        "with each other, and not with the latencies, which are measured without it."
     )
     return Bars("Where the time goes, before and after", bars, about, key=("now", "before"))
 

@@ -12,7 +12,7 @@ from ortfuse.bench.digits import digits
 from ortfuse.page.blocks import Block, Card, Cards, Notes, Page, Rows, Sites, Step, Timeline
 from ortfuse.page.pictures import Pair, Pictures
 from ortfuse.pipeline.report import PassReport
-from ortfuse.profiling import Profile
+from ortfuse.profiling import SideBySide
 from ortfuse.report.pages.common import (
     change,
     command,
@@ -41,7 +41,7 @@ def optimisation_page(
     original: ir.Model,
     optimised: ir.Model,
     formulas: Mapping[str, str],
-    profiles: tuple[Profile, Profile] | None = None,
+    profiles: SideBySide | None = None,
 ) -> Page:
     """What was done to a model, what it bought, and what was not done.
 
@@ -60,7 +60,7 @@ def optimisation_page(
         if result.latencies.sessions:
             blocks.append(session_bars(result.latencies.sessions))
     if profiles is not None:
-        blocks.append(profile_bars(*profiles))
+        blocks.append(profile_bars(profiles))
     blocks += _sites(result, original, optimised, formulas)
     blocks += _missed(result)
     blocks.append(_timeline(report.passes))

@@ -8,19 +8,19 @@ from pathlib import Path
 from ortfuse.bench.digits import digits
 from ortfuse.page.blocks import Block, Card, Cards, Dot, Notes, Page, Rows, Scatter
 from ortfuse.precision.outcome import Outcome, Point, SiteReport
-from ortfuse.profiling import Profile
+from ortfuse.profiling import SideBySide
 from ortfuse.quantized import Quantized
 from ortfuse.report.pages.common import command, environment, latency_bars, profile_bars, signed
 
 
-def quantisation_page(name: str, found: Quantized, profiles: tuple[Profile, Profile] | None = None) -> Page:
+def quantisation_page(name: str, found: Quantized, profiles: SideBySide | None = None) -> Page:
     """Where lower precision was taken, what it bought, and what it cost."""
     outcome = found.outcome
     blocks: list[Block] = [Cards(_cards(outcome))]
     if outcome.latencies:
         blocks.append(latency_bars(outcome.latencies, "Speed over float32"))
     if profiles is not None:
-        blocks.append(profile_bars(*profiles))
+        blocks.append(profile_bars(profiles))
     blocks += [*_curve(outcome), _sites(outcome), _rungs(outcome)]
     remarks = [*([outcome.reason] if outcome.reason else []), *outcome.notes]
     if remarks:
