@@ -281,7 +281,7 @@ class _Hunt:
                 f"{measured.open} of {len(ground.parts)} sites were not measured in the time given{like}; "
                 "the same command goes on where this one stopped"
             )
-        outcome = _outcome(final, asked, ground, trial, measured.sites, curve, notes)
+        outcome = _outcome(final, asked, ground, trial, measured, curve, notes)
         return replace(outcome, phases=self.phases.found)
 
 
@@ -346,7 +346,7 @@ def _outcome(
     asked: Request,
     ground: _Ground,
     trial: Trial,
-    measured: Sequence[MeasuredSite],
+    measured: _Measured,
     curve: Sequence[Point],
     notes: Sequence[str],
 ) -> Outcome:
@@ -365,7 +365,7 @@ def _outcome(
         held_out=tested.held_out if proved is None else max(tested.held_out or 0.0, proved.error),
         latencies=final.latencies,
         float_size=ground.weights,
-        sites=_reports(measured, ground.sites, ground.left, choice),
+        sites=_reports(measured, ground, choice),
         curve=curve,
         notes=notes,
         reason=_why(final.reason, measured, ground.sites) if not choice else "",
@@ -373,25 +373,24 @@ def _outcome(
     )
 
 
-def _why(reason: str, measured: Sequence[MeasuredSite], sites: Mapping[str, SiteLike]) -> str:
+def _why(reason: str, measured: _Measured, sites: Mapping[str, SiteLike]) -> str:
     """Why the float32 model is the result."""
     if not sites:
         return "the model has no site at which a rung is legal"
-    if not any(rung.effects is not None for site in measured for rung in site.rungs):
-        return "no rung that was measured is of use at any site of the model on this machine"
-    return reason
+    if not any(rung.effects is not None for site in measured.sites for rung in site.rungs):
+        reason = "no rung that was measured is of use at any site of the model on this machine"
+    return f"{reason}, as far as the sites were measured in the time given" if measured.open else reason
 
 
-def _reports(
-    measured: Sequence[MeasuredSite], sites: Mapping[str, SiteLike], left: Mapping[str, str], choice: Mapping[str, str]
-) -> list[SiteReport]:
-    known = {site.name: site for site in measured}
+def _reports(measured: _Measured, ground: _Ground, choice: Mapping[str, str]) -> list[SiteReport]:
+    known = {site.name: site for site in measured.sites}
+    otherwise = "there was no time for it" if measured.open else "it cannot be run by itself"
     found = []
-    for name, site in sites.items():
+    for name, site in ground.sites.items():
         refused = {rung: refusal.reason for rung, refusal in site.refused.items()}
         one = known.get(name)
         if one is None:
-            why = left.get(name, "it cannot be run by itself")
+            why = ground.left.get(name, otherwise)
             found.append(SiteReport(name, site.operator, "", refused=refused, left=why))
             continue
         ran = {rung.name for rung in one.rungs}

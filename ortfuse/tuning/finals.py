@@ -237,6 +237,7 @@ def row_as_point(point: Point, row: SessionLatency) -> Point:
     return replace(
         point,
         speedup=row.speedup,
+        speedup_bounds=row.speedup_bounds,
         median_ms=row.median_ms,
         p95_ms=row.p95_ms,
         session_ms=row.session_ms,
@@ -261,6 +262,8 @@ def _halved(rounds: int) -> Enough:
 def _gives_way(found: Point, own: Point, best: Point, when: str) -> str:
     """Why another choice is taken than the one that the search found."""
     instead = "the original" if best.number < 0 else f"another, which is {best.speedup:.2f} times as fast,"
+    if best.number >= 0 and best.speedup < own.speedup <= PLAINER * best.speedup:
+        instead = f"what needs no settings of the session and is {best.speedup:.2f} times as fast, hardly slower,"
     return (
         f"the choice of trial {found.number + 1} was {found.speedup:.2f} times as fast as the original {when}, and "
         f"{own.speedup:.2f} times when it was measured once more; {instead} is the result"

@@ -24,6 +24,7 @@ class Point:
         error: The largest relative Euclidean error of an output, against the original's.
         content: A digest of the model.
         failure: Why it could not be measured or does not compute the same; empty if it could and does.
+        speedup_bounds: 95 % confidence interval of `speedup`; `None` for fewer than six rounds.
     """
 
     number: int
@@ -36,6 +37,7 @@ class Point:
     error: float = 0.0
     content: str = ""
     failure: str = ""
+    speedup_bounds: tuple[float, float] | None = None
 
     @property
     def throughput(self) -> float:
@@ -50,6 +52,12 @@ class Point:
     def to_dict(self) -> dict[str, Any]:
         """The point as data for JSON."""
         return {**asdict(self), "choice": dict(self.choice)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Point:
+        """The point of `to_dict`, read back from JSON."""
+        bounds = data.get("speedup_bounds")
+        return cls(**{**data, "speedup_bounds": tuple(bounds) if bounds else None})
 
 
 @dataclass(frozen=True)

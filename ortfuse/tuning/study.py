@@ -130,7 +130,7 @@ class Study:
     def __post_init__(self) -> None:
         self._study = self._opened()
         trials = self._study.get_trials(False)
-        self.points = [Point(**trial.user_attrs[_POINT]) for trial in trials if _POINT in trial.user_attrs]
+        self.points = [Point.from_dict(trial.user_attrs[_POINT]) for trial in trials if _POINT in trial.user_attrs]
         self.seconds = float(
             sum(trial.user_attrs.get(_SECONDS, 0.0) for trial in trials)
             + sum(seconds for what, seconds in self._study.user_attrs.items() if what != _LEARNT)

@@ -9,7 +9,7 @@ from ortfuse.bench.digits import digits
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(0.012345, "0.0123"), (5.0, "5"), (99.95, "100"), (999.4, "999"), (999.7, "1,000"), (1810.4, "1,810")],
+    [(0.012345, "0.0123"), (5.0, "5.00"), (99.95, "100"), (999.4, "999"), (999.7, "1,000"), (1810.4, "1,810")],
 )
 def test_large_numbers_have_no_exponent(number: float, text: str) -> None:
     assert digits(number) == text

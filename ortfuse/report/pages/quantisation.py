@@ -53,7 +53,7 @@ def _cards(outcome: Outcome) -> list[Card]:
             None if outcome.reason else outcome.speedup > 1,
         ),
         Card(
-            "error",
+            f"error ({outcome.metric})",
             f"{_largest(outcome):.2g}",
             f"bound {outcome.bound:.2g}, {held_out}",
             _largest(outcome) <= outcome.bound,
@@ -84,12 +84,13 @@ def _curve(outcome: Outcome) -> Iterator[Block]:
         for speedup in [point.speedup or point.predicted_speedup]
     ]
     if dots:
+        taken = ", what was taken in green" if any(dot.strong for dot in dots) else ""
         about = (
-            "Every choice that was considered, what was taken in green; float32 is the horizontal line. Speedups of hollow dots "
-            "were not measured, but predicted."
+            f"Every choice that was considered{taken}; float32 is the horizontal line, and what keeps the bound lies left of the "
+            "vertical one. Speedups of hollow dots were not measured, but predicted."
         )
-        bound = f"bound {outcome.bound:.2g}"
-        yield Scatter("Error against speed", "error", "speedup", dots, about, outcome.bound, bound, level=1.0)
+        bound, across = f"bound {outcome.bound:.2g}", f"error ({outcome.metric})"
+        yield Scatter("Error against speed", across, "speedup", dots, about, outcome.bound, bound, level=1.0)
 
 
 def _error(point: Point) -> float | None:
@@ -120,7 +121,12 @@ def _sites(outcome: Outcome) -> Rows:
         "values",
         "remark",
     )
-    about = "What was chosen at each site, what it saves there, and what it alone does to the outputs."
+    about = (
+        "A site is an operator with weights, or what works on them; a rung is a way to compute it in lower precision, such as "
+        "`dynamic_int8`. For each site: what was chosen, what a run of it takes in float32 and so, and the error that this makes "
+        "at the site itself and, alone, at the outputs. “Values” are those that go in; outliers say how far the largest lies "
+        "beyond the usual ones."
+    )
     return Rows("Site by site", headings, rows, about, frozenset({4, 5, 6, 7}))
 
 

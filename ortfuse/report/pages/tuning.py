@@ -7,11 +7,11 @@ from pathlib import Path
 
 from ortfuse.bench.digits import digits
 from ortfuse.page.blocks import Bar, Bars, Block, Card, Cards, Notes, Page, Rows
-from ortfuse.report.pages.common import RATIOS, command, environment
+from ortfuse.report.pages.common import BOUNDS, RATIOS, command, environment, times
 from ortfuse.tuning import Point, TuningOutcome
 from ortfuse.tuning.tune import Tuned
 
-_RELATIVE = "Speed relative to the original in a default session, which is the vertical line."
+_RELATIVE = f"Speed relative to the original in a default session, which is the vertical line. {BOUNDS}"
 _TRIALS = (
     "A choice is a model (`original`, or as `ortfuse optimize` makes it with the level or list of passes of that name, `auto` "
     "being the usual one) and what differs from the default in its session. Each is measured beside the original."
@@ -25,7 +25,7 @@ def tuning_page(name: str, tuned: Tuned) -> Page:
     seen = round(best.speedup, 2)
     good = None if seen == 1 else seen > 1
     cards = [
-        Card("speedup", f"{best.speedup:.2f}×", "over the original in a default session", good),
+        Card("speedup", f"{best.speedup:.2f}×", f"over the original in a default session{_bounds(best)}", good),
         Card("median latency", f"{digits(best.median_ms)} ms", f"was {digits(outcome.baseline.median_ms)} ms"),
         Card("95 % of the runs within", f"{digits(best.p95_ms)} ms"),
         Card("peak memory", f"{best.peak_mb:.0f} MB", f"was {outcome.baseline.peak_mb:.0f} MB"),
@@ -51,7 +51,7 @@ def tuning_page(name: str, tuned: Tuned) -> Page:
         )
         for point in outcome.points
     ]  # fmt: skip
-    headings = ("trial", "choice", "speedup", "median ms", "peak MB", "error", "failure")
+    headings = ("trial", "choice", "speedup", "median ms", "peak MB", "error (l2)", "failure")
     blocks.append(
         Rows("Every trial", headings, trials, _TRIALS, numbers=frozenset({0, 2, 3, 4, 5}), folded=len(trials) > 12)
     )
@@ -71,11 +71,17 @@ def _bars(points: Sequence[Point], outcome: TuningOutcome) -> list[Bar]:
         Bar(
             changed(point, outcome.baseline.choice),
             point.speedup,
-            f"{point.speedup:.2f}×, {digits(point.median_ms)} ms",
-            strong=point.number == outcome.best.number,
+            f"{times(point.speedup, point.speedup_bounds)}, {digits(point.median_ms)} ms",
+            point.speedup_bounds[0] if point.speedup_bounds else None,
+            point.speedup_bounds[1] if point.speedup_bounds else None,
+            point.number == outcome.best.number,
         )
         for point in points
     ]
+
+
+def _bounds(point: Point) -> str:
+    return ", {:.2f} to {:.2f} with 95 % confidence".format(*point.speedup_bounds) if point.speedup_bounds else ""
 
 
 def changed(point: Point, usual: object) -> str:
