@@ -14,7 +14,7 @@ import statistics
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ NAMES = {
     "t5_step": "a step of T5", "unet": "a UNet", "vit": "ViT-B", "wav2vec2": "Wav2Vec2", "whisper_encoder": "Whisper's encoder",
     "whisper_step": "a step of Whisper", "yolo": "a YOLO",
 }  # fmt: skip
+BOUNDS = ("0.05", "0.01", "0.001")
 BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 
 
@@ -38,9 +39,12 @@ def stored(name: str) -> Any:
 
 
 def measured() -> str:
-    """All that was measured, a point for each question."""
-    points = (_coverage, _latency, _precision, _quantised, _outside, _trained, _engine, _passes, _weights, _trust)
-    return "\n".join([*(_wrapped(f"- {point()}", "  ") for point in points), "", *_networks()])
+    """All that was measured: a section with a table for each large question, and a point for each of the others."""
+    sections = (_coverage, _latency, _precision, _quantised_models, _outside)
+    lines = [line for section in sections for line in (*section(), "")]
+    points = (_trained, _engine, _passes, _weights, _trust)
+    text = "\n".join([*lines, "### Other questions", "", *(_wrapped(f"- {point()}", "  ") for point in points)])
+    return re.sub(r"\n{3,}", "\n\n", text)
 
 
 def summary() -> str:
@@ -95,28 +99,47 @@ def quantised() -> str:
     return _wrapped(_quantised(), "")
 
 
-def _coverage() -> str:
+def _coverage() -> Iterator[str]:
     groups = stored("coverage/coverage.json")["totals"].values()
     sites, found = Counter[str](), dict[str, Counter[str]]()
     for group in groups:
         sites.update(group["sites"])
         for tool, sums in group["tools"].items():
             found.setdefault(tool, Counter()).update(sums)
-    own = found.pop("ortfuse")
+    del found["original"]
     counts = {"attention": "attention", "rotary": "rotary embeddings", "rms_norm": "RMS normalisation", "gelu": "GELU"}
-    said = ", ".join(f"{own[key]} of {sites[key]} of {text}" for key, text in counts.items())
-    others = "; ".join(
-        f"{tool} {sums['attention']} of attention and {sums['rotary']} of rotary embeddings, and breaks {sums['broken']} models"
-        for tool, sums in found.items()
-        if tool != "original"
-    )
     calls = stored("coverage/modules.json")
     total, there = (sum(family[key] for family in calls["families"].values()) for key in ("calls", "found"))
-    return (
-        f"**Coverage** (`coverage.json`): of the calls in {sum(group['files'] for group in groups)} small exports by both PyTorch "
-        f"exporters ortfuse fuses {said}, and breaks {own['broken']} models; {others}. Of the {total:,} calls that PyTorch's own modules "
-        f"made in {calls['models']} golden models {there:,} have their operator; for each of the others `modules.json` has the reason."
+    yield "### Coverage\n"
+    yield _wrapped(
+        f"Of the calls in {sum(group['files'] for group in groups)} small exports by both PyTorch exporters, how many have their "
+        "operator afterwards (by then some have it from the exporter), and how many models a tool breaks (`coverage.json`).",
+        "",
     )
+    heads = [f"{text}, of {sites[key]}" for key, text in counts.items()]
+    rows = [
+        (f"{_tool(tool)}", *(str(sums[key]) for key in counts), str(sums["broken"])) for tool, sums in found.items()
+    ]
+    yield from _table(["tool", *heads, "models broken"], rows)
+    yield _wrapped(
+        f"Of the {total:,} calls that PyTorch's own modules made in {calls['models']} golden models {there:,} have their operator; for "
+        "each of the others `modules.json` has the reason.",
+        "",
+    )
+
+
+def _tool(name: str) -> str:
+    return f"**{name}**" if name == "ortfuse" else "the runtime itself" if name == "runtime" else name
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """A table of Markdown; all but its first column are numbers."""
+    yield ""
+    yield f"| {' | '.join(headings)} |"
+    yield f"|---|{'---:|' * (len(headings) - 1)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+    yield ""
 
 
 def _speedups(rows: Mapping[str, Any]) -> dict[str, float]:
@@ -125,24 +148,33 @@ def _speedups(rows: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _latency() -> str:
+def _latency() -> Iterator[str]:
     every = stored("latency/latency.json")["processors"]
-    each = "; ".join(f"**on {_formats(kind)}** {_of_exports(found)}" for kind, found in every.items())
-    return (
-        f"**Latency** over the runtime's default (`latency.json`), two threads, batch 1, runs interleaved, the geometric mean, "
-        f"and each network's in the table below: {each}. The best peer is picked model by model."
+    exports = ", ".join(
+        f"{len(_speedups(found['models']))} exports of {len(_by_network(found))} full-size models on {_formats(kind)}"
+        for kind, found in every.items()
     )
+    yield "### Latency\n"
+    yield _wrapped(
+        f"Times as fast as the runtime's default (`latency.json`), two threads, batch 1, runs interleaved: the geometric mean over "
+        f"{exports}. Other tools are measured on the exports, in parentheses, that they do not break; the best peer is picked model "
+        "by model.",
+        "",
+    )
+    tools = list(dict.fromkeys(tool for found in every.values() for tool in found["means"]))
+    rows = [(_tool(tool), *(_mean(found, tool) for found in every.values())) for tool in tools]
+    yield from _table(["geometric mean", *(f"on {_formats(kind)}" for kind in every)], rows)
+    yield "Each network, from the least to the most over its exports:"
+    yield from _networks()
 
 
-def _of_exports(found: Mapping[str, Any]) -> str:
-    speedups, networks = _speedups(found["models"]), _by_network(found)
-    peers = ", ".join(
-        f"{tool} {mean['geometric_mean']:.2f} ({mean['models']} models)"
-        for tool, mean in found["means"].items()
-        if tool != "ortfuse"
-    )
-    said = f"{len(speedups)} exports of {len(networks)} full-size models {statistics.geometric_mean(speedups.values()):.2f}"
-    return said + (f"; others, on the exports that they do not break: {peers}" if peers else "")
+def _mean(found: Mapping[str, Any], tool: str) -> str:
+    """A tool's geometric mean, with how many exports it is of."""
+    if tool == "ortfuse":
+        speedups = _speedups(found["models"])
+        return f"**{statistics.geometric_mean(speedups.values()):.2f}** ({len(speedups)})"
+    mean = found["means"].get(tool)
+    return f"{mean['geometric_mean']:.2f} ({mean['models']})" if mean else ""
 
 
 def _by_network(found: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -161,21 +193,26 @@ def _sorted_by(name: str) -> tuple[str, int]:
 def _networks() -> Iterator[str]:
     """Each network's latency over the runtime's default as a table."""
     every = {kind: _by_network(found) for kind, found in stored("latency/latency.json")["processors"].items()}
-    yield f"| times as fast as by default, each over its exports | {' | '.join(f'on {_formats(kind)}' for kind in every)} |"
-    yield "|---|" + "---|" * len(every)
-    for name in sorted({name for found in every.values() for name in found}, key=_sorted_by):
-        cells = (_span(found[name]) if name in found else "" for found in every.values())
-        yield f"| {name} | {' | '.join(cells)} |"
+    names = sorted({name for found in every.values() for name in found}, key=_sorted_by)
+    rows = [(name, *(_span(found[name]) if name in found else "" for found in every.values())) for name in names]
+    yield from _table(["times as fast as by default", *(f"on {_formats(kind)}" for kind in every)], rows)
 
 
-def _precision() -> str:
-    every = stored("precision/precision.json")["processors"]
-    each = "; ".join(f"**on {_formats(kind)}** {_bounds(found['models'])}" for kind, found in every.items())
-    return (
-        f"**Precision** (`precision.json`, errors on inputs that no tool has seen): times as fast as the runtime's default, and in "
-        f"parentheses the best of its own quantisers that keeps the bound: {each}. Where a model is not named, the search was not "
-        "done in its limit."
+def _precision() -> Iterator[str]:
+    yield "### Precision\n"
+    yield _wrapped(
+        "Times as fast as the runtime's default under a bound on the error of the outputs, on inputs that no tool has seen "
+        "(`precision.json`); in parentheses the best of the runtime's own quantisers that keeps the bound. Where nothing stands, the "
+        "search was not done in its limit.",
+        "",
     )
+    for kind, found in stored("precision/precision.json")["processors"].items():
+        rows = {name: row for name, row in found["models"].items() if "bounds" in row}
+        cells = [
+            (_name(name), *(_under(row["bounds"].get(bound), row["tools"]) for bound in BOUNDS))
+            for name, row in rows.items()
+        ]
+        yield from _table([f"on {_formats(kind)}", *(f"under {bound}" for bound in BOUNDS)], cells)
 
 
 def _quantised() -> str:
@@ -185,6 +222,25 @@ def _quantised() -> str:
         "**Models that others have quantised** (`quantised.json`): the runtime's `quantize_static`, as it stands (signed "
         f"activations), before and after `ortfuse optimize`; in parentheses operators of integers that are executed: {each}."
     )
+
+
+def _quantised_models() -> Iterator[str]:
+    yield "### Models that others have quantised\n"
+    yield _wrapped(
+        "What the runtime's `quantize_static` makes, as it stands (signed activations), before and after `ortfuse optimize` "
+        "(`quantised.json`).",
+        "",
+    )
+    for kind, found in stored("precision/quantised.json")["processors"].items():
+        rows = {name: row["signed"] for name, row in found["models"].items() if "speedup" in row["signed"]}
+        cells = [
+            (_name(name), f"{row['speedup']['ortfuse']:.2f}", *map(str, row["integers"])) for name, row in rows.items()
+        ]
+        yield from _table(
+            [f"on {_formats(kind)}", "times as fast", "operators of integers executed, before", "after"], cells
+        )
+        slower = sum(row["speedup"]["float32"] > 1 for row in rows.values())
+        yield f"{slower} of the {len(rows)} were slower than in float32 as they came."
 
 
 def _of_others(models: Mapping[str, Any]) -> str:
@@ -197,28 +253,31 @@ def _of_others(models: Mapping[str, Any]) -> str:
     return f"{', '.join(parts)} times as fast; {slower} of the {len(rows)} were slower than in float32 as they came"
 
 
-def _outside() -> str:
-    every = stored("outside/outside.json")["processors"]
-    each = "; ".join(f"**on {_formats(kind)}** {_beside(found)}" for kind, found in every.items())
-    return (
-        f"**Another runtime** (`outside.json`): OpenVINO and NNCF run the exported files themselves, and the runtime's default is run in "
-        f"turns with them; geometric means of how many times as fast as it (what `quantize` "
-        f"makes is that of the models of the point above): {each}."
+def _outside() -> Iterator[str]:
+    yield "### Another runtime\n"
+    yield _wrapped(
+        "OpenVINO and NNCF run the exported files themselves, in turns with the runtime's default (`outside.json`): geometric means of "
+        "how many times as fast as it, and the errors of the outputs. What `quantize` makes under a bound is that of the models under "
+        "*Precision*.",
+        "",
     )
-
-
-def _beside(found: Mapping[str, Any]) -> str:
-    summary = dict(found["summary"])
-    ahead = [
-        f"{_name(name)} ({found['models'][name]['tools']['OpenVINO f32']['speedup']:.2f} against "
-        f"{found['models'][name]['tools']['ortfuse']['speedup']:.2f})"
-        for name in summary.pop("ahead of ortfuse in float32")
-    ]
-    means = ", ".join(
-        f"{tool} {mean['geometric_mean']:.2f} (errors {mean['errors'][0]:.0e} to {mean['errors'][1]:.0e})"
-        for tool, mean in summary.items()
-    )
-    return f"{means}; in float32 OpenVINO is ahead on {', '.join(ahead) or 'none'}"
+    for kind, found in stored("outside/outside.json")["processors"].items():
+        summary = dict(found["summary"])
+        ahead = [
+            f"{_name(name)} ({found['models'][name]['tools']['OpenVINO f32']['speedup']:.2f} against "
+            f"{found['models'][name]['tools']['ortfuse']['speedup']:.2f})"
+            for name in summary.pop("ahead of ortfuse in float32")
+        ]
+        rows = [
+            (
+                re.sub(r"^ortfuse (\S+)$", r"ortfuse, error under \1", tool),
+                f"{mean['geometric_mean']:.2f}",
+                f"{mean['errors'][0]:.0e} to {mean['errors'][1]:.0e}",
+            )
+            for tool, mean in summary.items()
+        ]
+        yield from _table([f"on {_formats(kind)}", "times as fast", "errors"], rows)
+        yield f"In float32 OpenVINO is ahead on {', '.join(ahead) or 'none'}."
 
 
 def _formats(kind: str) -> str:
@@ -228,20 +287,11 @@ def _formats(kind: str) -> str:
     return f"a processor without AMX{'' if 'VNNI' in kind else ' and VNNI'}"
 
 
-def _bounds(models: Mapping[str, Any]) -> str:
-    rows = {name: row for name, row in models.items() if "bounds" in row}
-    parts = []
-    for bound in ("0.05", "0.01", "0.001"):
-        said = [
-            _under(name, row["bounds"][bound], row["tools"]) for name, row in rows.items() if bound in row["bounds"]
-        ]
-        parts += [f"under {bound} {', '.join(said)}"] if said else []
-    return ", ".join(parts)
-
-
-def _under(name: str, found: Mapping[str, Any], tools: Mapping[str, Any]) -> str:
+def _under(found: Mapping[str, Any] | None, tools: Mapping[str, Any]) -> str:
+    if found is None:
+        return ""
     peer = f"{tools[found['best_peer']]['speedup']:.2f}" if found["best_peer"] else "none"
-    return f"{_name(name)} {found['speedup']:.2f} ({peer})"
+    return f"{found['speedup']:.2f} ({peer})"
 
 
 def _trained() -> str:
