@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from markdown.extensions.toc import slugify
 from mkdocs.structure.files import File, Files
 
 from ortfuse.pipeline import lists_with, load_catalogue
@@ -21,13 +23,57 @@ FAMILIES = Path(__file__).parent / "families.toml"
 LEFT_OUT = Path(__file__).parents[1] / "benchmarks" / "passes" / "passes.json"
 
 
+CATALOGUE = "catalogue.md"
+STYLE = "whole.css"
+
+SHORT = r"<code>([^<\n]{1,28})</code>"
+"""Code that is not torn apart: an option that ends a line behind its hyphens is read as another."""
+
+
+def on_config(config: Any) -> Any:
+    """Put the pages of the catalogue behind its index in the navigation."""
+    pages = [{name: _page(name)} for name in load_catalogue().passes()]
+    config.nav = _with_pages(config.nav, [{"Index": CATALOGUE}, *pages])
+    config.extra_css.append(STYLE)
+    return config
+
+
+def on_page_content(text: str, page: Any, config: Any, files: Files) -> str:
+    """Keep short pieces of code in one line."""
+    return re.sub(SHORT, r'<code class="whole">\1</code>', text)
+
+
+def _with_pages(nav: Any, pages: Any) -> Any:
+    """A navigation with the pages in the place of the index."""
+    if isinstance(nav, list):
+        return [_with_pages(entry, pages) for entry in nav]
+    if isinstance(nav, dict):
+        return {title: pages if entry == CATALOGUE else _with_pages(entry, pages) for title, entry in nav.items()}
+    return nav
+
+
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that are made here."""
-    files.append(File.generated(config, "catalogue.md", content="\n".join(_catalogue())))
-    files.append(File.generated(config, "families.md", content="\n".join(_families())))
-    files.append(File.generated(config, "passes.md", content="\n".join(_passes())))
-    files.append(File.generated(config, "left-out.md", content="\n".join(_left_out(json.loads(LEFT_OUT.read_text())))))
+    """Add what is made here."""
+    for path, content in made().items():
+        files.append(File.generated(config, path, content=content))
     return files
+
+
+def made() -> dict[str, str]:
+    """The text of each file that is made here, by its path."""
+    catalogue = {_page(name): _of_a_pass(name, group) for name, group in load_catalogue().passes().items()}
+    left_out = _left_out(json.loads(LEFT_OUT.read_text()))
+    pages = {
+        CATALOGUE: _catalogue(),
+        **catalogue,
+        "families.md": _families(),
+        "passes.md": _passes(),
+        "left-out.md": left_out,
+    }
+    return {
+        STYLE: ".md-typeset code.whole{white-space:nowrap}",
+        **{path: "\n".join(lines) for path, lines in pages.items()},
+    }
 
 
 def _catalogue() -> Iterator[str]:
@@ -38,13 +84,60 @@ def _catalogue() -> Iterator[str]:
         f"All {len(rules)} rules, made from the rules. *Exactness* says what a rule does to numbers: `exact` (the same "
         "bits), `rounding` (the same mathematics), `approximate` (other mathematics, only with `--approximate`), `lossy` (lower "
         "precision, only in `ortfuse quantize`). Each rule is proved by the tests on instances of the pattern at the shapes "
-        "below, and on near misses on which it must stay silent or be right. Speedups are those of the shipped tables of costs "
-        f"({'; '.join(table.source for table in shipped_tables(CPU))}).\n"
+        "that stand with it, and on near misses on which it must stay silent or be right. Speedups are those of the tables of "
+        "costs that come with ortfuse:\n"
     )
+    yield from (f"- {table.source}" for table in shipped_tables(CPU))
+    yield ""
+    yield "## By pass\n\n| pass | rules | families |\n|---|---:|---|"
     for name, group in catalogue.passes().items():
-        yield f"## {name}\n"
-        for rule in group:
+        families = ", ".join(_by_family(group))
+        yield f'| <span id="{_anchor(name)}"></span>[{name}]({_page(name)}) | {len(group)} | {families} |'
+    yield "\n## By family\n\nThe first word of a rule's name is its family, as reports count them.\n"
+    pages = _pages()
+    for family, group in sorted(_by_family(rules).items()):
+        named = (
+            f'<span id="{_anchor(rule.name)}"></span>[{rule.name.partition(".")[2]}]({pages[rule.name]}#{_anchor(rule.name)})'
+            for rule in sorted(group, key=lambda rule: rule.name)
+        )
+        yield f"- **{family}**: {', '.join(named)}"
+
+
+def _of_a_pass(name: str, group: Sequence[Rule]) -> Iterator[str]:
+    """The page of the rules of a pass, family by family."""
+    count = "1 rule" if len(group) == 1 else f"{len(group)} rules"
+    yield f"# {name}\n\nThe {count} of the pass `{name}`; what the words mean stands in the [index](../{CATALOGUE}).\n"
+    for family, rules in _by_family(group).items():
+        yield f"## {family}\n"
+        for rule in rules:
             yield from _rule(rule)
+
+
+def _by_family(rules: Iterable[Rule]) -> dict[str, list[Rule]]:
+    found: dict[str, list[Rule]] = {}
+    for rule in rules:
+        found.setdefault(rule.family, []).append(rule)
+    return found
+
+
+def _page(name: str) -> str:
+    """The page of the rules of a pass."""
+    return f"catalogue/{name}.md"
+
+
+def _pages() -> dict[str, str]:
+    """The page of each rule."""
+    return {rule.name: _page(name) for name, group in load_catalogue().passes().items() for rule in group}
+
+
+def _anchor(name: str) -> str:
+    """What the heading of a rule is called in links."""
+    return slugify(name, "-")
+
+
+def _linked(name: str, pages: Mapping[str, str]) -> str:
+    """The name of a rule, or of something else, as code that leads to the rule."""
+    return f"[`{name}`]({pages[name]}#{_anchor(name)})" if name in pages else f"`{name}`"
 
 
 def _rule(rule: Rule) -> Iterator[str]:
@@ -85,7 +178,8 @@ def _passes() -> Iterator[str]:
 
 def _families() -> Iterator[str]:
     """What there is to recognise, with what does it and what is not done, as the table says."""
-    rules = [rule.name for rule in load_catalogue().rules()]
+    pages = _pages()
+    rules = list(pages)
     yield "# Families\n"
     yield (
         "What exporters write that there is a faster or plainer form of, with the rules ([catalogue](catalogue.md)) and passes "
@@ -96,7 +190,7 @@ def _families() -> Iterator[str]:
         yield f"## {group}\n"
         for family in (one for one in families if one["group"] == group):
             found = [name for name in rules if any(fnmatch(name, wanted) for wanted in family.get("rules", ()))]
-            does = ", ".join(f"`{name}`" for name in (*found, *family.get("passes", ())))
+            does = ", ".join(_linked(name, pages) for name in (*found, *family.get("passes", ())))
             tests = ", ".join(f"`{path.removeprefix('tests/')}`" for path in family.get("tests", ()))
             still = f" *Open:* {family['open']}" if "open" in family else ""
             yield f"### {family['name']}\n\n{_plain(family['what'] + still)}\n"
@@ -125,13 +219,13 @@ def _left_out(found: Mapping[str, Any]) -> Iterator[str]:
             needed = " (no result without it)" if cost.get("needed") else ""
             yield f"| `{one}`{needed} | {cost['models']} | {numbers} |"
         yield f"\nChange nothing there: {', '.join(f'`{one}`' for one in entry['idle']) or 'none'}.\n"
-    rules = found["rules"]
+    rules, pages = found["rules"], _pages()
     yield "## Rules\n\n| rule | models | sites | operators | time | most on |\n|---|---|---|---|---|---|"
     for kind in ("buys", "nothing", "costs"):
         for one, cost in sorted(rules[kind].items(), key=lambda item: -item[1].get("executed", float("inf"))):
             numbers = " | ".join(_times(cost.get(price)) for price in ("executed", "microseconds"))
-            yield f"| `{one}` | {cost['models']} | {cost['hits']} | {numbers} | {cost['most']} |"
-    yield f"\nApplied to none of these models: {', '.join(f'`{one}`' for one in rules['never'])}.\n"
+            yield f"| {_linked(one, pages)} | {cost['models']} | {cost['hits']} | {numbers} | {cost['most']} |"
+    yield f"\nApplied to none of these models: {', '.join(_linked(one, pages) for one in rules['never'])}.\n"
 
 
 def _times(number: float | None) -> str:
