@@ -195,6 +195,27 @@ def test_no_command_shows_the_help() -> None:
     assert "Exit codes" in result.output
 
 
+def test_columns_are_the_width_of_what_is_piped() -> None:
+    widths = []
+    for columns in ({}, {"COLUMNS": "70"}):
+        plain = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+        command = [sys.executable, "-m", "ortfuse", "diff", BERT, str(GOLDEN / "resnet.ts.onnx"), "--debug"]
+        asked = [sys.executable, "-m", "ortfuse", "inspect", BERT]
+        said = [
+            subprocess.run(one, env={**plain, **columns}, capture_output=True, text=True) for one in (command, asked)
+        ]
+        assert not any("\x1b" in one.stdout for one in said)
+        widths.append(max(len(line.rstrip()) for one in said for line in one.stdout.splitlines()))
+    assert widths[0] > 70 >= widths[1]
+
+
+def test_the_paragraphs_of_the_help_are_as_wide_as_the_terminal() -> None:
+    said = CliRunner(env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).invoke(app, ["optimize", "--help"]).output
+    lines = [line.strip() for line in said.splitlines()]
+    first = lines.index(next(line for line in lines if line.startswith("Prints the nodes")))
+    assert all(len(line) > 60 for line in lines[first : lines.index("", first) - 1])
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.markup import escape
 from rich.table import Table
@@ -63,5 +64,5 @@ class Fitting:
 
     def _width(self, shown: Sequence[int]) -> int:
         """The letters that these columns need."""
-        widths = [max(map(len, (self.headings[column], *self._cells(column)))) for column in shown]
+        widths = [max(map(cell_len, (self.headings[column], *self._cells(column)))) for column in shown]
         return min(widths[0], LONGEST) + sum(width + GAP for width in widths[1:]) + GAP

@@ -68,8 +68,8 @@ For = Annotated[
         "--for",
         parser=purpose,
         metavar="PURPOSE",
-        help="quantization: a result that onnxruntime.quantization reads (quantize_dynamic, quantize_static, quant_pre_process); "
-        "execution, the default.",
+        help="quantization: a result that the runtime's own quantisers read (quantize_dynamic, quantize_static, "
+        "quant_pre_process); execution, the default.",
         show_default=False,
     ),
 ]
@@ -209,7 +209,7 @@ Pins = Annotated[
     list[str] | None,
     typer.Option(
         "--pin",
-        help="What the sites of a family or rule become, whatever the cost: attention=com.microsoft.MultiHeadAttention, "
+        help="What the sites of a family or rule become, whatever the cost: gelu=com.microsoft.Gelu, "
         "or layernorm=none to leave them as they are; may be given several times.",
         show_default=False,
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
+import os
 import sys
 import threading
 import time
@@ -17,7 +18,10 @@ from ortfuse.cli.arguments import in_flags
 from ortfuse.cli.usage import INTERRUPTED, UNUSABLE
 from ortfuse.errors import OptionError, OrtfuseError
 
-out = Console(width=None if sys.stdout.isatty() else 140)
+PIPED = 140
+"""The width where the output is no terminal and `COLUMNS` does not say another."""
+
+out = Console(width=None if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit() else PIPED)
 err = Console(stderr=True)
 
 EACH = 5.0

@@ -43,6 +43,11 @@ _PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 class OneLineErrors(TyperGroup):
     """A command group that reports errors in options and arguments in one line, like all other errors."""
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help; see `Command`."""
+        self.help = _in_paragraphs(self.help)
+        super().format_help(ctx, formatter)
+
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters, each with its own parser; see `Command`."""
         return _read_by_declaration(super().get_params(ctx), self.callback)
@@ -73,11 +78,22 @@ class OneLineErrors(TyperGroup):
         return code
 
 
+def _in_paragraphs(text: str | None) -> str | None:
+    """A docstring for a terminal of any width: lines end where a paragraph does, and not where those of the code do."""
+    paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(text)) if text else []
+    return "\n\n".join(" ".join(one.split()) for one in paragraphs) or None
+
+
 class Command(TyperCommand):
     """A command that parses its arguments by their declared types and parsers, and leaves the rest to typer.
 
     Typer would parse them with pydantic, which takes as long to load as a small model takes to optimise.
     """
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help, its paragraphs as wide as the terminal."""
+        self.help = _in_paragraphs(self.help)
+        super().format_help(ctx, formatter)
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters, each with its own parser."""

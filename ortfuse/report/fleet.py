@@ -12,22 +12,26 @@ from ortfuse.fleet import Row, Sweep
 
 _STYLES = {"ok": "", "wrong": "bold red", "refused": "yellow", "crashed": "bold red", "hung": "bold red"}
 
+WIDE = 100
+"""Where a line has fewer letters, what a model took is left out for the sake of names."""
+
 
 def show_sweep(console: Console, found: Sweep) -> None:
     """Print a row for each model, and what they come to."""
     table = Table(title="Models", title_justify="left")
-    table.add_column("model", overflow="fold")
-    for heading in ("status", "nodes", "speedup", "(95 %)", "seconds"):
+    numbers = ("status", "nodes", "speedup", "(95 %)", *(["seconds"] if console.width >= WIDE else []))
+    table.add_column("model", overflow="fold", min_width=12)
+    for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("remark", overflow="fold")
+    table.add_column("remark", overflow="fold", min_width=12)
     for row in found.rows:
         nodes = f"{row.nodes_before} → {row.nodes_after}" if row.status == "ok" else ""
         bounds = "{:.2f}..{:.2f}".format(*row.speedup_bounds) if row.speedup_bounds else ""
         remark = row.reason or done(row)
         speedup = f"{row.speedup:.2f}" if row.speedup else ""
         style = _STYLES[row.status]
-        cells = (row.model, row.status, nodes, speedup, bounds, f"{row.seconds:.1f}", remark)
-        table.add_row(*map(escape, cells), style=style)
+        seconds = [f"{row.seconds:.1f}"] if "seconds" in numbers else []
+        table.add_row(*map(escape, (row.model, row.status, nodes, speedup, bounds, *seconds, remark)), style=style)
     console.print(table)
     console.print(summary(found), highlight=False)
 
@@ -43,7 +47,7 @@ def done(row: Row) -> str:
 def summary(found: Sweep) -> str:
     """What a sweep comes to, in a line."""
     fine = [row for row in found.rows if row.status == "ok"]
-    said = f"{len(fine)} of {len(found.rows)} models are ok"
+    said = f"{len(fine)} of {len(found.rows)} models {'is' if len(fine) == 1 else 'are'} ok"
     ratios = [row.speedup for row in fine if row.speedup]
     if ratios:
         said += f"; speedup {statistics.geometric_mean(ratios):.2f} as the geometric mean, {min(ratios):.2f} to {max(ratios):.2f}"
