@@ -38,7 +38,7 @@ def test_what_is_left_out_is_told() -> None:
 
 def test_letters_of_two_cells_are_counted_as_two() -> None:
     name = "模型模型模型模型.onnx"
-    for width in range(60, 100):
+    for width in range(66, 100):
         said = printed(width, "a", name)
         assert name in said, "in one line"
         assert max(map(cell_len, said.splitlines())) <= width
