@@ -6,6 +6,9 @@ without a traceback and exits with code 2. Differing outputs are an answer there
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 
 class OrtfuseError(Exception):
     """Base class of every error that ortfuse raises on purpose."""
@@ -77,7 +80,16 @@ class PrecisionError(OrtfuseError):
 
 
 class ConstraintError(OrtfuseError):
-    """No choice keeps what was asked of a tuned model; the message says which limits are missed and by how much."""
+    """No choice keeps what was asked of a tuned model; the message says which limits are missed and by how much.
+
+    Attributes:
+        tried: What was tried, as `ortfuse.tuning.Point`s.
+    """
+
+    def __init__(self, message: str, tried: Sequence[Any] = ()) -> None:
+        """Say why, and what was tried."""
+        super().__init__(message)
+        self.tried = tried
 
 
 class VerificationError(OrtfuseError):

@@ -157,6 +157,10 @@ def quantize(
         except BoundError as error:
             err.print(f"{error}; nothing was written", style="red", markup=False, highlight=False, soft_wrap=True)
             write_json(json_file, "quantize", refused(model, error))
+            if report is not None:
+                from ortfuse.report.pages import unmet_page
+
+                write_report(report, unmet_page(str(model), str(error), ()))
             raise typer.Exit(NO) from None
         show_quantized(out, found)
         if curve is not None:

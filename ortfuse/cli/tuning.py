@@ -171,6 +171,10 @@ def tune(
         except ConstraintError as error:
             err.print(f"{error}; nothing was written", style="red", markup=False, highlight=False, soft_wrap=True)
             write_json(json_file, "tune", refused(model, error))
+            if report is not None:
+                from ortfuse.report.pages import unmet_page
+
+                write_report(report, unmet_page(str(model), str(error), error.tried))
             raise typer.Exit(NO) from None
         show_tuned(out, found)
         write_json(json_file, "tune", {"model": str(model), **found.to_dict()})

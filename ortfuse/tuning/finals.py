@@ -156,7 +156,8 @@ class Finals:
         if best is None:
             best = self._first_verified(kept, search, notes)
         if best is None:
-            raise ConstraintError("; ".join([_why(search, [baseline, *again]), *self._not_tried(search)]))
+            why = "; ".join([_why(search, [baseline, *again]), *self._not_tried(search)])
+            raise ConstraintError(why, search.points)
         return best
 
     def _first_verified(self, points: Sequence[Point], search: Study, notes: list[str]) -> Point | None:

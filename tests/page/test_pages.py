@@ -19,13 +19,13 @@ from ortfuse.bench.peaks import Peaks
 from ortfuse.cli.app import main
 from ortfuse.errors import OptionError
 from ortfuse.page import write_page
-from ortfuse.page.blocks import Bar, Bars, Card, Cards, Dot, Page, Rows, Scatter
+from ortfuse.page.blocks import Bar, Bars, Card, Cards, Dot, Notes, Page, Rows, Scatter
 from ortfuse.page.pictures import operators
 from ortfuse.page.write import html
 from ortfuse.precision.outcome import Outcome, Point, SiteReport, Tried
 from ortfuse.profiling import Bottleneck, Creation, Fusion, Kernel, Profile, Timing
 from ortfuse.quantized import Quantized
-from ortfuse.report.pages import bench_page, profile_page, quantisation_page, tuning_page
+from ortfuse.report.pages import bench_page, profile_page, quantisation_page, tuning_page, unmet_page
 from ortfuse.report.pages.common import is_faster, short_names
 from ortfuse.report.tuning import show_tuned
 from ortfuse.sessions import SessionConfig
@@ -188,6 +188,30 @@ def test_that_nothing_is_faster_is_told_and_no_loss() -> None:
     page = tuning_page("m.onnx", Tuned(outcome, ortfuse.Options(), SessionConfig()))
     assert page.summary.startswith("Nothing was found that is faster")
     assert 'class="card bad"' not in html(page)
+
+
+def test_where_nothing_keeps_the_limits_the_page_says_what_was_tried() -> None:
+    tried = [Trial(0, {"model": "auto"}, 1.5, 8, 9, 5, 120), Trial(1, {"model": "all"}, 1.25, 9, 10, 5, 130)]
+    said = " ".join(read(html(unmet_page("m.onnx", "max-latency of 1 ms is missed by 700%: 8 ms", tried))).text)
+    assert "No model was written: max-latency of 1 ms is missed by 700\u00a0%: 8 ms." in said
+    assert "1.25" in said
+    assert "Every trial" not in html(unmet_page("m.onnx", "the bound is missed", ()))
+
+
+def test_remarks_are_sentences_and_numbers_stay_with_their_percent() -> None:
+    said = html(Page("t", "s", [Notes("Remarks", ["the times scatter by 34% of the median", "a.onnx: is left. Stop"])]))
+    assert "<li>The times scatter by 34\u00a0% of the median.</li>" in said
+    assert "<li>a.<wbr>onnx: is left. Stop.</li>" in said
+
+
+def test_the_two_models_of_a_difference_are_called_by_name(path: Path, tmp_path: Path) -> None:
+    ortfuse.optimize(path, output=tmp_path / "b.onnx")
+    with pytest.raises(SystemExit):
+        main(["diff", str(path), str(tmp_path / "b.onnx"), "--report", str(tmp_path / "d.html")])
+    said = read(tmp_path / "d.html").text
+    assert "A, a.onnx" in said
+    assert "B, b.onnx" in said
+    assert "before" not in said
 
 
 def test_a_profile_is_shown_with_every_kernel(path: Path) -> None:

@@ -79,8 +79,9 @@ def test_the_model_its_session_and_its_options_are_written(path: Path, tmp_path:
 
 def test_limits_that_nothing_keeps_are_told_and_nothing_is_written(path: Path, tmp_path: Path) -> None:
     limits = ortfuse.Constraints(max_memory=50)
-    with pytest.raises(ConstraintError, match="max-memory of 50 MB is missed by 100%: 100 MB"):
+    with pytest.raises(ConstraintError, match="max-memory of 50 MB is missed by 100%: 100 MB") as refusal:
         ortfuse.tune(path, output=tmp_path / "b.onnx", trials=3, constraints=limits, meter=Meter)
+    assert len(refusal.value.tried) == 3
     assert not (tmp_path / "b.onnx").exists()
 
 

@@ -6,7 +6,7 @@ from ortfuse.report.pages.latencies import bench_page
 from ortfuse.report.pages.optimisation import optimisation_page
 from ortfuse.report.pages.profiling import profile_page
 from ortfuse.report.pages.quantisation import quantisation_page
-from ortfuse.report.pages.tuning import tuning_page
+from ortfuse.report.pages.tuning import tuning_page, unmet_page
 
 __all__ = [
     "bench_page",
@@ -16,4 +16,5 @@ __all__ = [
     "profile_page",
     "quantisation_page",
     "tuning_page",
+    "unmet_page",
 ]

@@ -33,8 +33,8 @@ def difference_page(first: str, second: str, before: ir.Model, after: ir.Model) 
     blocks: list[Block] = [
         Cards(
             [
-                Card("nodes", f"{sum(was.values())} → {sum(became.values())}", "of A → of B"),
-                Card("kinds of operators", f"{len(was)} → {len(became)}", "of A → of B"),
+                Card("nodes", f"{sum(was.values())} → {sum(became.values())}", "A → B"),
+                Card("kinds of operators", f"{len(was)} → {len(became)}", "A → B"),
                 Card("regions that differ", str(len(regions))),
             ]
         ),

@@ -44,17 +44,7 @@ def tuning_page(name: str, tuned: Tuned) -> Page:
     settings = [(setting.name, str(setting.value), setting.reason) for setting in tuned.session]
     if settings:
         blocks.append(Rows("Settings of the session", ("name", "value", "reason"), settings))
-    trials = [
-        (
-            str(point.number + 1), changed(point, usual), f"{point.speedup:.2f}" if not point.failure else "",
-            digits(point.median_ms), f"{point.peak_mb:.0f}", f"{point.error:.1e}", point.failure,
-        )
-        for point in outcome.points
-    ]  # fmt: skip
-    headings = ("trial", "choice", "speedup", "median ms", "peak MB", "error (l2)", "failure")
-    blocks.append(
-        Rows("Every trial", headings, trials, _TRIALS, numbers=frozenset({0, 2, 3, 4, 5}), folded=len(trials) > 12)
-    )
+    blocks.append(_trials(outcome.points, usual))
     if outcome.notes:
         blocks.append(Notes("Remarks", list(outcome.notes)))
     summary = (
@@ -64,6 +54,31 @@ def tuning_page(name: str, tuned: Tuned) -> Page:
     if best.number == outcome.baseline.number or seen == 1:
         summary = "Nothing was found that is faster than the original in a default session."
     return Page(f"{Path(name).name}, tuned", summary, blocks, command(), environment())
+
+
+def unmet_page(name: str, why: str, tried: Sequence[Point]) -> Page:
+    """What was tried where nothing keeps what was asked."""
+    usual = dict(tried[0].choice) if tried else {}
+    blocks: list[Block] = [_trials(tried, usual)] if tried else []
+    return Page(
+        f"{Path(name).name}: nothing keeps what was asked",
+        f"No model was written: {why}.",
+        blocks,
+        command(),
+        environment(),
+    )
+
+
+def _trials(points: Sequence[Point], usual: object) -> Rows:
+    trials = [
+        (
+            str(point.number + 1), changed(point, usual), f"{point.speedup:.2f}" if not point.failure else "",
+            digits(point.median_ms), digits(point.p95_ms), f"{point.peak_mb:.0f}", f"{point.error:.1e}", point.failure,
+        )
+        for point in points
+    ]  # fmt: skip
+    headings = ("trial", "choice", "speedup", "median ms", "95 % under, ms", "peak MB", "error (l2)", "failure")
+    return Rows("Every trial", headings, trials, _TRIALS, frozenset({0, 2, 3, 4, 5, 6}), folded=len(trials) > 12)
 
 
 def _bars(points: Sequence[Point], outcome: TuningOutcome) -> list[Bar]:
