@@ -22,12 +22,17 @@ def blocks(text: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
-def test_the_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_examples_run_and_print_what_they_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "golden").symlink_to(ROOT / "golden")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for block in (*blocks(README), *blocks(PYTHON)):
         exec(compile(block, "README.md", "exec"), names)
+        said = capsys.readouterr().out
+        for promised in re.findall(r"print\(.*\)  # (\{.*\})\n", block):
+            assert promised in said
     assert (tmp_path / "bert.opt.onnx").exists()
     assert (tmp_path / "bert.eager.ts.opt.onnx").exists()
 
