@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterator, Mapping
+from importlib import resources
 from typing import Any
 
 import onnx
@@ -25,7 +27,7 @@ def attribute_default(domain: str, op_type: str, version: int, name: str) -> Any
     """The default of an attribute by ONNX's schema or else the runtime's; `None` if its absence has a meaning of its own."""
     schema = schema_at(op_type, version, domain)
     if schema is None:
-        return _runtime_defaults().get((domain, op_type), {}).get(name) if domain in ("", MICROSOFT) else None
+        return _defaults_of(domain, op_type).get(name) if domain in ("", MICROSOFT) else None
     attribute = schema.attributes.get(name)
     return None if attribute is None else _default(attribute.default_value)
 
@@ -39,8 +41,24 @@ def _default(attribute: onnx.AttributeProto) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
+def _defaults_of(domain: str, op_type: str) -> Mapping[str, Any]:
+    """The defaults of an operator that ONNX does not define; of one that is not in the table, the installed runtime is asked."""
+    known: Mapping[str, Any] | None = _known_defaults().get(f"{domain}::{op_type}")
+    return runtime_defaults().get((domain, op_type), {}) if known is None else known
+
+
 @functools.cache
-def _runtime_defaults() -> Mapping[tuple[str, str], Mapping[str, Any]]:
+def _known_defaults() -> Mapping[str, Any]:
+    """The table that comes with ortfuse, as importing the runtime is slow: tests hold it to the installed runtime."""
+    content = json.loads(resources.files("ortfuse.graph").joinpath("runtime_defaults.json").read_text())
+    return {
+        name: {key: tuple(value) if isinstance(value, list) else value for key, value in attributes.items()}
+        for name, attributes in content["operators"].items()
+    }
+
+
+@functools.cache
+def runtime_defaults() -> Mapping[tuple[str, str], Mapping[str, Any]]:
     """The defaults of attributes of operators that ONNX does not define, by domain and name, from the runtime's own schemas."""
     from onnxruntime.capi import onnxruntime_pybind11_state as runtime  # importing the runtime is slow
 

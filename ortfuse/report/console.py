@@ -259,7 +259,9 @@ def show_passes(console: Console, catalogue: Catalogue, lists: Collection[PassLi
     console.print(made)
     rules = Table(title="Rules", title_justify="left")
     rules.add_column("rule", no_wrap=True)
-    for heading in ("pass", "exactness", "makes", "formula"):
+    rules.add_column("pass", overflow="fold")
+    rules.add_column("exactness", no_wrap=True)
+    for heading in ("makes", "formula"):
         rules.add_column(heading, overflow="fold")
     for pass_name, entries in catalogue.passes().items():
         for rule in entries:

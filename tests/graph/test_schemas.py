@@ -74,3 +74,15 @@ def test_defaults_of_operators_that_onnx_does_not_define_are_those_of_the_runtim
 )
 def test_what_no_schema_gives_has_no_default(domain: str, operator: str, name: str) -> None:
     assert attribute_default(domain, operator, 1, name) is None
+
+
+def test_the_table_of_defaults_is_that_of_the_runtime() -> None:
+    for (domain, name), attributes in schemas.runtime_defaults().items():
+        known = schemas._known_defaults().get(f"{domain}::{name}")
+        if known is not None:  # another version of the runtime may have others, which it is asked for
+            assert known == {key: value for key, value in attributes.items() if value is not None}, name
+
+
+def test_an_operator_that_the_table_lacks_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schemas, "_known_defaults", dict)
+    assert schemas._defaults_of("com.microsoft", "SkipLayerNormalization")["epsilon"] == pytest.approx(1e-12)

@@ -143,9 +143,9 @@ def test_weights_are_lowered_one_after_the_other(tmp_path: Path) -> None:
 
 def test_a_convolution_with_one_filter_stays() -> None:
     """As which the mean of the rows of a batch is computed: rounding what comes in would take longer."""
-    weight = ", ".join(str(number % 7 - 3) for number in range(64 * 8))
-    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 20]> g (float[n,50,64] x) => (float[n,8] y)
-        <float[64,8] w = {{{weight}}}, int64[1] a = {{1}}>
+    weight = ", ".join(str(number % 7 - 3) for number in range(768 * 8))
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 20]> g (float[n,197,768] x) => (float[n,8] y)
+        <float[768,8] w = {{{weight}}}, int64[1] a = {{1}}>
         {{ r = Relu(x) s = ReduceMean<keepdims = 0>(r, a) y = MatMul(s, w) }}""")
     made = ortfuse.lower(model, "dynamic_int8").model
     operators = [node.op_type for node in made.graph.node]
