@@ -14,6 +14,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortfuse.facts.facts import Facts
+from ortfuse.graph.traits import RESHAPES, has
 from ortfuse.pattern import Match, Pattern, built, op, opt, rearrange, redundant, var
 from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Exactness, Proof, Rule, Variation
@@ -45,14 +46,14 @@ def groups_have_several_heads(match: Match) -> Refusal | None:
     return match.refuse("needless", "rows", found="each head is a group") if shapes[0][1] == shapes[1][1] else None
 
 
-_MOVES = frozenset({"Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_KEEPS_ALL = RESHAPES | {"Transpose"}
 
 
 @redundant(COST)
 def heads_are_split(match: Match) -> Refusal | None:
     """The heads were columns before: of rows that come as rows, to a single head, the Reshape is one of positions."""
     value: ir.Value = match["query"]
-    while (node := value.producer()) is not None and node.op_type in _MOVES and node.inputs[0] is not None:
+    while (node := value.producer()) is not None and has(node, _KEEPS_ALL) and node.inputs[0] is not None:
         value = node.inputs[0]
     shape = match.facts.shape(value)
     rows = shape is not None and len(shape) == 3 and shape[-1] == match.dim("d")
