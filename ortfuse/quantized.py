@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     from ortfuse.execution.inputs import Inputs
     from ortfuse.precision.metrics import UserFunction
     from ortfuse.precision.outcome import Goal, Outcome
+    from ortfuse.precision.phases import Phases
     from ortfuse.precision.uniform import Uniform
+
+
+OVER = 1.1
+"""How many times its budget a search may take before that is said."""
 
 
 class QuantizeOptions(PipelineOptions, total=False):
@@ -96,7 +101,8 @@ def quantize(
         rungs: The names of the rungs, or of families of them (`"dynamic_int8"`), to choose from; by default all.
         curve: Whether the choices under other bounds are run too, so that the curve has their true errors.
         budget: The seconds that it may take: what is best by then is the result, and the next call goes on from there.
-            Reading the model, optimising it and running it first are not cut short.
+            Reading the model, optimising it, running it first and running up to three choices as a whole are not
+            cut short.
         store: The file that measurements are kept in, so that the search goes on where it was stopped; by default in the user's
             cache folder, `None` for none.
         progress: Called with short messages about what is going on.
@@ -158,6 +164,9 @@ def quantize(
         if outcome.taken.choice:
             write_bound(outcome.model, Bound(judged, asked.bound))
         written = _written(outcome.model, options, progress)
+    seconds = time.monotonic() - started
+    if budget is not None and seconds > OVER * budget:
+        outcome = replace(outcome, notes=[*outcome.notes, _overrun(budget, seconds, phases)])
     return Quantized(leave(outcome.model, source), outcome, report, written)
 
 
@@ -225,6 +234,16 @@ def lower(
     if given:
         settle(made.model)
     return Lowered(leave(made.model, source), made, report, _written(made.model, options, progress))
+
+
+def _overrun(budget: float, seconds: float, phases: Phases) -> str:
+    """Why a search took longer than it should."""
+    longest = sorted(phases.found, key=lambda phase: -phase.seconds)[:2]
+    which = " and ".join(f"'{phase.name}' ({phase.seconds:.0f} s)" for phase in longest)
+    return (
+        f"the search took {seconds:.0f} s instead of {budget:.0f} s, most of it for {which}: the model has to be optimised and "
+        "run, and a few choices as a whole, however little time is given"
+    )
 
 
 def _in_float32(model: AnyModel, options: Options, progress: Progress) -> tuple[ir.Model, Target, RunReport]:

@@ -7,7 +7,7 @@ nothing else looks at that.
 
 from __future__ import annotations
 
-import itertools
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +42,13 @@ FRESH_SECONDS = 3.0
 
 FRESH_SHARE = 0.05
 """The share of the given time that this may take."""
+
+LEAST = (PROBED + 6, 8, 8)
+"""How many sets are used for the search, held out and fresh where there is no time for all: the fewer, the larger is the error
+that is to be expected. Nothing between, as what was measured counts for the same inputs alone."""
+
+SETS_SHARE = 0.15
+"""The share of the given time that the original may take to run on those of the search and those held out."""
 
 FRESH_BYTES = 1 << 30
 """How many bytes of these and of the original's outputs are kept."""
@@ -122,17 +129,20 @@ def samples(
         VerificationError: The model runs on none that could be generated.
     """
     seconds = FRESH_SECONDS if budget is None else min(FRESH_SECONDS, FRESH_SHARE * budget)
+    of_search = math.inf if budget is None else SETS_SHARE * budget
     if given is None:
-        return _generated(session, model, sizes, seed, seconds)
+        return _generated(session, model, sizes, seed, seconds, of_search)
     found, notes = list(given), []
     if len(found) == 1:
         found = _split(model, found[0])
     order = np.random.default_rng(seed).permutation(len(found))
-    found, others = [found[number] for number in order[:MOST]], [found[number] for number in order[MOST:]]
-    fresh = _fresh(((arrays, session.run(arrays)) for arrays in others), seconds)
+    most = MOST if budget is None else _affordable(session, found, of_search)
+    found, others = [found[number] for number in order[:most]], [found[number] for number in order[most:]]
+    fewest = FRESH[0] if most == MOST else LEAST[2]
+    fresh = _fresh(((arrays, session.run(arrays)) for arrays in others), seconds, fewest)
     if others:
         notes.append(
-            f"the search used {MOST} of the {len(order)} sets of inputs, the check of its result {len(fresh)} others"
+            f"the search used {most} of the {len(order)} sets of inputs, the check of its result {len(fresh)} others"
         )
     if len(found) == 1:
         notes.append(
@@ -148,14 +158,25 @@ def samples(
     return Samples(tuple(found[held:]), tuple(found[:held]), label, tuple(notes), fresh=fresh)
 
 
-def _fresh(ran: Iterable[tuple[Inputs, Arrays]], seconds: float) -> tuple[tuple[Inputs, Arrays], ...]:
-    """As many inputs with their outputs as there is time and room for."""
+def _affordable(session: Session, given: Sequence[Inputs], seconds: float) -> int:
+    """How many of the user's sets of inputs are used: `MOST`, or fewer if the model cannot run on as many in these seconds."""
+    session.run(given[0])
+    started = time.perf_counter()
+    session.run(given[0])
+    each = time.perf_counter() - started
+    return MOST if min(MOST, len(given)) * each <= seconds else sum(LEAST[:2])
+
+
+def _fresh(
+    ran: Iterable[tuple[Inputs, Arrays]], seconds: float, least: int = FRESH[0]
+) -> tuple[tuple[Inputs, Arrays], ...]:
+    """As many inputs with their outputs as there is time and room for, and so many at least if there is room."""
     found: list[tuple[Inputs, Arrays]] = []
     room, started = FRESH_BYTES, time.perf_counter()
     for inputs, outputs in ran:
         found.append((inputs, outputs))
         room -= _bytes(inputs) + _bytes(outputs)
-        spent = len(found) >= FRESH[0] and time.perf_counter() - started > seconds
+        spent = len(found) >= least and time.perf_counter() - started > seconds
         if spent or room < 0 or len(found) == FRESH[1]:
             break
     return tuple(found)
@@ -165,25 +186,48 @@ def _bytes(arrays: Mapping[str, Any]) -> int:
     return sum(getattr(array, "nbytes", 0) for array in arrays.values())
 
 
-def _generated(session: Session, model: ir.Model, sizes: Mapping[str, int], seed: int, seconds: float) -> Samples:
-    first, count = SEEDS_APART * seed, sum(GENERATED)
+def _generated(
+    session: Session, model: ir.Model, sizes: Mapping[str, int], seed: int, seconds: float, of_search: float
+) -> Samples:
+    """Generated inputs: fewer where the original would run on them for longer than it may (see `LEAST`).
+
+    Args:
+        session: A session of the original model.
+        model: The original model.
+        sizes: Sizes of open dimensions by name.
+        seed: Seed of the generated numbers.
+        seconds: How long the original may run on fresh ones, once there are enough of them.
+        of_search: How long it may run on the others.
+    """
+    first, count, notes = SEEDS_APART * seed, sum(GENERATED), [WEAK]
     if not input_specs(model):
         return Samples(tuple(generated(session, model, sizes, [first])[1]), (), "no inputs")
     ran = _ran(session, model, sizes, range(first, first + count + FRESH[1]))
     made: list[Inputs] = []
     outputs: list[Arrays] = []
-    text, room = "", FRESH_BYTES
-    for label, inputs, found in itertools.islice(ran, count):
+    few, fewest, room, started = sum(LEAST[:2]), FRESH[0], FRESH_BYTES, time.perf_counter()
+    text = ""
+    for label, inputs, found in ran:
         text = label
         made.append(inputs)
         room -= _bytes(found)
         outputs = [*outputs, found] if room > 0 else []
-    fresh = _fresh(((inputs, outputs) for _, inputs, outputs in ran), seconds)
+        if len(made) == few and (time.perf_counter() - started) * count / few > of_search:
+            fewest = LEAST[2]
+            notes.append(
+                f"the original ran on {len(made)} generated sets of inputs instead of {count} in the time given: fewer leave "
+                "a larger error to be expected, so that less is lowered; more time, or inputs of yours, may lower more"
+            )
+            break
+        if len(made) == count:
+            break
+    fresh = _fresh(((inputs, outputs) for _, inputs, outputs in ran), seconds, fewest)
+    split = max(LEAST[0], round(len(made) * GENERATED[0] / count))
     label = (
-        f"{count} generated sets of inputs ({text}), {GENERATED[1]} of them held out, and {len(fresh)} for the result"
+        f"{len(made)} generated sets of inputs ({text}), {len(made) - split} of them held out, "
+        f"and {len(fresh)} for the result"
     )
-    search, held_out = tuple(made[: GENERATED[0]]), tuple(made[GENERATED[0] :])
-    return Samples(search, held_out, label, (WEAK,), tuple(outputs), fresh)
+    return Samples(tuple(made[:split]), tuple(made[split:]), label, tuple(notes), tuple(outputs), fresh)
 
 
 def generated(

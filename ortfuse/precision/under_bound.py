@@ -201,7 +201,9 @@ class _Hunt:
             self.progress("measuring the whole")
             seconds = clock.seconds({"": model}, inputs.search[0]).get("", 0.0)
         kept = self.store.within(*machine(), asked.threads, model_digest(model), inputs_digest(inputs.all))
-        taken = kept.within("taken", asked.metric.name, asked.metric.judged)
+        first = inputs_digest(inputs.search[:1])  # whatever more there was time for: they are run again in any case
+        taken = self.store.within(*machine(), asked.threads, model_digest(model), first)
+        taken = taken.within("taken", asked.metric.name, asked.metric.judged)
         observed = inputs.ranges
         if len(observed) * OBSERVING * seconds > self.budget.left(RANGES):
             observed = observed[:HASTY_RANGES]

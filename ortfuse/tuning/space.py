@@ -28,16 +28,17 @@ DISABLED = "disabled"
 _PIN = "pin."
 
 _PLAIN: Mapping[str, tuple[Value, ...]] = {
-    "enable_mem_reuse": (True, False),
-    "enable_mem_pattern": (True, False),
     "enable_cpu_mem_arena": (True, False),
+    "enable_mem_reuse": (True, False),
     SPINNING: ("1", "0"),
-    PREPACKING: ("0", "1"),
-    "execution_mode": ("sequential", "parallel"),
     "graph_optimization_level": ("all", "extended", "basic"),
+    PREPACKING: ("0", "1"),
+    "enable_mem_pattern": (True, False),
     DISABLED: ("", "NchwcTransformer", "ConstantFolding", "TransposeOptimizer", "MatMulAddFusion"),
+    "execution_mode": ("sequential", "parallel"),
 }
-"""The settings that every model can have, the runtime's default first. `disabled` is one of the runtime's own optimisers."""
+"""The settings that every model can have, the runtime's default first, and those first that make most of a difference.
+`disabled` is one of the runtime's own optimisers."""
 
 CPU = "CPUExecutionProvider"
 
@@ -47,7 +48,7 @@ class Space:
     """The dimensions of the search, each with its values; the first value is what is there without a search.
 
     Attributes:
-        dimensions: The values by name.
+        dimensions: The values by name, in the order in which they are tried: those that may be worth most first.
         recommended: The settings that are recommended without a search, as far as they are no default.
     """
 
@@ -79,16 +80,16 @@ class Space:
         """
         dimensions: dict[str, tuple[Value, ...]] = {MODEL: tuple(variants)}
         dimensions |= {_PIN + family: ("", *operators) for family, operators in pins.items()}
-        dimensions |= _PLAIN
-        if denormals:
-            dimensions[DENORMALS] = ("0", "1")
-        others = tuple(one for one in providers if one not in (CPU, "AzureExecutionProvider"))
-        if others:
-            dimensions[PROVIDER] = (CPU, *others)
         most = granted_processors() or processors
         counts = sorted({1, max(1, most // 2), most} - {0})
         if not threads and len(counts) > 1:
             dimensions[THREADS] = (0, *counts)
+        others = tuple(one for one in providers if one not in (CPU, "AzureExecutionProvider"))
+        if others:
+            dimensions[PROVIDER] = (CPU, *others)
+        if denormals:
+            dimensions[DENORMALS] = ("0", "1")
+        dimensions |= _PLAIN
         known = {name: value for name, value in settings.items() if value in dimensions.get(name, ())[1:]}
         return cls(dimensions, known)
 

@@ -284,6 +284,17 @@ def test_what_is_best_by_the_end_of_the_time_is_the_result_and_the_next_search_g
     assert clock.asked == 1  # the whole model: the times of this kind of site are known
 
 
+def test_where_time_is_short_fewer_inputs_are_used_and_said() -> None:
+    """Fewer errors leave a larger one to be expected, so that the bound is as firm."""
+    short = run(chain(), 0.1, budget=1e-9)
+    assert short.inputs == "17 generated sets of inputs (n=8), 8 of them held out, and 8 for the result"
+    assert any("17 generated sets of inputs instead of 36" in note for note in short.notes)
+    assert run(chain(), 0.1, budget=1e9).inputs.startswith("36 generated")
+    given = [{"a0": np.random.default_rng(seed).standard_normal((8, SIZE), np.float32)} for seed in range(40)]
+    assert run(chain(), 0.1, budget=1e-9, inputs=given).inputs == "17 sets of inputs, 8 of them held out"
+    assert run(chain(), 0.1, budget=1e9, inputs=given).inputs == "40 sets of inputs, 20 of them held out"
+
+
 def test_where_time_is_short_one_rung_everywhere_is_run_first(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(Budget, "spent", lambda self, share=1.0: share < CHOICES)
