@@ -37,7 +37,7 @@ RULES = [
             typical=tuple(
                 dict.fromkeys(("x", "skip"), f"1 {length} {size}")
                 | dict.fromkeys(("gamma", "beta", "sum_bias"), f"{size}")
-                for length, size in ((16, 384), (128, 768), (512, 1024))
+                for length, size in ((1, 768), (16, 64), (16, 384), (128, 768), (512, 1024))
             ),
         ),
     ),

@@ -241,7 +241,7 @@ RULES = [
             scalars=_PROOF.scalars,
             dtypes=("float32", "float64"),
             typical=tuple(
-                {"x": size, "scale": size.split()[-1]} for size in ("1 1 2048", "1 16 1024", "1 128 768", "1 512 2048")
+                {"x": size, "scale": size.split()[-1]} for size in ("1 16 64", "1 1 2048", "1 16 1024", "1 128 768", "1 512 2048")
             ),
         ),
     ),
@@ -314,7 +314,7 @@ RULES = [
                     "beta": f"{size}",
                     "sum_bias": f"{size}",
                 }
-                for length, size in ((16, 384), (128, 768), (512, 1024))
+                for length, size in ((1, 768), (16, 64), (16, 384), (128, 768), (512, 1024))
             ),
         ),
     ),
