@@ -63,8 +63,8 @@ def summary() -> str:
     ]
     text = (
         f"Measured (two threads, batch 1, against ONNX Runtime's default, runs interleaved): with the same results "
-        f"{_span(means)} times as fast, the geometric mean of {' and '.join(str(len(one)) for one in measured)} exports of full-size "
-        f"models on two kinds of processor, from {least:.2f} ({_name(worst)}) to {most:.2f}; with an error of outputs under 5e-2 "
+        f"{_span(means)} times as fast, the geometric mean of {_several([len(one) for one in measured])} exports of full-size "
+        f"models on {len(measured)} kinds of processor, from {least:.2f} ({_name(worst)}) to {most:.2f}; with an error of outputs under 5e-2 "
         f"{_span(under)} times. More in [docs/promises.md](docs/promises.md); `python -m benchmarks` measures it all again."
     )
     return _wrapped(text, "")
@@ -284,7 +284,7 @@ def _formats(kind: str) -> str:
     """What a kind of processor multiplies integers with, of its name in full."""
     if "AMX_INT8" in kind:
         return "a processor with AMX"
-    return f"a processor without AMX{'' if 'VNNI' in kind else ' and VNNI'}"
+    return "a processor with VNNI, without AMX" if "VNNI" in kind else "a processor without VNNI"
 
 
 def _under(found: Mapping[str, Any] | None, tools: Mapping[str, Any]) -> str:
@@ -366,6 +366,11 @@ def _name(model: str) -> str:
 def _span(numbers: Sequence[float], digits: int = 2) -> str:
     low, high = (f"{end(numbers):.{digits}f}" for end in (min, max))
     return low if low == high else f"{low} to {high}"
+
+
+def _several(counts: Sequence[int]) -> str:
+    *first, last = map(str, sorted(counts))
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _wrapped(text: str, indent: str) -> str:
