@@ -42,7 +42,7 @@ def measured() -> str:
     """All that was measured: a section with a table for each large question, and a point for each of the others."""
     sections = (_coverage, _latency, _precision, _quantised_models, _outside)
     lines = [line for section in sections for line in (*section(), "")]
-    points = (_trained, _engine, _passes, _weights, _trust)
+    points = (_trained, _engine, _passes, _weights, _tuning, _calibration, _trust)
     text = "\n".join([*lines, "### Other questions", "", *(_wrapped(f"- {point()}", "  ") for point in points)])
     return re.sub(r"\n{3,}", "\n\n", text)
 
@@ -344,6 +344,27 @@ def _weights() -> str:
         f"{single['times_of_a_copy_beside_the_engine']:.1f} times the time of a copy with fsync plus the engine's "
         f"{tools['ortfuse']['engine_seconds']:.1f} s, with {tools['ortfuse']['RssAnon']:.0f} MB of memory that cannot be given back "
         f"({peers}); a decoder of {largest:.0f} GB is optimised with {decoder['RssAnon']:.0f} MB."
+    )
+
+
+def _tuning() -> str:
+    found = stored("tuner/tuner.json")
+    sums, budgets = found["goldens total"], [row["budget"] for row in found["goldens"].values()]
+    return (
+        f"**Tuning** (`tuner.json`, {sums['models']} small models, {min(budgets):.0f} to {max(budgets):.0f} s each): `ortfuse tune` is "
+        f"faster than what random search finds in the same time on {sums['faster than random search']}, and as fast as the best fixed "
+        f"pass list on {sums['as fast as the best list']}."
+    )
+
+
+def _calibration() -> str:
+    parts = (
+        f"{found['total']['same'] / found['total']['sites']:.1%} of {found['total']['sites']} on {_formats(kind)}"
+        for kind, found in stored("calibration/calibration.json")["processors"].items()
+    )
+    return (
+        "**Calibration** (`calibration.json`): the table that `ortfuse calibrate` makes chooses the same as measuring every site at "
+        f"{', '.join(parts)}."
     )
 
 
