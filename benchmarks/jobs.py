@@ -191,6 +191,13 @@ JOBS: Sequence[Job] = (
         "passes/passes.json",
     ),
     Job(
+        "passes.full",
+        "what does each pass buy on exports of full size?",
+        ("benchmarks.passes", "--models", "benchmarks/.models", "--no-rules", "--output", "{output}"),
+        stored="passes/full.json",
+        models=True,
+    ),
+    Job(
         "kernels",
         "are the runtime's kernels right, what do they refuse, how fast are they?",
         ("benchmarks.kernels", "--write"),

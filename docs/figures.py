@@ -323,11 +323,11 @@ def _engine() -> str:
 
 
 def _passes() -> str:
-    found = stored("passes/passes.json")
+    found, full = stored("passes/passes.json"), stored("passes/full.json")
     idle = found["rules"]["never"]
     return (
-        f"**Passes** (`passes.json`, [page](left-out.md)): each pass of each family's list and each rule, left out alone on "
-        f"{found['models']} models. {len(found['rules']['buys'])} rules save executed operators or estimated time, "
+        f"**Passes** (`passes.json`, `full.json`, [page](left-out.md)): each pass of each family's list, left out alone on {full['models']} "
+        f"exports of full size and on {found['models']} small models, and each rule on the latter: {len(found['rules']['buys'])} rules save executed operators or estimated time, "
         f"{len(found['rules']['nothing'])} are applied and save neither there, {len(idle)} are applied nowhere there."
     )
 

@@ -20,7 +20,7 @@ from ortfuse.rewrite import Rule
 from ortfuse.targets import CPU, shipped_tables
 
 FAMILIES = Path(__file__).parent / "families.toml"
-LEFT_OUT = Path(__file__).parents[1] / "benchmarks" / "passes" / "passes.json"
+LEFT_OUT = Path(__file__).parents[1] / "benchmarks" / "passes"
 
 
 CATALOGUE = "catalogue.md"
@@ -62,7 +62,7 @@ def on_files(files: Files, config: Any) -> Files:
 def made() -> dict[str, str]:
     """The text of each file that is made here, by its path."""
     catalogue = {_page(name): _of_a_pass(name, group) for name, group in load_catalogue().passes().items()}
-    left_out = _left_out(json.loads(LEFT_OUT.read_text()))
+    left_out = _left_out(*(json.loads((LEFT_OUT / name).read_text()) for name in ("full.json", "passes.json")))
     pages = {
         CATALOGUE: _catalogue(),
         **catalogue,
@@ -198,34 +198,46 @@ def _families() -> Iterator[str]:
             yield f"- tests: {tests or 'none'}\n"
 
 
-def _left_out(found: Mapping[str, Any]) -> Iterator[str]:
-    """What each pass and each rule buys, as the benchmark has stored it."""
+def _left_out(full: Mapping[str, Any], small: Mapping[str, Any]) -> Iterator[str]:
+    """What each pass buys on exports of full size and on small models, and each rule on the latter, as stored."""
     yield "# What each pass buys\n"
     yield (
-        f"Each pass of each family's list, and each rule, left out alone on {found['models']} small models "
-        f"(`{found['command']}`). Operators are those that the runtime executes in a run, after its own optimisations. The time "
+        f"Each pass of each family's list, left out alone on {full['models']} exports of full size and on {small['models']} "
+        f"small models, and each rule on the latter (`{small['command']}`). "
+        "Operators are those that the runtime executes in a run, after its own optimisations. The time "
         "is estimated from them and from their work, and so the same in every run; latency is measured, where it stands. "
         "A number is what leaving the pass out costs: 1.05 is 5 % more. What is less than 1 is cheaper without it.\n"
     )
-    for name, entry in found["lists"].items():
-        yield f"## {name}\n"
-        yield (
-            f"{entry['models']} models; all passes together: {entry['executed']:.2f} times fewer operators, "
-            f"{entry['microseconds']:.2f} times less time.\n"
-        )
-        yield "| pass | models | operators | time | latency |\n|---|---|---|---|---|"
-        for one, cost in sorted(entry["passes"].items(), key=lambda item: -item[1].get("executed", float("inf"))):
-            numbers = " | ".join(_times(cost.get(price)) for price in ("executed", "microseconds", "latency"))
-            needed = " (no result without it)" if cost.get("needed") else ""
-            yield f"| `{one}`{needed} | {cost['models']} | {numbers} |"
-        yield f"\nChange nothing there: {', '.join(f'`{one}`' for one in entry['idle']) or 'none'}.\n"
-    rules, pages = found["rules"], _pages()
-    yield "## Rules\n\n| rule | models | sites | operators | time | most on |\n|---|---|---|---|---|---|"
+    yield "## Exports of full size\n"
+    yield from _lists(full)
+    yield "## Small models\n"
+    yield from _lists(small)
+    rules, pages = small["rules"], _pages()
+    yield "## Rules, on small models\n\n| rule | models | sites | operators | time | most on |\n|---|---|---|---|---|---|"
     for kind in ("buys", "nothing", "costs"):
         for one, cost in sorted(rules[kind].items(), key=lambda item: -item[1].get("executed", float("inf"))):
             numbers = " | ".join(_times(cost.get(price)) for price in ("executed", "microseconds"))
             yield f"| {_linked(one, pages)} | {cost['models']} | {cost['hits']} | {numbers} | {cost['most']} |"
     yield f"\nApplied to none of these models: {', '.join(_linked(one, pages) for one in rules['never'])}.\n"
+
+
+def _lists(found: Mapping[str, Any]) -> Iterator[str]:
+    """What each pass of each family's list buys."""
+    prices = {"executed": "operators", "microseconds": "time", "latency": "latency"}
+    costs = [cost for entry in found["lists"].values() for cost in entry["passes"].values()]
+    prices = {price: head for price, head in prices.items() if any(price in cost for cost in costs)}
+    for name, entry in found["lists"].items():
+        yield f"### {name}\n"
+        yield (
+            f"{entry['models']} models; all passes together: {entry['executed']:.2f} times fewer operators, "
+            f"{entry['microseconds']:.2f} times less time.\n"
+        )
+        yield f"| pass | models | {' | '.join(prices.values())} |\n|---|---|{'---|' * len(prices)}"
+        for one, cost in sorted(entry["passes"].items(), key=lambda item: -item[1].get("executed", float("inf"))):
+            numbers = " | ".join(_times(cost.get(price)) for price in prices)
+            needed = " (no result without it)" if cost.get("needed") else ""
+            yield f"| `{one}`{needed} | {cost['models']} | {numbers} |"
+        yield f"\nChange nothing there: {', '.join(f'`{one}`' for one in entry['idle']) or 'none'}.\n"
 
 
 def _times(number: float | None) -> str:
