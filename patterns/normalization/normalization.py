@@ -241,7 +241,8 @@ RULES = [
             scalars=_PROOF.scalars,
             dtypes=("float32", "float64"),
             typical=tuple(
-                {"x": size, "scale": size.split()[-1]} for size in ("1 16 64", "1 1 2048", "1 16 1024", "1 128 768", "1 512 2048")
+                {"x": size, "scale": size.split()[-1]}
+                for size in ("1 16 64", "1 1 2048", "1 16 1024", "1 128 768", "1 512 2048")
             ),
         ),
     ),
