@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ortfuse.errors import CrashError, VerificationError
 from ortfuse.execution.as_it_is import Runnable, signature_of
-from ortfuse.execution.experiments import attempt
+from ortfuse.execution.experiments import attempt, searches_for
 from ortfuse.execution.input_sizes import OpenDim, open_dims, uniform
 from ortfuse.execution.inputs import Inputs, input_specs
 from ortfuse.execution.session import Session
@@ -31,15 +31,16 @@ def typical_inputs(model: Runnable, *, sizes: Mapping[str, int] | None = None, s
     Raises:
         VerificationError: The model has no open dimension of that name, or does not run on any sizes that were tried.
     """
-    specs = input_specs(signature_of(model))
+    graph = signature_of(model)
+    specs = input_specs(graph)
     dims = open_dims(specs)
     fixed = _fixed(dims, sizes or {})
-    usual = uniform(dims, LEADING, OTHERS) | fixed
+    usual, searches = uniform(dims, LEADING, OTHERS) | fixed, searches_for(graph, specs)
     try:
-        ran, note = attempt(Session(model), specs, usual, seed, fixed)
+        ran, note = attempt(Session(model), specs, usual, seed, fixed, searches())
     except CrashError:
         # The measurement reports the crash; other models may run on these inputs.
-        ran, note = attempt(Session(model, optimise=False), specs, usual, seed, fixed)
+        ran, note = attempt(Session(model, optimise=False), specs, usual, seed, fixed, searches())
     if ran is None:
         where = "does not run at the sizes given" if sizes else "runs on none of the sizes tried"
         raise VerificationError(f"the model {where}: {(note or '').removeprefix('left out ')}")

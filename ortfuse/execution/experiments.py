@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -15,6 +16,7 @@ from ortfuse.execution.caches import caches_of
 from ortfuse.execution.input_sizes import Search, Sizes, describe, open_dims, wanted
 from ortfuse.execution.inputs import Inputs, InputSpec, input_specs, make_inputs
 from ortfuse.execution.joined_sizes import joined_sizes
+from ortfuse.execution.matched_sizes import matched_sizes
 from ortfuse.execution.precision import coarsest
 from ortfuse.execution.reference import Reference
 from ortfuse.execution.session import Arrays, Session
@@ -74,7 +76,7 @@ def experiments(
         ran = [_given(session, number, array) for number, array in enumerate(inputs)]
     else:
         caches = caches_of(graph) if specs is None else frozenset()
-        search = Search(input_specs(graph), joined_sizes(graph)) if specs is None else Search(specs)
+        search = searches_for(graph)() if specs is None else Search(specs)
         ran = _generated(session, search, seed, notes, caches)
     if also is not None:
         label, last, _ = ran[-1]
@@ -90,6 +92,13 @@ def experiments(
         Experiment(label, array, expected, exact, precision)
         for (label, array, expected), exact in zip(ran, references, strict=True)
     ], notes
+
+
+def searches_for(model: ir.Model, specs: Sequence[InputSpec] | None = None) -> Callable[[], Search]:
+    """Makes searches for sizes of a model's inputs that heed what its operators say about them."""
+    given = input_specs(model) if specs is None else specs
+    matched = functools.cache(functools.partial(matched_sizes, model))
+    return functools.partial(Search, given, joined_sizes(model), matched)
 
 
 Ran = tuple[str, Inputs, Arrays]

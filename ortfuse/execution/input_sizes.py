@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ortfuse.dims import Dim, evaluate, symbols
 from ortfuse.execution.inputs import InputSpec
 from ortfuse.execution.joined_sizes import Joined
+from ortfuse.execution.matched_sizes import Matched
 
 Sizes = dict[str, int]
 
@@ -119,12 +120,18 @@ def uniform(dims: Iterable[OpenDim], leading: int, others: int) -> Sizes:
 class Search:
     """Searches for sizes that a model accepts; what works for one set of sizes is tried first for the next."""
 
-    def __init__(self, specs: Sequence[InputSpec], joined: Sequence[Joined] = ()) -> None:
+    def __init__(
+        self,
+        specs: Sequence[InputSpec],
+        joined: Sequence[Joined] = (),
+        matched: Callable[[], Sequence[Matched]] = tuple,
+    ) -> None:
         self.specs = specs
         self._joined = joined
+        self._matched = matched  # not asked for models that run on the usual sizes
         self._dims = open_dims(specs)
         self._others = [dim.symbol for dim in self._dims if not dim.leading]
-        self._relations: list[Relation] = [dict, self._tied, *self._sums()]
+        self._relations: list[Relation] = [dict, self._fitted, self._tied, *self._sums()]
         self._unlikely: list[Relation] = list(self._batches())
         self._least = 0
         self._rounds = 0
@@ -172,6 +179,13 @@ class Search:
             # What had to grow once has to grow again; multiples of what was accepted are most likely to be, too.
             grown = ((self._rounds + 1) * self._least,) if self._least else ()
             yield from ({**sizes, **dict.fromkeys(self._others, size)} for size in (*grown, *GROWN))
+
+    def _fitted(self, sizes: Sizes) -> Sizes:
+        """Sizes with which what the model says must match does so."""
+        leading = [dim.symbol for dim in self._dims if dim.leading]
+        for one in self._matched():
+            sizes = one.fitted(sizes, [*self._others, *leading])
+        return sizes
 
     def _tied(self, sizes: Sizes) -> Sizes:
         """One size for all leading dimensions and one for all others, since different names may mean the same length."""

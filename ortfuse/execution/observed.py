@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortfuse.errors import OrtfuseError
-from ortfuse.execution.experiments import attempt
+from ortfuse.execution.experiments import attempt, searches_for
 from ortfuse.execution.input_sizes import open_dims, wanted
 from ortfuse.execution.inputs import Inputs, input_specs
 from ortfuse.execution.part import showing
@@ -31,7 +31,7 @@ def observe(model: ir.Model, seed: int = 0) -> Inputs:
         specs = input_specs(model)
         sizes = wanted(open_dims(specs))
         session = Session(showing(model), optimise=False, lean=True)
-        ran, _ = attempt(session, specs, sizes[min(1, len(sizes) - 1)], seed)
+        ran, _ = attempt(session, specs, sizes[min(1, len(sizes) - 1)], seed, search=searches_for(model, specs)())
     except OrtfuseError:
         return {}
     if ran is None:

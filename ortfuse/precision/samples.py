@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from ortfuse.bench.inputs import labels_of_sizes, usual_sizes
 from ortfuse.errors import VerificationError
-from ortfuse.execution.experiments import Ran, attempt
+from ortfuse.execution.experiments import Ran, attempt, searches_for
 from ortfuse.execution.inputs import Inputs, input_specs
 from ortfuse.execution.session import Arrays, Session
 
@@ -252,10 +252,11 @@ def _ran(session: Session, model: ir.Model, sizes: Mapping[str, int], seeds: Ite
     """The model run on inputs of typical size, one set for each seed."""
     specs, usual = input_specs(model), usual_sizes(model, sizes)
     fixed = {symbol: usual[symbol] for symbol, label in labels_of_sizes(model).items() if label in sizes}
+    searches = searches_for(model, specs)
     for seed in seeds:
-        ran, note = attempt(session, specs, usual, seed, fixed)
+        ran, note = attempt(session, specs, usual, seed, fixed, searches())
         for other in range(1, TRIED_SEEDS if ran is None else 0):
-            ran, _ = attempt(session, specs, usual, seed + other * FAR_SEED, fixed)
+            ran, _ = attempt(session, specs, usual, seed + other * FAR_SEED, fixed, searches())
             if ran is not None:
                 break
         if ran is None:
