@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ortfuse.report.names import Names
+
 if TYPE_CHECKING:
     # Needed for type checking only: these modules are not loaded unless a command uses them.
     import onnx_ir as ir
@@ -98,7 +100,7 @@ def show_difference(console: Console, before: ir.Model, after: ir.Model) -> None
     for name in {**was, **became}:
         one, other = was.get(name, 0), became.get(name, 0)
         if one != other:
-            made.add_row(name, str(one), str(other), f"{other - one:+d}")
+            made.add_row(Names(name), str(one), str(other), f"{other - one:+d}")
     regions = Pictures(before, after).regions()
     if made.row_count:
         console.print(made)
@@ -123,9 +125,9 @@ def show_report(console: Console, report: RunReport) -> None:
     if improved := _counted(report.improved()):
         console.print(f"improved, which were one operator before: {improved}", highlight=False)
     made = Table(title="Passes", title_justify="left")
-    made.add_column("pass")
+    made.add_column("pass", no_wrap=True)
     for heading in ("ms", "changes", "nodes"):
-        made.add_column(heading, justify="right")
+        made.add_column(heading, justify="right", no_wrap=True)
     made.add_column("rules", overflow="fold")
     idle = list(itertools.chain.from_iterable(_add_pass(made, entry, "") for entry in report.passes))
     if idle:
@@ -152,8 +154,8 @@ def show_choices(console: Console, choices: Iterable[Choice]) -> None:
     for choice in choices:
         known = choice.estimate
         made.add_row(
-            choice.rule,
-            choice.makes,
+            Names(choice.rule),
+            Names(choice.makes),
             f"{known.speedup:.2f}" if known else "",
             known.sizes if known else "pinned",
             str(len(choice.sites)),
@@ -175,7 +177,7 @@ def _add_pass(made: Table, entry: PassReport, indent: str) -> Iterator[PassRepor
     name = entry.kind if entry.parts else entry.name
     rules = ", ".join(f"{name} {hits}" for name, hits in entry.hits.items())
     nodes = f"{entry.nodes_before} -> {entry.nodes_after}"
-    made.add_row(f"{indent}{name}", f"{entry.seconds * 1e3:.1f}", str(entry.changes), nodes, rules)
+    made.add_row(f"{indent}{name}", f"{entry.seconds * 1e3:.1f}", str(entry.changes), nodes, Names(rules))
     for part in entry.parts:
         yield from _add_pass(made, part, indent + "  ")
 
@@ -211,7 +213,7 @@ def show_explanation(console: Console, found: Explanation) -> None:
     for heading in ("site", "made", "stands for"):
         made.add_column(heading, overflow="fold")
     for site in found.fused:
-        made.add_row(site.rule, escape(site.site), ", ".join(site.operators), escape(_originals(site.nodes)))
+        made.add_row(site.rule, Names(site.site), Names(", ".join(site.operators)), Names(_originals(site.nodes)))
     if found.fused:
         console.print(made)
     for miss in found.missed[:MOST_MISSES]:
@@ -266,7 +268,7 @@ def show_passes(console: Console, catalogue: Catalogue, lists: Collection[PassLi
     for pass_name, entries in catalogue.passes().items():
         for rule in entries:
             makes = ", ".join(rule.targets) or "its input"
-            rules.add_row(rule.name, pass_name, rule.exactness.value, makes, escape(rule.formula))
+            rules.add_row(rule.name, Names(pass_name), rule.exactness.value, Names(makes), escape(rule.formula))
     console.print(rules)
     show_lists(console, lists)
 
