@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -83,6 +84,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     asked = json.load(sys.stdin)
+    # Not by TMPDIR: locks are in the folder that all processes share.
+    tempfile.tempdir = asked.pop("temporary")
     allow(asked.pop("limit"))
     sys.stdout.flush()
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer:

@@ -207,12 +207,14 @@ def in_process(asked: Mapping[str, Any], limit: float, processes: Processes | No
     hung = Row(str(asked["model"]), "hung", seconds=limit, reason=f"not done after {limit:.0f} s")
     command = [sys.executable, "-P", "-m", "ortfuse.fleet.job"]
     paths = os.pathsep.join(entry for entry in sys.path if entry)
-    with subprocess.Popen(
+    # What its process leaves behind when it is ended is removed from here; a part of it may live a moment longer.
+    with tempfile.TemporaryDirectory(prefix="ortfuse", ignore_cleanup_errors=True) as folder, subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": paths},
     ) as process, (processes or Processes()).having(process):  # fmt: skip
+        request = json.dumps({**asked, "limit": limit, "temporary": folder})
         try:
-            said, errors = process.communicate(json.dumps({**asked, "limit": limit}), None if _ALARM else limit)
+            said, errors = process.communicate(request, None if _ALARM else limit)
         except subprocess.TimeoutExpired:
             process.kill()
             return hung

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -186,12 +187,35 @@ def test_a_process_that_dies_is_a_row(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (row.model, row.status, row.reason) == ("m.onnx", "crashed", "ended by signal 9 (SIGKILL)")
 
 
-def test_a_model_that_never_ends_is_a_row_and_nothing_of_it_goes_on(tmp_path: Path) -> None:
+def test_a_model_that_never_ends_is_a_row_and_nothing_of_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     onnx.save(onnx.parser.parse_model(ENDLESS), tmp_path / "endless.onnx")
     asked = {"model": str(tmp_path / "endless.onnx"), "output": str(tmp_path / "b.onnx"), "options": {}}
+    (folder := tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     row = in_process({**asked, "measured": False}, 6)
     assert (row.status, row.reason) == ("hung", "not done after 6 s")
     assert not (tmp_path / "b.onnx").exists()
+    assert not list(folder.iterdir())
+
+
+def test_what_a_model_has_in_the_folder_for_temporary_files_is_removed_however_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "leaves"
+    program.write_text(f"""#!{sys.executable}
+import json, os, pathlib, sys
+folder = pathlib.Path(json.load(sys.stdin)["temporary"])
+(folder / "file").touch()
+os.kill(os.getpid(), 9)
+""")
+    program.chmod(0o755)
+    (folder := tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(sys, "executable", str(program))
+    assert in_process({"model": "m.onnx"}, 30).status == "crashed"
+    assert not list(folder.iterdir())
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no such signal")
