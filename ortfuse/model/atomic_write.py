@@ -179,16 +179,24 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
+def followed(path: Path) -> Path:
+    """Where a file is written to that is written to a path: that which a symbolic link leads to, as with `cp` and `open`.
+
+    It, and not the link, is what a temporary file can take the place of, and has to be in the folder of.
+    """
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
 def writable_target(path: str | os.PathLike[str]) -> Path:
-    """The path, checked to be one that a file can be written to.
+    """Where a file is written to that is written to `path` (see `followed`), checked to be a place for one.
 
     Raises:
         OutputError: The folder is missing or read-only, or the path exists and is not a file.
     """
-    target = Path(path)
-    if "\0" in target.name:
+    if "\0" in Path(path).name:
         raise OutputError(f"{path!r}: cannot be written: there is a null byte in the name")
     try:
+        target = followed(Path(path))
         folder = target.parent.stat()
         present = _mode(target)
     except FileNotFoundError:
@@ -219,15 +227,23 @@ def _mode(path: Path) -> int | None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a small file of text (see `write_bytes`)."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Write a small file to a temporary one in the same folder and move it into place.
 
     Raises:
         OutputError: It cannot be written; what was there is unchanged.
     """
-    aside = path.with_name(f".ortfuse-{secrets.token_hex(8)}.tmp")
+    aside: Path | None = None
     try:
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
+        place = followed(path)
+        aside = place.with_name(f".ortfuse-{secrets.token_hex(8)}.tmp")
+        aside.write_bytes(content)
+        aside.replace(place)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        if aside is not None:
+            aside.unlink(missing_ok=True)
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -184,7 +184,8 @@ def save(
     """Write a model to a file.
 
     Everything is written to temporary files in the same folder and then moved into place: after any failure or interrupt the
-    old files are unchanged and no other files are left behind. The model may be saved over the file it was loaded from. Only
+    old files are unchanged and no other files are left behind. The model may be saved over the file it was loaded from. Where
+    the path is a symbolic link, the file that it leads to is written, and its data file beside that. Only
     a process that is killed may leave a file behind, named `.ortfuse-*.tmp`; the model in place is intact even then.
 
     Weights are streamed without being held in memory. A model that has external weights, or is larger than 2 GB, gets a data

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import importlib.util
 import io
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from ortfuse.bench.digits import digits
-from ortfuse.errors import OptionError, OutputError
+from ortfuse.errors import OptionError
+from ortfuse.model.atomic_write import write_bytes
 from ortfuse.report.console import show_notes
+from ortfuse.report.names import Names
 
 if TYPE_CHECKING:
     from ortfuse.profiling import Creation, Group, Profile
@@ -93,7 +94,7 @@ def _show_groups(console: Console, title: str, rows: Sequence[Group]) -> None:
     for row in rows[:MOST_ROWS]:
         roof = "" if row.reached is None else f"{row.reached:.0%}"
         made.add_row(
-            escape(row.name), f"{row.seconds * 1e3:.3f}", f"{row.share:.1%}", str(row.kernels), str(row.calls), roof
+            Names(row.name), f"{row.seconds * 1e3:.3f}", f"{row.share:.1%}", str(row.kernels), str(row.calls), roof
         )
     rest = rows[MOST_ROWS:]
     if rest:
@@ -166,13 +167,7 @@ def write_png(path: Path | None, found: Profile, model: str = "") -> None:
 
 
 def _write(path: Path, content: Callable[[], bytes]) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        aside.write_bytes(content())
-        aside.replace(path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise OutputError(f"{path}: the profile cannot be written: {error.strerror or error}") from error
+    write_bytes(path, content())
 
 
 def _as_csv(found: Profile) -> bytes:

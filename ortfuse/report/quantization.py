@@ -6,7 +6,6 @@ import csv
 import importlib.util
 import io
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from ortfuse.bench.fitting import Fitting
-from ortfuse.errors import OptionError, OutputError
+from ortfuse.errors import OptionError
+from ortfuse.model.atomic_write import write_bytes
 from ortfuse.report.console import show_notes, show_written
 
 if TYPE_CHECKING:
@@ -148,13 +148,7 @@ def write_curve(path: Path, outcome: Outcome) -> None:
     Raises:
         OutputError: It cannot be written.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        aside.write_bytes(_WRITERS[path.suffix.lower()](outcome))
-        aside.replace(path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise OutputError(f"{path}: the curve cannot be written: {error.strerror or error}") from error
+    write_bytes(path, _WRITERS[path.suffix.lower()](outcome))
 
 
 def _as_json(outcome: Outcome) -> bytes:

@@ -129,7 +129,9 @@ def tune(
         raise OptionError("budget", f"write seconds, more than 0, not {budget!r}")
     demand_optuna()
     began = clock() if began is None else began
-    output = None if options.output is None else writable_target(options.output)
+    output = None if options.output is None else Path(options.output)
+    if output is not None:
+        writable_target(output)
     file = None if study is None and output is None else Path(study or f"{output}.tune.sqlite")
     with no_other_search(file) as folder:
         original = _as_file(model, folder)

@@ -223,3 +223,33 @@ def test_the_data_of_the_model_that_was_loaded_are_not_replaced_by_a_result_of_a
         for name in ("before.onnx", "after.onnx"):
             np.testing.assert_array_equal(run(tmp_path / name)[0], expected[0])
     assert (tmp_path / "after.onnx.data.1").exists()
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["a file", "nothing yet"])
+def test_through_a_symbolic_link_the_file_that_it_leads_to_is_written(there: bool, tmp_path: Path) -> None:
+    model = load(write_linear(tmp_path / "m.onnx"))
+    (tmp_path / "elsewhere").mkdir()
+    place, link = tmp_path / "elsewhere" / "real.onnx", tmp_path / "o.onnx"
+    if there:
+        place.write_bytes(b"before")
+    link.symlink_to("elsewhere/real.onnx")
+    save(model, link)
+    assert link.is_symlink()
+    assert not place.is_symlink()
+    assert [node.op_type for node in load(link).graph] == [node.op_type for node in model.graph]
+    assert [path.name for path in place.parent.iterdir()] == ["real.onnx"]
+
+
+def test_small_files_too_are_written_through_a_symbolic_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("file")
+    atomic_write.write_text(tmp_path / "link", "one")
+    atomic_write.write_text(tmp_path / "link", "two")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "two"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+
+
+def test_a_folder_that_a_symbolic_link_leads_to_and_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("missing/o.onnx")
+    with pytest.raises(OutputError, match=r"the folder .*missing does not exist"):
+        save(load(write_linear(tmp_path / "m.onnx")), tmp_path / "link")
