@@ -54,7 +54,7 @@ _BOILERPLATE = (
         re.compile(r"Non-zero status code returned while running (\w+) node\. Name:'([^']*)' Status Message:"),
         r"\1 '\2':",
     ),
-    (re.compile(r"\S+\.(?:cc|h):\d+ (?:[^()]*::[^()]*\([^()]*\)(?: const)? )?"), ""),
+    (re.compile(r"\S+\.(?:cc|h):\d+ (?:[^()]*::[^()]*\([^()]*\)(?: const)?(?:::<lambda\([^()]*\)>)? )?"), ""),
 )
 
 
