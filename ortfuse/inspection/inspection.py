@@ -384,7 +384,8 @@ def _detours(model: ir.Model, target: Target, facts: Facts) -> Iterable[Detour]:
             if node.op_type == "Constant" or node.op_identifier() in model.functions:
                 continue
             refusal = target.check_node(node, scope.root.opset_imports, facts)
-            if refusal is not None:
+            # A map has no type that is known here; that is no reason to say that the runtime does not load the model.
+            if refusal is not None and not target.may_have_kernel(node, scope.root.opset_imports, facts):
                 instead = target.instead_of_kernel(node, scope.root.opset_imports, facts)
                 name = node.name or node.outputs[0].name or node.op_type
                 groups.setdefault((_operator(node), refusal.reason, instead), []).append(name)

@@ -164,6 +164,24 @@ class Target:
         refusal = self.check_node(node, opset_imports, facts)
         return refusal is not None and refusal.code == "no_kernel"
 
+    def may_have_kernel(self, node: ir.Node, opset_imports: Mapping[str, int], facts: Facts) -> bool:
+        """Whether types of a node are not known here, and there are kernels for some that they may be."""
+        operator = self.table.operators.get((node.domain, node.op_type))
+        schema = None if operator is None else operator.at(_version(node, opset_imports))
+        if operator is None or schema is None:
+            return False
+        inputs, outputs = (
+            [ABSENT if value is None or value.name == "" else facts.dtype(value) for value in values]
+            for values in (node.inputs, node.outputs)
+        )
+        try:
+            bound = _bind(schema, list(_arguments(schema, inputs, outputs)))
+        except _MismatchError:
+            return False
+        kernels = [kernel for kernel in operator.kernels if kernel.serves(schema.since)]
+        unknown = any(kind is None for _, kind in bound)
+        return unknown and any(_accepts(kernel, schema, bound, optimistic=True) for kernel in kernels)
+
     def between_casts(self, node: ir.Node, opset_imports: Mapping[str, int], facts: Facts) -> bool:
         """Whether the target executes a node in float32, between Casts that it inserts, for want of a float16 kernel.
 

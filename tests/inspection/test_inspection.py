@@ -44,6 +44,19 @@ def test_opsets_signature_and_weights() -> None:
     assert found.operators == {"Cast": 1, "MatMul": 1, "Add": 1, "Gelu": 1, "ConstantOfShape": 1}
 
 
+def test_a_type_that_is_not_known_is_no_lack_of_a_kernel() -> None:
+    """The output is a sequence of maps, for which there are kernels."""
+    found = ortfuse.inspect(
+        model(
+            """g (float[n, 2] x) => (float[n, 2] y) {
+                m = ai.onnx.ml.ZipMap<classlabels_int64s = [0, 1]>(x)  y = Relu(x) }""",
+            ', "ai.onnx.ml": 1',
+        ),
+        measure=False,
+    )
+    assert not found.detours
+
+
 def test_operators_without_kernels_and_what_happens_instead() -> None:
     found = ortfuse.inspect(
         model("""g (float[2] x, float16[2] h) => (float[2] y, float16[2] k, float[2] z)
