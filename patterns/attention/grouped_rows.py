@@ -84,7 +84,7 @@ def mask_is_of_one_query(match: Match) -> Refusal | None:
 
 
 def _one_row(match: Match) -> Any:
-    """The mask as it was before it was repeated, if it is known to be as long then; else one of the rows."""
+    """The mask as it was before it was repeated, if it is known to be as long then; else one of the rows, of one head."""
     if match["mask"] is None:
         return None
     single = _repeated(match["mask"], match.facts)
@@ -92,7 +92,10 @@ def _one_row(match: Match) -> Any:
     lengths = [(match.facts.shape(mask) or (None,))[-1] for mask in (single, match["mask"])]
     if None not in lengths and lengths[0] == lengths[1]:
         return match.capture("single", single)
-    made: Pattern = op.Slice(var("mask"), constant(0), constant(1), constant(-2))
+    # Of several heads there were as many as groups, which are fewer than there are heads now
+    axes = (-3, -2)[-min(2, (match.rank("mask") or 2) - 1) :]
+    none, one = (constant(*(number,) * len(axes)) for number in (0, 1))
+    made: Pattern = op.Slice(var("mask"), none, one, constant(*axes))
     return made
 
 

@@ -12,12 +12,10 @@ from small_models import execute
 
 import ortfuse
 
-HEADER = '<ir_version: 9, opset_import: ["": 17]> g'
 
-
-def optimised(text: str, **sizes: int) -> tuple[Counter[str], ir.Model]:
+def optimised(text: str, opset: int = 17, **sizes: int) -> tuple[Counter[str], ir.Model]:
     """The operators and the graph after everything, which computes the same for these sizes."""
-    before = parse(f"{HEADER} {text}")
+    before = parse(f'<ir_version: 9, opset_import: ["": {opset}]> g {text}')
     after = ortfuse.optimize(before.clone()).model
     rng = np.random.default_rng(0)
     feeds = {}
@@ -50,6 +48,22 @@ def test_heads_of_a_group_as_rows_are_grouped_attention() -> None:
 @pytest.mark.parametrize(("queries", "rows", "keep"), [(3, 6, "b,1,1,t"), (1, 2, "b,1,2,t"), (1, 2, "b,2,1,t")])
 def test_rows_of_several_queries_or_with_masks_of_their_own_stay(queries: int, rows: int, keep: str) -> None:
     assert optimised(grouped(queries, rows, keep), b=3, t=5)[0]["Reshape"] == 2
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_mask_that_is_repeated_for_rows_groups_and_keys_is_one_of_all_heads(groups: int) -> None:
+    found, _ = optimised(
+        f"""(float[b,6,1,8] q, float[b,2,t,8] k, float[b,2,t,8] v, float[1,1,1,1] bias) => (float[b,6,1,8] out)
+        <int64[4] there = {{0, 2, 3, 8}}, int64[4] back = {{0, 6, 1, 8}}, int64[2] repeated = {{{groups}, 3}}>
+        {{ batch = Shape<start = 0, end = 1>(k) keys = Shape<start = 2, end = 3>(k)
+        sizes = Concat<axis = 0>(batch, repeated, keys) mask = Expand(bias, sizes) rows = Reshape(q, there)
+        attention = Attention(rows, k, v, mask) out = Reshape(attention, back) }}""",
+        opset=23,
+        b=3,
+        t=5,
+    )
+    assert found["Attention"] == 1
+    assert found["Reshape"] == 0
 
 
 def fused_heads(rest: int) -> str:
