@@ -2,6 +2,7 @@
 
 flat(x)[columns + rows * width] = x        x[rows, columns] = x        rows and columns are 0, 1, ... as many as x has
 x[rows, columns] = reshape(x[:, :n])       of n columns, all of which x must have: the Reshape fails where it has fewer, too
+x[rows, columns] = reshape(x[:m, :n])      of m rows and n columns, likewise where it is a matrix that is indexed
 GatherND(x, [[i], [j], ...]) = Gather(x, [i, j, ...])
 
 PyTorch's exporters write so what masks of padding are asked for: `mask[batch, key]`, in the shape [batch, 1, 1, key];
@@ -28,6 +29,9 @@ SOURCE = "ONNX operator specification; PyTorch's index by tensors"
 
 _SHAPE_HAS_ENDS = 15
 """The opset from which on Shape has `start` and `end`."""
+
+_RESHAPE_ALLOWS_ZERO = 14
+"""The opset from which on Reshape has `allowzero`."""
 
 x = var("x", "b n")
 
@@ -81,6 +85,22 @@ def counts_all_rows(match: Match) -> Refusal | None:
     if is_positive(columns) or (node is not None and match.facts.version(node) >= _SHAPE_HAS_ENDS):
         return None
     return match.refuse("attribute", "root", f"of opset {_SHAPE_HAS_ENDS} on, where there may be no columns")
+
+
+def counts_some_rows(match: Match) -> Refusal | None:
+    """Numbers of rows and columns that are sizes, not known to be those of x."""
+    shape, counts = match.shape("x"), [_number(match, name) for name in ("rows_count", "columns_count")]
+    for name, count in zip(("rows_count", "columns_count"), counts, strict=True):
+        if count is None or not is_nonnegative(count) or match.rank(name) != 0:
+            return match.refuse("dimension", name, found="it is not known to be a size")
+    if shape is None or shape[0] == counts[0]:
+        return match.refuse("needless", "rows_count", found="all rows are taken")
+    node = match.root.producer()
+    if node is not None and match.facts.version(node) >= _RESHAPE_ALLOWS_ZERO:
+        return None
+    return match.refuse(
+        "attribute", "root", f"of opset {_RESHAPE_ALLOWS_ZERO} on, where there may be no rows or columns"
+    )
 
 
 def steps_by_width(match: Match) -> Refusal | None:
@@ -143,6 +163,23 @@ def _first_columns(match: Match) -> Pattern:
     sizes = op.Concat(op.Shape(x, start=0, end=1), computed("between", partial(_listed, [*between])), count, axis=0)
     any_number: Pattern = op.Reshape(part, sizes, allowzero=1)
     return any_number
+
+
+def _first_rows(match: Match) -> Pattern:
+    """The first rows and columns of x, in as many axes as the result has.
+
+    A number of rows or columns that x does not have leaves fewer elements than are asked for, so that this fails as well; of no
+    rows or no columns nothing is asked.
+    """
+    between = (1,) * (len(match.shape("root") or ()) - 2)
+    rows, columns = (op.Reshape(var(f"{name}_count"), _numbers("one", 1)) for name in ("rows", "columns"))
+    part = op.Slice(x, _numbers("starts", 0, 0), op.Concat(rows, columns, axis=0), _numbers("both", 0, 1))
+    made: Pattern = op.Reshape(part, op.Concat(rows, _numbers("between", *between), columns, axis=0), allowzero=1)
+    return made
+
+
+def _numbers(name: str, *numbers: int) -> Pattern:
+    return computed(name, partial(_listed, [*numbers]))
 
 
 def _listed(numbers: list[int], match: Match) -> np.ndarray[Any, Any]:
@@ -209,6 +246,24 @@ def _some(build: Any) -> ir.Value:
     made: ir.Value = build.node("Gather", [build.node("Shape", [cache]).outputs[0], _number_of(0)(build)]).outputs[0]
     if build.chooser.pick("columns", ("perhaps none", "some")) == 1:
         made = build.node("Add", [made, _number_of(1)(build)]).outputs[0]
+    return made
+
+
+def _some_rows(build: Any) -> ir.Value:
+    """The size of another input, as a number."""
+    known = [value for value in build.graph.inputs if value.name == "tokens"]
+    tokens = known[0] if known else build.input("tokens", ["m"])
+    made: ir.Value = build.node("Gather", [build.node("Shape", [tokens]).outputs[0], _number_of(0)(build)]).outputs[0]
+    return made
+
+
+def _sizes_of_part(build: Any) -> ir.Value:
+    """The sizes that places are repeated in, of some rows and columns."""
+    one = build.constant([1])
+    rows, columns = (
+        build.node("Unsqueeze", [make(build), build.constant([0])]).outputs[0] for make in (_some_rows, _some)
+    )
+    made: ir.Value = build.node("Concat", [rows, one, one, columns], {"axis": 0}).outputs[0]
     return made
 
 
@@ -358,6 +413,27 @@ RULES = [
             attributes=_AXES_OF_INDICES,
             inputs={**COUNTED, "columns_count": _some, "rows_shape": _some_sizes, "columns_shape": _some_sizes},
             opset=15,
+            counterexamples={"of an older opset": Variation(opset=13)},
+        ),
+    ),
+    Rule(
+        # The batch of a mask has a name of its own if the exporter was only told that it varies.
+        name="places.corner_of_matrix",
+        formula="x[rows, columns], of some rows",
+        pattern=_MATRIX,
+        replace=_first_rows,
+        makes=("Slice", "Reshape", "Concat"),
+        guards=(counts_some_rows, parts_are_an_index, is_rows_by_columns),
+        exactness=Exactness.EXACT,
+        source=SOURCE,
+        proof=Proof(
+            shapes={"x": "9 9"},
+            attributes=_AXES_OF_INDICES,
+            inputs={
+                **COUNTED, "rows_count": _some_rows, "columns_count": _some, "rows_shape": _sizes_of_part,
+                "columns_shape": _sizes_of_part,
+            },
+            opset=14,
             counterexamples={"of an older opset": Variation(opset=13)},
         ),
     ),
