@@ -86,7 +86,7 @@ def _as_matrices(match: Match) -> dict[str, tuple[DimLike, ...]]:
 def _result(match: Match) -> tuple[DimLike, ...]:
     reduced, shape = _reduced(match), match.shape("x")
     assert reduced is not None and shape is not None
-    between = (1,) * len(reduced) if match["keepdims"] else ()
+    between = (1,) * len(reduced) if match["keepdims"] == 1 else ()
     return (*shape[: reduced[0]], *between, *shape[reduced[-1] + 1 :])
 
 

@@ -26,7 +26,7 @@ def _known(found: object, facts: object) -> bool:
 def _axes(match: Match) -> list[int]:
     """The axes of both, counted in x."""
     rank, inner, outer = match.rank("x") or 0, set(match["inner"]), match["outer"]
-    left = list(range(rank)) if match["keepdims"] else [axis for axis in range(rank) if axis not in inner]
+    left = list(range(rank)) if match["keepdims"] == 1 else [axis for axis in range(rank) if axis not in inner]
     return sorted(inner | {left[axis] for axis in outer})
 
 

@@ -292,7 +292,9 @@ RULES = [
     _rule(
         "blocked_mean",
         op.ReduceMean(x, axes=attr("axes"), keepdims=attr("keepdims")),
-        lambda match: op.GlobalAveragePool(x) if match["keepdims"] else op.Squeeze(op.GlobalAveragePool(x), spatial),
+        lambda match: (
+            op.GlobalAveragePool(x) if match["keepdims"] == 1 else op.Squeeze(op.GlobalAveragePool(x), spatial)
+        ),
         Proof(
             shapes={"x": "n 16 4 5"},
             attributes={"axes": [(2, 3), (-1, -2)], "keepdims": [0, 1]},

@@ -100,7 +100,7 @@ def _broadcast(node: ir.Node, facts: Facts) -> Unit | None:
 def _reduction(node: ir.Node, facts: Facts) -> Unit | None:
     rank = rank_of(node.inputs[0], facts)
     axes, keeps = parameter(node, "axes", facts), attribute_value(node, "keepdims", facts)
-    if attribute_value(node, "noop_with_empty_axes", facts) and not axes:
+    if keeps not in (0, 1) or (attribute_value(node, "noop_with_empty_axes", facts) and not axes):
         return None
     whole = axes is None or (isinstance(axes, tuple | list) and not axes)
     if not whole and not _are_axes(axes, rank):
@@ -132,9 +132,10 @@ def _along_axis(node: ir.Node, facts: Facts) -> Unit | None:
     if any(rank_of(node.inputs[index], facts) != rank for index in data):
         return None
     moved = [index for index in data if is_movable(node.inputs[index], facts)]
-    kept = [one for one in range(rank) if one != axis or attribute_value(node, "keepdims", facts) != 0]
-    if not moved:
+    keeps = attribute_value(node, "keepdims", facts)
+    if not moved or keeps not in (None, 0, 1):
         return None
+    kept = [one for one in range(rank) if one != axis or keeps != 0]
     normalises = node.op_type in ("Softmax", "LogSoftmax", "Hardmax")
     old = normalises and facts.version(node) < _SINCE_AXES
     if old and axis != rank - 1:

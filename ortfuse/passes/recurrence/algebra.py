@@ -167,7 +167,7 @@ class Algebra:
         shape, kept = self._shape(operand), parameter(node, "keepdims", self._facts)
         if not isinstance(axes, tuple | list) or not axes or not all(isinstance(axis, int) for axis in axes):
             raise NotASumError
-        rest = iter(labels if not kept else [one for axis, one in enumerate(labels) if axis not in axes])
+        rest = iter(labels if kept != 1 else [one for axis, one in enumerate(labels) if axis not in axes])
         summed = {axis: None if shape[axis] == 1 else next(self._fresh) for axis in axes}
         own = tuple(summed[axis] if axis in summed else next(rest) for axis in range(len(shape)))
         return _demanding(self.terms(operand, own), summed.values())

@@ -153,3 +153,16 @@ def test_transposes_meet_through(case: str) -> None:
     absorbed = [[0, 1, 3, 2]] if case == "a product within a batch" else []
     assert left == absorbed, "the runtime merges that one into the product"
     np.testing.assert_allclose(execute(model, given)[0], execute(proto_of(text), given)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("operator", ["ReduceMean", "ArgMax"])
+def test_flags_that_are_neither_0_nor_1_stay_where_they_are(operator: str) -> None:
+    """The runtime takes such a keepdims for 0 and others for 1: there is no order of axes that is right for both."""
+    parameter = "axes=[2]" if operator == "ReduceMean" else "axis=2"
+    model = model_of(
+        f"""<ir_version: 8, opset_import: ["": 17]> g (float[n, 3, 4, 5] x) => (y) {{
+            t = Transpose<perm=[0, 2, 3, 1]>(x)  y = {operator}<{parameter}, keepdims=2>(t)
+        }}"""
+    )
+    Layout().run(context_of(model))
+    assert [node.op_type for node in model.graph] == ["Transpose", operator]
