@@ -176,7 +176,8 @@ class Study:
                     break
                 repeated += 1
                 continue
-            point = self.measure(len(self.points), choice, self.points) if known is None else known
+            number = len(self.points)
+            point = self.measure(number, choice, self.points) if known is None else replace(known, number=number)
             started, seconds = (now := self.clock()), now - started
             with self._kept():
                 trial.set_user_attr(_POINT, point.to_dict())

@@ -273,3 +273,17 @@ def test_two_searches_do_not_go_on_in_one_file(tmp_path: Path, monkeypatch: pyte
             same.__enter__()
     with no_other_search(tmp_path / "a.sqlite"):
         pass
+
+
+def test_a_choice_that_is_proposed_again_is_a_trial_of_its_own_that_is_not_measured_again() -> None:
+    search = Study("name", SPACE, Constraints(), measured, clock=ticking())
+    asked = list[int]()
+
+    def counted(number: int, choice: Choice, earlier: Sequence[Point]) -> Point:
+        asked.append(number)
+        return measured(number, choice, earlier)
+
+    search.measure = counted
+    search.run(10_000)
+    assert len(asked) < len(search.points), "it ends when nothing new is proposed any more"
+    assert [point.number for point in search.points] == [*range(len(search.points))]
