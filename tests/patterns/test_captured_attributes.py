@@ -55,6 +55,7 @@ LOST = {
     "places.part_of": "where axes of size 1 stand and parts are joined is a fact about the sizes",
     "rotary.shared_angles interleaved": "read by names that are put together",
     "rotary.partial_of_window": "kept by what is built of the window",
+    "places.corner_of_matrix": "where axes of size 1 stand and parts are joined is a fact about the sizes",
     "places.of": "where axes of size 1 stand and parts are joined is a fact about the sizes",
     "focal.sigmoid_spelled": "read by their names by the body of the function, which is spelled out",
     "focal.softmax_spelled": "the same",
