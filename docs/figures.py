@@ -327,7 +327,8 @@ def _passes() -> str:
     idle = found["rules"]["never"]
     return (
         f"**Passes** (`passes.json`, `full.json`, [page](left-out.md)): each pass of each family's list, left out alone on {full['models']} "
-        f"exports of full size and on {found['models']} small models, and each rule on the latter: {len(found['rules']['buys'])} rules save executed operators or estimated time, "
+        f"exports of full size and on {found['models']} small models, and each rule on the latter: {len(found['rules']['buys'])} "
+        f"rules save executed operators or estimated time, "
         f"{len(found['rules']['nothing'])} are applied and save neither there, {len(idle)} are applied nowhere there."
     )
 

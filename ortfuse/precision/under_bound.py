@@ -200,10 +200,10 @@ class _Hunt:
         with phase("times of the whole"):
             self.progress("measuring the whole")
             seconds = clock.seconds({"": model}, inputs.search[0]).get("", 0.0)
-        kept = self.store.within(*machine(), asked.threads, model_digest(model), inputs_digest(inputs.all))
+        of_model = self.store.within(*machine(), asked.threads, model_digest(model))
+        kept = of_model.within(inputs_digest(inputs.all))
         first = inputs_digest(inputs.search[:1])  # whatever more there was time for: they are run again in any case
-        taken = self.store.within(*machine(), asked.threads, model_digest(model), first)
-        taken = taken.within("taken", asked.metric.name, asked.metric.judged)
+        taken = of_model.within(first, "taken", asked.metric.name, asked.metric.judged)
         observed = inputs.ranges
         if len(observed) * OBSERVING * seconds > self.budget.left(RANGES):
             observed = observed[:HASTY_RANGES]

@@ -24,7 +24,7 @@ from ortfuse.model.atomic_write import writable_target, write_text
 from ortfuse.model.interop import AnyModel, enter
 from ortfuse.model.io import load, save
 from ortfuse.options import Options, PathLike
-from ortfuse.quantized import QuantizeOptions
+from ortfuse.quantized import OVER, QuantizeOptions
 from ortfuse.sessions import SessionConfig, Setting, write_beside
 from ortfuse.sessions.denormals import first_that_sees
 from ortfuse.sessions.stored import KEY
@@ -47,9 +47,6 @@ LOWER = 0.6
 
 OVERTIME = 60
 """How often a search for lower precision runs a model on after its time is over: a choice on all inputs, and on fresh ones."""
-
-OVER = 1.1
-"""How many times its budget a search may take before that is said."""
 
 OPTIONS = ".options.toml"
 """What is appended to the name of the result for the file of options that make the same model."""

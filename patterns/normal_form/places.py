@@ -151,16 +151,15 @@ def is_rows_by_columns(match: Match) -> Refusal | None:
 
 def _first_columns(match: Match) -> Pattern:
     """The first columns of x, in as many axes as the result has, which fails where x does not have them all."""
-    numbers = {name: computed(name, partial(_listed, found)) for name, found in (("none", [0]), ("one", [1]))}
-    count = op.Reshape(var("columns_count"), numbers["one"])
-    part = op.Slice(x, numbers["none"], count, numbers["one"])
+    one = _numbers("one", 1)
+    count = op.Reshape(var("columns_count"), one)
+    part = op.Slice(x, _numbers("none", 0), count, one)
     between = (1,) * (len(match.shape("root") or ()) - 2)
     columns = _number(match, "columns_count")
     if columns is not None and is_positive(columns):
-        leading = computed("leading", partial(_listed, [0, *between]))
-        some: Pattern = op.Reshape(part, op.Concat(leading, count, axis=0))
+        some: Pattern = op.Reshape(part, op.Concat(_numbers("leading", 0, *between), count, axis=0))
         return some
-    sizes = op.Concat(op.Shape(x, start=0, end=1), computed("between", partial(_listed, [*between])), count, axis=0)
+    sizes = op.Concat(op.Shape(x, start=0, end=1), _numbers("between", *between), count, axis=0)
     any_number: Pattern = op.Reshape(part, sizes, allowzero=1)
     return any_number
 
@@ -229,21 +228,9 @@ def _number_of(number: int) -> Callable[[Any], ir.Value]:
     return lambda build: build.constant(np.int64(number))
 
 
-def _sizes(build: Any) -> ir.Value:
-    """The sizes that places are repeated in."""
-    one = build.constant([1])
-    rows, columns = (
-        build.node("Unsqueeze", [make(build), build.constant([0])]).outputs[0] for make in (_size(0), _size(1))
-    )
-    made: ir.Value = build.node("Concat", [rows, one, one, columns], {"axis": 0}).outputs[0]
-    return made
-
-
 def _some(build: Any) -> ir.Value:
     """The size of another input, as a number, or one more than that."""
-    known = [value for value in build.graph.inputs if value.name == "cache"]
-    cache = known[0] if known else build.input("cache", ["n"])
-    made: ir.Value = build.node("Gather", [build.node("Shape", [cache]).outputs[0], _number_of(0)(build)]).outputs[0]
+    made = _size_of(build, "cache", "n")
     if build.chooser.pick("columns", ("perhaps none", "some")) == 1:
         made = build.node("Add", [made, _number_of(1)(build)]).outputs[0]
     return made
@@ -251,30 +238,29 @@ def _some(build: Any) -> ir.Value:
 
 def _some_rows(build: Any) -> ir.Value:
     """The size of another input, as a number."""
-    known = [value for value in build.graph.inputs if value.name == "tokens"]
-    tokens = known[0] if known else build.input("tokens", ["m"])
-    made: ir.Value = build.node("Gather", [build.node("Shape", [tokens]).outputs[0], _number_of(0)(build)]).outputs[0]
+    return _size_of(build, "tokens", "m")
+
+
+def _size_of(build: Any, name: str, dim: str) -> ir.Value:
+    """The size of an input with one dimension, made if it is not there yet, as a number."""
+    known = [value for value in build.graph.inputs if value.name == name]
+    value = known[0] if known else build.input(name, [dim])
+    made: ir.Value = build.node("Gather", [build.node("Shape", [value]).outputs[0], _number_of(0)(build)]).outputs[0]
     return made
 
 
-def _sizes_of_part(build: Any) -> ir.Value:
-    """The sizes that places are repeated in, of some rows and columns."""
-    one = build.constant([1])
-    rows, columns = (
-        build.node("Unsqueeze", [make(build), build.constant([0])]).outputs[0] for make in (_some_rows, _some)
-    )
-    made: ir.Value = build.node("Concat", [rows, one, one, columns], {"axis": 0}).outputs[0]
-    return made
+def _repeated(rows: Callable[[Any], ir.Value], columns: Callable[[Any], ir.Value]) -> dict[str, Any]:
+    """So many rows and columns, and the sizes that their places are repeated in."""
 
+    def sizes(build: Any) -> ir.Value:
+        one = build.constant([1])
+        first, last = (
+            build.node("Unsqueeze", [make(build), build.constant([0])]).outputs[0] for make in (rows, columns)
+        )
+        made: ir.Value = build.node("Concat", [first, one, one, last], {"axis": 0}).outputs[0]
+        return made
 
-def _some_sizes(build: Any) -> ir.Value:
-    """The sizes that places are repeated in, of some columns."""
-    one = build.constant([1])
-    rows, columns = (
-        build.node("Unsqueeze", [make(build), build.constant([0])]).outputs[0] for make in (_size(0), _some)
-    )
-    made: ir.Value = build.node("Concat", [rows, one, one, columns], {"axis": 0}).outputs[0]
-    return made
+    return {"rows_count": rows, "columns_count": columns, "rows_shape": sizes, "columns_shape": sizes}
 
 
 COUNTED = {
@@ -377,7 +363,7 @@ RULES = [
         proof=Proof(
             shapes={"x": "b n"},
             attributes=_AXES_OF_INDICES,
-            inputs={**COUNTED, "rows_shape": _sizes, "columns_shape": _sizes},
+            inputs={**COUNTED, **_repeated(_size(0), _size(1))},
             opset=13,
         ),
     ),
@@ -411,7 +397,7 @@ RULES = [
         proof=Proof(
             shapes={"x": "b 9"},
             attributes=_AXES_OF_INDICES,
-            inputs={**COUNTED, "columns_count": _some, "rows_shape": _some_sizes, "columns_shape": _some_sizes},
+            inputs={**COUNTED, **_repeated(_size(0), _some)},
             opset=15,
             counterexamples={"of an older opset": Variation(opset=13)},
         ),
@@ -429,10 +415,7 @@ RULES = [
         proof=Proof(
             shapes={"x": "9 9"},
             attributes=_AXES_OF_INDICES,
-            inputs={
-                **COUNTED, "rows_count": _some_rows, "columns_count": _some, "rows_shape": _sizes_of_part,
-                "columns_shape": _sizes_of_part,
-            },
+            inputs={**COUNTED, **_repeated(_some_rows, _some)},
             opset=14,
             counterexamples={"of an older opset": Variation(opset=13)},
         ),
