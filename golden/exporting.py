@@ -27,12 +27,13 @@ from quantising import QUANTISED_TOLERANCE, quantise
 from sites import count_sites
 from torch import nn
 
-Exporter = Literal["ts", "ts14", "tsbn", "dynamo", "raw", "qdq"]
+Exporter = Literal["ts", "ts14", "tsbn", "dynamo", "raw", "unnamed", "qdq"]
 EXPORTERS: tuple[Exporter, ...] = ("ts", "dynamo", "raw")
 SEED = 20240229
 # The variants of the TorchScript exporter. Before opset 17 it spells LayerNormalization out; 14 is the first opset in
 # which it knows scaled_dot_product_attention. Told to preserve the mode, it keeps BatchNormalization, at opset 13 in the
-# form that operator had before 14. What onnxruntime's quantizer makes of such an export is an exporter too.
+# form that operator had before 14. What onnxruntime's quantizer makes of such an export is an exporter too. "unnamed" is
+# torch.export where the user leaves it to find out which axes are one size: it names most of them on their own.
 _TORCHSCRIPT: Mapping[Exporter, Mapping[str, Any]] = {
     "ts": {"opset_version": 17},
     "qdq": {"opset_version": 17},
@@ -188,13 +189,18 @@ def run_exporter(variant: Variant, prepared: Prepared, path: Path) -> None:
                 str(path),
                 kwargs=inputs,
                 dynamo=True,
-                optimize=variant.exporter == "dynamo",
-                dynamic_shapes={name: spec.axes for name, spec in case.inputs.items()},
+                optimize=variant.exporter != "raw",
+                dynamic_shapes={name: _told(variant, spec.axes) for name, spec in case.inputs.items()},
                 custom_translation_table=dict(case.translations),
                 external_data=False,
                 verbose=False,
                 **common,
             )
+
+
+def _told(variant: Variant, axes: Mapping[int, str]) -> dict[int, Any]:
+    """What torch.export is told of an input's dynamic axes: their names, or only that they are dynamic."""
+    return {axis: torch.export.Dim.DYNAMIC if variant.exporter == "unnamed" else name for axis, name in axes.items()}
 
 
 def strip_traces(path: Path) -> None:

@@ -133,6 +133,7 @@ POSITIONED = STEP | {"position_ids": Input(("batch", "sequence"), "tokens", high
 CASES = (
     *with_raw(text("llama", llama)),
     *with_raw(Case("llama_cache", llama_cache, STEP | cache_inputs("past", 2, "past", 8), CACHE_SIZES, SDPA_AND_EAGER)),
+    Case("llama_cache", llama_cache, STEP | cache_inputs("past", 2, "past", 8), CACHE_SIZES, ("sdpa",), ("unnamed",)),
     *with_raw(text("gpt2", gpt2)),
     *with_raw(
         Case("gpt2_cache", gpt2_cache, POSITIONED | cache_inputs("past", 4, "past", 8), CACHE_SIZES, SDPA_AND_EAGER)

@@ -45,6 +45,7 @@ from ortfuse.dims.parser import parse
 from ortfuse.dims.polynomial import Dim, DimLike, evaluate, exact_div, fresh, only_atom, symbol, symbols
 from ortfuse.dims.positive import positive_from, shifted
 from ortfuse.dims.reshaping import reshape_target
+from ortfuse.dims.substitution import substituted
 
 __all__ = [
     "Dim",
@@ -72,6 +73,7 @@ __all__ = [
     "product",
     "reshape_target",
     "shifted",
+    "substituted",
     "symbol",
     "symbols",
     "uncut",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from ortfuse.dims.algebra import broadcast, floor_div, maximum, minimum
-from ortfuse.dims.polynomial import Atom, Dim, DimLike, evaluate, rebuild, symbol, symbols
+from ortfuse.dims.polynomial import Dim, DimLike, evaluate, symbol, symbols
+from ortfuse.dims.substitution import substituted
 
 _MOST_SIZES = 5000
 """The most values that are tried to find the first for which a dimension is positive."""
@@ -29,18 +27,4 @@ def positive_from(size: DimLike) -> tuple[str, int] | None:
 
 def shifted(dim: DimLike, name: str, by: int) -> DimLike:
     """The dimension with ``name + by`` in place of the symbol `name`: what short lengths need, minima and maxima, disappears."""
-
-    def value(atom: Atom) -> DimLike:
-        if not atom.kind:
-            return symbol(name) + by if atom.name == name else atom.dim
-        return _FUNCTIONS[atom.kind](*[shifted(argument, name, by) for argument in atom.args])
-
-    return rebuild(dim, value)
-
-
-_FUNCTIONS: dict[str, Callable[..., DimLike]] = {
-    "floordiv": floor_div,
-    "min": minimum,
-    "max": maximum,
-    "broadcast": broadcast,
-}
+    return substituted(dim, {name: symbol(name) + by})

@@ -59,7 +59,7 @@ def input_specs(model: ir.Model) -> list[InputSpec]:
         VerificationError: Inputs cannot be generated for one of them, so the user has to provide them.
     """
     flat = looked_into(model)
-    facts = Facts(flat)
+    facts = Facts(flat, as_declared=True)
     return [_spec(value, facts) for value in flat.graph.inputs if value.name not in flat.graph.initializers]
 
 

@@ -41,7 +41,7 @@ def joined_sizes(model: ir.Model) -> list[Joined]:
     """What must be equal for the tensors of the main graph that are joined; nothing where that is known anyway."""
     flat = looked_into(model)
     nodes = [node for node in flat.graph if node.op_type == "Concat" and not node.domain]
-    facts = Facts(flat) if nodes else None
+    facts = Facts(flat, as_declared=True) if nodes else None
     return [] if facts is None else list(dict.fromkeys(one for node in nodes for one in _of(node, facts)))
 
 

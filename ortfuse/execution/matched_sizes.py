@@ -69,7 +69,7 @@ class Matched:
 def matched_sizes(model: ir.Model) -> list[Matched]:
     """What must match in the main graph."""
     flat = looked_into(model)
-    facts = Facts(flat)
+    facts = Facts(flat, as_declared=True)
     return list(dict.fromkeys(one for node in flat.graph for one in _of(node, facts)))
 
 

@@ -8,7 +8,7 @@ from itertools import count
 
 import onnx_ir as ir
 
-from ortfuse.dims import Dim, DimLike, fresh, symbols
+from ortfuse.dims import Dim, DimLike, fresh, substituted, symbols
 from ortfuse.facts import transfer
 from ortfuse.facts.declared import declared_shape, names_of_sizes
 from ortfuse.facts.transfer.creation import fact_of_tensor
@@ -41,10 +41,12 @@ class Analysis:
     Attributes:
         refining: Set while existing facts are being improved rather than computed anew: bodies are then not run again, and
             results are merged with what is already known.
+        agreeing: What symbols of the inputs of the main graph equal in every run that succeeds (see `ortfuse.facts.agreeing`).
     """
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, agreeing: Mapping[str, DimLike] | None = None) -> None:
         self.model = model
+        self.agreeing: dict[str, DimLike] = dict(agreeing or {})
         self.facts: dict[ir.Value, Fact] = {}
         self.refining = False
         self._numbers = count()
@@ -80,6 +82,15 @@ class Analysis:
             self._imports[function.graph] = function.opset_imports
         self.run(self.model.graph)
         self._run_functions()
+
+    def run_with(self, agreeing: Mapping[str, DimLike]) -> None:
+        """Compute the facts of the whole model once more, with what else symbols of the inputs are known to equal."""
+        self.agreeing = {name: substituted(size, agreeing) for name, size in self.agreeing.items()} | dict(agreeing)
+        for value in self.model.graph.inputs:
+            self.facts[value] = self._agreed(self.fact(value))
+        self._sites.clear()
+        self._calls.clear()
+        self.run_model()
 
     def renew_functions(self, node: ir.Node) -> bool:
         """Recompute the bodies of the model functions if the node, which was just added, is a call; returns whether it is.
@@ -181,7 +192,14 @@ class Analysis:
         # The runtime enforces the declared shapes of the model's inputs; all others are claims, and are not used.
         is_input = value.is_graph_input() and value.graph is self.model.graph
         shape = declared_shape(value, self._names) if is_input else None
-        return self._complete(value, Fact(self._declared_dtype(value), shape))
+        return self._complete(value, self._agreed(Fact(self._declared_dtype(value), shape)))
+
+    def _agreed(self, fact: Fact) -> Fact:
+        if not self.agreeing or fact.shape is None:
+            return fact
+        return fact.with_changes(
+            fact.dtype, tuple([substituted(dim, self.agreeing) for dim in fact.shape]), fact.known_elements
+        )
 
     def _overridable(self, value: ir.Value) -> bool:
         return value.is_graph_input() and (self.model.ir_version or 0) >= _OVERRIDABLE_SINCE

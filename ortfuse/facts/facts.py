@@ -1,13 +1,14 @@
 """Facts: what is known about each value of a model. They stay valid, and as precise as possible, as the graph is edited.
 
 For each value: its element type, its symbolic shape, the symbolic integers inside small integer tensors, and its value if
-it is constant; on request, also the range of its elements. Facts hold in every run of the model whose inputs honour the
-declared shapes; anything that cannot be proved is not a fact:
+it is constant; on request, also the range of its elements. Facts hold in every run of the model that succeeds and whose inputs
+honour the declared shapes; anything that cannot be proved is not a fact:
 
 - A dimension about which nothing is known is a fresh symbol of its own (``?0``, ``?1``, ...), never a guess.
 - The declared shapes of the model's inputs are a contract, names of dimensions included (`ortfuse.facts.declared`); those of
   all other values are claims that the runtime does not check, and say nothing. Declared element types, which it does check,
   supply those that inference does not find.
+- Sizes of inputs that have to agree for a run to succeed are the same one (`ortfuse.facts.agreeing`).
 - An initializer that is also a graph input (from IR version 4 on) is a default, not a constant.
 
 Bodies of If, Loop and Scan and of model functions are covered: facts inside a loop body hold in every iteration, facts
@@ -22,11 +23,13 @@ the runtime does not (its reductions over the last axis of an empty tensor keep 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
 
 from ortfuse.dims import Dim, DimLike
+from ortfuse.facts.agreeing import agreeing_sizes
 from ortfuse.facts.analysis import Analysis
 from ortfuse.facts.inferred import Inferred
 from ortfuse.facts.transfer.fact import INTEGERS, Element, Fact, IntTensor, Shape, static_shape
@@ -48,14 +51,26 @@ class Facts:
     Values are identified by object, so values of outer scopes are found from within bodies too.
     """
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, *, as_declared: bool = False) -> None:
+        """Compute the facts.
+
+        Args:
+            model: the model.
+            as_declared: leave the sizes of inputs as they are declared, where the model's operators tell more about them.
+        """
         self._model = model
+        self._as_declared = as_declared
         self._journal: list[Flip] | None = None
         self._scalars: dict[ir.Value, float | int | bool | None] = {}
-        self._analysis = _analysed(model)
+        self._analysis = _analysed(model, as_declared=as_declared)
         self._values = Values(self._analysis)
         self._assuming: dict[Assumption, RangeOf] = {}
         self._inferred: Inferred | None = None
+
+    @property
+    def agreeing(self) -> Mapping[str, DimLike]:
+        """What declared sizes of inputs equal in every run that succeeds, by name: another one, or a number."""
+        return self._analysis.agreeing
 
     def record(self, journal: list[Flip]) -> None:
         """From now on, append to the journal an entry that undoes each change of the facts."""
@@ -65,7 +80,7 @@ class Facts:
         """Recompute all facts, after a change of the whole model."""
         if self._journal is not None:
             self._journal += [Assigned(self, "_analysis", self._analysis), Assigned(self, "_values", self._values)]
-        self._analysis = _analysed(self._model)
+        self._analysis = _analysed(self._model, self._analysis.agreeing, as_declared=self._as_declared)
         self._values = Values(self._analysis)
         self._inferred = None
         self._scalars.clear()
@@ -261,9 +276,11 @@ class Facts:
         self._values.forget(value, self._dependents)
 
 
-def _analysed(model: ir.Model) -> Analysis:
-    analysis = Analysis(model)
+def _analysed(model: ir.Model, agreeing: Mapping[str, DimLike] | None = None, *, as_declared: bool = False) -> Analysis:
+    analysis = Analysis(model, agreeing)
     analysis.run_model()
+    while not as_declared and (found := agreeing_sizes(model.graph, lambda value: analysis.fact(value).shape)):
+        analysis.run_with(found)
     analysis.refining = True
     return analysis
 

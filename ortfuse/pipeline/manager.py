@@ -197,6 +197,11 @@ class PassManager:
         )
         for text in model.graph.meta.get(NOTES, ()):
             context.note(text)
+        if agreeing := {name: size for name, size in context.facts.agreeing.items() if not name.startswith("?")}:
+            pairs = ", ".join(f"{name} = {size}" for name, size in agreeing.items())
+            context.note(
+                f"sizes of inputs that matrix products need to be equal count as one ({pairs}): a run with others fails"
+            )
         if opset > self._target.max_opset:
             context.note(
                 f"the model is at opset {opset}, above the limit of {self._target.max_opset}, and stays there: "

@@ -33,6 +33,7 @@ from ortfuse.dims import (
     mod,
     parse,
     product,
+    substituted,
     symbol,
     symbols,
     uncut,
@@ -103,6 +104,13 @@ def test_broadcast_agrees_where_it_is_defined(x: DimLike, y: DimLike, at: dict[s
     u, v = evaluate(x, at), evaluate(y, at)
     assume(u >= 0 and v >= 0 and (u == v or u == 1 or v == 1))
     assert evaluate(broadcast(x, y), at) == (v if u == 1 else u)
+
+
+@given(formulas, st.sampled_from(NAMES), formulas, sizes)
+def test_what_is_put_in_place_of_a_symbol(x: DimLike, name: str, y: DimLike, at: dict[str, int]) -> None:
+    value = evaluate(y, at)
+    assume(value >= 0)
+    assert evaluate(substituted(x, {name: y}), at) == evaluate(x, {**at, name: value})
 
 
 @given(formulas, formulas)

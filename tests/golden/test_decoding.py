@@ -29,6 +29,7 @@ class Decoder:
         self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.outputs = [output.name for output in self.session.get_outputs()]
         self.sizes = {"batch": 2, "sequence": 1, "past": 0, "source": 7}
+        self.unnamed = {0: "batch", 2: "past"}  # axes of caches, where the exporter made up the names
         rng = np.random.default_rng(0)
         self.fixed = {
             value.name: rng.standard_normal(self.shape(value.shape)).astype(np.float32)
@@ -42,7 +43,8 @@ class Decoder:
         }
 
     def shape(self, dims: list[Any]) -> list[int]:
-        return [self.sizes[dim] if isinstance(dim, str) else dim for dim in dims]
+        named = [dim if dim in self.sizes else self.unnamed.get(axis) for axis, dim in enumerate(dims)]
+        return [self.sizes[name] if isinstance(dim, str) else dim for dim, name in zip(dims, named, strict=True)]
 
     def step(self, token: int, past: int) -> np.ndarray:
         made = {
