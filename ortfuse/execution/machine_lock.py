@@ -7,6 +7,7 @@ everybody holds them.
 from __future__ import annotations
 
 import importlib.util
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -40,16 +41,31 @@ def locks() -> bool:
 
 @contextmanager
 def alone(name: str) -> Iterator[bool]:
-    """Hold the lock of this name, if nobody else does, which is what is told."""
+    """Hold the lock of this name, if nobody else does, which is what is told; nothing is left of it."""
     try:
         import fcntl
     except ImportError:
         yield True
         return
-    with lock_file(name) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        yield True
+    while True:
+        with lock_file(name) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                yield False
+                return
+            if not _is_there(file, name):
+                continue  # whoever held it before removed the file between its opening and its locking
+            try:
+                yield True
+            finally:
+                with suppress(OSError):  # another user's cannot be removed
+                    (FOLDER / name).unlink()
+        return
+
+
+def _is_there(file: IO[bytes], name: str) -> bool:
+    """Whether an open file is still the one of this name: the lock of one that was removed excludes nobody."""
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(file.fileno()), (FOLDER / name).stat())
+    return False
