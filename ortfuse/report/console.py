@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ortfuse.report.costs import sources_of_costs
 from ortfuse.report.names import Names
 
 if TYPE_CHECKING:
@@ -145,9 +146,8 @@ def _counted(families: Mapping[str, int]) -> str:
 def show_choices(console: Console, choices: Iterable[Choice]) -> None:
     """Print the decisions made by cost, with the numbers."""
     choices = list(choices)
-    sources = dict.fromkeys(choice.estimate.source for choice in choices if choice.estimate is not None)
     title = "Chosen by cost: speedup over what stood there, at the nearest size that was measured"
-    caption = "; ".join(f"costs of {source}" for source in sources)
+    caption = sources_of_costs(choices)
     made = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
     for heading in ("rule", "makes", "speedup", "measured at", "sites", "choice"):
         made.add_column(heading, overflow="fold", justify="right" if heading in ("speedup", "sites") else "left")

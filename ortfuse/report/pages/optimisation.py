@@ -13,6 +13,7 @@ from ortfuse.page.blocks import Block, Card, Cards, Notes, Page, Rows, Sites, St
 from ortfuse.page.pictures import Pair, Pictures
 from ortfuse.pipeline.report import PassReport
 from ortfuse.profiling import SideBySide
+from ortfuse.report.costs import sources_of_costs
 from ortfuse.report.pages.common import (
     change,
     command,
@@ -194,5 +195,6 @@ def _choices(result: Result) -> Iterator[Block]:
         for choice in result.report.choices
     ]  # fmt: skip
     headings = ("rule", "makes", "speedup", "measured at", "places", "decision")
-    about = "Where several operators are legal, what they were measured to take decides."
+    sources = sources_of_costs(result.report.choices)
+    about = "Where several operators are legal, what they were measured to take decides." + (sources and f" {sources}.")
     yield Rows("Choices by cost", headings, rows, about, frozenset({2, 4}), folded=len(rows) > 8)
