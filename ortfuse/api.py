@@ -394,7 +394,7 @@ def benchmark(
 
 
 def _in_their_sessions(models: Mapping[str, AnyModel]) -> dict[str, Candidate]:
-    """Model files with the settings that are stored for them, after the first one as it is; none if no settings are stored."""
+    """The first model file as it is, and each that has stored settings as it is and with them; none if no settings are stored."""
     from ortfuse.bench import Candidate
 
     paths = {name: Path(model) for name, model in models.items() if isinstance(model, str | os.PathLike)}
@@ -402,7 +402,10 @@ def _in_their_sessions(models: Mapping[str, AnyModel]) -> dict[str, Candidate]:
     if not any(stored.values()):
         return {}
     first = next(iter(paths))
-    found = {f"{first}, the runtime's default": Candidate(paths[first])}
-    return found | {
-        f"{name}, its settings": Candidate(paths[name], values) for name, values in stored.items() if values
-    }
+    found = {}
+    for name, values in stored.items():
+        if values or name == first:
+            found[f"{name}, the runtime's default"] = Candidate(paths[name])
+        if values:
+            found[f"{name}, its settings"] = Candidate(paths[name], values)
+    return found

@@ -16,8 +16,8 @@ class Latencies:
     Attributes:
         sizes: The sizes of the inputs, as text.
         rows: One per model; the first is the baseline.
-        sessions: The first model in a session of the runtime's default settings, and the others in sessions of the settings that
-            are stored for them, if any has some.
+        sessions: If settings are stored for any of the models: the first in a session of the runtime's default settings, and
+            each that has some in such a session and in one of its settings.
     """
 
     sizes: str

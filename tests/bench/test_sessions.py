@@ -61,3 +61,11 @@ def test_a_benchmark_measures_stored_settings(path: Path, tmp_path: Path) -> Non
     found = ortfuse.benchmark({"a": path}, rounds=1)
     assert [row.name for row in found.sessions] == ["a, the runtime's default", "a, its settings"]
     assert len(found.to_dict()["sessions"]) == 2
+
+
+def test_a_result_with_settings_is_measured_without_them_too(path: Path, tmp_path: Path) -> None:
+    onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "b.onnx")
+    write_beside(tmp_path / "b.onnx", ortfuse.SessionConfig().with_({"enable_mem_reuse": False}))
+    found = ortfuse.benchmark({"a": path, "b": tmp_path / "b.onnx"}, rounds=1)
+    names = ["a, the runtime's default", "b, the runtime's default", "b, its settings"]
+    assert [row.name for row in found.sessions] == names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ortfuse.bench import Latencies, Latency, doubts
@@ -19,8 +20,9 @@ from ortfuse.report.pages.common import (
 
 def bench_page(found: Latencies) -> Page:
     """Models measured side by side."""
-    named = zip(found.rows, short_names([row.name for row in found.rows]), strict=True)
-    every = [replace(row, name=name) for row, name in named]
+    full = [row.name for row in found.rows]
+    names = dict(zip(full, short_names(full), strict=True))
+    every = [replace(row, name=names[row.name]) for row in found.rows]
     rows = [row for row in every if not row.crash]
     fastest = max(rows, key=lambda row: row.speedup, default=None)
     summary = "No model could be run."
@@ -40,11 +42,17 @@ def bench_page(found: Latencies) -> Page:
             summary = f"Nothing is faster than {fastest.name}, at {found.sizes}."
     blocks: list[Block] = [latency_bars(rows, "Speed", found.sizes)] if rows else []
     if found.sessions:
-        blocks.append(session_bars(found.sessions))
+        blocks.append(session_bars([replace(row, name=_shortened(row.name, names)) for row in found.sessions]))
     blocks.append(latency_rows(every))
     if said := doubts(every):
         blocks.append(Notes("How far to trust it", said))
     return Page("Latency side by side", summary, blocks, command(), environment())
+
+
+def _shortened(session: str, names: Mapping[str, str]) -> str:
+    """The name of a session, which begins with that of its model, with the name that the page has for the model."""
+    model = max((name for name in names if session.startswith(f"{name}, ")), key=len, default="")
+    return names[model] + session[len(model) :] if model else session
 
 
 def _within(row: Latency) -> str:
