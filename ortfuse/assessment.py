@@ -12,6 +12,7 @@ from ortfuse.execution.as_it_is import Runnable, signature_of
 from ortfuse.options import Options
 from ortfuse.pipeline.report import RunReport
 from ortfuse.pipeline.schedule import OnPass, PassEvent
+from ortfuse.targets.calibrated import is_calibrated
 
 if TYPE_CHECKING:
     from ortfuse.bench import Latencies, Latency, SiteMeter
@@ -51,7 +52,7 @@ def idle_options(options: Options) -> list[str]:
         "seed": (compared or options.bench, "verify and bench"),
         "tolerance": (compared, "verify"),
         "rounds": (options.bench, "bench"),
-        "threads": (measured, "bench and measure"),
+        "threads": (measured or is_calibrated(), "bench, measure and costs of `ortfuse calibrate`"),
     }
     return [
         f"{name} is not used: it is for {others}"

@@ -69,6 +69,11 @@ def costs_here(runtime: str, provider: str, threads: int = 0) -> CostTable:
     return replace(CostTable.from_json(nearest), otherwise=shipped)
 
 
+def is_calibrated() -> bool:
+    """Whether something was measured on this machine, so that the number of threads says by which table to choose."""
+    return any(map(_is_table, kept(calibration_file()).values()))
+
+
 def _is_table(content: Any) -> bool:
     """Whether an entry of the file is what `store` writes; a damaged one is left aside."""
     try:

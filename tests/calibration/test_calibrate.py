@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import ortfuse
+from ortfuse.assessment import idle_options
 from ortfuse.calibration import Candidate, candidates, run
 from ortfuse.calibration.speedup import Measurement, speedup
 from ortfuse.cli.app import app
@@ -99,6 +100,13 @@ def test_tables_for_the_nearest_number_of_threads_count(file: Path, monkeypatch:
         found = calibrated.costs_here(runtime, CPU, threads).estimate("a.rule", {"x": (1, 2)}.get)
         assert found is not None
         assert found.speedup == pytest.approx(value), threads
+
+
+def test_the_number_of_threads_is_of_use_where_tables_can_be_chosen_by_it(file: Path) -> None:
+    asked = ortfuse.Options(threads=2)
+    assert [note.split()[0] for note in idle_options(asked)] == ["threads"]
+    calibrated.store(Target().table.runtime, CPU, 2, {"a.rule": {"x 1x2": 1.5}})
+    assert idle_options(asked) == []
 
 
 def test_costs_of_another_machine_or_a_damaged_file_do_not_count(file: Path) -> None:
