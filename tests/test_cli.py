@@ -19,6 +19,8 @@ import onnx_ir as ir
 import pytest
 from crashing import CRASHES
 from rich.console import Console
+from rich.text import Text
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 import ortfuse
@@ -193,6 +195,13 @@ def test_no_command_shows_the_help() -> None:
     result = run()
     assert result.exit_code == 0
     assert "Exit codes" in result.output
+
+
+def test_the_help_of_options_shows_what_stands_in_brackets() -> None:
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        for option in command.params:
+            assert not Text.from_markup(getattr(option, "help", None) or "").spans, f"{name}: {option.name}"
+    assert "ortfuse[plot]" in " ".join(run("profile", "--help").output.split())
 
 
 def test_columns_are_the_width_of_what_is_piped() -> None:

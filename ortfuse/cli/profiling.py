@@ -47,7 +47,7 @@ def profile(
     ] = None,
     png: Annotated[
         Path | None,
-        typer.Option("--png", help="Draw the times and the roofline (needs ortfuse[plot]).", show_default=False),
+        typer.Option("--png", help=r"Draw the times and the roofline (needs ortfuse\[plot]).", show_default=False),
     ] = None,
     report: Report = None,
     custom_ops: CustomOps = None,

@@ -10,11 +10,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 import pytest
 from rich.console import Console
 
 import ortfuse
-from ortfuse.bench import Latencies, Latency
+from ortfuse.bench import Latencies, Latency, SessionLatency
 from ortfuse.bench.peaks import Peaks
 from ortfuse.cli.app import main
 from ortfuse.errors import OptionError
@@ -25,7 +26,14 @@ from ortfuse.page.write import html
 from ortfuse.precision.outcome import Outcome, Point, SiteReport, Tried
 from ortfuse.profiling import Bottleneck, Creation, Fusion, Kernel, Profile, Timing
 from ortfuse.quantized import Quantized
-from ortfuse.report.pages import bench_page, profile_page, quantisation_page, tuning_page, unmet_page
+from ortfuse.report.pages import (
+    bench_page,
+    optimisation_page,
+    profile_page,
+    quantisation_page,
+    tuning_page,
+    unmet_page,
+)
 from ortfuse.report.pages.common import is_faster, short_names
 from ortfuse.report.tuning import show_tuned
 from ortfuse.sessions import SessionConfig
@@ -196,6 +204,29 @@ def test_where_nothing_keeps_the_limits_the_page_says_what_was_tried() -> None:
     assert "No model was written: max-latency of 1 ms is missed by 700\u00a0%: 8 ms." in said
     assert "1.25" in said
     assert "Every trial" not in html(unmet_page("m.onnx", "the bound is missed", ()))
+
+
+def test_a_trial_that_was_not_measured_has_no_numbers() -> None:
+    tried = [Trial(0, {"model": "auto"}, 1.5, 8, 9, 5, 120), Trial(1, {"model": "all"}, failure="it was refused")]
+    rows = next(block for block in unmet_page("m.onnx", "a limit is missed", tried).blocks if isinstance(block, Rows))
+    assert list(rows.rows[1]) == ["2", "all", "", "", "", "", "", "it was refused"]
+
+
+def test_sessions_are_named_as_their_models_are() -> None:
+    rows = [Latency(name, 1, 1, 1, 1, 1, None, 1, 1, 1, 1) for name in ("in/a.onnx", "out/b.onnx")]
+    session = SessionLatency("out/b.onnx, its settings", 1, 1, 1, None, 1, 1)
+    page = bench_page(Latencies("n=1", tuple(rows), (session,)))
+    assert [bar.label for block in page.blocks if isinstance(block, Bars) for bar in block.bars] == [
+        "a.onnx", "b.onnx", "b.onnx, its settings",
+    ]  # fmt: skip
+
+
+def test_the_choices_by_cost_name_the_table_that_decided() -> None:
+    result = ortfuse.optimize(ir.from_onnx_text(TEXT))
+    source = next(choice.estimate.source for choice in result.report.choices if choice.estimate is not None)
+    page = optimisation_page("m.onnx", result, ir.from_onnx_text(TEXT), result.model, {})
+    about = next(block.about for block in page.blocks if isinstance(block, Rows) and block.title == "Choices by cost")
+    assert f"Costs: {source}" in about
 
 
 def test_remarks_are_sentences_and_numbers_stay_with_their_percent() -> None:

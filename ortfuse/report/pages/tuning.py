@@ -70,15 +70,19 @@ def unmet_page(name: str, why: str, tried: Sequence[Point]) -> Page:
 
 
 def _trials(points: Sequence[Point], usual: object) -> Rows:
-    trials = [
-        (
-            str(point.number + 1), changed(point, usual), f"{point.speedup:.2f}" if not point.failure else "",
-            digits(point.median_ms), digits(point.p95_ms), f"{point.peak_mb:.0f}", f"{point.error:.1e}", point.failure,
-        )
-        for point in points
-    ]  # fmt: skip
+    trials = [(str(point.number + 1), changed(point, usual), *_measured(point), point.failure) for point in points]
     headings = ("trial", "choice", "speedup", "median ms", "95 % under, ms", "peak MB", "error (l2)", "failure")
     return Rows("Every trial", headings, trials, _TRIALS, frozenset({0, 2, 3, 4, 5, 6}), folded=len(trials) > 12)
+
+
+def _measured(point: Point) -> tuple[str, ...]:
+    """The numbers of a trial; none of them where it was not measured. What was measured and computes something else has them."""
+    if not point.median_ms:
+        return ("",) * 5
+    speedup = "" if point.failure else f"{point.speedup:.2f}"
+    return (
+        speedup, digits(point.median_ms), digits(point.p95_ms), f"{point.peak_mb:.0f}", f"{point.error:.1e}"
+    )  # fmt: skip
 
 
 def _bars(points: Sequence[Point], outcome: TuningOutcome) -> list[Bar]:
