@@ -71,7 +71,7 @@ def sources(model: ir.Model) -> Iterator[str]:
         if _name(node) in _ATTENDS:
             mask = _faint_mask(node)
             if mask is not None:
-                yield f"the mask '{mask.name}' of a {node.op_type} hides with numbers whose exponential is one"
+                yield f"the mask '{mask.name}' of {node.op_type} hides with numbers whose exponential is one"
 
 
 def first_that_sees(model: ir.Model, facts: Facts) -> ir.Node | None:
