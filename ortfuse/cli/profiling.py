@@ -26,6 +26,7 @@ from ortfuse.cli.output import check_json, write_json
 from ortfuse.cli.pages import check_report, write_report
 from ortfuse.cli.terminal import guarded, out, progress_bar, progress_line
 from ortfuse.cli.usage import seconds
+from ortfuse.errors import OptionError
 
 
 def profile(
@@ -128,6 +129,11 @@ def calibrate(
         from ortfuse.report.calibration import show_calibration, show_settings
 
         check_json(json_file)
+        if session is None:
+            _refuse("is for a model; give it with `--session`, or leave this out", sizes=size, rounds=rounds)
+        else:
+            rules = {"budget": budget, "only": only, "patterns": patterns, "again": again}
+            _refuse("is for rules, and `--session` measures a model; leave out one of the two", **rules)
         if session is not None:
             measured = arguments.options(sizes=size, rounds=rounds, threads=threads, bench=True)
             with progress_bar("measuring") as step:
@@ -143,3 +149,10 @@ def calibrate(
             )
         show_calibration(out, found)
         write_json(json_file, "calibrate", found.to_dict())
+
+
+def _refuse(why: str, **given: object) -> None:
+    """Refuse what is for the other of the two things that `calibrate` measures, rather than take minutes without it."""
+    for name, value in given.items():
+        if value:
+            raise OptionError(name, why)

@@ -109,6 +109,22 @@ def test_the_number_of_threads_is_of_use_where_tables_can_be_chosen_by_it(file: 
     assert idle_options(asked) == []
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--size", "batch=2"], "--size: is for a model"),
+        (["--rounds", "3"], "--rounds: is for a model"),
+        (["--session", "a.onnx", "--only", "clip"], "--only: is for rules"),
+        (["--session", "a.onnx", "--budget", "9s"], "--budget: is for rules"),
+        (["--session", "a.onnx", "--again"], "--again: is for rules"),
+    ],
+)
+def test_an_option_of_the_other_measurement_is_refused_at_once(given: list[str], words: str, file: Path) -> None:
+    result = CliRunner().invoke(app, ["calibrate", *given])
+    assert result.exit_code == 2
+    assert words in " ".join(result.output.split())
+
+
 def test_costs_of_another_machine_or_a_damaged_file_do_not_count(file: Path) -> None:
     runtime = Target().table.runtime
     calibrated.store("another runtime", CPU, 0, {"a.rule": {"x 1x2": 2.0}})
