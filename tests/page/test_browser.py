@@ -39,6 +39,7 @@ function look(frame, name, width) {
   page.getElementById("theme").click();
   found.push({
     name, width, overflow: root.scrollWidth - width, wide: wide.slice(0, 5),
+    cut: [...page.querySelectorAll(".scroll")].filter(one => one.scrollWidth > one.clientWidth).length,
     unnamed: [...page.querySelectorAll("a, button, input, summary, svg, [tabindex]")].filter(one =>
       !named(one)).map(one => one.outerHTML.slice(0, 80)),
     fetched: frame.contentWindow.performance.getEntriesByType("resource").map(one => one.name),
@@ -75,7 +76,14 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         "diff": ["diff", str(source), str(result)],
     }
     rows = tuple(Latency(f"a{'_long' * 30}/{n}.onnx", 10 / n, 9 / n, 11 / n, 0.1, n, None, 5, 10, 8, 1) for n in (1, 2))
-    pages = {"bench": made(bench_page(Latencies("batch=1", rows)))}
+    usual = (
+        Latency("swin.sdpa.ts.onnx", 10, 9, 11, 0.1, 1, None, 5, 1223, 504, 1),
+        Latency("swin.onnx", 5, 4, 6, 0.1, 2, (1.86, 3.0), 5, 95, 95, 1),
+    )
+    pages = {
+        "bench": made(bench_page(Latencies("batch=1", rows))),
+        "numbers": made(bench_page(Latencies("batch=1", usual))),
+    }
     for name, command in commands.items():
         with pytest.raises(SystemExit):
             main([*command, "--report", str(folder / f"{name}.html")])
@@ -104,10 +112,14 @@ def _found(harness: Path) -> list[dict[str, Any]]:
 
 def test_pages_fit_into_narrow_and_wide_windows(seen: list[dict[str, Any]]) -> None:
     assert [(one["name"], one["width"]) for one in sorted(seen, key=lambda one: (one["name"], one["width"]))] == [
-        (name, width) for name in ("bench", "diff", "optimize") for width in WIDTHS
+        (name, width) for name in ("bench", "diff", "numbers", "optimize") for width in WIDTHS
     ]
     assert {(one["name"], one["width"]): (one["overflow"], one["wide"]) for one in seen if one["wide"]} == {}
     assert max(one["overflow"] for one in seen) <= 0
+
+
+def test_the_columns_of_numbers_are_all_seen_in_a_wide_window(seen: list[dict[str, Any]]) -> None:
+    assert [one["cut"] for one in seen if one["name"] == "numbers" and one["width"] == max(WIDTHS)] == [0]
 
 
 def test_nothing_is_fetched(seen: list[dict[str, Any]]) -> None:
