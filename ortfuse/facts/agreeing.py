@@ -4,8 +4,9 @@
 
 Exporters name each axis that they know nothing of on its own: the keys and the values of a cache then have two names for one
 length. The runtime checks the operands of a product, empty ones too, and runs every node that an output of the main graph
-needs, so a run in which such sizes differ fails. Nothing is concluded from nodes that it may leave out (in bodies of control
-flow, or needed only there or for the shape of what they make), nor from operators that stretch an axis of size 1.
+needs, so a run in which such sizes differ fails. Nothing is concluded from nodes that it may leave out: in bodies of control
+flow, or needed only there, or for whole numbers, which may be a shape that it works out without them (its optimiser writes
+``reshape(x, [2, f(y)])`` as ``reshape(x, [2, -1])``); nor from operators that stretch an axis of size 1.
 """
 
 from __future__ import annotations
@@ -15,31 +16,41 @@ from collections.abc import Callable, Iterator, Mapping
 import onnx_ir as ir
 
 from ortfuse.dims import Dim, DimLike, substituted, symbol, symbols
-from ortfuse.facts.transfer.fact import Shape
+from ortfuse.facts.transfer.fact import INTEGERS, Fact
 
+_WHOLE = (INTEGERS - {ir.DataType.BOOL}) | {None}
+"""The types of what may be a shape."""
 OPERANDS = 2
 """The operands of a product."""
 
-ShapeOf = Callable[[ir.Value], Shape | None]
+FactOf = Callable[[ir.Value], Fact]
 
 
-def agreeing_sizes(graph: ir.Graph, shape_of: ShapeOf) -> dict[str, DimLike]:
+def agreeing_sizes(graph: ir.Graph, fact_of: FactOf) -> dict[str, DimLike]:
     """The symbols of the inputs of a main graph that equal another one, or a number, in every run that succeeds: that by name."""
-    shapes = [shape_of(value) or () for value in graph.inputs]
+    shapes = [fact_of(value).shape or () for value in graph.inputs]
     names = dict.fromkeys(str(dim) for shape in shapes for dim in shape if {str(dim)} == symbols(dim))
     # Names before unknown sizes, and then by place.
     order = {name: place for place, name in enumerate(sorted(names, key=lambda name: name.startswith("?")))}
     found: dict[str, DimLike] = {}
     if order:
-        for node in _certainly_run(graph):
-            for one, other in _contracted(node, shape_of):
-                new = _solved(substituted(one, found) - substituted(other, found), order)
+        for node in _certainly_run(graph, fact_of):
+            for one, other in _contracted(node, fact_of):
+                new = _solved(with_sizes(one, found) - with_sizes(other, found), order)
                 found = {name: substituted(size, new) for name, size in found.items()} | new
     return found
 
 
-def _certainly_run(graph: ir.Graph) -> Iterator[ir.Node]:
-    """The nodes that the outputs of the graph need, but for those that only a body needs, and those needed for shapes alone."""
+def with_sizes(dim: DimLike, sizes: Mapping[str, DimLike]) -> DimLike:
+    """The dimension with the given sizes in place of the symbols of these names; as it is if it has a divisor that is 0 then."""
+    try:
+        return substituted(dim, sizes)
+    except ZeroDivisionError:
+        return dim
+
+
+def _certainly_run(graph: ir.Graph, fact_of: FactOf) -> Iterator[ir.Node]:
+    """The nodes that the outputs of the graph need, but for those that only a body needs, and those needed for whole numbers."""
     pending = [value.producer() for value in graph.outputs]
     seen: set[ir.Node] = set()
     while pending:
@@ -49,14 +60,15 @@ def _certainly_run(graph: ir.Graph) -> Iterator[ir.Node]:
         seen.add(node)
         yield node
         if node.domain or node.op_type not in {"Shape", "Size"}:
-            pending += [value.producer() for value in node.inputs if value is not None]
+            values = [value for value in node.inputs if value is not None]
+            pending += [value.producer() for value in values if fact_of(value).dtype not in _WHOLE]
 
 
-def _contracted(node: ir.Node, shape_of: ShapeOf) -> Iterator[tuple[DimLike, DimLike]]:
+def _contracted(node: ir.Node, fact_of: FactOf) -> Iterator[tuple[DimLike, DimLike]]:
     """The sizes that a product sums over: of its first operand, and of its second."""
     if node.domain or node.op_type not in {"MatMul", "Gemm"} or len(node.inputs) < OPERANDS:
         return
-    one, other = [None if value is None else shape_of(value) for value in node.inputs[:OPERANDS]]
+    one, other = [None if value is None else fact_of(value).shape for value in node.inputs[:OPERANDS]]
     if not one or not other:
         return
     last, first = one[-1], other[-2:][0]

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ortfuse.dims import Dim, DimLike, fresh, substituted, symbols
 from ortfuse.facts import transfer
+from ortfuse.facts.agreeing import with_sizes
 from ortfuse.facts.declared import declared_shape, names_of_sizes
 from ortfuse.facts.transfer.creation import fact_of_tensor
 from ortfuse.facts.transfer.evaluate import EVALUATED, evaluate
@@ -198,7 +199,7 @@ class Analysis:
         if not self.agreeing or fact.shape is None:
             return fact
         return fact.with_changes(
-            fact.dtype, tuple([substituted(dim, self.agreeing) for dim in fact.shape]), fact.known_elements
+            fact.dtype, tuple([with_sizes(dim, self.agreeing) for dim in fact.shape]), fact.known_elements
         )
 
     def _overridable(self, value: ir.Value) -> bool:

@@ -279,7 +279,7 @@ class Facts:
 def _analysed(model: ir.Model, agreeing: Mapping[str, DimLike] | None = None, *, as_declared: bool = False) -> Analysis:
     analysis = Analysis(model, agreeing)
     analysis.run_model()
-    while not as_declared and (found := agreeing_sizes(model.graph, lambda value: analysis.fact(value).shape)):
+    while not as_declared and (found := agreeing_sizes(model.graph, analysis.fact)):
         analysis.run_with(found)
     analysis.refining = True
     return analysis
