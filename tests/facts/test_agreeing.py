@@ -49,6 +49,21 @@ def test_lengths_of_caches_agree_through_what_is_computed_from_them() -> None:
     assert agreeing(text) == {"s74": "s2", "s80": "s2"}
 
 
+def test_what_is_joined_has_the_other_sizes_of_a_part_that_is_not_empty() -> None:
+    text = """
+    g (float[s, t] x, float[b, 4] y, float[n, m] w) => (z)
+    { c = Concat <axis = 1> (x, y)  z = Gemm <transA = 1> (c, w) }
+    """
+    assert agreeing(text) == {"n": "b"}
+
+
+def test_the_runtime_does_not_look_at_the_other_sizes_of_an_empty_part() -> None:
+    model = parsed("g (float[s, t] x, float[b, r] y) => (float[p, q] z) { z = Concat <axis = 1> (x, y) }")
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (z,) = session.run(None, {"x": np.ones((5, 0), np.float32), "y": np.ones((2, 3), np.float32)})
+    assert z.shape == (2, 3)
+
+
 def test_a_size_that_a_table_fixes_is_a_number() -> None:
     assert agreeing("g (float[b, k] x) => (z) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> { z = MatMul(x, w) }") == {"k": "3"}
 
@@ -92,6 +107,25 @@ def test_gemm_may_transpose(transposed: str, found: dict[str, str]) -> None:
             """,
             id="needed in a branch",
         ),
+        pytest.param(
+            """
+            g (float[b, k] x, float[n, m] y) => (z) <int64 first = {0}, int64[1] axis = {0}, int64[1] rows = {1}>
+            {
+                u = MatMul(x, y)  whole = Cast <to = 7> (u)  flat = Flatten <axis = 0> (whole)  row = Squeeze(flat, axis)
+                number = Gather(row, first)  columns = Unsqueeze(number, axis)
+                shape = Concat <axis = 0> (rows, columns)
+                z = Reshape(x, shape)
+            }
+            """,
+            id="needed for a shape",
+        ),
+        pytest.param(
+            """
+            g (float[b, r] x, float[s, t] y, float[n, m] w) => (z)
+            { c = Concat <axis = 1> (x, y)  z = Gemm <transA = 1> (c, w) }
+            """,
+            id="joined with what may be empty",
+        ),
         pytest.param("g (float[b, k] x, float[n, m] y) => (z) { z = mine.MatMul(x, y) }", id="another domain"),
         pytest.param(
             "g (float[a, c, 2] x, float[d, e] y) => (z) <int64[2] t = {-1, 6}> { f = Reshape(x, t) z = MatMul(y, f) }",
@@ -114,6 +148,29 @@ def test_the_runtime_refuses_sizes_that_differ_empty_ones_too(operator: str, row
         with pytest.raises(Exception, match=REFUSED):
             shapes = (empty[0], columns), (rows, empty[1])
             session.run(None, {"x": np.ones(shapes[0], np.float32), "y": np.ones(shapes[1], np.float32)})
+
+
+def test_the_runtime_makes_a_shape_without_the_product_it_is_computed_from() -> None:
+    model = parsed(
+        """
+        g (float[b, k] x, float[n, m] y) => (float[p, q] z) <int64 first = {0}, int64[1] axis = {0}, int64[1] rows = {1}>
+        {
+            u = MatMul(x, y)  whole = Cast <to = 7> (u)  flat = Flatten <axis = 0> (whole)  row = Squeeze(flat, axis)
+            number = Gather(row, first)  columns = Unsqueeze(number, axis)
+            shape = Concat <axis = 0> (rows, columns)
+            z = Reshape(x, shape)
+        }
+        """
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (z,) = session.run(None, {"x": np.ones((2, 3), np.float32), "y": np.ones((4, 5), np.float32)})
+    assert z.shape == (1, 6)
+
+
+def test_a_size_of_0_leaves_formulas_that_divide_by_it() -> None:
+    model = parsed('g (float["n//k", k] x, float[n] w) => (z) <float[0, 2] table = {}> { z = MatMul(x, table) }')
+    facts = Facts(ir.from_proto(model))
+    assert facts.agreeing == {"k": 0}
 
 
 def test_bodies_of_functions_know_of_them() -> None:

@@ -229,12 +229,21 @@ def concatenated(facts: list[Fact], axis: int) -> Fact:
         return Fact(dtype)
     axis = normalize_axis(axis, len(ranked))
     shapes = [fact.shape if fact.shape is not None else (UNKNOWN,) * len(ranked) for fact in facts]
-    dims = [best_dim([shape[index] for shape in shapes]) for index in range(len(ranked))]
+    # The runtime does not look at the other sizes of an empty part.
+    certain = [shape for shape in shapes if is_positive(shape[axis])]
+    dims = [_shared([shape[index] for shape in shapes], certain, index) for index in range(len(ranked))]
     total: DimLike = 0
     for shape in shapes:
         total = UNKNOWN if shape[axis] is UNKNOWN or total is UNKNOWN else total + shape[axis]
     dims[axis] = total
     return Fact(dtype, tuple(dims), _joined(facts, total) if len(ranked) == 1 else None)
+
+
+def _shared(sizes: list[DimLike], certain: list[Shape], index: int) -> DimLike:
+    """The size along an axis that parts have in common: what all say, or those that are not empty."""
+    if len(set(sizes)) == 1:
+        return sizes[0]
+    return best_dim([shape[index] for shape in certain]) if certain else UNKNOWN
 
 
 def _joined(facts: list[Fact], total: DimLike) -> Elements | None:
