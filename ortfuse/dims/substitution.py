@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import reduce
 
 from ortfuse.dims.algebra import broadcast, floor_div, maximum, minimum
 from ortfuse.dims.polynomial import Atom, DimLike, rebuild
@@ -27,5 +28,5 @@ _FUNCTIONS: dict[str, Callable[..., DimLike]] = {
     "floordiv": floor_div,
     "min": minimum,
     "max": maximum,
-    "broadcast": broadcast,
+    "broadcast": lambda *sizes: reduce(broadcast, sizes),
 }

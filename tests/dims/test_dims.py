@@ -113,6 +113,10 @@ def test_what_is_put_in_place_of_a_symbol(x: DimLike, name: str, y: DimLike, at:
     assert evaluate(substituted(x, {name: y}), at) == evaluate(x, {**at, name: value})
 
 
+def test_substitution_reaches_all_sizes_of_a_broadcast() -> None:
+    assert substituted(broadcast(broadcast(b, s), t), {"s": t}) == broadcast(b, t)
+
+
 @given(formulas, formulas)
 def test_exact_division_undoes_multiplication(x: DimLike, y: DimLike) -> None:
     assume(y != 0)
