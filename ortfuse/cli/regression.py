@@ -44,15 +44,18 @@ def stored(path: Path | None, command: str, json_file: Path | None) -> Data | No
     except OSError as error:
         raise OptionError("check", f"{path} cannot be read: {error.strerror}; make it with --json {path}") from None
     except ValueError:
-        raise OptionError("check", f"{path} is no JSON; make it with `ortfuse {command} --json {path}`") from None
+        raise OptionError("check", f"{path} is no JSON; {_made_by(command)}") from None
     found = data.get("schema") if isinstance(data, dict) else None
     if found != name_of(command):
         said = f"is {found}" if found else "does not say what it is"
-        raise OptionError(
-            "check", f"{path} {said}, and not {name_of(command)}; make it with `ortfuse {command} --json {path}`"
-        )
+        raise OptionError("check", f"{path} {said}, and not {name_of(command)}; {_made_by(command)}")
     known: Data = data
     return known
+
+
+def _made_by(command: str) -> str:
+    """How a file to check against is made; under another name than that of a file that holds something else."""
+    return f"a file to check against is made with `ortfuse {command} --json FILE`"
 
 
 def demand_same_model(before: Data | None, model: Path) -> None:

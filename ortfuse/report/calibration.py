@@ -19,11 +19,11 @@ MOST_NAMED = 3
 
 def show_calibration(console: Console, found: Calibration) -> None:
     """Print what was measured, the decisions that it changes, and where it is kept."""
-    sizes = sum(len(rows) for rows in found.speedups.values())
+    sizes, rules = sum(len(rows) for rows in found.speedups.values()), len(found.speedups)
     count = f"{found.threads} thread{'s' if found.threads > 1 else ''}"
     threads = count if found.threads else "threads as the runtime chooses"
     console.print(
-        f"{found.measured} measured now, {sizes} in all ({len(found.speedups)} rules), {found.left} left: "
+        f"{found.measured} measured now, {sizes} in all ({rules} rule{'s' if rules != 1 else ''}), {found.left} left: "
         f"{found.runtime}, {found.processor}, {threads}",
         markup=False,
         highlight=False,
