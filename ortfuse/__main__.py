@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -18,6 +18,12 @@ _INTERRUPTED = 130
 _TERMINATED = 143
 
 _SAID = "interrupted; no file is left half written\n"
+
+_USUAL: Mapping[signal.Signals, Callable[[int, FrameType | None], Any] | signal.Handlers] = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+}
+"""The signals that interrupt, and what takes care of them where nobody has changed that."""
 
 _AGAIN = 0.05
 """Seconds until an interruption that was lost comes again."""
@@ -40,25 +46,26 @@ class Interruptions:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Take note of interruptions, unless they are ignored or somebody else takes care of them."""
-        if (
-            threading.current_thread() is not threading.main_thread()
-            or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-        ):
+        """Take note of interruptions, unless they are ignored or somebody else takes care of them.
+
+        A job in the background ignores Ctrl-C, and is terminated all the same.
+        """
+        known = {number: signal.getsignal(number) for number in _USUAL}
+        watched = [number for number, usual in _USUAL.items() if known[number] is usual]
+        elsewhere = known[signal.SIGINT] not in (signal.default_int_handler, signal.SIG_IGN)
+        if not watched or elsewhere or threading.current_thread() is not threading.main_thread():
             yield
             return
-        usual, terminates = sys.unraisablehook, signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-        signal.signal(signal.SIGINT, self._noted)
-        if terminates:
-            signal.signal(signal.SIGTERM, self._noted)
-        sys.unraisablehook = functools.partial(_not_passed_on, usual)
+        hook = sys.unraisablehook
+        for number in watched:
+            signal.signal(number, self._noted)
+        sys.unraisablehook = functools.partial(_not_passed_on, hook, watched[0])
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            if terminates:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            sys.unraisablehook = usual
+            for number in watched:
+                signal.signal(number, _USUAL[number])
+            sys.unraisablehook = hook
 
     def _noted(self, number: int, frame: FrameType | None) -> None:
         self.came = True
@@ -67,22 +74,22 @@ class Interruptions:
         signal.default_int_handler(number, frame)
 
 
-def _not_passed_on(usual: Callable[[Any], object], what: Any) -> None:
+def _not_passed_on(usual: Callable[[Any], object], number: signal.Signals, what: Any) -> None:
     if not issubclass(what.exc_type, KeyboardInterrupt):
         usual(what)
         return
-    again = threading.Timer(_AGAIN, _interrupt)
+    again = threading.Timer(_AGAIN, _interrupt, [number])
     again.daemon = True
     again.start()
 
 
-def _interrupt() -> None:
+def _interrupt(number: signal.Signals) -> None:
     """Interrupt the main thread, also where it waits for something, if the system can."""
     main = threading.main_thread().ident
     if hasattr(signal, "pthread_kill") and main is not None:
-        signal.pthread_kill(main, signal.SIGINT)
+        signal.pthread_kill(main, number)
     else:
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
 
 
 def main() -> None:

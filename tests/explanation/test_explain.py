@@ -209,7 +209,6 @@ def damaged(name: str, part: str, shape: list[int | str | None]) -> ir.Model:
         ("mask", [1, 3, 1, 1], "dimension 1 of 'damaged' (mask) is 3, not provably 4, which is h"),
         ("mask", [1, 1, 1, 1, 1], "'damaged' (mask) has the shape [1, 1, 1, 1, 1], not provably [b?, h?, s?, _]"),
         ("key", ["batch", 4, 7, "sequence"], "dimension 2 of 'damaged' (transposed) is 7, not provably 8, which is d"),
-        ("key", ["batch", 4, 8, 11], "the kernel takes one that provably covers the keys: 11"),
     ],
 )
 def test_what_is_wrong_with_an_attention_is_named_however_its_heads_are_split(
