@@ -351,11 +351,11 @@ def _weights() -> str:
 def _tuning() -> str:
     found = stored("tuner/tuner.json")
     sums, full = found["goldens total"], found["models total"]
-    budgets = [row["budget"] for row in found["goldens"].values()]
+    budgets, longer = ([row["budget"] for row in found[which].values()] for which in ("goldens", "models"))
     return (
         f"**Tuning** (`tuner.json`, {sums['models']} small models, {min(budgets):.0f} to {max(budgets):.0f} s each): `ortfuse tune` is "
         f"faster than what random search finds in the same time on {sums['faster than random search']}, and as fast as the best fixed "
-        f"pass list on {sums['as fast as the best list']}; on {full['models']} models of full size in 60 s each on "
+        f"pass list on {sums['as fast as the best list']}; on {full['models']} models of full size in {max(longer):.0f} s each on "
         f"{full['faster than random search']} and {full['as fast as the best list']}."
     )
 

@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from ortfuse.dims import Dim, DimLike, substituted, symbol, symbols
 from ortfuse.facts.transfer.fact import INTEGERS, Fact
+from ortfuse.graph.walk import needed_nodes
 
 _WHOLE = (INTEGERS - {ir.DataType.BOOL}) | {None}
 """The types of what may be a shape."""
@@ -51,17 +52,13 @@ def with_sizes(dim: DimLike, sizes: Mapping[str, DimLike]) -> DimLike:
 
 def _certainly_run(graph: ir.Graph, fact_of: FactOf) -> Iterator[ir.Node]:
     """The nodes that the outputs of the graph need, but for those that only a body needs, and those needed for whole numbers."""
-    pending = [value.producer() for value in graph.outputs]
-    seen: set[ir.Node] = set()
-    while pending:
-        node = pending.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        yield node
-        if node.domain or node.op_type not in {"Shape", "Size"}:
-            values = [value for value in node.inputs if value is not None]
-            pending += [value.producer() for value in values if fact_of(value).dtype not in _WHOLE]
+
+    def needs(node: ir.Node) -> list[ir.Value]:
+        values = [value for value in node.inputs if value is not None]
+        known_by_shape = not node.domain and node.op_type in {"Shape", "Size"}
+        return [] if known_by_shape else [value for value in values if fact_of(value).dtype not in _WHOLE]
+
+    return needed_nodes(graph, needs)
 
 
 def _contracted(node: ir.Node, fact_of: FactOf) -> Iterator[tuple[DimLike, DimLike]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -116,8 +116,8 @@ def used_values(node: ir.Node) -> Iterator[ir.Value]:
     yield from captured_values(node)
 
 
-def needed_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
-    """The nodes of the graph that its outputs depend on."""
+def needed_nodes(graph: ir.Graph, needs: Callable[[ir.Node], Iterable[ir.Value]] = used_values) -> Iterator[ir.Node]:
+    """The nodes of the graph that its outputs depend on, through the values that `needs` says of each node."""
     pending = [value.producer() for value in graph.outputs]
     seen: set[ir.Node] = set()
     while pending:
@@ -127,7 +127,7 @@ def needed_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
         seen.add(node)
         if node.graph is graph:
             yield node
-        pending += [value.producer() for value in used_values(node)]
+        pending += [value.producer() for value in needs(node)]
 
 
 def describe(node: ir.Node) -> str:
