@@ -70,7 +70,8 @@ class Facts:
     @property
     def agreeing(self) -> Mapping[str, DimLike]:
         """What declared sizes of inputs equal in every run that succeeds, by name: another one, or a number."""
-        return self._analysis.agreeing
+        # Unknown sizes are numbered anew by each analysis.
+        return {name: size for name, size in self._analysis.agreeing.items() if not name.startswith("?")}
 
     def record(self, journal: list[Flip]) -> None:
         """From now on, append to the journal an entry that undoes each change of the facts."""
@@ -80,7 +81,7 @@ class Facts:
         """Recompute all facts, after a change of the whole model."""
         if self._journal is not None:
             self._journal += [Assigned(self, "_analysis", self._analysis), Assigned(self, "_values", self._values)]
-        self._analysis = _analysed(self._model, self._analysis.agreeing, as_declared=self._as_declared)
+        self._analysis = _analysed(self._model, self.agreeing, as_declared=self._as_declared)
         self._values = Values(self._analysis)
         self._inferred = None
         self._scalars.clear()

@@ -197,7 +197,7 @@ class PassManager:
         )
         for text in model.graph.meta.get(NOTES, ()):
             context.note(text)
-        if agreeing := {name: size for name, size in context.facts.agreeing.items() if not name.startswith("?")}:
+        if agreeing := context.facts.agreeing:
             pairs = ", ".join(f"{name} = {size}" for name, size in agreeing.items())
             context.note(
                 f"sizes of inputs that matrix products need to be equal count as one ({pairs}): a run with others fails"

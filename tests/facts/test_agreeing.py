@@ -187,3 +187,15 @@ def test_bodies_of_functions_know_of_them() -> None:
     facts = Facts(model)
     (body,) = model.functions.values()
     assert [str(facts.shape(value)) for value in body.inputs] == ["(Dim(b), Dim(k))", "(Dim(k), 4)"]
+
+
+def test_what_was_found_of_unknown_sizes_is_not_taken_for_that_of_others_when_facts_are_renewed() -> None:
+    model = ir.from_proto(parsed("g (float[a, b] x, float[n, 4] y) => (z) { z = MatMul(x, y) }"))
+    model.graph.inputs[0].shape = ir.Shape([None, None])
+    facts = Facts(model)
+    assert facts.agreeing == {}
+    facts.renew()
+    shape = facts.shape(model.graph.inputs[0])
+    assert shape is not None
+    assert [shape[1], facts.shape(model.graph.inputs[1])] == [symbol("n"), (symbol("n"), 4)]
+    assert shape[0] != symbol("n")
