@@ -32,6 +32,7 @@ from ortfuse.pipeline.manager import PassManager
 from ortfuse.pipeline.report import Counts, RunReport
 from ortfuse.result import Result
 from ortfuse.rewrite import Log
+from ortfuse.sessions import hand_on
 from ortfuse.targets import raise_opset
 
 _MOST = 8
@@ -244,8 +245,9 @@ def left_alone(model: AnyModel, options: Options, why: str) -> Result:
     report = RunReport("", [], counts, counts, 0.0, 0.0, Log(), [], [note])
     if options.output is not None:
         if isinstance(model, str | os.PathLike | onnx.ModelProto):
-            copy_model(model, options.output)
+            copy_model(model, options.output, hand_on)
         else:
+            hand_on(inside.metadata_props, inside.graph.name or "the model")
             save(inside, options.output, link=options.link)
     return Result(
         given, report, options, left_alone=why, written=None if options.output is None else Path(options.output)

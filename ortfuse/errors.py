@@ -14,6 +14,10 @@ class OrtfuseError(Exception):
     """Base class of every error that ortfuse raises on purpose."""
 
 
+class OrtfuseWarning(UserWarning):
+    """Something in a model or beside it is left aside; the message says what, and how to have it all the same."""
+
+
 class ModelFileError(OrtfuseError):
     """A model file is missing, unreadable, not ONNX, or refers to data that cannot be used."""
 

@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     from ortfuse.rewrite import Debugging, Rule
     from ortfuse.targets import Target
 
+LARGEST_NUMBER = 2**31 - 1
+"""The largest whole number that an option can be."""
+
+MOST_THREADS = max(64, 4 * (os.cpu_count() or 1))
+"""The most threads that an operator can have: tens of thousands never get to run."""
+
 PathLike: TypeAlias = "str | os.PathLike[str]"
 
 PipelineLike: TypeAlias = "str | os.PathLike[str] | Sequence[Any]"
@@ -288,10 +294,12 @@ Check: TypeAlias = Callable[[str, Any], Any]
 """Takes the name of an option and its value; returns the value in its canonical form."""
 
 
-def _number(least: int) -> Check:
+def _number(least: int, most: int = LARGEST_NUMBER) -> Check:
     def check(name: str, value: Any) -> int:
         if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
             raise OptionError(name, f"write a whole number, {least} or more, not {value!r}")
+        if value.__index__() > most:
+            raise OptionError(name, f"write a whole number, {most:,} at most, not {value!r}")
         return int(value.__index__())
 
     return check
@@ -420,7 +428,7 @@ _CHECKS: Mapping[str, Check] = {
     "seed": _number(0),
     "tolerance": _or_none(_error_bound),
     "rounds": _number(1),
-    "threads": _number(0),
+    "threads": _number(0, MOST_THREADS),
     "output": _or_none(_path),
     "link": _boolean,
     "loaded": _boolean,

@@ -13,7 +13,7 @@ import onnx
 from ortfuse.errors import VerificationError
 from ortfuse.options import Options
 from ortfuse.pipeline.report import RunReport
-from ortfuse.sessions import SessionConfig
+from ortfuse.sessions import SessionConfig, hand_on
 
 if TYPE_CHECKING:
     from ortfuse.bench import Latencies
@@ -96,7 +96,7 @@ class Result:
         from ortfuse.model.io import save
 
         if self.left_alone and isinstance(self.model, str | os.PathLike | onnx.ModelProto):
-            copy_model(self.model, path)
+            copy_model(self.model, path, hand_on)
             return
         save(enter(self.model, copy=False)[0], path, link=link)
 

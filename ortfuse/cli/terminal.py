@@ -9,14 +9,16 @@ import os
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import typer
 from rich.console import Console
 
 from ortfuse.cli.arguments import in_flags
 from ortfuse.cli.usage import INTERRUPTED, UNUSABLE
-from ortfuse.errors import OptionError, OrtfuseError
+from ortfuse.errors import OptionError, OrtfuseError, OrtfuseWarning
 
 PIPED = 140
 """The width where the output is no terminal and `COLUMNS` does not say another."""
@@ -71,11 +73,21 @@ def progress_bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
         yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
 
 
+def _warn(usual: Callable[..., object], message: Warning | str, category: type[Warning], *where: Any) -> None:
+    if issubclass(category, OrtfuseWarning):
+        err.print(f"warning: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    else:
+        usual(message, category, *where)
+
+
 @contextlib.contextmanager
 def guarded(debug: bool) -> Iterator[None]:
-    """Print errors that ortfuse raises on purpose without a traceback and exit with code 2."""
+    """Print errors that ortfuse raises on purpose without a traceback and exit with code 2; print its warnings in a line."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", OrtfuseWarning)
+            warnings.showwarning = functools.partial(_warn, warnings.showwarning)
+            yield
     except OrtfuseError as error:
         if debug:
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnx
@@ -15,8 +15,17 @@ from ortfuse.model.atomic_write import Staging, writable_target
 from ortfuse.model.external_data import external_tensors
 
 
-def copy_model(model: str | os.PathLike[str] | onnx.ModelProto, path: str | os.PathLike[str]) -> None:
+def copy_model(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    path: str | os.PathLike[str],
+    revise: Callable[[dict[str, str], str], object] = lambda metadata, name: None,
+) -> None:
     """Write a model to a file unchanged, and its external data beside it under the names that the model has for them.
+
+    Args:
+        model: The model.
+        path: The file.
+        revise: Changes the metadata of the model, whose name it is told.
 
     Raises:
         OutputError: It cannot be written, or other files with the names of its external data are there.
@@ -25,9 +34,15 @@ def copy_model(model: str | os.PathLike[str] | onnx.ModelProto, path: str | os.P
     try:
         content = model.SerializeToString() if isinstance(model, onnx.ModelProto) else Path(model).read_bytes()
         folder = Path() if isinstance(model, onnx.ModelProto) else Path(model).parent
+        proto = onnx.ModelProto.FromString(content)
+        metadata = {entry.key: entry.value for entry in proto.metadata_props}
+        revise(metadata, proto.graph.name if isinstance(model, onnx.ModelProto) else os.fspath(model))
+        if any(metadata.get(entry.key) != entry.value for entry in proto.metadata_props):
+            onnx.helper.set_model_props(proto, metadata)
+            content = proto.SerializeToString()
         with Staging(target) as staging:
             staging.open("model").write(content)
-            for name in dict.fromkeys(_locations(onnx.ModelProto.FromString(content))):
+            for name in dict.fromkeys(_locations(proto)):
                 if target.resolve() == (folder / name).resolve():
                     raise OutputError(f"{target}: holds weights of the model; give the result another name")
                 _copy_beside(folder / name, target.parent / name)

@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import difflib
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ortfuse.errors import OptionError
+from ortfuse.errors import OptionError, OrtfuseWarning
+from ortfuse.model.small_files import from_json
+from ortfuse.sessions.allowed import refusal
 
 SCHEMA = 1
 """The version of the form in which settings are written."""
+
+MOST_SETTINGS = 100
+"""The most settings that a file may have."""
+
+LONGEST_NAME, LONGEST_REASON, LONGEST_RUNTIME = 80, 2000, 80
+"""Characters of a name or value that is refused, of a reason and of the version of a runtime that are taken from a file."""
 
 Value = bool | int | str | tuple[Any, ...]
 """The value of a setting: providers are names, or pairs of a name and its options."""
@@ -56,7 +65,7 @@ def _provider(one: Any) -> str | tuple[str, dict[str, str]]:
 def _choice(*choices: str) -> Callable[[Any], str]:
     def check(value: Any) -> str:
         if value not in choices:
-            raise ValueError(f"write {', '.join(map(repr, choices))}")
+            raise ValueError(f"write {' or '.join(map(repr, choices))}")
         return str(value)
 
     return check
@@ -149,17 +158,17 @@ class SessionConfig:
 
     @classmethod
     def from_json(cls, text: str, where: str) -> SessionConfig:
-        """Settings from text.
+        """Settings from text, which comes from a file: those that no file may hold are left out, with a warning.
 
         Args:
-            text: What `to_json` wrote.
+            text: What `to_json` wrote, or somebody else.
             where: Where it is from, for error messages.
 
         Raises:
-            OptionError: The text holds no settings, or one that does not exist or cannot have its value.
+            OptionError: The text holds no settings.
         """
         try:
-            content = json.loads(text)
+            content = from_json(text)
         except ValueError as error:
             raise OptionError("session", f"{where} is not JSON: {error}") from None
         settings = content.get("settings") if isinstance(content, Mapping) else None
@@ -168,21 +177,43 @@ class SessionConfig:
         ):
             raise OptionError("session", f'{where} has no list of "settings" with a "name" and a "value" each')
         if content.get("schema") != SCHEMA:
-            raise OptionError("session", f"{where} is of version {content.get('schema')}, and this reads {SCHEMA}")
-        try:
-            found = tuple(Setting(one["name"], one["value"], str(one.get("reason", ""))) for one in settings)
-        except OptionError as error:
-            raise OptionError(error.option, f"{error.text} (in {where})") from None
-        repeated = {one.name for one in found if sum(one.name == other.name for other in found) > 1}
-        if repeated:
-            raise OptionError(min(repeated), f"is given twice in {where}")
-        return cls(found, str(content.get("runtime", "")))
+            raise OptionError(
+                "session", f"{where} is of version {_short(content.get('schema'))}, and this reads {SCHEMA}"
+            )
+        if len(settings) > MOST_SETTINGS:
+            raise OptionError("session", f"{where} has {len(settings):,} settings, and may have {MOST_SETTINGS}")
+        found: dict[str, Setting] = {}
+        for one in settings:
+            setting = from_file(one["name"], one["value"], one.get("reason", ""), where)
+            if setting is not None and found.setdefault(setting.name, setting) is not setting:
+                raise OptionError(setting.name, f"is given twice in {where}")
+        return cls(tuple(found.values()), str(content.get("runtime", ""))[:LONGEST_RUNTIME])
+
+
+def from_file(name: str, value: Any, reason: Any, where: str) -> Setting | None:
+    """A setting that a file holds; `None`, with a warning, if no file may hold it (`ortfuse.sessions.allowed`)."""
+    try:
+        setting = Setting(name, value, str(reason)[:LONGEST_REASON])
+        problem = refusal(name, setting.value)
+    except OptionError as error:
+        problem = error.text
+    if not problem:
+        return setting
+    advice = "a program of your own can give it to `ortfuse.session`"
+    warnings.warn(f"{where}: the setting {_short(name)} is left out: {problem}; {advice}", OrtfuseWarning, stacklevel=2)
+    return None
+
+
+def _short(value: Any) -> str:
+    """A value from a file as it is shown in a message."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_NAME else text[:LONGEST_NAME] + "..."
 
 
 def _checked(name: str, value: Any) -> Value:
     if "." in name:
         if not isinstance(value, str):
-            raise OptionError(name, f"is a configuration entry, whose value is text: write {str(value)!r}")
+            raise OptionError(name, f"is a configuration entry, whose value is text: write {_short(str(value))}")
         return value
     if name not in CHECKS:
         close = difflib.get_close_matches(name, CHECKS, n=1)
@@ -191,4 +222,4 @@ def _checked(name: str, value: Any) -> Value:
     try:
         return CHECKS[name](value)
     except ValueError as error:
-        raise OptionError(name, f"{error}, not {value!r}") from None
+        raise OptionError(name, f"{error}, not {_short(value)}") from None

@@ -18,9 +18,8 @@ from typing import Any
 import onnx_ir as ir
 import platformdirs
 
-from ortfuse.errors import OptionError
 from ortfuse.graph import walk
-from ortfuse.sessions.config import Setting
+from ortfuse.sessions.config import Setting, from_file
 from ortfuse.targets.calibrated import machine_key
 from ortfuse.targets.kept import keep, kept
 
@@ -76,13 +75,16 @@ def _attribute(one: ir.Attr) -> str:
 
 
 def _read(content: Any) -> tuple[Setting, ...] | None:
-    """What `remember` wrote; `None` if it is damaged."""
+    """What `remember` wrote; `None` if it is damaged, or holds a setting that no file may hold: they were measured together."""
     try:
         known = isinstance(content["threads"], int)
-        settings = tuple(Setting(one["name"], one["value"], one["reason"]) for one in content["settings"])
-    except (KeyError, TypeError, OptionError):
+        read = [
+            from_file(one["name"], one["value"], one["reason"], str(settings_file())) for one in content["settings"]
+        ]
+    except (KeyError, TypeError):
         return None
-    return settings if known else None
+    taken = tuple(one for one in read if one is not None)
+    return taken if known and len(taken) == len(read) else None
 
 
 def _runtime() -> str:

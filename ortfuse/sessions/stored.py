@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 import onnx_ir as ir
 
 from ortfuse.errors import OptionError
 from ortfuse.model.atomic_write import write_text
+from ortfuse.model.small_files import read_text
 from ortfuse.sessions.config import SessionConfig
 
 KEY = "ortfuse.session"
@@ -27,7 +29,23 @@ def store(model: ir.Model, config: SessionConfig) -> None:
         model.metadata_props.pop(KEY, None)
 
 
-def config_of(metadata: dict[str, str], where: str) -> SessionConfig:
+def hand_on(metadata: MutableMapping[str, str], where: str) -> None:
+    """Leave in the metadata of a model no settings but those that a file may hold.
+
+    For a model that is made of another: what is refused is not passed on to those who read the result.
+    """
+    if KEY not in metadata:
+        return
+    try:
+        known = config_of(metadata, where)
+    except OptionError:
+        known = SessionConfig()
+    del metadata[KEY]
+    if len(known):
+        metadata[KEY] = known.to_json()
+
+
+def config_of(metadata: Mapping[str, str], where: str) -> SessionConfig:
     """The settings in a model's metadata; none if there are none.
 
     Raises:
@@ -51,7 +69,7 @@ def config_beside(path: str | os.PathLike[str]) -> SessionConfig | None:
     """
     file = beside(path)
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file)
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:

@@ -44,7 +44,7 @@ def test_settings_are_changed_and_taken_out_by_name() -> None:
         ("enable_mem_reuse", 1, "write true or false"),
         ("intra_op_num_threads", -1, "0 or more"),
         ("intra_op_num_threads", True, "0 or more"),
-        ("execution_mode", "parallell", "'sequential', 'parallel'"),
+        ("execution_mode", "parallell", "'sequential' or 'parallel'"),
         ("session.set_denormal_as_zero", 1, "write '1'"),
         ("disabled_optimizers", "GeluFusion", "list of names"),
         ("providers", [], "write a list"),
@@ -64,8 +64,7 @@ def test_what_is_no_setting_is_refused(name: str, value: object, text: str) -> N
         ("[]", "has no list"),
         (json.dumps({"schema": 1, "settings": [{"name": "a"}]}), "has no list"),
         (json.dumps({"schema": 2, "settings": []}), "is of version 2"),
-        (json.dumps({"schema": 1, "settings": [{"name": "enable", "value": 1}]}), r"in there"),
-        (json.dumps({"schema": 1, "settings": [{"name": "a.b", "value": "1"}] * 2}), "is given twice in there"),
+        (json.dumps({"schema": 1, "settings": [{"name": "enable_mem_reuse", "value": True}] * 2}), "twice in there"),
     ],
 )
 def test_damaged_texts_are_refused_with_their_place(content: str, text: str) -> None:

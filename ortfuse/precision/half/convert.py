@@ -29,6 +29,7 @@ from ortfuse.precision.half.islands import TYPES, IslandSearch, error_of, has_fl
 from ortfuse.precision.metrics import metric_of
 from ortfuse.precision.samples import generated, refuse_nan
 from ortfuse.precision.stated import Bound, write_bound
+from ortfuse.sessions import hand_on
 from ortfuse.targets import Target, raise_opset
 
 _AT_ALL, _EVERYWHERE = 13, 22
@@ -147,6 +148,7 @@ def convert(
         done = _with_int8_caches(inside, given, _target(target), seed, max_error, progress)  # type: ignore[arg-type]
     else:
         done = _in_half(inside, to, keep_io, given, _target(target), seed, max_error, progress)  # type: ignore[arg-type]
+    hand_on(done.model.metadata_props, source.name)
     if to != "bfloat16":
         Loading.of_graph(done.model).demand()
     if output is not None:

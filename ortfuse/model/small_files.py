@@ -1,0 +1,97 @@
+"""Small files of text that come from anywhere: settings, tables, lists of passes, caches.
+
+Whoever writes such a file may make it a pipe that never says anything, a device without an end, or text that nests a hundred
+thousand deep. Each of these ends in an `OSError` or a `ValueError`, as a missing or damaged file does.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+LARGEST = 1 << 28
+"""Bytes of the largest file that is read whole."""
+
+DEEPEST = 100
+"""The most levels of lists and tables within each other."""
+
+
+def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST) -> bytes:
+    """The content of a regular file.
+
+    Raises:
+        OSError: It cannot be read, is a pipe or a device, or has more than `largest` bytes.
+    """
+    # Opening a pipe to read waits for somebody who writes, unless it is told not to.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is a device or a pipe, not a regular file", os.fspath(path))
+        if status.st_size > largest:
+            raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, and may have {largest:,}", os.fspath(path))
+        content = file.read(largest + 1)
+    if len(content) > largest:
+        raise OSError(errno.EFBIG, f"it has more than {largest:,} bytes", os.fspath(path))
+    return content
+
+
+def read_text(path: str | os.PathLike[str], largest: int = LARGEST) -> str:
+    """The content of a regular file of text in UTF-8.
+
+    Raises:
+        OSError: As for `read_bytes`.
+        UnicodeDecodeError: It is not UTF-8.
+    """
+    return read_bytes(path, largest).decode("utf-8")
+
+
+def from_json(text: str | bytes) -> Any:
+    """Data from JSON.
+
+    Raises:
+        ValueError: It is not JSON, or nests too deeply.
+    """
+    try:
+        return _shallow(json.loads(text))
+    except RecursionError:
+        raise ValueError("it nests too deeply") from None
+
+
+def from_toml(text: str) -> dict[str, Any]:
+    """Data from TOML.
+
+    Raises:
+        ValueError: It is not TOML, or nests too deeply.
+    """
+    try:
+        data: dict[str, Any] = _shallow(tomllib.loads(text))
+    except RecursionError:
+        raise ValueError("it nests too deeply") from None
+    return data
+
+
+def _shallow(data: Any) -> Any:
+    """The data, if what is made of them by recursion later, such as a message, has an end."""
+    level = [data] if isinstance(data, dict | list) else []
+    for _ in range(DEEPEST):
+        inside = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [one for several in inside for one in several if isinstance(one, dict | list)]
+        if not level:
+            return data
+    raise ValueError("it nests too deeply")
+
+
+def json_in(path: str | os.PathLike[str], largest: int = LARGEST) -> Any:
+    """Data from a file of JSON.
+
+    Raises:
+        OSError: As for `read_bytes`.
+        ValueError: It is not JSON in UTF-8, or nests too deeply.
+    """
+    return from_json(read_text(Path(path), largest))
