@@ -170,7 +170,8 @@ def verify(
         str | None,
         typer.Option(
             "--metric",
-            help="l2, max, cosine, top1, tokens or module:function, as for `ortfuse quantize`; by default what B states, or l2.",
+            help="l2, max, cosine, top1, tokens or module:function, as for `ortfuse quantize`; by default what B states, or l2. "
+            "A function that B names is called only if it is named here, too.",
             show_default=False,
         ),
     ] = None,

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortfuse.model.small_files import from_json
+
 KEY = "ortfuse.caches"
 """Where in a model's metadata its caches are."""
 
@@ -60,9 +62,9 @@ def integer_caches(model: Any) -> tuple[Cache, ...]:
     try:
         found = [
             Cache(name, str(one["present"]), tuple(map(float, one["scales"])), int(one["heads"]))
-            for name, one in json.loads(model.metadata_props[KEY]).items()
+            for name, one in from_json(model.metadata_props[KEY]).items()
         ]
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return ()  # somebody else's
     ends = {value.name for value in (*model.graph.inputs, *model.graph.outputs) if value.dtype == ir.DataType.INT8}
     return tuple(one for one in found if {one.past, one.present} <= ends)

@@ -15,6 +15,7 @@ from ortfuse.execution.as_it_is import Runnable, signature_of
 from ortfuse.execution.inputs import Inputs
 from ortfuse.execution.integer_caches import integer_caches
 from ortfuse.execution.session import Session
+from ortfuse.model.small_files import from_json
 from ortfuse.precision.caches import run_in_float32
 from ortfuse.precision.like_float32 import LikeFloat32
 from ortfuse.precision.metrics import METRICS, Metric, UserFunction, metric_of
@@ -24,6 +25,9 @@ from ortfuse.verification.verify import demand_same_interface
 
 KEY = "ortfuse.bound"
 """Where in a model's metadata its bound is."""
+
+LONGEST_NAME = 200
+"""Characters of a metric's name that are shown."""
 
 COMPARED = 16
 """How many sets of inputs are generated to compare two models on."""
@@ -56,18 +60,20 @@ def write_bound(model: ir.Model, bound: Bound) -> None:
 
 
 def read_bound(model: Runnable) -> Bound | None:
-    """The bound that a model states; `None` if it states none.
+    """The bound that a model states; `None` if it states none, or one that a model of zeros keeps too.
 
-    Raises:
-        OptionError: It is measured by a function that cannot be imported here.
+    A function that the model names is not imported: the metric has its name and nothing else.
     """
     text = model.metadata_props.get(KEY) if isinstance(model, ir.Model) else None
     try:
-        content = json.loads(text or "")
+        content = from_json(text or "")
         name, error, outputs = content["metric"], float(content["max_error"]), tuple(map(str, content["outputs"]))
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError):
         return None  # somebody else's
-    return Bound(metric_of(name, outputs), error, stated=True)
+    if not isinstance(name, str) or not 0 < error < (1.0 if name in METRICS else math.inf):
+        return None
+    metric = metric_of(name, outputs) if name in METRICS else Metric(name, None, judged=outputs)
+    return Bound(metric, error, stated=True)
 
 
 def bound_between(
@@ -82,17 +88,39 @@ def bound_between(
         metric: The user's metric.
 
     Raises:
-        OptionError: The bound is no positive number, or the metric cannot be used.
+        OptionError: The bound is no positive number, the metric cannot be used, or is a function that only the model names.
     """
     found = read_bound(other)
     if max_error is None:
-        if metric is not None:
-            raise OptionError("metric", "say with `max_error` how large the error may be")
-        return found if found != read_bound(original) else None
+        if found is None or found == read_bound(original):
+            if metric is not None:
+                raise OptionError("metric", "say with `max_error` how large the error may be")
+            return None
+        if metric is None:
+            return Bound(_own(found.metric), found.error, stated=True)
+        if metric != found.metric.name:
+            raise OptionError("metric", f"say with `max_error` how large the error may be; {_by(found.metric)}")
+        return Bound(metric_of(metric, found.metric.judged), found.error, stated=True)
     demand_bound(max_error)
     if metric is None:
-        return Bound(METRICS["l2"] if found is None else found.metric, float(max_error))
+        return Bound(METRICS["l2"] if found is None else _own(found.metric), float(max_error))
     return Bound(metric_of(metric), float(max_error))
+
+
+def _own(metric: Metric) -> Metric:
+    """A metric of a model, if it is one of ours: code that a model names is run only if the user names it, too.
+
+    Raises:
+        OptionError: It is a function.
+    """
+    if metric.name not in METRICS:
+        raise OptionError("metric", f"{_by(metric)}; name it too to have it imported and called, or give `tolerance`")
+    return metric
+
+
+def _by(metric: Metric) -> str:
+    name = metric.name if len(metric.name) <= LONGEST_NAME else metric.name[:LONGEST_NAME] + "..."
+    return f"the second model states a bound by {name!r}"
 
 
 def demand_bound(max_error: object) -> None:

@@ -16,6 +16,7 @@ import pytest
 import ortfuse
 from ortfuse.cli.app import main
 from ortfuse.errors import OptionError, OrtfuseWarning
+from ortfuse.model.interop import enter
 from ortfuse.model.io import metadata
 from ortfuse.options import MOST_THREADS
 from ortfuse.sessions import SessionConfig, Setting, hand_on, measured, recommended, stored_config
@@ -219,7 +220,7 @@ def test_long_reasons_are_cut(tmp_path: Path) -> None:
 
 def test_settings_of_the_cache_are_held_to_the_same_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     made = ortfuse.optimize(model()).model
-    graph = ortfuse.model.interop.enter(made)[0]
+    graph = enter(made)[0]
     file = tmp_path / "sessions.json"
     monkeypatch.setattr(measured, "settings_file", lambda: file)
     measured.remember(graph, 0, [Setting(MEMORY_STATS, "/x"), Setting("enable_mem_reuse", False)])
