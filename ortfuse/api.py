@@ -104,7 +104,8 @@ def optimize(
         if as_it_is(model) is None:
             raise
         return left_alone(model, options, str(error))
-    asked = Assessment(options, enter(model)[0] if Assessment.compares(options) else inside, progress, on_pass)
+    original = enter(model)[0] if Assessment.compares(options) else inside
+    asked = Assessment(options, original, progress, on_pass, lambda: enter(model)[0])
     clock.lap("load")
     progress("optimising")
     attempts = Attempts(model, inside, source, manager, asked, progress)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx_ir as ir
 
 from ortfuse.execution.as_it_is import Runnable, signature_of
+from ortfuse.graph.edit import Edit
 from ortfuse.options import Options
 from ortfuse.pipeline.report import RunReport
 from ortfuse.pipeline.schedule import OnPass, PassEvent
+from ortfuse.refusal import Refusal
 from ortfuse.targets.calibrated import is_calibrated
 
 if TYPE_CHECKING:
@@ -75,6 +78,35 @@ def inputs_to_measure(options: Options, model: Runnable) -> tuple[str, Inputs]:
     return ("the given inputs", given[0]) if given else typical_inputs(model, sizes=options.sizes, seed=options.seed)
 
 
+@dataclass
+class UserChecks:
+    """An inspector of the changes of the user's own rules and passes, which loads what it needs at the first of them.
+
+    Attributes:
+        options: The options.
+        progress: Called with short messages about what is going on.
+        seen: The values that the model as it was computes.
+        found: The checks so far; `None` if there was nothing to check.
+    """
+
+    options: Options
+    progress: Progress
+    seen: Callable[[], Inputs]
+    found: SiteChecks | None = None
+
+    def objection(self, edit: Edit) -> Refusal | None:
+        """What is wrong with a change; `None` if nothing is or it cannot be checked."""
+        if self.found is None:
+            from ortfuse.verification import SiteChecks
+
+            self.found = SiteChecks(self.options.tolerance, self.options.seed, self.progress, self.seen, bits=False)
+        return self.found.objection(edit)
+
+    def notes(self) -> list[str]:
+        """The changes that were undone, one line for each rule or pass."""
+        return [] if self.found is None else self.found.undone()
+
+
 class Assessment:
     """Does the checks and measurements that the options of one optimisation ask for.
 
@@ -84,13 +116,22 @@ class Assessment:
             very model that is optimised in place.
         progress: Called with short messages about what is going on.
         on_pass: The user's own hook.
+        again: Makes the model as it was handed in once more; by default `original` is not changed.
 
     Raises:
         VerificationError: The inputs or sizes in the options do not fit the model.
     """
 
-    def __init__(self, options: Options, original: ir.Model, progress: Progress, on_pass: OnPass | None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        original: ir.Model,
+        progress: Progress,
+        on_pass: OnPass | None,
+        again: Callable[[], ir.Model] | None = None,
+    ) -> None:
         self._options, self._original = options, original
+        self._again = again or (lambda: original)
         self._progress, self._hook = progress, on_pass
         self._inputs = given_inputs(options, original)
         self._observed: Inputs | None = None
@@ -110,6 +151,8 @@ class Assessment:
         self._stages: list[tuple[str, ir.Model]] = []
         self.sites = self.new_site_checks()
         """Checks each change at its site; `None` if that is not asked for."""
+        self.user_checks = self.new_user_checks()
+        """Checks the changes of the user's own rules and passes; `None` if all changes are checked, or these are not to be."""
         self.meter = self._meter()
         """Measures candidates that are chosen by cost; `None` if that is not asked for."""
 
@@ -189,6 +232,19 @@ class Assessment:
             self._progress("running the original")
             self._observed = observe(self._original, self._options.seed)
         return SiteChecks(self._options.tolerance, self._options.seed, self._progress, self._observed)
+
+    def new_user_checks(self) -> UserChecks | None:
+        """Checks of the user's own rules and passes, for one run of the pipeline; `None` if they are not wanted."""
+        return UserChecks(self._options, self._progress, self._seen) if self._options.checks_users else None
+
+    def _seen(self) -> Inputs:
+        """The values that the model as it was computes, from one run of it."""
+        from ortfuse.execution.observed import observe
+
+        if self._observed is None:
+            self._progress("running the original")
+            self._observed = observe(self._again(), self._options.seed)
+        return self._observed
 
     def _meter(self) -> SiteMeter | None:
         if not self._options.measure:

@@ -93,14 +93,20 @@ class Attempts:
                 inspector = Avoiding(avoided, inspector)
             try:
                 report = self._pipeline().run(
-                    self.inside, on_pass=self.asked.on_pass, inspector=inspector, meter=self.asked.meter
+                    self.inside,
+                    on_pass=self.asked.on_pass,
+                    inspector=inspector,
+                    checks=self.asked.user_checks,
+                    meter=self.asked.meter,
                 )
             except TargetError as error:
                 self._stay_at_opset(error)
             except PassError as error:
                 self._do_without(error)
             else:
-                report.notes[:] = [*self._notes, *report.notes, *idle_options(self.options)]
+                own = self.asked.user_checks
+                undone = [] if own is None else own.notes()
+                report.notes[:] = [*self._notes, *report.notes, *undone, *idle_options(self.options)]
                 report.failures += self._left_out.values()
                 return report
             self._start_over()
@@ -194,7 +200,8 @@ class Attempts:
         (pass_name, rule), made, sites = left, enter(self._model)[0], self.asked.new_site_checks()
         manager = self.manager.without({*self._left_out, *(() if rule else (pass_name,))})
         inspector = WithoutRule(rule, sites) if rule else sites
-        return made, manager.run(made, inspector=inspector, meter=self.asked.meter)
+        checks = self.asked.new_user_checks()
+        return made, manager.run(made, inspector=inspector, checks=checks, meter=self.asked.meter)
 
     def _pipeline(self) -> PassManager:
         return self.manager.without(self._left_out) if self._left_out else self.manager

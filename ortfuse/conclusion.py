@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from ortfuse.assessment import Assessment
 from ortfuse.attempts import Attempts
 from ortfuse.execution.loading import Loading
 from ortfuse.model.interop import leave
@@ -22,6 +23,7 @@ from ortfuse.sessions import SessionConfig, recommended, store, write_beside
 if TYPE_CHECKING:
     from ortfuse.bisection.slowdown import Slowdown
     from ortfuse.explanation import Explanation, PinOutcome
+    from ortfuse.verification import SiteCheck
 
 
 class Clock:
@@ -51,7 +53,7 @@ def concluded(attempts: Attempts, report: RunReport, clock: Clock, *, check: boo
     inside, asked, options = attempts.inside, attempts.asked, attempts.options
     if check and (options.verify == "whole" or options.bench):
         Loading.of_graph(inside).demand()
-    sites = None if asked.sites is None else tuple(asked.sites.found.values())
+    sites = _site_checks(asked)
     session = _recommended_session(inside)
     result = Result(leave(inside, attempts.source), report, options, sites=sites, session=session)
     if options.explain:
@@ -78,6 +80,14 @@ def concluded(attempts: Attempts, report: RunReport, clock: Clock, *, check: boo
         )
         clock.lap("write")
     return replace(result, timings=clock.timings())
+
+
+def _site_checks(asked: Assessment) -> tuple[SiteCheck, ...] | None:
+    """The checks of changes; `None` if none were asked for and the user's own rules and passes changed nothing."""
+    if asked.sites is not None:
+        return tuple(asked.sites.found.values())
+    own = None if asked.user_checks is None else asked.user_checks.found
+    return None if own is None else tuple(own.found.values())
 
 
 def _faster(attempts: Attempts, result: Result, slowdown: Slowdown) -> tuple[ir.Model, Result]:

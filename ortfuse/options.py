@@ -64,6 +64,7 @@ class PipelineOptions(TypedDict, total=False):
     lists: PathLike | Sequence[PathLike]
     approximate: bool
     pins: Mapping[str, str]
+    check_user: bool | None
     custom_ops: PathLike | Sequence[PathLike]
     debugging: Debugging | None
 
@@ -125,6 +126,9 @@ class Options:
         lists: Files and folders with pass lists of the user's own, which extend those that come with ortfuse and replace those of
             the same name, under `auto` too.
         approximate: Whether rules that replace the mathematics by an approximation may be applied.
+        check_user: Whether each change of your own rules and passes (`patterns`, registered passes, those of installed packages)
+            is checked on its own nodes, and undone if it is wrong. By default it is, unless `verify` asks for more:
+            `"sites"` checks all changes so, and with `"whole"` nothing that is wrong is written.
         custom_ops: Libraries with kernels of operators in domains of the user's own, without which the runtime does not load the
             model. All sessions of the process know them from then on.
         explain: Whether to say for each site what fused it or came nearest, which takes time; names of families
@@ -162,6 +166,7 @@ class Options:
     patterns: PatternsLike = ()
     lists: PathLike | Sequence[PathLike] = ()
     approximate: bool = False
+    check_user: bool | None = None
     custom_ops: PathLike | Sequence[PathLike] = ()
     explain: bool | Sequence[str] = False
     pins: Mapping[str, str] = field(default_factory=dict)
@@ -270,6 +275,11 @@ class Options:
         """The pass lists of the user's own as paths."""
         one: Any = self.lists
         return tuple(map(Path, one))
+
+    @property
+    def checks_users(self) -> bool:
+        """Whether the changes of the user's own rules and passes, and only these, are checked on their own nodes."""
+        return self.verify != "sites" and (self.verify is None if self.check_user is None else self.check_user)
 
     def to_dict(self) -> dict[str, Any]:
         """The options that are not at their defaults, as data for JSON; objects appear as their `str`."""
@@ -416,6 +426,7 @@ _CHECKS: Mapping[str, Check] = {
     "patterns": _patterns,
     "lists": _paths,
     "approximate": _boolean,
+    "check_user": _or_none(_boolean),
     "custom_ops": _paths,
     "explain": _explain,
     "pins": _pins,

@@ -51,7 +51,8 @@ class Result:
         options: What was asked for.
         verdict: How the result compares with the original, if it was verified as a whole.
         blame: If it is wrong: which pass broke it, in words.
-        sites: The check of each change, if changes were verified; otherwise `None`.
+        sites: The check of each change, if changes were verified, or else of each change by the user's own rules and passes;
+            `None` if there was none to check.
         explanation: Which rule fused each site or came nearest, if that was asked for.
         pins: What became of each pin: the sites where it was followed, and what stood in the way at the others.
         latencies: The latency after each pass, if that was asked for.

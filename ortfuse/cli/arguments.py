@@ -114,6 +114,14 @@ Approximate = Annotated[
         show_default=False,
     ),
 ]
+CheckUser = Annotated[
+    bool | None,
+    typer.Option(
+        "--check-user/--no-check-user",
+        help="Check each change of your own rules and passes on its own nodes and undo wrong ones; the default without --verify.",
+        show_default=False,
+    ),
+]
 InputFiles = Annotated[
     Path | None,
     typer.Option(

@@ -11,6 +11,7 @@ import ortfuse
 from ortfuse.cli import arguments
 from ortfuse.cli.arguments import (
     Check,
+    CheckUser,
     Config,
     CustomOps,
     Debug,
@@ -94,6 +95,7 @@ def sweep(
     config: Config = None,
     passes: Passes = None,
     patterns: Patterns = None,
+    check_user: CheckUser = None,
     lists: Lists = None,
     max_opset: MaxOpset = None,
     size: Sizes = None,
@@ -116,8 +118,8 @@ def sweep(
         from ortfuse.report.fleet import show_sweep
 
         options = arguments.options(
-            config, passes=passes, patterns=patterns, lists=lists, max_opset=max_opset, sizes=size, seed=seed,
-            tolerance=tolerance, threads=threads, rounds=rounds, custom_ops=custom_ops, bench=bench,
+            config, passes=passes, patterns=patterns, check_user=check_user, lists=lists, max_opset=max_opset,
+            sizes=size, seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, custom_ops=custom_ops, bench=bench,
         )  # fmt: skip
         if output is not None:
             check_folder(output)

@@ -15,6 +15,7 @@ from ortfuse.cli.arguments import (
     Approximate,
     Bench,
     Check,
+    CheckUser,
     Config,
     CustomOps,
     Debug,
@@ -69,6 +70,7 @@ def optimize(
     pin: Pins = None,
     measure: Measure = None,
     verify: Verify = None,
+    check_user: CheckUser = None,
     bench: Bench = None,
     fastest: Fastest = None,
     explain: Explain = None,
@@ -96,7 +98,7 @@ def optimize(
         options = arguments.options(
             config, output=output, passes=passes, purpose=purpose, patterns=patterns, lists=lists, target=target,
             max_opset=max_opset, approximate=approximate, pins=pin, measure=measure, verify=verify,
-            bench=bench, fastest=fastest, explain=explain, inputs=inputs, sizes=size,
+            check_user=check_user, bench=bench, fastest=fastest, explain=explain, inputs=inputs, sizes=size,
             seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
             loaded=load, custom_ops=custom_ops,
         )  # fmt: skip
@@ -255,6 +257,7 @@ def explain(
     target: Target = None,
     max_opset: MaxOpset = None,
     approximate: Approximate = None,
+    check_user: CheckUser = None,
     custom_ops: CustomOps = None,
     json_file: Json = None,
     debug: Debug = False,
@@ -267,7 +270,7 @@ def explain(
         check_json(json_file)
         options = arguments.options(
             config, passes=passes, patterns=patterns, lists=lists, target=target, max_opset=max_opset, approximate=approximate,
-            custom_ops=custom_ops,
+            check_user=check_user, custom_ops=custom_ops,
         )  # fmt: skip
         with progress_line() as progress:
             found = ortfuse.explain(model, rule or (), options, progress=progress)

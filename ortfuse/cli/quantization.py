@@ -11,6 +11,7 @@ import typer
 import ortfuse
 from ortfuse.cli import arguments
 from ortfuse.cli.arguments import (
+    CheckUser,
     Config,
     CustomOps,
     Debug,
@@ -114,6 +115,7 @@ def quantize(
     config: Config = None,
     passes: Passes = None,
     patterns: Patterns = None,
+    check_user: CheckUser = None,
     max_opset: MaxOpset = None,
     size: Sizes = None,
     seed: Seed = None,
@@ -136,8 +138,9 @@ def quantize(
         from ortfuse.report.quantization import check_curve, show_quantized, write_curve
 
         options = arguments.options(
-            config, output=output, inputs=inputs, passes=passes, patterns=patterns, max_opset=max_opset, sizes=size, seed=seed,
-            threads=threads, rounds=rounds, link=link, loaded=load, custom_ops=custom_ops, bench=True,
+            config, output=output, inputs=inputs, passes=passes, patterns=patterns, check_user=check_user,
+            max_opset=max_opset, sizes=size, seed=seed, threads=threads, rounds=rounds,
+            link=link, loaded=load, custom_ops=custom_ops, bench=True,
         )  # fmt: skip
         check_json(json_file, options.output)
         check_report(report)

@@ -11,6 +11,7 @@ import ortfuse
 from ortfuse.cli import arguments
 from ortfuse.cli.arguments import (
     Bench,
+    CheckUser,
     Config,
     CustomOps,
     Debug,
@@ -60,6 +61,7 @@ def substitute(
     target: Target = None,
     max_opset: MaxOpset = None,
     verify: Verify = None,
+    check_user: CheckUser = None,
     bench: Bench = None,
     inputs: InputFiles = None,
     size: Sizes = None,
@@ -83,8 +85,8 @@ def substitute(
 
     with guarded(debug):
         options = arguments.options(
-            config, output=output, passes=passes, target=target, max_opset=max_opset, verify=verify, bench=bench,
-            inputs=inputs, sizes=size, seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
+            config, output=output, passes=passes, target=target, max_opset=max_opset, verify=verify, check_user=check_user,
+            bench=bench, inputs=inputs, sizes=size, seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
             loaded=load, custom_ops=custom_ops,
         )  # fmt: skip
         check_json(json_file, options.output)

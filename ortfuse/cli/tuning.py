@@ -10,6 +10,7 @@ import typer
 import ortfuse
 from ortfuse.cli import arguments
 from ortfuse.cli.arguments import (
+    CheckUser,
     Config,
     CustomOps,
     Debug,
@@ -126,6 +127,7 @@ def tune(
     config: Config = None,
     passes: Passes = None,
     patterns: Patterns = None,
+    check_user: CheckUser = None,
     max_opset: MaxOpset = None,
     size: Sizes = None,
     seed: Seed = None,
@@ -148,8 +150,9 @@ def tune(
         from ortfuse.tuning import Constraints
 
         options = arguments.options(
-            config, output=output, passes=passes, patterns=patterns, max_opset=max_opset, inputs=inputs, sizes=size,
-            seed=seed, threads=threads, rounds=rounds, link=link, custom_ops=custom_ops, bench=True,
+            config, output=output, passes=passes, patterns=patterns, check_user=check_user,
+            max_opset=max_opset, inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds,
+            link=link, custom_ops=custom_ops, bench=True,
         )  # fmt: skip
         check_json(json_file, options.output)
         check_report(report)

@@ -276,7 +276,7 @@ def substitute(
         explain=(rule.name,),
     )  # fmt: skip
     first = Options(**{name: getattr(asked, name) for name in PipelineOptions.__annotations__}, explain=asked.explain)
-    result = optimize(model, first, progress=progress)
+    result = optimize(model, first, check_user=False, progress=progress)
     if result.report.log.hits().get(rule.name, 0):
         result = optimize(model, asked, progress=progress)
     if result.explanation is None:

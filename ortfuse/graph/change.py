@@ -152,7 +152,8 @@ class Change:
     def _objection(self) -> Refusal | None:
         """The inspectors' objection, if any; they see the graph with both sides in it, since so far nodes were only added."""
         editor = self._editor
-        if not editor.inspectors:
+        inspectors = [*editor.inspectors, *(editor.checks if editor.checks and editor.is_users(self.rule) else ())]
+        if not inspectors:
             return None
         journal = editor._journal
         spans = [journal[start:end] for start, end in self._spans]
@@ -161,7 +162,7 @@ class Change:
                 flip()
         edit = self.edit(self._outputs())
         self.site = edit.name
-        found = next((no for one in editor.inspectors if (no := one.objection(edit)) is not None), None)
+        found = next((no for one in inspectors if (no := one.objection(edit)) is not None), None)
         for flips in spans:
             for flip in flips:
                 flip()
@@ -231,6 +232,11 @@ class Change:
             self.graph = inner.graph
 
 
+def _is_ours(rule: Any) -> bool:
+    """Whether a change is one of the user's own, if nobody says so: no."""
+    return False
+
+
 class Changes:
     """What the changes of one model share.
 
@@ -238,6 +244,8 @@ class Changes:
         model: The model.
         facts: What is known about its values, kept up to date.
         inspectors: They are asked about each change.
+        checks: They are asked about the changes of the user's own rules and passes alone.
+        is_users: Whether a change by a rule, or by none (`None`), is one of the user's own.
         guards: They are asked about each operand that a change gives to a node that was there.
         recorder: Keeps a record of changes.
         author: The author of changes that name none: the pass being run.
@@ -253,6 +261,8 @@ class Changes:
     ) -> None:
         self.model, self.facts, self.recorder, self.author = model, facts, recorder, author
         self.inspectors = list(inspectors)
+        self.checks: list[Inspector] = []
+        self.is_users: Callable[[Any], bool] = _is_ours
         self.guards: list[Guard] = []
         self._journal: list[Flip] = []
         self._open: Change | None = None

@@ -32,6 +32,7 @@ class Context:
         notes: What a pass could not do and why, in words for the user.
         choices: Decides by cost between a rewrite and what it replaces, and records the decisions.
         inspector: Sees every change before it is final, and may object.
+        checks: Sees the changes of the user's own rules and passes alone, and may object.
         debugging: Extra checks and random orders for debugging.
         spill: Where computed constants are kept.
         editor: Makes the changes: passes change a model only through it.
@@ -45,14 +46,22 @@ class Context:
     notes: dict[str, None] = field(default_factory=dict)
     choices: Choices = field(default_factory=Choices)
     inspector: Inspector | None = None
+    checks: Inspector | None = None
     debugging: Debugging = field(default_factory=Debugging)
     spill: Spill = field(default_factory=Spill)
     editor: Editor = field(init=False)
 
     def __post_init__(self) -> None:
         self.editor = Editor(self.model, self.facts, [self.inspector] if self.inspector is not None else [], self.log)
+        if self.checks is not None:
+            self.editor.checks.append(self.checks)
         if Quirk.MERGES_QUANTISED_PAIRS in self.target.quirks:
             self.editor.guards.append(PairsApart(self.facts))
+
+    @property
+    def is_inspected(self) -> bool:
+        """Whether changes of passes that do not come with ortfuse are inspected."""
+        return self.inspector is not None or self.checks is not None
 
     def scopes(self) -> Iterator[Scope]:
         """Every graph of the model, an outer graph before its subgraphs."""

@@ -42,10 +42,10 @@ class ForeignPass:
     def run(self, context: Context) -> int:
         """Run it; returns the number of places where the model changed."""
         before = contents(context.model)
-        if context.inspector is None:
-            result = self._apply(context.model)
-        else:
+        if context.is_inspected:
             result = inspected(context, self._apply(context.model.clone()), self.name, self)
+        else:
+            result = self._apply(context.model)
         count = changes(before, contents(result))
         if count:
             if result is not context.model:

@@ -20,16 +20,21 @@ from ortfuse.refusal import Refusal
 from ortfuse.rewrite import Log
 
 
+def is_of_ortfuse(transformer: Pass) -> bool:
+    """Whether a pass comes with ortfuse."""
+    return type(transformer).__module__.partition(".")[0] == "ortfuse"
+
+
 def run_pass(transformer: Pass, context: Context) -> int:
     """Run a pass; returns the number of changes.
 
     Raises:
         PipelineError: A pass that is not one of ortfuse's raises an exception, which is the cause, or returns no number.
     """
-    if type(transformer).__module__.partition(".")[0] == "ortfuse":
+    if is_of_ortfuse(transformer):
         return transformer.run(context)
     try:
-        count = transformer.run(context) if context.inspector is None else _watched(transformer, context)
+        count = _watched(transformer, context) if context.is_inspected else transformer.run(context)
     except OrtfuseError:
         raise
     except Exception as error:

@@ -78,6 +78,12 @@ class Catalogue:
         for file in self.files:
             yield from file.rules
 
+    def rules_from(self, *sources: Source) -> Iterator[Rule]:
+        """The rules that come from these sources."""
+        for file in self.files:
+            if file.source in sources:
+                yield from file.rules
+
 
 def load_catalogue(patterns: Iterable[str | Path | Rule] = ()) -> Catalogue:
     """Find all rules.

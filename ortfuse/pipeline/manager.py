@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 
@@ -18,8 +20,8 @@ from ortfuse.model.intake import NOTES
 from ortfuse.model.io import uncollected
 from ortfuse.options import TABLE, Options, PipelineLike
 from ortfuse.passes import Choices, Context, Finalize, Meter, Pass
-from ortfuse.passes.foreign import foreign_pass
-from ortfuse.passes.user_passes import run_pass
+from ortfuse.passes.foreign import ForeignPass, foreign_pass
+from ortfuse.passes.user_passes import is_of_ortfuse, run_pass
 from ortfuse.pipeline.build import Builder, Repeated, Single, Step, call_of
 from ortfuse.pipeline.catalogue import Catalogue, load_catalogue
 from ortfuse.pipeline.content import Content
@@ -28,7 +30,7 @@ from ortfuse.pipeline.pins import checked, pinned_rules, pins_first, with_pinned
 from ortfuse.pipeline.report import Counts, RunReport
 from ortfuse.pipeline.schedule import OnPass, Schedule, Turn
 from ortfuse.pipeline.text import Item, parse
-from ortfuse.rewrite import Debugging, Log
+from ortfuse.rewrite import Debugging, Log, Rule
 from ortfuse.targets import DEFECTS, Target
 
 
@@ -54,6 +56,7 @@ class PassManager:
         self._items = _items(options.pipeline)
         self._target = _target(options)
         self._catalogue = load_catalogue(options.rules)
+        self._built_in = {rule.name: rule for rule in self._catalogue.rules_from("built-in")}
         # Errors in the pipeline are raised now, not after the first model has been loaded.
         self._lists = lists_with(options.list_files)
         self._check_use_of_patterns(Builder(self._catalogue, lists=self._lists).build(self._items))
@@ -96,6 +99,7 @@ class PassManager:
         *,
         on_pass: OnPass | None = None,
         inspector: Inspector | None = None,
+        checks: Inspector | None = None,
         meter: Meter | None = None,
     ) -> RunReport:
         """Optimise an `onnx_ir.Model` in place. (`ortfuse.optimize` takes any kind of model and leaves it unchanged.)
@@ -104,6 +108,7 @@ class PassManager:
             model: The model; unusable after an error.
             on_pass: Called after each item of the pipeline.
             inspector: Sees every change before it is final, and may object.
+            checks: Sees the changes of the user's own rules and passes alone, and may object.
             meter: Measures rewrites at their sites; by default the table of costs measured in advance decides.
 
         Raises:
@@ -122,14 +127,15 @@ class PassManager:
         builder = Builder(self._catalogue, Content.of(model), self._lists)
         steps = self._steps(builder)
         with uncollected():
-            context = self._context(model, inspector, meter)
+            context = self._context(model, inspector, checks, meter)
             if _text(steps) == Finalize.name:
                 context.note(
                     "the pipeline has no passes, so nothing is optimised; `auto` has those that suit the model"
                 )
-            schedule = Schedule(steps, context, on_pass, self._skip)
+            schedule, users = Schedule(steps, context, on_pass, self._skip), []
             analysed = time.perf_counter()
             for turn in schedule:
+                context.editor.is_users = functools.partial(self._is_users, turn.transformer)
                 try:
                     turn.changes = run_pass(turn.transformer, context)
                 except Exception as error:
@@ -137,9 +143,12 @@ class PassManager:
                         raise
                     text = f"the pass {turn.name} failed ({type(error).__name__}: {error})"
                     raise PassError(turn.name, text) from error
+                if turn.changes and self._is_users(turn.transformer, None):
+                    users.append(turn.name)
             finished = time.perf_counter()
             _check_result(model)
             self._tell_of_defects(context)
+            self._tell_of_unchecked(context, users)
         return RunReport(
             pipeline=_text(steps),
             passes=schedule.reports,
@@ -175,10 +184,25 @@ class PassManager:
         """Whether an error is about something that the user gave: a pass or rules, or what a pass says on purpose."""
         users = {"user", *(file.pass_name for file in self._catalogue.files if file.source == "user")}
         purposeful = isinstance(error, OrtfuseError) and not isinstance(error, RewriteError | RuleError)
-        own = type(turn.transformer).__module__.partition(".")[0] == "ortfuse"
-        return purposeful or not own or turn.transformer.name in users
+        return purposeful or not is_of_ortfuse(turn.transformer) or turn.transformer.name in users
 
-    def _context(self, model: ir.Model, inspector: Inspector | None, meter: Meter | None) -> Context:
+    def _is_users(self, transformer: Pass, rule: Any) -> bool:
+        """Whether a change that a pass makes by a rule (`None`: by none) is one of the user's own, or of another package."""
+        if isinstance(rule, Rule):
+            return rule is not self._built_in.get(rule.name)
+        return isinstance(transformer, ForeignPass) or not is_of_ortfuse(transformer)
+
+    def _tell_of_unchecked(self, context: Context, passes: Iterable[str]) -> None:
+        """Note which of the user's own rules and passes changed the model without being checked."""
+        rules = {rule.name for rule in self._catalogue.rules_from("package", "user")}
+        own = [f"{name} ({hits})" for name, hits in context.log.hits().items() if name in rules]
+        own += dict.fromkeys(passes)
+        if own and not context.is_inspected and self._options.verify is None:
+            context.note(f"changes of your own rules and passes were not checked: {', '.join(own)}")
+
+    def _context(
+        self, model: ir.Model, inspector: Inspector | None, checks: Inspector | None, meter: Meter | None
+    ) -> Context:
         """The context that the passes work on."""
         target = self._target
         opset = min(model.graph.opset_imports.get("", 0), target.known_opset)
@@ -193,6 +217,7 @@ class PassManager:
             options.approximate,
             choices=Choices(target.costs, self._pins, meter=meter),
             inspector=inspector,
+            checks=checks,
             debugging=options.debugging or Debugging(),
         )
         for text in model.graph.meta.get(NOTES, ()):

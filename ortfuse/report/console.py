@@ -45,7 +45,7 @@ def show_result(console: Console, result: Result, *, offered: bool = True) -> No
     if result.blame:
         console.print(f"{result.blame}; nothing was written", style="bold red", markup=False, highlight=False)
     if result.sites is not None:
-        show_sites(console, result.sites)
+        show_sites(console, result.sites, own=result.options.verify != "sites")
     if result.latencies is not None:
         rows = result.latencies
         show_latencies(console, rows, f"Latency at {rows.sizes}, interleaved with the original")
@@ -194,13 +194,22 @@ def show_verdict(console: Console, verdict: Verdict) -> None:
     show_notes(console, verdict.notes)
 
 
-def show_sites(console: Console, checks: Sequence[SiteCheck]) -> None:
-    """Print the results of the checks at the sites: wrong rewrites, and those that could not be checked."""
-    from ortfuse.verification.sites import summary
+def show_sites(console: Console, checks: Sequence[SiteCheck], *, own: bool = False) -> None:
+    """Print the results of the checks at the sites: wrong rewrites, and those that could not be checked.
+
+    Args:
+        console: Where to.
+        checks: The checks.
+        own: Whether only changes of the user's own rules and passes were checked; the notes of the run say what was undone.
+    """
+    from ortfuse.verification.sites import by_author, summary
 
     wrong = [check for check in checks if check.state == "undone"]
-    console.print(f"verified: {summary(checks)}", style="bold red" if wrong else "green", highlight=False)
-    for check in wrong:
+    said = f"your own rules and passes, each change on its own nodes: {by_author(checks)}" if own else summary(checks)
+    console.print(
+        f"{'checked' if own else 'verified'}: {said}", style="bold red" if wrong else "green", highlight=False
+    )
+    for check in () if own else wrong:
         console.print(f"undone: {check.text()}", style="red", markup=False, highlight=False)
     for check in (check for check in checks if check.state == "unchecked"):
         console.print(f"not checked: {check.text()}", style="yellow", markup=False, highlight=False)

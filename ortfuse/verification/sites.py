@@ -7,7 +7,8 @@ bit-identical results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -23,10 +24,17 @@ from ortfuse.graph import walk
 from ortfuse.graph.edit import Edit
 from ortfuse.passes.constants import constant_tensor
 from ortfuse.refusal import Refusal, Subject, refuse
+from ortfuse.rewrite import Exactness
 from ortfuse.verification.verdict import Judged, Verdict, judge
 
 QUIET = 2.0**-6
 """Scale of the numbers in one run: small enough that their variance is about the size of usual epsilons."""
+
+MOST_SITES = 3
+"""The most sites named in one line."""
+
+APPROXIMATION = 5e-2
+"""Relative error up to which an approximation, which was asked for, is taken to be one of what it replaces."""
 
 State = Literal["equal", "undone", "unchecked"]
 
@@ -85,14 +93,16 @@ class SiteChecks:
         seed: Seed of the generated inputs.
         progress: Called with a short text on what is being done.
         observed: Values that the model computes, by name, from `ortfuse.execution.observed`: where all that a rewrite takes is
-            among them, both sides are run on them too.
+            among them, both sides are run on them too. A function is called for them at the first check.
+        bits: Whether a change that is no rewrite has to give the same bits. If not, it is compared as a rewrite is.
         found: The latest check of each rule at each site.
     """
 
     tolerance: float | None = None
     seed: int = 0
     progress: Callable[[str], None] = lambda text: None
-    observed: Inputs = field(default_factory=dict)
+    observed: Inputs | Callable[[], Inputs] = field(default_factory=dict)
+    bits: bool = True
     found: dict[tuple[str, str], SiteCheck] = field(default_factory=dict)
 
     def objection(self, edit: Edit) -> Refusal | None:
@@ -103,16 +113,35 @@ class SiteChecks:
         known = self.found.get(key)
         if known is None or known.state != "undone":
             self.progress(f"checking {edit.author} ({len(self.found) + 1})")
-            if edit.rule is None:
-                known = check_edit(edit, seed=self.seed, observed=self.observed)
-            else:
-                known = check_rewrite(edit, tolerance=self.tolerance, seed=self.seed, observed=self.observed)
-            self.found[key] = known
+            self.found[key] = known = self._check(edit)
         return known.refusal
+
+    def _check(self, edit: Edit) -> SiteCheck:
+        observed = self.observed = self.observed() if callable(self.observed) else self.observed
+        if edit.rule is None:
+            found = check_edit(edit, seed=self.seed, observed=observed)
+            if self.bits or found.state != "undone" or not edit.outputs:
+                return found
+        return check_rewrite(edit, tolerance=self._tolerance(edit.rule), seed=self.seed, observed=observed)
+
+    def _tolerance(self, rule: Any) -> float | None:
+        """The tolerance that was asked for; for an approximation, which differs on purpose, a wide one."""
+        is_approximate = getattr(rule, "exactness", None) is Exactness.APPROXIMATE
+        return APPROXIMATION if self.tolerance is None and is_approximate else self.tolerance
 
     def of_state(self, state: State) -> list[SiteCheck]:
         """The checks that ended in the given state."""
         return [check for check in self.found.values() if check.state == state]
+
+    def undone(self) -> list[str]:
+        """The changes that were undone, one line for each rule or pass, with the first reason."""
+        wrong: dict[str, list[SiteCheck]] = {}
+        for check in self.of_state("undone"):
+            wrong.setdefault(check.rule, []).append(check)
+        return [
+            f"{author} is wrong at {_listed([check.site for check in found])} and was undone there: {found[0].reason}"
+            for author, found in wrong.items()
+        ]
 
     def summary(self) -> str:
         """All checks summed up in one line."""
@@ -131,6 +160,25 @@ def summary(checks: Iterable[SiteCheck]) -> str:
     )
     text += f", {counts['undone']} wrong and undone" if counts["undone"] else ""
     return text + (f", {counts['unchecked']} not checked" if counts["unchecked"] else "")
+
+
+def _listed(sites: Sequence[str]) -> str:
+    more = f" and {len(sites) - MOST_SITES} other sites" if len(sites) > MOST_SITES else ""
+    return ", ".join(f"'{site}'" for site in sites[:MOST_SITES]) + more
+
+
+def by_author(checks: Iterable[SiteCheck]) -> str:
+    """The rules and passes whose changes were checked, with how many of each were how: `mine.swish (6 equal, 1 undone)`."""
+    counts: dict[str, Counter[str]] = {}
+    for check in checks:
+        counts.setdefault(check.rule, Counter())[check.state] += 1
+    return ", ".join(
+        f"{author} ({', '.join(f'{count} {_STATES[state]}' for state, count in found.items())})"
+        for author, found in counts.items()
+    )
+
+
+_STATES: Mapping[str, str] = {"equal": "equal", "undone": "wrong and undone", "unchecked": "not checked"}
 
 
 def check_rewrite(
