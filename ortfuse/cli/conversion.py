@@ -59,7 +59,7 @@ def convert(
     With --to int8-caches, the caches that a decoder takes and gives become 8-bit integers, a quarter of the memory.
     """
     with guarded(debug):
-        check_json(json_file, output)
+        check_json(json_file)
         with progress_line() as progress:
             done = ortfuse.convert(
                 model, to, keep_io=keep_io, inputs=inputs, max_error=max_error, target=target, seed=seed or 0,

@@ -124,7 +124,7 @@ def sweep(
         if output is not None:
             check_folder(output)
         check_json(json_file)
-        known = stored(check, "sweep", json_file)
+        known = stored(check, "sweep")
         check_report(report)
         with err.status("starting") as status:
             found = ortfuse.sweep(

@@ -102,8 +102,8 @@ def optimize(
             seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
             loaded=load, custom_ops=custom_ops,
         )  # fmt: skip
-        check_json(json_file, options.output)
-        known = stored(check, "optimize", json_file)
+        check_json(json_file)
+        known = stored(check, "optimize")
         demand_same_model(known, model)
         check_report(report)
         asked = options.explain
@@ -309,7 +309,7 @@ def bench(
         from ortfuse.report.console import show_latencies
 
         check_json(json_file)
-        known = stored(check, "bench", json_file)
+        known = stored(check, "bench")
         options = arguments.options(
             inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds, bench=True, custom_ops=custom_ops
         )

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import ortfuse
-from ortfuse.errors import OutputError
 
 VERSION = 1
 """The version of the forms: a new one when a name goes or changes its meaning. Names that are added change nothing."""
@@ -26,20 +25,18 @@ def name_of(command: str) -> str:
     return f"ortfuse.{command}/{VERSION}"
 
 
-def check_json(path: Path | None, output: Any = None) -> None:
+def check_json(path: Path | None) -> None:
     """Check that a report can be written, before minutes of work are spent on its contents.
 
-    Arguments that name one file are refused while they are parsed; the `output` may come from a file of options.
+    Arguments that name one file are refused while they are parsed (`ortfuse.cli.own_files`).
 
     Raises:
-        OutputError: It cannot be written, or would overwrite the result.
+        OutputError: It cannot be written.
     """
     from ortfuse.model.atomic_write import writable_target
 
     if path is not None:
         writable_target(path)
-        if output is not None and Path(output).resolve() == path.resolve():
-            raise OutputError(f"{output}: is the file of the result and of a report; write two names")
 
 
 def as_data(command: str, content: Mapping[str, Any]) -> dict[str, Any]:

@@ -142,7 +142,7 @@ def quantize(
             max_opset=max_opset, sizes=size, seed=seed, threads=threads, rounds=rounds,
             link=link, loaded=load, custom_ops=custom_ops, bench=True,
         )  # fmt: skip
-        check_json(json_file, options.output)
+        check_json(json_file)
         check_report(report)
         if max_error is None:
             _refuse_a_search(curve=curve, budget=budget, store=store, report=report, judge=judged)
@@ -150,7 +150,7 @@ def quantize(
             return
         if curve is not None:
             check_curve(curve)
-            check_json(curve, options.output)
+            check_json(curve)
         try:
             with progress_line(printed=True) as progress:
                 found = ortfuse.quantize(

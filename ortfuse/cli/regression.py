@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from rich.console import Console
 from ortfuse.cli.output import as_data, name_of
 from ortfuse.cli.usage import REGRESSED
 from ortfuse.errors import InvalidModelError, OptionError
+from ortfuse.model.small_files import json_in
 
 Data = Mapping[str, Any]
 
@@ -25,22 +25,23 @@ NOISE = 0.98
 ERRORS = 4.0
 """Rounding differs from one kernel to the next: an error must be larger by this factor to have grown."""
 
+LONGEST = 100
+"""Characters that are shown of what is wrong with a stored file."""
+
 LEAST = 1e-6
 """Errors below this, relative to an output's largest magnitude, are rounding whatever they were before."""
 
 
-def stored(path: Path | None, command: str, json_file: Path | None) -> Data | None:
+def stored(path: Path | None, command: str) -> Data | None:
     """What the command found before; `None` if nothing is to be checked.
 
     Raises:
-        OptionError: The file cannot be read, is not of this command and version, or is to be overwritten.
+        OptionError: The file cannot be read, or is not of this command and version.
     """
     if path is None:
         return None
-    if json_file is not None and path.resolve() == json_file.resolve():
-        raise OptionError("check", f"{path} is also the file of --json; write two names")
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json_in(path)
     except OSError as error:
         raise OptionError("check", f"{path} cannot be read: {error.strerror}; make it with --json {path}") from None
     except ValueError:
@@ -50,7 +51,23 @@ def stored(path: Path | None, command: str, json_file: Path | None) -> Data | No
         said = f"is {found}" if found else "does not say what it is"
         raise OptionError("check", f"{path} {said}, and not {name_of(command)}; {_made_by(command)}")
     known: Data = data
+    with _legible():
+        list(_COMPARED[command](known, known))
     return known
+
+
+@contextlib.contextmanager
+def _legible() -> Iterator[None]:
+    """Look into what is stored, which may hold anything.
+
+    Raises:
+        OptionError: It lacks something, or has something else there.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        found = f"{type(error).__name__}: {error}"[:LONGEST]
+        raise OptionError("check", f"what is stored is damaged ({found}); store it anew with --json") from None
 
 
 def _made_by(command: str) -> str:
@@ -69,7 +86,7 @@ def demand_same_model(before: Data | None, model: Path) -> None:
 
     if before is None:
         return
-    with contextlib.suppress(InvalidModelError):  # what is left as it is has counts of its own
+    with contextlib.suppress(InvalidModelError), _legible():  # what is left as it is has counts of its own
         _demand_same(before["before"], asdict(Counts.of(load(model))))
 
 
@@ -79,10 +96,11 @@ def demand_same_names(before: Data | None, names: Iterable[str]) -> None:
     Raises:
         OptionError: There is one.
     """
-    rows, known = set(names), () if before is None else before["latency"]
-    for was in known:
-        if was["name"] not in rows:
-            raise OptionError("check", f"{was['name']} is stored and would not be measured; name the same models")
+    rows = set(names)
+    with _legible():
+        for was in () if before is None else before["latency"]:
+            if was["name"] not in rows:
+                raise OptionError("check", f"{was['name']} is stored and would not be measured; name the same models")
 
 
 def demand_no_regression(console: Console, command: str, before: Data | None, content: Data) -> None:
@@ -95,14 +113,15 @@ def demand_no_regression(console: Console, command: str, before: Data | None, co
     if before is None:
         return
     now = as_data(command, content)
-    other = {
-        name: (was, now["versions"][name])
-        for name, was in before["versions"].items()
-        if was != now["versions"].get(name)
-    }
+    with _legible():
+        other = {
+            name: (was, now["versions"][name])
+            for name, was in before["versions"].items()
+            if name in now["versions"] and was != now["versions"][name]
+        }
+        found = list(_COMPARED[command](before, now))
     for name, (was, this) in other.items():
         console.print(f"stored with {name} {was}, and this is {this}", markup=False, highlight=False)
-    found = list(_COMPARED[command](before, now))
     for line in found:
         console.print(f"WORSE: {line}", markup=False, highlight=False)
     if found:

@@ -89,7 +89,7 @@ def substitute(
             bench=bench, inputs=inputs, sizes=size, seed=seed, tolerance=tolerance, threads=threads, rounds=rounds, link=link,
             loaded=load, custom_ops=custom_ops,
         )  # fmt: skip
-        check_json(json_file, options.output)
+        check_json(json_file)
         from ortfuse.report.console import show_proof, show_result, show_substitution
 
         try:

@@ -154,7 +154,7 @@ def tune(
             max_opset=max_opset, inputs=inputs, sizes=size, seed=seed, threads=threads, rounds=rounds,
             link=link, custom_ops=custom_ops, bench=True,
         )  # fmt: skip
-        check_json(json_file, options.output)
+        check_json(json_file)
         check_report(report)
         if sampler not in ("tpe", "random"):
             raise OptionError("sampler", f"write tpe or random, not {sampler}")

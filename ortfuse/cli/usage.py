@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import os
 import re
 import sys
 import typing
@@ -22,6 +21,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import ortfuse
+from ortfuse.cli.own_files import demand_own_files
 from ortfuse.options import Purpose, Verification
 
 NO = 1
@@ -102,33 +102,8 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments, and refuse those that would have a file replace another."""
         rest: list[str] = super().parse_args(ctx, args)
-        _demand_files_of_their_own(ctx.params, {one.name: one for one in self.params}, ctx)
+        demand_own_files(self.name or "", ctx.params, {one.name: one for one in self.params}, ctx)
         return rest
-
-
-_WRITTEN = ("output", "json_file", "report", "curve", "csv", "png", "store", "study")
-"""The arguments of commands that name a file to write."""
-
-
-def _demand_files_of_their_own(values: dict[str, Any], declared: dict[str, Any], ctx: Any) -> None:
-    """Refuse two names for one file of which one is written. The result alone may replace the model."""
-    known: dict[str, str] = {}
-    for name in sorted(values, key=_WRITTEN.__contains__):
-        given = values[name]
-        for path in given if isinstance(given, list) else [given]:
-            if not isinstance(path, Path):
-                continue
-            other = known.setdefault(os.path.realpath(path), name)  # Path.resolve raises for links in a circle
-
-            if name in _WRITTEN and other != name and (name, other) != ("output", "model"):
-                text = f"{path} is {_called(declared[other])} too; write two names"
-                raise typer.BadParameter(text, ctx=ctx, param=declared[name])
-
-
-def _called(parameter: Any) -> str:
-    """What an argument is called in the help."""
-    flags = [flag for flag in parameter.opts if flag.startswith("-")]
-    return max(flags, key=len) if flags else str(parameter.metavar or parameter.name)
 
 
 Reader = Callable[[Any], Any]

@@ -23,6 +23,7 @@ from ortfuse.errors import OptionError, OutputError
 from ortfuse.fleet.contents import model_files, named_files
 from ortfuse.fleet.models import find_models
 from ortfuse.fleet.row import Row
+from ortfuse.model.atomic_write import real
 from ortfuse.options import Options
 from ortfuse.version import __version__
 
@@ -107,16 +108,13 @@ def sweep(
         OptionError: An option cannot stand in a file, or Ray is not installed or not reached.
         OutputError: The folder or the file cannot be written, or results would replace the models.
     """
-    one = isinstance(places, str | os.PathLike)
-    models = _outside(find_models([places] if one else places), output)  # type: ignore[list-item,arg-type]
     asked = _as_data(options or Options())
     same = _digest(repr((sorted(asked.items()), measured, __version__, onnxruntime.__version__)), named_files(asked))
     kept = None if store is None and output is None else Path(store or Path(output or "") / "sweep.jsonl")
     with tempfile.TemporaryDirectory(prefix="ortfuse") as folder:
-        place = Path(folder if output is None else output)
         named = [
-            _Job(_key(path, same, target if output else ""), str(path), target, asked, measured)
-            for path, target in ((path, str(_target(path, models, place))) for path in models)
+            _Job(_key(path, same, str(target) if output else ""), str(path), str(target), asked, measured)
+            for path, target in targets(places, output, Path(folder))
         ]
         known = _read(kept)
         found = {
@@ -132,6 +130,28 @@ def sweep(
     return Sweep([found[job.model] for job in named], len(named) - len(waiting))
 
 
+def targets(
+    places: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    output: str | os.PathLike[str] | None,
+    otherwise: Path = Path(),
+) -> list[tuple[Path, Path]]:
+    """The models of a sweep, each with the file of its result.
+
+    Args:
+        places: Folders, lists of paths, or models.
+        output: The folder for the results.
+        otherwise: The folder for results that are not kept.
+
+    Raises:
+        ModelFileError: A place does not exist, or holds no model.
+        OutputError: All models are in the folder for the results.
+    """
+    one = isinstance(places, str | os.PathLike)
+    models = _outside(find_models([places] if one else places), output)  # type: ignore[list-item,arg-type]
+    folder = Path(otherwise if output is None else output)
+    return [(path, _target(path, models, folder)) for path in models]
+
+
 def _outside(models: list[Path], output: str | os.PathLike[str] | None) -> list[Path]:
     """The models that are not in the folder for the results, where those of an earlier sweep are.
 
@@ -140,8 +160,8 @@ def _outside(models: list[Path], output: str | os.PathLike[str] | None) -> list[
     """
     if output is None:
         return models
-    folder = Path(output).resolve()
-    found = [path for path in models if not path.resolve().is_relative_to(folder)]
+    folder = real(output)
+    found = [path for path in models if not real(path).is_relative_to(folder)]
     if not found:
         raise OutputError(f"{output}: the models are in it, and results would replace them; give another folder")
     return found
@@ -263,8 +283,8 @@ def _on_ray(
 
 def _target(path: Path, models: Sequence[Path], folder: Path) -> Path:
     """Where the result of a model goes: under its path from the folder that all models are in."""
-    root = Path(os.path.commonpath([model.resolve().parent for model in models]))
-    return folder / path.resolve().relative_to(root)
+    root = Path(os.path.commonpath([real(model).parent for model in models]))
+    return folder / real(path).relative_to(root)
 
 
 def _as_data(options: Options) -> dict[str, Any]:

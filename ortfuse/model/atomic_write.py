@@ -63,7 +63,7 @@ class Staging:
 
     def _place(self, index: int) -> Path:
         places = (self.model.with_name(f"{self.model.name}.data" + (f".{n}" if n else "")) for n in itertools.count())
-        free = (place for place in places if not self._avoided or place.resolve() not in self._avoided)
+        free = (place for place in places if not self._avoided or real(place) not in self._avoided)
         return next(itertools.islice(free, index, None))
 
     def open(self, what: Literal["model", "data", "interim"]) -> IO[bytes]:
@@ -179,12 +179,17 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
+def real(path: str | os.PathLike[str]) -> Path:
+    """Where a path leads to through all symbolic links; links in a circle, for which `Path.resolve` raises, stay."""
+    return Path(os.path.realpath(path))
+
+
 def followed(path: Path) -> Path:
     """Where a file is written to that is written to a path: that which a symbolic link leads to, as with `cp` and `open`.
 
     It, and not the link, is what a temporary file can take the place of, and has to be in the folder of.
     """
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
+    return real(path) if path.is_symlink() else path
 
 
 def writable_target(path: str | os.PathLike[str]) -> Path:

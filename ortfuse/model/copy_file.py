@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 
 from ortfuse.errors import OutputError
-from ortfuse.model.atomic_write import Staging, writable_target
+from ortfuse.model.atomic_write import Staging, real, writable_target
 from ortfuse.model.external_data import external_tensors
 
 
@@ -43,7 +43,7 @@ def copy_model(
         with Staging(target) as staging:
             staging.open("model").write(content)
             for name in dict.fromkeys(_locations(proto)):
-                if target.resolve() == (folder / name).resolve():
+                if real(target) == real(folder / name):
                     raise OutputError(f"{target}: holds weights of the model; give the result another name")
                 _copy_beside(folder / name, target.parent / name)
             staging.commit()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,15 +41,18 @@ class DataFile:
         model: The model file whose weights are in it, if that is known.
 
     Raises:
-        OSError: The file cannot be opened.
+        OSError: The file cannot be opened, or is a folder, a pipe or a device.
     """
 
     def __init__(self, path: str, *, keep_open: bool = True, model: Path | None = None) -> None:
         self.path, self.model = path, model
         self._descriptor: int | None = None
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        # Opening a pipe waits for somebody who writes to it, unless it is told not to.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
         try:
             status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "it is a folder, a device or a pipe, not a regular file", path)
             self._stamp, self.size = _stamp(status), status.st_size
         except BaseException:
             os.close(descriptor)
@@ -72,7 +76,7 @@ class DataFile:
     def unchanged_path(self) -> str | None:
         """A path at which another process finds the file as it was loaded, if there is one."""
         try:
-            path = Path(self.path).resolve()
+            path = Path(os.path.realpath(self.path))
             return str(path) if _stamp(path.stat()) == self._stamp else None
         except OSError:
             return None

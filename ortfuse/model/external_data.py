@@ -89,7 +89,7 @@ def _resolve(location: str | os.PathLike[str], model_file: Path, where: str) -> 
         )
     folder = model_file.parent
     path = os.path.realpath(folder / location)
-    allowed = {os.path.realpath(folder), str(model_file.resolve().parent)}
+    allowed = {os.path.realpath(folder), str(Path(os.path.realpath(model_file)).parent)}
     if any(os.path.commonpath((path, root)) == root for root in allowed):
         return path
     how = "through '..'" if ".." in Path(location).parts else "through a symbolic link"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple, TypeAlias
@@ -13,8 +14,9 @@ from ortfuse.errors import OutputError
 from ortfuse.graph import walk
 from ortfuse.graph.tensors import tensors, tensors_of
 from ortfuse.model import wire_format
-from ortfuse.model.atomic_write import Staging
+from ortfuse.model.atomic_write import Staging, real
 from ortfuse.model.data_file import DataFile
+from ortfuse.model.locations import locations
 from ortfuse.model.proto import Weight, separate
 from ortfuse.model.stored_tensor import ExternalStoredTensor, in_file
 
@@ -59,8 +61,8 @@ def write(model: onnx_ir.Model, target: Path, *, link: bool, check: Check | None
 
     Args:
         model: The model.
-        target: The path of the model file. Data of the model that belong to another model file are not replaced: the next free
-            name is taken.
+        target: The path of the model file. Data files that do not belong to the model that was there are not replaced: the next
+            free name is taken.
         link: Whether external files that are still needed may become data files through hard links.
         check: Checks what is written before it is moved into place.
 
@@ -75,9 +77,9 @@ def write(model: onnx_ir.Model, target: Path, *, link: bool, check: Check | None
     if not external:
         external = _size(proto, weights) > MAX_FILE
     avoided = _data_of_others(model, target)
-    if target.resolve() in avoided:
+    if real(target) in avoided:
         raise OutputError(f"{target}: holds weights of the model; give the result another name")
-    with Staging(target, avoided) as staging:
+    with Staging(target, avoided | _strangers(target)) as staging:
         if external:
             pairs = [*nested, *((w.header, w.tensor) for w in weights if w.tensor is not None)]
             placed = _place_data(pairs, staging, link=link)
@@ -99,12 +101,25 @@ def write(model: onnx_ir.Model, target: Path, *, link: bool, check: Check | None
 def _data_of_others(model: onnx_ir.Model, target: Path) -> set[Path]:
     """The data files of the model that belong to another model file than `target`, the one it was loaded from."""
     files = {slot.tensor.data.file for slot in tensors(model) if isinstance(slot.tensor, ExternalStoredTensor)}
-    return {Path(file.path).resolve() for file in files if not _belongs_to(file, target)}
+    return {real(file.path) for file in files if not _belongs_to(file, target)}
+
+
+def _strangers(target: Path) -> set[Path]:
+    """Files with the names of data files of a result that the model that it replaces does not have: they are somebody else's."""
+    beside = re.compile(re.escape(target.name) + r"\.data(\.[0-9]+)?")
+    found = [path for path in target.parent.iterdir() if beside.fullmatch(path.name)]
+    if not found:
+        return set()
+    try:
+        known = {real(target.parent / location) for location in locations(target)}
+    except (OSError, ValueError):
+        known = set[Path]()
+    return {place for place in map(real, found) if place not in known}
 
 
 def _belongs_to(file: DataFile, target: Path) -> bool:
     """Whether a data file may be replaced together with `target`; not known of tensors that the caller made."""
-    return target.exists() and (file.model is None or file.model.resolve() == target.resolve())
+    return target.exists() and (file.model is None or real(file.model) == real(target))
 
 
 def _size(proto: onnx.ModelProto, weights: Iterable[Weight]) -> int:
@@ -227,9 +242,9 @@ def _write_tensor(tensor: onnx_ir.TensorProtocol, file: IO[bytes]) -> None:
 
 def _hold_open(model: onnx_ir.Model, replaced: Iterable[Path]) -> None:
     """Keep the model readable when a file that holds its weights is about to be replaced."""
-    places = {path.resolve() for path in replaced}
+    places = set(map(real, replaced))
     for slot in tensors(model):
-        if isinstance(slot.tensor, ExternalStoredTensor) and Path(slot.tensor.data.file.path).resolve() in places:
+        if isinstance(slot.tensor, ExternalStoredTensor) and real(slot.tensor.data.file.path) in places:
             slot.tensor.data.file.hold()
 
 

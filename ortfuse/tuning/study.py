@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import os
 import shutil
 import sqlite3
 import tempfile
@@ -71,7 +72,7 @@ def no_other_search(file: Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="ortfuse") as folder:
             yield Path(folder)
         return
-    mine = f"ortfuse-tune-{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:16]}"
+    mine = f"ortfuse-tune-{hashlib.sha256(os.path.realpath(file).encode()).hexdigest()[:16]}"
     with alone(f"{mine}.lock") as free:
         if not free:
             raise OutputError(f"{file}: another search goes on there; wait until it has ended, or give another file")
