@@ -33,7 +33,7 @@ QUIET = 2.0**-6
 MOST_SITES = 3
 """The most sites named in one line."""
 
-APPROXIMATION = 5e-2
+APPROXIMATION = 0.2
 """Relative error up to which an approximation, which was asked for, is taken to be one of what it replaces."""
 
 State = Literal["equal", "undone", "unchecked"]
